@@ -1,0 +1,45 @@
+"""shardwise: know a training run before you launch it."""
+
+from typing import Any
+
+from shardwise._version import __version__
+
+__all__ = [
+    "Estimate",
+    "EstimateTable",
+    "InputError",
+    "Model",
+    "ShardwiseError",
+    "Stack",
+    "Strategy",
+    "System",
+    "UnknownNameError",
+    "__version__",
+    "estimate",
+    "estimate_many",
+]
+
+_HOME = {
+    "Estimate": "results",
+    "EstimateTable": "results",
+    "InputError": "errors",
+    "Model": "model",
+    "ShardwiseError": "errors",
+    "Stack": "stack",
+    "Strategy": "strategy",
+    "System": "system",
+    "UnknownNameError": "errors",
+    "estimate": "estimator",
+    "estimate_many": "estimator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name where it is first used, so that `shardwise --help` stays fast."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'shardwise' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    value = getattr(import_module(f"shardwise.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,92 @@
+"""Array types, and evaluating once what many rows share."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Bools", "Floats", "Ints", "gather", "once_per", "total"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+T = TypeVar("T")
+
+# Up to this many possible keys, distinct ones are found by marking a table instead of sorting.
+_DENSE_KEYS = 1 << 22
+_DENSE_SPAN = 1 << 12
+
+
+def total(columns: Iterable[Floats], like: Floats) -> Floats:
+    """Add up columns; zeros of the shape of `like` if there are none."""
+    added: Floats = np.zeros_like(like, dtype=np.float64)
+    for column in columns:
+        added = added + column
+    return added
+
+
+def once_per(keys: Sequence[NDArray[Any]], evaluate: Callable[[Ints], T]) -> tuple[T, Ints]:
+    """Evaluate a function on one row of each distinct key.
+
+    Parameters
+    ----------
+    keys
+        Columns of equal length, of integers or booleans, that the result depends on.
+    evaluate
+        Called with the indices of one row of each distinct key.
+
+    Returns
+    -------
+    The result and, for each row, the position of its key in it.
+    """
+    packed, radix = _packed(keys)
+    if radix <= max(_DENSE_KEYS, 8 * packed.size) and packed.size > 1:
+        first = np.full(radix, -1, dtype=np.int64)
+        first[packed[::-1]] = np.arange(packed.size - 1, -1, -1)
+        present = np.flatnonzero(first >= 0)
+        position = np.empty(radix, dtype=np.int64)
+        position[present] = np.arange(present.size)
+        return evaluate(first[present]), position[packed]
+    _, indices, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    return evaluate(indices), inverse
+
+
+def _packed(keys: Sequence[NDArray[Any]]) -> tuple[Ints, int]:
+    """Number the combinations of several columns: mixed radix over each column's range."""
+    packed: Ints = np.zeros(keys[0].shape, dtype=np.int64)
+    radix = 1
+    for key in keys:
+        column = key.astype(np.int64, copy=False)
+        low = int(column.min(initial=0))
+        span = int(column.max(initial=0)) - low + 1
+        if span > _DENSE_SPAN:  # sparse values such as sequence lengths: number them first
+            values, column = np.unique(column, return_inverse=True)
+            low, span = 0, values.size
+        if radix * span >= 1 << 62:
+            values, packed = np.unique(packed, return_inverse=True)
+            radix = values.size
+        if span > 1:
+            packed = packed * span + (column - low)
+            radix *= span
+    return packed, radix
+
+
+def gather(record: T, index: Ints | slice) -> T:
+    """Take rows of every array in a dataclass, following nested dataclasses and tuples."""
+    return _gathered(record, index)
+
+
+def _gathered(value: Any, index: Ints | slice) -> Any:
+    if isinstance(value, np.ndarray):
+        return value[index]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {
+            f.name: _gathered(getattr(value, f.name), index) for f in dataclasses.fields(value)
+        }
+        return type(value)(**fields)
+    if isinstance(value, tuple):
+        return tuple(_gathered(item, index) for item in value)
+    return value

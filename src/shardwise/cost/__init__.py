@@ -1,0 +1,1 @@
+"""How long operations take: kernels, collectives, and what of them is exposed."""

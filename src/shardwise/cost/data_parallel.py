@@ -1,0 +1,92 @@
+"""Exchange of gradients and weights among replicas, and the optimizer's step."""
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.cost.collective import collective_time
+from shardwise.ops.operation import CollectiveKind
+from shardwise.system import System
+
+__all__ = ["gradient_exchange", "hidden_exchange", "optimizer_time"]
+
+_FP32_BYTES = 4.0
+# Passes over all local gradients beside the update itself: written to zero, read for the norm,
+# and the larger part again to be scaled (1.5 in grade-A published runs, together with the update).
+_GRADIENT_SWEEPS = 1.5
+
+
+def gradient_exchange(
+    system: System,
+    *,
+    parameters: Floats,
+    gradient_bytes: Floats,
+    element_bytes: Floats,
+    sharded: Bools,
+    extents: Ints,
+) -> Floats:
+    """Time of the exchange among the replicas of a stage, alone [s].
+
+    Unsharded: all-reduce of the gradients. Sharded optimizer state (ZeRO-1, arXiv 1910.02054):
+    reduce-scatter of the gradients, each member updates its part, all-gather of the weights.
+
+    Parameters
+    ----------
+    parameters
+        Weights on this rank.
+    gradient_bytes, element_bytes
+        Size of a gradient and of a weight [byte].
+    sharded
+        Rows with sharded optimizer state.
+    extents
+        Of the data-parallel axis; shape (tiers, rows).
+    """
+    gradients = parameters * gradient_bytes
+
+    def time(kind: CollectiveKind, buffer: Floats) -> Floats:
+        return collective_time(system, kind, buffer, extents)
+
+    replicated = extents[-1] > 1
+    reduced = time(CollectiveKind.ALL_REDUCE, np.where(replicated & ~sharded, gradients, 0.0))
+    both = replicated & sharded
+    scattered = time(CollectiveKind.REDUCE_SCATTER, np.where(both, gradients, 0.0))
+    weights = np.where(both, parameters * element_bytes, 0.0)
+    return reduced + scattered + time(CollectiveKind.ALL_GATHER, weights)
+
+
+def hidden_exchange(
+    time_s: Floats, window_s: Floats, *, contention: Floats, tail: Floats
+) -> Floats:
+    """Exposed part of an exchange that runs behind compute [s].
+
+    Behind compute it runs at `contention` of its speed, so that window W hides at most W x
+    contention of it; the share `tail` (first and last bucket) finds nothing to hide behind.
+    exposed = max(0, t / contention - W) + tail min(t, W).
+
+    Parameters
+    ----------
+    time_s
+        t, the exchange alone [s].
+    window_s
+        W, compute that it may run behind [s].
+    """
+    late = np.maximum(time_s / contention - window_s, 0.0)
+    return np.minimum(late + tail * np.minimum(time_s, window_s), time_s)
+
+
+def optimizer_time(
+    *,
+    parameters: Floats,
+    owned: Floats,
+    element_bytes: Floats,
+    gradient_bytes: Floats,
+    memory_rate: Floats,
+) -> Floats:
+    """Time of an Adam step [s]: its bytes over the rate of element-wise kernels.
+
+    Per owned parameter: read the gradient, read and write master weight and two moments in fp32,
+    write the weight if its type differs from the master's. Per local parameter: 1.5 sweeps over
+    its gradient (zeroing, norm, clipping).
+    """
+    weight = np.where(element_bytes < _FP32_BYTES, element_bytes, 0.0)
+    update = owned * (gradient_bytes + 6 * _FP32_BYTES + weight)
+    return (update + _GRADIENT_SWEEPS * parameters * gradient_bytes) / memory_rate

@@ -1,0 +1,33 @@
+"""Time of element-wise kernels and reductions."""
+
+import numpy as np
+
+from shardwise.arrays import Floats
+
+__all__ = ["memory_bound_times"]
+
+
+def memory_bound_times(
+    moved_bytes: Floats,
+    flops: Floats,
+    *,
+    memory_rate: Floats | float,
+    vector_rate: float,
+    launch_s: float,
+) -> tuple[Floats, Floats, Floats]:
+    """Return compute, memory and whole time [s]: t = t0 + max(flops / V, bytes / B).
+
+    Parameters
+    ----------
+    moved_bytes
+        Bytes read and written [byte]; where zero, the kernel does not run.
+    memory_rate
+        Bandwidth times the share of it that such kernels reach [byte/s].
+    vector_rate
+        Peak of the vector units [FLOP/s].
+    launch_s
+        Time of a kernel without work [s].
+    """
+    compute = flops / vector_rate
+    memory = moved_bytes / memory_rate
+    return compute, memory, np.where(moved_bytes > 0, launch_s + np.maximum(compute, memory), 0.0)

@@ -1,0 +1,212 @@
+"""`estimate` and `estimate_many`: one strategy in full detail, or a table of them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.arrays import Floats
+from shardwise.detail import memory_record, operation_estimates, stage_estimates
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.evaluate import TIME_PARTS, Evaluation, evaluate, micro_batches
+from shardwise.model import Model
+from shardwise.ops.parameters import (
+    FLOPS_CONVENTIONS,
+    FlopsConvention,
+    count_parameters,
+    flops_per_token,
+)
+from shardwise.results import CommTime, Cost, Estimate, EstimateTable
+from shardwise.rules import broken_rule, refuse_illegal
+from shardwise.strategy import DTYPES, Strategy
+from shardwise.system import System
+from shardwise.table import Table
+
+__all__ = ["estimate", "estimate_many"]
+
+StrategyLike = Strategy | Mapping[str, Any] | str | Path
+_JOULE_PER_KWH = 3.6e6
+_MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
+
+
+def estimate(
+    model: Model | str | Path,
+    system: System | str | Path,
+    strategy: StrategyLike,
+    *,
+    operations: bool = False,
+    flops_convention: FlopsConvention = "causal",
+) -> Estimate:
+    """Estimate step time, memory and cost of one strategy.
+
+    Parameters
+    ----------
+    model, system
+        Nouns, catalog names or files.
+    strategy
+        A `Strategy`, its fields as a mapping, or a file.
+    operations
+        Whether to list every kernel and exchange.
+    flops_convention
+        Which model FLOPs the utilisation counts: a key of `FLOPS_CONVENTIONS`.
+
+    Raises
+    ------
+    InputError
+        If anything given is wrong; one fault for each thing.
+
+    Examples
+    --------
+    >>> from shardwise import estimate
+    >>> result = estimate(
+    ...     "llama3-70b", "h100-sxm", {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
+    ... )
+    >>> result.fits
+    True
+    """
+    _known_convention(flops_convention)
+    the_model, the_system = Model.load(model), System.load(system)
+    given = Strategy.load(strategy)
+    resolved = given.resolved(the_model)
+    table = Table.of(the_model, [resolved])
+    refuse_illegal(the_model, the_system, table)
+    result = evaluate(the_model, the_system, table)
+    rates = _rates(the_model, the_system, table, result, flops_convention)
+    capacity = the_system.accelerator.memory[0].capacity
+    counted = count_parameters(the_model)
+    stack = table.stacks[0]
+    return Estimate(
+        model=the_model.name,
+        system=the_system.name,
+        strategy=resolved.to_dict(),
+        parameters=counted.total,
+        active_parameters=counted.active,
+        step_time_s=float(result.step_time_s[0]),
+        tokens_per_s=float(rates["tokens_per_s"][0]),
+        tokens_per_s_per_gpu=float(rates["tokens_per_s"][0]) / int(table.gpus[0]),
+        samples_per_s=float(table.global_batch_size[0] / result.step_time_s[0]),
+        model_tflops_per_gpu=float(rates["flops_per_s_per_gpu"][0]) / 1e12,
+        mfu=float(rates["mfu"][0]),
+        hfu=float(rates["hfu"][0]),
+        flops_convention=flops_convention,
+        fits=bool(result.fits[0]),
+        micro_batches=int(micro_batches(table)[0]),
+        time_s={part: float(result.time_s[part][0]) for part in TIME_PARTS},
+        comm_s={
+            axis: CommTime(total=float(total[0]), exposed=float(exposed[0]))
+            for axis, (total, exposed) in result.comm_s.items()
+        },
+        memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), capacity, 0),
+        stages=stage_estimates(the_model, the_system, table, result),
+        cost=_cost(the_system, table, result),
+        assumed=_assumed(given, resolved),
+        provenance={
+            **{f"system.{field}".rstrip("."): s for field, s in the_system.sources.items()},
+            **{f"stack.{field}".rstrip("."): s for field, s in stack.sources.items()},
+        },
+        operations=operation_estimates(the_model, the_system, table) if operations else None,
+    )
+
+
+def estimate_many(
+    model: Model | str | Path,
+    system: System | str | Path,
+    strategies: Mapping[str, Any] | Sequence[Strategy] | Any,
+    *,
+    flops_convention: FlopsConvention = "causal",
+) -> EstimateTable:
+    """Estimate a table of strategies through the same functions as `estimate`.
+
+    Parameters
+    ----------
+    strategies
+        A mapping of columns (single values hold for all rows), a data frame with such columns, or
+        a sequence of strategies.
+
+    Returns
+    -------
+    One row per strategy, in order; a row that breaks a rule holds NaN and names it.
+    """
+    _known_convention(flops_convention)
+    the_model, the_system = Model.load(model), System.load(system)
+    table = Table.of(the_model, strategies)
+    refused = broken_rule(the_model, the_system, table)
+    legal = np.flatnonzero(refused < 0)
+    rows = table if len(legal) == len(table) else table.take(legal)
+    result = evaluate(the_model, the_system, rows)
+    rates = _rates(the_model, the_system, rows, result, flops_convention)
+
+    def spread(column: Floats) -> Floats:
+        column = np.broadcast_to(column, (len(rows),))
+        if len(rows) == len(table):
+            return column
+        whole = np.full(len(table), np.nan)
+        whole[legal] = column
+        return whole
+
+    return EstimateTable(
+        table=table,
+        refused=refused,
+        step_time_s=spread(result.step_time_s),
+        tokens_per_s=spread(rates["tokens_per_s"]),
+        mfu=spread(rates["mfu"]),
+        hfu=spread(rates["hfu"]),
+        fits=spread(result.fits.astype(np.float64)) == 1.0,
+        memory_total_bytes=spread(result.memory.total),
+        memory_reserved_bytes=spread(result.reserved_bytes),
+        time_s={part: spread(result.time_s[part]) for part in TIME_PARTS},
+        memory_bytes={part: spread(getattr(result.memory, part)) for part in _MEMORY_PARTS},
+    )
+
+
+def _known_convention(name: str) -> None:
+    if name not in FLOPS_CONVENTIONS:
+        problem = f"allowed: {', '.join(FLOPS_CONVENTIONS)}{nearest(name, FLOPS_CONVENTIONS)}"
+        raise InputError(
+            Fault(field="flops_convention", value=name, has_value=True, problem=problem)
+        )
+
+
+def _rates(
+    model: Model, system: System, table: Table, result: Evaluation, convention: FlopsConvention
+) -> dict[str, Floats]:
+    """Throughput and utilisation of each row."""
+    lengths, where = np.unique(table.seq_len, return_inverse=True)
+    per_token = np.array([flops_per_token(model, int(s), convention) for s in lengths])[where]
+    peaks = [system.accelerator.matrix.get(name, np.nan) for name in DTYPES]  # type: ignore[call-overload]
+    peak = np.array(peaks, dtype=np.float64)[table.dtype]
+    tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s
+    flops_per_s = tokens_per_s * per_token / table.gpus
+    again = result.recompute_flops / result.step_time_s
+    return {
+        "tokens_per_s": tokens_per_s,
+        "flops_per_s_per_gpu": flops_per_s,
+        "mfu": flops_per_s / peak,
+        "hfu": (flops_per_s + again) / peak,
+    }
+
+
+def _cost(system: System, table: Table, result: Evaluation) -> Cost:
+    gpus, seconds = int(table.gpus[0]), float(result.step_time_s[0])
+    tokens = float(table.global_batch_size[0] * table.seq_len[0])
+    usd = kwh = None
+    if system.price is not None:
+        usd = system.price.usd_per_accelerator_hour * gpus * seconds / 3600
+    power = system.board_power
+    if system.node.power is not None:
+        power = system.node.power / system.node.accelerators
+    if power is not None:
+        kwh = power * gpus * seconds / _JOULE_PER_KWH
+    return Cost(
+        usd_per_step=usd,
+        usd_per_billion_tokens=None if usd is None else usd / tokens * 1e9,
+        kwh_per_step=kwh,
+    )
+
+
+def _assumed(given: Strategy, resolved: Strategy) -> dict[str, Any]:
+    """Fields that nobody gave, as they were filled in."""
+    filled = resolved.to_dict()
+    explicit = {n for n in given.model_fields_set if getattr(given, n) is not None}
+    return {name: filled[name] for name in filled if name not in explicit}

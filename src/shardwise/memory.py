@@ -1,0 +1,96 @@
+"""Bytes held on one rank of a pipeline stage at its fullest."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.cost.block import BlockCost
+from shardwise.schedule.closed_form import in_flight
+
+__all__ = ["StageMemory", "reserved_bytes", "stage_memory", "stage_parameters"]
+
+_FP32_BYTES = 4.0
+# Two moments, and a master copy of weights in a smaller type (Adam; arXiv 1910.02054, section 3).
+_MOMENT_BYTES = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """What a rank of one stage holds [byte]."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    activations: Floats
+    """Kept between forward and backward of the micro-batches in flight."""
+    buffers: Floats
+    """Live for a moment: what recompute rebuilds, gradients of activations, logits."""
+
+    @property
+    def total(self) -> Floats:
+        """Everything at once, as the allocator counts it."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+
+
+def stage_parameters(
+    layers: BlockCost, embedding: BlockCost, head: BlockCost, *, stages: Ints, stage: Ints
+) -> Floats:
+    """Weights on a rank of a stage: its share of the layers, and what stands at the ends."""
+    first, last = stage == 0, stage == stages - 1
+    ends = np.where(first, embedding.parameters, 0.0) + np.where(last, head.parameters, 0.0)
+    return layers.parameters / stages + ends
+
+
+def stage_memory(
+    layers: BlockCost,
+    embedding: BlockCost,
+    head: BlockCost,
+    *,
+    stages: Ints,
+    chunks: Ints,
+    micro_batches: Ints,
+    stage: Ints,
+    element_bytes: Floats,
+    gradient_bytes: Floats,
+    optimizer_shards: Ints,
+) -> StageMemory:
+    """Bytes on a rank of one stage at the start of the backward pass that finds it fullest.
+
+    Weights and gradients are whole, the optimizer state is split over `optimizer_shards`.
+    Activations: kept bytes of the stage's layers for every micro-batch in flight, and on the first
+    stage the embedding's. Buffers: the largest of a layer's backward (what is rebuilt plus the
+    largest working set) and, on the last stage, of the head's with its logits.
+
+    Parameters
+    ----------
+    layers
+        All layers of the model on one rank.
+    stage
+        Position of the stage, from 0; broadcasts against the rows.
+    """
+    first, last = stage == 0, stage == stages - 1
+    parameters = stage_parameters(layers, embedding, head, stages=stages, stage=stage)
+    flying = in_flight(micro_batches=micro_batches, stages=stages, chunks=chunks, stage=stage)
+    kept = layers.saved_bytes / stages + np.where(first, embedding.saved_bytes, 0.0)
+    master = np.where(element_bytes < _FP32_BYTES, _FP32_BYTES, 0.0)
+    in_layer = layers.again_bytes + layers.working_bytes
+    in_head = np.where(last, head.saved_bytes + head.working_bytes, 0.0)
+    return StageMemory(
+        weights=parameters * element_bytes,
+        gradients=parameters * gradient_bytes,
+        optimizer=parameters * (_MOMENT_BYTES + master) / optimizer_shards,
+        activations=kept * flying,
+        buffers=np.maximum(in_layer, in_head),
+    )
+
+
+def head_decides(layers: BlockCost, head: BlockCost, last: Bools) -> Bools:
+    """Whether a stage is fullest in the head rather than in a layer."""
+    in_layer = layers.again_bytes + layers.working_bytes
+    return last & (head.saved_bytes + head.working_bytes > in_layer)
+
+
+def reserved_bytes(total: Floats, *, slack: Floats, runtime_memory: Floats) -> Floats:
+    """What the accelerator's memory must hold: the allocator's blocks and the runtime's own."""
+    return total * slack + runtime_memory

@@ -1,0 +1,119 @@
+"""`Model`: the architecture that is trained. No batch, no hardware."""
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, PositiveInt, field_validator, model_validator
+
+from shardwise.noun import Noun, Source
+
+__all__ = ["Attention", "Layer", "Mlp", "Model"]
+
+GATED = frozenset({"swiglu", "geglu", "reglu"})
+
+
+class Attention(Noun):
+    """Self-attention of one kind of layer."""
+
+    heads: PositiveInt
+    """Query heads."""
+    kv_heads: PositiveInt
+    """Heads of keys and values: `heads` for multi-head, 1 for multi-query, between for grouped."""
+    head_dim: PositiveInt
+    """Width of one head; heads x head_dim may differ from the hidden width."""
+    causal: bool = True
+    """Whether a position sees only itself and those before it."""
+    bias: Literal["none", "qkv", "all"] = "none"
+    """Which projections have a bias: none, query, key and value, or the output too."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised per head."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads {self.kv_heads} must divide heads {self.heads}")
+        return self
+
+
+class Mlp(Noun):
+    """Feed-forward block of one kind of layer."""
+
+    ffn: PositiveInt
+    """Inner width; for a gated activation, of each of the two input projections."""
+    activation: Literal["gelu", "relu", "silu", "swiglu", "geglu", "reglu"]
+    """The non-linearity; the `glu` kinds multiply it with a second projection."""
+    bias: bool = False
+    """Whether the projections have biases."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether there is a second input projection."""
+        return self.activation in GATED
+
+
+class Layer(Noun):
+    """A run of equal layers."""
+
+    count: PositiveInt
+    """How many such layers follow one another."""
+    attention: Attention
+    mlp: Mlp
+    parallel: bool = False
+    """Attention and MLP read the same normed input and are added in one residual (PaLM, GPT-J)."""
+
+
+class Model(Noun):
+    """A transformer: layers, embeddings and head."""
+
+    CATALOG: ClassVar[str | None] = "models"
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    hidden: PositiveInt
+    """Width of the residual stream."""
+    vocab: PositiveInt
+    """Entries of the vocabulary, without padding."""
+    seq_len: PositiveInt | None = None
+    """Tokens per sequence in pre-training; None where a strategy must say it."""
+    layers: tuple[Layer, ...] = Field(min_length=1)
+    """Runs of equal layers, first to last."""
+    norm: Literal["layernorm", "rmsnorm"]
+    """LayerNorm has a weight and a bias, RMSNorm a weight."""
+    norm_bias: bool | None = None
+    """Whether a LayerNorm has a bias; None: it has."""
+    final_norm: bool = True
+    """Whether a norm stands before the head."""
+    position: Literal["learned", "rope", "alibi", "sinusoidal", "relative-bias", "relative-xl"]
+    """How positions enter. `relative-bias`: a learned bias per head and distance bucket (T5);
+    `relative-xl`: a projection of sinusoids scored against the queries (Transformer-XL)."""
+    max_positions: PositiveInt | None = None
+    """Rows of a learned position table; None: `seq_len`."""
+    tied_embeddings: bool = False
+    """Whether the head shares the weights of the embedding."""
+    dropout: bool = False
+    """Whether pre-training drops attention probabilities and block outputs."""
+    sources: dict[str, Source] = Field(default_factory=dict)
+    """Where the figures come from, by dotted field prefix; the empty prefix covers the rest."""
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _layers_not_empty(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _positions_known(self) -> Self:
+        if self.position == "learned" and self.max_positions is None and self.seq_len is None:
+            raise ValueError("learned positions need max_positions or seq_len")
+        if self.norm == "rmsnorm" and self.norm_bias:
+            raise ValueError("norm_bias: an rmsnorm has no bias")
+        return self
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return sum(layer.count for layer in self.layers)
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters of one norm over the hidden width."""
+        has_bias = self.norm == "layernorm" and self.norm_bias is not False
+        return self.hidden * (2 if has_bias else 1)

@@ -1,0 +1,155 @@
+"""What the nouns have in common: frozen, keyword-only, validated, loaded by name or from a file."""
+
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from shardwise import catalog, files
+from shardwise.errors import Fault, InputError, UnknownNameError, nearest
+
+__all__ = ["Noun", "Source"]
+
+
+class Noun(BaseModel):
+    """A frozen, keyword-only record; unknown keys, NaN and infinities are refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        str_strip_whitespace=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
+        ser_json_inf_nan="null",
+    )
+
+    CATALOG: ClassVar[str | None] = None
+    """Folder of the catalog that holds the entries of this noun."""
+
+    @classmethod
+    def load(cls, name: "str | Path | Mapping[str, Any] | Self") -> Self:
+        """Return the noun of a catalog name or a YAML, JSON or TOML file (also gzipped).
+
+        A noun is returned as it is; a mapping is validated.
+
+        Raises
+        ------
+        InputError
+            With one fault for each thing that is wrong.
+        """
+        if isinstance(name, cls):
+            return name
+        if isinstance(name, Mapping):
+            return cls.validated(name, source=cls.__name__.lower())
+        text = str(name)
+        if cls.CATALOG is not None:
+            path = catalog.find(cls.CATALOG, text)
+            if path is not None:
+                return cls.validated(files.read_mapping(path), source=text)
+        if isinstance(name, Path) or files.is_file_name(text):
+            return cls.validated(files.read_mapping(text), source=text)
+        known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
+        hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")
+        problem = f"no such {cls.__name__.lower()} in the catalog, and no such file{hint}"
+        raise UnknownNameError(Fault(value=text, has_value=True, problem=problem))
+
+    @classmethod
+    def validated(cls, data: Mapping[str, Any], *, source: str = "") -> Self:
+        """Validate a mapping; faults name `source`."""
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise InputError([_fault(cls, source, details) for details in error.errors()]) from None
+
+    def to_dict(self, *, units: bool = False) -> dict[str, Any]:
+        """Return plain values, ready for JSON; with `units`, quantities as people write them."""
+        return self.model_dump(mode="json", context={"units": units})
+
+    def to_file(self, path: str | Path) -> None:
+        """Write YAML or JSON (also `.gz`) that `load` reads back as the same noun."""
+        files.write_mapping(path, self.model_dump(mode="json", context={"units": True}))
+
+
+class Source(Noun):
+    """Where a figure comes from."""
+
+    kind: Literal["measured", "fitted", "datasheet", "published", "assumed"]
+    """How the figure was obtained."""
+    text: str = Field(min_length=1)
+    """Who printed or measured it, where and when; for `fitted`, on what and how well."""
+
+
+def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
+    location = details["loc"]
+    kind = details["type"]
+    field = _dotted(location)
+    if kind == "missing":
+        return Fault(source=source, field=field, problem="is missing and has no default")
+    if kind == "extra_forbidden":
+        known = sorted({name for t in _types_at(noun, location[:-1]) for name in _fields(t)})
+        hint = nearest(str(location[-1]), known) or f"; allowed: {', '.join(known)}"
+        return Fault(source=source, field=field, problem=f"unknown key{hint}")
+    problem = details["msg"]
+    value = details["input"]
+    if kind == "literal_error":
+        expected = str(details.get("ctx", {}).get("expected", ""))
+        options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
+        problem = f"allowed: {', '.join(options)}{nearest(str(value), options)}"
+    elif kind == "value_error":
+        problem = str(details["ctx"]["error"])
+    has_value = not isinstance(value, Mapping)
+    return Fault(source=source, field=field, value=value, has_value=has_value, problem=problem)
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _types_at(noun: type[BaseModel], location: tuple[int | str, ...]) -> list[type[BaseModel]]:
+    """Follow a fault's location through the annotations to the records that may stand there."""
+    current: list[Any] = [noun]
+    for part in location:
+        following: list[Any] = []
+        for kind in current:
+            fields = _fields(kind)
+            if isinstance(part, str) and part in fields:
+                following.extend(_unfold(fields[part].annotation))
+            elif not fields:
+                following.extend(_unfold(_item_of(kind)))
+        current = following or current
+    return [kind for kind in current if _fields(kind)]
+
+
+def _item_of(annotation: Any) -> Any:
+    """The type of a tuple's items or a mapping's values."""
+    arguments = typing.get_args(annotation)
+    first = typing.get_origin(annotation) is tuple
+    return arguments[:1] if first else arguments[-1:]
+
+
+def _fields(kind: Any) -> Mapping[str, Any]:
+    is_record = isinstance(kind, type) and issubclass(kind, BaseModel)
+    return kind.model_fields if is_record else {}
+
+
+def _unfold(annotation: Any) -> Iterator[Any]:
+    """Yield the members of unions, without annotations."""
+    if isinstance(annotation, tuple):
+        for item in annotation:
+            yield from _unfold(item)
+        return
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        yield from _unfold(typing.get_args(annotation))
+    elif origin is typing.Annotated:
+        yield from _unfold(typing.get_args(annotation)[0])
+    else:
+        yield annotation

@@ -1,0 +1,1 @@
+"""What a layer does: FLOPs, bytes moved, bytes kept, weights and exchanges, as columns."""

@@ -1,0 +1,133 @@
+"""What stands before the first and after the last layer: embedding, head and loss."""
+
+import numpy as np
+
+from shardwise.arrays import Bools
+from shardwise.model import Model
+from shardwise.ops.exchange import before_column_parallel
+from shardwise.ops.linear import linear
+from shardwise.ops.norm import norm
+from shardwise.ops.operation import (
+    Collective,
+    CollectiveKind,
+    MemoryBound,
+    Operation,
+    Phase,
+    RankWork,
+    zeros,
+)
+
+__all__ = ["embedding_operations", "head_operations"]
+
+# Per token the loss exchanges, in fp32: largest logit, target's logit, sum of exponents.
+_LOSS_EXCHANGES = 3
+_FP32_BYTES = 4
+# Vector FLOPs per logit: maximum, subtraction, exponent, sum; backward: subtraction, scale.
+_LOSS_FLOPS = (4.0, 2.0)
+
+
+def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
+    """Look up tokens in a table split along the vocabulary; add learned positions.
+
+    Each rank finds the tokens of its part, the rest are zero; the sum over the ranks is the
+    embedding. Backward adds the gradients of the tokens to rows of the table.
+    """
+    rows = np.ceil(model.vocab / work.tp)
+    size = work.tokens * model.hidden * work.element_bytes
+    kept = work.split_tokens * model.hidden
+    positions = 0
+    if model.position == "learned":
+        positions = model.max_positions or model.seq_len or 0
+    exchange = tuple(
+        Collective(
+            phase=Phase.FORWARD if kind is not CollectiveKind.ALL_GATHER else Phase.INPUT_GRAD,
+            kind=kind,
+            axis="tp",
+            bytes=np.where((work.tp > 1) & (work.sequence_parallel == split), size, 0.0),
+        )
+        for kind, split in (
+            (CollectiveKind.ALL_REDUCE, False),
+            (CollectiveKind.REDUCE_SCATTER, True),
+            (CollectiveKind.ALL_GATHER, True),
+        )
+    )
+    gradient = work.tokens * model.hidden * 2 * work.gradient_bytes + size
+    return [
+        Operation(
+            name="embedding",
+            kernels=(
+                MemoryBound(phase=Phase.FORWARD, bytes=2 * size, flops=zeros(work)),
+                MemoryBound(
+                    phase=Phase.WEIGHT_GRAD, bytes=gradient, flops=work.tokens * model.hidden
+                ),
+            ),
+            collectives=exchange,
+            parameters=(rows + positions) * model.hidden,
+            saved_bytes=kept if model.dropout else np.zeros_like(kept),
+            working_bytes=size,
+        )
+    ]
+
+
+def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[Operation]:
+    """Final norm, product with the vocabulary and cross entropy, split along the vocabulary.
+
+    Parameters
+    ----------
+    holds_copy
+        Rows in which the head holds weights of its own: untied models, and tied ones whose
+        embedding is on another stage.
+    """
+    columns = np.ceil(model.vocab / work.tp)
+    operations = []
+    if model.final_norm:
+        parameters = float(model.norm_parameters)
+        operations.append(
+            norm(
+                "final_norm",
+                work,
+                tokens=work.split_tokens,
+                width=model.hidden,
+                parameters=parameters,
+            )
+        )
+    operations.append(
+        linear(
+            "head",
+            work,
+            tokens=work.tokens,
+            inputs=model.hidden,
+            outputs=columns,
+            saved_tokens=work.split_tokens,
+            collectives=before_column_parallel(work, model.hidden),
+            parameters=np.where(holds_copy, columns * model.hidden, 0.0),
+        )
+    )
+    logits = work.tokens * columns
+    exchanged = np.where(work.tp > 1, work.tokens * _FP32_BYTES, 0.0)
+    reduce = Collective(
+        phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=exchanged
+    )
+    forward, backward = _LOSS_FLOPS
+    operations.append(
+        Operation(
+            name="loss",
+            kernels=(
+                MemoryBound(
+                    phase=Phase.FORWARD,
+                    bytes=logits * work.loss_forward_bytes,
+                    flops=forward * logits,
+                ),
+                MemoryBound(
+                    phase=Phase.INPUT_GRAD,
+                    bytes=logits * work.loss_backward_bytes,
+                    flops=backward * logits,
+                ),
+            ),
+            collectives=(reduce,) * _LOSS_EXCHANGES,
+            parameters=zeros(work),
+            saved_bytes=logits * work.loss_saved_bytes,
+            working_bytes=zeros(work),
+        )
+    )
+    return operations

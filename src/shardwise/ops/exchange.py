@@ -1,0 +1,58 @@
+"""Exchanges of tensor parallelism around a pair of split products.
+
+Column-parallel products split their output, row-parallel ones their reduction. Without sequence
+parallelism the partial sums are all-reduced; with it they are reduce-scattered along the sequence
+and gathered again before the next column-parallel product (arXiv 2205.05198, section 4.2).
+"""
+
+import numpy as np
+
+from shardwise.arrays import Floats
+from shardwise.ops.operation import Collective, CollectiveKind, Phase, RankWork
+
+__all__ = ["after_row_parallel", "before_column_parallel"]
+
+
+def _where(work: RankWork, *, sequence_parallel: bool, width: float) -> Floats:
+    """Bytes of the whole activation (tokens, width) in the rows that use this exchange."""
+    uses = (work.tp > 1) & (work.sequence_parallel == sequence_parallel)
+    return np.where(uses, work.tokens * width * work.element_bytes, 0.0)
+
+
+def before_column_parallel(work: RankWork, width: float) -> tuple[Collective, ...]:
+    """Exchanges of the input (tokens, width) of a column-parallel product.
+
+    Forward: gather the sequence (sequence parallelism only). Backward: gather the input again for
+    the gradient of the weights, behind the gradient of the input; reduce the gradient of the
+    input, behind the gradient of the weights.
+    """
+    split = _where(work, sequence_parallel=True, width=width)
+    whole = _where(work, sequence_parallel=False, width=width)
+    gather, scatter, reduce = (
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.ALL_REDUCE,
+    )
+    back, behind = Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
+    return (
+        Collective(phase=Phase.FORWARD, kind=gather, axis="tp", bytes=split),
+        Collective(phase=Phase.WEIGHT_GRAD, kind=gather, axis="tp", bytes=split, behind=back),
+        Collective(phase=back, kind=scatter, axis="tp", bytes=split, behind=behind),
+        Collective(phase=back, kind=reduce, axis="tp", bytes=whole, behind=behind),
+    )
+
+
+def after_row_parallel(work: RankWork, width: float) -> tuple[Collective, ...]:
+    """Exchanges of the output (tokens, width) of a row-parallel product.
+
+    Forward: reduce the partial sums. Backward: gather the gradient (sequence parallelism only).
+    """
+    split = _where(work, sequence_parallel=True, width=width)
+    whole = _where(work, sequence_parallel=False, width=width)
+    scatter, reduce = CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE
+    gather = CollectiveKind.ALL_GATHER
+    return (
+        Collective(phase=Phase.FORWARD, kind=scatter, axis="tp", bytes=split),
+        Collective(phase=Phase.FORWARD, kind=reduce, axis="tp", bytes=whole),
+        Collective(phase=Phase.INPUT_GRAD, kind=gather, axis="tp", bytes=split),
+    )

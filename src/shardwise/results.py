@@ -1,0 +1,211 @@
+"""`Estimate` and `EstimateTable`: what comes out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.evaluate import TIME_PARTS
+from shardwise.noun import Source
+from shardwise.rules import RULES
+from shardwise.table import Table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = [
+    "CommTime",
+    "Cost",
+    "Estimate",
+    "EstimateTable",
+    "Memory",
+    "OperationEstimate",
+    "Peak",
+    "StageEstimate",
+]
+
+
+class _Result(BaseModel):
+    """A frozen record of plain values; unlike a noun it is never read from people's files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return self.model_dump(mode="json")
+
+
+class Peak(_Result):
+    """The moment a stage holds most."""
+
+    bytes: float
+    operation: str
+    phase: str
+
+
+class Memory(_Result):
+    """Bytes on one rank of a stage at its fullest."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    """Kept between forward and backward."""
+    buffers: float
+    """Live for a moment."""
+    total: float
+    """Sum of the above, as the allocator counts it."""
+    reserved: float
+    """Total with the allocator's slack and what the runtime holds beside it."""
+    capacity: float
+    """What the accelerator has."""
+
+
+class StageEstimate(_Result):
+    """One pipeline stage."""
+
+    stage: int
+    layers: int
+    parameters: float
+    """On one rank."""
+    micro_batch_s: float
+    """Forward, backward, recompute and exposed exchanges of one micro-batch [s]."""
+    memory_bytes: Memory
+    peak: Peak
+
+
+class CommTime(_Result):
+    """Exchanges of one axis in a step."""
+
+    total: float
+    """As if nothing hid them [s]."""
+    exposed: float
+    """As far as they lengthen the step [s]."""
+
+
+class Cost(_Result):
+    """What a step costs; null where the system has no price or power."""
+
+    usd_per_step: float | None
+    usd_per_billion_tokens: float | None
+    kwh_per_step: float | None
+    """At the power limit of node or board."""
+
+
+class OperationEstimate(_Result):
+    """One kernel or exchange of an operation, for one rank and one micro-batch."""
+
+    part: str
+    """Embedding, layer or head."""
+    operation: str
+    phase: str
+    count: int
+    """How often the part occurs in the model."""
+    kind: str
+    """matmul, attention, memory, or the kind of collective."""
+    flops: float
+    bytes: float
+    compute_s: float
+    memory_s: float
+    time_s: float
+    exposed_s: float
+    """What of it lengthens the step [s]."""
+    bound: str
+    """What its time goes to: compute, memory, launch or network."""
+    volume_bytes: float
+    """Buffer exchanged."""
+    group: int
+    """Members of the exchange."""
+    extent: int
+    """Members within one domain of the innermost tier."""
+    weight_bytes: float
+    """Weights held, on the operation's first row."""
+    saved_bytes: float
+    """Activations kept for backward, on the operation's first row."""
+
+
+class Estimate(_Result):
+    """Times, memory and detail of one strategy."""
+
+    model: str
+    system: str
+    strategy: dict[str, Any]
+    """All fields, defaults filled in."""
+    parameters: int
+    active_parameters: int
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    samples_per_s: float
+    model_tflops_per_gpu: float
+    mfu: float
+    """Model FLOPs over the dense peak of the compute dtype."""
+    hfu: float
+    """The same with what recompute runs again."""
+    flops_convention: str
+    fits: bool
+    micro_batches: int
+    """Of one replica, per step."""
+    time_s: dict[str, float]
+    """Disjoint parts of the step, on the slowest stage [s]."""
+    comm_s: dict[str, CommTime]
+    memory_bytes: Memory
+    """Of the fullest stage."""
+    stages: tuple[StageEstimate, ...]
+    cost: Cost
+    assumed: dict[str, Any]
+    """Strategy fields nobody gave, with the value taken."""
+    provenance: dict[str, Source]
+    """Where the figures of system and stack come from, by dotted prefix."""
+    operations: tuple[OperationEstimate, ...] | None = None
+    """Every kernel and exchange, if asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateTable:
+    """Estimates of a table of strategies; rows that break a rule hold NaN and the rule."""
+
+    table: Table
+    refused: Ints
+    """Position in `rules.RULES` of the first rule a row breaks, or -1."""
+    step_time_s: Floats
+    tokens_per_s: Floats
+    mfu: Floats
+    hfu: Floats
+    fits: Bools
+    memory_total_bytes: Floats
+    memory_reserved_bytes: Floats
+    time_s: Mapping[str, Floats]
+    memory_bytes: Mapping[str, Floats]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def reason(self, row: int) -> str | None:
+        """Return why a row was refused, in a word, or None."""
+        position = int(self.refused[row])
+        return RULES[position].reason if position >= 0 else None
+
+    def to_frame(self) -> "pl.DataFrame":
+        """Return a data frame: degrees, batch, times, memory and the reason of a refusal."""
+        import polars as pl  # noqa: PLC0415 - heavy; only where a frame is asked for
+
+        columns: dict[str, Any] = {}
+        for name in ("gpus", "tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size"):
+            columns[name] = getattr(self.table, name)
+        columns["global_batch_size"] = self.table.global_batch_size
+        columns["step_time_s"] = self.step_time_s
+        columns["tokens_per_s"] = self.tokens_per_s
+        columns["mfu"] = self.mfu
+        columns["hfu"] = self.hfu
+        columns["fits"] = self.fits
+        columns |= {f"{part}_s": self.time_s[part] for part in TIME_PARTS}
+        columns |= {f"{part}_bytes": held for part, held in self.memory_bytes.items()}
+        columns["total_bytes"] = self.memory_total_bytes
+        columns["reserved_bytes"] = self.memory_reserved_bytes
+        reasons = np.array([*(rule.reason for rule in RULES), None], dtype=object)
+        columns["refused"] = pl.Series(reasons[self.refused].tolist(), dtype=pl.String)
+        return pl.DataFrame(columns)

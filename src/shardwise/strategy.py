@@ -1,0 +1,184 @@
+"""`Strategy`: one way to run a model on a system."""
+
+from collections.abc import Mapping
+from itertools import permutations
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    field_serializer,
+    field_validator,
+)
+
+from shardwise import catalog
+from shardwise.errors import Fault, InputError
+from shardwise.model import Model
+from shardwise.noun import Noun
+from shardwise.stack import Stack
+
+__all__ = ["DTYPES", "PLACEMENTS", "RECOMPUTES", "SCHEDULES", "Strategy"]
+
+Dtype = Literal["bf16", "fp16", "fp32"]
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["1f1b", "interleaved"]
+
+DTYPES: tuple[str, ...] = get_args(Dtype)
+RECOMPUTES: tuple[str, ...] = get_args(Recompute)
+SCHEDULES: tuple[str, ...] = get_args(Schedule)
+PLACED_AXES = ("tp", "cp", "dp", "pp")
+PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
+
+_DTYPE_ALIASES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+}
+_RECOMPUTE_ALIASES = {"attention": "selective", "attn_only": "selective", "core_attn": "selective"}
+
+
+def _canonical_dtype(value: object) -> object:
+    return _DTYPE_ALIASES.get(value, value) if isinstance(value, str) else value
+
+
+def _canonical_recompute(value: object) -> object:
+    return _RECOMPUTE_ALIASES.get(value, value) if isinstance(value, str) else value
+
+
+class Strategy(Noun):
+    """Degrees, batch, precision, recompute, sharding, schedule, placement and software.
+
+    What is None is filled in by `resolved`: `dp` (or `gpus`) from the other degrees, `seq_len`
+    from the model, `sequence_parallel` on with tensor parallelism, `schedule` from `vpp`.
+    """
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    gpus: PositiveInt | None = None
+    """Accelerators in all: tp x cp x dp x pp."""
+    tp: PositiveInt = 1
+    """Tensor-parallel degree."""
+    pp: PositiveInt = 1
+    """Pipeline stages."""
+    cp: PositiveInt = 1
+    """Context-parallel degree."""
+    ep: PositiveInt = 1
+    """Expert-parallel degree."""
+    etp: PositiveInt = 1
+    """Tensor-parallel degree inside experts."""
+    dp: PositiveInt | None = None
+    """Data-parallel degree: replicas of the model."""
+    vpp: PositiveInt = 1
+    """Chunks of layers per pipeline stage (virtual pipeline, interleaving)."""
+    micro_batch_size: PositiveInt = Field(
+        default=1, validation_alias=AliasChoices("micro_batch_size", "mbs")
+    )
+    """Sequences per forward pass of one replica."""
+    global_batch_size: PositiveInt | None = Field(
+        default=None, validation_alias=AliasChoices("global_batch_size", "gbs")
+    )
+    """Sequences per step, over all replicas."""
+    seq_len: PositiveInt | None = None
+    """Tokens per sequence."""
+    dtype: Annotated[Dtype, BeforeValidator(_canonical_dtype)] = "bf16"
+    """Type of weights, activations and matrix products."""
+    recompute: Annotated[Recompute, BeforeValidator(_canonical_recompute)] = "none"
+    """What the backward pass computes again: nothing, the attention core, or whole layers."""
+    zero: NonNegativeInt = 1
+    """What data parallelism shards: 0 nothing, 1 the optimizer state."""
+    schedule: Schedule | None = None
+    """Order of the micro-batches in the pipeline."""
+    sequence_parallel: bool | None = None
+    """Whether norms and residuals are split along the sequence (reduce-scatter, all-gather)."""
+    dp_overlap: bool = True
+    """Whether the exchange of gradients and weights runs behind the compute."""
+    placement: str = "tp-cp-dp-pp"
+    """Order of the axes over the accelerators, innermost first."""
+    stack: str | Stack = "megatron-core-2025"
+    """Catalog name, file, or a mapping with `base` and the fields that differ."""
+
+    @field_validator("placement", mode="before")
+    @classmethod
+    def _canonical_placement(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        axes = value.lower().split("-")
+        if "cp" not in axes and "tp" in axes:
+            axes.insert(axes.index("tp") + 1, "cp")
+        if "-".join(axes) not in PLACEMENTS:
+            allowed = "tp, dp, pp and optionally cp, each once, joined by dashes"
+            raise ValueError(f"must be an order of {allowed}")
+        return "-".join(axes)
+
+    @field_validator("stack", mode="before")
+    @classmethod
+    def _stack_from_base(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        fields = dict(value)
+        base = fields.pop("base", None)
+        if base is None:
+            return fields
+        return Stack.load(base).to_dict() | fields
+
+    @field_serializer("stack")
+    def _stack_name_or_fields(self, value: str | Stack) -> Any:
+        if isinstance(value, str):
+            return value
+        fields = value.to_dict()
+        if catalog.find("stacks", value.name) is None:
+            return fields
+        base = Stack.load(value.name).to_dict()
+        changed = {key: item for key, item in fields.items() if item != base[key]}
+        return {"base": value.name} | changed if changed else value.name
+
+    def resolved(self, model: Model) -> "Strategy":
+        """Fill in what is None.
+
+        Raises
+        ------
+        InputError
+            If a value is missing that nothing implies, or the degrees contradict `gpus`.
+        """
+        faults: list[Fault] = []
+        product = self.tp * self.pp * self.cp
+        gpus, dp = self.gpus, self.dp
+        if gpus is None:
+            if dp is None:
+                faults.append(Fault(field="gpus", problem="is missing: give gpus or dp"))
+            gpus = product * (dp or 1)
+        if dp is None:
+            dp = max(gpus // product, 1)
+        if dp * product != gpus:
+            degrees = f"tp {self.tp} x cp {self.cp} x pp {self.pp}"
+            given = f"{degrees} x dp {dp}" if self.dp is not None else degrees
+            verb = "equal" if self.dp is not None else "divide"
+            problem = f"must be such that {given} = {dp * product if self.dp else product}"
+            problem += f" {'equals' if verb == 'equal' else 'divides'} it"
+            faults.append(Fault(field="gpus", value=gpus, has_value=True, problem=problem))
+        seq_len = self.seq_len or model.seq_len
+        if seq_len is None:
+            problem = f"is missing: model {model.name} names none"
+            faults.append(Fault(field="seq_len", problem=problem))
+        if self.global_batch_size is None:
+            faults.append(Fault(field="global_batch_size", problem="is missing: give it (gbs)"))
+        if faults:
+            raise InputError(faults)
+        parallel = self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
+        schedule = self.schedule or ("interleaved" if self.vpp > 1 else "1f1b")
+        return self.model_copy(
+            update={
+                "gpus": gpus,
+                "dp": dp,
+                "seq_len": seq_len,
+                "sequence_parallel": parallel,
+                "schedule": schedule,
+                "stack": Stack.load(self.stack),
+            }
+        )

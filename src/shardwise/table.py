@@ -1,0 +1,236 @@
+"""`Table`: strategies as columns, one row each; the form that every formula works on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from shardwise import strategy as words
+from shardwise.arrays import Bools, Ints
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.model import Model
+from shardwise.stack import Stack
+from shardwise.strategy import Strategy
+
+__all__ = ["Table"]
+
+_INTEGERS = (
+    "gpus",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "etp",
+    "dp",
+    "vpp",
+    "micro_batch_size",
+    "global_batch_size",
+    "seq_len",
+    "zero",
+)
+_BOOLEANS = ("sequence_parallel", "dp_overlap")
+_WORDS = {
+    "dtype": words.DTYPES,
+    "recompute": words.RECOMPUTES,
+    "schedule": words.SCHEDULES,
+    "placement": words.PLACEMENTS,
+}
+_ALIASES = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
+_MOST = 2**31  # beyond it products of degrees would leave the exact integers of a float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Resolved strategies as columns of equal length.
+
+    Columns of words hold the position of the word in `strategy.DTYPES`, `RECOMPUTES`, `SCHEDULES`,
+    `PLACEMENTS`; `stack` the position in `stacks`.
+    """
+
+    gpus: Ints
+    tp: Ints
+    pp: Ints
+    cp: Ints
+    ep: Ints
+    etp: Ints
+    dp: Ints
+    vpp: Ints
+    micro_batch_size: Ints
+    global_batch_size: Ints
+    seq_len: Ints
+    zero: Ints
+    sequence_parallel: Bools
+    dp_overlap: Bools
+    dtype: Ints
+    recompute: Ints
+    schedule: Ints
+    placement: Ints
+    stack: Ints
+    stacks: tuple[Stack, ...]
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def take(self, index: Ints | slice) -> "Table":
+        """Return some of the rows."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "stacks"}
+        taken = {name: column[index] for name, column in columns.items()}
+        return Table(**taken, stacks=self.stacks)
+
+    def strategy(self, row: int) -> Strategy:
+        """Return one row as a `Strategy`."""
+        values: dict[str, Any] = {}
+        for name in _INTEGERS:
+            values[name] = int(getattr(self, name)[row])
+        for name in _BOOLEANS:
+            values[name] = bool(getattr(self, name)[row])
+        for name, known in _WORDS.items():
+            values[name] = known[int(getattr(self, name)[row])]
+        return Strategy(**values, stack=self.stacks[int(self.stack[row])])
+
+    @classmethod
+    def of(cls, model: Model, rows: "Mapping[str, Any] | Sequence[Strategy] | Any") -> "Table":
+        """Build a table from strategies, a mapping of columns, or a data frame.
+
+        Columns that are not given take the defaults of `Strategy`; a single value holds for all
+        rows.
+
+        Raises
+        ------
+        InputError
+            If a column is unknown, of the wrong type, or of another length than the others.
+        """
+        if isinstance(rows, Sequence):
+            return cls._of_columns(model, _columns_of([row.resolved(model) for row in rows]))
+        if not isinstance(rows, Mapping):
+            rows = {name: rows[name].to_numpy() for name in rows.columns}
+        return cls._of_columns(model, rows)
+
+    @classmethod
+    def _of_columns(cls, model: Model, given: Mapping[str, Any]) -> "Table":
+        columns = {n: Strategy.model_fields[n].default for n in Strategy.model_fields}
+        columns |= {_ALIASES.get(name, name): column for name, column in given.items()}
+        unknown = [name for name in columns if name not in Strategy.model_fields]
+        if unknown:
+            known = list(Strategy.model_fields)
+            faults = [Fault(field=n, problem=f"unknown column{nearest(n, known)}") for n in unknown]
+            raise InputError(faults)
+        given = {name: column for name, column in columns.items() if column is not None}
+        length = _common_length(given)
+        integers = {n: _integers(n, given[n], length) for n in _INTEGERS if n in given}
+        _fill_degrees(integers, model, length)
+        flags = {n: _booleans(n, given[n], length) for n in _BOOLEANS if n in given}
+        codes = {n: _codes(n, given[n], known, length) for n, known in _WORDS.items() if n in given}
+        interleaved = words.SCHEDULES.index("interleaved")
+        codes.setdefault("schedule", np.where(integers["vpp"] > 1, interleaved, 0))
+        parallel = flags.pop("sequence_parallel", integers["tp"] > 1)
+        stack, stacks = _stacks(given["stack"], length)
+        return cls(
+            **integers,
+            **codes,
+            sequence_parallel=parallel,
+            dp_overlap=flags["dp_overlap"],
+            stack=stack,
+            stacks=stacks,
+        )
+
+
+def _columns_of(strategies: Sequence[Strategy]) -> dict[str, Any]:
+    names = list(Strategy.model_fields)
+    return {name: [getattr(row, name) for row in strategies] for name in names}
+
+
+def _common_length(columns: Mapping[str, Any]) -> int:
+    lengths = {n: len(c) for n, c in columns.items() if np.ndim(c) or isinstance(c, (list, tuple))}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise InputError(Fault(field="columns", problem=f"differ in length: {told}"))
+    return next(iter(lengths.values()), 1)
+
+
+def _broadcast(name: str, column: Any, length: int) -> Any:
+    array = np.asarray(column)
+    if array.ndim > 1:
+        raise InputError(Fault(field=name, problem="a column has one dimension"))
+    return np.broadcast_to(array, (length,))
+
+
+def _integers(name: str, column: Any, length: int) -> Ints:
+    array: Any = _broadcast(name, column, length)
+    least = 0 if name == "zero" else 1
+    if array.dtype.kind not in "iu":
+        whole = array.dtype.kind == "f" and np.all(np.isfinite(array)) and np.all(array % 1 == 0)
+        if not whole:
+            shown = array[0] if len(array) else column
+            raise InputError(
+                Fault(field=name, value=shown, has_value=True, problem="must be integers")
+            )
+    wrong = (array < least) | (array > _MOST)
+    if np.any(wrong):
+        value = array[np.argmax(wrong)].item()
+        problem = f"must be from {least} to {_MOST}"
+        raise InputError(Fault(field=name, value=value, has_value=True, problem=problem))
+    return array.astype(np.int64)
+
+
+def _booleans(name: str, column: Any, length: int) -> Bools:
+    array = _broadcast(name, column, length)
+    if array.dtype.kind != "b":
+        raise InputError(Fault(field=name, problem="must be true or false"))
+    return array.astype(np.bool_)
+
+
+def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
+    """Turn words (or positions already) into positions."""
+    array = _broadcast(name, column, length)
+    if array.dtype.kind in "iu":
+        array = _integers(name, array + 1, length) - 1
+        if np.any(array >= len(known)):
+            problem = f"positions reach from 0 to {len(known) - 1}"
+            raise InputError(Fault(field=name, problem=problem))
+        return array
+    if isinstance(column, str):
+        array = np.asarray([column])
+    distinct, inverse = np.unique(array.astype(str), return_inverse=True)
+    canonical = [
+        getattr(Strategy.validated({name: word}, source="columns"), name) for word in distinct
+    ]
+    positions = np.asarray([known.index(word) for word in canonical], dtype=np.int64)
+    return np.broadcast_to(positions[inverse], (length,)).astype(np.int64)
+
+
+def _stacks(column: Any, length: int) -> tuple[Ints, tuple[Stack, ...]]:
+    if isinstance(column, (str, Mapping, Stack)):
+        return np.zeros(length, dtype=np.int64), (_stack(column),)
+    found: dict[Any, int] = {}
+    stacks: list[Stack] = []
+    codes = np.empty(length, dtype=np.int64)
+    for row, item in enumerate(column):
+        key = item if isinstance(item, str) else id(item)
+        if key not in found:
+            found[key] = len(stacks)
+            stacks.append(_stack(item))
+        codes[row] = found[key]
+    return codes, tuple(stacks)
+
+
+def _stack(item: Any) -> Stack:
+    return Stack.load(Strategy.validated({"stack": item}, source="columns").stack)
+
+
+def _fill_degrees(integers: dict[str, Ints], model: Model, length: int) -> None:
+    product = integers["tp"] * integers["pp"] * integers["cp"]
+    if "gpus" not in integers and "dp" not in integers:
+        raise InputError(Fault(field="gpus", problem="is missing: give gpus or dp"))
+    if "dp" not in integers:
+        integers["dp"] = np.maximum(integers["gpus"] // product, 1)
+    if "gpus" not in integers:
+        integers["gpus"] = integers["dp"] * product
+    if "seq_len" not in integers:
+        if model.seq_len is None:
+            problem = f"is missing: model {model.name} names none"
+            raise InputError(Fault(field="seq_len", problem=problem))
+        integers["seq_len"] = np.full(length, model.seq_len, dtype=np.int64)
+    if "global_batch_size" not in integers:
+        raise InputError(Fault(field="global_batch_size", problem="is missing: give it (gbs)"))

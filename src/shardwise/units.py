@@ -1,0 +1,174 @@
+"""Quantities with units: what people write ("80 GiB") and what the maths uses (bytes).
+
+Inside, sizes are bytes, times seconds, rates byte/s and FLOP/s, power watts. A plain number is
+already in that unit. `GB` is 10^9 bytes, `GiB` 2^30.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+__all__ = [
+    "ByteRate",
+    "Bytes",
+    "Duration",
+    "FlopRate",
+    "Power",
+    "format_quantity",
+    "parse_quantity",
+    "readable",
+]
+
+_DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
+
+
+def _decimal(unit: str) -> dict[str, Decimal]:
+    return {prefix + unit: Decimal(10) ** power for prefix, power in _DECIMAL.items()}
+
+
+_BYTE_UNITS = _decimal("B") | {f"{p}B": Decimal(2) ** n for p, n in _BINARY.items()}
+_TIME_UNITS = {
+    "ns": Decimal("1e-9"),
+    "us": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+}
+UNITS: dict[str, dict[str, Decimal]] = {
+    "bytes": _BYTE_UNITS,
+    "byte/s": {f"{unit}/s": scale for unit, scale in _BYTE_UNITS.items()}
+    | {f"{unit}/s": scale / 8 for unit, scale in _decimal("bit").items()},
+    "FLOP/s": _decimal("FLOP/s"),
+    "seconds": _TIME_UNITS,
+    "watts": {"W": Decimal(1), "kW": Decimal(1000), "MW": Decimal(10**6)},
+}
+_EXAMPLES = {
+    "bytes": "80 GiB",
+    "byte/s": "25 GB/s",
+    "FLOP/s": "312 TFLOP/s",
+    "seconds": "10 us",
+    "watts": "700 W",
+}
+_ALIASES = {"KB": "kB", "µs": "us", "μs": "us", "FLOPS": "FLOP/s", "FLOPs": "FLOP/s"}
+_QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
+
+
+def _canonical_unit(unit: str) -> str:
+    for alias, canonical in _ALIASES.items():
+        if unit == alias or (unit.endswith(alias) and alias.startswith("FLOP")):
+            return unit.removesuffix(alias) + canonical
+        if unit == alias + "/s":
+            return canonical + "/s"
+    return unit
+
+
+def parse_quantity(value: object, dimension: str) -> float:
+    """Read a quantity of one dimension as a number in the SI unit used inside.
+
+    Parameters
+    ----------
+    value
+        A number, or text such as ``"80 GiB"``.
+    dimension
+        A key of `UNITS`: ``bytes``, ``byte/s``, ``FLOP/s``, ``seconds``, ``watts``.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a number with a unit of that dimension.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(_hint(dimension))  # noqa: TRY004 - pydantic turns ValueError into a fault
+    if not isinstance(value, str):
+        return float(value)
+    match = _QUANTITY.fullmatch(value)
+    if match is None:
+        raise ValueError(_hint(dimension))
+    number, unit = match.groups()
+    units = UNITS[dimension]
+    unit = _canonical_unit(unit) if unit else ""
+    if unit and unit not in units:
+        raise ValueError(f"unit {unit!r} is not one of {', '.join(units)}")
+    try:
+        result = Decimal(number) * (units[unit] if unit else 1)
+    except InvalidOperation:
+        raise ValueError(_hint(dimension)) from None
+    return float(result)
+
+
+def _hint(dimension: str) -> str:
+    return f"must be a number in {dimension} or text such as {_EXAMPLES[dimension]!r}"
+
+
+def format_quantity(value: float, dimension: str) -> str | float:
+    """Write a quantity as people do, so that reading it back gives the same number.
+
+    The unit giving the fewest characters wins; a value that no unit shows shorter than the plain
+    number stays a number.
+    """
+    if not math.isfinite(value) or value == 0:
+        return value
+    exact = Decimal(repr(value))
+    best: str | float = value
+    for unit, scale in UNITS[dimension].items():
+        text = format((exact / scale).normalize(), "f")
+        shortest = len(str(best)) + (0 if isinstance(best, str) else len(unit) + 1)
+        candidate = f"{text} {unit}"
+        if len(candidate) < shortest and parse_quantity(candidate, dimension) == value:
+            best = candidate
+    return best
+
+
+def readable(value: float, dimension: str, digits: int = 3) -> str:
+    """Round a quantity for a table: the unit that leaves 1 to 999 before the point."""
+    if not math.isfinite(value):
+        return str(value)
+    binary = dimension == "bytes"
+    scales = {
+        unit: float(scale)
+        for unit, scale in UNITS[dimension].items()
+        if not unit.startswith("bit") and "bit" not in unit
+        if ("i" in unit) == binary or unit in ("B", "s", "min", "W", "kW", "MW")
+    }
+    unit, scale = min(scales.items(), key=lambda item: item[1])
+    for name, size in sorted(scales.items(), key=lambda item: item[1]):
+        if abs(value) >= size:
+            unit, scale = name, size
+    return f"{value / scale:.{digits}g} {unit}"
+
+
+def _validate(value: object, dimension: str) -> float:
+    try:
+        return parse_quantity(value, dimension)
+    except ValueError as error:
+        raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
+
+
+def _serialize(value: float, info: SerializationInfo, dimension: str) -> Any:
+    units = isinstance(info.context, dict) and info.context.get("units")
+    return format_quantity(value, dimension) if units else value
+
+
+def _quantity(dimension: str) -> tuple[object, ...]:
+    validate: Callable[[object], float] = partial(_validate, dimension=dimension)
+    schema = {"anyOf": [{"type": "number"}, {"type": "string"}], "examples": [_EXAMPLES[dimension]]}
+    return (
+        BeforeValidator(validate),
+        PlainSerializer(lambda value, info: _serialize(value, info, dimension)),
+        WithJsonSchema(schema | {"description": f"in {dimension}, or text with a unit"}),
+    )
+
+
+Bytes = Annotated[float, Field(ge=0), *_quantity("bytes")]
+ByteRate = Annotated[float, Field(gt=0), *_quantity("byte/s")]
+FlopRate = Annotated[float, Field(gt=0), *_quantity("FLOP/s")]
+Duration = Annotated[float, Field(ge=0), *_quantity("seconds")]
+Power = Annotated[float, Field(gt=0), *_quantity("watts")]

@@ -1,0 +1,184 @@
+"""The models of the catalog are the published ones: names, sources and parameter counts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from shardwise import catalog
+from shardwise.model import Model
+from shardwise.ops.parameters import count_parameters
+
+NAMES = catalog.names("models")
+
+# Catalog name, published number of parameters, and by how much the print may be off: nothing for
+# the size of a released checkpoint, else half of its last printed digit.
+PUBLISHED = [
+    # Checkpoints on Hugging Face, with the rotary tables of some and a stored copy of a tied head
+    # left out.
+    ("llama2-7b", 6_738_415_616, 0),
+    ("llama2-13b", 13_015_864_320, 0),
+    ("llama2-70b", 68_976_648_192, 0),
+    ("llama3-8b", 8_030_261_248, 0),
+    ("llama3-70b", 70_553_706_496, 0),
+    ("llama3-405b", 405_853_388_800, 0),
+    ("mistral-7b", 7_241_732_096, 0),
+    ("qwen3-0.6b", 596_049_920, 0),
+    ("qwen3-1.7b", 1_720_574_976, 0),
+    ("qwen3-4b", 4_022_468_096, 0),
+    ("qwen3-8b", 8_190_735_360, 0),
+    ("qwen3-14b", 14_768_307_200, 0),
+    ("qwen3-32b", 32_762_123_264, 0),
+    # arXiv 2005.14165 table D.1, millions.
+    ("gpt3-13b", 12_850e6, 5e6),
+    ("gpt3-175b", 174_600e6, 50e6),
+    # arXiv 2104.04473 table 1, billions; 22B and the NeMo sizes by their names.
+    ("megatron-126m", 126e6, 0.5e6),
+    ("megatron-5b", 5e9, 0.5e9),
+    ("megatron-22b", 22e9, 0.5e9),
+    ("megatron-40b", 39.1e9, 0.05e9),
+    ("megatron-1t", 1008.0e9, 0.05e9),
+    ("gpt3-1t", 1008.0e9, 0.05e9),
+    ("turing-530b", 529.6e9, 0.05e9),
+    # arXiv 2112.11446 table 1, 2203.15556 table 4, 2112.00861.
+    ("gopher-280b", 280e9, 0.5e9),
+    ("chinchilla-70b", 70e9, 0.5e9),
+    ("anthropic-52b", 52e9, 0.5e9),
+    # arXiv 2204.02311 table 1; 540.354 without the scales of the norms, 540.356 with them.
+    ("palm-540b", 540.35e9, 0.01e9),
+    # Lingvo prints this for its recipe of LaMDA's shape, whose every layer has its own table of
+    # relative positions; T5, which LaMDA cites, shares one.
+    ("lamda-137b", 137_702_416_384, 63 * 32 * 128),
+]
+
+# What the parameter calculator of Calculon 0.1.0 prints, in billions.
+CALCULON = [
+    ("calculon-anthropic-52b", 52.033),
+    ("calculon-chinchilla", 64.869),
+    ("calculon-gopher-280b", 258.587),
+    ("calculon-gpt3-13b", 12.941),
+    ("calculon-gpt3-175b", 174.616),
+    ("calculon-lamda", 103.526),
+    ("calculon-megatron-126m", 0.125949),
+    ("calculon-megatron-5b", 5.051),
+    ("calculon-megatron-22b", 22.074),
+    ("calculon-megatron-40b", 39.096),
+    ("calculon-megatron-1t", 1008.039),
+    ("calculon-palm-540b", 428.625),
+    ("calculon-turing-530b", 529.601),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_model_is_named_after_its_file(name: str) -> None:
+    """Every file of the catalog loads, and the model has the name of the file."""
+    model = Model.load(name)
+
+    assert name == model.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_has_a_source(name: str) -> None:
+    """Each value of a model is covered by a prefix in its sources."""
+    model = Model.load(name)
+    missing = [path for path in _fields(model) if not _prefixes(path) & set(model.sources)]
+
+    assert not missing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_source_has_a_figure(name: str) -> None:
+    """Each prefix in the sources covers a value of the model."""
+    model = Model.load(name)
+    known = {prefix for path in _fields(model) for prefix in _prefixes(path)}
+
+    assert set(model.sources) <= known
+
+
+def test_every_model_is_compared_with_a_published_count() -> None:
+    """The two tables of published counts name all models of the catalog, each once."""
+    compared = [name for name, *_ in PUBLISHED] + [name for name, _ in CALCULON]
+
+    assert sorted(compared) == NAMES
+
+
+@pytest.mark.parametrize(("name", "published", "rounding"), PUBLISHED)
+def test_parameter_count_equals_the_published_one(
+    name: str, published: float, rounding: float
+) -> None:
+    """The parameters of a model are as many as its authors print, to the last printed digit."""
+    count = count_parameters(Model.load(name))
+
+    assert abs(count.total - published) <= rounding
+
+
+@pytest.mark.parametrize(("name", "billions"), CALCULON)
+def test_parameter_count_equals_that_of_calculon(name: str, billions: float) -> None:
+    """Calculon's shapes have as many parameters as Calculon's own formula gives them."""
+    model = Model.load(name)
+    (layer,) = model.layers
+    attention = layer.attention
+    hidden, ffn = model.hidden, layer.mlp.ffn
+    width = attention.heads * attention.head_dim
+    weights = 2 * hidden * ffn + 4 * hidden * width
+    biases_and_norms = hidden + ffn + 3 * width + hidden + 4 * hidden
+    embedding = (51_200 + (model.seq_len or 0)) * hidden
+    expected = layer.count * (weights + biases_and_norms) + embedding
+
+    assert expected == count_parameters(model).total
+    assert expected / 1e9 == pytest.approx(billions, abs=0.0005)
+
+
+@pytest.mark.parametrize(
+    ("name", "embedding"),
+    [
+        ("llama3-8b", 128_256 * 4096),
+        ("qwen3-0.6b", 151_936 * 1024),
+        ("gpt3-175b", (50_257 + 2048) * 12_288),
+    ],
+)
+def test_embedding_is_counted_once(name: str, embedding: int) -> None:
+    """The embedding is the token table and the learned positions, without an untied head."""
+    count = count_parameters(Model.load(name))
+
+    assert embedding == count.embedding
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_breakdown_sums_to_the_total(name: str) -> None:
+    """The parts of the parameter count sum to the whole."""
+    count = count_parameters(Model.load(name))
+
+    assert count.total == sum(count.breakdown.values())
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("GPT3_1T", "gpt3-1t"), ("Llama3 8B", "llama3-8b"), ("PaLM-540B", "palm-540b")],
+)
+def test_aliases_of_a_name_load_the_same_model(alias: str, name: str) -> None:
+    """Case, underscores and spaces do not matter in the name of a model."""
+    assert Model.load(name) == Model.load(alias)
+
+
+def _fields(model: Model) -> list[str]:
+    """Name every value a file may set, by its dotted path."""
+    figures = model.model_dump(exclude={"name", "description", "sources"})
+    return list(_leaves(figures, ""))
+
+
+def _leaves(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        parts = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        parts = list(enumerate(value))
+    else:
+        yield path
+        return
+    for key, part in parts:
+        yield from _leaves(part, f"{path}.{key}".lstrip("."))
+
+
+def _prefixes(path: str) -> set[str]:
+    parts = path.split(".")
+    return {".".join(parts[:length]) for length in range(len(parts) + 1)}
