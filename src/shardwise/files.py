@@ -44,6 +44,8 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
         If the file cannot be read, is too large, empty, or not a mapping.
     """
     kind = _kind(path)
+    if Path(path).is_dir():
+        raise _fault(path, "is a directory, not a file")
     if kind not in SUFFIXES:
         problem = f"cannot tell the format; allowed endings: {', '.join(SUFFIXES)}, each also .gz"
         raise _fault(path, problem)
@@ -70,8 +72,6 @@ def _read_text(path: str | Path) -> str:
             if str(path).endswith(".gz"):
                 raw = gzip.GzipFile(fileobj=stream)
             content = raw.read(_MAX_BYTES + 1)
-    except IsADirectoryError:
-        raise _fault(path, "is a directory, not a file") from None
     except FileNotFoundError:
         raise _fault(path, "no such file") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -125,13 +125,7 @@ def _parse_yaml(text: str) -> Any:
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(base):  # type: ignore[misc]
-        """Refuses duplicate keys and aliases (which can unfold into gigabytes)."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                mark = self.peek_event().start_mark
-                raise yaml.MarkedYAMLError(problem="aliases are not supported", problem_mark=mark)
-            return super().compose_node(parent, index)
+        """Refuses duplicate keys."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             pairs = [
@@ -149,6 +143,10 @@ def _parse_yaml(text: str) -> Any:
 
     Loader.add_constructor("tag:yaml.org,2002:map", Loader.construct_yaml_map)
     try:
+        for event in yaml.parse(text, Loader=base):
+            if isinstance(event, yaml.AliasEvent):  # a few can unfold into gigabytes
+                line = event.start_mark.line + 1  # type: ignore[union-attr]  # parsed, so marked
+                raise ValueError(f"line {line}: YAML aliases are not supported")  # noqa: TRY004
         return yaml.load(text, Loader=Loader)  # noqa: S506 - derived from SafeLoader
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1

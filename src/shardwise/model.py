@@ -4,7 +4,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from shardwise.noun import Noun, Source
+from shardwise.noun import Noun, Sourced
 
 __all__ = ["Attention", "Layer", "Mlp", "Model"]
 
@@ -61,13 +61,11 @@ class Layer(Noun):
     """Attention and MLP read the same normed input and are added in one residual (PaLM, GPT-J)."""
 
 
-class Model(Noun):
+class Model(Sourced):
     """A transformer: layers, embeddings and head."""
 
     CATALOG: ClassVar[str | None] = "models"
 
-    name: str = Field(min_length=1)
-    description: str = ""
     hidden: PositiveInt
     """Width of the residual stream."""
     vocab: PositiveInt
@@ -91,8 +89,6 @@ class Model(Noun):
     """Whether the head shares the weights of the embedding."""
     dropout: bool = False
     """Whether pre-training drops attention probabilities and block outputs."""
-    sources: dict[str, Source] = Field(default_factory=dict)
-    """Where the figures come from, by dotted field prefix; the empty prefix covers the rest."""
 
     @field_validator("layers", mode="before")
     @classmethod

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from shardwise import catalog, files
 from shardwise.errors import Fault, InputError, UnknownNameError, nearest
 
-__all__ = ["Noun", "Source"]
+__all__ = ["Noun", "Source", "Sourced", "unfold"]
 
 
 class Noun(BaseModel):
@@ -84,6 +84,22 @@ class Source(Noun):
     """Who printed or measured it, where and when; for `fitted`, on what and how well."""
 
 
+class Sourced(Noun):
+    """A named noun whose figures say where they come from."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    sources: dict[str, Source] = Field(default_factory=dict)
+    """Origin of the figures by dotted field prefix (items of lists by position); the longest
+    prefix that fits wins, the empty one covers the rest."""
+
+    def source_of(self, field: str) -> Source | None:
+        """Return the source that covers a dotted field, if any does."""
+        parts = field.split(".")
+        prefixes = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
+        return next((self.sources[p] for p in prefixes if p in self.sources), None)
+
+
 def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
     location = details["loc"]
     kind = details["type"]
@@ -94,7 +110,7 @@ def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
         known = sorted({name for t in _types_at(noun, location[:-1]) for name in _fields(t)})
         hint = nearest(str(location[-1]), known) or f"; allowed: {', '.join(known)}"
         return Fault(source=source, field=field, problem=f"unknown key{hint}")
-    problem = details["msg"]
+    problem = details["msg"].replace("Input should be", "must be")
     value = details["input"]
     if kind == "literal_error":
         expected = str(details.get("ctx", {}).get("expected", ""))
@@ -121,9 +137,9 @@ def _types_at(noun: type[BaseModel], location: tuple[int | str, ...]) -> list[ty
         for kind in current:
             fields = _fields(kind)
             if isinstance(part, str) and part in fields:
-                following.extend(_unfold(fields[part].annotation))
+                following.extend(unfold(fields[part].annotation))
             elif not fields:
-                following.extend(_unfold(_item_of(kind)))
+                following.extend(unfold(_item_of(kind)))
         current = following or current
     return [kind for kind in current if _fields(kind)]
 
@@ -140,16 +156,16 @@ def _fields(kind: Any) -> Mapping[str, Any]:
     return kind.model_fields if is_record else {}
 
 
-def _unfold(annotation: Any) -> Iterator[Any]:
+def unfold(annotation: Any) -> Iterator[Any]:
     """Yield the members of unions, without annotations."""
     if isinstance(annotation, tuple):
         for item in annotation:
-            yield from _unfold(item)
+            yield from unfold(item)
         return
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
-        yield from _unfold(typing.get_args(annotation))
+        yield from unfold(typing.get_args(annotation))
     elif origin is typing.Annotated:
-        yield from _unfold(typing.get_args(annotation)[0])
+        yield from unfold(typing.get_args(annotation)[0])
     else:
         yield annotation

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from shardwise.noun import Noun, Source
+from shardwise.noun import Sourced
 from shardwise.units import Bytes, Duration
 
 __all__ = ["Stack"]
@@ -13,13 +13,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0)]
 
 
-class Stack(Noun):
+class Stack(Sourced):
     """What a framework and its release do with a layer, an exchange and a byte."""
 
     CATALOG: ClassVar[str | None] = "stacks"
 
-    name: str = Field(min_length=1)
-    description: str = ""
     attention: Literal["flash", "unfused"]
     """`flash`: one kernel that never writes the scores; `unfused`: products, softmax, dropout."""
     attention_time_factor: Factor = 1.0
@@ -56,5 +54,3 @@ class Stack(Noun):
     """Memory reserved by the allocator over memory allocated."""
     runtime_memory: Bytes
     """Held beside the allocator: contexts, libraries, communicators."""
-    sources: dict[str, Source] = Field(default_factory=dict)
-    """Where the figures come from, by dotted field prefix."""

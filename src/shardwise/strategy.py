@@ -147,27 +147,30 @@ class Strategy(Noun):
             If a value is missing that nothing implies, or the degrees contradict `gpus`.
         """
         faults: list[Fault] = []
+
+        def fault(field: str, problem: str, value: object = None) -> None:
+            given = value is not None
+            place = {"source": "strategy", "field": field}
+            faults.append(Fault(**place, value=value, has_value=given, problem=problem))
+
         product = self.tp * self.pp * self.cp
         gpus, dp = self.gpus, self.dp
-        if gpus is None:
-            if dp is None:
-                faults.append(Fault(field="gpus", problem="is missing: give gpus or dp"))
+        degrees = f"tp {self.tp} x cp {self.cp} x pp {self.pp}"
+        if gpus is None and dp is None:
+            fault("gpus", "is missing: give gpus or dp")
+        elif gpus is None:
             gpus = product * (dp or 1)
-        if dp is None:
-            dp = max(gpus // product, 1)
-        if dp * product != gpus:
-            degrees = f"tp {self.tp} x cp {self.cp} x pp {self.pp}"
-            given = f"{degrees} x dp {dp}" if self.dp is not None else degrees
-            verb = "equal" if self.dp is not None else "divide"
-            problem = f"must be such that {given} = {dp * product if self.dp else product}"
-            problem += f" {'equals' if verb == 'equal' else 'divides'} it"
-            faults.append(Fault(field="gpus", value=gpus, has_value=True, problem=problem))
+        elif dp is None:
+            dp = gpus // product
+            if gpus % product:
+                fault("gpus", f"must be a multiple of {degrees} = {product}", gpus)
+        elif dp * product != gpus:
+            fault("gpus", f"must equal {degrees} x dp {dp} = {dp * product}", gpus)
         seq_len = self.seq_len or model.seq_len
         if seq_len is None:
-            problem = f"is missing: model {model.name} names none"
-            faults.append(Fault(field="seq_len", problem=problem))
+            fault("seq_len", f"is missing: model {model.name} names none")
         if self.global_batch_size is None:
-            faults.append(Fault(field="global_batch_size", problem="is missing: give it (gbs)"))
+            fault("global_batch_size", "is missing: give it (gbs)")
         if faults:
             raise InputError(faults)
         parallel = self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from shardwise.noun import Noun, Source
+from shardwise.noun import Noun, Sourced
 from shardwise.units import ByteRate, Bytes, Duration, FlopRate, Power
 
 __all__ = [
@@ -155,13 +155,11 @@ class Price(Noun):
     source: str = Field(min_length=1)
 
 
-class System(Noun):
+class System(Sourced):
     """A cluster of equal nodes."""
 
     CATALOG: ClassVar[str | None] = "systems"
 
-    name: str = Field(min_length=1)
-    description: str = ""
     accelerator: Accelerator
     node: Node
     network: tuple[Tier, ...] = Field(min_length=1)
@@ -169,8 +167,6 @@ class System(Noun):
     price: Price | None = None
     board_power: Power | None = None
     """Power limit of one accelerator."""
-    sources: dict[str, Source] = Field(default_factory=dict)
-    """Where the figures come from, by dotted field prefix; the longest prefix that fits wins."""
 
     @model_validator(mode="after")
     def _domains_nest(self) -> Self:
@@ -187,15 +183,6 @@ class System(Noun):
             else:
                 inner = tier.domain
         return self
-
-    def source_of(self, field: str) -> Source | None:
-        """Return the source of the longest prefix that covers a dotted field."""
-        parts = field.split(".")
-        for length in range(len(parts), -1, -1):
-            found = self.sources.get(".".join(parts[:length]))
-            if found is not None:
-                return found
-        return None
 
     def tier_bandwidth(self, index: int) -> float:
         """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s]."""

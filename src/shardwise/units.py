@@ -58,6 +58,10 @@ _EXAMPLES = {
     "watts": "700 W",
 }
 _ALIASES = {"KB": "kB", "µs": "us", "μs": "us", "FLOPS": "FLOP/s", "FLOPs": "FLOP/s"}
+_THOUSAND = 1000
+# In characters: what a unit may cost over the plain number, and an unhandy amount over a handy one.
+_UNIT_ALLOWANCE = 8
+_OUT_OF_RANGE = 2
 _QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
 
@@ -111,19 +115,20 @@ def _hint(dimension: str) -> str:
 def format_quantity(value: float, dimension: str) -> str | float:
     """Write a quantity as people do, so that reading it back gives the same number.
 
-    The unit giving the fewest characters wins; a value that no unit shows shorter than the plain
-    number stays a number.
+    Of the spellings that are exact the shortest wins, one of 1 to 999 units before others; a value
+    that needs more digits than the plain number stays a number.
     """
     if not math.isfinite(value) or value == 0:
         return value
     exact = Decimal(repr(value))
     best: str | float = value
+    least = len(repr(value)) + _UNIT_ALLOWANCE
     for unit, scale in UNITS[dimension].items():
-        text = format((exact / scale).normalize(), "f")
-        shortest = len(str(best)) + (0 if isinstance(best, str) else len(unit) + 1)
-        candidate = f"{text} {unit}"
-        if len(candidate) < shortest and parse_quantity(candidate, dimension) == value:
-            best = candidate
+        amount = exact / scale
+        text = f"{format(amount.normalize(), 'f')} {unit}"
+        length = len(text) + (0 if 1 <= amount < _THOUSAND else _OUT_OF_RANGE)
+        if length < least and parse_quantity(text, dimension) == value:
+            best, least = text, length
     return best
 
 

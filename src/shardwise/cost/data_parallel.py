@@ -58,9 +58,9 @@ def hidden_exchange(
 ) -> Floats:
     """Exposed part of an exchange that runs behind compute [s].
 
-    Behind compute it runs at `contention` of its speed, so that window W hides at most W x
-    contention of it; the share `tail` (first and last bucket) finds nothing to hide behind.
-    exposed = max(0, t / contention - W) + tail min(t, W).
+    Behind compute it runs at `contention` of its speed, so a window W hides at most contention x W
+    of it; of what is hidden, the share `tail` (first and last bucket) finds nothing to hide behind.
+    hidden = min(t, contention W) (1 - tail); exposed = t - hidden.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def hidden_exchange(
     window_s
         W, compute that it may run behind [s].
     """
-    late = np.maximum(time_s / contention - window_s, 0.0)
-    return np.minimum(late + tail * np.minimum(time_s, window_s), time_s)
+    hidden = np.minimum(time_s, contention * window_s) * (1 - tail)
+    return time_s - hidden
 
 
 def optimizer_time(

@@ -1,0 +1,158 @@
+"""The command line: one small file per verb, imported when it is called.
+
+Exit codes: 0 done; 1 no feasible answer; 2 bad input, one line per fault.
+"""
+
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from shardwise._version import __version__
+from shardwise.errors import ShardwiseError
+
+__all__ = ["main"]
+
+VERBS = {
+    "estimate": "Step time, memory and cost of one strategy.",
+    "models": "The models of the catalog, or one by its parts.",
+    "systems": "The systems of the catalog, or one with sources.",
+    "stacks": "The software stacks of the catalog, or one.",
+    "schema": "JSON Schema of a noun, such as model or strategy.",
+}
+_INTERRUPTED = 130
+
+# Without a handler of its own, logging would print errors on stderr a second time.
+logging.getLogger("shardwise").addHandler(logging.NullHandler())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    given = _global_options_first(list(arguments)) or ["--help"]
+    try:
+        app = _app(next((word for word in given if word in VERBS), None))
+        code = app(args=given, standalone_mode=False, prog_name="shardwise")
+        sys.stdout.flush()
+    except ShardwiseError as error:
+        return _refuse(str(error).splitlines())
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return _INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # what typer raises on wrong words has it
+            raise
+        message = " ".join(error.format_message().split())
+        return _refuse([f"command line: {message}"]) if message else 2
+    finally:
+        _close_logs()
+    return code if isinstance(code, int) else 0
+
+
+def _refuse(lines: Sequence[str]) -> int:
+    for line in lines:
+        print(f"error: {line}", file=sys.stderr)  # noqa: T201 - this is the command line
+        logging.getLogger("shardwise").error(line)
+    return 2
+
+
+def _close_logs() -> None:
+    logger = logging.getLogger("shardwise")
+    for handler in logger.handlers[1:]:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def _global_options_first(words: list[str]) -> list[str]:
+    """Let `--verbose` and `--log FILE` stand after the verb too."""
+    moved: list[str] = []
+    rest: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--verbose" or word.startswith("--log="):
+            moved.append(word)
+        elif word == "--log" and position + 1 < len(words):
+            moved += words[position : position + 2]
+            position += 1
+        else:
+            rest.append(word)
+        position += 1
+    return moved + rest
+
+
+def _app(chosen: str | None) -> typer.Typer:
+    """Build the command with the chosen verb imported and the others by name only."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help: boxes cut long flags off on narrow terminals
+        help="Know a training run before you launch it: step time, memory and cost of training "
+        "a transformer on a cluster, and where they go.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name, summary in VERBS.items():
+        if name == chosen:
+            function = import_module(f"shardwise.cli.{name}").command
+            app.command(name=name, help=_paragraphs(function), short_help=summary)(function)
+        else:
+            app.command(name=name, help=summary)(_named_only)
+    return app
+
+
+def _paragraphs(function: Callable[..., Any]) -> str:
+    """A docstring with each paragraph on one line, for the terminal to wrap."""
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _named_only() -> None:
+    """Stand for a verb that was not called."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"shardwise {__version__}")  # noqa: T201 - this is the command line
+        raise typer.Exit(0)
+
+
+def _root(
+    version: Annotated[  # noqa: ARG001 - its callback prints and stops
+        bool,
+        typer.Option(
+            "--version", help="Print the version and stop.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Say on stderr what is done.")] = False,
+    log: Annotated[
+        str | None, typer.Option("--log", help="Write a log to FILE.", metavar="FILE")
+    ] = None,
+) -> None:
+    logger = logging.getLogger("shardwise")
+    logger.setLevel(logging.DEBUG)
+    if verbose:
+        stream = logging.StreamHandler(sys.stderr)
+        stream.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(stream)
+    if log is not None:
+        from shardwise.errors import Fault, InputError  # noqa: PLC0415
+
+        try:
+            handler = logging.FileHandler(log, encoding="utf-8")
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror}"
+            raise InputError(Fault(source=log, problem=problem)) from None
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)

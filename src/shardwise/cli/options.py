@@ -1,0 +1,127 @@
+"""What verbs share: arguments, strategy flags made from the noun, and printing."""
+
+import inspect
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+
+from shardwise import files
+from shardwise.errors import Fault, InputError
+from shardwise.noun import unfold
+from shardwise.strategy import Strategy
+
+__all__ = [
+    "JsonFlag",
+    "ModelArgument",
+    "OutputOption",
+    "Stopwatch",
+    "StrategyOption",
+    "SystemArgument",
+    "emit_json",
+    "given_strategy",
+    "log",
+    "with_strategy_flags",
+]
+
+log = logging.getLogger("shardwise")
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Catalog name or file (YAML, JSON, TOML; also .gz).")
+]
+SystemArgument = Annotated[
+    str, typer.Argument(metavar="SYSTEM", help="Catalog name or file (YAML, JSON, TOML; also .gz).")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+OutputOption = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write to FILE (.json, .yaml; also .gz)."),
+]
+StrategyOption = Annotated[
+    str | None,
+    typer.Option("--strategy", metavar="FILE", help="Strategy file; flags override its fields."),
+]
+
+_SHORT = {"micro_batch_size": "--mbs", "global_batch_size": "--gbs"}
+
+
+def with_strategy_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb one flag for each field of `Strategy`, passed on as `flags`.
+
+    The flags, their help and so their names come from the noun: a new field has its flag at once.
+    """
+
+    def called(**words: Any) -> Any:
+        flags = {
+            name: words.pop(name)
+            for name in list(words)
+            if name in Strategy.model_fields and words[name] is not None
+        }
+        for name in Strategy.model_fields:
+            words.pop(name, None)
+        return function(**words, flags=flags)
+
+    plain = inspect.signature(function).parameters.values()
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in plain if p.name != "flags"]
+    for name in Strategy.model_fields:
+        annotation = _flag(name)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, keyword, default=None, annotation=annotation))
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__doc__ = function.__doc__
+    called.__name__ = function.__name__
+    return called
+
+
+def _flag(name: str) -> Any:
+    field = Strategy.model_fields[name]
+    dashed = "--" + name.replace("_", "-")
+    names = [_SHORT[name], dashed] if name in _SHORT else [dashed]
+    description = " ".join((field.description or "").split())
+    if field.default is not None and not isinstance(field.default, bool):
+        description += f" Default: {field.default}."
+    panel = "Strategy"
+    kinds = list(unfold(field.annotation))
+    if bool in kinds:
+        switch = f"{dashed}/--no-{dashed.removeprefix('--')}"
+        option = typer.Option(switch, help=description, rich_help_panel=panel)
+        return Annotated[bool | None, option]
+    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    metavar = "N" if int in kinds else "|".join(words) or "NAME"
+    option = typer.Option(*names, metavar=metavar, help=description, rich_help_panel=panel)
+    return Annotated[str | None, option]
+
+
+def given_strategy(path: str | None, flags: Mapping[str, Any]) -> Strategy:
+    """Read the strategy file, if any, and put the flags over its fields."""
+    if path is None:
+        return Strategy.validated(flags, source="command line")
+    Strategy.validated(flags, source="command line")
+    fields = Strategy.load(path).model_dump(mode="json", exclude_unset=True)
+    return Strategy.validated(fields | dict(flags), source=path)
+
+
+def emit_json(data: Any, output: str | None = None) -> None:
+    """Print JSON, or write it to a file."""
+    plain = files.finite(data)
+    if output is not None:
+        if not isinstance(plain, dict):
+            raise InputError(Fault(source=output, problem="only a mapping can be written"))
+        files.write_mapping(output, plain)
+        log.info("wrote %s", output)
+        return
+    sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __str__(self) -> str:
+        return f"{time.perf_counter() - self._start:.3f} s"

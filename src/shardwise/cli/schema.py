@@ -1,0 +1,34 @@
+"""`shardwise schema`."""
+
+from typing import Annotated, Any
+
+import typer
+
+from shardwise.cli.options import emit_json
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.model import Model
+from shardwise.results import Estimate
+from shardwise.stack import Stack
+from shardwise.strategy import Strategy
+from shardwise.system import System
+
+NOUNS: dict[str, Any] = {
+    "model": Model,
+    "system": System,
+    "strategy": Strategy,
+    "stack": Stack,
+    "estimate": Estimate,
+}
+
+
+def command(
+    noun: Annotated[str, typer.Argument(metavar="NOUN", help=", ".join(NOUNS))],
+) -> int:
+    """Print the JSON Schema of a noun: model, system, strategy, stack or estimate."""
+    if noun not in NOUNS:
+        problem = f"no such noun; allowed: {', '.join(NOUNS)}{nearest(noun, NOUNS)}"
+        raise InputError(Fault(source="command line", value=noun, has_value=True, problem=problem))
+    mode = "serialization" if noun == "estimate" else "validation"
+    schema = NOUNS[noun].model_json_schema(mode=mode)
+    emit_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+    return 0

@@ -1,0 +1,22 @@
+"""`shardwise stacks`."""
+
+from shardwise.cli.listing import NameArgument, list_or_show
+from shardwise.cli.options import JsonFlag, OutputOption
+from shardwise.report.catalog import print_figures, print_stacks
+from shardwise.stack import Stack
+
+
+def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOption = None) -> int:
+    """List the software stacks of the catalog, or show one: every figure with its source.
+
+    With --output, write the stack to a file to start one of your own from.
+    """
+    return list_or_show(
+        Stack,
+        name,
+        json=json,
+        output=output,
+        record=Stack.to_dict,
+        print_all=print_stacks,
+        print_one=print_figures,
+    )

@@ -1,0 +1,22 @@
+"""`shardwise systems`."""
+
+from shardwise.cli.listing import NameArgument, list_or_show
+from shardwise.cli.options import JsonFlag, OutputOption
+from shardwise.report.catalog import print_figures, print_systems
+from shardwise.system import System
+
+
+def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOption = None) -> int:
+    """List the systems of the catalog, or show one: every figure with its source.
+
+    With --output, write the system to a file to start one of your own from.
+    """
+    return list_or_show(
+        System,
+        name,
+        json=json,
+        output=output,
+        record=System.to_dict,
+        print_all=print_systems,
+        print_one=print_figures,
+    )

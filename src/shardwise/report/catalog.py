@@ -1,0 +1,127 @@
+"""The catalog as tables: models, systems, stacks, and every figure of one with its source."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from shardwise.model import Model
+from shardwise.noun import Sourced
+from shardwise.ops.parameters import count_parameters
+from shardwise.report.console import count, percent, plain_table, show
+from shardwise.stack import Stack
+from shardwise.system import System
+from shardwise.units import readable
+
+__all__ = ["print_figures", "print_model", "print_models", "print_stacks", "print_systems"]
+
+_VALUE_WIDTH = 36
+
+
+def print_models(models: Sequence[Model]) -> None:
+    """Print one line per model."""
+    table = plain_table(
+        "model", "parameters", "layers", "hidden", "heads", "kv heads", "ffn", "vocab", "sequence"
+    )
+    for model in models:
+        layer = model.layers[0]
+        table.add_row(
+            model.name,
+            count(count_parameters(model).total),
+            str(model.depth),
+            str(model.hidden),
+            str(layer.attention.heads),
+            str(layer.attention.kv_heads),
+            str(layer.mlp.ffn),
+            str(model.vocab),
+            str(model.seq_len or "-"),
+        )
+    show(table)
+
+
+def print_model(model: Model) -> None:
+    """Print a model's figures with their sources, then its parameters by part."""
+    print_figures(model)
+    counted = count_parameters(model)
+    table = plain_table("part", "parameters", "share")
+    for part, held in counted.breakdown.items():
+        table.add_row(part, f"{held:,}", percent(held / counted.total))
+    table.add_section()
+    table.add_row("total", f"{counted.total:,}", "")
+    table.add_row("of it embeddings", f"{counted.embedding:,}", "")
+    table.add_row("active per token", f"{counted.active:,}", "")
+    show(table)
+
+
+def print_systems(systems: Sequence[System]) -> None:
+    """Print one line per system."""
+    table = plain_table(
+        "system",
+        "bf16",
+        "fp16",
+        "fp8",
+        "memory",
+        "bandwidth",
+        "domain",
+        "in it, per GPU",
+        "beyond, per GPU",
+        "power",
+        "$/GPU h",
+    )
+    for system in systems:
+        chip, inner = system.accelerator, system.network[0]
+        near = chip.memory[0]
+        beyond = len(system.network) - 1
+        power, price = system.board_power, system.price
+        rates = [chip.matrix.get(dtype) for dtype in ("bf16", "fp16", "fp8")]
+        table.add_row(
+            system.name,
+            *(readable(rate, "FLOP/s", 4) if rate else "-" for rate in rates),
+            readable(near.capacity, "bytes"),
+            readable(near.bandwidth, "byte/s"),
+            str(inner.domain or "all"),
+            readable(system.tier_bandwidth(0), "byte/s"),
+            readable(system.tier_bandwidth(beyond), "byte/s") if beyond else "-",
+            readable(power, "watts") if power else "-",
+            f"{price.usd_per_accelerator_hour:.2f}" if price else "-",
+        )
+    show(table)
+
+
+def print_stacks(stacks: Sequence[Stack]) -> None:
+    """Print one line per stack."""
+    table = plain_table("stack", "what it is", "attention", "gradients", left=4)
+    for stack in stacks:
+        table.add_row(stack.name, stack.description, stack.attention, stack.gradient_dtype)
+    show(table)
+
+
+def print_figures(noun: Sourced) -> None:
+    """Print every value of a noun beside its source."""
+    fields = noun.model_dump(
+        mode="json", context={"units": True}, exclude={"sources", "name", "description"}
+    )
+    title = f"{noun.name}: {noun.description}"
+    table = plain_table("figure", "value", "origin", "source", left=4, title=title)
+    table.columns[-1].no_wrap = table.columns[1].no_wrap = False
+    table.columns[1].max_width = _VALUE_WIDTH
+    table.columns[0].min_width = max(len(name) for name, _ in _leaves(fields))
+    told = ""
+    for name, value in _leaves(fields):
+        source = noun.source_of(name)
+        text = source.text if source else ""
+        table.add_row(
+            name, str(value), source.kind if source else "", "〃" if text == told else text
+        )
+        told = text
+    show(table)
+
+
+def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        items: Any = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    else:
+        yield prefix, value
+        return
+    for key, item in items:
+        yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))

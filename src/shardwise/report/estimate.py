@@ -1,0 +1,206 @@
+"""An estimate as tables."""
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.report.console import count, gib, percent, plain_table, seconds, show
+from shardwise.results import Estimate, Memory, OperationEstimate, StageEstimate
+from shardwise.units import readable
+
+__all__ = ["print_estimate"]
+
+_BAR = 28
+_PARTS = {
+    "forward": "forward",
+    "backward": "backward",
+    "recompute": "recompute",
+    "optimizer": "optimizer",
+    "tp_comm": "tensor-parallel exchange",
+    "cp_comm": "context-parallel exchange",
+    "ep_comm": "expert-parallel exchange",
+    "pp_comm": "stage-to-stage transfer",
+    "dp_comm": "data-parallel exchange",
+    "offload": "offload",
+    "bubble": "pipeline bubble",
+    "other": "overhead and stragglers",
+}
+_MOST_STAGES = 8
+
+
+def print_estimate(result: Estimate) -> None:
+    """Print the summary, where time and memory go, and the operations if they were asked for."""
+    show(_headline(result), _summary(result), _times(result), _memory(result))
+    if result.operations is not None:
+        show(_operations(result.operations))
+    show(_closing(result), style="dim")
+
+
+def _headline(result: Estimate) -> Text:
+    s = result.strategy
+    degrees = " x ".join(f"{axis} {s[axis]}" for axis in ("tp", "cp", "pp", "dp") if s[axis] > 1)
+    options = [
+        f"{s['gpus']} GPUs" + (f" = {degrees}" if degrees else ""),
+        f"micro-batch {s['micro_batch_size']}",
+        f"global batch {s['global_batch_size']} x {s['seq_len']} tokens",
+        s["dtype"],
+        f"recompute {s['recompute']}",
+        f"ZeRO-{s['zero']}",
+        s["schedule"] + (f" x {s['vpp']}" if s["vpp"] > 1 else ""),
+    ]
+    if s["sequence_parallel"]:
+        options.append("sequence parallel")
+    text = Text("\n")
+    text.append(f"{result.model} on {result.system}", style="bold")
+    text.append("\n" + ", ".join(options) + "\n")
+    return text
+
+
+def _summary(result: Estimate) -> Table:
+    grid = Table.grid(padding=(0, 3))
+    for justify in ("left", "right", "left", "right"):
+        grid.add_column(justify=justify, no_wrap=True)
+    cost = result.cost.usd_per_billion_tokens
+    power = result.cost.kwh_per_step
+    rows = [
+        ("step time", seconds(result.step_time_s), "MFU", percent(result.mfu)),
+        ("tokens/s", f"{result.tokens_per_s:,.0f}", "HFU", percent(result.hfu)),
+        (
+            "tokens/s per GPU",
+            f"{result.tokens_per_s_per_gpu:,.0f}",
+            "model TFLOP/s per GPU",
+            f"{result.model_tflops_per_gpu:,.0f}",
+        ),
+        (
+            "per billion tokens",
+            "no price" if cost is None else f"${cost:,.0f}",
+            "energy per step, at most",
+            "no figure" if power is None else f"{power:.3g} kWh",
+        ),
+    ]
+    for name, value, other, amount in rows:
+        grid.add_row(name, Text(value, style="bold"), other, Text(amount, style="bold"))
+    return grid
+
+
+def _times(result: Estimate) -> Table:
+    table = plain_table("where the step goes", "time", "share", "", "hidden", left=1)
+    table.columns[3].justify = "left"
+    longest = max(result.time_s.values())
+    for part, label in _PARTS.items():
+        time = result.time_s[part]
+        if not time:
+            continue
+        bar = "█" * round(_BAR * time / longest) or "▏"
+        axis = result.comm_s.get(part.removesuffix("_comm"))
+        hidden = seconds(axis.total - axis.exposed) if axis and axis.total > axis.exposed else ""
+        share = percent(time / result.step_time_s)
+        table.add_row(label, seconds(time), share, Text(bar, style=_colour(part)), hidden)
+    return table
+
+
+def _colour(part: str) -> str:
+    if part in ("forward", "backward"):
+        return "green"
+    return "red" if part.endswith("_comm") or part == "bubble" else "yellow"
+
+
+def _memory(result: Estimate) -> Table:
+    names = ("weights", "gradients", "optimizer", "activations", "buffers", "total", "reserved")
+    capacity = gib(result.memory_bytes.capacity)
+    table = plain_table(
+        "stage",
+        "layers",
+        "parameters",
+        *names,
+        "fullest in",
+        title=f"Memory by stage [GiB]; capacity {capacity}",
+        left=1,
+    )
+    table.columns[-1].justify = "left"
+    for stage in _shown(result.stages):
+        if stage is None:
+            table.add_row("...")
+            continue
+        held = stage.memory_bytes
+        amounts = [gib(getattr(held, name)) for name in names]
+        style = "red" if held.reserved > held.capacity else None
+        where = f"{stage.peak.operation}, {stage.peak.phase}"
+        row = [str(stage.stage), str(stage.layers), count(stage.parameters), *amounts, where]
+        table.add_row(*row, style=style)
+    return table
+
+
+def _shown(stages: tuple[StageEstimate, ...]) -> list[StageEstimate | None]:
+    """All stages of a short pipeline; both ends of a long one."""
+    if len(stages) <= _MOST_STAGES:
+        return list(stages)
+    half = _MOST_STAGES // 2
+    return [*stages[:half], None, *stages[-half:]]
+
+
+def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
+    table = plain_table(
+        "operation",
+        "pass",
+        "kernel or exchange",
+        "FLOPs",
+        "bytes",
+        "volume",
+        "group",
+        "compute",
+        "memory",
+        "time",
+        "exposed",
+        "bound by",
+        "weights",
+        "saved",
+        title="One micro-batch on one rank; weights and saved bytes on an operation's first row",
+        left=3,
+    )
+    part = ""
+    for row in operations:
+        if row.part != part:
+            part = row.part
+            heading = part if row.count == 1 else f"{part} (x {row.count})"
+            table.add_row(Text(heading, style="bold"))
+        group = f"{row.group} ({row.extent} near)" if row.group > 1 else "-"
+        table.add_row(
+            f"  {row.operation}",
+            row.phase.replace("_", " "),
+            row.kind.replace("_", "-"),
+            count(row.flops),
+            _bytes(row.bytes),
+            _bytes(row.volume_bytes),
+            group,
+            seconds(row.compute_s),
+            seconds(row.memory_s),
+            seconds(row.time_s),
+            seconds(row.exposed_s),
+            row.bound,
+            _bytes(row.weight_bytes),
+            _bytes(row.saved_bytes),
+        )
+    return table
+
+
+def _bytes(value: float) -> str:
+    return readable(value, "bytes") if value else "-"
+
+
+def _closing(result: Estimate) -> str:
+    taken = {name: value for name, value in result.assumed.items() if value not in (None, 1)}
+    told = ", ".join(f"{name} {value}" for name, value in taken.items())
+    kinds = [source.kind for source in result.provenance.values()]
+    origins = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+    lines = [f"assumed: {told}"] if told else []
+    lines.append(f"figures by origin: {origins}; `shardwise systems {result.system}` shows each")
+    lines.append(verdict(result.memory_bytes, fits=result.fits))
+    return "\n".join(lines)
+
+
+def verdict(memory: Memory, *, fits: bool) -> str:
+    """Say in a line whether it fits, and by how much."""
+    margin = abs(memory.capacity - memory.reserved)
+    if fits:
+        return f"fits: {readable(margin, 'bytes')} to spare on the fullest stage"
+    return f"does not fit: the fullest stage lacks {readable(margin, 'bytes')}"

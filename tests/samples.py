@@ -1,0 +1,217 @@
+"""Small models, systems and software with round figures, so that results are worked out by hand."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from shardwise.model import Model
+from shardwise.ops.embedding import embedding_operations, head_operations
+from shardwise.ops.layer import layer_operations
+from shardwise.ops.operation import (
+    FlashAttention,
+    Matmul,
+    MemoryBound,
+    Operation,
+    Phase,
+    RankWork,
+)
+from shardwise.stack import Stack
+from shardwise.system import System
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
+TFLOPS, TB, GB = 1e12, 1e12, 1e9
+_FLAGS = frozenset({"sequence_parallel", "flash"})
+
+
+def stack(**fields: Any) -> Stack:
+    """Software that adds nothing: no launches, no overheads, nothing hidden, nothing in the way."""
+    plain: dict[str, Any] = {
+        "name": "plain",
+        "attention": "flash",
+        "memory_traffic_factor": 1,
+        "loss_forward_bytes": 10,
+        "loss_backward_bytes": 6,
+        "loss_saved_bytes": 4,
+        "gradient_dtype": "fp32",
+        "host_launch": 0,
+        "tp_hidden": 0,
+        "tp_backward_async": False,
+        "pp_hidden": 0,
+        "pp_scatter_gather": False,
+        "dp_contention": 1,
+        "dp_tail": 0,
+        "step_overhead": 0,
+        "straggler_per_doubling": 0,
+        "allocator_slack": 1,
+        "runtime_memory": 0,
+    }
+    return Stack.validated(plain | fields)
+
+
+def tier(
+    name: str = "link", *, domain: int | None = None, bandwidth: float = 100 * GB, **fields: Any
+) -> dict[str, Any]:
+    """One tier of a network whose collectives start at once and reach its bandwidth."""
+    rates = {"latency": 0, "latency_per_member": 0, "efficiency": {1: 1}} | fields
+    links = rates.pop("links_per_node", None)
+    return {
+        "name": name,
+        "domain": domain,
+        "bandwidth": bandwidth,
+        "links_per_node": links,
+        "collectives": dict.fromkeys(KINDS, rates),
+    }
+
+
+def system(
+    *,
+    network: list[dict[str, Any]] | None = None,
+    matmul: dict[str, Any] | None = None,
+    attention: dict[str, Any] | None = None,
+    memory_bound: dict[str, Any] | None = None,
+    node: int = 8,
+    **accelerator: Any,
+) -> System:
+    """100 TFLOP/s (fp32: 50), 10 TFLOP/s of vectors, 1 TB/s, all reached; 100 and 10 GB/s links."""
+    product = {
+        "efficiency": 1,
+        "fill_depth": 0,
+        "fill_tiles": 0,
+        "memory_efficiency": 1,
+        "launch": 0,
+    } | (matmul or {})
+    flash = {
+        "tile": 128,
+        "efficiency": {64: 1},
+        "longest_weight": 0,
+        "memory_efficiency": 1,
+        "launch": 0,
+        "backward_ratio": 2.5,
+    } | (attention or {})
+    peaks = {"bf16": 100 * TFLOPS, "fp16": 100 * TFLOPS, "fp32": 50 * TFLOPS}
+    chip = {
+        "name": "sample chip",
+        "multiprocessors": 100,
+        "matrix": peaks,
+        "vector": 10 * TFLOPS,
+        "memory": [{"name": "hbm", "capacity": 80 * GB, "bandwidth": 1 * TB}],
+        "matmul": dict.fromkeys(accelerator.get("matrix", peaks), product),
+        "attention": flash,
+        "memory_bound": {"efficiency": 1, "launch": 0} | (memory_bound or {}),
+    } | accelerator
+    tiers = network or [tier("inside", domain=8), tier("between", bandwidth=10 * GB)]
+    fields = {
+        "name": "sample",
+        "accelerator": chip,
+        "node": {"accelerators": node},
+        "network": tiers,
+    }
+    return System.validated(fields)
+
+
+def layer(
+    *,
+    count: int = 4,
+    attention: dict[str, Any] | None = None,
+    mlp: dict[str, Any] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """GPT's layer: 8 heads of width 8, 4 x 64 wide GELU, biases everywhere."""
+    heads = {"heads": 8, "kv_heads": 8, "head_dim": 8, "bias": "all"} | (attention or {})
+    inner = {"ffn": 256, "activation": "gelu", "bias": True} | (mlp or {})
+    return {"count": count, "attention": heads, "mlp": inner} | fields
+
+
+def model(*layers: dict[str, Any], **fields: Any) -> Model:
+    """GPT of width 64, 1000 words and 4 layers over 32 tokens; every figure may be replaced."""
+    plain: dict[str, Any] = {
+        "name": "sample",
+        "hidden": 64,
+        "vocab": 1000,
+        "seq_len": 32,
+        "layers": list(layers) or [layer()],
+        "norm": "layernorm",
+        "position": "learned",
+        "tied_embeddings": True,
+        "dropout": True,
+    }
+    return Model.validated(plain | fields)
+
+
+def llama(**fields: Any) -> Model:
+    """Llama's kind: grouped queries (8 over 2), SwiGLU, RMSNorm, RoPE, no biases, no dropout."""
+    grouped = layer(
+        attention={"kv_heads": 2, "bias": "none"},
+        mlp={"ffn": 192, "activation": "swiglu", "bias": False},
+    )
+    plain = {"norm": "rmsnorm", "position": "rope", "tied_embeddings": False, "dropout": False}
+    return model(grouped, **(plain | fields))
+
+
+def rank_work(**fields: Any) -> RankWork:
+    """One rank's work in one row: two sequences of 32 tokens in 2 bytes, gradients in 4, flash."""
+    plain = {
+        "sequences": 2,
+        "seq_len": 32,
+        "tp": 1,
+        "sequence_parallel": False,
+        "element_bytes": 2,
+        "gradient_bytes": 4,
+        "flash": True,
+        "loss_forward_bytes": 10,
+        "loss_backward_bytes": 6,
+        "loss_saved_bytes": 4,
+    } | fields
+    columns = {
+        name: np.atleast_1d(np.asarray(value, dtype=np.bool_ if name in _FLAGS else np.float64))
+        for name, value in plain.items()
+    }
+    return RankWork(**columns)
+
+
+def operations(model: Model, **work: object) -> dict[str, Operation]:
+    """Operations of the first layer by name."""
+    return {o.name: o for o in layer_operations(model, model.layers[0], rank_work(**work))}
+
+
+def head(model: Model, *, copy: bool = True, **work: object) -> dict[str, Operation]:
+    """Operations of the head by name."""
+    columns = rank_work(**work)
+    return {o.name: o for o in head_operations(model, columns, holds_copy=np.array([copy]))}
+
+
+def embedding(model: Model, **work: object) -> Operation:
+    """Return the embedding."""
+    return embedding_operations(model, rank_work(**work))[0]
+
+
+def flops(operation: Operation, phase: Phase) -> float:
+    """FLOPs of matrix products and attention in a phase."""
+    kernels = [k for k in operation.kernels if isinstance(k, Matmul | FlashAttention)]
+    return sum(float(k.flops[0]) for k in kernels if k.phase is phase)
+
+
+def moved(operation: Operation, phase: Phase, kind: type = MemoryBound) -> float:
+    """Bytes of the kernels of a kind in a phase."""
+    kernels = [k for k in operation.kernels if isinstance(k, kind) and k.phase is phase]
+    return sum(float(k.bytes[0]) for k in kernels)
+
+
+def saved(group: Iterable[Operation]) -> float:
+    """Bytes kept for backward by a group of operations."""
+    return sum(float(o.saved_bytes[0]) for o in group)
+
+
+def held(group: Iterable[Operation]) -> float:
+    """Parameters of a group of operations."""
+    return sum(float(o.parameters[0]) for o in group)
+
+
+def exchanges(operation: Operation) -> list[tuple[str, str, float]]:
+    """Kind, phase and bytes of every exchange that takes place."""
+    return [
+        (c.kind.value, c.phase.value, float(c.bytes[0]))
+        for c in operation.collectives
+        if c.bytes[0] > 0
+    ]

@@ -1,0 +1,247 @@
+"""The systems of the catalog: loadable, sourced figure by figure, and in sensible proportion."""
+
+from collections.abc import Iterator, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise import catalog
+from shardwise.system import System
+
+PROMISED = [
+    "a100-40gb-pcie",
+    "a100-40gb-sxm",
+    "a100-80gb-pcie",
+    "a100-80gb-sxm",
+    "b200-sxm",
+    "gb200-nvl72",
+    "h100-pcie",
+    "h100-sxm",
+    "h200-sxm",
+    "h800-sxm",
+    "v100-sxm-16gb",
+    "v100-sxm-32gb",
+]
+
+
+def numeric_fields(value: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of all numbers inside a record."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from numeric_fields(item, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from numeric_fields(item, f"{prefix}.{index}")
+    elif isinstance(value, (int, float)):
+        yield prefix
+
+
+def sustained_rate(name: str) -> float:
+    """Rate of a large fp16 product while training [FLOP/s]."""
+    accelerator = System.load(name).accelerator
+    return accelerator.matrix["fp16"] * accelerator.matmul["fp16"].efficiency
+
+
+@pytest.fixture(params=PROMISED)
+def system(request: pytest.FixtureRequest) -> System:
+    """Each promised system in turn."""
+    return System.load(request.param)
+
+
+def test_the_promised_systems_are_there() -> None:
+    """The catalog holds every system that the command line promises by name."""
+    assert set(PROMISED) <= set(catalog.names("systems"))
+
+
+@pytest.mark.parametrize("name", catalog.names("systems"))
+def test_every_file_loads_under_its_own_name(name: str) -> None:
+    """Each file of the catalog is a valid system whose name is that of the file."""
+    assert System.load(name).name == name
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_underscores_and_capitals_find_the_same_system(name: str) -> None:
+    """A name is found however it is spelt."""
+    assert System.load(name.upper().replace("-", "_")) == System.load(name)
+
+
+def test_every_number_has_a_source(system: System) -> None:
+    """No figure goes without saying where it comes from."""
+    numbers = list(numeric_fields(system.model_dump(exclude={"sources"})))
+
+    assert numbers
+    assert [field for field in numbers if system.source_of(field) is None] == []
+
+
+def test_every_source_is_of_a_field_that_exists(system: System) -> None:
+    """A source names a field of the system, so that a misspelt one cannot hide."""
+    numbers = list(numeric_fields(system.model_dump(exclude={"sources"})))
+
+    for prefix in system.sources:
+        assert any(f"{field}.".startswith(f"{prefix}.") for field in numbers), prefix
+
+
+def test_sources_are_public(system: System) -> None:
+    """Sources cite what a reader can look up, not files on somebody's disk."""
+    for source in system.sources.values():
+        assert "/work" not in source.text
+        assert "shared/" not in source.text
+        assert ".md" not in source.text
+
+
+@pytest.mark.parametrize("ending", [".yaml", ".json", ".yaml.gz"])
+def test_a_written_system_reads_back_the_same(system: System, tmp_path: Path, ending: str) -> None:
+    """Writing to a file and loading it loses nothing."""
+    path = tmp_path / f"system{ending}"
+    system.to_file(path)
+
+    assert System.load(path) == system
+
+
+def test_sustained_is_no_faster_than_a_burst(system: System) -> None:
+    """Training clocks are at most those of a short micro-benchmark."""
+    for kernel in system.accelerator.matmul.values():
+        if kernel.burst_efficiency is not None:
+            assert kernel.efficiency <= kernel.burst_efficiency
+
+
+def test_a_narrower_type_has_a_higher_peak(system: System) -> None:
+    """Halving the input type doubles the peak of the matrix units; fp32 is the vector rate."""
+    matrix = system.accelerator.matrix
+
+    assert matrix["fp32"] == system.accelerator.vector
+    for wide, narrow in [("tf32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4")]:
+        if wide in matrix and narrow in matrix:
+            assert matrix[narrow] == pytest.approx(2 * matrix[wide], rel=2e-3)
+
+
+def test_bf16_and_fp16_run_alike_where_both_exist(system: System) -> None:
+    """The 16-bit types share units and kernels; V100 has no bf16."""
+    accelerator = system.accelerator
+
+    assert ("bf16" in accelerator.matrix) is not system.name.startswith("v100")
+    if "bf16" in accelerator.matrix:
+        assert accelerator.matrix["fp16"] == accelerator.matrix["bf16"]
+        assert accelerator.matmul["fp16"] == accelerator.matmul["bf16"]
+
+
+def test_tiers_get_slower_outwards(system: System) -> None:
+    """Device memory is faster than the host's, NVLink or PCIe than the share of the fabric."""
+    hbm, host = system.accelerator.memory
+
+    assert (hbm.name, host.name) == ("hbm", "host")
+    assert hbm.bandwidth > host.bandwidth
+    assert system.tier_bandwidth(0) > system.tier_bandwidth(1)
+
+
+def test_a_node_fits_in_the_first_domain(system: System) -> None:
+    """All accelerators of a node share one domain of the first tier; the fabric has no limit."""
+    inner, fabric = system.network
+
+    assert inner.domain is not None
+    assert inner.domain % system.node.accelerators == 0
+    assert fabric.domain is None
+
+
+def test_a_node_draws_more_than_its_boards(system: System) -> None:
+    """The limit of the node covers the limits of the boards in it."""
+    if system.node.power is not None and system.board_power is not None:
+        assert system.node.power > system.node.accelerators * system.board_power
+
+
+def test_a_price_is_dated_and_cites_its_page(system: System) -> None:
+    """A price says whose, of which day and where it can be looked up."""
+    if system.price is not None:
+        assert system.price.as_of >= date(2026, 1, 1)
+        assert "read 20" in system.price.source
+
+
+@pytest.mark.parametrize(
+    ("slower", "faster"),
+    [
+        ("v100-sxm-32gb", "a100-40gb-pcie"),
+        ("a100-40gb-pcie", "a100-80gb-pcie"),
+        ("a100-80gb-pcie", "a100-80gb-sxm"),
+        ("a100-80gb-sxm", "h100-pcie"),
+        ("h100-pcie", "h100-sxm"),
+        ("h200-sxm", "b200-sxm"),
+        ("b200-sxm", "gb200-nvl72"),
+    ],
+)
+def test_a_newer_or_larger_board_computes_faster(slower: str, faster: str) -> None:
+    """Sustained 16-bit rates rise from V100 over A100 and H100 to Blackwell, from PCIe to SXM."""
+    assert sustained_rate(slower) < sustained_rate(faster)
+
+
+def test_memory_bandwidth_rises_with_the_generation() -> None:
+    """V100 < A100 40 GB < A100 80 GB < H100 < H200 < B200 < GB200."""
+    order = ["v100-sxm-32gb", "a100-40gb-sxm", "a100-80gb-sxm", "h100-sxm", "h200-sxm"]
+    order += ["b200-sxm", "gb200-nvl72"]
+    rates = [System.load(name).accelerator.memory[0].bandwidth for name in order]
+
+    assert rates == sorted(set(rates))
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"),
+    [
+        ("v100-sxm-16gb", 16),
+        ("v100-sxm-32gb", 32),
+        ("a100-40gb-sxm", 40),
+        ("a100-80gb-sxm", 80),
+        ("h100-sxm", 79.6),
+        ("h200-sxm", 140.4),
+        ("b200-sxm", 179.1),
+        ("gb200-nvl72", 185.0),
+    ],
+)
+def test_capacities_are_those_that_nvidia_smi_prints(name: str, gib: float) -> None:
+    """Device memory is what the driver reports, below the decimal figure of the box."""
+    assert System.load(name).accelerator.memory[0].capacity / 2**30 == pytest.approx(gib, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes_per_second"),
+    [
+        ("v100-sxm-32gb", 150),
+        ("a100-80gb-sxm", 300),
+        ("h800-sxm", 200),
+        ("h100-sxm", 450),
+        ("b200-sxm", 900),
+        ("gb200-nvl72", 900),
+    ],
+)
+def test_nvlink_counts_one_direction(name: str, gigabytes_per_second: float) -> None:
+    """NVLink is half of the figure that data sheets print for both directions."""
+    assert System.load(name).network[0].bandwidth == gigabytes_per_second * 1e9
+
+
+def test_the_h800_is_an_h100_with_slower_nvlink() -> None:
+    """H800 and H100 compute alike and differ in NVLink."""
+    cut, full = System.load("h800-sxm"), System.load("h100-sxm")
+
+    assert cut.accelerator.matrix == full.accelerator.matrix
+    assert cut.accelerator.matmul == full.accelerator.matmul
+    assert cut.accelerator.memory == full.accelerator.memory
+    assert cut.network[0].bandwidth < full.network[0].bandwidth
+    assert cut.network[0].collectives == full.network[0].collectives
+
+
+def test_latency_is_that_of_two_members() -> None:
+    """The fitted alpha + lambda (n - 1) starts at n = 2: A100's all-gather at 9.2 + 0.83 us."""
+    gather = System.load("a100-80gb-sxm").network[0].collectives["all_gather"]
+
+    assert gather.latency == pytest.approx(10.03e-6)
+    assert gather.latency_per_member == pytest.approx(0.83e-6)
+    assert gather.efficiency == {2: 0.53, 4: 0.63, 8: 0.72}
+
+
+def test_the_rack_spans_eighteen_trays() -> None:
+    """GB200 NVL72 joins 72 accelerators by NVLink, four to a tray, one network card each."""
+    rack = System.load("gb200-nvl72")
+
+    assert rack.network[0].domain == 72
+    assert rack.node.accelerators == 4
+    assert rack.tier_bandwidth(1) == rack.network[1].bandwidth

@@ -1,0 +1,262 @@
+"""The command line, as people and scripts run it."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from shardwise import Strategy, __version__, catalog
+from shardwise.cli import VERBS, run
+from shardwise.evaluate import TIME_PARTS
+
+MAIN_JOB = ["estimate", "llama3-70b", "h100-sxm", "--gpus", "64", "--tp", "8", "--pp", "2"]
+MAIN_JOB += ["--mbs", "1", "--gbs", "128"]
+
+
+@pytest.fixture
+def shardwise(capsys):
+    """Run a command in this process; return exit code, standard output and standard error."""
+
+    def call(*words):
+        code = run([str(word) for word in words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_the_json_contract_of_estimate(shardwise):
+    """`estimate --json` has every promised field; time parts are disjoint and sum to the step."""
+    code, out, err = shardwise(*MAIN_JOB, "--json")
+    result = json.loads(out)
+    assert (code, err) == (0, "")
+    assert set(result) >= {
+        "model",
+        "system",
+        "strategy",
+        "parameters",
+        "step_time_s",
+        "tokens_per_s",
+        "tokens_per_s_per_gpu",
+        "model_tflops_per_gpu",
+        "mfu",
+        "hfu",
+        "fits",
+        "time_s",
+        "comm_s",
+        "memory_bytes",
+        "stages",
+    }
+    assert list(result["time_s"]) == list(TIME_PARTS)
+    assert sum(result["time_s"].values()) == pytest.approx(result["step_time_s"], rel=1e-12)
+    assert set(result["strategy"]) == set(Strategy.model_fields)
+    assert result["strategy"]["dp"] == 4
+    assert result["parameters"] == 70_553_706_496
+    assert 0.3 < result["mfu"] < 0.6
+    memory = result["memory_bytes"]
+    parts = ("weights", "gradients", "optimizer", "activations", "buffers")
+    assert sum(memory[part] for part in parts) == pytest.approx(memory["total"], rel=1e-12)
+    assert memory["total"] < memory["reserved"] < memory["capacity"]
+    assert len(result["stages"]) == 2
+    assert result["stages"][0]["peak"]["operation"]
+    assert {"total", "exposed"} == set(result["comm_s"]["dp"])
+
+
+def test_a_strategy_that_does_not_fit_is_printed_whole_with_exit_code_1(shardwise):
+    """No room is an answer: fits is false, everything is printed, the exit code is 1."""
+    code, out, _ = shardwise(
+        "estimate", "llama3-70b", "h100-sxm", "--gpus", 8, "--gbs", 8, "--json"
+    )
+    result = json.loads(out)
+    assert code == 1
+    assert result["fits"] is False
+    assert result["step_time_s"] > 0
+    code, out, _ = shardwise("estimate", "llama3-70b", "h100-sxm", "--gpus", 8, "--gbs", 8)
+    assert code == 1
+    assert "does not fit" in out
+
+
+def test_the_table_shows_time_memory_and_verdict(shardwise):
+    """People see where step and memory go, what was assumed, and whether it fits."""
+    code, out, _ = shardwise(*MAIN_JOB)
+    assert code == 0
+    for shown in ("step time", "MFU", "backward", "pipeline bubble", "activations", "fits:"):
+        assert shown in out
+    assert "assumed: dp 4" in out
+    assert "…" not in out
+
+
+def test_operations_are_listed_forward_and_backward(shardwise):
+    """`--ops` lists FLOPs, bytes, exchange, group, weights, activations, times and bound."""
+    code, out, _ = shardwise(*MAIN_JOB, "--ops")
+    assert code == 0
+    assert "…" not in out
+    for shown in ("mlp.up", "weight grad", "reduce-scatter", "8 (8 near)", "compute", "exposed"):
+        assert shown in out
+    _, out, _ = shardwise(*MAIN_JOB, "--ops", "--json")
+    operations = json.loads(out)["operations"]
+    up = [row for row in operations if row["operation"] == "mlp.up" and row["kind"] == "matmul"]
+    assert {row["phase"] for row in up} == {"forward", "input_grad", "weight_grad"}
+    # 8192 tokens x 8192 wide x two projections of 28672 / 8
+    assert up[0]["flops"] == 2 * 8192 * 8192 * 2 * 28672 / 8
+    assert up[0]["weight_bytes"] == 2 * 8192 * 2 * 28672 / 8
+
+
+@pytest.mark.parametrize("field", sorted(Strategy.model_fields))
+def test_every_field_of_a_strategy_has_a_flag(shardwise, field):
+    """No field can only be set in a file."""
+    _, out, _ = shardwise("estimate", "--help")
+    flat = out.replace("\n", " ")
+    assert f"--{field.replace('_', '-')}"[:18] in flat
+
+
+def test_flags_override_the_strategy_file(shardwise, tmp_path):
+    """A file gives the strategy, flags change single fields of it."""
+    path = tmp_path / "s.yaml.gz"
+    with gzip.open(path, "wt") as stream:
+        stream.write("gpus: 64\ntp: 8\npp: 2\ngbs: 128\nrecompute: full\n")
+    job = ("estimate", "llama3-70b", "h100-sxm", "--strategy", path, "--json")
+    _, out, _ = shardwise(*job)
+    assert json.loads(out)["strategy"]["recompute"] == "full"
+    _, out, _ = shardwise(*job, "--recompute", "none", "--gbs", 64)
+    strategy = json.loads(out)["strategy"]
+    assert (strategy["recompute"], strategy["global_batch_size"]) == ("none", 64)
+    assert strategy["tp"] == 8
+
+
+def test_output_is_written_to_a_file(shardwise, tmp_path):
+    """`--output` writes what `--json` prints, gzipped by its ending."""
+    path = tmp_path / "result.json.gz"
+    code, out, _ = shardwise(*MAIN_JOB, "--output", path)
+    assert (code, out) == (0, "")
+    _, printed, _ = shardwise(*MAIN_JOB, "--json")
+    assert json.loads(gzip.decompress(path.read_bytes())) == json.loads(printed)
+
+
+BAD = [
+    (("estimate", "llama3-7b", "h100-sxm", "--gpus", 8, "--gbs", 8), "did you mean 'llama3-70b'"),
+    (("estimate", "llama3-70b", "h100", "--gpus", 8, "--gbs", 8), "did you mean 'h100-"),
+    ((*MAIN_JOB, "--tp", 3), "gpus: 64: must be a multiple of"),
+    ((*MAIN_JOB, "--gpus", 96, "--tp", 48), "tp: 48: must divide the heads of the model, 64"),
+    ((*MAIN_JOB, "--gbs", 127), "global_batch_size: 127: must be a multiple of dp x micro_batch"),
+    ((*MAIN_JOB, "--tp", "x"), "command line: tp: 'x': must be a valid integer"),
+    ((*MAIN_JOB, "--tpp", 8), "No such option: --tpp"),
+    ((*MAIN_JOB, "--dtype", "fp99"), "dtype: 'fp99': allowed: bf16, fp16, fp32"),
+    ((*MAIN_JOB, "--stack", "megatron"), "no such stack"),
+    ((*MAIN_JOB, "--flops-convention", "mine"), "flops_convention: 'mine': allowed: causal"),
+    ((*MAIN_JOB, "--strategy", "none.yaml"), "none.yaml: no such file"),
+    ((*MAIN_JOB, "--output", "result.txt"), "result.txt: cannot be written; allowed endings"),
+    ((*MAIN_JOB, "--log", "none/such/x.log"), "none/such/x.log: cannot be written"),
+    (("estimate", "llama3-70b", "v100-sxm-32gb", "--gpus", 8, "--gbs", 8), "allowed: fp16, fp32"),
+    (("estimate", "llama3-70b", "h100-sxm"), "gpus: is missing"),
+    (("estimate", "llama3-70b"), "Missing argument"),
+    (("estimat",), "No such command 'estimat'"),
+    (("schema", "modle"), "did you mean 'model'"),
+    (("models", "llama9"), "no such model"),
+    (("systems", "."), "is a directory"),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), BAD, ids=[told for _, told in BAD])
+def test_bad_input_is_one_clear_line_per_fault_and_exit_code_2(shardwise, words, told):
+    """Bad input never shows a traceback; each line says what to mend."""
+    code, out, err = shardwise(*words)
+    assert code == 2
+    assert out == ""
+    assert told in err
+    assert all(line.startswith("error: ") for line in err.splitlines())
+    assert "Traceback" not in err
+
+
+def test_models_json_counts_parameters(shardwise):
+    """`models NAME --json` gives total, active, embedding and the breakdown that adds up."""
+    code, out, _ = shardwise("models", "llama3-8b", "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert result["parameters"] == 8_030_261_248
+    assert result["active_parameters"] == 8_030_261_248
+    assert result["embedding_parameters"] == 128256 * 4096
+    assert sum(result["breakdown"].values()) == result["parameters"]
+
+
+@pytest.mark.parametrize("verb", ["models", "systems", "stacks"])
+def test_listings_name_every_entry(shardwise, verb):
+    """Without a name the whole catalog is listed, as a table and as JSON."""
+    code, out, _ = shardwise(verb)
+    assert code == 0
+    assert all(name in out for name in catalog.names(verb))
+    _, out, _ = shardwise(verb, "--json")
+    assert list(json.loads(out)) == catalog.names(verb)
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [("models", "qwen3-8b"), ("systems", "a100-80gb-sxm"), ("stacks", "nemo-2025")],
+)
+def test_an_entry_is_shown_with_its_sources_and_written_to_a_file(shardwise, tmp_path, verb, name):
+    """One entry shows every figure with its origin, and can be copied as a start of one's own."""
+    code, out, _ = shardwise(verb, name)
+    assert code == 0
+    assert "origin" in out
+    path = tmp_path / "mine.yaml"
+    assert shardwise(verb, name, "--output", path) == (0, "", "")
+    _, from_file, _ = shardwise(verb, path, "--json")
+    _, from_catalog, _ = shardwise(verb, name, "--json")
+    assert json.loads(from_file) == json.loads(from_catalog)
+
+
+@pytest.mark.parametrize("noun", ["model", "system", "strategy", "stack", "estimate"])
+def test_schema_prints_a_json_schema(shardwise, noun):
+    """`schema` prints the schema of each noun."""
+    code, out, _ = shardwise("schema", noun)
+    assert code == 0
+    assert json.loads(out)["$schema"].startswith("https://json-schema.org")
+
+
+def test_version_and_help(shardwise):
+    """`--version` names it; `--help` names every verb."""
+    assert shardwise("--version") == (0, f"shardwise {__version__}\n", "")
+    code, out, _ = shardwise("--help")
+    assert code == 0
+    assert all(verb in out for verb in VERBS)
+
+
+def test_verbose_and_log_tell_what_was_done(shardwise, tmp_path):
+    """`--verbose` speaks on stderr, `--log` to a file, before or after the verb."""
+    path = tmp_path / "run.log"
+    _, _, err = shardwise(*MAIN_JOB, "--json", "--verbose", "--log", path)
+    assert "model llama3-70b, system h100-sxm" in err
+    assert "estimated in" in path.read_text()
+    _, _, err = shardwise("--verbose", *MAIN_JOB, "--json")
+    assert "estimated in" in err
+    _, _, err = shardwise(*MAIN_JOB, "--json")
+    assert err == ""
+
+
+def test_the_command_works_as_a_process_and_survives_a_closed_pipe(tmp_path):
+    """As a whole process: exit code, and no complaint when the reader stops early."""
+    program = [sys.executable, "-c", "from shardwise.cli import main; main()"]
+    done = subprocess.run([*program, *MAIN_JOB], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    with subprocess.Popen(
+        [*program, "models", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_help_imports_nothing_heavy():
+    """`--help` answers before numpy or polars are imported: it stays far below half a second."""
+    code = (
+        "import sys; from shardwise.cli import run; run(['--help']);"
+        "heavy = {'numpy', 'polars', 'yaml'} & set(sys.modules); sys.exit(len(heavy))"
+    )
+    environment = os.environ | {"COLUMNS": "80"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, env=environment
+    )
+    assert done.returncode == 0

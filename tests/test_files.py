@@ -1,0 +1,121 @@
+"""Files of every format, and every way a file can be bad."""
+
+import gzip
+import json
+import stat
+
+import pytest
+
+from shardwise import InputError, Model, Strategy, System
+from shardwise.files import read_mapping, write_mapping, write_text
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.yml", "a.json", "a.yaml.gz", "a.json.gz"])
+def test_what_is_written_reads_back(tmp_path, name):
+    """YAML and JSON, plain and gzipped, round-trip."""
+    data = {"name": "x", "sizes": [1, 2.5, None], "deep": {"flag": True}}
+    write_mapping(tmp_path / name, data)
+    assert read_mapping(tmp_path / name) == data
+
+
+def test_toml_is_read(tmp_path):
+    """TOML files load as nouns do."""
+    path = tmp_path / "s.toml"
+    path.write_text('tp = 8\ngbs = 128\nrecompute = "full"\n')
+    strategy = Strategy.load(path)
+    assert (strategy.tp, strategy.global_batch_size, strategy.recompute) == (8, 128, "full")
+
+
+@pytest.mark.parametrize("noun, name", [(Model, "llama3-8b"), (System, "h100-sxm")])
+@pytest.mark.parametrize("ending", [".yaml", ".json", ".yaml.gz", ".json.gz"])
+def test_catalog_entries_survive_a_round_trip(tmp_path, noun, name, ending):
+    """A noun written with units and read again is equal, in every format."""
+    entry = noun.load(name)
+    path = tmp_path / f"copy{ending}"
+    entry.to_file(path)
+    assert noun.load(str(path)) == entry
+
+
+def _bad(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("empty.yaml", "", "the file is empty"),
+        ("blank.json", " \n ", "the file is empty"),
+        ("list.json", "[1, 2]", "holds a list, not a mapping"),
+        ("text.yaml", "just words", "holds a str, not a mapping"),
+        ("broken.json", '{"a": 1,}', "not JSON"),
+        ("broken.yaml", "a: [1, 2", "not YAML"),
+        ("tabs.yaml", "a:\n\t- 1", "not YAML"),
+        ("broken.toml", "a = ", "not TOML"),
+        ("twice.yaml", "tp: 1\ntp: 2\n", "key 'tp' is given twice"),
+        ("twice.json", '{"tp": 1, "tp": 2}', "key 'tp' is given twice"),
+        ("alias.yaml", "a: &x [1]\nb: *x\n", "aliases are not supported"),
+        ("number.yaml", "1: 2\n", "key 1 is not text"),
+        ("latin.yaml", b"name: \xe9\xff", "is not UTF-8 text"),
+        ("binary.yaml", b"name: \0\0", "is not text"),
+        ("deep.json", "[" * 100_000, "nested too deeply"),
+        ("cut.json.gz", gzip.compress(b'{"tp": 1}')[:-6], "cannot be read"),
+        ("plain.json.gz", '{"tp": 1}', "cannot be read"),
+        ("strategy.ini", "tp=1", "cannot tell the format"),
+        ("unsafe.yaml", "a: !!python/object/apply:os.getcwd []", "not YAML"),
+    ],
+)
+def test_a_bad_file_is_one_fault_that_names_it(tmp_path, name, content, told):
+    """Every unreadable file is an InputError of one line with the file's name."""
+    path = _bad(tmp_path / name, content)
+    with pytest.raises(InputError) as caught:
+        Strategy.load(str(path))
+    (fault,) = caught.value.faults
+    assert str(fault).startswith(str(path))
+    assert told in str(fault)
+    assert "\n" not in str(fault)
+
+
+def test_a_huge_file_of_zeros_is_refused_without_reading_it(tmp_path):
+    """A sparse file of 100 MB of zeros is refused by its size."""
+    path = tmp_path / "zeros.yaml"
+    with path.open("wb") as stream:
+        stream.truncate(100 * 2**20)
+    with pytest.raises(InputError, match="larger than 8 MiB"):
+        Model.load(str(path))
+
+
+def test_a_gzip_bomb_is_refused(tmp_path):
+    """A small archive that unfolds into far more than the limit is refused."""
+    path = _bad(tmp_path / "bomb.json.gz", gzip.compress(bytes(50 * 2**20)))
+    with pytest.raises(InputError, match="larger than 8 MiB"):
+        Model.load(str(path))
+
+
+@pytest.mark.parametrize("noun", [Model, System, Strategy])
+def test_a_directory_and_a_missing_file_are_refused(tmp_path, noun):
+    """A directory and a path that does not exist are told apart."""
+    with pytest.raises(InputError, match="is a directory"):
+        noun.load(str(tmp_path))
+    with pytest.raises(InputError, match="no such file"):
+        noun.load(str(tmp_path / "none.yaml"))
+
+
+def test_a_failed_write_names_the_file_and_keeps_the_old_one(tmp_path):
+    """Writing to a missing folder or an unknown ending is an InputError; nothing is lost."""
+    with pytest.raises(InputError, match="cannot be written"):
+        write_text(tmp_path / "none" / "a.json", "{}")
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(InputError, match="allowed endings"):
+        write_mapping(path, {"a": 1})
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_written_files_have_ordinary_permissions_and_no_nan(tmp_path):
+    """Files are readable as the umask says, and NaN becomes null."""
+    path = tmp_path / "a.json"
+    write_mapping(path, {"a": float("nan"), "b": [float("inf"), 1.0]})
+    assert json.loads(path.read_text()) == {"a": None, "b": [None, 1.0]}
+    assert stat.S_IMODE(path.stat().st_mode) & 0o400

@@ -1,0 +1,155 @@
+"""Nouns: validation, messages, immutability, schemas."""
+
+import json
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from shardwise import InputError, Model, Stack, Strategy, System, UnknownNameError, catalog
+from shardwise.results import Estimate
+
+
+def _faults(noun, data):
+    with pytest.raises(InputError) as caught:
+        noun.validated(data, source="f.yaml")
+    return [str(fault) for fault in caught.value.faults]
+
+
+def _system(**changes):
+    fields = System.load("h100-sxm").to_dict()
+    for path, value in changes.items():
+        target = fields
+        *parents, last = path.split("__")
+        for parent in parents:
+            target = target[int(parent)] if parent.isdigit() else target[parent]
+        target[int(last) if last.isdigit() else last] = value
+    return fields
+
+
+def test_all_faults_are_reported_at_once_with_field_and_value():
+    """One line per fault: file, field, value, and what is allowed."""
+    faults = _faults(Strategy, {"tp": 0, "dtype": "bf61", "zero": -1, "placement": "tp-tp"})
+    assert len(faults) == 4
+    assert "f.yaml: tp: 0: must be greater than 0" in faults
+    dtype = "f.yaml: dtype: 'bf61': allowed: bf16, fp16, fp32; did you mean 'bf16'?"
+    assert dtype in faults
+
+
+@pytest.mark.parametrize(
+    ("noun", "data", "field", "hint"),
+    [
+        (Strategy, {"mirco_batch_size": 1}, "mirco_batch_size", "micro_batch_size"),
+        (Model, {"hiden": 1}, "hiden", "hidden"),
+    ],
+)
+def test_a_misspelt_key_is_named_with_the_nearest_right_one(noun, data, field, hint):
+    """Unknown keys are refused with a suggestion."""
+    assert f"f.yaml: {field}: unknown key; did you mean {hint!r}?" in _faults(noun, data)
+
+
+def test_a_misspelt_key_deep_inside_is_named_too():
+    """Suggestions follow lists, mappings and nested records."""
+    data = _system()
+    data["accelerator"]["memory"][0]["capasity"] = 1
+    data["network"][1]["collectives"]["p2p"]["latncy"] = 1
+    faults = _faults(System, data)
+    assert any(
+        "accelerator.memory[0].capasity: unknown key; did you mean 'capacity'?" in f for f in faults
+    )
+    assert any("p2p.latncy: unknown key; did you mean 'latency'?" in f for f in faults)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"accelerator__memory__0__bandwidth": -1.0}, "memory[0].bandwidth: -1.0: must be greater"),
+        ({"accelerator__memory__0__bandwidth": "-3 TB/s"}, "must be greater than 0"),
+        ({"accelerator__vector": math.nan}, "accelerator.vector: nan: must be a finite number"),
+        ({"accelerator__vector": math.inf}, "accelerator.vector: inf: must be a finite number"),
+        ({"accelerator__vector": "80 GiB"}, "unit 'GiB' is not one of FLOP/s"),
+        ({"accelerator__matmul__bf16__efficiency": 1.5}, "efficiency: 1.5: must be less than or"),
+        ({"network__0__domain": 0}, "network[0].domain: 0: must be greater than 0"),
+        ({"network__0__domain": None}, "network[0].domain: only the outermost may be null"),
+        ({"network__1__domain": 12}, "12 must be a larger multiple of 8"),
+        ({"node": {}}, "node.accelerators: is missing and has no default"),
+        ({"accelerator__matrix": {"bf16": 1e12}}, "matrix and matmul must name the same types"),
+        ({"network__0__collectives": {}}, "collectives lack all_gather"),
+    ],
+)
+def test_impossible_figures_of_a_system_are_refused(change, told):
+    """Negative, infinite, misplaced and inconsistent figures name their field."""
+    assert any(told in fault for fault in _faults(System, _system(**change)))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"layers": []}, "layers"),
+        ({"norm": "batchnorm"}, "allowed: layernorm, rmsnorm"),
+        ({"position": "learned", "seq_len": None}, "learned positions need"),
+        ({"norm_bias": True}, "an rmsnorm has no bias"),
+        ({"hidden": 0}, "hidden: 0: must be greater than 0"),
+        ({"hidden": 1.5}, "hidden: 1.5"),
+    ],
+)
+def test_impossible_models_are_refused(change, told):
+    """A model that cannot be is refused by field."""
+    data = Model.load("llama3-8b").to_dict() | change
+    assert any(told in fault for fault in _faults(Model, data))
+
+
+def test_key_value_heads_divide_the_heads():
+    """5 key-value heads cannot serve 32 heads."""
+    data = Model.load("llama3-8b").to_dict()
+    data["layers"][0]["attention"]["kv_heads"] = 5
+    assert any("kv_heads 5 must divide heads 32" in fault for fault in _faults(Model, data))
+
+
+def test_nouns_are_frozen_and_keyword_only():
+    """A noun cannot be changed, nor built from positions."""
+    strategy = Strategy(tp=2)
+    with pytest.raises(ValidationError, match="frozen"):
+        strategy.tp = 4
+    with pytest.raises(TypeError):
+        Strategy(2)
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    """Misspelt catalog names are UnknownNameError with the nearest entry."""
+    with pytest.raises(UnknownNameError, match="did you mean 'llama3-70b'"):
+        Model.load("llama3-70")
+    with pytest.raises(UnknownNameError, match="allowed: .*h100-sxm"):
+        System.load("abacus")
+
+
+@pytest.mark.parametrize("name", ["llama3-70b", "LLAMA3-70B", "Llama3_70B"])
+def test_names_are_accepted_in_any_spelling(name):
+    """Case and underscores do not matter; the canonical name comes out."""
+    assert Model.load(name).name == "llama3-70b"
+
+
+@pytest.mark.parametrize("name", catalog.names("stacks"))
+def test_every_stack_loads_and_every_figure_has_a_source(name):
+    """Stacks are complete, named as their file, and sourced."""
+    stack = Stack.load(name)
+    figures = set(Stack.model_fields) - {"name", "description", "sources"}
+    assert stack.name == name
+    assert [f for f in figures if stack.source_of(f) is None] == []
+
+
+@pytest.mark.parametrize("noun", [Model, System, Strategy, Stack, Estimate])
+def test_every_noun_has_a_json_schema(noun):
+    """Schemas are JSON, describe their fields and close the record."""
+    schema = json.loads(json.dumps(noun.model_json_schema()))
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]
+
+
+def test_a_strategy_shows_its_stack_by_name_or_by_what_differs():
+    """A stack from the catalog is echoed by name, a changed one as base and changes."""
+    plain = Strategy(stack="megatron-lm-2022").to_dict()["stack"]
+    assert plain == "megatron-lm-2022"
+    changed = Strategy(stack={"base": "megatron-lm-2022", "tp_hidden": 0.5}).to_dict()["stack"]
+    assert changed == {"base": "megatron-lm-2022", "tp_hidden": 0.5}
+    assert Strategy(stack=changed) == Strategy(stack={"base": "megatron-lm-2022", "tp_hidden": 0.5})

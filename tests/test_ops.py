@@ -1,0 +1,368 @@
+"""What the operations of a layer do, worked out by hand for small layers.
+
+GPT sample: width 64, 8 heads of 8, 256 wide GELU, 1000 words; 2 sequences of 32 tokens in 2 bytes,
+so 64 tokens and 64 x 64 activations.
+"""
+
+import pytest
+
+import samples
+from samples import embedding, exchanges, flops, head, held, moved, operations, saved
+from shardwise.model import Model
+from shardwise.ops.layer import layer_operations, rank_work
+from shardwise.ops.operation import FlashAttention, Matmul, Operation, Phase
+from shardwise.ops.parameters import count_parameters, flops_per_token
+from shardwise.table import Table
+
+FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
+
+
+@pytest.mark.parametrize(("kv_heads", "outputs"), [(8, 64 + 2 * 64), (2, 64 + 2 * 16), (1, 80)])
+def test_query_key_value_projection_has_three_equal_products(kv_heads: int, outputs: int) -> None:
+    """Multi-head, grouped and multi-query: 2 x 64 tokens x 64 x (8 + 2 kv) 8 FLOPs, three times."""
+    model = samples.model(samples.layer(attention={"kv_heads": kv_heads}))
+    projection = operations(model)["attention.qkv"]
+    for phase in Phase:
+        assert flops(projection, phase) == 2 * 64 * 64 * outputs
+    assert held([projection]) == 64 * outputs + outputs
+
+
+def test_head_width_need_not_match_hidden() -> None:
+    """8 heads of 16 over 64: the projections are 64 x 384 and 128 x 64."""
+    ops = operations(samples.model(samples.layer(attention={"head_dim": 16, "bias": "none"})))
+    assert held([ops["attention.qkv"]]) == 64 * 3 * 128
+    assert held([ops["attention.out"]]) == 128 * 64
+    assert flops(ops["attention.out"], FORWARD) == 2 * 64 * 128 * 64
+
+
+@pytest.mark.parametrize(("causal", "half"), [(True, 0.5), (False, 1.0)])
+def test_flash_attention_does_two_and_five_products(causal: bool, half: float) -> None:
+    """Of 2 x 8 heads x 32^2 scores x 8 each, halved when causal; K and V read per kv head."""
+    model = samples.model(samples.layer(attention={"causal": causal, "kv_heads": 2}))
+    core = operations(model)["attention.core"]
+    product = 2 * (2 * 8) * 32**2 * 8 * half
+    assert flops(core, FORWARD) == 2 * product
+    assert flops(core, INPUT_GRAD) == 5 * product
+    assert flops(core, WEIGHT_GRAD) == 0
+    read_and_written = 64 * (8 + 2 + 2 + 8) * 8 * 2
+    assert moved(core, FORWARD, FlashAttention) == read_and_written
+    assert moved(core, INPUT_GRAD, FlashAttention) == 2 * read_and_written
+
+
+def test_unfused_attention_multiplies_all_scores() -> None:
+    """Two products forward and four backward over all 32 x 32 scores of each head, unhalved."""
+    ops = operations(samples.model(), flash=False)
+    core, softmax = ops["attention.core"], ops["attention.softmax"]
+    product = 2 * (2 * 8) * 32 * 32 * 8
+    assert flops(core, FORWARD) == 2 * product
+    assert flops(core, INPUT_GRAD) == 4 * product
+    scores = 2 * 8 * 32 * 32
+    # Softmax reads and writes 2-byte scores; dropout reads, writes, and writes a mask byte.
+    assert moved(softmax, FORWARD) == scores * (4 + 4 + 1)
+    # Dropout reads a gradient and the mask, writes; softmax reads two and writes one.
+    assert moved(softmax, INPUT_GRAD) == scores * (4 + 1 + 6)
+
+
+def test_flash_attention_stores_no_scores() -> None:
+    """Fused, the softmax operation does nothing; unfused, the flash kernel does not run."""
+    fused, apart = operations(samples.model()), operations(samples.model(), flash=False)
+    softmax = fused["attention.softmax"]
+    assert moved(softmax, FORWARD) == moved(softmax, INPUT_GRAD) == saved([softmax]) == 0
+    assert all(
+        k.flops[0] == 0 for k in apart["attention.core"].kernels if isinstance(k, FlashAttention)
+    )
+    assert all(k.flops[0] == 0 for k in fused["attention.core"].kernels if isinstance(k, Matmul))
+
+
+def test_without_dropout_softmax_keeps_only_its_output() -> None:
+    """No mask and no dropped copy: 2 of the 5 bytes per score, and one kernel each way."""
+    softmax = operations(samples.model(dropout=False), flash=False)["attention.softmax"]
+    scores = 2 * 8 * 32 * 32
+    assert saved([softmax]) == 2 * scores
+    assert moved(softmax, FORWARD) == 4 * scores
+    assert moved(softmax, INPUT_GRAD) == 6 * scores
+
+
+def test_transformer_xl_scores_positions_too() -> None:
+    """Three products forward, six backward; 32 sinusoids projected; u and v beside the weights."""
+    ops = operations(samples.model(position="relative-xl"), flash=False)
+    product = 2 * (2 * 8) * 32 * 32 * 8
+    assert flops(ops["attention.core"], FORWARD) == 3 * product
+    assert flops(ops["attention.core"], INPUT_GRAD) == 6 * product
+    assert flops(ops["attention.relative"], FORWARD) == 2 * 32 * 64 * 64
+    assert held([ops["attention.relative"]]) == 64 * 64 + 2 * 64
+
+
+def test_t5_shares_one_table_of_32_buckets_per_head() -> None:
+    """8 heads x 32 buckets in all, whatever the depth; split with the heads."""
+    model = samples.model(position="relative-bias")
+    assert held([operations(model)["attention.relative"]]) * 4 == 8 * 32
+    assert held([operations(model, tp=4)["attention.relative"]]) * 4 == 8 * 32 / 4
+    assert count_parameters(model).breakdown["attention.relative"] == 8 * 32
+
+
+def test_rope_rotates_queries_and_keys() -> None:
+    """Read and write 64 tokens x (8 + 2) heads x 8 x 2 bytes, forward and back; nothing is kept."""
+    rope = operations(samples.llama())["attention.rope"]
+    assert moved(rope, FORWARD) == moved(rope, INPUT_GRAD) == 2 * 64 * 80 * 2
+    assert saved([rope]) == held([rope]) == 0
+    assert "attention.rope" not in operations(samples.llama(position="alibi"))
+
+
+def test_qk_norm_weighs_one_head_of_queries_and_of_keys() -> None:
+    """2 x 8 weights for all heads; (8 + 2) heads of 64 tokens are normed and kept."""
+    attention = {"kv_heads": 2, "bias": "none", "qk_norm": True}
+    ops = operations(samples.llama(layers=[samples.layer(attention=attention)]))
+    normed = ops["attention.qk_norm"]
+    assert held([normed]) == 2 * 8
+    assert saved([normed]) == 64 * 10 * 8 * 2
+    assert moved(normed, FORWARD) == 2 * saved([normed])
+    assert moved(normed, INPUT_GRAD) == 3 * saved([normed])
+
+
+@pytest.mark.parametrize(
+    ("bias", "qkv", "out"), [("none", 0, 0), ("qkv", 192, 0), ("all", 192, 64)]
+)
+def test_attention_biases(bias: str, qkv: int, out: int) -> None:
+    """`qkv` adds 3 x 64, `all` the output's 64 too; their gradient reads the output's once."""
+    ops = operations(samples.model(samples.layer(attention={"bias": bias})))
+    assert held([ops["attention.qkv"]]) == 64 * 192 + qkv
+    assert held([ops["attention.out"]]) == 64 * 64 + out
+    assert moved(ops["attention.qkv"], WEIGHT_GRAD) == 64 * qkv * 2
+    assert moved(ops["attention.out"], WEIGHT_GRAD) == 64 * out * 2
+
+
+@pytest.mark.parametrize(("activation", "gates"), [("gelu", 1), ("relu", 1), ("swiglu", 2)])
+def test_mlp_widens_once_per_gate(activation: str, gates: int) -> None:
+    """Up is 64 x 256 per gate, down 256 x 64; both gates are read, and kept for backward."""
+    ops = operations(samples.model(samples.layer(mlp={"activation": activation})))
+    up, middle, down = ops["mlp.up"], ops["mlp.activation"], ops["mlp.down"]
+    for phase in Phase:
+        assert flops(up, phase) == 2 * 64 * 64 * 256 * gates
+        assert flops(down, phase) == 2 * 64 * 256 * 64
+    assert held([up]) == (64 + 1) * 256 * gates
+    assert held([down]) == 256 * 64 + 64
+    inner = 64 * 256 * 2
+    assert moved(middle, FORWARD) == (gates + 1) * inner
+    assert moved(middle, INPUT_GRAD) == (2 * gates + 1) * inner
+    assert saved([middle]) == gates * inner
+    assert saved([down]) == inner
+
+
+def test_matmul_moves_operands_and_result_once() -> None:
+    """Down 64 x 256 x 64 in 2 bytes; the 4-byte gradient of the weights is read and written."""
+    down = operations(samples.model())["mlp.down"]
+    forward = 2 * (64 * 256 + 256 * 64 + 64 * 64)
+    assert moved(down, FORWARD, Matmul) == forward
+    assert moved(down, INPUT_GRAD, Matmul) == forward
+    assert moved(down, WEIGHT_GRAD, Matmul) == 2 * (64 * 256 + 64 * 64) + 8 * 256 * 64
+
+
+def test_norms_and_residuals_move_whole_activations() -> None:
+    """Norm 2 and 3 activations of 64 x 64 x 2 bytes; residual 3 and 5 with dropout and its mask."""
+    ops, size = operations(samples.model()), 64 * 64 * 2
+    norm, added = ops["mlp.norm"], ops["mlp.residual"]
+    assert (moved(norm, FORWARD), moved(norm, INPUT_GRAD)) == (2 * size, 3 * size)
+    mask = 64 * 64
+    assert (moved(added, FORWARD), moved(added, INPUT_GRAD)) == (3 * size + mask, 5 * size + mask)
+    without = operations(samples.model(dropout=False))["mlp.residual"]
+    assert (moved(without, FORWARD), moved(without, INPUT_GRAD)) == (3 * size, 3 * size)
+    assert saved([without]) == 0
+
+
+@pytest.mark.parametrize(("norm", "each"), [("layernorm", 128), ("rmsnorm", 64)])
+def test_norm_parameters(norm: str, each: int) -> None:
+    """A LayerNorm holds a weight and a bias per channel, an RMSNorm a weight."""
+    ops = operations(samples.model(norm=norm))
+    assert held([ops["attention.norm"]]) == held([ops["mlp.norm"]]) == each
+    weights_only = samples.model(norm="layernorm", norm_bias=False)
+    assert held([operations(weights_only)["mlp.norm"]]) == 64
+
+
+def test_parallel_block_shares_norm_exchange_and_residual() -> None:
+    """One norm, one residual, one exchange before and one after; the input is kept once."""
+    layer = samples.layer(parallel=True)
+    ops = operations(samples.model(layer), tp=4, sequence_parallel=True)
+    assert [name for name in ops if "norm" in name or "residual" in name] == ["norm", "residual"]
+    assert exchanges(ops["mlp.up"]) == exchanges(ops["mlp.down"]) == []
+    assert len(exchanges(ops["attention.qkv"])) == 3
+    assert saved([ops["mlp.up"]]) == 0
+    sequential = operations(samples.model(), tp=4, sequence_parallel=True)
+    products = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")
+    assert [flops(ops[n], FORWARD) for n in products] == [
+        flops(sequential[n], FORWARD) for n in products
+    ]
+
+
+def paper_layer(model: Model, table: dict[str, object]) -> tuple[list[Operation], float]:
+    """Operations of a layer under a strategy of the unfused stack in fp16."""
+    columns = {"dp": 1, "gbs": 1, "dtype": "fp16", "stack": samples.stack(attention="unfused")}
+    work = rank_work(Table.of(model, columns | table))
+    return layer_operations(model, model.layers[0], work), float(work.tokens[0]) * model.hidden
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "seq_len", "heads"), [(1, 32, 8), (4, 64, 16), (3, 96, 24)]
+)
+@pytest.mark.parametrize("tp", [1, 2, 8])
+@pytest.mark.parametrize("split", [False, True])
+def test_saved_bytes_are_those_of_the_paper(
+    micro_batch: int, seq_len: int, heads: int, tp: int, split: bool
+) -> None:
+    """arXiv 2205.05198, table 2: exactly, with and without sequence parallelism and recompute."""
+    layer = samples.layer(
+        attention={"heads": heads, "kv_heads": heads, "head_dim": 192 // heads},
+        mlp={"ffn": 4 * 192},
+    )
+    model = samples.model(layer, hidden=192, seq_len=seq_len)
+    columns = {"tp": tp, "mbs": micro_batch, "gbs": micro_batch, "sequence_parallel": split}
+    ops, sbh = paper_layer(model, columns)
+    scores = 5 * heads * seq_len / 192
+    whole = (34 + scores) / tp if split else 10 + (24 + scores) / tp
+    assert saved(ops) == pytest.approx(sbh * whole, rel=1e-12)
+    dropped = sum(float(o.core_bytes[0]) for o in ops if o.core_bytes is not None)
+    selective = 34 / tp if split else 10 + 24 / tp
+    assert saved(ops) - dropped == pytest.approx(sbh * selective, rel=1e-12)
+
+
+def test_flash_keeps_a_statistic_instead_of_scores() -> None:
+    """34 s b h, and 4 bytes per token and head; recompute of the core drops only those."""
+    ops = operations(samples.model())
+    assert saved(ops.values()) == 34 * 64 * 64 + 4 * 64 * 8
+    assert float(ops["attention.core"].core_bytes[0]) == 4 * 64 * 8
+
+
+def test_llama_keeps_grouped_heads_and_gates() -> None:
+    """Per token: norms and inputs 8 h, heads of q, k, v, o, and gates and product 3 x 192 x 2."""
+    per_token = 8 * 64 + (8 + 2 + 2 + 8) * 8 * 2 + 4 * 8 + 3 * 192 * 2
+    assert saved(operations(samples.llama()).values()) == 64 * per_token
+
+
+def test_more_ranks_than_kv_heads_hold_copies() -> None:
+    """4 ranks, 2 kv heads: each holds 2 query heads and one whole kv head."""
+    projection = operations(samples.llama(), tp=4)["attention.qkv"]
+    assert held([projection]) == 64 * (2 * 8 + 2 * 8)
+    assert 4 * held([projection]) == 64 * (8 * 8 + 2 * (2 * 8) * 2)
+    assert flops(projection, FORWARD) == 2 * 64 * 64 * 32
+
+
+def test_tensor_parallelism_splits_products_and_weights() -> None:
+    """A quarter of every weight and FLOP; norms and the biases after a sum are whole."""
+    one, four = operations(samples.model()), operations(samples.model(), tp=4)
+    for name in ("attention.qkv", "attention.core", "attention.out", "mlp.up", "mlp.down"):
+        for phase in Phase:
+            assert flops(four[name], phase) == flops(one[name], phase) / 4
+    assert held([four["attention.qkv"]]) == (64 * 192 + 192) / 4
+    assert held([four["attention.out"]]) == 64 * 64 / 4 + 64
+    assert held([four["mlp.down"]]) == 256 * 64 / 4 + 64
+    assert held([four["mlp.norm"]]) == 128
+
+
+def test_exchanges_without_sequence_parallelism() -> None:
+    """Two all-reduces forward (after each block) and two backward (before), of 64 x 64 x 2."""
+    ops, size = operations(samples.model(), tp=4), 64 * 64 * 2
+    for before, after in (("attention.qkv", "attention.out"), ("mlp.up", "mlp.down")):
+        assert exchanges(ops[before]) == [(ALL_REDUCE, "input_grad", size)]
+        assert exchanges(ops[after]) == [(ALL_REDUCE, "forward", size)]
+
+
+def test_exchanges_with_sequence_parallelism() -> None:
+    """Gather before and scatter after each block; backward the reverse, and gather the input."""
+    ops, size = operations(samples.model(), tp=4, sequence_parallel=True), 64 * 64 * 2
+    for before, after in (("attention.qkv", "attention.out"), ("mlp.up", "mlp.down")):
+        assert sorted(exchanges(ops[before])) == [
+            (ALL_GATHER, "forward", size),
+            (ALL_GATHER, "weight_grad", size),
+            (REDUCE_SCATTER, "input_grad", size),
+        ]
+        assert sorted(exchanges(ops[after])) == [
+            (ALL_GATHER, "input_grad", size),
+            (REDUCE_SCATTER, "forward", size),
+        ]
+    quiet = set(ops) - {"attention.qkv", "attention.out", "mlp.up", "mlp.down"}
+    assert all(exchanges(ops[name]) == [] for name in quiet)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_one_rank_exchanges_nothing(split: bool) -> None:
+    """tp = 1 has no collectives anywhere, with or without sequence parallelism."""
+    model, work = samples.model(), {"tp": 1, "sequence_parallel": split}
+    everything = [*operations(model, **work).values(), embedding(model, **work)]
+    everything += head(model, **work).values()
+    assert [exchanges(operation) for operation in everything] == [[]] * len(everything)
+    assert saved(everything) == saved(
+        [*operations(model).values(), embedding(model), *head(model).values()]
+    )
+
+
+def test_embedding_is_split_along_the_vocabulary() -> None:
+    """1000 words over 3 ranks: 334 rows each, and all 32 positions; backward adds gradients."""
+    model = samples.model()
+    assert held([embedding(model)]) == (1000 + 32) * 64
+    assert held([embedding(model, tp=3)]) == (334 + 32) * 64
+    assert held([embedding(samples.model(max_positions=48))]) == (1000 + 48) * 64
+    assert held([embedding(samples.llama())]) == 1000 * 64
+    size = 64 * 64 * 2
+    assert moved(embedding(model), FORWARD) == 2 * size
+    assert moved(embedding(model), WEIGHT_GRAD) == size + 2 * 64 * 64 * 4
+    assert saved([embedding(model)]) == 64 * 64
+    assert saved([embedding(samples.model(dropout=False))]) == 0
+    assert exchanges(embedding(model, tp=4)) == [(ALL_REDUCE, "forward", size)]
+    assert sorted(exchanges(embedding(model, tp=4, sequence_parallel=True))) == [
+        (ALL_GATHER, "input_grad", size),
+        (REDUCE_SCATTER, "forward", size),
+    ]
+
+
+def test_head_multiplies_with_this_ranks_words() -> None:
+    """64 x 64 x ceil(1000 / 3); weights of its own only where the embedding's are elsewhere."""
+    ops = head(samples.model(), tp=3)
+    for phase in Phase:
+        assert flops(ops["head"], phase) == 2 * 64 * 64 * 334
+    assert held([ops["head"]]) == 334 * 64
+    assert held([head(samples.model(), copy=False)["head"]]) == 0
+    assert held([ops["final_norm"]]) == 128
+    assert "final_norm" not in head(samples.model(final_norm=False))
+    assert exchanges(ops["head"]) == [(ALL_REDUCE, "input_grad", 64 * 64 * 2)]
+
+
+def test_loss_moves_and_keeps_bytes_per_logit() -> None:
+    """10, 6 and 4 bytes for each of 64 x 500 logits; three fp32 numbers per token exchanged."""
+    loss = head(samples.model(), tp=2)["loss"]
+    assert moved(loss, FORWARD) == 10 * 64 * 500
+    assert moved(loss, INPUT_GRAD) == 6 * 64 * 500
+    assert saved([loss]) == 4 * 64 * 500
+    assert exchanges(loss) == [(ALL_REDUCE, "forward", 64 * 4)] * 3
+
+
+def test_parameters_of_the_gpt_sample() -> None:
+    """12 h^2 + 13 h per layer, final norm 2 h, 1000 words and 32 positions, head shared or not."""
+    layers = 4 * (12 * 64**2 + 13 * 64) + 2 * 64
+    tied = count_parameters(samples.model())
+    assert tied.total == tied.active == layers + (1000 + 32) * 64
+    assert tied.embedding == (1000 + 32) * 64
+    assert sum(tied.breakdown.values()) == tied.total
+    assert count_parameters(samples.model(tied_embeddings=False)).total == tied.total + 64000
+
+
+def test_flops_per_token_by_convention() -> None:
+    """6 per parameter with the head but not the embedding; attention 12 s a d, half if causal."""
+    dense = 6 * (4 * (12 * 64**2 + 13 * 64) + 2 * 64 + 64 * 1000)
+    scores = 12 * 4 * 32 * 64
+    for tied in (True, False):
+        model = samples.model(tied_embeddings=tied)
+        assert flops_per_token(model, 32) == dense + scores / 2
+        assert flops_per_token(model, 32, "full-attention") == dense + scores
+        assert flops_per_token(model, 32, "parameters") == dense
+    both_ways = samples.model(samples.layer(attention={"causal": False}))
+    assert flops_per_token(both_ways, 32) == dense + scores
+
+
+def test_products_of_a_step_are_six_per_weight() -> None:
+    """All products of all layers and the head: 6 tokens x their weights, biases and norms aside."""
+    model = samples.model()
+    ops = [o for o in operations(model).values() if o.name != "attention.core"]
+    done = sum(flops(o, phase) for o in ops for phase in Phase) * 4
+    done += sum(flops(o, phase) for o in head(model).values() for phase in Phase)
+    assert done == 6 * 64 * (4 * 12 * 64**2 + 64 * 1000)
