@@ -26,7 +26,7 @@ def test_toml_is_read(tmp_path):
     assert (strategy.tp, strategy.global_batch_size, strategy.recompute) == (8, 128, "full")
 
 
-@pytest.mark.parametrize("noun, name", [(Model, "llama3-8b"), (System, "h100-sxm")])
+@pytest.mark.parametrize(("noun", "name"), [(Model, "llama3-8b"), (System, "h100-sxm")])
 @pytest.mark.parametrize("ending", [".yaml", ".json", ".yaml.gz", ".json.gz"])
 def test_catalog_entries_survive_a_round_trip(tmp_path, noun, name, ending):
     """A noun written with units and read again is equal, in every format."""

@@ -1,0 +1,69 @@
+"""Everything the documentation shows is run, and shows what it shows.
+
+SHARDWISE_UPDATE_DOCS=1 writes the output of console blocks anew.
+"""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+import shardwise
+from shardwise.cli import run
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+UPDATE = bool(os.environ.get("SHARDWISE_UPDATE_DOCS"))
+CONSOLE = re.compile(r"```console\n\$ shardwise (.*)\n((?:.*\n)*?)```")
+
+
+def _output(command):
+    out = StringIO()
+    with redirect_stdout(out):
+        run(command.split())
+    lines = [line.rstrip() for line in out.getvalue().strip("\n").splitlines()]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_print_what_the_page_shows(page):
+    """Each `$ shardwise ...` of a page prints exactly the lines below it."""
+    text = page.read_text(encoding="utf-8")
+    shown = {command: output for command, output in CONSOLE.findall(text)}
+    printed = {command: _output(command) for command in shown}
+    if UPDATE:
+        renewed = CONSOLE.sub(lambda m: f"```console\n$ shardwise {m[1]}\n{printed[m[1]]}```", text)
+        page.write_text(renewed, encoding="utf-8")
+        return
+    assert shown == printed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_examples_give_what_the_page_shows(page):
+    """Each `>>>` of a page gives the lines below it."""
+    text = page.read_text(encoding="utf-8")
+    examples = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    report = StringIO()
+    result = doctest.DocTestRunner(verbose=False).run(examples, out=report.write)
+    assert result.failed == 0, report.getvalue()
+
+
+def test_docstring_examples_hold():
+    """Each `>>>` in a docstring of the package gives what it shows."""
+    modules = [m.name for m in pkgutil.walk_packages(shardwise.__path__, "shardwise.")]
+    results = [doctest.testmod(importlib.import_module(name)) for name in modules]
+    assert sum(result.attempted for result in results) > 0
+    assert sum(result.failed for result in results) == 0
+
+
+def test_links_between_pages_lead_somewhere():
+    """Relative links point at files that exist."""
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,424 @@
+"""Times of kernels and exchanges, by hand on round machines, and what must hold on any."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import samples
+from samples import GB, TB, TFLOPS
+from shardwise.arrays import Floats
+from shardwise.cost.attention import AttentionRates, attention_times, head_efficiency
+from shardwise.cost.collective import collective_time, transfer_time
+from shardwise.cost.data_parallel import gradient_exchange, hidden_exchange, optimizer_time
+from shardwise.cost.matmul import MatmulRates, matmul_times
+from shardwise.cost.memory_bound import memory_bound_times
+from shardwise.cost.operations import OperationCost
+from shardwise.evaluate import blocks_of, operation_costs
+from shardwise.ops.operation import CollectiveKind, Phase
+from shardwise.placement import place
+from shardwise.system import AttentionKernel, System
+from shardwise.table import Table
+
+PEAK = 100 * TFLOPS
+KINDS = list(CollectiveKind)
+fast = settings(deadline=None, max_examples=60)
+
+
+def column(*values: float) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+def product(m: float, n: float, k: float, moved: float = 0.0, **given: Any) -> Floats:
+    """Whole times of one product on 100 TFLOP/s and 1 TB/s over 100 multiprocessors."""
+    batch, weight_grad = given.pop("batch", 1), given.pop("weight_grad", False)
+    figures = {"efficiency": 1, "fill_depth": 0, "fill_tiles": 0, "launch_s": 0} | given
+    columns = {name: column(value) for name, value in figures.items()}
+    rates = MatmulRates(
+        peak=column(PEAK), memory_rate=column(1 * TB), multiprocessors=100, **columns
+    )
+    shape = (column(m), column(n), column(k), column(batch), column(moved))
+    return matmul_times(*shape, rates, weight_grad=weight_grad)[2]
+
+
+def flash(
+    sequences: float, seq_len: float, heads: float, moved: float = 0.0, **given: Any
+) -> float:
+    """Whole time of one attention kernel of head width 64, by default causal and forward."""
+    call = {"causal": True, "backward": False, "head_dim": 64.0, "factor": 1.0} | given
+    kernel = {
+        "tile": 128,
+        "efficiency": {64: 1},
+        "longest_weight": 0,
+        "memory_efficiency": 1,
+        "launch": 0,
+        "backward_ratio": 3,
+    } | {name: call.pop(name) for name in list(call) if name in AttentionKernel.model_fields}
+    rates = AttentionRates(
+        peak=column(PEAK),
+        memory_rate=column(1 * TB),
+        time_factor=column(call.pop("factor")),
+        kernel=AttentionKernel.validated(kernel),
+        multiprocessors=100,
+    )
+    shape = {"sequences": sequences, "seq_len": seq_len, "heads": heads, "moved_bytes": moved}
+    columns = {name: column(value) for name, value in shape.items()}
+    return float(attention_times(**columns, rates=rates, **call)[2][0])
+
+
+def exchange(
+    kind: CollectiveKind, size: float, extents: list[int], *tiers: dict[str, Any]
+) -> float:
+    described = samples.system(network=list(tiers))
+    return float(collective_time(described, kind, column(size), np.array(extents)[:, None])[0])
+
+
+def test_large_product_runs_at_its_share_of_the_peak() -> None:
+    """2 m n k / (P e), plus launch; the gradient of weights at 0.95 of the efficiency."""
+    assert product(1280, 640, 1000) == pytest.approx(2 * 1280 * 640 * 1000 / 1e14)
+    half = product(1280, 640, 1000, efficiency=0.5, launch_s=1e-6)
+    assert half == pytest.approx(1e-6 + 2 * 1280 * 640 * 1000 / 5e13)
+    gradient = product(1280, 640, 1000, weight_grad=True)
+    assert gradient == pytest.approx(2 * 1280 * 640 * 1000 / 1e14 / 0.95)
+
+
+def test_product_pays_for_padding_and_fill() -> None:
+    """65 x 100 is computed as 128 x 128; a fill of 24 elements lengthens a reduction of 1000."""
+    assert product(65, 100, 1000) == pytest.approx(2 * 128 * 128 * 1000 / 1e14)
+    assert product(64, 64, 1000, fill_depth=24) == pytest.approx(2 * 64 * 64 * 1024 / 1e14)
+
+
+def test_product_with_few_tiles_leaves_multiprocessors_idle() -> None:
+    """1280 x 1280 is one 128 x 128 tile on each of 100: at the half-full mark, 2^0.4 as long."""
+    whole = 2 * 1280 * 1280 * 500 / 1e14
+    assert product(1280, 1280, 500, fill_tiles=1) == pytest.approx(whole * 2**0.4)
+    # Ten products of a tenth of the tiles fill it as well.
+    tenth = product(128, 1280, 500, batch=10, fill_tiles=1)
+    assert tenth == pytest.approx(whole * 2**0.4)
+
+
+def test_product_joins_compute_and_memory() -> None:
+    """Equal times join to 2^(1/2.3); bytes alone take bytes / bandwidth."""
+    compute = 2 * 640 * 640 * 1000 / 1e14
+    assert product(640, 640, 1000, compute * 1e12) == pytest.approx(compute * 2 ** (1 / 2.3))
+    assert product(64, 64, 1, 1e9) == pytest.approx(1e-3, rel=1e-4)
+
+
+def test_attention_works_through_tiles_of_queries() -> None:
+    """256 queries are 2 tiles of 128, which see (256 + 128) / 2 keys when causal and 256 if not."""
+    per_key = 4 * 128 * 64 / 1e14
+    assert flash(2, 256, 8) == pytest.approx(2 * 8 * 2 * 192 * per_key)
+    assert flash(2, 256, 8, causal=False) == pytest.approx(2 * 8 * 2 * 256 * per_key)
+    assert flash(2, 129, 8) == pytest.approx(2 * 8 * 2 * (129 + 128) / 2 * per_key)
+    assert flash(2, 256, 8, backward=True) == pytest.approx(3 * flash(2, 256, 8))
+    assert flash(2, 256, 8, factor=1.25, launch=1e-6) == pytest.approx(
+        1e-6 + 1.25 * flash(2, 256, 8)
+    )
+
+
+def test_attention_waits_for_the_longest_tile_and_for_memory() -> None:
+    """With 75 tiles of 512 / 3 mean keys... equal even and longest work joins to 2^(1/1.5)."""
+    # One sequence of 128 x 100 heads: one tile per multiprocessor, 128 keys each, as the longest.
+    even = 128 * 4 * 128 * 64 * 100 / 1e14
+    assert flash(1, 128, 100, longest_weight=1) == pytest.approx(even * 2 ** (1 / 1.5))
+    assert flash(1, 128, 100, even * 1e12) == pytest.approx(even * 2 ** (1 / 1.2))
+
+
+def test_head_width_between_two_known_is_interpolated_in_its_logarithm() -> None:
+    """0.4 at 64 and 0.6 at 256 give 0.5 at 128; outside, the nearest holds."""
+    described = {"tile": 128, "longest_weight": 0, "memory_efficiency": 1, "launch": 0}
+    shares = {"efficiency": {256: 0.6, 64: 0.4}, "backward_ratio": 3}
+    kernel = AttentionKernel.validated(described | shares)
+    assert head_efficiency(kernel, 128) == pytest.approx(0.5)
+    assert [head_efficiency(kernel, width) for width in (32, 64, 256, 512)] == [0.4, 0.4, 0.6, 0.6]
+
+
+def test_memory_bound_kernel_takes_the_longer_of_bytes_and_flops() -> None:
+    """Launch plus 1 s of bytes, or plus 2 s of vector FLOPs; nothing moved, nothing run."""
+    rates = {"memory_rate": 1e12, "vector_rate": 1e13, "launch_s": 0.5}
+    times = memory_bound_times(column(1e12, 1e12, 0), column(1e13, 2e13, 0), **rates)
+    np.testing.assert_allclose(times, [[1, 2, 0], [1, 1, 0], [1.5, 2.5, 0]])
+
+
+def test_collective_passes_its_part_of_the_buffer() -> None:
+    """Of 8 GB among 4 at 100 GB/s, 3/4 pass each member; an all-reduce passes it twice."""
+    for kind in (
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.ALL_TO_ALL,
+    ):
+        assert exchange(kind, 8 * GB, [4], samples.tier()) == pytest.approx(0.06)
+    assert exchange(CollectiveKind.ALL_REDUCE, 8 * GB, [4], samples.tier()) == pytest.approx(0.12)
+
+
+def test_latency_grows_with_members_and_joins_with_the_transfer() -> None:
+    """10 us + 2 x 1 us for 4; equal to the transfer, the join is 2^(1/0.6)."""
+    tier = samples.tier(latency=10e-6, latency_per_member=1e-6)
+    gather = CollectiveKind.ALL_GATHER
+    assert exchange(gather, 1e-9, [4], tier) == pytest.approx(12e-6, rel=1e-3)
+    size = 12e-6 * 100 * GB / 0.75
+    assert exchange(gather, size, [4], tier) == pytest.approx(12e-6 * 2 ** (1 / 0.6))
+
+
+def test_collective_over_two_tiers() -> None:
+    """16 members, 4 in each domain: latencies add; the slower of NVLink and 4 NICs at once."""
+    inside = samples.tier(domain=4, bandwidth=100 * GB, latency=1e-6, latency_per_member=0.5e-6)
+    outside = samples.tier(bandwidth=10 * GB, latency=10e-6, latency_per_member=2e-6)
+    instant = [t | {"collectives": samples.tier()["collectives"]} for t in (inside, outside)]
+    gather, reduce = CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE
+    assert exchange(gather, 16 * GB, [4, 16], *instant) == pytest.approx(15 / (4 * 10))
+    assert exchange(gather, 1e-9, [4, 16], inside, outside) == pytest.approx(2e-6 + 14e-6, rel=1e-3)
+    # Beyond the first tier an all-reduce pays per doubling: log2(4) - 1 = 1.
+    assert exchange(reduce, 1e-9, [4, 16], inside, outside) == pytest.approx(2e-6 + 12e-6, rel=1e-3)
+    # A group with one member per domain has a single NIC; one that stays inside has NVLink.
+    assert exchange(gather, 16 * GB, [1, 4], *instant) == pytest.approx(12 / 10)
+    assert exchange(gather, 16 * GB, [4, 4], *instant) == pytest.approx(12 / 100)
+
+
+def test_efficiency_is_interpolated_in_the_logarithm_of_the_members() -> None:
+    """First tier by its members; beyond, by the members in the domain inside: 2 of {1: .5, 4: 1}."""
+    shares = {1: 0.5, 4: 1.0}
+    first = samples.tier(domain=8, bandwidth=100 * GB, efficiency=shares)
+    second = samples.tier(bandwidth=10 * GB, efficiency=shares)
+    gather = CollectiveKind.ALL_GATHER
+    assert exchange(gather, 8 * GB, [2, 2], first, second) == pytest.approx(4 / 75)
+    assert exchange(gather, 8 * GB, [2, 8], first, second) == pytest.approx(7 / (2 * 0.75 * 10))
+    assert exchange(gather, 8 * GB, [8, 8], first, second) == pytest.approx(7 / 100)
+
+
+def test_accelerators_of_a_node_share_its_links() -> None:
+    """4 links of 50 GB/s for 8 accelerators are 25 GB/s each; one gets half a bandwidth share."""
+    shared = samples.tier(bandwidth=50 * GB, links_per_node=4)
+    assert exchange(CollectiveKind.ALL_GATHER, 8 * GB, [4], shared) == pytest.approx(6 / 25)
+    described = samples.system(network=[shared])
+    halved = collective_time(
+        described, CollectiveKind.ALL_GATHER, column(8e9), np.array([[4]]), 0.5
+    )
+    assert halved == pytest.approx(12 / 25)
+
+
+def test_message_crosses_the_outermost_tier_its_axis_spans() -> None:
+    """1 GB at 100 GB/s while all members share a domain, else at 10; never to oneself."""
+    extents = np.array([[1, 4, 2, 1], [1, 4, 4, 4]])
+    times = transfer_time(samples.system(), np.full(4, 1 * GB), extents)
+    np.testing.assert_allclose(times, [0, 0.01, 0.1, 0.1])
+    assert not transfer_time(samples.system(), np.zeros(4), extents).any()
+
+
+def test_gradients_are_reduced_or_scattered_and_gathered() -> None:
+    """10^9 weights among 4: all-reduce of 4 GB; or scatter of 4 GB and gather of 2 GB."""
+    times = gradient_exchange(
+        samples.system(network=[samples.tier()]),
+        parameters=np.full(3, 1e9),
+        gradient_bytes=np.full(3, 4.0),
+        element_bytes=np.full(3, 2.0),
+        sharded=np.array([False, True, True]),
+        extents=np.array([[4, 4, 1]]),
+    )
+    np.testing.assert_allclose(times, [2 * 3 / 100, 3 / 100 + 1.5 / 100, 0])
+
+
+def test_exchange_hides_behind_compute_at_reduced_speed() -> None:
+    """Of 10 s at half speed, a window of 8 s hides 4, but a tenth of what it hides is the tail."""
+    times = [
+        float(hidden_exchange(column(10), column(window), contention=column(0.5), tail=column(0.1)))
+        for window in (0, 8, 20, 1000)
+    ]
+    assert times == pytest.approx([10, 10 - 3.6, 1, 1])
+
+
+def test_adam_reads_and_writes_its_state() -> None:
+    """Owned: gradient 4, state 24, weight 2 (none in fp32); all: 1.5 sweeps over 4-byte gradients."""
+    times = optimizer_time(
+        parameters=column(8e9, 8e9),
+        owned=column(2e9, 8e9),
+        element_bytes=column(2, 4),
+        gradient_bytes=column(4, 4),
+        memory_rate=column(1e12, 1e12),
+    )
+    np.testing.assert_allclose(times, [0.002 * 30 + 0.048, 0.008 * 28 + 0.048])
+
+
+def costs(machine: System, **stack: Any) -> dict[str, OperationCost]:
+    """Operations of GPT's layer on tp 4 without sequence parallelism."""
+    software = samples.stack(**stack)
+    columns = {"tp": 4, "dp": 1, "gbs": 2, "mbs": 2, "sequence_parallel": False, "stack": software}
+    model = samples.model()
+    parts = operation_costs(model, machine, Table.of(model, columns))
+    return {cost.operation.name: cost for _, _, group in parts for cost in group}
+
+
+def exposed(cost: OperationCost) -> list[float]:
+    return [float(e.exposed_s[0]) for e in cost.exchanges if e.time_s[0] > 0]
+
+
+def test_exchange_is_exposed_unless_split_or_behind_a_product() -> None:
+    """64 x 64 x 2 bytes all-reduced; tp_hidden hides a share, a product of G seconds G of it."""
+    machine = samples.system(memory=[{"name": "hbm", "capacity": 1e12, "bandwidth": 1e30}])
+    alone = 2 * 3 / 4 * 8192 / 100e9
+    plain, split, behind = (
+        costs(machine),
+        costs(machine, tp_hidden=0.25),
+        costs(machine, tp_backward_async=True),
+    )
+    for name in ("mlp.up", "mlp.down"):
+        assert exposed(plain[name]) == pytest.approx([alone])
+        assert exposed(split[name]) == pytest.approx([0.75 * alone])
+    # Behind the gradient of the weights, 64 x 64 x 64 at 0.95 of the peak, and of the biases.
+    products = 2 * 64**3 / 0.95e14 + 64 * 64 / 1e13
+    assert exposed(behind["mlp.up"]) == pytest.approx([alone - products])
+    assert exposed(behind["mlp.down"]) == pytest.approx([alone])
+
+
+@pytest.mark.parametrize(
+    ("attention", "forward", "backward"), [("flash", 10, 18), ("unfused", 13, 23)]
+)
+def test_launches_of_a_layer(attention: str, forward: int, backward: int) -> None:
+    """A host of 1 ms per launch, far slower than the kernels, decides: 10 kernels forward, 18 back.
+
+    Forward: 2 norms, 4 products, attention, activation, 2 residuals. Backward: the products twice
+    and their 4 biases. Unfused: 2 products, softmax and dropout; 4 products, the two again.
+    """
+    model = samples.model()
+    software = samples.stack(host_launch=1e-3, attention=attention)
+    table = Table.of(model, {"dp": 1, "gbs": 1, "stack": software})
+    machine = samples.system()
+    layers = blocks_of(model, machine, table, place(machine, table)).layers
+    assert layers.forward_s == pytest.approx(4 * forward * 1e-3, rel=1e-6)
+    assert layers.backward_s == pytest.approx(4 * backward * 1e-3, rel=1e-6)
+
+
+def test_recompute_runs_forward_or_the_core_again() -> None:
+    """Full: forward with its exchanges; selective: the core's kernels and no exchange."""
+    model, machine = samples.model(), samples.system()
+    columns = {"recompute": ["none", "selective", "full"], "tp": 4, "dp": 1, "gbs": 1}
+    table = Table.of(model, columns | {"stack": samples.stack()})
+    layers = blocks_of(model, machine, table, place(machine, table)).layers
+    parts = operation_costs(model, machine, table)
+    core = [c for _, _, group in parts for c in group if c.operation.name == "attention.core"][0]
+    again = [0, 4 * core.kernel_s(Phase.FORWARD)[0], layers.forward_s[0]]
+    np.testing.assert_allclose(layers.recompute_s, again)
+    # Forward, a layer of tp 4 gathers and scatters twice, backward three times (as with split).
+    np.testing.assert_allclose(layers.tp_exposed_s / layers.tp_exposed_s[0], [1, 1, 1.4])
+    np.testing.assert_allclose(layers.tp_s, layers.tp_exposed_s)
+
+
+sizes = st.integers(1, 20_000)
+shares = st.floats(0.05, 1)
+
+
+@fast
+@given(sizes, sizes, sizes, sizes, st.integers(1, 8), shares, st.floats(0, 4))
+def test_longer_reduction_more_products_and_bytes_never_take_less_time(
+    m: int, n: int, k: int, more: int, batch: int, efficiency: float, fill: float
+) -> None:
+    """Times grow with k, batch and bytes."""
+    figures = {"efficiency": efficiency, "fill_tiles": fill, "fill_depth": 100}
+    least = product(m, n, k, m * n, batch=batch, **figures)
+    slack = 1 - 1e-12
+    assert product(m, n, k + more, m * n, batch=batch, **figures) >= least * slack
+    assert product(m, n, k, m * n, batch=batch + 1, **figures) >= least * slack
+    assert product(m, n, k, m * n + more, batch=batch, **figures) >= least * slack
+
+
+@fast
+@given(sizes, sizes, sizes, sizes, st.floats(0, 4))
+def test_wider_products_never_take_much_less_time(
+    m: int, n: int, k: int, more: int, fill: float
+) -> None:
+    """Whole tiles more never take less; part of a tile may, by a quarter, where few tiles run."""
+    least = product(m, n, k, fill_tiles=fill)
+    assert product(m + more, n, k, fill_tiles=fill) >= 0.75 * least * (1 - 1e-12)
+    assert product(m, n + more, k, fill_tiles=fill) >= 0.75 * least * (1 - 1e-12)
+    tiles = 128 * -(-m // 128)
+    assert product(tiles + 128 * more, n, k, fill_tiles=fill) >= product(
+        tiles, n, k, fill_tiles=fill
+    ) * (1 - 1e-12)
+
+
+@fast
+@given(sizes, sizes, sizes, sizes, shares, st.floats(0, 4))
+def test_product_never_beats_the_roofline(
+    m: int, n: int, k: int, batch: int, efficiency: float, fill: float
+) -> None:
+    """Neither 2 m n k over the peak nor bytes over the bandwidth."""
+    moved = 2.0 * batch * (m * k + k * n + m * n)
+    time = product(m, n, k, moved, batch=batch, efficiency=efficiency, fill_tiles=fill)
+    assert time >= max(2.0 * batch * m * n * k / 1e14, moved / 1e12) * (1 - 1e-12)
+
+
+@fast
+@given(st.integers(1, 16), st.integers(1, 9000), st.integers(1, 64), shares, st.booleans())
+def test_attention_never_beats_the_roofline_and_grows(
+    sequences: int, seq_len: int, heads: int, share: float, causal: bool
+) -> None:
+    """At least 4 s^2 d / 2 FLOPs per causal head over the peak; more of anything takes longer."""
+    figures = {"causal": causal, "efficiency": {64: share}, "longest_weight": 0.5}
+    time = flash(sequences, seq_len, heads, 1e6, **figures)
+    products = sequences * heads * 4 * 64 * seq_len**2 / (2 if causal else 1)
+    assert time >= max(products / 1e14, 1e6 / 1e12)
+    assert flash(sequences + 1, seq_len, heads, 1e6, **figures) >= time
+    assert flash(sequences, seq_len + 1, heads, 1e6, **figures) >= time
+    assert flash(sequences, seq_len, heads + 1, 1e6, **figures) >= time
+    if seq_len >= 128:
+        assert flash(sequences, seq_len, heads, 1e6, **figures | {"causal": False}) >= time
+
+
+def test_no_work_takes_no_time() -> None:
+    """A kernel that a row does not run costs nothing, not even its launch."""
+    assert product(640, 640, 640, batch=0, launch_s=1) == 0
+    assert flash(2, 256, 0, launch=1) == 0
+
+
+groups = st.tuples(st.integers(0, 6), st.integers(0, 6)).map(lambda g: [2 ** g[0], 2 ** sum(g)])
+latencies = st.floats(0, 1e-4)
+
+
+@fast
+@given(st.sampled_from(KINDS), groups, st.floats(0, 1e10), latencies, latencies, st.floats(1, 8))
+def test_collectives(
+    kind: CollectiveKind,
+    extents: list[int],
+    size: float,
+    alpha: float,
+    per_member: float,
+    times: float,
+) -> None:
+    """One member or no bytes: no time. More bytes never faster, more bandwidth never slower."""
+
+    def network(factor: float) -> list[dict[str, Any]]:
+        rates = {"latency": alpha, "latency_per_member": per_member}
+        inside = samples.tier(domain=64, bandwidth=factor * 100 * GB, efficiency={2: 0.5, 8: 0.8})
+        return [inside, samples.tier(bandwidth=factor * 10 * GB, efficiency={1: 0.6}, **rates)]
+
+    time = exchange(kind, size, extents, *network(1))
+    assert (time == 0) or (size > 0 and extents[-1] > 1)
+    assert exchange(kind, 0, extents, *network(1)) == exchange(kind, size, [1, 1], *network(1)) == 0
+    assert exchange(kind, size * times, extents, *network(1)) >= time * (1 - 1e-12)
+    assert exchange(kind, size, extents, *network(times)) <= time * (1 + 1e-12)
+    # Never faster than the bytes that leave a member over all the bandwidth it has.
+    passing = size * (extents[-1] - 1) / extents[-1]
+    assert time >= passing / (extents[0] * 100 * GB)
+
+
+@fast
+@given(st.lists(st.tuples(groups, st.floats(0, 1e10)), min_size=1, max_size=6))
+def test_rows_of_a_collective_do_not_touch_one_another(rows: list[tuple[list[int], float]]) -> None:
+    """Evaluating a column equals evaluating each of its elements."""
+    machine = samples.system(network=[samples.tier(domain=64), samples.tier(bandwidth=1 * GB)])
+    extents = np.array([extents for extents, _ in rows]).T
+    buffers = column(*(size for _, size in rows))
+    for kind in KINDS:
+        whole = collective_time(machine, kind, buffers, extents)
+        single = [
+            float(collective_time(machine, kind, buffers[[i]], extents[:, [i]])[0])
+            for i in range(len(rows))
+        ]
+        assert whole.tolist() == single
+    sent = transfer_time(machine, buffers, extents)
+    single = [
+        float(transfer_time(machine, buffers[[i]], extents[:, [i]])[0]) for i in range(len(rows))
+    ]
+    assert sent.tolist() == single
