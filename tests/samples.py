@@ -5,10 +5,15 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.arrays import Floats
+from shardwise.cost.attention import AttentionRates, attention_times
+from shardwise.cost.collective import collective_time
+from shardwise.cost.matmul import MatmulRates, matmul_times
 from shardwise.model import Model
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.operation import (
+    CollectiveKind,
     FlashAttention,
     Matmul,
     MemoryBound,
@@ -17,7 +22,7 @@ from shardwise.ops.operation import (
     RankWork,
 )
 from shardwise.stack import Stack
-from shardwise.system import System
+from shardwise.system import AttentionKernel, System
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TFLOPS, TB, GB = 1e12, 1e12, 1e9
@@ -215,3 +220,52 @@ def exchanges(operation: Operation) -> list[tuple[str, str, float]]:
         for c in operation.collectives
         if c.bytes[0] > 0
     ]
+
+
+def column(*values: float) -> Floats:
+    """Return a column of the given values."""
+    return np.array(values, dtype=np.float64)
+
+
+def product(m: float, n: float, k: float, moved: float = 0.0, **given: Any) -> Floats:
+    """Whole times of one product on 100 TFLOP/s and 1 TB/s over 100 multiprocessors."""
+    batch, weight_grad = given.pop("batch", 1), given.pop("weight_grad", False)
+    figures = {"efficiency": 1, "fill_depth": 0, "fill_tiles": 0, "launch_s": 0} | given
+    columns = {name: column(value) for name, value in figures.items()}
+    rates = MatmulRates(
+        peak=column(100 * TFLOPS), memory_rate=column(1 * TB), multiprocessors=100, **columns
+    )
+    shape = (column(m), column(n), column(k), column(batch), column(moved))
+    return matmul_times(*shape, rates, weight_grad=weight_grad)[2]
+
+
+def flash(
+    sequences: float, seq_len: float, heads: float, moved: float = 0.0, **given: Any
+) -> float:
+    """Whole time of one attention kernel of head width 64, by default causal and forward."""
+    call = {"causal": True, "backward": False, "head_dim": 64.0, "factor": 1.0} | given
+    kernel = {
+        "tile": 128,
+        "efficiency": {64: 1},
+        "longest_weight": 0,
+        "memory_efficiency": 1,
+        "launch": 0,
+        "backward_ratio": 3,
+    } | {name: call.pop(name) for name in list(call) if name in AttentionKernel.model_fields}
+    rates = AttentionRates(
+        peak=column(100 * TFLOPS),
+        memory_rate=column(1 * TB),
+        time_factor=column(call.pop("factor")),
+        kernel=AttentionKernel.validated(kernel),
+        multiprocessors=100,
+    )
+    shape = {"sequences": sequences, "seq_len": seq_len, "heads": heads, "moved_bytes": moved}
+    columns = {name: column(value) for name, value in shape.items()}
+    return float(attention_times(**columns, rates=rates, **call)[2][0])
+
+
+def exchange(
+    kind: CollectiveKind, size: float, extents: list[int], *tiers: dict[str, Any]
+) -> float:
+    described = system(network=list(tiers))
+    return float(collective_time(described, kind, column(size), np.array(extents)[:, None])[0])

@@ -10,7 +10,7 @@ import pytest
 
 from shardwise import Strategy, __version__, catalog
 from shardwise.cli import VERBS, run
-from shardwise.evaluate import TIME_PARTS
+from shardwise.step import TIME_PARTS
 
 MAIN_JOB = ["estimate", "llama3-70b", "h100-sxm", "--gpus", "64", "--tp", "8", "--pp", "2"]
 MAIN_JOB += ["--mbs", "1", "--gbs", "128"]
@@ -61,7 +61,10 @@ def test_the_json_contract_of_estimate(shardwise):
     assert sum(memory[part] for part in parts) == pytest.approx(memory["total"], rel=1e-12)
     assert memory["total"] < memory["reserved"] < memory["capacity"]
     assert len(result["stages"]) == 2
-    assert result["stages"][0]["peak"]["operation"]
+    stage = result["stages"][0]
+    assert {name: stage[name] for name in memory} == memory
+    assert set(stage["peak"]) == {"bytes", "operation", "phase"}
+    assert stage["peak"]["bytes"] == stage["total"]
     assert {"total", "exposed"} == set(result["comm_s"]["dp"])
 
 

@@ -35,7 +35,7 @@ def _output(command):
 def test_commands_print_what_the_page_shows(page):
     """Each `$ shardwise ...` of a page prints exactly the lines below it."""
     text = page.read_text(encoding="utf-8")
-    shown = {command: output for command, output in CONSOLE.findall(text)}
+    shown = dict(CONSOLE.findall(text))
     printed = {command: _output(command) for command in shown}
     if UPDATE:
         renewed = CONSOLE.sub(lambda m: f"```console\n$ shardwise {m[1]}\n{printed[m[1]]}```", text)

@@ -8,71 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samples
-from samples import GB, TB, TFLOPS
-from shardwise.arrays import Floats
-from shardwise.cost.attention import AttentionRates, attention_times, head_efficiency
+from samples import GB, column, exchange, flash, product
+from shardwise.blocks import blocks_of, operation_costs
+from shardwise.cost.attention import head_efficiency
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.data_parallel import gradient_exchange, hidden_exchange, optimizer_time
-from shardwise.cost.matmul import MatmulRates, matmul_times
 from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.cost.operations import OperationCost
-from shardwise.evaluate import blocks_of, operation_costs
 from shardwise.ops.operation import CollectiveKind, Phase
 from shardwise.placement import place
 from shardwise.system import AttentionKernel, System
 from shardwise.table import Table
 
-PEAK = 100 * TFLOPS
 KINDS = list(CollectiveKind)
 fast = settings(deadline=None, max_examples=60)
-
-
-def column(*values: float) -> Floats:
-    return np.array(values, dtype=np.float64)
-
-
-def product(m: float, n: float, k: float, moved: float = 0.0, **given: Any) -> Floats:
-    """Whole times of one product on 100 TFLOP/s and 1 TB/s over 100 multiprocessors."""
-    batch, weight_grad = given.pop("batch", 1), given.pop("weight_grad", False)
-    figures = {"efficiency": 1, "fill_depth": 0, "fill_tiles": 0, "launch_s": 0} | given
-    columns = {name: column(value) for name, value in figures.items()}
-    rates = MatmulRates(
-        peak=column(PEAK), memory_rate=column(1 * TB), multiprocessors=100, **columns
-    )
-    shape = (column(m), column(n), column(k), column(batch), column(moved))
-    return matmul_times(*shape, rates, weight_grad=weight_grad)[2]
-
-
-def flash(
-    sequences: float, seq_len: float, heads: float, moved: float = 0.0, **given: Any
-) -> float:
-    """Whole time of one attention kernel of head width 64, by default causal and forward."""
-    call = {"causal": True, "backward": False, "head_dim": 64.0, "factor": 1.0} | given
-    kernel = {
-        "tile": 128,
-        "efficiency": {64: 1},
-        "longest_weight": 0,
-        "memory_efficiency": 1,
-        "launch": 0,
-        "backward_ratio": 3,
-    } | {name: call.pop(name) for name in list(call) if name in AttentionKernel.model_fields}
-    rates = AttentionRates(
-        peak=column(PEAK),
-        memory_rate=column(1 * TB),
-        time_factor=column(call.pop("factor")),
-        kernel=AttentionKernel.validated(kernel),
-        multiprocessors=100,
-    )
-    shape = {"sequences": sequences, "seq_len": seq_len, "heads": heads, "moved_bytes": moved}
-    columns = {name: column(value) for name, value in shape.items()}
-    return float(attention_times(**columns, rates=rates, **call)[2][0])
-
-
-def exchange(
-    kind: CollectiveKind, size: float, extents: list[int], *tiers: dict[str, Any]
-) -> float:
-    described = samples.system(network=list(tiers))
-    return float(collective_time(described, kind, column(size), np.array(extents)[:, None])[0])
 
 
 def test_large_product_runs_at_its_share_of_the_peak() -> None:
@@ -119,7 +68,7 @@ def test_attention_works_through_tiles_of_queries() -> None:
 
 
 def test_attention_waits_for_the_longest_tile_and_for_memory() -> None:
-    """With 75 tiles of 512 / 3 mean keys... equal even and longest work joins to 2^(1/1.5)."""
+    """Even work equal to the longest tile joins to 2^(1/1.5), equal to memory to 2^(1/1.2)."""
     # One sequence of 128 x 100 heads: one tile per multiprocessor, 128 keys each, as the longest.
     even = 128 * 4 * 128 * 64 * 100 / 1e14
     assert flash(1, 128, 100, longest_weight=1) == pytest.approx(even * 2 ** (1 / 1.5))
@@ -178,7 +127,7 @@ def test_collective_over_two_tiers() -> None:
 
 
 def test_efficiency_is_interpolated_in_the_logarithm_of_the_members() -> None:
-    """First tier by its members; beyond, by the members in the domain inside: 2 of {1: .5, 4: 1}."""
+    """First tier by its members; beyond, by those in the domain inside: 2 of {1: .5, 4: 1}."""
     shares = {1: 0.5, 4: 1.0}
     first = samples.tier(domain=8, bandwidth=100 * GB, efficiency=shares)
     second = samples.tier(bandwidth=10 * GB, efficiency=shares)
@@ -222,15 +171,13 @@ def test_gradients_are_reduced_or_scattered_and_gathered() -> None:
 
 def test_exchange_hides_behind_compute_at_reduced_speed() -> None:
     """Of 10 s at half speed, a window of 8 s hides 4, but a tenth of what it hides is the tail."""
-    times = [
-        float(hidden_exchange(column(10), column(window), contention=column(0.5), tail=column(0.1)))
-        for window in (0, 8, 20, 1000)
-    ]
+    windows = column(0, 8, 20, 1000)
+    times = hidden_exchange(column(10), windows, contention=column(0.5), tail=column(0.1))
     assert times == pytest.approx([10, 10 - 3.6, 1, 1])
 
 
 def test_adam_reads_and_writes_its_state() -> None:
-    """Owned: gradient 4, state 24, weight 2 (none in fp32); all: 1.5 sweeps over 4-byte gradients."""
+    """Owned: gradient 4, state 24, weight 2 (not in fp32); all: 1.5 sweeps over the gradients."""
     times = optimizer_time(
         parameters=column(8e9, 8e9),
         owned=column(2e9, 8e9),
@@ -297,10 +244,10 @@ def test_recompute_runs_forward_or_the_core_again() -> None:
     table = Table.of(model, columns | {"stack": samples.stack()})
     layers = blocks_of(model, machine, table, place(machine, table)).layers
     parts = operation_costs(model, machine, table)
-    core = [c for _, _, group in parts for c in group if c.operation.name == "attention.core"][0]
-    again = [0, 4 * core.kernel_s(Phase.FORWARD)[0], layers.forward_s[0]]
+    named = {cost.operation.name: cost for _, _, group in parts for cost in group}
+    again = [0, 4 * named["attention.core"].kernel_s(Phase.FORWARD)[0], layers.forward_s[0]]
     np.testing.assert_allclose(layers.recompute_s, again)
-    # Forward, a layer of tp 4 gathers and scatters twice, backward three times (as with split).
+    # A layer has four exchanges forward and six backward, all of the same bytes.
     np.testing.assert_allclose(layers.tp_exposed_s / layers.tp_exposed_s[0], [1, 1, 1.4])
     np.testing.assert_allclose(layers.tp_s, layers.tp_exposed_s)
 
@@ -418,7 +365,5 @@ def test_rows_of_a_collective_do_not_touch_one_another(rows: list[tuple[list[int
         ]
         assert whole.tolist() == single
     sent = transfer_time(machine, buffers, extents)
-    single = [
-        float(transfer_time(machine, buffers[[i]], extents[:, [i]])[0]) for i in range(len(rows))
-    ]
-    assert sent.tolist() == single
+    alone = [transfer_time(machine, buffers[[i]], extents[:, [i]]) for i in range(len(rows))]
+    assert sent.tolist() == np.concatenate(alone).tolist()

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from shardwise.blocks import operation_costs
 from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
-from shardwise.evaluate import Evaluation, memory_of_stages, operation_costs
+from shardwise.evaluate import Evaluation, memory_of_stages
 from shardwise.memory import StageMemory, head_decides, reserved_bytes, stage_parameters
 from shardwise.model import Model
 from shardwise.ops.layer import rank_work
@@ -62,7 +63,7 @@ def stage_estimates(
             layers=model.depth // stages,
             parameters=float(parameters[i]),
             micro_batch_s=float(seconds[i]),
-            memory_bytes=memory_record(memory, float(reserved[i]), capacity, i),
+            **memory_record(memory, float(reserved[i]), capacity, i).to_dict(),
             peak=Peak(
                 bytes=float(memory.total[i]),
                 operation="loss" if in_head[i] else layer_peak,

@@ -9,7 +9,7 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.detail import memory_record, operation_estimates, stage_estimates
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.evaluate import TIME_PARTS, Evaluation, evaluate, micro_batches
+from shardwise.evaluate import Evaluation, evaluate, micro_batches
 from shardwise.model import Model
 from shardwise.ops.parameters import (
     FLOPS_CONVENTIONS,
@@ -19,6 +19,7 @@ from shardwise.ops.parameters import (
 )
 from shardwise.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.rules import broken_rule, refuse_illegal
+from shardwise.step import TIME_PARTS
 from shardwise.strategy import DTYPES, Strategy
 from shardwise.system import System
 from shardwise.table import Table

@@ -2,9 +2,9 @@
 
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from shardwise.noun import Noun, Sourced
+from shardwise.noun import Count, Noun, Sourced
 
 __all__ = ["Attention", "Layer", "Mlp", "Model"]
 
@@ -14,11 +14,11 @@ GATED = frozenset({"swiglu", "geglu", "reglu"})
 class Attention(Noun):
     """Self-attention of one kind of layer."""
 
-    heads: PositiveInt
+    heads: Count
     """Query heads."""
-    kv_heads: PositiveInt
+    kv_heads: Count
     """Heads of keys and values: `heads` for multi-head, 1 for multi-query, between for grouped."""
-    head_dim: PositiveInt
+    head_dim: Count
     """Width of one head; heads x head_dim may differ from the hidden width."""
     causal: bool = True
     """Whether a position sees only itself and those before it."""
@@ -37,7 +37,7 @@ class Attention(Noun):
 class Mlp(Noun):
     """Feed-forward block of one kind of layer."""
 
-    ffn: PositiveInt
+    ffn: Count
     """Inner width; for a gated activation, of each of the two input projections."""
     activation: Literal["gelu", "relu", "silu", "swiglu", "geglu", "reglu"]
     """The non-linearity; the `glu` kinds multiply it with a second projection."""
@@ -53,7 +53,7 @@ class Mlp(Noun):
 class Layer(Noun):
     """A run of equal layers."""
 
-    count: PositiveInt
+    count: Count
     """How many such layers follow one another."""
     attention: Attention
     mlp: Mlp
@@ -66,11 +66,11 @@ class Model(Sourced):
 
     CATALOG: ClassVar[str | None] = "models"
 
-    hidden: PositiveInt
+    hidden: Count
     """Width of the residual stream."""
-    vocab: PositiveInt
+    vocab: Count
     """Entries of the vocabulary, without padding."""
-    seq_len: PositiveInt | None = None
+    seq_len: Count | None = None
     """Tokens per sequence in pre-training; None where a strategy must say it."""
     layers: tuple[Layer, ...] = Field(min_length=1)
     """Runs of equal layers, first to last."""
@@ -83,7 +83,7 @@ class Model(Sourced):
     position: Literal["learned", "rope", "alibi", "sinusoidal", "relative-bias", "relative-xl"]
     """How positions enter. `relative-bias`: a learned bias per head and distance bucket (T5);
     `relative-xl`: a projection of sinusoids scored against the queries (Transformer-XL)."""
-    max_positions: PositiveInt | None = None
+    max_positions: Count | None = None
     """Rows of a learned position table; None: `seq_len`."""
     tied_embeddings: bool = False
     """Whether the head shares the weights of the embedding."""

@@ -4,7 +4,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -12,7 +12,11 @@ from pydantic_core import ErrorDetails
 from shardwise import catalog, files
 from shardwise.errors import Fault, InputError, UnknownNameError, nearest
 
-__all__ = ["Noun", "Source", "Sourced", "unfold"]
+__all__ = ["Count", "Noun", "Source", "Sourced", "unfold"]
+
+
+# Products of a few such numbers stay exact in the float64 of the maths.
+Count = Annotated[int, Field(ge=1, le=2**31)]
 
 
 class Noun(BaseModel):
@@ -46,12 +50,12 @@ class Noun(BaseModel):
             return name
         if isinstance(name, Mapping):
             return cls.validated(name, source=cls.__name__.lower())
-        text = str(name)
+        text = str(name).strip()
         if cls.CATALOG is not None:
             path = catalog.find(cls.CATALOG, text)
             if path is not None:
                 return cls.validated(files.read_mapping(path), source=text)
-        if isinstance(name, Path) or files.is_file_name(text):
+        if text and (isinstance(name, Path) or files.is_file_name(text)):
             return cls.validated(files.read_mapping(text), source=text)
         known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
         hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")

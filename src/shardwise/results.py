@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.evaluate import TIME_PARTS
 from shardwise.noun import Source
 from shardwise.rules import RULES
+from shardwise.step import TIME_PARTS
 from shardwise.table import Table
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Memory(_Result):
     """What the accelerator has."""
 
 
-class StageEstimate(_Result):
-    """One pipeline stage."""
+class StageEstimate(Memory):
+    """One pipeline stage: what a rank of it holds, and for how long it works."""
 
     stage: int
     layers: int
@@ -73,7 +73,6 @@ class StageEstimate(_Result):
     """On one rank."""
     micro_batch_s: float
     """Forward, backward, recompute and exposed exchanges of one micro-batch [s]."""
-    memory_bytes: Memory
     peak: Peak
 
 

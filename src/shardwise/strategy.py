@@ -10,7 +10,6 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeInt,
-    PositiveInt,
     field_serializer,
     field_validator,
 )
@@ -18,7 +17,7 @@ from pydantic import (
 from shardwise import catalog
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
-from shardwise.noun import Noun
+from shardwise.noun import Count, Noun
 from shardwise.stack import Stack
 
 __all__ = ["DTYPES", "PLACEMENTS", "RECOMPUTES", "SCHEDULES", "Strategy"]
@@ -60,31 +59,31 @@ class Strategy(Noun):
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
-    gpus: PositiveInt | None = None
+    gpus: Count | None = None
     """Accelerators in all: tp x cp x dp x pp."""
-    tp: PositiveInt = 1
+    tp: Count = 1
     """Tensor-parallel degree."""
-    pp: PositiveInt = 1
+    pp: Count = 1
     """Pipeline stages."""
-    cp: PositiveInt = 1
+    cp: Count = 1
     """Context-parallel degree."""
-    ep: PositiveInt = 1
+    ep: Count = 1
     """Expert-parallel degree."""
-    etp: PositiveInt = 1
+    etp: Count = 1
     """Tensor-parallel degree inside experts."""
-    dp: PositiveInt | None = None
+    dp: Count | None = None
     """Data-parallel degree: replicas of the model."""
-    vpp: PositiveInt = 1
+    vpp: Count = 1
     """Chunks of layers per pipeline stage (virtual pipeline, interleaving)."""
-    micro_batch_size: PositiveInt = Field(
+    micro_batch_size: Count = Field(
         default=1, validation_alias=AliasChoices("micro_batch_size", "mbs")
     )
     """Sequences per forward pass of one replica."""
-    global_batch_size: PositiveInt | None = Field(
+    global_batch_size: Count | None = Field(
         default=None, validation_alias=AliasChoices("global_batch_size", "gbs")
     )
     """Sequences per step, over all replicas."""
-    seq_len: PositiveInt | None = None
+    seq_len: Count | None = None
     """Tokens per sequence."""
     dtype: Annotated[Dtype, BeforeValidator(_canonical_dtype)] = "bf16"
     """Type of weights, activations and matrix products."""

@@ -3,9 +3,9 @@
 from datetime import date
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from shardwise.noun import Noun, Sourced
+from shardwise.noun import Count, Noun, Sourced
 from shardwise.units import ByteRate, Bytes, Duration, FlopRate, Power
 
 __all__ = [
@@ -21,7 +21,10 @@ __all__ = [
     "Tier",
 ]
 
-Fraction = Annotated[float, Field(gt=0, le=1)]
+# Below this a figure is a slip of the pen, and times would leave the finite numbers.
+_LEAST_SHARE = 1e-4
+Fraction = Annotated[float, Field(ge=_LEAST_SHARE, le=1)]
+Share = Annotated[float, Field(ge=_LEAST_SHARE)]
 NonNegative = Annotated[float, Field(ge=0)]
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
@@ -37,7 +40,7 @@ class MatmulKernel(Noun):
     """Extra elements of the reduction that filling and draining the pipeline costs."""
     fill_tiles: NonNegative
     """Tiles of 128 x 128 per multiprocessor at which the chip counts as half idle, half busy."""
-    memory_efficiency: Annotated[float, Field(gt=0)]
+    memory_efficiency: Share
     """Share of the memory bandwidth that operands and result move at."""
     launch: Duration
     """Time that a product without work would take: launch and drain."""
@@ -46,13 +49,13 @@ class MatmulKernel(Noun):
 class AttentionKernel(Noun):
     """How near a fused (flash) attention kernel comes to the matrix peak (see `cost.attention`)."""
 
-    tile: PositiveInt
+    tile: Count
     """Queries that one multiprocessor handles at a time."""
-    efficiency: dict[PositiveInt, Fraction] = Field(min_length=1)
+    efficiency: dict[Count, Fraction] = Field(min_length=1)
     """Share of the matrix peak by head width, forward, while training."""
     longest_weight: NonNegative
     """How much the longest causal tile weighs when there are few tiles per multiprocessor."""
-    memory_efficiency: Annotated[float, Field(gt=0)]
+    memory_efficiency: Share
     """Share of the memory bandwidth that queries, keys, values and outputs move at."""
     launch: Duration
     """Time that a kernel without work would take."""
@@ -83,7 +86,7 @@ class Accelerator(Noun):
     """One chip as the data sheet describes it, and how its kernels fare."""
 
     name: str
-    multiprocessors: PositiveInt
+    multiprocessors: Count
     """Independent units that tiles of work are spread over."""
     matrix: dict[Dtype, FlopRate] = Field(min_length=1)
     """Dense peak of the matrix units by type of input."""
@@ -110,7 +113,7 @@ class Collective(Noun):
     """Time of an exchange of nothing between two members."""
     latency_per_member: Duration
     """Added for each further member (for `all_reduce` beyond the first tier: per doubling)."""
-    efficiency: dict[PositiveInt, Annotated[float, Field(gt=0)]] = Field(min_length=1)
+    efficiency: dict[Count, Share] = Field(min_length=1)
     """Share of the tier's bandwidth by the group's members in one domain of the tier inside (for
     the first tier: by its members there), interpolated in their logarithm."""
 
@@ -122,11 +125,11 @@ class Tier(Noun):
     """One tier of the network, inside out: NVLink, then the fabric between nodes."""
 
     name: str
-    domain: PositiveInt | None = None
+    domain: Count | None = None
     """Accelerators that one instance connects; None: all there are (outermost tier only)."""
     bandwidth: ByteRate
     """One direction, of one link."""
-    links_per_node: PositiveInt | None = None
+    links_per_node: Count | None = None
     """Links (NICs) that the accelerators of a node share; None: each has one of its own."""
     collectives: dict[CollectiveName, Collective]
 
@@ -142,7 +145,7 @@ class Tier(Noun):
 class Node(Noun):
     """A server."""
 
-    accelerators: PositiveInt
+    accelerators: Count
     power: Power | None = None
     """Most that a whole node draws, network cards included; None where nobody printed it."""
 

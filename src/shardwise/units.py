@@ -173,7 +173,7 @@ def _quantity(dimension: str) -> tuple[object, ...]:
 
 
 Bytes = Annotated[float, Field(ge=0), *_quantity("bytes")]
-ByteRate = Annotated[float, Field(gt=0), *_quantity("byte/s")]
-FlopRate = Annotated[float, Field(gt=0), *_quantity("FLOP/s")]
+ByteRate = Annotated[float, Field(ge=1), *_quantity("byte/s")]
+FlopRate = Annotated[float, Field(ge=1), *_quantity("FLOP/s")]
 Duration = Annotated[float, Field(ge=0), *_quantity("seconds")]
 Power = Annotated[float, Field(gt=0), *_quantity("watts")]

@@ -7,6 +7,7 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from shardwise.units import readable
 
@@ -24,7 +25,7 @@ def show(*things: RenderableType, style: str | None = None) -> None:
     for thing in things:
         unlimited = terminal.options.update(max_width=_WIDEST)
         needed = Measurement.get(terminal, unlimited, thing).maximum
-        flexible = isinstance(thing, str) or (
+        flexible = isinstance(thing, (str, Text)) or (
             isinstance(thing, Table) and any(not column.no_wrap for column in thing.columns)
         )
         width = terminal.width if flexible else max(terminal.width, needed)
@@ -33,7 +34,13 @@ def show(*things: RenderableType, style: str | None = None) -> None:
 
 def plain_table(*columns: str, left: int = 1, title: str | None = None) -> Table:
     """Make a table without frames: the first `left` columns to the left, numbers to the right."""
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        padding=(0, 1, 0, 0),
+    )
     for position, name in enumerate(columns):
         table.add_column(name, justify="left" if position < left else "right", no_wrap=True)
     return table

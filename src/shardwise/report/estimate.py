@@ -112,7 +112,7 @@ def _memory(result: Estimate) -> Table:
         "layers",
         "parameters",
         *names,
-        "fullest in",
+        "peak in",
         title=f"Memory by stage [GiB]; capacity {capacity}",
         left=1,
     )
@@ -121,11 +121,10 @@ def _memory(result: Estimate) -> Table:
         if stage is None:
             table.add_row("...")
             continue
-        held = stage.memory_bytes
-        amounts = [gib(getattr(held, name)) for name in names]
-        style = "red" if held.reserved > held.capacity else None
-        where = f"{stage.peak.operation}, {stage.peak.phase}"
-        row = [str(stage.stage), str(stage.layers), count(stage.parameters), *amounts, where]
+        amounts = [gib(getattr(stage, name)) for name in names]
+        style = "red" if stage.reserved > stage.capacity else None
+        row = [str(stage.stage), str(stage.layers), count(stage.parameters), *amounts]
+        row.append(stage.peak.operation)
         table.add_row(*row, style=style)
     return table
 
