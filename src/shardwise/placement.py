@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Ints
+from shardwise.arrays import Bools, Ints
 from shardwise.strategy import PLACED_AXES, PLACEMENTS
 from shardwise.system import System
 from shardwise.table import Table
@@ -36,35 +36,70 @@ class Extents:
 def place(system: System, table: Table) -> Extents:
     """Lay the axes over the domains in the order of each row's placement.
 
-    An axis takes, of what is left of a domain, the largest part that divides both: e = gcd(d, c),
-    where d is its degree not yet placed and c the room left; a domain that is larger than the job
-    has room for the whole job.
+    Inside a node every accelerator is used: an axis of degree d takes e = gcd(d, c) of the room c.
+    Beyond it, domains are filled with whole nodes and some may stay free (64 of a rack of 72): an
+    axis takes the largest divisor of what is left of its degree that is at most the room left. A
+    domain that is larger than the job has room for the whole job.
 
     Parameters
     ----------
     system
-        Gives the domain of each tier.
+        Gives the domain of each tier and the size of a node.
     table
         Strategies; uses the degrees, `gpus` and `placement`.
     """
-    rows = np.arange(len(table))
-    degrees = np.stack([table.tp, table.cp, table.dp, table.pp])
-    left = degrees.copy()
+    left = np.stack([table.tp, table.cp, table.dp, table.pp])
+    degrees = left.copy()
+    order = _ORDER[table.placement].T
     extents = np.ones((len(system.network), *degrees.shape), dtype=np.int64)
-    inner = 1
+    inner, node = 1, system.node.accelerators
     for tier, described in enumerate(system.network):
-        if described.domain is None:
+        domain = described.domain
+        if domain is None:
             left[:] = 1
         else:
-            room = np.full(len(table), described.domain // inner, dtype=np.int64)
-            whole = table.gpus <= described.domain
-            for position in range(len(PLACED_AXES)):
-                axis = _ORDER[table.placement, position]
-                degree = left[axis, rows]
-                taken = np.where(whole, degree, np.gcd(degree, room))
-                left[axis, rows] = degree // taken
-                room //= np.where(whole, 1, taken)
-            inner = described.domain
+            whole = table.gpus <= domain
+            if inner < node < domain and domain % node == 0 and node % inner == 0:
+                _fill(left, order, node // inner, whole=whole, exact=True)
+                inner = node
+            _fill(left, order, domain // inner, whole=whole, exact=inner < node)
+            inner = domain
         extents[tier] = degrees // left
     tp, cp, dp, pp = (extents[:, axis] for axis in range(len(PLACED_AXES)))
     return Extents(tp=tp, cp=cp, dp=dp, pp=pp)
+
+
+def _fill(left: Ints, order: Ints, room: int, *, whole: Bools, exact: bool) -> None:
+    """Take from the degrees left, in order, what fits into the room of one domain.
+
+    Parameters
+    ----------
+    left
+        Degrees not placed yet, by axis and row; changed in place.
+    order
+        Axes from the inside out, by position and row.
+    room
+        Units of the tier inside that a domain connects.
+    whole
+        Rows whose job fits into one domain.
+    exact
+        Whether the units must divide the room.
+    """
+    rows = np.arange(left.shape[1])
+    free = np.full(left.shape[1], room, dtype=np.int64)
+    for axes in order:
+        degree = left[axes, rows]
+        part = np.gcd(degree, free) if exact else _largest_divisors(degree, free)
+        taken = np.where(whole, degree, part)
+        left[axes, rows] = degree // taken
+        free //= np.where(whole, 1, taken)
+
+
+def _largest_divisors(numbers: Ints, limits: Ints) -> Ints:
+    """The largest divisor of each number that is at most its limit."""
+    pairs, where = np.unique(np.stack([numbers, limits]), axis=1, return_inverse=True)
+    found = [
+        next(d for d in range(min(number, limit), 0, -1) if number % d == 0)
+        for number, limit in pairs.T.tolist()
+    ]
+    return np.array(found, dtype=np.int64)[where.reshape(-1)]

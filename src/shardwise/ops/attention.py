@@ -110,10 +110,17 @@ def _positions(
             )
         ]
     if model.position == "relative-bias":
-        heads = attention.heads / work.tp
+        # One table for all layers, spread over them; looked up once for each pair of positions.
+        heads = attention.heads / work.tp / model.depth
+        pairs = heads * work.seq_len**2
+        looked_up = tuple(
+            MemoryBound(phase=phase, bytes=pairs * work.element_bytes, flops=pairs)
+            for phase in (Phase.FORWARD, Phase.WEIGHT_GRAD)
+        )
         table = Operation(
             name="attention.relative",
-            parameters=_RELATIVE_BUCKETS * heads / model.depth,
+            kernels=looked_up,
+            parameters=_RELATIVE_BUCKETS * heads,
             saved_bytes=none,
             working_bytes=none,
         )
