@@ -100,6 +100,8 @@ def test_t5_shares_one_table_of_32_buckets_per_head() -> None:
     assert held([operations(model)["attention.relative"]]) * 4 == 8 * 32
     assert held([operations(model, tp=4)["attention.relative"]]) * 4 == 8 * 32 / 4
     assert count_parameters(model).breakdown["attention.relative"] == 8 * 32
+    # Looked up once in a step of the layers for each of 32 x 32 pairs, in 2 bytes.
+    assert moved(operations(model)["attention.relative"], FORWARD) * 4 == 8 * 32**2 * 2
 
 
 def test_rope_rotates_queries_and_keys() -> None:

@@ -3,6 +3,8 @@
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -54,7 +56,7 @@ class Noun(BaseModel):
         if cls.CATALOG is not None:
             path = catalog.find(cls.CATALOG, text)
             if path is not None:
-                return cls.validated(files.read_mapping(path), source=text)
+                return cls._of_catalog(path)
         if text and (isinstance(name, Path) or files.is_file_name(text)):
             return cls.validated(files.read_mapping(text), source=text)
         known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
@@ -63,12 +65,20 @@ class Noun(BaseModel):
         raise UnknownNameError(Fault(value=text, has_value=True, problem=problem))
 
     @classmethod
+    @cache  # nouns are frozen, so one of each will do
+    def _of_catalog(cls, path: Path) -> Self:
+        return cls.validated(files.read_mapping(path), source=path.stem)
+
+    @classmethod
     def validated(cls, data: Mapping[str, Any], *, source: str = "") -> Self:
         """Validate a mapping; faults name `source`."""
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
             raise InputError([_fault(cls, source, details) for details in error.errors()]) from None
+        except InputError as error:  # of a noun inside, which does not know where it stands
+            named = [replace(f, source=f.source or source) for f in error.faults]
+            raise InputError(named) from None
 
     def to_dict(self, *, units: bool = False) -> dict[str, Any]:
         """Return plain values, ready for JSON; with `units`, quantities as people write them."""

@@ -90,10 +90,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="degrees",
         field="gpus",
-        broken=lambda _, __, t: t.gpus != t.tp * t.cp * t.pp * t.dp,
+        broken=lambda _, __, t: t.gpus != 1.0 * t.tp * t.cp * t.pp * t.dp,
         problem=lambda _, __, t: (
             f"must equal tp x cp x pp x dp = {_one(t.tp)} x {_one(t.cp)} x {_one(t.pp)} "
-            f"x {_one(t.dp)} = {_one(t.tp * t.cp * t.pp * t.dp)}"
+            f"x {_one(t.dp)} = {_one(t.tp) * _one(t.cp) * _one(t.pp) * _one(t.dp)}"
         ),
     ),
     Rule(

@@ -1,6 +1,7 @@
 """`Strategy`: one way to run a model on a system."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import permutations
 from typing import Annotated, Any, Literal, get_args
 
@@ -121,10 +122,14 @@ class Strategy(Noun):
         if not isinstance(value, Mapping):
             return value
         fields = dict(value)
-        base = fields.pop("base", None)
-        if base is None:
-            return fields
-        return Stack.load(base).to_dict() | fields
+        try:
+            base = fields.pop("base", None)
+            whole = fields if base is None else Stack.load(base).to_dict() | fields
+            return Stack.validated(whole)
+        except InputError as error:
+            raise InputError(
+                [replace(fault, field=f"stack.{fault.field}".rstrip(".")) for fault in error.faults]
+            ) from None
 
     @field_serializer("stack")
     def _stack_name_or_fields(self, value: str | Stack) -> Any:

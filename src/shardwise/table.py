@@ -1,5 +1,6 @@
 """`Table`: strategies as columns, one row each; the form that every formula works on."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -110,6 +111,11 @@ class Table:
     @classmethod
     def _of_columns(cls, model: Model, given: Mapping[str, Any]) -> "Table":
         columns = {n: Strategy.model_fields[n].default for n in Strategy.model_fields}
+        twice = [name for alias, name in _ALIASES.items() if alias in given and name in given]
+        if twice:
+            raise InputError(
+                [Fault(field=n, problem="is given twice, by two names") for n in twice]
+            )
         columns |= {_ALIASES.get(name, name): column for name, column in given.items()}
         unknown = [name for name in columns if name not in Strategy.model_fields]
         if unknown:
@@ -160,23 +166,33 @@ def _integers(name: str, column: Any, length: int) -> Ints:
     array: Any = _broadcast(name, column, length)
     least = 0 if name == "zero" else 1
     if array.dtype.kind not in "iu":
-        whole = array.dtype.kind == "f" and np.all(np.isfinite(array)) and np.all(array % 1 == 0)
-        if not whole:
-            shown = array[0] if len(array) else column
-            raise InputError(
-                Fault(field=name, value=shown, has_value=True, problem="must be integers")
-            )
+        wrong = np.array([not _is_whole(value) for value in array.tolist()], dtype=np.bool_)
+        if np.any(wrong):
+            raise _bad_value(name, array, wrong, "must be integers")
+        array = np.array([int(value) for value in array.tolist()], dtype=object)
     wrong = (array < least) | (array > _MOST)
     if np.any(wrong):
-        value = array[np.argmax(wrong)].item()
-        problem = f"must be from {least} to {_MOST}"
-        raise InputError(Fault(field=name, value=value, has_value=True, problem=problem))
+        raise _bad_value(name, array, wrong, f"must be from {least} to {_MOST}")
     return array.astype(np.int64)
+
+
+def _is_whole(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value) and value == int(value)
+
+
+def _bad_value(name: str, array: Any, wrong: Bools, problem: str) -> InputError:
+    """A fault that shows the first value that is wrong, as Python shows it."""
+    value = array.tolist()[int(np.argmax(wrong))]
+    return InputError(
+        Fault(source="columns", field=name, value=value, has_value=True, problem=problem)
+    )
 
 
 def _booleans(name: str, column: Any, length: int) -> Bools:
     array = _broadcast(name, column, length)
-    if array.dtype.kind != "b":
+    if array.dtype.kind != "b" and length:
         raise InputError(Fault(field=name, problem="must be true or false"))
     return array.astype(np.bool_)
 
@@ -185,16 +201,16 @@ def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
     """Turn words (or positions already) into positions."""
     array = _broadcast(name, column, length)
     if array.dtype.kind in "iu":
-        array = _integers(name, array + 1, length) - 1
-        if np.any(array >= len(known)):
-            problem = f"positions reach from 0 to {len(known) - 1}"
-            raise InputError(Fault(field=name, problem=problem))
-        return array
+        wrong = (array < 0) | (array >= len(known))
+        if np.any(wrong):
+            raise _bad_value(name, array, wrong, f"positions reach from 0 to {len(known) - 1}")
+        return array.astype(np.int64)
     if isinstance(column, str):
         array = np.asarray([column])
     distinct, inverse = np.unique(array.astype(str), return_inverse=True)
     canonical = [
-        getattr(Strategy.validated({name: word}, source="columns"), name) for word in distinct
+        getattr(Strategy.validated({name: word}, source="columns"), name)
+        for word in distinct.tolist()
     ]
     positions = np.asarray([known.index(word) for word in canonical], dtype=np.int64)
     return np.broadcast_to(positions[inverse], (length,)).astype(np.int64)
@@ -203,15 +219,17 @@ def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
 def _stacks(column: Any, length: int) -> tuple[Ints, tuple[Stack, ...]]:
     if isinstance(column, (str, Mapping, Stack)):
         return np.zeros(length, dtype=np.int64), (_stack(column),)
-    found: dict[Any, int] = {}
+    by_item: dict[Any, int] = {}  # by name, or by identity of what is not a name
     stacks: list[Stack] = []
     codes = np.empty(length, dtype=np.int64)
     for row, item in enumerate(column):
         key = item if isinstance(item, str) else id(item)
-        if key not in found:
-            found[key] = len(stacks)
-            stacks.append(_stack(item))
-        codes[row] = found[key]
+        if key not in by_item:
+            stack = _stack(item)
+            if stack not in stacks:
+                stacks.append(stack)
+            by_item[key] = stacks.index(stack)
+        codes[row] = by_item[key]
     return codes, tuple(stacks)
 
 
@@ -220,13 +238,14 @@ def _stack(item: Any) -> Stack:
 
 
 def _fill_degrees(integers: dict[str, Ints], model: Model, length: int) -> None:
-    product = integers["tp"] * integers["pp"] * integers["cp"]
+    # In floating point, which does not wrap around: 2^31 three times over is too much for int64.
+    product = 1.0 * integers["tp"] * integers["pp"] * integers["cp"]
     if "gpus" not in integers and "dp" not in integers:
         raise InputError(Fault(field="gpus", problem="is missing: give gpus or dp"))
     if "dp" not in integers:
-        integers["dp"] = np.maximum(integers["gpus"] // product, 1)
+        integers["dp"] = np.maximum(integers["gpus"] // product, 1).astype(np.int64)
     if "gpus" not in integers:
-        integers["gpus"] = integers["dp"] * product
+        integers["gpus"] = _integers("gpus", integers["dp"] * product, length)
     if "seq_len" not in integers:
         if model.seq_len is None:
             problem = f"is missing: model {model.name} names none"

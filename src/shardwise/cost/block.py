@@ -6,14 +6,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, total
-from shardwise.cost.operations import Machine, OperationCost
+from shardwise.cost.operations import Machine, OperationCost, with_host
 from shardwise.ops.operation import MemoryBound, Phase
 
 __all__ = ["BlockCost", "block_cost"]
 
-# The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
-# they meet. Dense layers, grade-A published runs on NVIDIA GPUs.
-_HOST_EXPONENT = 4.0
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 
 
@@ -78,8 +75,8 @@ def block_cost(
     core = total([c.kernel_s(Phase.FORWARD) for c in costs if c.operation.core], zero)
     forward_launches = total([c.launches(Phase.FORWARD) for c in costs], zero)
     backward_launches = total([c.launches(phase) for c in costs for phase in _BACKWARD], zero)
-    forward_s = _with_host(forward, forward_launches * machine.host_launch_s)
-    backward_s = _with_host(backward, backward_launches * machine.host_launch_s)
+    forward_s = with_host(forward, forward_launches * machine.host_launch_s)
+    backward_s = with_host(backward, backward_launches * machine.host_launch_s)
     recompute_s = np.where(full, forward_s, np.where(selective, core, 0.0))
 
     exchanges = [e for c in costs for e in c.exchanges]
@@ -108,11 +105,6 @@ def block_cost(
         working_bytes=working,
         recompute_flops=np.where(full, forward_flops, np.where(selective, core_flops, 0.0)),
     )
-
-
-def _with_host(kernels_s: Floats, host_s: Floats) -> Floats:
-    """Join the time of the accelerator with that of the host that feeds it."""
-    return (kernels_s**_HOST_EXPONENT + host_s**_HOST_EXPONENT) ** (1 / _HOST_EXPONENT)
 
 
 def _forward_flops(cost: OperationCost) -> Floats:

@@ -16,7 +16,12 @@ from shardwise.strategy import DTYPES
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["ExchangeCost", "KernelCost", "Machine", "OperationCost", "operation_cost"]
+__all__ = ["ExchangeCost", "KernelCost", "Machine", "OperationCost", "operation_cost", "with_host"]
+
+
+# The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
+# they meet. Dense layers, grade-A published runs on NVIDIA GPUs.
+_HOST_EXPONENT = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +122,11 @@ class OperationCost:
         return total(runs, self.operation.parameters)
 
 
+def with_host(kernels_s: Floats, host_s: Floats) -> Floats:
+    """Time of kernels that the host launches one by one [s]: (kernels^4 + host^4)^(1/4)."""
+    return (kernels_s**_HOST_EXPONENT + host_s**_HOST_EXPONENT) ** (1 / _HOST_EXPONENT)
+
+
 def operation_cost(operation: Operation, machine: Machine) -> OperationCost:
     """Time the kernels of an operation, then what of its exchanges they do not hide."""
     kernels = tuple(_kernel_cost(kernel, machine) for kernel in operation.kernels)
@@ -141,7 +151,7 @@ def _kernel_cost(kernel: Kernel, machine: Machine) -> KernelCost:
             sequences=kernel.sequences,
             seq_len=kernel.seq_len,
             heads=kernel.heads,
-            head_dim=float(kernel.head_dim.flat[0]),
+            head_dim=kernel.head_dim,
             causal=kernel.causal,
             moved_bytes=kernel.bytes,
             rates=machine.attention,
@@ -166,12 +176,14 @@ def _exchange_cost(
     """Time an exchange alone; expose what neither splitting nor running behind a product hides.
 
     Split in pieces with its product, the share `tp_hidden` is hidden. An exchange that runs behind
-    products of time G exposes at most max(0, t - G).
+    products of time G, host included, exposes at most max(0, t - G).
     """
     extents = getattr(machine.extents, collective.axis)
     time = collective_time(machine.system, collective.kind, collective.bytes, extents)
     exposed = time * (1 - machine.tp_hidden)
     if collective.behind is not None:
-        past = np.maximum(time - partial.kernel_s(collective.behind), 0.0)
+        host = partial.launches(collective.behind) * machine.host_launch_s
+        window = with_host(partial.kernel_s(collective.behind), host)
+        past = np.maximum(time - window, 0.0)
         exposed = np.where(machine.tp_backward_async > 0, np.minimum(exposed, past), exposed)
     return ExchangeCost(collective=collective, time_s=time, exposed_s=exposed)

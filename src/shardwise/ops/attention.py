@@ -134,7 +134,6 @@ def _core(
     """Scores, softmax and weighted values: one kernel (flash) or several, row by row."""
     size = work.element_bytes
     tokens = work.tokens
-    head_dim = np.full_like(work.tp, attention.head_dim)
     flash_heads = np.where(work.flash, heads, 0.0)
     flash = tuple(
         FlashAttention(
@@ -143,7 +142,7 @@ def _core(
             seq_len=work.seq_len,
             heads=flash_heads,
             kv_heads=np.where(work.flash, kv_heads, 0.0),
-            head_dim=head_dim,
+            head_dim=float(attention.head_dim),
             causal=attention.causal,
             element_bytes=size,
         )

@@ -115,7 +115,7 @@ class FlashAttention:
     seq_len: Floats
     heads: Floats
     kv_heads: Floats
-    head_dim: Floats
+    head_dim: float
     causal: bool
     element_bytes: Floats
 

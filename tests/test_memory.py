@@ -1,0 +1,225 @@
+"""Bytes held on a rank, by hand for the GPT sample, and what must hold for any strategy.
+
+The sample: width 64, 4 layers, 1000 words, 32 positions, tied; micro-batches of 2 x 32 tokens in
+2 bytes, so one activation of s b h = 64 x 64 elements.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import samples
+from shardwise import Model, estimate, estimate_many
+from shardwise.evaluate import evaluate, memory_of_stages
+from shardwise.results import Estimate
+from shardwise.rules import broken_rule
+from shardwise.strategy import RECOMPUTES
+from shardwise.table import Table
+
+SBH = 64 * 64
+LAYER = 12 * 64**2 + 13 * 64
+EMBEDDING, HEAD, NORM = (1000 + 32) * 64, 1000 * 64, 2 * 64
+FLASH = 34 * SBH + 4 * 64 * 8
+# Largest working set of a layer's backward: the MLP's inner activation and its gradient.
+WORKING = 2 * 64 * 256 * 2
+# Final norm's and head's input, logits at 4 bytes; product with the words: its input and output.
+LOSS = 2 * 2 * SBH + 4 * 64 * 1000 + 64 * (64 + 1000) * 2
+
+
+def run(
+    model: Model | None = None, software: dict[str, Any] | None = None, **columns: Any
+) -> Estimate:
+    """Estimate on the sample system: one micro-batch of 2 sequences, unsharded, by default."""
+    given = {"dp": 1, "mbs": 2, "gbs": 2, "zero": 0, "stack": samples.stack(**(software or {}))}
+    return estimate(model or samples.model(), samples.system(), given | columns)
+
+
+def test_one_stage_by_hand() -> None:
+    """2 bytes of weights, 4 of gradients, 12 of state each; kept bytes of 4 layers; the loss."""
+    held = run().memory_bytes
+    parameters = 4 * LAYER + NORM + EMBEDDING
+    assert held.weights == 2 * parameters
+    assert held.gradients == 4 * parameters
+    assert held.optimizer == 12 * parameters
+    assert held.activations == 4 * FLASH + SBH
+    assert held.buffers == LOSS
+    assert held.total == 18 * parameters + 4 * FLASH + SBH + LOSS
+    assert held.capacity == 80e9
+
+
+def test_four_stages_by_hand() -> None:
+    """Embedding first, head with its copy of the words last; 4, 3, 2, 1 micro-batches in flight."""
+    stages = run(pp=4, gbs=16).stages
+    assert [stage.layers for stage in stages] == [1, 1, 1, 1]
+    parameters = [LAYER + EMBEDDING, LAYER, LAYER, LAYER + NORM + HEAD]
+    assert [stage.parameters for stage in stages] == parameters
+    assert [stage.weights for stage in stages] == [2 * n for n in parameters]
+    kept = [4 * (FLASH + SBH), 3 * FLASH, 2 * FLASH, FLASH]
+    assert [stage.activations for stage in stages] == kept
+    assert [stage.buffers for stage in stages] == [WORKING, WORKING, WORKING, LOSS]
+    assert [stage.peak.bytes for stage in stages] == [s.total for s in stages]
+    assert [stage.peak.operation for stage in stages] == ["mlp.activation"] * 3 + ["loss"]
+
+
+def test_fewer_micro_batches_than_stages() -> None:
+    """Two micro-batches through four stages: no stage holds more than two."""
+    stages = run(pp=4, gbs=4).stages
+    kept = [2 * (FLASH + SBH), 2 * FLASH, 2 * FLASH, FLASH]
+    assert [stage.activations for stage in stages] == kept
+
+
+def test_interleaved_stages_hold_more() -> None:
+    """2 stages of 2 chunks hold 5 and 3 chunks of one layer; never more than there are."""
+    model = samples.model(dropout=False)
+    kept = FLASH - 2 * SBH
+    stages = run(model, pp=2, vpp=2, gbs=16).stages
+    assert [stage.activations for stage in stages] == [5 * kept, 3 * kept]
+    stages = run(model, pp=2, vpp=2, gbs=2).stages
+    assert [stage.activations for stage in stages] == [2 * kept, 2 * kept]
+
+
+@pytest.mark.parametrize(
+    ("recompute", "kept"), [("none", 34 + 5 * 8 * 32 / 64), ("selective", 34), ("full", 2)]
+)
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_recompute_keeps_what_the_paper_says(recompute: str, kept: float, tp: int) -> None:
+    """arXiv 2205.05198, table 2, with sequence parallelism: s b h / t times so much per layer."""
+    columns = {"tp": tp, "sequence_parallel": True, "recompute": recompute, "dtype": "fp16"}
+    held = run(software={"attention": "unfused"}, **columns).memory_bytes
+    assert held.activations == pytest.approx((4 * kept + 1) * SBH / tp, rel=1e-12)
+
+
+def test_full_recompute_rebuilds_one_layer() -> None:
+    """What a layer keeps lives for a moment, with the largest working set; here beyond the loss."""
+    model = samples.model(vocab=10)
+    kept = 34 * SBH + 5 * 8 * 32 * SBH / 64
+    unfused = {"attention": "unfused"}
+    assert run(model, unfused, recompute="full").memory_bytes.buffers == kept + WORKING
+    core = run(model, unfused, recompute="selective").memory_bytes.buffers
+    assert core == 5 * 8 * 32 * SBH / 64 + WORKING
+
+
+def test_less_is_held_the_more_is_recomputed() -> None:
+    """Full below selective below none, in activations and in all."""
+    columns = {"recompute": list(RECOMPUTES), "dp": 1, "mbs": 2, "gbs": 2}
+    table = estimate_many(
+        samples.model(samples.layer(count=24)),
+        samples.system(),
+        columns | {"stack": samples.stack(attention="unfused")},
+    )
+    none, selective, full = table.memory_bytes["activations"]
+    assert none > selective > full
+    none, selective, full = table.memory_total_bytes
+    assert none > selective > full
+
+
+def test_zero_1_splits_the_optimizer_over_replicas() -> None:
+    """An eighth of 12 bytes per weight on each of 8 replicas; weights and gradients are whole."""
+    whole, split = run(dp=8, gbs=16).memory_bytes, run(dp=8, gbs=16, zero=1).memory_bytes
+    assert split.optimizer == whole.optimizer / 8
+    assert (split.weights, split.gradients) == (whole.weights, whole.gradients)
+    assert run(zero=1).memory_bytes.optimizer == whole.optimizer
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gradients", "expected"),
+    [
+        ("bf16", "fp32", (2, 4, 12)),
+        ("fp16", "compute", (2, 2, 12)),
+        ("fp32", "fp32", (4, 4, 8)),
+        ("fp32", "compute", (4, 4, 8)),
+    ],
+)
+def test_bytes_per_parameter(
+    dtype: str, gradients: str, expected: tuple[float, float, float]
+) -> None:
+    """Weight, gradient, two moments; a master copy only where weights are smaller than fp32."""
+    result = run(software={"gradient_dtype": gradients}, dtype=dtype)
+    held = result.memory_bytes
+    each = (held.weights, held.gradients, held.optimizer)
+    assert each == tuple(size * result.parameters for size in expected)
+
+
+def test_reserved_adds_slack_and_the_runtime() -> None:
+    """A quarter more, and 1000 bytes beside; it fits up to the last byte of the capacity."""
+    software = {"allocator_slack": 1.25, "runtime_memory": 1000}
+    held = run(software=software).memory_bytes
+    assert held.reserved == held.total * 1.25 + 1000
+    columns = {"dp": 1, "mbs": 2, "gbs": 2, "zero": 0, "stack": samples.stack(**software)}
+    for spare, fits in ((0, True), (-1, False)):
+        memory = [{"name": "hbm", "capacity": held.reserved + spare, "bandwidth": 1e12}]
+        assert estimate(samples.model(), samples.system(memory=memory), columns).fits is fits
+
+
+def test_tensor_parallelism_splits_what_is_held() -> None:
+    """Weights but norms and summed biases over 8 ranks; activations whole with split sequences."""
+    one, eight = run(), run(tp=8, sequence_parallel=True)
+    split = 4 * (12 * 64**2 + (3 + 4) * 64) + 1000 * 64
+    whole = 4 * 6 * 64 + NORM + 32 * 64
+    assert one.memory_bytes.weights == 2 * (split + whole)
+    assert eight.memory_bytes.weights == 2 * (split / 8 + whole)
+    assert eight.memory_bytes.activations == one.memory_bytes.activations / 8
+
+
+def test_norms_alone_keep_whole_sequences_without_sequence_parallelism() -> None:
+    """10 s b h of a layer's 34 stay whole on 8 ranks."""
+    held = run(tp=8, sequence_parallel=False).memory_bytes
+    assert held.activations == 4 * ((10 + 24 / 8) * SBH + 4 * 64 * 8 / 8) + SBH
+
+
+small = st.sampled_from([1, 2, 4])
+strategies = st.fixed_dictionaries(
+    {
+        "tp": small,
+        "pp": st.sampled_from([1, 2, 3, 4, 6, 12]),
+        "vpp": st.sampled_from([1, 2, 3]),
+        "dp": small,
+        "mbs": small,
+        "gbs": st.sampled_from([8, 16, 48, 96]),
+        "recompute": st.sampled_from(RECOMPUTES),
+        "zero": st.sampled_from([0, 1]),
+    }
+)
+vocabularies = st.sampled_from([1, 100, 1000, 50_000])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(strategies, min_size=1, max_size=6), vocabularies, st.booleans(), st.booleans())
+def test_fullest_stage_is_the_fullest_of_all(
+    rows: list[dict[str, Any]], vocabulary: int, tied: bool, flash: bool
+) -> None:
+    """Looking at the first, second and last stage misses none; its parts are that stage's."""
+    model = samples.model(samples.layer(count=12), vocab=vocabulary, tied_embeddings=tied)
+    software = samples.stack(attention="flash" if flash else "unfused")
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    machine = samples.system()
+    table = Table.of(model, columns | {"stack": software})
+    table = table.take(np.flatnonzero(broken_rule(model, machine, table) < 0))
+    assume(len(table) > 0)
+    result = evaluate(model, machine, table)
+    for row in range(len(table)):
+        one = table.take(slice(row, row + 1))
+        stage = np.arange(int(one.pp[0]))
+        every = memory_of_stages(one, evaluate(model, machine, one).blocks, stage)
+        assert result.memory.total[row] == every.total.max()
+        at = int(result.fullest_stage[row])
+        assert every.total[at] == result.memory.total[row]
+        assert every.activations[at] == result.memory.activations[row]
+
+
+@settings(deadline=None, max_examples=60)
+@given(strategies, st.sampled_from([2, 4, 8]), st.booleans())
+def test_more_tensor_parallelism_never_holds_more(
+    row: dict[str, Any], factor: int, split: bool
+) -> None:
+    """With the other degrees as they are, every stage holds less."""
+    model = samples.model(samples.layer(count=12, attention={"heads": 32, "kv_heads": 2}))
+    columns = {**row, "tp": [row["tp"], row["tp"] * factor], "sequence_parallel": split}
+    table = Table.of(model, columns | {"stack": samples.stack()})
+    machine = samples.system()
+    assume((broken_rule(model, machine, table) < 0).all())
+    more, less = evaluate(model, machine, table).memory.total
+    assert less < more

@@ -1,0 +1,344 @@
+"""What holds for every strategy: rows are independent, parts sum up, nothing is lost in splits."""
+
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import samples
+from shardwise import EstimateTable, InputError, Model, System, estimate, estimate_many
+from shardwise.arrays import Ints, gather, once_per
+from shardwise.evaluate import evaluate, memory_of_stages
+from shardwise.ops.parameters import count_parameters
+from shardwise.rules import RULES, broken_rule
+from shardwise.strategy import PLACEMENTS, RECOMPUTES
+from shardwise.table import Table
+
+fast = settings(deadline=None, max_examples=60)
+small = st.sampled_from([1, 2, 4])
+STACKS = ("megatron-core-2025", "megatron-lm-2022")
+WILD: dict[str, list[Any]] = {
+    "tp": [3, 32],
+    "pp": [5, 8],
+    "vpp": [2, 5],
+    "dp": [7],
+    "gpus": [1, 64],
+    "gbs": [1, 1000],
+    "seq_len": [1000, 4096],
+    "dtype": ["bf16"],
+    "zero": [2, 3],
+    "sequence_parallel": [True],
+    "schedule": ["1f1b", "interleaved"],
+    "cp": [2],
+    "ep": [2],
+    "etp": [4],
+}
+
+
+@st.composite
+def legal_rows(draw: st.DrawFn) -> dict[str, Any]:
+    """Strategies of the models below, all of them legal."""
+    pp, dp, mbs = (
+        draw(st.sampled_from([1, 2, 3, 4, 6])),
+        draw(st.sampled_from([1, 2, 3, 8])),
+        draw(small),
+    )
+    chunks = [v for v in (1, 2, 3) if 12 % (pp * v) == 0]
+    return {
+        "tp": draw(st.sampled_from([1, 2, 4, 8, 16])),
+        "pp": pp,
+        "vpp": draw(st.sampled_from(chunks)) if pp > 1 else 1,
+        "dp": dp,
+        "mbs": mbs,
+        "gbs": dp * mbs * draw(st.integers(1, 12)),
+        "seq_len": draw(st.sampled_from([512, 1024, 2048])),
+        "dtype": draw(st.sampled_from(["fp16", "fp32"])),
+        "recompute": draw(st.sampled_from(RECOMPUTES)),
+        "zero": draw(st.sampled_from([0, 1])),
+        "sequence_parallel": draw(st.booleans()),
+        "dp_overlap": draw(st.booleans()),
+        "placement": draw(st.sampled_from(PLACEMENTS)),
+        "stack": draw(st.sampled_from(STACKS)),
+    }
+
+
+@st.composite
+def any_rows(draw: st.DrawFn) -> dict[str, Any]:
+    """Legal strategies, and some with one or two fields changed that may make them illegal."""
+    row = {"cp": 1, "ep": 1, "etp": 1} | draw(legal_rows())
+    for name in draw(st.lists(st.sampled_from(sorted(WILD)), max_size=2)):
+        row[name] = draw(st.sampled_from(WILD[name]))
+    row.setdefault("schedule", "interleaved" if row["vpp"] > 1 else "1f1b")
+    row.setdefault("gpus", row["tp"] * row["cp"] * row["pp"] * row["dp"])
+    return row
+
+
+LEGAL = {
+    "gpus": 8,
+    "tp": 2,
+    "pp": 2,
+    "vpp": 1,
+    "dp": 2,
+    "mbs": 1,
+    "gbs": 12,
+    "seq_len": 512,
+    "dtype": "fp16",
+    "recompute": "none",
+    "zero": 1,
+    "schedule": "1f1b",
+    "sequence_parallel": True,
+    "dp_overlap": True,
+    "placement": "tp-cp-dp-pp",
+    "stack": STACKS[0],
+    "cp": 1,
+    "ep": 1,
+    "etp": 1,
+}
+WIDE = samples.layer(
+    count=12,
+    attention={"heads": 16, "kv_heads": 4, "head_dim": 64, "bias": "qkv", "qk_norm": True},
+    mlp={"ffn": 4096, "activation": "swiglu"},
+)
+MODEL = samples.model(WIDE, hidden=1024, vocab=32_001, seq_len=2048)
+LLAMA = samples.llama(layers=[WIDE], hidden=1024, vocab=32_001, seq_len=2048)
+H100, V100 = System.load("h100-sxm"), System.load("v100-sxm-32gb")
+
+
+def as_columns(table: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in table] for name in table[0]}
+
+
+def values(result: EstimateTable) -> Mapping[str, np.ndarray]:
+    """Every column of numbers."""
+    names = ("step_time_s", "tokens_per_s", "mfu", "hfu", "memory_total_bytes")
+    return (
+        {name: getattr(result, name) for name in (*names, "memory_reserved_bytes")}
+        | {f"time {part}": column for part, column in result.time_s.items()}
+        | {f"memory {part}": column for part, column in result.memory_bytes.items()}
+    )
+
+
+@fast
+@given(st.lists(any_rows(), min_size=1, max_size=6), st.sampled_from([H100, V100]), st.booleans())
+def test_a_row_is_the_estimate_of_its_strategy(
+    table: list[dict[str, Any]], machine: System, learned: bool
+) -> None:
+    """Legal rows agree in every column; illegal ones are NaN, and the same field is to blame."""
+    model = MODEL if learned else LLAMA
+    table = [*table, LEGAL]
+    result = estimate_many(model, machine, as_columns(table))
+    frame = result.to_frame()
+    columns = values(result)
+    for row, strategy in enumerate(table):
+        numbers = {name: column[row] for name, column in columns.items()}
+        reason = result.reason(row)
+        assert frame["refused"][row] == reason
+        if reason is not None:
+            assert all(math.isnan(number) for number in numbers.values())
+            assert not result.fits[row]
+            with pytest.raises(InputError) as error:
+                estimate(model, machine, strategy)
+            rule = RULES[result.refused[row]]
+            assert rule.reason == reason
+            assert error.value.faults[0].field == rule.field
+            continue
+        one = estimate(model, machine, strategy)
+        expected = {
+            name: getattr(one, name) for name in ("step_time_s", "tokens_per_s", "mfu", "hfu")
+        }
+        expected |= {f"time {part}": time for part, time in one.time_s.items()}
+        held = one.memory_bytes
+        expected |= {name: getattr(held, name.split()[1]) for name in columns if "memory " in name}
+        expected |= {"memory_total_bytes": held.total, "memory_reserved_bytes": held.reserved}
+        assert numbers == pytest.approx(expected, rel=1e-12)
+        assert bool(result.fits[row]) is one.fits
+
+
+@fast
+@given(st.lists(legal_rows(), min_size=1, max_size=12), st.booleans())
+def test_parts_sum_to_the_step(table: list[dict[str, Any]], learned: bool) -> None:
+    """No part is negative, all sum to the step; no more of an exchange is exposed than there is."""
+    model = MODEL if learned else LLAMA
+    columns = Table.of(model, as_columns(table))
+    assert (broken_rule(model, H100, columns) < 0).all()
+    result = evaluate(model, H100, columns)
+    parts = np.stack(list(result.time_s.values()))
+    assert (parts >= 0).all()
+    np.testing.assert_allclose(parts.sum(axis=0), result.step_time_s, rtol=1e-12)
+    for whole, exposed in result.comm_s.values():
+        assert (exposed <= whole * (1 + 1e-12)).all()
+        assert (exposed >= 0).all()
+    held = np.stack(
+        [getattr(result.memory, name) for name in ("weights", "gradients", "optimizer")]
+    )
+    assert (held > 0).all()
+
+
+@fast
+@given(st.lists(any_rows(), min_size=2, max_size=8), st.randoms(use_true_random=False))
+def test_rows_do_not_touch_one_another(table: list[dict[str, Any]], random: Any) -> None:
+    """In another order, and each twice, every row comes out the same to the last bit."""
+    table = [*table, LEGAL]
+    order = list(range(len(table))) * 2
+    random.shuffle(order)
+    one = values(estimate_many(MODEL, H100, as_columns(table)))
+    many = values(estimate_many(MODEL, H100, as_columns([table[i] for i in order])))
+    for name, column in one.items():
+        np.testing.assert_array_equal(column[order], many[name])
+
+
+def test_a_table_may_hold_illegal_rows_only() -> None:
+    """Every row is NaN with its reason; so is a table without rows."""
+    result = estimate_many(
+        MODEL, H100, as_columns([LEGAL | {"tp": 32, "gpus": 128}, LEGAL | {"zero": 2}])
+    )
+    assert [result.reason(row) for row in range(2)] == ["heads", "zero"]
+    assert np.isnan(result.step_time_s).all()
+    assert len(estimate_many(MODEL, H100, {"tp": [], "dp": 1, "gbs": 1})) == 0
+
+
+def copies(model: Model, tp: int, pp: int) -> float:
+    """Parameters that the ranks of a replica hold more than once, counted from the model."""
+    kind, layers = model.layers[0], model.depth
+    attention = kind.attention
+    norms = layers * 2 * model.norm_parameters + model.norm_parameters
+    positions = model.hidden * (model.seq_len or 0) if model.position == "learned" else 0
+    whole = norms + positions + layers * 2 * attention.head_dim * attention.qk_norm
+    whole += layers * model.hidden * ((attention.bias == "all") + kind.mlp.bias)
+    kv_heads = 2 * attention.head_dim * (model.hidden + (attention.bias != "none"))
+    repeated = layers * kv_heads * (max(tp, attention.kv_heads) - attention.kv_heads)
+    padding = tp * -(-model.vocab // tp) - model.vocab
+    tables = 2 if pp > 1 or not model.tied_embeddings else 1
+    shared = model.vocab * model.hidden if pp > 1 and model.tied_embeddings else 0
+    return (tp - 1) * whole + repeated + tables * padding * model.hidden + shared
+
+
+@fast
+@given(
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.sampled_from([1, 2, 3, 4, 6, 12]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_ranks_of_a_replica_hold_the_model_once(
+    tp: int, pp: int, tied: bool, bias: bool, learned: bool
+) -> None:
+    """All ranks together: the model, and copies of norms, some biases, kv heads and tied words."""
+    layer = deepcopy(WIDE)
+    layer["attention"]["bias"] = "all" if bias else "none"
+    layer["mlp"]["bias"] = bias
+    base = MODEL if learned else LLAMA
+    model = Model.validated(base.to_dict() | {"layers": [layer], "tied_embeddings": tied})
+    table = Table.of(model, {"tp": tp, "pp": pp, "dp": 1, "gbs": 1, "stack": samples.stack()})
+    blocks = evaluate(model, samples.system(), table).blocks
+    weights = memory_of_stages(table, blocks, np.arange(pp)).weights / 2
+    total = count_parameters(model).total
+    assert weights.sum() * tp == pytest.approx(total + copies(model, tp, pp), rel=1e-12)
+    one = estimate(model, samples.system(), {"tp": tp, "pp": pp, "dp": 3, "gbs": 3})
+    assert one.parameters == total
+
+
+def faster(machine: System, what: str, factor: float) -> System:
+    """The same machine with one figure better by a factor."""
+    fields = machine.to_dict()
+    chip, network = fields["accelerator"], fields["network"]
+    if what in ("matrix", "vector"):
+        peaks = chip[what]
+        better = {name: peak * factor for name, peak in peaks.items()} if what == "matrix" else 0
+        chip[what] = better or peaks * factor
+    elif what == "memory":
+        chip["memory"][0]["bandwidth"] *= factor
+    elif what == "efficiency":
+        for kernel in (*chip["matmul"].values(), chip["memory_bound"]):
+            kernel["efficiency"] = min(kernel["efficiency"] * factor, 1)
+    elif what == "attention":
+        shares = chip["attention"]["efficiency"]
+        chip["attention"]["efficiency"] = {d: min(e * factor, 1) for d, e in shares.items()}
+    else:
+        network[0 if what == "inside" else 1]["bandwidth"] *= factor
+    return System.validated(fields)
+
+
+FIGURES = ("matrix", "vector", "memory", "efficiency", "attention", "inside", "between")
+
+
+@fast
+@given(st.lists(legal_rows(), min_size=1, max_size=12), st.sampled_from(FIGURES), st.floats(1, 20))
+def test_a_better_machine_is_never_slower(
+    table: list[dict[str, Any]], what: str, factor: float
+) -> None:
+    """More of any rate lengthens no step."""
+    rows = Table.of(LLAMA, as_columns(table))
+    before = evaluate(LLAMA, H100, rows).step_time_s
+    after = evaluate(LLAMA, faster(H100, what, factor), rows).step_time_s
+    assert (after <= before * (1 + 1e-12)).all()
+
+
+def test_a_better_machine_is_not_slower_behind_a_slow_host() -> None:
+    """Kernels that end sooner leave the host as it is: exchanges behind them stay hidden."""
+    software = samples.stack(host_launch=50e-6, tp_backward_async=True)
+    strategy = {"tp": 8, "dp": 1, "mbs": 4, "gbs": 64, "sequence_parallel": False}
+    given = strategy | {"seq_len": 512, "stack": software}
+    machine = samples.system()
+    before = estimate(LLAMA, machine, given).step_time_s
+    assert estimate(LLAMA, faster(machine, "matrix", 2), given).step_time_s <= before
+
+
+@fast
+@given(legal_rows(), st.sampled_from([2, 4]))
+def test_more_micro_batches_take_longer_but_less_each(row: dict[str, Any], factor: int) -> None:
+    """The bubble and the fixed parts are shared by more of them."""
+    sizes = [row["gbs"], row["gbs"] * factor]
+    rows = Table.of(LLAMA, row | {"gbs": sizes})
+    few, many = evaluate(LLAMA, H100, rows).step_time_s
+    assert few < many <= factor * few
+
+
+@fast
+@given(st.integers(1, 7), st.data())
+def test_evaluating_once_per_key_is_evaluating_each_row(width: int, data: st.DataObject) -> None:
+    """Whatever the range of the keys: small, negative, sparse, or too many to multiply."""
+    highs = data.draw(
+        st.lists(st.sampled_from([1, 3, 4000, 10**6]), min_size=width, max_size=width)
+    )
+    length = data.draw(st.integers(0, 12))
+    keys = [
+        np.array(
+            data.draw(st.lists(st.integers(-2, high), min_size=length, max_size=length)), np.int64
+        )
+        for high in highs
+    ]
+    seen: list[Ints] = []
+
+    def evaluate_rows(index: Ints) -> Ints:
+        seen.append(index)
+        return np.stack([key[index] for key in keys])
+
+    result, position = once_per([*keys, keys[0] > 0], evaluate_rows)
+    np.testing.assert_array_equal(result[:, position], np.stack(keys))
+    distinct = {tuple(row) for row in np.stack(keys).T.tolist()}
+    assert len(seen) == 1
+    assert len(seen[0]) == len(distinct)
+
+
+def test_once_per_numbers_keys_whose_product_overflows() -> None:
+    """Seven columns over 4000 values each have 10^25 combinations, of which three occur."""
+    keys = [np.array([0, 4000, 7, 4000]) + i % 2 for i in range(7)]
+    result, position = once_per(keys, lambda index: keys[0][index])
+    assert sorted(result.tolist()) == [0, 7, 4000]
+    assert result[position].tolist() == keys[0].tolist()
+
+
+def test_gather_follows_records_and_tuples() -> None:
+    """Arrays are indexed wherever they are; everything else stays."""
+    table = Table.of(MODEL, {"tp": [1, 2, 4], "dp": 1, "gbs": 1})
+    taken, arrays, word = gather((table, (table.tp, table.pp), "word"), np.array([2, 0]))
+    assert taken.tp.tolist() == arrays[0].tolist() == [4, 1]
+    assert taken.stacks == table.stacks
+    assert word == "word"

@@ -1,0 +1,259 @@
+"""Parts of a step and the figures of an estimate, by hand on the sample system.
+
+GPT sample, micro-batches of 2 x 32 tokens in bf16: 64 x 64 activations of 8192 bytes. Links of
+100 GB/s within 8 accelerators, of 10 GB/s beyond, without latency.
+"""
+
+from typing import Any
+
+import pytest
+
+import samples
+from shardwise import InputError, Model, System, estimate
+from shardwise.results import Estimate
+
+LAYER = 12 * 64**2 + 13 * 64
+WHOLE = 4 * LAYER + 2 * 64 + (1000 + 32) * 64
+HOP = 8192 / 100e9
+
+
+def run(
+    model: Model | None = None,
+    software: dict[str, Any] | None = None,
+    machine: System | None = None,
+    *,
+    operations: bool = False,
+    **columns: Any,
+) -> Estimate:
+    """Estimate one micro-batch of 2 sequences on one accelerator, unless told otherwise."""
+    given = {"dp": 1, "mbs": 2, "gbs": 2, "stack": samples.stack(**(software or {}))}
+    described = machine or samples.system()
+    return estimate(model or samples.model(), described, given | columns, operations=operations)
+
+
+def busy(result: Estimate) -> float:
+    return sum(result.time_s[part] for part in ("forward", "backward", "recompute", "tp_comm"))
+
+
+def test_one_accelerator_only_computes() -> None:
+    """No exchange, no bubble: forward, backward and the optimizer are the step."""
+    result = run(gbs=8)
+    parts = {part for part, time in result.time_s.items() if time > 0}
+    assert parts == {"forward", "backward", "optimizer"}
+    assert busy(result) == pytest.approx(4 * result.stages[0].micro_batch_s)
+    # 24 bytes of state, 4 of gradient, 2 of weight; 1.5 sweeps over gradients; at 1 TB/s.
+    assert result.time_s["optimizer"] == pytest.approx(WHOLE * (30 + 6) / 1e12)
+    assert all(comm.total == comm.exposed == 0 for comm in result.comm_s.values())
+
+
+def test_bubble_and_messages_of_a_pipeline() -> None:
+    """Four stages, 8 micro-batches: the others' times once, 3 hops there and back; 16 messages."""
+    result = run(pp=4, gbs=16)
+    times = [stage.micro_batch_s for stage in result.stages]
+    assert times[1] == times[2] < times[0] < times[3]
+    assert busy(result) == pytest.approx(8 * times[3])
+    assert result.time_s["bubble"] == pytest.approx(sum(times[:3]) + 6 * HOP)
+    assert result.time_s["pp_comm"] == pytest.approx(16 * HOP)
+
+
+def test_interleaving_shortens_the_bubble_and_adds_messages() -> None:
+    """Two chunks: half the filling, twice the messages, of which a quarter hides."""
+    software = {"pp_hidden": 0.25}
+    result = run(software=software, pp=2, vpp=2, gbs=16)
+    first, last = (stage.micro_batch_s for stage in result.stages)
+    assert last > first
+    assert result.time_s["bubble"] == pytest.approx(first / 2 + 2 * HOP)
+    assert result.comm_s["pp"].total == pytest.approx(2 * 2 * 8 * HOP)
+    assert result.time_s["pp_comm"] == pytest.approx(0.75 * 2 * 2 * 8 * HOP)
+    plain = run(software=software, pp=2, gbs=16)
+    assert plain.time_s["pp_comm"] == plain.comm_s["pp"].total
+
+
+def test_messages_between_nodes_take_the_slow_links() -> None:
+    """tp 8 fills a node, so the next stage is on another: 1/8 of the activation at 10 GB/s."""
+    split = run(tp=8, pp=2, sequence_parallel=True)
+    assert split.time_s["pp_comm"] == pytest.approx(2 * 8192 / 8 / 10e9)
+    whole = run(tp=8, pp=2, sequence_parallel=False)
+    assert whole.time_s["pp_comm"] == pytest.approx(2 * 8192 / 10e9)
+
+
+def test_scatter_gather_hands_over_a_part() -> None:
+    """Half the activation to the next stage, and a gather of it among 2: another half each."""
+    software = {"pp_scatter_gather": True}
+    result = run(software=software, tp=2, pp=2, sequence_parallel=False)
+    assert result.time_s["pp_comm"] == pytest.approx(2 * (HOP / 2 + HOP / 2))
+    split = run(software=software, tp=2, pp=2, sequence_parallel=True)
+    assert split.time_s["pp_comm"] == pytest.approx(2 * HOP / 2)
+
+
+@pytest.mark.parametrize(("zero", "passed"), [(0, 2 * 4), (1, 4 + 2)])
+def test_replicas_exchange_gradients(zero: int, passed: float) -> None:
+    """3/4 of an all-reduce of 4-byte gradients; of a scatter of them and a gather of weights."""
+    result = run(dp=4, gbs=8, zero=zero, dp_overlap=False)
+    assert result.time_s["dp_comm"] == pytest.approx(0.75 * passed * WHOLE / 100e9)
+    assert result.comm_s["dp"].total == result.time_s["dp_comm"]
+
+
+def test_replicas_of_two_nodes_share_their_links() -> None:
+    """16 replicas: 15/16 of the gradients, twice, over 8 links of 10 GB/s at once."""
+    result = run(dp=16, gbs=32, zero=0, dp_overlap=False)
+    assert result.time_s["dp_comm"] == pytest.approx(2 * 15 / 16 * 4 * WHOLE / (8 * 10e9))
+
+
+def test_overlapped_exchange_hides_behind_one_micro_batch() -> None:
+    """Half of the speed behind compute, a fifth of it the tail: hidden 0.8 x 0.5 of the window."""
+    software = {"dp_contention": 0.5, "dp_tail": 0.2}
+    slow = samples.system(network=[samples.tier(bandwidth=1e9)])
+    result = run(software=software, machine=slow, dp=4, gbs=16)
+    alone = 0.75 * 6 * WHOLE / 1e9
+    window = result.stages[0].micro_batch_s
+    assert alone > window
+    assert result.comm_s["dp"].total == pytest.approx(alone)
+    assert result.time_s["dp_comm"] == pytest.approx(alone - 0.8 * 0.5 * window)
+    quick = samples.system(network=[samples.tier(bandwidth=1e15)])
+    tail = run(software=software, machine=quick, dp=4, gbs=16)
+    assert tail.time_s["dp_comm"] == pytest.approx(0.2 * 0.75 * 6 * WHOLE / 1e15)
+
+
+def test_first_and_last_stage_add_up_tied_words() -> None:
+    """64,000 shared weights of 4-byte gradients all-reduced by a pair; untied: nothing."""
+    tied = run(pp=2, dp=2, gbs=8, zero=0)
+    untied = run(samples.model(tied_embeddings=False), pp=2, dp=2, gbs=8, zero=0)
+    extra = tied.comm_s["dp"].total - untied.comm_s["dp"].total
+    assert extra == pytest.approx(64_000 * 4 / 100e9)
+    # On stages of different nodes, over the slow links.
+    tied = run(tp=8, pp=2)
+    assert tied.comm_s["dp"].total == pytest.approx(64_000 / 8 * 4 / 10e9)
+
+
+def test_fixed_overhead_and_stragglers() -> None:
+    """1 s per step, and a tenth of the rest for each doubling of nodes: two for four nodes."""
+    software = {"step_overhead": 1, "straggler_per_doubling": 0.1}
+    result = run(software=software, dp=32, gbs=64)
+    rest = sum(time for part, time in result.time_s.items() if part != "other")
+    assert result.time_s["other"] == pytest.approx(1 + 0.2 * rest)
+    assert run(software=software, dp=8, gbs=16).time_s["other"] == 1
+
+
+def test_utilisation_by_hand() -> None:
+    """Model FLOPs over the dense peak of the type; full recompute adds the layers' forward."""
+    tokens, dense = 64, 6 * (4 * LAYER + 2 * 64 + 64_000)
+    scores = 6 * 4 * 32 * 64
+    core = 2 * 4 * 32 * 64
+    counted = {"none": 0, "selective": core, "full": 4 * 24 * 64**2 + core}
+    for recompute, again in counted.items():
+        result = run(recompute=recompute)
+        speed = tokens * (dense + scores) / result.step_time_s
+        assert result.mfu == pytest.approx(speed / 100e12)
+        assert result.model_tflops_per_gpu == pytest.approx(speed / 1e12)
+        assert result.hfu - result.mfu == pytest.approx(
+            tokens * again / result.step_time_s / 100e12
+        )
+    assert run(dtype="fp32").mfu == pytest.approx(
+        tokens * (dense + scores) / run(dtype="fp32").step_time_s / 50e12
+    )
+
+
+def test_conventions_of_model_flops() -> None:
+    """Attention half, whole or not at all; another word is refused, and the three are named."""
+    dense, scores = 6 * (4 * LAYER + 2 * 64 + 64_000), 12 * 4 * 32 * 64
+    given = {"dp": 1, "gbs": 1, "stack": samples.stack()}
+    counted = {"causal": dense + scores / 2, "full-attention": dense + scores, "parameters": dense}
+    for convention, flops in counted.items():
+        result = estimate(samples.model(), samples.system(), given, flops_convention=convention)
+        assert result.mfu == pytest.approx(32 * flops / result.step_time_s / 100e12)
+        assert result.flops_convention == convention
+    with pytest.raises(InputError, match=r"flops_convention.*causal, full-attention, parameters"):
+        estimate(samples.model(), samples.system(), given, flops_convention="half")
+
+
+def test_throughput_counts_all_replicas() -> None:
+    """Sequences and tokens of the global batch over the step; per accelerator a share of them."""
+    result = run(dp=2, tp=2, gbs=12)
+    assert result.micro_batches == 3
+    assert result.samples_per_s == pytest.approx(12 / result.step_time_s)
+    assert result.tokens_per_s == pytest.approx(12 * 32 / result.step_time_s)
+    assert result.tokens_per_s_per_gpu == pytest.approx(result.tokens_per_s / 4)
+
+
+def test_cost_and_energy() -> None:
+    """Dollars per hour and the node's power for the time of the step; null where not known."""
+    nothing = run().cost
+    assert nothing.usd_per_step is nothing.usd_per_billion_tokens is nothing.kwh_per_step is None
+    price = {"usd_per_accelerator_hour": 3.6, "as_of": "2026-01-01", "source": "made up"}
+    fields = samples.system().to_dict() | {"price": price, "board_power": 500}
+    result = run(machine=System.validated(fields), dp=4, gbs=8)
+    seconds, tokens = result.step_time_s, 8 * 32
+    assert result.cost.usd_per_step == pytest.approx(4 * seconds * 0.001)
+    assert result.cost.usd_per_billion_tokens == pytest.approx(4 * seconds * 0.001 / tokens * 1e9)
+    assert result.cost.kwh_per_step == pytest.approx(4 * 500 * seconds / 3.6e6)
+    node = System.validated(fields | {"node": {"accelerators": 8, "power": 8000}})
+    assert run(machine=node, dp=4, gbs=8).cost.kwh_per_step == pytest.approx(
+        4 * 1000 * seconds / 3.6e6
+    )
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        {"tp": 4, "sequence_parallel": False},
+        {"tp": 4, "sequence_parallel": True, "mbs": 4, "gbs": 4},
+        {"tp": 2, "recompute": "selective"},
+    ],
+)
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_operations_add_up_to_the_step(columns: dict[str, Any], attention: str) -> None:
+    """On one stage and micro-batch: kernels to forward and backward, exchanges, weights, bytes."""
+    result = run(software={"attention": attention}, operations=True, **columns)
+    rows = result.operations
+    assert rows is not None
+    kernels = [row for row in rows if row.group == 1]
+    exchanges = [row for row in rows if row.group > 1]
+    forward = sum(row.count * row.time_s for row in kernels if row.phase == "forward")
+    backward = sum(row.count * row.time_s for row in kernels if row.phase != "forward")
+    assert result.time_s["forward"] == pytest.approx(forward)
+    assert result.time_s["backward"] == pytest.approx(backward)
+    exposed = sum(row.count * row.exposed_s for row in exchanges)
+    assert result.time_s["tp_comm"] == pytest.approx(exposed)
+    assert result.comm_s["tp"].total == pytest.approx(sum(r.count * r.time_s for r in exchanges))
+    weights = sum(row.count * row.weight_bytes for row in rows)
+    assert result.memory_bytes.weights == pytest.approx(weights)
+    if "recompute" not in columns:
+        saved = sum(row.count * row.saved_bytes for row in rows if row.part != "head")
+        assert result.memory_bytes.activations == pytest.approx(saved)
+
+
+def test_operations_name_what_bounds_them() -> None:
+    """Bytes bound a norm, FLOPs a large product, the launch a small one, links an exchange."""
+    wide = samples.layer(
+        attention={"heads": 64, "kv_heads": 64, "head_dim": 128}, mlp={"ffn": 32768}
+    )
+    model = samples.model(wide, hidden=8192, seq_len=4096)
+    result = run(model, operations=True, tp=2, sequence_parallel=False)
+    bound = {(row.operation, row.kind): row.bound for row in result.operations or ()}
+    assert bound["mlp.norm", "memory"] == "memory"
+    assert bound["mlp.up", "matmul"] == "compute"
+    assert bound["attention.core", "attention"] == "compute"
+    assert bound["mlp.up", "all_reduce"] == "network"
+    slow = samples.system(matmul={"launch": 1})
+    small = run(machine=slow, operations=True).operations or ()
+    assert {row.bound for row in small if row.kind == "matmul"} == {"launch"}
+
+
+def test_operations_list_the_weights_of_t5_positions() -> None:
+    """8 heads x 32 buckets are among the weights of the operations too."""
+    result = run(samples.model(position="relative-bias"), operations=True)
+    weights = sum(row.count * row.weight_bytes for row in result.operations or ())
+    assert result.memory_bytes.weights == pytest.approx(weights)
+
+
+def test_estimate_says_what_it_assumed() -> None:
+    """Fields that nobody gave, with the value taken; those given are not among them."""
+    result = run(tp=2, gbs=4)
+    assert {"dp", "micro_batch_size", "global_batch_size", "tp", "stack"}.isdisjoint(result.assumed)
+    assert result.assumed["gpus"] == 4 // 2
+    assert result.assumed["sequence_parallel"] is True
+    assert result.assumed["seq_len"] == 32
+    assert result.assumed["schedule"] == "1f1b"
+    assert result.strategy["gpus"] == 2
