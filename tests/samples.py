@@ -38,6 +38,7 @@ def stack(**fields: Any) -> Stack:
         "loss_forward_bytes": 10,
         "loss_backward_bytes": 6,
         "loss_saved_bytes": 4,
+        "weight_gradient_buffers": False,
         "gradient_dtype": "fp32",
         "host_launch": 0,
         "tp_hidden": 0,

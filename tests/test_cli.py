@@ -97,7 +97,7 @@ def test_operations_are_listed_forward_and_backward(shardwise):
     code, out, _ = shardwise(*MAIN_JOB, "--ops")
     assert code == 0
     assert "…" not in out
-    for shown in ("mlp.up", "weight grad", "reduce-scatter", "8 (8 near)", "compute", "exposed"):
+    for shown in ("mlp.up", "weight grad", "reduce-scatter", "8 / 8", "compute", "exposed"):
         assert shown in out
     _, out, _ = shardwise(*MAIN_JOB, "--ops", "--json")
     operations = json.loads(out)["operations"]

@@ -12,7 +12,7 @@ from samples import GB, column, exchange, flash, product
 from shardwise.blocks import blocks_of, operation_costs
 from shardwise.cost.attention import head_efficiency
 from shardwise.cost.collective import collective_time, transfer_time
-from shardwise.cost.data_parallel import gradient_exchange, hidden_exchange, optimizer_time
+from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange, optimizer_time
 from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.cost.operations import OperationCost
 from shardwise.ops.operation import CollectiveKind, Phase
@@ -166,13 +166,15 @@ def test_gradients_are_reduced_or_scattered_and_gathered() -> None:
         sharded=np.array([False, True, True]),
         extents=np.array([[4, 4, 1]]),
     )
-    np.testing.assert_allclose(times, [2 * 3 / 100, 3 / 100 + 1.5 / 100, 0])
+    gradients, weights = times
+    np.testing.assert_allclose(gradients, [2 * 3 / 100, 3 / 100, 0])
+    np.testing.assert_allclose(weights, [0, 1.5 / 100, 0])
 
 
 def test_exchange_hides_behind_compute_at_reduced_speed() -> None:
     """Of 10 s at half speed, a window of 8 s hides 4, but a tenth of what it hides is the tail."""
     windows = column(0, 8, 20, 1000)
-    times = hidden_exchange(column(10), windows, contention=column(0.5), tail=column(0.1))
+    times = exposed_exchange(column(10), windows, contention=column(0.5), tail=column(0.1))
     assert times == pytest.approx([10, 10 - 3.6, 1, 1])
 
 
@@ -188,10 +190,10 @@ def test_adam_reads_and_writes_its_state() -> None:
     np.testing.assert_allclose(times, [0.002 * 30 + 0.048, 0.008 * 28 + 0.048])
 
 
-def costs(machine: System, **stack: Any) -> dict[str, OperationCost]:
-    """Operations of GPT's layer on tp 4 without sequence parallelism."""
+def costs(machine: System, *, split: bool = False, **stack: Any) -> dict[str, OperationCost]:
+    """Operations of GPT's layer on tp 4, without or with sequence parallelism."""
     software = samples.stack(**stack)
-    columns = {"tp": 4, "dp": 1, "gbs": 2, "mbs": 2, "sequence_parallel": False, "stack": software}
+    columns = {"tp": 4, "dp": 1, "gbs": 2, "mbs": 2, "sequence_parallel": split, "stack": software}
     model = samples.model()
     parts = operation_costs(model, machine, Table.of(model, columns))
     return {cost.operation.name: cost for _, _, group in parts for cost in group}
@@ -201,8 +203,8 @@ def exposed(cost: OperationCost) -> list[float]:
     return [float(e.exposed_s[0]) for e in cost.exchanges if e.time_s[0] > 0]
 
 
-def test_exchange_is_exposed_unless_split_or_behind_a_product() -> None:
-    """64 x 64 x 2 bytes all-reduced; tp_hidden hides a share, a product of G seconds G of it."""
+def test_exchange_is_exposed_unless_behind_a_product() -> None:
+    """64 x 64 x 2 bytes all-reduced; a product of G seconds hides G of it, tp_hidden nothing."""
     machine = samples.system(memory=[{"name": "hbm", "capacity": 1e12, "bandwidth": 1e30}])
     alone = 2 * 3 / 4 * 8192 / 100e9
     plain, split, behind = (
@@ -212,11 +214,34 @@ def test_exchange_is_exposed_unless_split_or_behind_a_product() -> None:
     )
     for name in ("mlp.up", "mlp.down"):
         assert exposed(plain[name]) == pytest.approx([alone])
-        assert exposed(split[name]) == pytest.approx([0.75 * alone])
+        assert exposed(split[name]) == pytest.approx([alone])
     # Behind the gradient of the weights, 64 x 64 x 64 at 0.95 of the peak, and of the biases.
     products = 2 * 64**3 / 0.95e14 + 64 * 64 / 1e13
     assert exposed(behind["mlp.up"]) == pytest.approx([alone - products])
     assert exposed(behind["mlp.down"]) == pytest.approx([alone])
+
+
+def test_exchange_in_pieces_hides_a_share_and_at_most_its_product() -> None:
+    """Half of 64 x 64 x 2 bytes, or the product's 2 x 64 x 64 x 64 FLOPs, whichever is less.
+
+    Forward the gathered input, backward its gradient scattered and the gradient of the output
+    gathered; the second gather of the input is no part of a split product.
+    """
+    memory = [{"name": "hbm", "capacity": 1e12, "bandwidth": 1e30}]
+    machine = samples.system(memory=memory)
+    alone = 3 / 4 * 8192 / 100e9
+    product = 2 * 64**3 / 1e14
+    assert 0.5 * alone > product
+    part = costs(machine, split=True, tp_hidden=0.5)
+    assert exposed(part["mlp.up"]) == pytest.approx([alone - product, alone, alone - product])
+    assert exposed(part["mlp.down"]) == pytest.approx([alone - product] * 2)
+    slight = costs(machine, split=True, tp_hidden=0.01)
+    assert exposed(slight["mlp.down"]) == pytest.approx([0.99 * alone] * 2)
+    # Between nodes there are no such pieces; nor where there is no product.
+    apart = samples.system(memory=memory, network=[samples.tier(domain=2), samples.tier()])
+    far = costs(apart, split=True, tp_hidden=0.5)
+    assert exposed(far["mlp.down"]) == [float(e.time_s[0]) for e in far["mlp.down"].exchanges[::2]]
+    assert exposed(part["embedding"]) == pytest.approx([alone] * 2)
 
 
 @pytest.mark.parametrize(

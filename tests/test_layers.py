@@ -26,7 +26,7 @@ LAYERS = [
     ["step"],
     ["evaluate"],
     ["results"],
-    ["detail"],
+    ["detail", "operations"],
     ["estimator"],
     ["report"],
     ["cli"],

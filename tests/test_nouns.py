@@ -63,8 +63,11 @@ def test_a_misspelt_key_deep_inside_is_named_too():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"accelerator__memory__0__bandwidth": -1.0}, "memory[0].bandwidth: -1.0: must be greater"),
-        ({"accelerator__memory__0__bandwidth": "-3 TB/s"}, "must be greater than or equal to 1"),
+        (
+            {"accelerator__memory__0__bandwidth": -1.0},
+            "memory[0].bandwidth: -1.0: must be at least 1 byte/s",
+        ),
+        ({"accelerator__memory__0__bandwidth": "-3 TB/s"}, "'-3 TB/s': must be at least 1 byte/s"),
         ({"accelerator__vector": math.nan}, "accelerator.vector: nan: must be a finite number"),
         ({"accelerator__vector": math.inf}, "accelerator.vector: inf: must be a finite number"),
         ({"accelerator__vector": "80 GiB"}, "unit 'GiB' is not one of FLOP/s"),
@@ -72,6 +75,8 @@ def test_a_misspelt_key_deep_inside_is_named_too():
         ({"network__0__domain": 0}, "network[0].domain: 0: must be greater than or equal to 1"),
         ({"network__0__domain": None}, "network[0].domain: only the outermost may be null"),
         ({"network__1__domain": 12}, "12 must be a larger multiple of 8"),
+        ({"network__0__domain": 3}, "domain: 3 and node.accelerators 8: one must be a multiple"),
+        ({"node__accelerators": True}, "node.accelerators: True: must be a number, not true"),
         ({"node": {}}, "node.accelerators: is missing and has no default"),
         ({"accelerator__matrix": {"bf16": 1e12}}, "matrix and matmul must name the same types"),
         ({"network__0__collectives": {}}, "collectives lack all_gather"),
@@ -91,12 +96,57 @@ def test_impossible_figures_of_a_system_are_refused(change, told):
         ({"norm_bias": True}, "an rmsnorm has no bias"),
         ({"hidden": 0}, "hidden: 0: must be greater than or equal to 1"),
         ({"hidden": 1.5}, "hidden: 1.5"),
+        ({"hidden": True}, "hidden: True: must be a number, not true or false"),
+        ({"max_positions": 100}, "rope positions have no table"),
     ],
 )
 def test_impossible_models_are_refused(change, told):
     """A model that cannot be is refused by field."""
     data = Model.load("llama3-8b").to_dict() | change
     assert any(told in fault for fault in _faults(Model, data))
+
+
+def test_a_fault_inside_a_layer_is_one_line():
+    """The list of layers is not blamed for what is wrong in one of them."""
+    data = Model.load("llama3-8b").to_dict()
+    data["layers"][0]["attention"]["heads"] = 33
+    (fault,) = _faults(Model, data)
+    assert "layers[0].attention" in fault
+
+
+def test_an_alias_beside_its_field_is_given_twice():
+    """mbs and micro_batch_size are one field."""
+    assert _faults(Strategy, {"mbs": 1, "micro_batch_size": 2}) == [
+        "f.yaml: mbs: is given twice, by two names"
+    ]
+
+
+@pytest.mark.parametrize("given", [System.load("h100-sxm"), None, 3, ["llama3-8b"]])
+def test_what_is_no_model_is_refused(given):
+    """A noun of another kind, or nothing, is met with what is allowed."""
+    with pytest.raises(InputError, match="a model is a Model, a mapping, a catalog name or a file"):
+        Model.load(given)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", ""])
+def test_a_name_that_cannot_be_a_file_is_unknown(name):
+    """Too long, with a zero byte, or empty: no traceback."""
+    with pytest.raises(UnknownNameError):
+        Model.load(name)
+
+
+def test_words_are_read_in_any_case():
+    """BF16 and Full are bf16 and full."""
+    strategy = Strategy.validated({"dtype": "BF16", "recompute": "Full"})
+    assert (strategy.dtype, strategy.recompute) == ("bf16", "full")
+
+
+def test_the_schema_accepts_what_the_loader_accepts():
+    """Short names, aliases of words, and a part of a stack."""
+    properties = Strategy.model_json_schema()["properties"]
+    assert {"mbs", "gbs"} <= set(properties)
+    assert "float16" in properties["dtype"]["enum"]
+    assert {"required": ["base"]}.items() <= properties["stack"]["anyOf"][-1].items()
 
 
 def test_key_value_heads_divide_the_heads():

@@ -49,13 +49,15 @@ def legal_rows(draw: st.DrawFn) -> dict[str, Any]:
         draw(small),
     )
     chunks = [v for v in (1, 2, 3) if 12 % (pp * v) == 0]
+    vpp = draw(st.sampled_from(chunks)) if pp > 1 else 1
+    group = pp if vpp > 1 else 1
     return {
         "tp": draw(st.sampled_from([1, 2, 4, 8, 16])),
         "pp": pp,
-        "vpp": draw(st.sampled_from(chunks)) if pp > 1 else 1,
+        "vpp": vpp,
         "dp": dp,
         "mbs": mbs,
-        "gbs": dp * mbs * draw(st.integers(1, 12)),
+        "gbs": dp * mbs * group * draw(st.integers(1, 12)),
         "seq_len": draw(st.sampled_from([512, 1024, 2048])),
         "dtype": draw(st.sampled_from(["fp16", "fp32"])),
         "recompute": draw(st.sampled_from(RECOMPUTES)),

@@ -1,4 +1,4 @@
-"""Estimates against published measurements, none of which any figure was fitted to."""
+"""Estimates against published measurements; what was fitted on them: docs/accuracy.md."""
 
 import pytest
 

@@ -100,19 +100,36 @@ def test_replicas_of_two_nodes_share_their_links() -> None:
     assert result.time_s["dp_comm"] == pytest.approx(2 * 15 / 16 * 4 * WHOLE / (8 * 10e9))
 
 
-def test_overlapped_exchange_hides_behind_one_micro_batch() -> None:
-    """Half of the speed behind compute, a fifth of it the tail: hidden 0.8 x 0.5 of the window."""
+@pytest.mark.parametrize("zero", [0, 1])
+def test_overlapped_exchange_hides_behind_one_micro_batch(zero: int) -> None:
+    """Half of the speed behind compute, a fifth of it the tail: hidden 0.8 x 0.5 of the window.
+
+    Gradients hide behind the backward pass; gathered weights, if there are any, behind forward.
+    """
     software = {"dp_contention": 0.5, "dp_tail": 0.2}
     slow = samples.system(network=[samples.tier(bandwidth=1e9)])
-    result = run(software=software, machine=slow, dp=4, gbs=16)
-    alone = 0.75 * 6 * WHOLE / 1e9
-    window = result.stages[0].micro_batch_s
+    result = run(software=software, machine=slow, dp=4, gbs=16, zero=zero)
+    alone = 0.75 * (6 if zero else 8) * WHOLE / 1e9
+    passes = {name: result.time_s[name] / 2 for name in ("forward", "backward")}  # 2 micro-batches
+    window = passes["backward"] + (passes["forward"] if zero else 0)
     assert alone > window
     assert result.comm_s["dp"].total == pytest.approx(alone)
     assert result.time_s["dp_comm"] == pytest.approx(alone - 0.8 * 0.5 * window)
     quick = samples.system(network=[samples.tier(bandwidth=1e15)])
-    tail = run(software=software, machine=quick, dp=4, gbs=16)
-    assert tail.time_s["dp_comm"] == pytest.approx(0.2 * 0.75 * 6 * WHOLE / 1e15)
+    tail = run(software=software, machine=quick, dp=4, gbs=16, zero=zero)
+    assert tail.time_s["dp_comm"] == pytest.approx(0.2 * alone / 1e6)
+
+
+def test_interleaved_stages_hide_more_of_the_exchange() -> None:
+    """2 stages of 2 chunks: 2 x 1/2 + 1/2 backward passes instead of one."""
+    software = {"dp_contention": 1, "dp_tail": 0}
+    slow = samples.system(network=[samples.tier(bandwidth=1e7)])
+    hidden = {}
+    for vpp in (1, 2):
+        result = run(software=software, machine=slow, pp=2, vpp=vpp, dp=2, gbs=16, zero=0)
+        comm = result.comm_s["dp"]
+        hidden[vpp] = comm.total - comm.exposed
+    assert hidden[2] == pytest.approx(1.5 * hidden[1])
 
 
 def test_first_and_last_stage_add_up_tied_words() -> None:
@@ -200,6 +217,7 @@ def test_cost_and_energy() -> None:
         {"tp": 4, "sequence_parallel": False},
         {"tp": 4, "sequence_parallel": True, "mbs": 4, "gbs": 4},
         {"tp": 2, "recompute": "selective"},
+        {"tp": 2, "recompute": "full"},
     ],
 )
 @pytest.mark.parametrize("attention", ["flash", "unfused"])
@@ -208,20 +226,40 @@ def test_operations_add_up_to_the_step(columns: dict[str, Any], attention: str) 
     result = run(software={"attention": attention}, operations=True, **columns)
     rows = result.operations
     assert rows is not None
+    once = [row for row in rows if row.part == "step"]
+    rows = tuple(row for row in rows if row.part != "step")
     kernels = [row for row in rows if row.group == 1]
     exchanges = [row for row in rows if row.group > 1]
-    forward = sum(row.count * row.time_s for row in kernels if row.phase == "forward")
-    backward = sum(row.count * row.time_s for row in kernels if row.phase != "forward")
-    assert result.time_s["forward"] == pytest.approx(forward)
+    passes = dict.fromkeys(("forward", "input_grad", "weight_grad", "recompute"), 0.0)
+    for row in kernels:
+        passes[row.phase] += row.count * row.time_s
+    assert result.time_s["forward"] == pytest.approx(passes["forward"])
+    backward = passes["input_grad"] + passes["weight_grad"]
     assert result.time_s["backward"] == pytest.approx(backward)
+    assert result.time_s["recompute"] == pytest.approx(passes["recompute"])
+    assert [(row.operation, row.time_s) for row in once] == [
+        ("optimizer", result.time_s["optimizer"])
+    ]
     exposed = sum(row.count * row.exposed_s for row in exchanges)
     assert result.time_s["tp_comm"] == pytest.approx(exposed)
     assert result.comm_s["tp"].total == pytest.approx(sum(r.count * r.time_s for r in exchanges))
     weights = sum(row.count * row.weight_bytes for row in rows)
     assert result.memory_bytes.weights == pytest.approx(weights)
-    if "recompute" not in columns:
-        saved = sum(row.count * row.saved_bytes for row in rows if row.part != "head")
-        assert result.memory_bytes.activations == pytest.approx(saved)
+    saved = sum(row.count * row.saved_bytes for row in rows if row.part != "head")
+    assert result.memory_bytes.activations == pytest.approx(saved)
+
+
+def test_operations_tell_what_happens_between_micro_batches() -> None:
+    """Transfers, the exchange among replicas and the optimizer, with group and members near."""
+    rows = run(operations=True, tp=8, pp=2, dp=2, gbs=16, zero=1).operations or ()
+    once = {row.operation: row for row in rows if row.part == "step"}
+    assert set(once) == {"stage_transfers", "replica_exchange", "optimizer"}
+    # 4 micro-batches there and back, an eighth of 8192 bytes; 32 accelerators in nodes of 8.
+    assert once["stage_transfers"].volume_bytes == 2 * 4 * 8192 / 8
+    assert once["stage_transfers"].extents == (1, 2)
+    assert once["replica_exchange"].kind == "reduce_scatter + all_gather"
+    assert once["replica_exchange"].group == 2
+    assert once["optimizer"].time_s > 0
 
 
 def test_operations_name_what_bounds_them() -> None:

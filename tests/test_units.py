@@ -86,7 +86,11 @@ def test_the_shortest_spelling_is_written(value, dimension, expected):
         (2**34, "bytes", "16 GiB"),
         (0.0034, "seconds", "3.4 ms"),
         (14.596, "seconds", "14.6 s"),
-        (7200.0, "seconds", "2 h"),
+        (7200.0, "seconds", "7,200 s"),
+        (102.28, "seconds", "102 s"),
+        (0.9996, "seconds", "1 s"),
+        (1020 * 2**30, "bytes", "1,020 GiB"),
+        (999.9e12, "FLOP/s", "1 PFLOP/s"),
         (math.inf, "seconds", "inf"),
     ],
 )

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.detail import memory_record, operation_estimates, stage_estimates
+from shardwise.detail import memory_record, stage_estimates
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.evaluate import Evaluation, evaluate, micro_batches
+from shardwise.evaluate import Evaluation, evaluate
+from shardwise.memory import MEMORY_PARTS
 from shardwise.model import Model
+from shardwise.noun import Source, Sourced
+from shardwise.operations import operation_estimates
 from shardwise.ops.parameters import (
     FLOPS_CONVENTIONS,
     FlopsConvention,
@@ -19,6 +22,7 @@ from shardwise.ops.parameters import (
 )
 from shardwise.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.rules import broken_rule, refuse_illegal
+from shardwise.stack import Stack
 from shardwise.step import TIME_PARTS
 from shardwise.strategy import DTYPES, Strategy
 from shardwise.system import System
@@ -28,7 +32,6 @@ __all__ = ["estimate", "estimate_many"]
 
 StrategyLike = Strategy | Mapping[str, Any] | str | Path
 _JOULE_PER_KWH = 3.6e6
-_MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
 
 
 def estimate(
@@ -92,7 +95,7 @@ def estimate(
         hfu=float(rates["hfu"][0]),
         flops_convention=flops_convention,
         fits=bool(result.fits[0]),
-        micro_batches=int(micro_batches(table)[0]),
+        micro_batches=int(table.micro_batches[0]),
         time_s={part: float(result.time_s[part][0]) for part in TIME_PARTS},
         comm_s={
             axis: CommTime(total=float(total[0]), exposed=float(exposed[0]))
@@ -102,11 +105,10 @@ def estimate(
         stages=stage_estimates(the_model, the_system, table, result),
         cost=_cost(the_system, table, result),
         assumed=_assumed(given, resolved),
-        provenance={
-            **{f"system.{field}".rstrip("."): s for field, s in the_system.sources.items()},
-            **{f"stack.{field}".rstrip("."): s for field, s in stack.sources.items()},
-        },
-        operations=operation_estimates(the_model, the_system, table) if operations else None,
+        provenance=_provenance(the_model, the_system, stack, resolved.dtype),
+        operations=operation_estimates(the_model, the_system, table, result)
+        if operations
+        else None,
     )
 
 
@@ -157,13 +159,13 @@ def estimate_many(
         memory_total_bytes=spread(result.memory.total),
         memory_reserved_bytes=spread(result.reserved_bytes),
         time_s={part: spread(result.time_s[part]) for part in TIME_PARTS},
-        memory_bytes={part: spread(getattr(result.memory, part)) for part in _MEMORY_PARTS},
+        memory_bytes={part: spread(getattr(result.memory, part)) for part in MEMORY_PARTS},
     )
 
 
 def _known_convention(name: str) -> None:
-    if name not in FLOPS_CONVENTIONS:
-        problem = f"allowed: {', '.join(FLOPS_CONVENTIONS)}{nearest(name, FLOPS_CONVENTIONS)}"
+    if not isinstance(name, str) or name not in FLOPS_CONVENTIONS:
+        problem = f"allowed: {', '.join(FLOPS_CONVENTIONS)}{nearest(str(name), FLOPS_CONVENTIONS)}"
         raise InputError(
             Fault(field="flops_convention", value=name, has_value=True, problem=problem)
         )
@@ -204,6 +206,23 @@ def _cost(system: System, table: Table, result: Evaluation) -> Cost:
         usd_per_billion_tokens=None if usd is None else usd / tokens * 1e9,
         kwh_per_step=kwh,
     )
+
+
+def _provenance(model: Model, system: System, stack: Stack, dtype: str) -> dict[str, Source]:
+    """Sources by dotted prefix, without those of types that the strategy does not use."""
+    other = [
+        f"accelerator.{table}.{name}"
+        for table in ("matrix", "matmul")
+        for name in system.accelerator.matrix
+        if name != dtype
+    ]
+    sourced: list[tuple[str, Sourced]] = [("model", model), ("system", system), ("stack", stack)]
+    return {
+        f"{noun}.{field}".rstrip("."): source
+        for noun, holder in sourced
+        for field, source in holder.sources.items()
+        if not any(field.startswith(prefix) for prefix in other)
+    }
 
 
 def _assumed(given: Strategy, resolved: Strategy) -> dict[str, Any]:

@@ -4,7 +4,7 @@ One row or ten million go through the same functions. What depends on few column
 for each distinct value of them and gathered.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from shardwise.blocks import Blocks, placed_blocks
 from shardwise.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
-from shardwise.step import step_times
+from shardwise.step import largest_stage, step_times
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["Evaluation", "evaluate", "memory_of_stages", "micro_batches"]
+__all__ = ["Evaluation", "evaluate", "memory_of_stages"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,29 +34,25 @@ class Evaluation:
     reserved_bytes: Floats
     fits: Bools
     fullest_stage: Ints
+    parameters: Floats
+    """Weights on a rank of the stage that holds most."""
     recompute_flops: Floats
     """Run again in a step, per accelerator [FLOP]."""
     blocks: Blocks
     """What the times and bytes were added up from."""
 
 
-def micro_batches(table: Table) -> Ints:
-    """Micro-batches of one replica in a step."""
-    return table.global_batch_size // (table.dp * table.micro_batch_size)
-
-
 def evaluate(model: Model, system: System, table: Table) -> Evaluation:
     """Evaluate legal strategies: times of the step and memory of the fullest stage."""
     extents, blocks = placed_blocks(model, system, table)
-    m = micro_batches(table)
-    memory, fullest = _fullest_stage(table, blocks, m)
+    memory, fullest = _fullest_stage(table, blocks)
     reserved = reserved_bytes(
         memory.total,
         slack=stack_column(table, "allocator_slack"),
         runtime_memory=stack_column(table, "runtime_memory"),
     )
-    times, comm = step_times(model, system, table, extents, blocks, m)
-    layers_here = blocks.layers.recompute_flops / table.pp
+    parameters = largest_stage(table, blocks)
+    times, comm = step_times(model, system, table, extents, blocks, parameters)
     return Evaluation(
         time_s=times,
         step_time_s=total(times.values(), blocks.memory_rate),
@@ -65,7 +61,8 @@ def evaluate(model: Model, system: System, table: Table) -> Evaluation:
         reserved_bytes=reserved,
         fits=reserved <= system.accelerator.memory[0].capacity,
         fullest_stage=fullest,
-        recompute_flops=m * layers_here,
+        recompute_flops=table.micro_batches * blocks.layers.recompute_flops / table.pp,
+        parameters=parameters,
         blocks=blocks,
     )
 
@@ -78,34 +75,28 @@ def memory_of_stages(table: Table, blocks: Blocks, stage: Ints) -> StageMemory:
         blocks.head,
         stages=table.pp,
         chunks=table.vpp,
-        micro_batches=micro_batches(table),
+        micro_batches=table.micro_batches,
         stage=stage,
         element_bytes=blocks.element_bytes,
         gradient_bytes=blocks.gradient_bytes,
         optimizer_shards=np.where(table.zero >= 1, table.dp, 1),
+        gradient_buffers=stack_column(table, "weight_gradient_buffers") > 0,
     )
 
 
-def _fullest_stage(table: Table, blocks: Blocks, m: Ints) -> tuple[StageMemory, Ints]:
+def _fullest_stage(table: Table, blocks: Blocks) -> tuple[StageMemory, Ints]:
     """Memory of the fullest stage: the first, the second or the last.
 
     Between them activations in flight only fall from stage to stage, so the second is the fullest
     of those without embedding and head.
     """
-    candidates = [np.zeros_like(m), np.minimum(1, table.pp - 1), table.pp - 1]
+    candidates = [np.zeros_like(table.pp), np.minimum(1, table.pp - 1), table.pp - 1]
     memories = [memory_of_stages(table, blocks, stage) for stage in candidates]
     best = np.argmax([memory.total for memory in memories], axis=0)
     rows = np.arange(len(table))
 
-    def chosen(name: str) -> Floats:
-        values: Floats = np.stack([getattr(memory, name) for memory in memories])
-        return values[best, rows]
-
-    memory = StageMemory(
-        weights=chosen("weights"),
-        gradients=chosen("gradients"),
-        optimizer=chosen("optimizer"),
-        activations=chosen("activations"),
-        buffers=chosen("buffers"),
-    )
-    return memory, np.stack(candidates)[best, rows]
+    chosen = {
+        field.name: np.stack([getattr(memory, field.name) for memory in memories])[best, rows]
+        for field in fields(StageMemory)
+    }
+    return StageMemory(**chosen), np.stack(candidates)[best, rows]

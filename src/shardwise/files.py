@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import stat
 import tempfile
 import tomllib
 import zlib
@@ -28,7 +29,12 @@ _MAX_BYTES = 8 * 2**20
 
 def is_file_name(name: str) -> bool:
     """Tell whether a name given by the user means a file rather than a catalog entry."""
-    return _kind(name) in SUFFIXES or os.sep in name or "/" in name or Path(name).exists()
+    if _kind(name) in SUFFIXES or os.sep in name or "/" in name:
+        return True
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long, or with a zero byte
+        return False
 
 
 def _kind(path: str | Path) -> str:
@@ -44,8 +50,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
         If the file cannot be read, is too large, empty, or not a mapping.
     """
     kind = _kind(path)
-    if Path(path).is_dir():
-        raise _fault(path, "is a directory, not a file")
+    _refuse_irregular(path)
     if kind not in SUFFIXES:
         problem = f"cannot tell the format; allowed endings: {', '.join(SUFFIXES)}, each also .gz"
         raise _fault(path, problem)
@@ -61,6 +66,20 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     return data
 
 
+def _refuse_irregular(path: str | Path) -> None:
+    """Refuse what cannot be read as a whole: directories, devices, pipes that may never end."""
+    try:
+        mode = Path(path).stat().st_mode
+    except FileNotFoundError:
+        raise _fault(path, "no such file") from None
+    except (OSError, ValueError) as error:
+        raise _fault(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if stat.S_ISDIR(mode):
+        raise _fault(path, "is a directory, not a file")
+    if not stat.S_ISREG(mode):
+        raise _fault(path, "is not a regular file")
+
+
 def _fault(path: str | Path, problem: str) -> InputError:
     return InputError(Fault(source=str(path), problem=problem))
 
@@ -72,8 +91,6 @@ def _read_text(path: str | Path) -> str:
             if str(path).endswith(".gz"):
                 raw = gzip.GzipFile(fileobj=stream)
             content = raw.read(_MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise _fault(path, "no such file") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _fault(path, f"cannot be read: {reason}") from None

@@ -8,7 +8,15 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.cost.block import BlockCost
 from shardwise.schedule.closed_form import in_flight
 
-__all__ = ["StageMemory", "reserved_bytes", "stage_memory", "stage_parameters"]
+__all__ = [
+    "MEMORY_PARTS",
+    "StageMemory",
+    "reserved_bytes",
+    "stage_memory",
+    "stage_parameters",
+]
+
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
 
 _FP32_BYTES = 4.0
 # Two moments, and a master copy of weights in a smaller type (Adam; arXiv 1910.02054, section 3).
@@ -25,7 +33,10 @@ class StageMemory:
     activations: Floats
     """Kept between forward and backward of the micro-batches in flight."""
     buffers: Floats
-    """Live for a moment: what recompute rebuilds, gradients of activations, logits."""
+    """Live for a moment: what recompute rebuilds, gradients of activations, logits; or, where the
+    update of the weights needs more than forward and backward, its copies of gradients."""
+    in_update: Bools
+    """Whether the stage is fullest in the update of the weights."""
 
     @property
     def total(self) -> Floats:
@@ -54,18 +65,23 @@ def stage_memory(
     element_bytes: Floats,
     gradient_bytes: Floats,
     optimizer_shards: Ints,
+    gradient_buffers: Bools,
 ) -> StageMemory:
-    """Bytes on a rank of one stage at the start of the backward pass that finds it fullest.
+    """Bytes on a rank of one stage at its fullest: in a backward pass, or in the update.
 
     Weights and gradients are whole, the optimizer state is split over `optimizer_shards`.
     Activations: kept bytes of the stage's layers for every micro-batch in flight, and on the first
     stage the embedding's. Buffers: the largest of a layer's backward (what is rebuilt plus the
-    largest working set) and, on the last stage, of the head's with its logits.
+    largest working set) and, on the last stage, of the head's with its logits; and a buffer for
+    each shape of weights where the stack keeps them. In the update no activations are held, but
+    gradients of 16 bits are copied to fp32, each rank its shard.
 
     Parameters
     ----------
     layers
         All layers of the model on one rank.
+    gradient_buffers
+        Rows whose stack keeps a buffer for each distinct shape of weights.
     stage
         Position of the stage, from 0; broadcasts against the rows.
     """
@@ -76,12 +92,18 @@ def stage_memory(
     master = np.where(element_bytes < _FP32_BYTES, _FP32_BYTES, 0.0)
     in_layer = layers.again_bytes + layers.working_bytes
     in_head = np.where(last, head.saved_bytes + head.working_bytes, 0.0)
+    shapes = layers.gradient_buffer_bytes + np.where(last, head.gradient_buffer_bytes, 0.0)
+    live = np.maximum(in_layer, in_head) + np.where(gradient_buffers, shapes, 0.0)
+    copies = np.where(gradient_bytes < _FP32_BYTES, _FP32_BYTES, 0.0) * parameters
+    copies = copies / optimizer_shards
+    in_update = copies > kept * flying + live
     return StageMemory(
         weights=parameters * element_bytes,
         gradients=parameters * gradient_bytes,
         optimizer=parameters * (_MOMENT_BYTES + master) / optimizer_shards,
-        activations=kept * flying,
-        buffers=np.maximum(in_layer, in_head),
+        activations=np.where(in_update, 0.0, kept * flying),
+        buffers=np.where(in_update, copies, live),
+        in_update=in_update,
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from shardwise.noun import Count, Noun, Sourced
 
@@ -90,15 +90,12 @@ class Model(Sourced):
     dropout: bool = False
     """Whether pre-training drops attention probabilities and block outputs."""
 
-    @field_validator("layers", mode="before")
-    @classmethod
-    def _layers_not_empty(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
-
     @model_validator(mode="after")
     def _positions_known(self) -> Self:
         if self.position == "learned" and self.max_positions is None and self.seq_len is None:
             raise ValueError("learned positions need max_positions or seq_len")
+        if self.position != "learned" and self.max_positions is not None:
+            raise ValueError(f"max_positions: {self.position} positions have no table")
         if self.norm == "rmsnorm" and self.norm_bias:
             raise ValueError("norm_bias: an rmsnorm has no bias")
         return self

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from shardwise import catalog, files
@@ -17,8 +17,14 @@ from shardwise.errors import Fault, InputError, UnknownNameError, nearest
 __all__ = ["Count", "Noun", "Source", "Sourced", "unfold"]
 
 
+def _no_flag(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")  # noqa: TRY004 - for pydantic
+    return value
+
+
 # Products of a few such numbers stay exact in the float64 of the maths.
-Count = Annotated[int, Field(ge=1, le=2**31)]
+Count = Annotated[int, BeforeValidator(_no_flag), Field(ge=1, le=2**31)]
 
 
 class Noun(BaseModel):
@@ -50,8 +56,12 @@ class Noun(BaseModel):
         """
         if isinstance(name, cls):
             return name
+        noun = cls.__name__.lower()
         if isinstance(name, Mapping):
-            return cls.validated(name, source=cls.__name__.lower())
+            return cls.validated(name, source=noun)
+        if not isinstance(name, (str, Path)):
+            problem = f"a {noun} is a {cls.__name__}, a mapping, a catalog name or a file"
+            raise InputError(Fault(source=noun, value=name, has_value=True, problem=problem))
         text = str(name).strip()
         if cls.CATALOG is not None:
             path = catalog.find(cls.CATALOG, text)
@@ -61,8 +71,8 @@ class Noun(BaseModel):
             return cls.validated(files.read_mapping(text), source=text)
         known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
         hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")
-        problem = f"no such {cls.__name__.lower()} in the catalog, and no such file{hint}"
-        raise UnknownNameError(Fault(value=text, has_value=True, problem=problem))
+        problem = f"no such {noun} in the catalog, and no such file{hint}"
+        raise UnknownNameError(Fault(source=noun, value=text, has_value=True, problem=problem))
 
     @classmethod
     @cache  # nouns are frozen, so one of each will do
@@ -75,7 +85,8 @@ class Noun(BaseModel):
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
-            raise InputError([_fault(cls, source, details) for details in error.errors()]) from None
+            details = _root_causes(error.errors())
+            raise InputError([_fault(cls, source, detail) for detail in details]) from None
         except InputError as error:  # of a noun inside, which does not know where it stands
             named = [replace(f, source=f.source or source) for f in error.faults]
             raise InputError(named) from None
@@ -114,10 +125,24 @@ class Sourced(Noun):
         return next((self.sources[p] for p in prefixes if p in self.sources), None)
 
 
+def _root_causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out that a list is too short where the reason is a fault in one of its items."""
+    places = [error["loc"] for error in errors]
+
+    def echoes(error: ErrorDetails) -> bool:
+        place = error["loc"]
+        inside = any(other != place and other[: len(place)] == place for other in places)
+        return error["type"] == "too_short" and inside
+
+    return [error for error in errors if not echoes(error)]
+
+
 def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
     location = details["loc"]
     kind = details["type"]
     field = _dotted(location)
+    if kind == "extra_forbidden" and location[-1] in _aliases(noun):
+        return Fault(source=source, field=field, problem="is given twice, by two names")
     if kind == "missing":
         return Fault(source=source, field=field, problem="is missing and has no default")
     if kind == "extra_forbidden":
@@ -125,6 +150,7 @@ def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
         hint = nearest(str(location[-1]), known) or f"; allowed: {', '.join(known)}"
         return Fault(source=source, field=field, problem=f"unknown key{hint}")
     problem = details["msg"].replace("Input should be", "must be")
+    problem = problem.replace("a valid tuple", "a list").replace("a valid dictionary", "a mapping")
     value = details["input"]
     if kind == "literal_error":
         expected = str(details.get("ctx", {}).get("expected", ""))
@@ -134,6 +160,14 @@ def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
         problem = str(details["ctx"]["error"])
     has_value = not isinstance(value, Mapping)
     return Fault(source=source, field=field, value=value, has_value=has_value, problem=problem)
+
+
+def _aliases(noun: type[BaseModel]) -> set[str]:
+    """Other names that fields of a noun are read by."""
+    choices = [f.validation_alias for f in noun.model_fields.values()]
+    return {
+        str(c) for choice in choices if isinstance(choice, AliasChoices) for c in choice.choices
+    }
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

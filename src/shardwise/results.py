@@ -95,34 +95,35 @@ class Cost(_Result):
 
 
 class OperationEstimate(_Result):
-    """One kernel or exchange of an operation, for one rank and one micro-batch."""
+    """One kernel or exchange: of one rank and one micro-batch, or (part `step`) of a whole step."""
 
     part: str
-    """Embedding, layer or head."""
+    """Embedding, layer, head or step."""
     operation: str
     phase: str
+    """forward, input_grad, weight_grad, recompute or step."""
     count: int
     """How often the part occurs in the model."""
     kind: str
-    """matmul, attention, memory, or the kind of collective."""
-    flops: float
-    bytes: float
-    compute_s: float
-    memory_s: float
+    """matmul, attention, memory, or the kind of exchange."""
+    flops: float = 0.0
+    bytes: float = 0.0
+    compute_s: float = 0.0
+    memory_s: float = 0.0
     time_s: float
     exposed_s: float
     """What of it lengthens the step [s]."""
     bound: str
     """What its time goes to: compute, memory, launch or network."""
-    volume_bytes: float
+    volume_bytes: float = 0.0
     """Buffer exchanged."""
-    group: int
+    group: int = 1
     """Members of the exchange."""
-    extent: int
-    """Members within one domain of the innermost tier."""
-    weight_bytes: float
+    extents: tuple[int, ...] = ()
+    """Members within one domain of each network tier, inside out."""
+    weight_bytes: float = 0.0
     """Weights held, on the operation's first row."""
-    saved_bytes: float
+    saved_bytes: float = 0.0
     """Activations kept for backward, on the operation's first row."""
 
 
@@ -189,13 +190,10 @@ class EstimateTable:
         return RULES[position].reason if position >= 0 else None
 
     def to_frame(self) -> "pl.DataFrame":
-        """Return a data frame: degrees, batch, times, memory and the reason of a refusal."""
+        """Return a data frame: strategy, times, memory and the reason of a refusal."""
         import polars as pl  # noqa: PLC0415 - heavy; only where a frame is asked for
 
-        columns: dict[str, Any] = {}
-        for name in ("gpus", "tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size"):
-            columns[name] = getattr(self.table, name)
-        columns["global_batch_size"] = self.table.global_batch_size
+        columns = self.table.to_columns()
         columns["step_time_s"] = self.step_time_s
         columns["tokens_per_s"] = self.tokens_per_s
         columns["mfu"] = self.mfu

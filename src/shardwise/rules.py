@@ -140,7 +140,10 @@ RULES: tuple[Rule, ...] = (
         reason="sequence",
         field="sequence_parallel",
         broken=lambda _, __, t: t.sequence_parallel & (t.seq_len % (t.tp * t.cp) != 0),
-        problem=lambda _, __, t: f"tp {_one(t.tp)} must divide seq_len {_one(t.seq_len)}",
+        problem=lambda _, __, t: (
+            f"with it tp {_one(t.tp)} must divide seq_len {_one(t.seq_len)}; "
+            "without it (false) it need not"
+        ),
     ),
     Rule(
         reason="layers",
@@ -173,6 +176,15 @@ RULES: tuple[Rule, ...] = (
         field="vpp",
         broken=lambda _, __, t: (t.vpp > 1) & (t.pp == 1),
         problem=lambda *_: "interleaving needs pp > 1; allowed: 1",
+    ),
+    Rule(
+        reason="interleaving",
+        field="vpp",
+        broken=lambda _, __, t: (t.vpp > 1) & (t.micro_batches % t.pp != 0),
+        problem=lambda _, __, t: (
+            f"interleaving needs micro-batches in multiples of pp {_one(t.pp)}; "
+            f"there are {_one(t.micro_batches)} per replica"
+        ),
     ),
     Rule(
         reason="schedule",
@@ -218,14 +230,14 @@ def broken_rule(model: Model, system: System, table: Table) -> Ints:
     return first
 
 
-def refuse_illegal(model: Model, system: System, table: Table, source: str = "strategy") -> None:
+def refuse_illegal(model: Model, system: System, table: Table) -> None:
     """Raise one fault for each rule that the first row breaks."""
     row = table.take(slice(0, 1))
     faults = [
         Fault(
-            source=source,
+            source="strategy",
             field=rule.field,
-            value=_value(row, rule.field),
+            value=getattr(row.strategy(0), rule.field),
             has_value=True,
             problem=rule.problem(model, system, row),
         )
@@ -234,7 +246,3 @@ def refuse_illegal(model: Model, system: System, table: Table, source: str = "st
     ]
     if faults:
         raise InputError(faults)
-
-
-def _value(row: Table, field: str) -> object:
-    return getattr(row.strategy(0), field)

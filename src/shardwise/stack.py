@@ -19,7 +19,8 @@ class Stack(Sourced):
     CATALOG: ClassVar[str | None] = "stacks"
 
     attention: Literal["flash", "unfused"]
-    """`flash`: one kernel that never writes the scores; `unfused`: products, softmax, dropout."""
+    """`flash`: one kernel that never writes the scores; `unfused`: products, softmax, dropout.
+    No flash kernel takes fp32, so that type always runs unfused."""
     attention_time_factor: Factor = 1.0
     """Time of this stack's flash kernel over that of the accelerator's best."""
     memory_traffic_factor: Factor
@@ -28,6 +29,9 @@ class Stack(Sourced):
     """Bytes moved per logit by the loss, forward."""
     loss_backward_bytes: Factor
     """The same, backward."""
+    weight_gradient_buffers: bool
+    """Whether one buffer for each distinct shape of weights is held beside the gradients, for
+    products that add into them (Transformer Engine)."""
     loss_saved_bytes: Factor
     """Bytes per logit that the last stage holds between forward and backward of the loss."""
     gradient_dtype: Literal["fp32", "compute"]
@@ -35,7 +39,7 @@ class Stack(Sourced):
     host_launch: Duration
     """Time of the host to launch one kernel; it hides behind the accelerator when shorter."""
     tp_hidden: Share
-    """Share of the tensor-parallel exchange hidden by splitting it and its product in pieces."""
+    """Share of a sequence-parallel exchange hidden by cutting it and its product in pieces."""
     tp_backward_async: bool
     """Whether the backward exchanges of a column-parallel product run behind its products."""
     pp_hidden: Share

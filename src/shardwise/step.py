@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, total
+from shardwise.arrays import Floats, total
 from shardwise.blocks import Blocks
-from shardwise.cost.block import BlockCost
 from shardwise.cost.collective import collective_time, transfer_time
-from shardwise.cost.data_parallel import gradient_exchange, hidden_exchange, optimizer_time
+from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange, optimizer_time
 from shardwise.memory import stage_parameters
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
@@ -16,7 +15,7 @@ from shardwise.schedule.closed_form import bubble_time
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["TIME_PARTS", "step_times"]
+__all__ = ["TIME_PARTS", "largest_stage", "step_times"]
 
 TIME_PARTS = (
     "forward",
@@ -35,64 +34,62 @@ TIME_PARTS = (
 
 
 def step_times(
-    model: Model, system: System, table: Table, extents: Extents, blocks: Blocks, m: Ints
+    model: Model,
+    system: System,
+    table: Table,
+    extents: Extents,
+    blocks: Blocks,
+    parameters: Floats,
 ) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
     """Time the step on its slowest stage, with what that stage waits for."""
     layers, embedding, head = blocks.layers, blocks.embedding, blocks.head
-
-    def micro_batch_s(block: BlockCost) -> Floats:
-        return block.forward_s + block.backward_s + block.recompute_s + block.tp_exposed_s
-
-    per_stage = micro_batch_s(layers) / table.pp
-    ends = micro_batch_s(embedding), micro_batch_s(head)
+    m = table.micro_batches
     alone = table.pp == 1
-    with_embedding = np.where(alone | (ends[0] > ends[1]), 1.0, 0.0)
-    with_head = np.where(alone | (ends[0] <= ends[1]), 1.0, 0.0)
-    slowest = per_stage + with_embedding * ends[0] + with_head * ends[1]
+    with_embedding = np.where(alone | (embedding.time_s > head.time_s), 1.0, 0.0)
+    with_head = np.where(alone | (embedding.time_s <= head.time_s), 1.0, 0.0)
 
     def on_slowest(name: str) -> Floats:
-        ended = with_embedding * getattr(embedding, name) + with_head * getattr(head, name)
-        whole: Floats = m * (getattr(layers, name) / table.pp + ended)
+        """One micro-batch on the slowest stage."""
+        ends = with_embedding * getattr(embedding, name) + with_head * getattr(head, name)
+        whole: Floats = getattr(layers, name) / table.pp + ends
         return whole
 
     transfer = _boundary_time(system, table, extents, blocks)
     hidden = np.where(table.vpp > 1, stack_column(table, "pp_hidden"), 0.0)
     transfers = 2.0 * m * table.vpp * transfer
     bubble = bubble_time(
-        micro_batches=m,
         stages=table.pp,
         chunks=table.vpp,
-        stage_sum_s=table.pp * per_stage + ends[0] + ends[1],
-        slowest_s=slowest,
+        others_s=layers.time_s / table.pp * (table.pp - 1)
+        + (1 - with_embedding) * embedding.time_s
+        + (1 - with_head) * head.time_s,
         hop_s=2.0 * transfer,
     )
-    largest = np.maximum(
-        _parameters(table, blocks, np.zeros_like(m)), _parameters(table, blocks, table.pp - 1)
-    )
+    windows = on_slowest("backward_pass_s"), on_slowest("forward_pass_s")
     exchange, exchange_exposed = _data_parallel(
-        model, system, table, extents, blocks, largest, slowest, m
+        model, system, table, extents, blocks, parameters, windows
     )
     zero = np.zeros(len(table))
     times = dict.fromkeys(TIME_PARTS, zero)
     times |= {
-        "forward": on_slowest("forward_s"),
-        "backward": on_slowest("backward_s"),
-        "recompute": on_slowest("recompute_s"),
+        "forward": m * on_slowest("forward_s"),
+        "backward": m * on_slowest("backward_s"),
+        "recompute": m * on_slowest("recompute_s"),
         "optimizer": optimizer_time(
-            parameters=largest,
-            owned=largest / np.where(table.zero >= 1, table.dp, 1),
+            parameters=parameters,
+            owned=parameters / np.where(table.zero >= 1, table.dp, 1),
             element_bytes=blocks.element_bytes,
             gradient_bytes=blocks.gradient_bytes,
             memory_rate=blocks.memory_rate,
         ),
-        "tp_comm": on_slowest("tp_exposed_s"),
+        "tp_comm": m * on_slowest("tp_exposed_s"),
         "pp_comm": transfers * (1 - hidden),
         "dp_comm": exchange_exposed,
         "bubble": bubble,
     }
     times["other"] = _overheads(system, table, total(times.values(), zero))
     comm = {
-        "tp": (on_slowest("tp_s"), times["tp_comm"]),
+        "tp": (m * on_slowest("tp_s"), times["tp_comm"]),
         "pp": (transfers, times["pp_comm"]),
         "dp": (exchange, times["dp_comm"]),
     }
@@ -115,10 +112,13 @@ def _boundary_time(system: System, table: Table, extents: Extents, blocks: Block
     return transfer_time(system, handed, extents.pp) + gathered
 
 
-def _parameters(table: Table, blocks: Blocks, stage: Ints) -> Floats:
-    return stage_parameters(
-        blocks.layers, blocks.embedding, blocks.head, stages=table.pp, stage=stage
-    )
+def largest_stage(table: Table, blocks: Blocks) -> Floats:
+    """Weights on a rank of the stage that holds most: the first or the last."""
+    held = [
+        stage_parameters(blocks.layers, blocks.embedding, blocks.head, stages=table.pp, stage=stage)
+        for stage in (np.zeros_like(table.pp), table.pp - 1)
+    ]
+    return np.maximum(*held)
 
 
 def _data_parallel(
@@ -128,13 +128,21 @@ def _data_parallel(
     extents: Extents,
     blocks: Blocks,
     parameters: Floats,
-    slowest: Floats,
-    m: Ints,
+    windows: tuple[Floats, Floats],
 ) -> tuple[Floats, Floats]:
     """Time of the exchange among replicas, alone and exposed [s].
 
-    Overlapped, it runs behind the compute of one micro-batch; with interleaved stages behind that
-    of all chunks but one, whose gradients are complete earlier.
+    Overlapped, gradients run behind the backward pass of the last micro-batch, gathered weights
+    behind the forward pass of the first. With v interleaved chunks on p stages the gradients of
+    all chunks but one are complete earlier: the window is p (v - 1) / v + 1 / v
+    passes.
+
+    Parameters
+    ----------
+    parameters
+        Of the stage that holds most.
+    windows
+        Backward and forward pass of one micro-batch on the slowest stage [s].
     """
     alone = gradient_exchange(
         system,
@@ -144,14 +152,15 @@ def _data_parallel(
         sharded=table.zero >= 1,
         extents=extents.dp,
     )
-    rounds = np.minimum(table.pp, m) * (table.vpp - 1) / table.vpp + 1 / table.vpp
-    exposed = hidden_exchange(
-        alone,
-        slowest * rounds,
-        contention=stack_column(table, "dp_contention"),
-        tail=stack_column(table, "dp_tail"),
-    )
-    exposed = np.where(table.dp_overlap, exposed, alone)
+    passes = table.pp * (table.vpp - 1) / table.vpp + 1 / table.vpp
+    contention, tail = stack_column(table, "dp_contention"), stack_column(table, "dp_tail")
+    parts = [
+        exposed_exchange(time, window * passes, contention=contention, tail=tail)
+        for time, window in zip(alone, windows, strict=True)
+    ]
+    exposed = parts[0] + parts[1]
+    whole = alone[0] + alone[1]
+    exposed = np.where(table.dp_overlap, exposed, whole)
     if model.tied_embeddings:  # first and last stage add up their copies' gradients
         copied = np.where(table.pp > 1, np.ceil(model.vocab / table.tp) * model.hidden, 0.0)
         pair = np.where(extents.pp >= table.pp, 2, 1)
@@ -159,8 +168,8 @@ def _data_parallel(
         tied = collective_time(
             system, CollectiveKind.ALL_REDUCE, copied * blocks.gradient_bytes, pair
         )
-        return alone + tied, exposed + tied
-    return alone, exposed
+        return whole + tied, exposed + tied
+    return whole, exposed
 
 
 def _overheads(system: System, table: Table, rest: Floats) -> Floats:

@@ -27,6 +27,7 @@ Dtype = Literal["bf16", "fp16", "fp32"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["1f1b", "interleaved"]
 
+KNOWN_WORDS = frozenset((*get_args(Dtype), *get_args(Recompute)))
 DTYPES: tuple[str, ...] = get_args(Dtype)
 RECOMPUTES: tuple[str, ...] = get_args(Recompute)
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
@@ -44,11 +45,28 @@ _RECOMPUTE_ALIASES = {"attention": "selective", "attn_only": "selective", "core_
 
 
 def _canonical_dtype(value: object) -> object:
-    return _DTYPE_ALIASES.get(value, value) if isinstance(value, str) else value
+    return _canonical(value, _DTYPE_ALIASES)
 
 
 def _canonical_recompute(value: object) -> object:
-    return _RECOMPUTE_ALIASES.get(value, value) if isinstance(value, str) else value
+    return _canonical(value, _RECOMPUTE_ALIASES)
+
+
+def _canonical(value: object, aliases: Mapping[str, str]) -> object:
+    if not isinstance(value, str):
+        return value
+    return aliases.get(value.lower(), value.lower() if value.lower() in KNOWN_WORDS else value)
+
+
+def _accept_aliases(schema: dict[str, Any]) -> None:
+    """Let the JSON Schema accept what `load` accepts: short names, aliases, part of a stack."""
+    properties = schema["properties"]
+    for short, name in (("mbs", "micro_batch_size"), ("gbs", "global_batch_size")):
+        properties[short] = {**properties[name], "title": short.capitalize()}
+    properties["dtype"]["enum"] = [*DTYPES, *_DTYPE_ALIASES]
+    properties["recompute"]["enum"] = [*RECOMPUTES, *_RECOMPUTE_ALIASES]
+    part = {"type": "object", "required": ["base"], "properties": {"base": {"type": "string"}}}
+    properties["stack"]["anyOf"].append(part)
 
 
 class Strategy(Noun):
@@ -58,7 +76,9 @@ class Strategy(Noun):
     from the model, `sequence_parallel` on with tensor parallelism, `schedule` from `vpp`.
     """
 
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+    model_config = ConfigDict(
+        validate_by_name=True, validate_by_alias=True, json_schema_extra=_accept_aliases
+    )
 
     gpus: Count | None = None
     """Accelerators in all: tp x cp x dp x pp."""
@@ -101,7 +121,7 @@ class Strategy(Noun):
     placement: str = "tp-cp-dp-pp"
     """Order of the axes over the accelerators, innermost first."""
     stack: str | Stack = "megatron-core-2025"
-    """Catalog name, file, or a mapping with `base` and the fields that differ."""
+    """Software: catalog name or file; in a strategy file also `base` and the fields that differ."""
 
     @field_validator("placement", mode="before")
     @classmethod

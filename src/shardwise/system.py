@@ -77,7 +77,7 @@ class Memory(Noun):
 
     name: str
     capacity: Bytes
-    """What programs can allocate, per accelerator."""
+    """Of one accelerator, as its driver reports it; what the runtime takes of it is the stack's."""
     bandwidth: ByteRate
     """Peak rate per accelerator; for a tier behind a link, of that link in one direction."""
 
@@ -173,7 +173,7 @@ class System(Sourced):
 
     @model_validator(mode="after")
     def _domains_nest(self) -> Self:
-        inner = 1
+        inner, node = 1, self.node.accelerators
         for index, tier in enumerate(self.network):
             last = index == len(self.network) - 1
             if tier.domain is None:
@@ -182,6 +182,11 @@ class System(Sourced):
             elif (index and tier.domain <= inner) or tier.domain % inner:
                 raise ValueError(
                     f"network[{index}].domain: {tier.domain} must be a larger multiple of {inner}"
+                )
+            elif tier.domain % node and node % tier.domain:
+                raise ValueError(
+                    f"network[{index}].domain: {tier.domain} and node.accelerators {node}: "
+                    "one must be a multiple of the other"
                 )
             else:
                 inner = tier.domain

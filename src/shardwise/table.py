@@ -73,6 +73,11 @@ class Table:
     def __len__(self) -> int:
         return len(self.gpus)
 
+    @property
+    def micro_batches(self) -> Ints:
+        """Micro-batches of one replica in a step."""
+        return self.global_batch_size // (self.dp * self.micro_batch_size)
+
     def take(self, index: Ints | slice) -> "Table":
         """Return some of the rows."""
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "stacks"}
@@ -90,6 +95,18 @@ class Table:
             values[name] = known[int(getattr(self, name)[row])]
         return Strategy(**values, stack=self.stacks[int(self.stack[row])])
 
+    def to_columns(self) -> dict[str, Any]:
+        """Return the columns by field of `Strategy`, words as words."""
+        columns: dict[str, Any] = {}
+        for name in Strategy.model_fields:
+            column = getattr(self, name)
+            if name in _WORDS:
+                column = np.array(_WORDS[name])[column]
+            elif name == "stack":
+                column = np.array([stack.name for stack in self.stacks])[column]
+            columns[name] = column
+        return columns
+
     @classmethod
     def of(cls, model: Model, rows: "Mapping[str, Any] | Sequence[Strategy] | Any") -> "Table":
         """Build a table from strategies, a mapping of columns, or a data frame.
@@ -102,11 +119,18 @@ class Table:
         InputError
             If a column is unknown, of the wrong type, or of another length than the others.
         """
-        if isinstance(rows, Sequence):
-            return cls._of_columns(model, _columns_of([row.resolved(model) for row in rows]))
-        if not isinstance(rows, Mapping):
-            rows = {name: rows[name].to_numpy() for name in rows.columns}
-        return cls._of_columns(model, rows)
+        if isinstance(rows, Mapping):
+            return cls._of_columns(model, rows)
+        if isinstance(rows, Strategy):
+            rows = [rows]
+        if isinstance(rows, Sequence) and not isinstance(rows, str):
+            if all(isinstance(row, (Strategy, Mapping)) for row in rows):
+                resolved = [Strategy.load(row).resolved(model) for row in rows]
+                return cls._of_columns(model, _columns_of(resolved))
+        elif hasattr(rows, "columns") and hasattr(rows, "to_numpy"):
+            return cls._of_columns(model, {name: rows[name].to_numpy() for name in rows.columns})
+        problem = "a table is a mapping of columns, a data frame, or a list of strategies"
+        raise InputError(Fault(source="strategies", value=rows, has_value=True, problem=problem))
 
     @classmethod
     def _of_columns(cls, model: Model, given: Mapping[str, Any]) -> "Table":
@@ -116,7 +140,8 @@ class Table:
             raise InputError(
                 [Fault(field=n, problem="is given twice, by two names") for n in twice]
             )
-        columns |= {_ALIASES.get(name, name): column for name, column in given.items()}
+        named = {_ALIASES.get(n, n): column for n, column in given.items() if column is not None}
+        columns |= named
         unknown = [name for name in columns if name not in Strategy.model_fields]
         if unknown:
             known = list(Strategy.model_fields)
@@ -165,7 +190,11 @@ def _broadcast(name: str, column: Any, length: int) -> Any:
 def _integers(name: str, column: Any, length: int) -> Ints:
     array: Any = _broadcast(name, column, length)
     least = 0 if name == "zero" else 1
-    if array.dtype.kind not in "iu":
+    if array.dtype.kind == "f":
+        wrong = ~np.isfinite(array) | (array % 1 != 0)
+        if np.any(wrong):
+            raise _bad_value(name, array, wrong, "must be integers")
+    elif array.dtype.kind not in "iu":
         wrong = np.array([not _is_whole(value) for value in array.tolist()], dtype=np.bool_)
         if np.any(wrong):
             raise _bad_value(name, array, wrong, "must be integers")
@@ -219,6 +248,7 @@ def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
 def _stacks(column: Any, length: int) -> tuple[Ints, tuple[Stack, ...]]:
     if isinstance(column, (str, Mapping, Stack)):
         return np.zeros(length, dtype=np.int64), (_stack(column),)
+    column = np.broadcast_to(np.asarray(column, dtype=object), (length,))
     by_item: dict[Any, int] = {}  # by name, or by identity of what is not a name
     stacks: list[Stack] = []
     codes = np.empty(length, dtype=np.int64)

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo, WithJsonSchema
+from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 __all__ = [
@@ -132,29 +132,40 @@ def format_quantity(value: float, dimension: str) -> str | float:
     return best
 
 
+_TABLE_UNITS = {
+    "bytes": ("B", "KiB", "MiB", "GiB", "TiB"),
+    "byte/s": ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"),
+    "FLOP/s": ("FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"),
+    "seconds": ("ns", "us", "ms", "s"),
+    "watts": ("W", "kW", "MW"),
+}
+
+
 def readable(value: float, dimension: str, digits: int = 3) -> str:
-    """Round a quantity for a table: the unit that leaves 1 to 999 before the point."""
+    """Round a quantity for a table, in the largest unit that leaves 1 or more of it."""
     if not math.isfinite(value):
         return str(value)
-    binary = dimension == "bytes"
-    scales = {
-        unit: float(scale)
-        for unit, scale in UNITS[dimension].items()
-        if not unit.startswith("bit") and "bit" not in unit
-        if ("i" in unit) == binary or unit in ("B", "s", "min", "W", "kW", "MW")
-    }
-    unit, scale = min(scales.items(), key=lambda item: item[1])
-    for name, size in sorted(scales.items(), key=lambda item: item[1]):
-        if abs(value) >= size:
-            unit, scale = name, size
-    return f"{value / scale:.{digits}g} {unit}"
+    units = _TABLE_UNITS[dimension]
+    chosen = units[0]
+    for unit in units:
+        # Rounded first: 999.9 of one unit are 1 of the next.
+        if float(f"{abs(value) / float(UNITS[dimension][unit]):.{digits}g}") >= 1:
+            chosen = unit
+    amount = value / float(UNITS[dimension][chosen])
+    if abs(amount) >= 10**digits:
+        return f"{amount:,.0f} {chosen}"
+    return f"{amount:.{digits}g} {chosen}"
 
 
-def _validate(value: object, dimension: str) -> float:
+def _validate(value: object, dimension: str, least: float) -> float:
     try:
-        return parse_quantity(value, dimension)
+        result = parse_quantity(value, dimension)
     except ValueError as error:
         raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
+    if result < least:  # here, so that the fault shows what was written
+        reason = f"must be at least {least:g} {dimension}"
+        raise PydanticCustomError("quantity", "{reason}", {"reason": reason})
+    return result
 
 
 def _serialize(value: float, info: SerializationInfo, dimension: str) -> Any:
@@ -162,8 +173,8 @@ def _serialize(value: float, info: SerializationInfo, dimension: str) -> Any:
     return format_quantity(value, dimension) if units else value
 
 
-def _quantity(dimension: str) -> tuple[object, ...]:
-    validate: Callable[[object], float] = partial(_validate, dimension=dimension)
+def _quantity(dimension: str, least: float) -> tuple[object, ...]:
+    validate: Callable[[object], float] = partial(_validate, dimension=dimension, least=least)
     schema = {"anyOf": [{"type": "number"}, {"type": "string"}], "examples": [_EXAMPLES[dimension]]}
     return (
         BeforeValidator(validate),
@@ -172,8 +183,8 @@ def _quantity(dimension: str) -> tuple[object, ...]:
     )
 
 
-Bytes = Annotated[float, Field(ge=0), *_quantity("bytes")]
-ByteRate = Annotated[float, Field(ge=1), *_quantity("byte/s")]
-FlopRate = Annotated[float, Field(ge=1), *_quantity("FLOP/s")]
-Duration = Annotated[float, Field(ge=0), *_quantity("seconds")]
-Power = Annotated[float, Field(gt=0), *_quantity("watts")]
+Bytes = Annotated[float, *_quantity("bytes", 0)]
+ByteRate = Annotated[float, *_quantity("byte/s", 1)]
+FlopRate = Annotated[float, *_quantity("FLOP/s", 1)]
+Duration = Annotated[float, *_quantity("seconds", 0)]
+Power = Annotated[float, *_quantity("watts", 1)]

@@ -81,11 +81,11 @@ def _global_options_first(words: list[str]) -> list[str]:
     position = 0
     while position < len(words):
         word = words[position]
-        if word == "--verbose" or word.startswith("--log="):
+        if word in ("--verbose", "--log") or word.startswith("--log="):
             moved.append(word)
-        elif word == "--log" and position + 1 < len(words):
-            moved += words[position : position + 2]
-            position += 1
+            if word == "--log" and position + 1 < len(words):
+                position += 1
+                moved.append(words[position])
         else:
             rest.append(word)
         position += 1

@@ -7,11 +7,13 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, total
 from shardwise.cost.operations import Machine, OperationCost, with_host
-from shardwise.ops.operation import MemoryBound, Phase
+from shardwise.ops.operation import Matmul, MemoryBound, Phase
 
 __all__ = ["BlockCost", "block_cost"]
 
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
+# What equal layers share, so that it does not add up over them.
+_ONE_AT_A_TIME = ("working_bytes", "again_bytes", "gradient_buffer_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +21,14 @@ class BlockCost:
     """Columns of times [s], bytes and FLOPs of one rank and one micro-batch."""
 
     forward_s: Floats
+    """Kernels, exchanges not included."""
     backward_s: Floats
     recompute_s: Floats
     tp_s: Floats
     """Tensor-parallel exchanges, alone."""
-    tp_exposed_s: Floats
+    tp_forward_exposed_s: Floats
+    tp_backward_exposed_s: Floats
+    """With those that recompute repeats."""
     parameters: Floats
     saved_bytes: Floats
     """Kept for backward under the row's recompute."""
@@ -31,15 +36,37 @@ class BlockCost:
     """Rebuilt by recompute and live during backward of one layer."""
     working_bytes: Floats
     """Largest working set of an operation's backward."""
+    gradient_buffer_bytes: Floats
+    """One buffer for each distinct shape of weights, in the type of the weights."""
     recompute_flops: Floats
     """FLOPs of the matrix products and attention that recompute runs again."""
+
+    @property
+    def tp_exposed_s(self) -> Floats:
+        """Tensor-parallel exchanges as far as they lengthen the step."""
+        return self.tp_forward_exposed_s + self.tp_backward_exposed_s
+
+    @property
+    def forward_pass_s(self) -> Floats:
+        """Forward with its exposed exchanges."""
+        return self.forward_s + self.tp_forward_exposed_s
+
+    @property
+    def backward_pass_s(self) -> Floats:
+        """Backward with recompute and their exposed exchanges."""
+        return self.backward_s + self.recompute_s + self.tp_backward_exposed_s
+
+    @property
+    def time_s(self) -> Floats:
+        """Forward and backward."""
+        return self.forward_pass_s + self.backward_pass_s
 
     def plus(self, other: "BlockCost", count: int = 1) -> "BlockCost":
         """Add `count` blocks on the same rank: everything adds, but only one works at a time."""
         summed = {
             f.name: getattr(self, f.name) + count * getattr(other, f.name) for f in fields(self)
         }
-        for name in ("working_bytes", "again_bytes"):
+        for name in _ONE_AT_A_TIME:
             summed[name] = np.maximum(getattr(self, name), getattr(other, name))
         return BlockCost(**summed)
 
@@ -80,11 +107,11 @@ def block_cost(
     recompute_s = np.where(full, forward_s, np.where(selective, core, 0.0))
 
     exchanges = [e for c in costs for e in c.exchanges]
-    exposed = total([e.exposed_s for e in exchanges], zero)
-    again = [e for e in exchanges if e.collective.phase is Phase.FORWARD]
-    tp_again = np.where(full, total([e.exposed_s for e in again], zero), 0.0)
-    tp_all = total([e.time_s for e in exchanges], zero)
-    tp_all = tp_all + np.where(full, total([e.time_s for e in again], zero), 0.0)
+    ahead = [e for e in exchanges if e.collective.phase is Phase.FORWARD]
+    back = [e for e in exchanges if e.collective.phase is not Phase.FORWARD]
+    exposed_ahead = total([e.exposed_s for e in ahead], zero)
+    exposed_again = np.where(full, exposed_ahead, 0.0)
+    exchanged_again = np.where(full, total([e.time_s for e in ahead], zero), 0.0)
 
     saved = total([c.operation.saved_bytes for c in costs], zero)
     dropped = total(
@@ -97,14 +124,33 @@ def block_cost(
         forward_s=forward_s,
         backward_s=backward_s,
         recompute_s=recompute_s,
-        tp_s=tp_all,
-        tp_exposed_s=exposed + tp_again,
+        tp_s=total([e.time_s for e in exchanges], zero) + exchanged_again,
+        tp_forward_exposed_s=exposed_ahead,
+        tp_backward_exposed_s=total([e.exposed_s for e in back], zero) + exposed_again,
         parameters=total([c.operation.parameters for c in costs], zero),
         saved_bytes=np.where(full, kept, saved - np.where(selective, dropped, 0.0)),
         again_bytes=np.where(full, saved, np.where(selective, dropped, 0.0)),
         working_bytes=working,
+        gradient_buffer_bytes=_gradient_buffers(costs, zero),
         recompute_flops=np.where(full, forward_flops, np.where(selective, core_flops, 0.0)),
     )
+
+
+def _gradient_buffers(costs: Sequence[OperationCost], zero: Floats) -> Floats:
+    """Bytes of one buffer for each distinct shape among the products that give weight gradients."""
+    products = [
+        k.kernel
+        for c in costs
+        for k in c.kernels
+        if isinstance(k.kernel, Matmul) and k.kernel.phase is Phase.WEIGHT_GRAD
+    ]
+    buffers = []
+    for index, product in enumerate(products):
+        seen = np.zeros(zero.shape, dtype=np.bool_)
+        for earlier in products[:index]:
+            seen |= (earlier.m == product.m) & (earlier.n == product.n)
+        buffers.append(np.where(seen, 0.0, product.m * product.n * product.input_bytes))
+    return total(buffers, zero)
 
 
 def _forward_flops(cost: OperationCost) -> Floats:

@@ -7,7 +7,7 @@ from shardwise.cost.collective import collective_time
 from shardwise.ops.operation import CollectiveKind
 from shardwise.system import System
 
-__all__ = ["gradient_exchange", "hidden_exchange", "optimizer_time"]
+__all__ = ["exposed_exchange", "gradient_exchange", "optimizer_time"]
 
 _FP32_BYTES = 4.0
 # Passes over all local gradients beside the update itself: written to zero, read for the norm,
@@ -23,8 +23,8 @@ def gradient_exchange(
     element_bytes: Floats,
     sharded: Bools,
     extents: Ints,
-) -> Floats:
-    """Time of the exchange among the replicas of a stage, alone [s].
+) -> tuple[Floats, Floats]:
+    """Time of exchanging gradients, and weights, among the replicas of a stage, alone [s].
 
     Unsharded: all-reduce of the gradients. Sharded optimizer state (ZeRO-1, arXiv 1910.02054):
     reduce-scatter of the gradients, each member updates its part, all-gather of the weights.
@@ -50,10 +50,10 @@ def gradient_exchange(
     both = replicated & sharded
     scattered = time(CollectiveKind.REDUCE_SCATTER, np.where(both, gradients, 0.0))
     weights = np.where(both, parameters * element_bytes, 0.0)
-    return reduced + scattered + time(CollectiveKind.ALL_GATHER, weights)
+    return reduced + scattered, time(CollectiveKind.ALL_GATHER, weights)
 
 
-def hidden_exchange(
+def exposed_exchange(
     time_s: Floats, window_s: Floats, *, contention: Floats, tail: Floats
 ) -> Floats:
     """Exposed part of an exchange that runs behind compute [s].

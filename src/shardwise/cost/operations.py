@@ -175,15 +175,25 @@ def _exchange_cost(
 ) -> ExchangeCost:
     """Time an exchange alone; expose what neither splitting nor running behind a product hides.
 
-    Split in pieces with its product, the share `tp_hidden` is hidden. An exchange that runs behind
-    products of time G, host included, exposes at most max(0, t - G).
+    Cut in pieces with a product of time G, the share `tp_hidden` of it is hidden, at most G; only
+    among members of one domain of the innermost tier. Run behind a product, at most G is hidden.
+    G includes the host that launches the product.
     """
     extents = getattr(machine.extents, collective.axis)
     time = collective_time(machine.system, collective.kind, collective.bytes, extents)
-    exposed = time * (1 - machine.tp_hidden)
+    hidden = np.zeros_like(time)
+    if collective.split_with is not None:
+        near = extents[0] == extents[-1]
+        pieces = np.minimum(
+            time * machine.tp_hidden, _window(collective.split_with, partial, machine)
+        )
+        hidden = np.where(near, pieces, 0.0)
     if collective.behind is not None:
-        host = partial.launches(collective.behind) * machine.host_launch_s
-        window = with_host(partial.kernel_s(collective.behind), host)
-        past = np.maximum(time - window, 0.0)
-        exposed = np.where(machine.tp_backward_async > 0, np.minimum(exposed, past), exposed)
-    return ExchangeCost(collective=collective, time_s=time, exposed_s=exposed)
+        covered = np.minimum(time, _window(collective.behind, partial, machine))
+        hidden = np.where(machine.tp_backward_async > 0, np.maximum(hidden, covered), hidden)
+    return ExchangeCost(collective=collective, time_s=time, exposed_s=time - hidden)
+
+
+def _window(phase: Phase, partial: OperationCost, machine: Machine) -> Floats:
+    """Time of an operation's kernels of a phase that something may run behind [s]."""
+    return with_host(partial.kernel_s(phase), partial.launches(phase) * machine.host_launch_s)

@@ -24,7 +24,8 @@ def before_column_parallel(work: RankWork, width: float) -> tuple[Collective, ..
 
     Forward: gather the sequence (sequence parallelism only). Backward: gather the input again for
     the gradient of the weights, behind the gradient of the input; reduce the gradient of the
-    input, behind the gradient of the weights.
+    input, behind the gradient of the weights. Only what sequence parallelism exchanges can be cut
+    in pieces with the product (Transformer Engine's user buffers).
     """
     split = _where(work, sequence_parallel=True, width=width)
     whole = _where(work, sequence_parallel=False, width=width)
@@ -35,9 +36,9 @@ def before_column_parallel(work: RankWork, width: float) -> tuple[Collective, ..
     )
     back, behind = Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
     return (
-        Collective(phase=Phase.FORWARD, kind=gather, axis="tp", bytes=split),
-        Collective(phase=Phase.WEIGHT_GRAD, kind=gather, axis="tp", bytes=split, behind=back),
-        Collective(phase=back, kind=scatter, axis="tp", bytes=split, behind=behind),
+        _piecewise(Phase.FORWARD, gather, split),
+        Collective(phase=behind, kind=gather, axis="tp", bytes=split, behind=back),
+        _piecewise(back, scatter, split, behind=behind),
         Collective(phase=back, kind=reduce, axis="tp", bytes=whole, behind=behind),
     )
 
@@ -52,7 +53,15 @@ def after_row_parallel(work: RankWork, width: float) -> tuple[Collective, ...]:
     scatter, reduce = CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE
     gather = CollectiveKind.ALL_GATHER
     return (
-        Collective(phase=Phase.FORWARD, kind=scatter, axis="tp", bytes=split),
+        _piecewise(Phase.FORWARD, scatter, split),
         Collective(phase=Phase.FORWARD, kind=reduce, axis="tp", bytes=whole),
-        Collective(phase=Phase.INPUT_GRAD, kind=gather, axis="tp", bytes=split),
+        _piecewise(Phase.INPUT_GRAD, gather, split),
+    )
+
+
+def _piecewise(
+    phase: Phase, kind: CollectiveKind, size: Floats, behind: Phase | None = None
+) -> Collective:
+    return Collective(
+        phase=phase, kind=kind, axis="tp", bytes=size, behind=behind, split_with=phase
     )

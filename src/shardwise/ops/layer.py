@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Bools, Floats
 from shardwise.model import Layer, Model
 from shardwise.ops.attention import attention_operations
 from shardwise.ops.mlp import mlp_operations
@@ -34,11 +34,15 @@ def rank_work(table: Table) -> RankWork:
         sequence_parallel=table.sequence_parallel,
         element_bytes=element_bytes,
         gradient_bytes=np.where(accumulates > 0, accumulates, element_bytes),
-        flash=np.array([stack.attention == "flash" for stack in table.stacks])[table.stack],
+        flash=_stack_is_flash(table) & (element_bytes < DTYPE_BYTES["fp32"]),
         loss_forward_bytes=stack_column(table, "loss_forward_bytes"),
         loss_backward_bytes=stack_column(table, "loss_backward_bytes"),
         loss_saved_bytes=stack_column(table, "loss_saved_bytes"),
     )
+
+
+def _stack_is_flash(table: Table) -> Bools:
+    return np.array([stack.attention == "flash" for stack in table.stacks])[table.stack]
 
 
 def _gradient_bytes(stack: Stack) -> float:

@@ -163,7 +163,9 @@ class Collective:
     bytes: Floats
     """The whole buffer: gathered, before scattering, or reduced [byte]; 0: not in this row."""
     behind: Phase | None = None
-    """Phase of the same operation whose products it may run behind, if the stack does so."""
+    """Phase of the same operation whose product it may run behind, if the stack does so."""
+    split_with: Phase | None = None
+    """Phase whose product it may be cut in pieces with, each piece behind the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.text import Text
+
 from shardwise.model import Model
 from shardwise.noun import Sourced
 from shardwise.ops.parameters import count_parameters
@@ -13,7 +15,8 @@ from shardwise.units import readable
 
 __all__ = ["print_figures", "print_model", "print_models", "print_stacks", "print_systems"]
 
-_VALUE_WIDTH = 36
+_VALUE_WIDTH = 30
+_NOT_FIGURES = {"sources", "name", "description"}
 
 
 def print_models(models: Sequence[Model]) -> None:
@@ -95,24 +98,22 @@ def print_stacks(stacks: Sequence[Stack]) -> None:
 
 
 def print_figures(noun: Sourced) -> None:
-    """Print every value of a noun beside its source."""
-    fields = noun.model_dump(
-        mode="json", context={"units": True}, exclude={"sources", "name", "description"}
-    )
-    title = f"{noun.name}: {noun.description}"
-    table = plain_table("figure", "value", "origin", "source", left=4, title=title)
-    table.columns[-1].no_wrap = table.columns[1].no_wrap = False
+    """Print every value of a noun with the origin it has, and the sources as numbered notes."""
+    fields = noun.model_dump(mode="json", context={"units": True}, exclude=_NOT_FIGURES)
+    table = plain_table("figure", "value", "origin", left=3)
+    table.columns[1].no_wrap = False
+    table.columns[1].overflow = "fold"
     table.columns[1].max_width = _VALUE_WIDTH
-    table.columns[0].min_width = max(len(name) for name, _ in _leaves(fields))
-    told = ""
+    notes: list[str] = []
     for name, value in _leaves(fields):
         source = noun.source_of(name)
-        text = source.text if source else ""
-        table.add_row(
-            name, str(value), source.kind if source else "", "〃" if text == told else text
-        )
-        told = text
-    show(table)
+        if source is not None and source.text not in notes:
+            notes.append(source.text)
+        origin = f"{source.kind} [{notes.index(source.text) + 1}]" if source else ""
+        table.add_row(name, str(value), Text(origin))
+    show(Text(f"{noun.name}: {noun.description}", style="bold"), table)
+    for number, note in enumerate(notes, start=1):
+        show(Text(f"[{number}] {note}"))
 
 
 def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -25,9 +25,7 @@ def show(*things: RenderableType, style: str | None = None) -> None:
     for thing in things:
         unlimited = terminal.options.update(max_width=_WIDEST)
         needed = Measurement.get(terminal, unlimited, thing).maximum
-        flexible = isinstance(thing, (str, Text)) or (
-            isinstance(thing, Table) and any(not column.no_wrap for column in thing.columns)
-        )
+        flexible = isinstance(thing, (str, Text))
         width = terminal.width if flexible else max(terminal.width, needed)
         Console(width=width, highlight=False).print(thing, style=style)
 
@@ -44,6 +42,11 @@ def plain_table(*columns: str, left: int = 1, title: str | None = None) -> Table
     for position, name in enumerate(columns):
         table.add_column(name, justify="left" if position < left else "right", no_wrap=True)
     return table
+
+
+def is_narrow(least: int) -> bool:
+    """Whether the output is a terminal of fewer columns than that."""
+    return sys.stdout.isatty() and Console().width < least
 
 
 def seconds(value: float) -> str:

@@ -3,7 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.report.console import count, gib, percent, plain_table, seconds, show
+from shardwise.report.console import count, gib, is_narrow, percent, plain_table, seconds, show
 from shardwise.results import Estimate, Memory, OperationEstimate, StageEstimate
 from shardwise.units import readable
 
@@ -25,6 +25,10 @@ _PARTS = {
     "other": "overhead and stragglers",
 }
 _MOST_STAGES = 8
+# Columns that the memory table with all of its parts takes.
+_WIDE = 106
+# Of these, 1 needs no telling.
+_PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")
 
 
 def print_estimate(result: Estimate) -> None:
@@ -107,25 +111,26 @@ def _colour(part: str) -> str:
 def _memory(result: Estimate) -> Table:
     names = ("weights", "gradients", "optimizer", "activations", "buffers", "total", "reserved")
     capacity = gib(result.memory_bytes.capacity)
+    narrow = is_narrow(_WIDE)
     table = plain_table(
         "stage",
-        "layers",
-        "parameters",
+        *(() if narrow else ("layers", "parameters")),
         *names,
-        "peak in",
+        *(() if narrow else ("peak in",)),
         title=f"Memory by stage [GiB]; capacity {capacity}",
         left=1,
     )
-    table.columns[-1].justify = "left"
+    if not narrow:
+        table.columns[-1].justify = "left"
     for stage in _shown(result.stages):
         if stage is None:
             table.add_row("...")
             continue
         amounts = [gib(getattr(stage, name)) for name in names]
         style = "red" if stage.reserved > stage.capacity else None
-        row = [str(stage.stage), str(stage.layers), count(stage.parameters), *amounts]
-        row.append(stage.peak.operation)
-        table.add_row(*row, style=style)
+        held = (str(stage.layers), count(stage.parameters))
+        row = (*held, *amounts, stage.peak.operation) if not narrow else amounts
+        table.add_row(str(stage.stage), *row, style=style)
     return table
 
 
@@ -153,7 +158,7 @@ def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
         "bound by",
         "weights",
         "saved",
-        title="One micro-batch on one rank; weights and saved bytes on an operation's first row",
+        title="One micro-batch on one rank; group: members within each network tier, inside out",
         left=3,
     )
     part = ""
@@ -162,7 +167,7 @@ def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
             part = row.part
             heading = part if row.count == 1 else f"{part} (x {row.count})"
             table.add_row(Text(heading, style="bold"))
-        group = f"{row.group} ({row.extent} near)" if row.group > 1 else "-"
+        group = " / ".join(map(str, row.extents)) if row.group > 1 else "-"
         table.add_row(
             f"  {row.operation}",
             row.phase.replace("_", " "),
@@ -182,17 +187,24 @@ def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
     return table
 
 
+def _word(value: object) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
 def _bytes(value: float) -> str:
     return readable(value, "bytes") if value else "-"
 
 
 def _closing(result: Estimate) -> str:
-    taken = {name: value for name, value in result.assumed.items() if value not in (None, 1)}
-    told = ", ".join(f"{name} {value}" for name, value in taken.items())
+    taken = {n: v for n, v in result.assumed.items() if n not in _PLAIN_DEGREES or v != 1}
+    told = ", ".join(f"{name} {_word(value)}" for name, value in taken.items())
     kinds = [source.kind for source in result.provenance.values()]
     origins = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
     lines = [f"assumed: {told}"] if told else []
-    lines.append(f"figures by origin: {origins}; `shardwise systems {result.system}` shows each")
+    stack = result.strategy["stack"]
+    stack = stack if isinstance(stack, str) else stack.get("base", stack.get("name"))
+    lines.append(f"figures by origin: {origins}; each is shown by")
+    lines.append(f"  shardwise systems {result.system}, shardwise stacks {stack}")
     lines.append(verdict(result.memory_bytes, fits=result.fits))
     return "\n".join(lines)
 

@@ -9,11 +9,9 @@ __all__ = ["bubble_time", "in_flight"]
 
 def bubble_time(
     *,
-    micro_batches: Ints,
     stages: Ints,
     chunks: Ints,
-    stage_sum_s: Floats,
-    slowest_s: Floats,
+    others_s: Floats,
     hop_s: Floats,
 ) -> Floats:
     """Time the slowest stage waits in a step [s].
@@ -21,22 +19,23 @@ def bubble_time(
     With one chunk per stage, m equal micro-batches through stages of time t_i (forward and
     backward) take sum(t_i) + (m - 1) max(t_i), so the slowest stage waits sum(t_i) - max(t_i)
     (arXiv 2104.04473, section 2.2). With v chunks the pipeline fills v times faster: the wait is
-    divided by v. Where m is not a multiple of the p stages, each of the v - 1 further rounds waits
-    for (p - m mod p) chunks. Every hop from stage to stage delays filling and draining.
+    divided by v; m is then a multiple of p. Every hop from stage to stage delays filling and
+    draining.
+
+    Exact for equal stages, and for a slowest last stage, as with the head. A slow early stage
+    overlaps part of its wait: too long by at most (p - 1) / 2 of its passes. Interleaved, what only
+    the first chunk does, as the embedding, is met whole: too short by at most p embeddings.
 
     Parameters
     ----------
-    micro_batches, stages, chunks
-        m, p, v.
-    stage_sum_s, slowest_s
-        sum(t_i) and max(t_i) of one micro-batch, exchanges included [s].
+    stages, chunks
+        p, v.
+    others_s
+        sum(t_i) - max(t_i) of one micro-batch, exchanges included [s].
     hop_s
         A transfer to the next stage and the one back [s].
     """
-    filling = (stage_sum_s - slowest_s) / chunks
-    ragged = np.where((micro_batches % stages != 0) & (chunks > 1), 1.0, 0.0)
-    missing = ragged * (chunks - 1) * (stages - micro_batches % stages)
-    return filling + missing * slowest_s / chunks + (stages - 1) * hop_s
+    return others_s / chunks + (stages - 1) * hop_s
 
 
 def in_flight(*, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints) -> Floats:

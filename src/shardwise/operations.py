@@ -1,0 +1,165 @@
+"""Every kernel and exchange of one strategy, row by row: what `--ops` shows."""
+
+from collections.abc import Iterator
+
+from shardwise.arrays import Floats, Ints
+from shardwise.blocks import operation_costs
+from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
+from shardwise.evaluate import Evaluation
+from shardwise.model import Model
+from shardwise.ops.operation import FlashAttention, Matmul, Phase
+from shardwise.placement import Extents, place
+from shardwise.results import OperationEstimate
+from shardwise.strategy import RECOMPUTES
+from shardwise.system import System
+from shardwise.table import Table
+
+__all__ = ["operation_estimates"]
+
+_KINDS = {Matmul: "matmul", FlashAttention: "attention"}
+
+
+def operation_estimates(
+    model: Model, system: System, table: Table, evaluation: Evaluation
+) -> tuple[OperationEstimate, ...]:
+    """List what a table of one row runs.
+
+    Kernels and exchanges of the embedding, a layer of each kind and the head for one micro-batch,
+    with what recompute runs again; then, for a whole step, transfers between stages, the exchange
+    among replicas, and the optimizer.
+    """
+    extents = place(system, table)
+    recompute = RECOMPUTES[int(table.recompute[0])]
+    blocks = evaluation.blocks
+    element_bytes = float(blocks.element_bytes[0])
+    rows: list[OperationEstimate] = []
+    for part, count, costs in operation_costs(model, system, table):
+        mode = recompute if part == "layer" else "none"
+        checkpoint = float(blocks.boundary_bytes[0]) if mode == "full" else None
+        for position, cost in enumerate(costs):
+            kept = _kept_bytes(cost, mode, checkpoint if position == 0 else 0.0)
+            ran = list(_rows(part, count, cost, extents))
+            if ran:
+                weights = float(cost.operation.parameters[0]) * element_bytes
+                update = {"weight_bytes": weights, "saved_bytes": kept}
+                ran[0] = ran[0].model_copy(update=update)
+            rows += ran
+        again = [c for c in costs if mode == "full" or (mode == "selective" and c.operation.core)]
+        for cost in again:
+            rows += [
+                row.model_copy(update={"phase": "recompute"})
+                for row in _rows(part, count, cost, extents)
+                if row.phase == Phase.FORWARD
+            ]
+    return (*rows, *_step_rows(table, evaluation, extents))
+
+
+def _kept_bytes(cost: OperationCost, mode: str, checkpoint: float | None) -> float:
+    """Activations kept under recompute: only the layer's input, or all but the core's own."""
+    saved = float(cost.operation.saved_bytes[0])
+    core = cost.operation.core_bytes
+    if mode == "full":
+        return checkpoint or 0.0
+    if mode == "selective" and core is not None:
+        return saved - float(core[0])
+    return saved
+
+
+def _rows(
+    part: str, count: int, cost: OperationCost, extents: Extents
+) -> Iterator[OperationEstimate]:
+    for kernel in cost.kernels:
+        if kernel.time_s[0] > 0:
+            yield _kernel_row(part, count, cost, kernel)
+    for exchange in cost.exchanges:
+        if exchange.time_s[0] > 0:
+            yield _exchange_row(part, count, cost, exchange, extents)
+
+
+def _kernel_row(part: str, count: int, cost: OperationCost, timed: KernelCost) -> OperationEstimate:
+    kernel = timed.kernel
+    compute, memory, time = (float(t[0]) for t in (timed.compute_s, timed.memory_s, timed.time_s))
+    spent = {"compute": compute, "memory": memory, "launch": time - max(compute, memory)}
+    return OperationEstimate(
+        part=part,
+        operation=cost.operation.name,
+        phase=kernel.phase.value,
+        count=count,
+        kind=_KINDS.get(type(kernel), "memory"),
+        flops=float(kernel.flops[0]),
+        bytes=float(kernel.bytes[0]),
+        compute_s=compute,
+        memory_s=memory,
+        time_s=time,
+        exposed_s=time,
+        bound=max(spent, key=lambda name: spent[name]),
+    )
+
+
+def _exchange_row(
+    part: str, count: int, cost: OperationCost, timed: ExchangeCost, extents: Extents
+) -> OperationEstimate:
+    collective = timed.collective
+    return OperationEstimate(
+        part=part,
+        operation=cost.operation.name,
+        phase=collective.phase.value,
+        count=count,
+        kind=collective.kind.value,
+        volume_bytes=float(collective.bytes[0]),
+        time_s=float(timed.time_s[0]),
+        exposed_s=float(timed.exposed_s[0]),
+        bound="network",
+        **_group(getattr(extents, collective.axis)),
+    )
+
+
+def _group(extents: Ints) -> dict[str, int | tuple[int, ...]]:
+    near = tuple(int(extent) for extent in extents[:, 0])
+    return {"group": near[-1], "extents": near}
+
+
+def _step_rows(
+    table: Table, evaluation: Evaluation, extents: Extents
+) -> Iterator[OperationEstimate]:
+    """What happens between micro-batches and once a step, as totals of the step."""
+    blocks = evaluation.blocks
+
+    def exchange(name: str, kind: str, volume: Floats, axis: str) -> Iterator[OperationEstimate]:
+        alone, exposed = evaluation.comm_s[axis]
+        if alone[0] > 0:
+            yield OperationEstimate(
+                part="step",
+                operation=name,
+                phase="step",
+                count=1,
+                kind=kind,
+                volume_bytes=float(volume[0]),
+                time_s=float(alone[0]),
+                exposed_s=float(exposed[0]),
+                bound="network",
+                **_group(getattr(extents, axis)),
+            )
+
+    handed = 2 * table.micro_batches * table.vpp * blocks.boundary_bytes
+    yield from exchange("stage_transfers", "p2p", handed, "pp")
+    weights, gradients = blocks.element_bytes, blocks.gradient_bytes
+    largest = evaluation.parameters
+    if table.zero[0] >= 1:
+        volume = largest * (gradients + weights)
+        yield from exchange("replica_exchange", "reduce_scatter + all_gather", volume, "dp")
+    else:
+        yield from exchange("replica_exchange", "all_reduce", largest * gradients, "dp")
+    update = float(evaluation.time_s["optimizer"][0])
+    yield OperationEstimate(
+        part="step",
+        operation="optimizer",
+        phase="step",
+        count=1,
+        kind="memory",
+        bytes=update * float(blocks.memory_rate[0]),
+        memory_s=update,
+        time_s=update,
+        exposed_s=update,
+        bound="memory",
+    )
