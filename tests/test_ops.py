@@ -10,8 +10,8 @@ import samples
 from samples import embedding, exchanges, flops, head, held, moved, operations, saved
 from shardwise.model import Model
 from shardwise.ops.layer import layer_operations, rank_work
-from shardwise.ops.operation import FlashAttention, Matmul, Operation, Phase
-from shardwise.ops.parameters import count_parameters, flops_per_token
+from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
+from shardwise.ops.parameters import count_parameters
 from shardwise.table import Table
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
@@ -182,6 +182,75 @@ def test_norm_parameters(norm: str, each: int) -> None:
     assert held([operations(weights_only)["mlp.norm"]]) == 64
 
 
+VECTOR = {
+    # Elements of a pass, and vector FLOPs of each forward and backward.
+    "attention.norm": (64 * 64, 8, 14),
+    "attention.qk_norm": (64 * 16 * 8, 8, 14),
+    "attention.rope": (64 * 16 * 8, 3, 3),
+    "attention.softmax": (2 * 8 * 32 * 32, 6 + 1, 4 + 1),
+    "attention.residual": (64 * 64, 2, 2),
+    "mlp.activation": (64 * 256, 8, 13),
+    "loss": (64 * 1000, 4, 2),
+}
+
+
+def test_vector_flops() -> None:
+    """Per element; dropout of scores and of residuals multiplies with a mask."""
+    heads = {"qk_norm": True}
+    model = samples.model(samples.layer(attention=heads), position="rope")
+    ops = operations(model, flash=False) | head(model)
+    for name, (elements, forward, backward) in VECTOR.items():
+        kernels = [k for k in ops[name].kernels if isinstance(k, MemoryBound)]
+        done = {
+            phase: sum(float(k.flops[0]) for k in kernels if k.phase is phase) for phase in Phase
+        }
+        assert (done[FORWARD], done[INPUT_GRAD]) == (elements * forward, elements * backward), name
+    biases = [k for k in ops["mlp.up"].kernels if isinstance(k, MemoryBound)]
+    assert [float(k.flops[0]) for k in biases] == [64 * 256]
+
+
+def test_working_sets_of_backward() -> None:
+    """Gradients of input and output of an operation; of attention, those of q, k, v, o and o."""
+    size, inner, heads = 64 * 64 * 2, 64 * 256 * 2, 64 * 8 * 8 * 2
+    expected = {
+        "attention.norm": 2 * size,
+        "attention.qkv": size + 3 * heads,
+        "attention.rope": 2 * heads,
+        "attention.core": 3 * heads + 2 * heads,
+        "attention.softmax": 2 * 8 * 32 * 32 * 2,
+        "attention.out": heads + size,
+        "attention.residual": size,
+        "mlp.norm": 2 * size,
+        "mlp.up": size + inner,
+        "mlp.activation": 2 * inner,
+        "mlp.down": inner + size,
+        "mlp.residual": size,
+    }
+    ops = operations(samples.model(position="rope"), flash=False)
+    assert {name: float(o.working_bytes[0]) for name, o in ops.items()} == expected
+    last = head(samples.model())
+    assert float(last["final_norm"].working_bytes[0]) == 2 * size
+    assert float(last["head"].working_bytes[0]) == size + 64 * 1000 * 2
+
+
+def test_sequence_parallelism_splits_what_is_between_the_products() -> None:
+    """Norms, residuals and kept inputs are a quarter; products and logits see every token."""
+    whole = {"tp": 4, "sequence_parallel": False, "flash": False}
+    split = whole | {"sequence_parallel": True}
+    model = samples.model()
+    before = operations(model, **whole) | head(model, **whole)
+    after = operations(model, **split) | head(model, **split)
+    between = {n for n in after if n.endswith(("norm", "residual"))}
+    kept = between | {"attention.qkv", "mlp.up", "head"}
+    for name in after:
+        for phase in Phase:
+            assert flops(after[name], phase) == flops(before[name], phase)
+            part = 4 if name in between else 1
+            assert moved(after[name], phase) == moved(before[name], phase) / part
+            assert moved(after[name], phase, Matmul) == moved(before[name], phase, Matmul)
+        assert saved([after[name]]) == saved([before[name]]) / (4 if name in kept else 1), name
+
+
 def test_parallel_block_shares_norm_exchange_and_residual() -> None:
     """One norm, one residual, one exchange before and one after; the input is kept once."""
     layer = samples.layer(parallel=True)
@@ -296,75 +365,3 @@ def test_one_rank_exchanges_nothing(split: bool) -> None:
     assert saved(everything) == saved(
         [*operations(model).values(), embedding(model), *head(model).values()]
     )
-
-
-def test_embedding_is_split_along_the_vocabulary() -> None:
-    """1000 words over 3 ranks: 334 rows each, and all 32 positions; backward adds gradients."""
-    model = samples.model()
-    assert held([embedding(model)]) == (1000 + 32) * 64
-    assert held([embedding(model, tp=3)]) == (334 + 32) * 64
-    assert held([embedding(samples.model(max_positions=48))]) == (1000 + 48) * 64
-    assert held([embedding(samples.llama())]) == 1000 * 64
-    size = 64 * 64 * 2
-    assert moved(embedding(model), FORWARD) == 2 * size
-    assert moved(embedding(model), WEIGHT_GRAD) == size + 2 * 64 * 64 * 4
-    assert saved([embedding(model)]) == 64 * 64
-    assert saved([embedding(samples.model(dropout=False))]) == 0
-    assert exchanges(embedding(model, tp=4)) == [(ALL_REDUCE, "forward", size)]
-    assert sorted(exchanges(embedding(model, tp=4, sequence_parallel=True))) == [
-        (ALL_GATHER, "input_grad", size),
-        (REDUCE_SCATTER, "forward", size),
-    ]
-
-
-def test_head_multiplies_with_this_ranks_words() -> None:
-    """64 x 64 x ceil(1000 / 3); weights of its own only where the embedding's are elsewhere."""
-    ops = head(samples.model(), tp=3)
-    for phase in Phase:
-        assert flops(ops["head"], phase) == 2 * 64 * 64 * 334
-    assert held([ops["head"]]) == 334 * 64
-    assert held([head(samples.model(), copy=False)["head"]]) == 0
-    assert held([ops["final_norm"]]) == 128
-    assert "final_norm" not in head(samples.model(final_norm=False))
-    assert exchanges(ops["head"]) == [(ALL_REDUCE, "input_grad", 64 * 64 * 2)]
-
-
-def test_loss_moves_and_keeps_bytes_per_logit() -> None:
-    """10, 6 and 4 bytes for each of 64 x 500 logits; three fp32 numbers per token exchanged."""
-    loss = head(samples.model(), tp=2)["loss"]
-    assert moved(loss, FORWARD) == 10 * 64 * 500
-    assert moved(loss, INPUT_GRAD) == 6 * 64 * 500
-    assert saved([loss]) == 4 * 64 * 500
-    assert exchanges(loss) == [(ALL_REDUCE, "forward", 64 * 4)] * 3
-
-
-def test_parameters_of_the_gpt_sample() -> None:
-    """12 h^2 + 13 h per layer, final norm 2 h, 1000 words and 32 positions, head shared or not."""
-    layers = 4 * (12 * 64**2 + 13 * 64) + 2 * 64
-    tied = count_parameters(samples.model())
-    assert tied.total == tied.active == layers + (1000 + 32) * 64
-    assert tied.embedding == (1000 + 32) * 64
-    assert sum(tied.breakdown.values()) == tied.total
-    assert count_parameters(samples.model(tied_embeddings=False)).total == tied.total + 64000
-
-
-def test_flops_per_token_by_convention() -> None:
-    """6 per parameter with the head but not the embedding; attention 12 s a d, half if causal."""
-    dense = 6 * (4 * (12 * 64**2 + 13 * 64) + 2 * 64 + 64 * 1000)
-    scores = 12 * 4 * 32 * 64
-    for tied in (True, False):
-        model = samples.model(tied_embeddings=tied)
-        assert flops_per_token(model, 32) == dense + scores / 2
-        assert flops_per_token(model, 32, "full-attention") == dense + scores
-        assert flops_per_token(model, 32, "parameters") == dense
-    both_ways = samples.model(samples.layer(attention={"causal": False}))
-    assert flops_per_token(both_ways, 32) == dense + scores
-
-
-def test_products_of_a_step_are_six_per_weight() -> None:
-    """All products of all layers and the head: 6 tokens x their weights, biases and norms aside."""
-    model = samples.model()
-    ops = [o for o in operations(model).values() if o.name != "attention.core"]
-    done = sum(flops(o, phase) for o in ops for phase in Phase) * 4
-    done += sum(flops(o, phase) for o in head(model).values() for phase in Phase)
-    assert done == 6 * 64 * (4 * 12 * 64**2 + 64 * 1000)

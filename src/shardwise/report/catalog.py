@@ -15,7 +15,7 @@ from shardwise.units import readable
 
 __all__ = ["print_figures", "print_model", "print_models", "print_stacks", "print_systems"]
 
-_VALUE_WIDTH = 30
+_VALUE_WIDTH = 18
 _NOT_FIGURES = {"sources", "name", "description"}
 
 
@@ -105,12 +105,20 @@ def print_figures(noun: Sourced) -> None:
     table.columns[1].overflow = "fold"
     table.columns[1].max_width = _VALUE_WIDTH
     notes: list[str] = []
+    group = ""
     for name, value in _leaves(fields):
+        parent, _, leaf = name.rpartition(".")
+        if leaf.isdigit():  # a size that something is told for
+            parent, _, table_name = parent.rpartition(".")
+            leaf = f"{table_name}.{leaf}"
+        if parent != group:
+            group = parent
+            table.add_row(Text(parent, style="bold"))
         source = noun.source_of(name)
         if source is not None and source.text not in notes:
             notes.append(source.text)
         origin = f"{source.kind} [{notes.index(source.text) + 1}]" if source else ""
-        table.add_row(name, str(value), Text(origin))
+        table.add_row(f"  {leaf}" if parent else leaf, str(value), Text(origin))
     show(Text(f"{noun.name}: {noun.description}", style="bold"), table)
     for number, note in enumerate(notes, start=1):
         show(Text(f"[{number}] {note}"))

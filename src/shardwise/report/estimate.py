@@ -9,7 +9,7 @@ from shardwise.units import readable
 
 __all__ = ["print_estimate"]
 
-_BAR = 28
+_BAR = 24
 _PARTS = {
     "forward": "forward",
     "backward": "backward",

@@ -1,0 +1,84 @@
+"""Embedding, head and loss by hand, and the parameters and FLOPs of a whole model.
+
+GPT sample: width 64, 4 layers, 1000 words, 32 positions; 2 sequences of 32 tokens in 2 bytes.
+"""
+
+import samples
+from samples import embedding, exchanges, flops, head, held, moved, operations, saved
+from shardwise.ops.operation import Phase
+from shardwise.ops.parameters import count_parameters, flops_per_token
+
+FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
+
+
+def test_embedding_is_split_along_the_vocabulary() -> None:
+    """1000 words over 3 ranks: 334 rows each, and all 32 positions; backward adds gradients."""
+    model = samples.model()
+    assert held([embedding(model)]) == (1000 + 32) * 64
+    assert held([embedding(model, tp=3)]) == (334 + 32) * 64
+    assert held([embedding(samples.model(max_positions=48))]) == (1000 + 48) * 64
+    assert held([embedding(samples.llama())]) == 1000 * 64
+    size = 64 * 64 * 2
+    assert moved(embedding(model), FORWARD) == 2 * size
+    assert moved(embedding(model), WEIGHT_GRAD) == size + 2 * 64 * 64 * 4
+    assert saved([embedding(model)]) == 64 * 64
+    assert saved([embedding(samples.model(dropout=False))]) == 0
+    assert exchanges(embedding(model, tp=4)) == [(ALL_REDUCE, "forward", size)]
+    assert sorted(exchanges(embedding(model, tp=4, sequence_parallel=True))) == [
+        (ALL_GATHER, "input_grad", size),
+        (REDUCE_SCATTER, "forward", size),
+    ]
+
+
+def test_head_multiplies_with_this_ranks_words() -> None:
+    """64 x 64 x ceil(1000 / 3); weights of its own only where the embedding's are elsewhere."""
+    ops = head(samples.model(), tp=3)
+    for phase in Phase:
+        assert flops(ops["head"], phase) == 2 * 64 * 64 * 334
+    assert held([ops["head"]]) == 334 * 64
+    assert held([head(samples.model(), copy=False)["head"]]) == 0
+    assert held([ops["final_norm"]]) == 128
+    assert "final_norm" not in head(samples.model(final_norm=False))
+    assert exchanges(ops["head"]) == [(ALL_REDUCE, "input_grad", 64 * 64 * 2)]
+
+
+def test_loss_moves_and_keeps_bytes_per_logit() -> None:
+    """10, 6 and 4 bytes for each of 64 x 500 logits; three fp32 numbers per token exchanged."""
+    loss = head(samples.model(), tp=2)["loss"]
+    assert moved(loss, FORWARD) == 10 * 64 * 500
+    assert moved(loss, INPUT_GRAD) == 6 * 64 * 500
+    assert saved([loss]) == 4 * 64 * 500
+    assert exchanges(loss) == [(ALL_REDUCE, "forward", 64 * 4)] * 3
+
+
+def test_parameters_of_the_gpt_sample() -> None:
+    """12 h^2 + 13 h per layer, final norm 2 h, 1000 words and 32 positions, head shared or not."""
+    layers = 4 * (12 * 64**2 + 13 * 64) + 2 * 64
+    tied = count_parameters(samples.model())
+    assert tied.total == tied.active == layers + (1000 + 32) * 64
+    assert tied.embedding == (1000 + 32) * 64
+    assert sum(tied.breakdown.values()) == tied.total
+    assert count_parameters(samples.model(tied_embeddings=False)).total == tied.total + 64000
+
+
+def test_flops_per_token_by_convention() -> None:
+    """6 per parameter with the head but not the embedding; attention 12 s a d, half if causal."""
+    dense = 6 * (4 * (12 * 64**2 + 13 * 64) + 2 * 64 + 64 * 1000)
+    scores = 12 * 4 * 32 * 64
+    for tied in (True, False):
+        model = samples.model(tied_embeddings=tied)
+        assert flops_per_token(model, 32) == dense + scores / 2
+        assert flops_per_token(model, 32, "full-attention") == dense + scores
+        assert flops_per_token(model, 32, "parameters") == dense
+    both_ways = samples.model(samples.layer(attention={"causal": False}))
+    assert flops_per_token(both_ways, 32) == dense + scores
+
+
+def test_products_of_a_step_are_six_per_weight() -> None:
+    """All products of all layers and the head: 6 tokens x their weights, biases and norms aside."""
+    model = samples.model()
+    ops = [o for o in operations(model).values() if o.name != "attention.core"]
+    done = sum(flops(o, phase) for o in ops for phase in Phase) * 4
+    done += sum(flops(o, phase) for o in head(model).values() for phase in Phase)
+    assert done == 6 * 64 * (4 * 12 * 64**2 + 64 * 1000)
