@@ -32,6 +32,8 @@ __all__ = ["estimate", "estimate_many"]
 
 StrategyLike = Strategy | Mapping[str, Any] | str | Path
 _JOULE_PER_KWH = 3.6e6
+# Rows evaluated at a time: their columns stay in the cache, and memory in bounds.
+_CHUNK = 1 << 16
 
 
 def estimate(
@@ -136,31 +138,49 @@ def estimate_many(
     table = Table.of(the_model, strategies)
     refused = broken_rule(the_model, the_system, table)
     legal = np.flatnonzero(refused < 0)
-    rows = table if len(legal) == len(table) else table.take(legal)
-    result = evaluate(the_model, the_system, rows)
-    rates = _rates(the_model, the_system, rows, result, flops_convention)
+    columns: dict[str, Floats] = {}
+    for start in range(0, len(legal), _CHUNK):
+        chunk = legal[start : start + _CHUNK]
+        evaluated = _evaluated_columns(the_model, the_system, table.take(chunk), flops_convention)
+        for name, column in evaluated.items():
+            whole = columns.setdefault(name, np.full(len(table), np.nan))
+            whole[chunk] = column
 
-    def spread(column: Floats) -> Floats:
-        column = np.broadcast_to(column, (len(rows),))
-        if len(rows) == len(table):
-            return column
-        whole = np.full(len(table), np.nan)
-        whole[legal] = column
-        return whole
+    def named(name: str) -> Floats:
+        return columns.get(name, np.full(len(table), np.nan))
 
     return EstimateTable(
         table=table,
         refused=refused,
-        step_time_s=spread(result.step_time_s),
-        tokens_per_s=spread(rates["tokens_per_s"]),
-        mfu=spread(rates["mfu"]),
-        hfu=spread(rates["hfu"]),
-        fits=spread(result.fits.astype(np.float64)) == 1.0,
-        memory_total_bytes=spread(result.memory.total),
-        memory_reserved_bytes=spread(result.reserved_bytes),
-        time_s={part: spread(result.time_s[part]) for part in TIME_PARTS},
-        memory_bytes={part: spread(getattr(result.memory, part)) for part in MEMORY_PARTS},
+        step_time_s=named("step_time_s"),
+        tokens_per_s=named("tokens_per_s"),
+        mfu=named("mfu"),
+        hfu=named("hfu"),
+        fits=named("fits") == 1.0,
+        memory_total_bytes=named("total"),
+        memory_reserved_bytes=named("reserved"),
+        time_s={part: named(f"{part}_s") for part in TIME_PARTS},
+        memory_bytes={part: named(f"{part}_bytes") for part in MEMORY_PARTS},
     )
+
+
+def _evaluated_columns(
+    model: Model, system: System, table: Table, convention: FlopsConvention
+) -> dict[str, Floats]:
+    """Evaluate legal rows and name the columns that are kept."""
+    result = evaluate(model, system, table)
+    rates = _rates(model, system, table, result, convention)
+    return {
+        "step_time_s": result.step_time_s,
+        "tokens_per_s": rates["tokens_per_s"],
+        "mfu": rates["mfu"],
+        "hfu": rates["hfu"],
+        "fits": result.fits.astype(np.float64),
+        "total": result.memory.total,
+        "reserved": result.reserved_bytes,
+        **{f"{part}_s": result.time_s[part] for part in TIME_PARTS},
+        **{f"{part}_bytes": getattr(result.memory, part) for part in MEMORY_PARTS},
+    }
 
 
 def _known_convention(name: str) -> None:
