@@ -127,7 +127,7 @@ class Table:
             if all(isinstance(row, (Strategy, Mapping)) for row in rows):
                 resolved = [Strategy.load(row).resolved(model) for row in rows]
                 return cls._of_columns(model, _columns_of(resolved))
-        elif hasattr(rows, "columns") and hasattr(rows, "to_numpy"):
+        elif hasattr(rows, "to_numpy") and hasattr(rows, "columns"):
             return cls._of_columns(model, {name: rows[name].to_numpy() for name in rows.columns})
         problem = "a table is a mapping of columns, a data frame, or a list of strategies"
         raise InputError(Fault(source="strategies", value=rows, has_value=True, problem=problem))
