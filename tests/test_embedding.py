@@ -24,8 +24,13 @@ def test_embedding_is_split_along_the_vocabulary() -> None:
     assert moved(embedding(model), WEIGHT_GRAD) == size + 2 * 64 * 64 * 4
     assert saved([embedding(model)]) == 64 * 64
     assert saved([embedding(samples.model(dropout=False))]) == 0
-    assert exchanges(embedding(model, tp=4)) == [(ALL_REDUCE, "forward", size)]
-    assert sorted(exchanges(embedding(model, tp=4, sequence_parallel=True))) == [
+    assert exchanges(embedding(model, tp=2)) == [(ALL_REDUCE, "forward", size)]
+    split = embedding(model, tp=2, sequence_parallel=True)
+    assert moved(split, WEIGHT_GRAD) == moved(embedding(model), WEIGHT_GRAD)
+    added = [float(k.flops[0]) for k in split.kernels if k.phase is WEIGHT_GRAD]
+    assert added == [64 * 64]
+    assert saved([split]) == 64 * 64 / 2
+    assert sorted(exchanges(split)) == [
         (ALL_GATHER, "input_grad", size),
         (REDUCE_SCATTER, "forward", size),
     ]
@@ -50,6 +55,8 @@ def test_loss_moves_and_keeps_bytes_per_logit() -> None:
     assert moved(loss, INPUT_GRAD) == 6 * 64 * 500
     assert saved([loss]) == 4 * 64 * 500
     assert exchanges(loss) == [(ALL_REDUCE, "forward", 64 * 4)] * 3
+    split = head(samples.model(), tp=2, sequence_parallel=True)["loss"]
+    assert exchanges(split) == exchanges(loss)
 
 
 def test_parameters_of_the_gpt_sample() -> None:

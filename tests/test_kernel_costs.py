@@ -12,7 +12,6 @@ from samples import GB, column, exchange, flash, product
 from shardwise.blocks import blocks_of, operation_costs
 from shardwise.cost.attention import head_efficiency
 from shardwise.cost.collective import collective_time, transfer_time
-from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange, optimizer_time
 from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.cost.operations import OperationCost
 from shardwise.ops.operation import CollectiveKind, Phase
@@ -154,40 +153,6 @@ def test_message_crosses_the_outermost_tier_its_axis_spans() -> None:
     times = transfer_time(samples.system(), np.full(4, 1 * GB), extents)
     np.testing.assert_allclose(times, [0, 0.01, 0.1, 0.1])
     assert not transfer_time(samples.system(), np.zeros(4), extents).any()
-
-
-def test_gradients_are_reduced_or_scattered_and_gathered() -> None:
-    """10^9 weights among 4: all-reduce of 4 GB; or scatter of 4 GB and gather of 2 GB."""
-    times = gradient_exchange(
-        samples.system(network=[samples.tier()]),
-        parameters=np.full(3, 1e9),
-        gradient_bytes=np.full(3, 4.0),
-        element_bytes=np.full(3, 2.0),
-        sharded=np.array([False, True, True]),
-        extents=np.array([[4, 4, 1]]),
-    )
-    gradients, weights = times
-    np.testing.assert_allclose(gradients, [2 * 3 / 100, 3 / 100, 0])
-    np.testing.assert_allclose(weights, [0, 1.5 / 100, 0])
-
-
-def test_exchange_hides_behind_compute_at_reduced_speed() -> None:
-    """Of 10 s at half speed, a window of 8 s hides 4, but a tenth of what it hides is the tail."""
-    windows = column(0, 8, 20, 1000)
-    times = exposed_exchange(column(10), windows, contention=column(0.5), tail=column(0.1))
-    assert times == pytest.approx([10, 10 - 3.6, 1, 1])
-
-
-def test_adam_reads_and_writes_its_state() -> None:
-    """Owned: gradient 4, state 24, weight 2 (not in fp32); all: 1.5 sweeps over the gradients."""
-    times = optimizer_time(
-        parameters=column(8e9, 8e9),
-        owned=column(2e9, 8e9),
-        element_bytes=column(2, 4),
-        gradient_bytes=column(4, 4),
-        memory_rate=column(1e12, 1e12),
-    )
-    np.testing.assert_allclose(times, [0.002 * 30 + 0.048, 0.008 * 28 + 0.048])
 
 
 def costs(machine: System, *, split: bool = False, **stack: Any) -> dict[str, OperationCost]:

@@ -90,6 +90,18 @@ def test_small_gradients_are_copied_in_the_update() -> None:
     assert run(model, recompute="full").stages[0].peak.phase == "backward"
 
 
+def test_the_update_decides_where_little_is_in_flight() -> None:
+    """4 bytes for each of 116,032 weights: less than 4 micro-batches keep, more than one."""
+    software = {"gradient_dtype": "compute"}
+    first = run(software=software, pp=4, gbs=16).stages[0]
+    assert 4 * (FLASH + SBH) + WORKING > 4 * (LAYER + EMBEDDING) > FLASH + SBH + WORKING
+    assert (first.activations, first.buffers) == (4 * (FLASH + SBH), WORKING)
+    assert first.peak.phase == "backward"
+    first = run(software=software, pp=4, gbs=2).stages[0]
+    assert (first.activations, first.buffers) == (0, 4 * (LAYER + EMBEDDING))
+    assert first.peak.phase == "update"
+
+
 def test_fewer_micro_batches_than_stages() -> None:
     """Two micro-batches through four stages: no stage holds more than two."""
     stages = run(pp=4, gbs=4).stages
@@ -126,6 +138,19 @@ def test_full_recompute_rebuilds_one_layer() -> None:
     assert run(model, unfused, recompute="full").memory_bytes.buffers == kept + WORKING
     core = run(model, unfused, recompute="selective").memory_bytes.buffers
     assert core == 5 * 8 * 32 * SBH / 64 + WORKING
+
+
+def test_the_larger_of_two_kinds_of_layers_decides() -> None:
+    """Only one layer works at a time, first or last: the one with the wider MLP."""
+    narrow, wide = samples.layer(), samples.layer(mlp={"ffn": 512})
+    for kinds in ((narrow, wide), (wide, narrow)):
+        model = samples.model(*kinds, vocab=1)
+        held = run(model).memory_bytes
+        assert held.buffers == 2 * 64 * 512 * 2
+        # The wider keeps 2 x 2 bytes more for each of 256 more inner channels.
+        assert held.activations == 8 * FLASH + 4 * 64 * 256 * 2 * 2 + SBH
+        again = run(model, recompute="full").memory_bytes.buffers
+        assert again == FLASH + 64 * 256 * 2 * 2 + 2 * 64 * 512 * 2
 
 
 def test_less_is_held_the_more_is_recomputed() -> None:

@@ -204,6 +204,16 @@ def test_a_table_may_hold_illegal_rows_only() -> None:
     assert len(estimate_many(MODEL, H100, {"tp": [], "dp": 1, "gbs": 1})) == 0
 
 
+def test_one_and_several_stages_do_not_share_their_words() -> None:
+    """Tied words are held once on one stage and twice on two; both in one table."""
+    columns = {"pp": [2, 1, 3, 1], "dp": 1, "gbs": 12, "seq_len": 512, "dtype": "fp16"}
+    together = estimate_many(MODEL, H100, columns)
+    for row, pp in enumerate(columns["pp"]):
+        one = estimate(MODEL, H100, columns | {"pp": pp})
+        assert together.step_time_s[row] == one.step_time_s
+        assert together.memory_total_bytes[row] == one.memory_bytes.total
+
+
 def copies(model: Model, tp: int, pp: int) -> float:
     """Parameters that the ranks of a replica hold more than once, counted from the model."""
     kind, layers = model.layers[0], model.depth

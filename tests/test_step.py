@@ -46,14 +46,86 @@ def test_one_accelerator_only_computes() -> None:
     assert all(comm.total == comm.exposed == 0 for comm in result.comm_s.values())
 
 
-def test_bubble_and_messages_of_a_pipeline() -> None:
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_bubble_and_messages_of_a_pipeline(recompute: str) -> None:
     """Four stages, 8 micro-batches: the others' times once, 3 hops there and back; 16 messages."""
-    result = run(pp=4, gbs=16)
+    result = run(pp=4, gbs=16, recompute=recompute)
     times = [stage.micro_batch_s for stage in result.stages]
     assert times[1] == times[2] < times[0] < times[3]
     assert busy(result) == pytest.approx(8 * times[3])
     assert result.time_s["bubble"] == pytest.approx(sum(times[:3]) + 6 * HOP)
     assert result.time_s["pp_comm"] == pytest.approx(16 * HOP)
+
+
+def test_embedding_may_be_slower_than_the_head() -> None:
+    """With one word and no final norm the first stage decides, and the last waits."""
+    model = samples.model(vocab=1, final_norm=False)
+    result = run(model, pp=2, gbs=16)
+    first, last = (stage.micro_batch_s for stage in result.stages)
+    assert first > last
+    assert busy(result) == pytest.approx(8 * first)
+    assert result.time_s["bubble"] == pytest.approx(last + 2 * HOP)
+
+
+def test_host_and_kernels_join() -> None:
+    """Forward of one micro-batch: the longer of kernels and launches, 2^(1/4) where they meet."""
+    kernels = run(model := samples.model(position="alibi")).operations
+    assert kernels is None
+    rows = run(model, operations=True).operations or ()
+    ahead = [row for row in rows if row.part == "layer" and row.phase == "forward"]
+    layer = sum(row.time_s for row in ahead)
+    launch = layer / len(ahead)
+    slow = run(model, {"host_launch": launch}, operations=True)
+    ends = [row for row in rows if row.part in ("embedding", "head") and row.phase == "forward"]
+    parts = {"embedding": 0.0, "head": 0.0}
+    for part in parts:
+        own = [row.time_s for row in ends if row.part == part]
+        parts[part] = (sum(own) ** 4 + (len(own) * launch) ** 4) ** 0.25
+    expected = 4 * layer * 2**0.25 + sum(parts.values())
+    assert slow.time_s["forward"] == pytest.approx(expected)
+
+
+def test_attention_takes_its_ratio_longer_backward() -> None:
+    """Five times forward, all of it compute, as only the kernel's own operation tells."""
+    machine = samples.system(
+        attention={"backward_ratio": 5},
+        memory=[{"name": "hbm", "capacity": 1e12, "bandwidth": 1e30}],
+    )
+    rows = run(machine=machine, operations=True).operations or ()
+    times = {row.phase: row.time_s for row in rows if row.kind == "attention"}
+    # 16 heads of one tile of 128 queries, (32 + 128) / 2 keys, 4 x 128 x 8 FLOPs each.
+    assert times["forward"] == pytest.approx(16 * 80 * 4 * 128 * 8 / 100e12)
+    assert times["input_grad"] == pytest.approx(5 * times["forward"])
+
+
+def test_selective_recompute_repeats_products_and_softmax() -> None:
+    """Unfused: two products, softmax and dropout of every layer, and nothing else."""
+    plain = run(software={"attention": "unfused"}, operations=True)
+    ahead = [
+        row
+        for row in plain.operations or ()
+        if row.operation in ("attention.core", "attention.softmax") and row.phase == "forward"
+    ]
+    assert len(ahead) == 4
+    again = run(software={"attention": "unfused"}, recompute="selective").time_s["recompute"]
+    assert again == pytest.approx(4 * sum(row.time_s for row in ahead))
+    assert again > 0
+
+
+def test_stage_with_most_weights_decides_the_update() -> None:
+    """Untied without positions, the last: two layers, the words and the final norm."""
+    layer = 2 * 64 + (8 + 2 + 2 + 8) * 8 * 64 + 3 * 64 * 192
+    last = 2 * layer + 64_000 + 64
+    result = run(samples.llama(), pp=2, dp=2, gbs=4, zero=0, dp_overlap=False)
+    assert [stage.parameters for stage in result.stages] == [last - 64, last]
+    assert result.time_s["optimizer"] == pytest.approx(last * 36e-12)
+    assert result.time_s["dp_comm"] == pytest.approx(4 * last / 100e9)
+
+
+def test_sharded_optimizer_updates_its_part() -> None:
+    """30 bytes for each weight owned, a quarter; 6 bytes of sweeps for every weight held."""
+    times = [run(dp=4, gbs=8, zero=zero).time_s["optimizer"] for zero in (0, 1)]
+    assert times == pytest.approx([WHOLE * 36e-12, WHOLE * (30 / 4 + 6) * 1e-12])
 
 
 def test_interleaving_shortens_the_bubble_and_adds_messages() -> None:
@@ -82,8 +154,12 @@ def test_scatter_gather_hands_over_a_part() -> None:
     software = {"pp_scatter_gather": True}
     result = run(software=software, tp=2, pp=2, sequence_parallel=False)
     assert result.time_s["pp_comm"] == pytest.approx(2 * (HOP / 2 + HOP / 2))
+    assert run(software=software, tp=2, sequence_parallel=False).time_s["pp_comm"] == 0
     split = run(software=software, tp=2, pp=2, sequence_parallel=True)
     assert split.time_s["pp_comm"] == pytest.approx(2 * HOP / 2)
+    # To another node: an eighth at 10 GB/s, and seven eighths gathered at 100 GB/s.
+    far = run(software=software, tp=8, pp=2, sequence_parallel=False)
+    assert far.time_s["pp_comm"] == pytest.approx(2 * (8192 / 8 / 10e9 + 7 / 8 * HOP))
 
 
 @pytest.mark.parametrize(("zero", "passed"), [(0, 2 * 4), (1, 4 + 2)])
@@ -115,6 +191,9 @@ def test_overlapped_exchange_hides_behind_one_micro_batch(zero: int) -> None:
     assert alone > window
     assert result.comm_s["dp"].total == pytest.approx(alone)
     assert result.time_s["dp_comm"] == pytest.approx(alone - 0.8 * 0.5 * window)
+    again = run(software=software, machine=slow, dp=4, gbs=16, zero=zero, recompute="full")
+    window += again.time_s["recompute"] / 2
+    assert again.time_s["dp_comm"] == pytest.approx(alone - 0.8 * 0.5 * window)
     quick = samples.system(network=[samples.tier(bandwidth=1e15)])
     tail = run(software=software, machine=quick, dp=4, gbs=16, zero=zero)
     assert tail.time_s["dp_comm"] == pytest.approx(0.2 * alone / 1e6)
@@ -138,6 +217,9 @@ def test_first_and_last_stage_add_up_tied_words() -> None:
     untied = run(samples.model(tied_embeddings=False), pp=2, dp=2, gbs=8, zero=0)
     extra = tied.comm_s["dp"].total - untied.comm_s["dp"].total
     assert extra == pytest.approx(64_000 * 4 / 100e9)
+    # Two members, whatever the stages between them: one latency.
+    slow = samples.system(network=[samples.tier(latency=1, latency_per_member=1)])
+    assert run(machine=slow, pp=4).comm_s["dp"].total == pytest.approx(1, rel=1e-2)
     # On stages of different nodes, over the slow links.
     tied = run(tp=8, pp=2)
     assert tied.comm_s["dp"].total == pytest.approx(64_000 / 8 * 4 / 10e9)
@@ -166,6 +248,10 @@ def test_utilisation_by_hand() -> None:
         assert result.hfu - result.mfu == pytest.approx(
             tokens * again / result.step_time_s / 100e12
         )
+    # Two stages run half of the layers again each, on twice the accelerators.
+    staged = run(pp=2, gbs=8, recompute="full")
+    done = 4 * tokens * counted["full"] / 2 / staged.step_time_s / 100e12
+    assert staged.hfu - staged.mfu == pytest.approx(done)
     assert run(dtype="fp32").mfu == pytest.approx(
         tokens * (dense + scores) / run(dtype="fp32").step_time_s / 50e12
     )

@@ -81,7 +81,7 @@ def island() -> System:
 
 
 BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
-    "degrees": ({"gpus": 8, "tp": 2, "dp": 2}, MODEL, SYSTEM, ("8", "2 x 1 x 1 x 2 = 4")),
+    "degrees": ({"gpus": 8, "tp": 2, "pp": 2, "dp": 4}, MODEL, SYSTEM, ("8", "2 x 1 x 2 x 4 = 16")),
     "accelerators": ({"dp": 16}, MODEL, island(), ("16", "at most 8")),
     "dtype": ({"dtype": "bf16"}, MODEL, System.load("v100-sxm-32gb"), ("bf16", "fp16")),
     "heads": ({"tp": 16}, MODEL, SYSTEM, ("16", "heads of the model, 8")),
@@ -127,6 +127,23 @@ def test_a_broken_rule_names_its_field_and_what_is_allowed(reason: str) -> None:
     with pytest.raises(InputError) as error:
         estimate(model, system, columns)
     assert RULES[position].field in faults(error)
+
+
+def test_bounds_are_legal() -> None:
+    """A whole network, a whole batch in one pass, every head on a rank of its own; one more not."""
+
+    def legal(system: System = SYSTEM, **columns: int) -> bool:
+        return bool(broken_rule(MODEL, system, Table.of(MODEL, columns))[0] < 0)
+
+    assert legal(island(), dp=8, gbs=8)
+    assert not legal(island(), dp=9, gbs=9)
+    assert legal(dp=4, mbs=2, gbs=8)
+    assert not legal(dp=4, mbs=2, gbs=4)
+    assert not legal(dp=4, mbs=2, gbs=12)
+    assert legal(dp=1, tp=8, gbs=1)
+    assert legal(dp=1, gbs=1, seq_len=32)
+    assert legal(dp=1, pp=4, gbs=1)
+    assert legal(dp=1, pp=2, vpp=2, gbs=2)
 
 
 def test_all_broken_rules_are_told_at_once() -> None:
