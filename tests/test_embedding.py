@@ -42,6 +42,7 @@ def test_head_multiplies_with_this_ranks_words() -> None:
     for phase in Phase:
         assert flops(ops["head"], phase) == 2 * 64 * 64 * 334
     assert held([ops["head"]]) == 334 * 64
+    assert moved(ops["head"], WEIGHT_GRAD) == 0  # the words have no bias
     assert held([head(samples.model(), copy=False)["head"]]) == 0
     assert held([ops["final_norm"]]) == 128
     assert "final_norm" not in head(samples.model(final_norm=False))

@@ -42,6 +42,11 @@ def test_product_with_few_tiles_leaves_multiprocessors_idle() -> None:
     """1280 x 1280 is one 128 x 128 tile on each of 100: at the half-full mark, 2^0.4 as long."""
     whole = 2 * 1280 * 1280 * 500 / 1e14
     assert product(1280, 1280, 500, fill_tiles=1) == pytest.approx(whole * 2**0.4)
+    # 16,512 rows are 129 tiles, which is 1.29 for each multiprocessor.
+    tall = 2 * 16_512 * 128 * 500 / 1e14
+    assert product(16_512, 128, 500, fill_tiles=1) == pytest.approx(
+        tall * (1 + (1 / 1.29) ** 2.5) ** 0.4
+    )
     # Ten products of a tenth of the tiles fill it as well.
     tenth = product(128, 1280, 500, batch=10, fill_tiles=1)
     assert tenth == pytest.approx(whole * 2**0.4)

@@ -101,7 +101,8 @@ def test_t5_shares_one_table_of_32_buckets_per_head() -> None:
     assert held([operations(model, tp=4)["attention.relative"]]) * 4 == 8 * 32 / 4
     assert count_parameters(model).breakdown["attention.relative"] == 8 * 32
     # Looked up once in a step of the layers for each of 32 x 32 pairs, in 2 bytes.
-    assert moved(operations(model)["attention.relative"], FORWARD) * 4 == 8 * 32**2 * 2
+    for phase in (FORWARD, WEIGHT_GRAD):
+        assert moved(operations(model)["attention.relative"], phase) * 4 == 8 * 32**2 * 2
 
 
 def test_rope_rotates_queries_and_keys() -> None:
@@ -237,10 +238,10 @@ def test_sequence_parallelism_splits_what_is_between_the_products() -> None:
     """Norms, residuals and kept inputs are a quarter; products and logits see every token."""
     whole = {"tp": 4, "sequence_parallel": False, "flash": False}
     split = whole | {"sequence_parallel": True}
-    model = samples.model()
+    model = samples.model(samples.layer(attention={"qk_norm": True}), position="rope")
     before = operations(model, **whole) | head(model, **whole)
     after = operations(model, **split) | head(model, **split)
-    between = {n for n in after if n.endswith(("norm", "residual"))}
+    between = {n for n in after if n.endswith((".norm", "final_norm", "residual"))}
     kept = between | {"attention.qkv", "mlp.up", "head"}
     for name in after:
         for phase in Phase:

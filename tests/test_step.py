@@ -345,6 +345,11 @@ def test_operations_tell_what_happens_between_micro_batches() -> None:
     assert once["stage_transfers"].extents == (1, 2)
     assert once["replica_exchange"].kind == "reduce_scatter + all_gather"
     assert once["replica_exchange"].group == 2
+    last = 2 * LAYER + 2 * 64 + 64_000
+    for zero, size in ((0, 4), (1, 4 + 2)):
+        rows = run(operations=True, pp=2, dp=2, gbs=16, zero=zero).operations or ()
+        volume = next(row.volume_bytes for row in rows if row.operation == "replica_exchange")
+        assert volume == size * max(last, 2 * LAYER + 1032 * 64)
     assert once["optimizer"].time_s > 0
 
 
