@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise import estimate
 from shardwise.arrays import Floats
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.collective import collective_time
@@ -21,6 +22,7 @@ from shardwise.ops.operation import (
     Phase,
     RankWork,
 )
+from shardwise.results import Estimate
 from shardwise.stack import Stack
 from shardwise.system import AttentionKernel, System
 
@@ -270,3 +272,17 @@ def exchange(
 ) -> float:
     described = system(network=list(tiers))
     return float(collective_time(described, kind, column(size), np.array(extents)[:, None])[0])
+
+
+def run(
+    architecture: Model | None = None,
+    software: dict[str, Any] | None = None,
+    machine: System | None = None,
+    *,
+    operations: bool = False,
+    **columns: Any,
+) -> Estimate:
+    """Estimate one micro-batch of 2 sequences on one accelerator, unless told otherwise."""
+    given = {"dp": 1, "mbs": 2, "gbs": 2, "stack": stack(**(software or {}))}
+    described = machine or system()
+    return estimate(architecture or model(), described, given | columns, operations=operations)

@@ -220,7 +220,15 @@ def copies(model: Model, tp: int, pp: int) -> float:
     attention = kind.attention
     norms = layers * 2 * model.norm_parameters + model.norm_parameters
     positions = model.hidden * (model.seq_len or 0) if model.position == "learned" else 0
-    whole = norms + positions + layers * 2 * attention.head_dim * attention.qk_norm
+    whole = (
+        norms
+        + positions
+        + layers
+        * 2
+        * attention.head_dim
+        * attention.qk_norm
+        * (model.norm_parameters // model.hidden)
+    )
     whole += layers * model.hidden * ((attention.bias == "all") + kind.mlp.bias)
     kv_heads = 2 * attention.head_dim * (model.hidden + (attention.bias != "none"))
     repeated = layers * kv_heads * (max(tp, attention.kv_heads) - attention.kv_heads)

@@ -13,13 +13,14 @@ stages_and_chunks = st.tuples(st.integers(2, 8), st.integers(1, 4))
 seconds = st.floats(0.1, 4)
 
 
-def bubble(times: list[float], chunks: int, hop: float = 0.0) -> float:
+def bubble(times: list[float], chunks: int, hop: float = 0.0, hidden: float = 0.0) -> float:
     """Closed form for stages of these times of a micro-batch, forward and backward."""
     waiting = bubble_time(
         stages=np.array([len(times)]),
         chunks=np.array([chunks]),
         others_s=np.array([sum(times) - max(times)]),
         hop_s=np.array([2 * hop]),
+        hop_hidden=np.array([hidden]),
     )
     return float(waiting[0])
 
@@ -176,6 +177,8 @@ def test_hops_that_travel_alone_cost_no_more(
     assert alone <= (waiting + 2 * m * v * hop) * (1 + 1e-9)
     if v > 1:
         assert alone == pytest.approx(at_once + 2 * (p * v - 1) * hop)
+        closed = m * (forward + backward) + bubble([forward + backward] * p, v, hop, hidden=1)
+        assert alone == pytest.approx(closed)
 
 
 @fast
@@ -205,3 +208,5 @@ def test_bubble_by_hand() -> None:
     assert bubble([3, 3, 3, 5], 2) == 4.5
     assert bubble([3, 3, 3, 5], 2, hop=0.25) == 4.5 + 6 * 0.25
     assert bubble([3], 1, hop=1) == 0
+    # Half of them beside the compute: half of 4 more there and back.
+    assert bubble([3, 3, 3, 5], 2, hop=0.25, hidden=0.5) == 4.5 + 6 * 0.25 + 4 * 0.25

@@ -4,31 +4,17 @@ GPT sample, micro-batches of 2 x 32 tokens in bf16: 64 x 64 activations of 8192 
 100 GB/s within 8 accelerators, of 10 GB/s beyond, without latency.
 """
 
-from typing import Any
 
 import pytest
 
 import samples
-from shardwise import InputError, Model, System, estimate
+from samples import run
+from shardwise import InputError, System, estimate
 from shardwise.results import Estimate
 
 LAYER = 12 * 64**2 + 13 * 64
 WHOLE = 4 * LAYER + 2 * 64 + (1000 + 32) * 64
 HOP = 8192 / 100e9
-
-
-def run(
-    model: Model | None = None,
-    software: dict[str, Any] | None = None,
-    machine: System | None = None,
-    *,
-    operations: bool = False,
-    **columns: Any,
-) -> Estimate:
-    """Estimate one micro-batch of 2 sequences on one accelerator, unless told otherwise."""
-    given = {"dp": 1, "mbs": 2, "gbs": 2, "stack": samples.stack(**(software or {}))}
-    described = machine or samples.system()
-    return estimate(model or samples.model(), described, given | columns, operations=operations)
 
 
 def busy(result: Estimate) -> float:
@@ -93,8 +79,8 @@ def test_attention_takes_its_ratio_longer_backward() -> None:
     )
     rows = run(machine=machine, operations=True).operations or ()
     times = {row.phase: row.time_s for row in rows if row.kind == "attention"}
-    # 16 heads of one tile of 128 queries, (32 + 128) / 2 keys, 4 x 128 x 8 FLOPs each.
-    assert times["forward"] == pytest.approx(16 * 80 * 4 * 128 * 8 / 100e12)
+    # 16 heads of one tile of 128 queries, at most all 32 keys, 4 x 128 x 8 FLOPs each.
+    assert times["forward"] == pytest.approx(16 * 32 * 4 * 128 * 8 / 100e12)
     assert times["input_grad"] == pytest.approx(5 * times["forward"])
 
 
@@ -134,7 +120,8 @@ def test_interleaving_shortens_the_bubble_and_adds_messages() -> None:
     result = run(software=software, pp=2, vpp=2, gbs=16)
     first, last = (stage.micro_batch_s for stage in result.stages)
     assert last > first
-    assert result.time_s["bubble"] == pytest.approx(first / 2 + 2 * HOP)
+    # One hop there and back, and a quarter of the two that lead to the second chunk.
+    assert result.time_s["bubble"] == pytest.approx(first / 2 + (1 + 0.25 * 2) * 2 * HOP)
     assert result.comm_s["pp"].total == pytest.approx(2 * 2 * 8 * HOP)
     assert result.time_s["pp_comm"] == pytest.approx(0.75 * 2 * 2 * 8 * HOP)
     plain = run(software=software, pp=2, gbs=16)
@@ -294,87 +281,6 @@ def test_cost_and_energy() -> None:
     assert run(machine=node, dp=4, gbs=8).cost.kwh_per_step == pytest.approx(
         4 * 1000 * seconds / 3.6e6
     )
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {},
-        {"tp": 4, "sequence_parallel": False},
-        {"tp": 4, "sequence_parallel": True, "mbs": 4, "gbs": 4},
-        {"tp": 2, "recompute": "selective"},
-        {"tp": 2, "recompute": "full"},
-    ],
-)
-@pytest.mark.parametrize("attention", ["flash", "unfused"])
-def test_operations_add_up_to_the_step(columns: dict[str, Any], attention: str) -> None:
-    """On one stage and micro-batch: kernels to forward and backward, exchanges, weights, bytes."""
-    result = run(software={"attention": attention}, operations=True, **columns)
-    rows = result.operations
-    assert rows is not None
-    once = [row for row in rows if row.part == "step"]
-    rows = tuple(row for row in rows if row.part != "step")
-    kernels = [row for row in rows if row.group == 1]
-    exchanges = [row for row in rows if row.group > 1]
-    passes = dict.fromkeys(("forward", "input_grad", "weight_grad", "recompute"), 0.0)
-    for row in kernels:
-        passes[row.phase] += row.count * row.time_s
-    assert result.time_s["forward"] == pytest.approx(passes["forward"])
-    backward = passes["input_grad"] + passes["weight_grad"]
-    assert result.time_s["backward"] == pytest.approx(backward)
-    assert result.time_s["recompute"] == pytest.approx(passes["recompute"])
-    assert [(row.operation, row.time_s) for row in once] == [
-        ("optimizer", result.time_s["optimizer"])
-    ]
-    exposed = sum(row.count * row.exposed_s for row in exchanges)
-    assert result.time_s["tp_comm"] == pytest.approx(exposed)
-    assert result.comm_s["tp"].total == pytest.approx(sum(r.count * r.time_s for r in exchanges))
-    weights = sum(row.count * row.weight_bytes for row in rows)
-    assert result.memory_bytes.weights == pytest.approx(weights)
-    saved = sum(row.count * row.saved_bytes for row in rows if row.part != "head")
-    assert result.memory_bytes.activations == pytest.approx(saved)
-
-
-def test_operations_tell_what_happens_between_micro_batches() -> None:
-    """Transfers, the exchange among replicas and the optimizer, with group and members near."""
-    rows = run(operations=True, tp=8, pp=2, dp=2, gbs=16, zero=1).operations or ()
-    once = {row.operation: row for row in rows if row.part == "step"}
-    assert set(once) == {"stage_transfers", "replica_exchange", "optimizer"}
-    # 4 micro-batches there and back, an eighth of 8192 bytes; 32 accelerators in nodes of 8.
-    assert once["stage_transfers"].volume_bytes == 2 * 4 * 8192 / 8
-    assert once["stage_transfers"].extents == (1, 2)
-    assert once["replica_exchange"].kind == "reduce_scatter + all_gather"
-    assert once["replica_exchange"].group == 2
-    last = 2 * LAYER + 2 * 64 + 64_000
-    for zero, size in ((0, 4), (1, 4 + 2)):
-        rows = run(operations=True, pp=2, dp=2, gbs=16, zero=zero).operations or ()
-        volume = next(row.volume_bytes for row in rows if row.operation == "replica_exchange")
-        assert volume == size * max(last, 2 * LAYER + 1032 * 64)
-    assert once["optimizer"].time_s > 0
-
-
-def test_operations_name_what_bounds_them() -> None:
-    """Bytes bound a norm, FLOPs a large product, the launch a small one, links an exchange."""
-    wide = samples.layer(
-        attention={"heads": 64, "kv_heads": 64, "head_dim": 128}, mlp={"ffn": 32768}
-    )
-    model = samples.model(wide, hidden=8192, seq_len=4096)
-    result = run(model, operations=True, tp=2, sequence_parallel=False)
-    bound = {(row.operation, row.kind): row.bound for row in result.operations or ()}
-    assert bound["mlp.norm", "memory"] == "memory"
-    assert bound["mlp.up", "matmul"] == "compute"
-    assert bound["attention.core", "attention"] == "compute"
-    assert bound["mlp.up", "all_reduce"] == "network"
-    slow = samples.system(matmul={"launch": 1})
-    small = run(machine=slow, operations=True).operations or ()
-    assert {row.bound for row in small if row.kind == "matmul"} == {"launch"}
-
-
-def test_operations_list_the_weights_of_t5_positions() -> None:
-    """8 heads x 32 buckets are among the weights of the operations too."""
-    result = run(samples.model(position="relative-bias"), operations=True)
-    weights = sum(row.count * row.weight_bytes for row in result.operations or ())
-    assert result.memory_bytes.weights == pytest.approx(weights)
 
 
 def test_estimate_says_what_it_assumed() -> None:

@@ -85,12 +85,11 @@ def memory_of_stages(table: Table, blocks: Blocks, stage: Ints) -> StageMemory:
 
 
 def _fullest_stage(table: Table, blocks: Blocks) -> tuple[StageMemory, Ints]:
-    """Memory of the fullest stage: the first, the second or the last.
+    """Memory of the fullest stage: the first or the last.
 
-    Between them activations in flight only fall from stage to stage, so the second is the fullest
-    of those without embedding and head.
+    From stage to stage activations in flight only fall, and only the last holds more than layers.
     """
-    candidates = [np.zeros_like(table.pp), np.minimum(1, table.pp - 1), table.pp - 1]
+    candidates = [np.zeros_like(table.pp), table.pp - 1]
     memories = [memory_of_stages(table, blocks, stage) for stage in candidates]
     best = np.argmax([memory.total for memory in memories], axis=0)
     rows = np.arange(len(table))

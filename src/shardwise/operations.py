@@ -1,6 +1,9 @@
 """Every kernel and exchange of one strategy, row by row: what `--ops` shows."""
 
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.blocks import operation_costs
@@ -51,7 +54,7 @@ def operation_estimates(
                 for row in _rows(part, count, cost, extents)
                 if row.phase == Phase.FORWARD
             ]
-    return (*rows, *_step_rows(table, evaluation, extents))
+    return (*rows, *_step_rows(model, table, evaluation, extents))
 
 
 def _kept_bytes(cost: OperationCost, mode: str, checkpoint: float | None) -> float:
@@ -114,18 +117,20 @@ def _exchange_row(
     )
 
 
-def _group(extents: Ints) -> dict[str, int | tuple[int, ...]]:
+def _group(extents: Ints) -> dict[str, Any]:
     near = tuple(int(extent) for extent in extents[:, 0])
     return {"group": near[-1], "extents": near}
 
 
 def _step_rows(
-    table: Table, evaluation: Evaluation, extents: Extents
+    model: Model, table: Table, evaluation: Evaluation, extents: Extents
 ) -> Iterator[OperationEstimate]:
     """What happens between micro-batches and once a step, as totals of the step."""
     blocks = evaluation.blocks
 
-    def exchange(name: str, kind: str, volume: Floats, axis: str) -> Iterator[OperationEstimate]:
+    def exchange(
+        name: str, kind: str, volume: Floats, axis: str, group: dict[str, Any]
+    ) -> Iterator[OperationEstimate]:
         alone, exposed = evaluation.comm_s[axis]
         if alone[0] > 0:
             yield OperationEstimate(
@@ -138,18 +143,21 @@ def _step_rows(
                 time_s=float(alone[0]),
                 exposed_s=float(exposed[0]),
                 bound="network",
-                **_group(getattr(extents, axis)),
+                **group,
             )
 
     handed = 2 * table.micro_batches * table.vpp * blocks.boundary_bytes
-    yield from exchange("stage_transfers", "p2p", handed, "pp")
-    weights, gradients = blocks.element_bytes, blocks.gradient_bytes
-    largest = evaluation.parameters
-    if table.zero[0] >= 1:
-        volume = largest * (gradients + weights)
-        yield from exchange("replica_exchange", "reduce_scatter + all_gather", volume, "dp")
+    yield from exchange("stage_transfers", "p2p", handed, "pp", _group(extents.pp))
+    gradients, weights = evaluation.parameters * blocks.gradient_bytes, blocks.element_bytes
+    if table.dp[0] == 1:  # only the copies of tied embeddings on the first and the last stage
+        words = np.ceil(model.vocab / table.tp) * model.hidden * blocks.gradient_bytes
+        yield from exchange("tied_embeddings", "all_reduce", words, "dp", {"group": 2})
+    elif table.zero[0] >= 1:
+        volume = gradients + evaluation.parameters * weights
+        kind = "reduce_scatter + all_gather"
+        yield from exchange("replica_exchange", kind, volume, "dp", _group(extents.dp))
     else:
-        yield from exchange("replica_exchange", "all_reduce", largest * gradients, "dp")
+        yield from exchange("replica_exchange", "all_reduce", gradients, "dp", _group(extents.dp))
     update = float(evaluation.time_s["optimizer"][0])
     yield OperationEstimate(
         part="step",

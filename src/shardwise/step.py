@@ -64,6 +64,7 @@ def step_times(
         + (1 - with_embedding) * embedding.time_s
         + (1 - with_head) * head.time_s,
         hop_s=2.0 * transfer,
+        hop_hidden=hidden,
     )
     windows = on_slowest("backward_pass_s"), on_slowest("forward_pass_s")
     exchange, exchange_exposed = _data_parallel(

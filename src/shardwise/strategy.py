@@ -128,7 +128,7 @@ class Strategy(Noun):
     def _canonical_placement(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        axes = value.lower().split("-")
+        axes = value.strip().lower().split("-")
         if "cp" not in axes and "tp" in axes:
             axes.insert(axes.index("tp") + 1, "cp")
         if "-".join(axes) not in PLACEMENTS:
@@ -139,8 +139,10 @@ class Strategy(Noun):
     @field_validator("stack", mode="before")
     @classmethod
     def _stack_from_base(cls, value: object) -> object:
-        if not isinstance(value, Mapping):
+        if isinstance(value, (str, Stack)):
             return value
+        if not isinstance(value, Mapping):
+            raise ValueError("must be a catalog name, a file, or a mapping")  # noqa: TRY004
         fields = dict(value)
         try:
             base = fields.pop("base", None)

@@ -50,7 +50,7 @@ def attention_times(
     """Return compute, memory and whole time [s] of a flash attention kernel.
 
     Queries are handled in tiles of `tile`; a tile takes u = 2 tile 2 d SM / (P e) seconds per key
-    on one of SM multiprocessors. The mean tile sees K = (s + tile) / 2 keys when causal, s if not.
+    on one of SM multiprocessors. The mean tile sees K = (s + tile) / 2 keys when causal, at most s.
     t_c = ((T K u / SM)^1.5 + (o s u)^1.5)^(1/1.5) with T tiles in all: the evenly spread work,
     joined with the longest tile, which others wait for when there are few. With the memory time:
     t = t0 + (t_c^1.2 + t_m^1.2)^(1/1.2). Backward, compute takes `backward_ratio` times as long.
@@ -71,7 +71,7 @@ def attention_times(
     busy = heads > 0
     efficiency = head_efficiency(kernel, head_dim)
     tiles = sequences * heads * np.ceil(seq_len / kernel.tile)
-    keys = (seq_len + kernel.tile) / 2 if causal else seq_len
+    keys = np.minimum((seq_len + kernel.tile) / 2, seq_len) if causal else seq_len
     unit = 4 * kernel.tile * head_dim * rates.multiprocessors / (rates.peak * efficiency)
     even = tiles / rates.multiprocessors * keys * unit
     longest = kernel.longest_weight * seq_len * unit

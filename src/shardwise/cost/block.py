@@ -129,7 +129,7 @@ def block_cost(
         tp_backward_exposed_s=total([e.exposed_s for e in back], zero) + exposed_again,
         parameters=total([c.operation.parameters for c in costs], zero),
         saved_bytes=np.where(full, kept, saved - np.where(selective, dropped, 0.0)),
-        again_bytes=np.where(full, saved, np.where(selective, dropped, 0.0)),
+        again_bytes=np.where(full, saved - kept, np.where(selective, dropped, 0.0)),
         working_bytes=working,
         gradient_buffer_bytes=_gradient_buffers(costs, zero),
         recompute_flops=np.where(full, forward_flops, np.where(selective, core_flops, 0.0)),

@@ -1,5 +1,7 @@
 """The attention block of a layer."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from shardwise.arrays import Floats
@@ -31,8 +33,11 @@ def attention_operations(model: Model, attention: Attention, work: RankWork) -> 
     """Projections, positions, core and output of self-attention on one rank.
 
     Each rank has heads / tp query heads and max(kv_heads / tp, 1) key-value heads; more ranks than
-    key-value heads hold copies of them.
+    key-value heads hold copies of them. No flash kernel scores queries against positions too, so
+    Transformer-XL positions always run unfused.
     """
+    if model.position == "relative-xl":
+        work = replace(work, flash=np.zeros_like(work.flash))
     heads = attention.heads / work.tp
     kv_heads = np.maximum(attention.kv_heads / work.tp, 1.0)
     width = heads * attention.head_dim
@@ -58,7 +63,7 @@ def attention_operations(model: Model, attention: Attention, work: RankWork) -> 
                 work,
                 tokens=heads_normed,
                 width=attention.head_dim,
-                parameters=2.0 * attention.head_dim,
+                parameters=2.0 * attention.head_dim * model.norm_parameters / model.hidden,
             )
         )
     operations += _positions(model, attention, work, width, kv_width)

@@ -61,13 +61,13 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
         parameters = float(model.norm_parameters)
         return norm(name, work, tokens=work.split_tokens, width=model.hidden, parameters=parameters)
 
-    def residual_here(name: str) -> Operation:
-        return residual(name, work, width=model.hidden, dropout=model.dropout)
+    def residual_here(name: str, branches: int = 1) -> Operation:
+        return residual(name, work, width=model.hidden, dropout=model.dropout, branches=branches)
 
     attention = attention_operations(model, layer.attention, work)
     mlp = mlp_operations(model, layer.mlp, work, exchange=not layer.parallel)
     if layer.parallel:
-        return [norm_here("norm"), *attention, *mlp, residual_here("residual")]
+        return [norm_here("norm"), *attention, *mlp, residual_here("residual", branches=2)]
     return [
         norm_here("attention.norm"),
         *attention,

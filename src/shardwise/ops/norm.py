@@ -39,8 +39,10 @@ def norm(
     )
 
 
-def residual(name: str, work: RankWork, *, width: float, dropout: bool) -> Operation:
-    """Add a block's output to the residual stream: read both, write the sum.
+def residual(
+    name: str, work: RankWork, *, width: float, dropout: bool, branches: int = 1
+) -> Operation:
+    """Add the outputs of one or more branches to the residual stream: read all, write the sum.
 
     With dropout, a mask of one byte per element is written, kept, and read in backward. Without
     it the gradient passes unchanged to both branches and is added where they meet.
@@ -51,7 +53,11 @@ def residual(name: str, work: RankWork, *, width: float, dropout: bool) -> Opera
     return Operation(
         name=name,
         kernels=(
-            MemoryBound(phase=Phase.FORWARD, bytes=3 * size + mask, flops=(1 + dropout) * elements),
+            MemoryBound(
+                phase=Phase.FORWARD,
+                bytes=(2 + branches) * size + mask,
+                flops=(branches + dropout) * elements,
+            ),
             MemoryBound(
                 phase=Phase.INPUT_GRAD,
                 bytes=(5 if dropout else 3) * size + mask,

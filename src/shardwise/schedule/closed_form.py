@@ -13,6 +13,7 @@ def bubble_time(
     chunks: Ints,
     others_s: Floats,
     hop_s: Floats,
+    hop_hidden: Floats,
 ) -> Floats:
     """Time the slowest stage waits in a step [s].
 
@@ -20,7 +21,8 @@ def bubble_time(
     backward) take sum(t_i) + (m - 1) max(t_i), so the slowest stage waits sum(t_i) - max(t_i)
     (arXiv 2104.04473, section 2.2). With v chunks the pipeline fills v times faster: the wait is
     divided by v; m is then a multiple of p. Every hop from stage to stage delays filling and
-    draining.
+    draining: p - 1 hops. Those that travel beside the compute, as interleaving lets them, are met
+    by one micro-batch on its way through all chunks: p (v - 1) more.
 
     Exact for equal stages, and for a slowest last stage, as with the head. A slow early stage
     overlaps part of its wait: too long by at most (p - 1) / 2 of its passes. Interleaved, what only
@@ -34,8 +36,11 @@ def bubble_time(
         sum(t_i) - max(t_i) of one micro-batch, exchanges included [s].
     hop_s
         A transfer to the next stage and the one back [s].
+    hop_hidden
+        Share of the transfers that travels beside the compute.
     """
-    return others_s / chunks + (stages - 1) * hop_s
+    met = stages - 1 + hop_hidden * stages * (chunks - 1)
+    return others_s / chunks + met * hop_s
 
 
 def in_flight(*, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints) -> Floats:
