@@ -4,7 +4,6 @@ GPT sample, micro-batches of 2 x 32 tokens in bf16: 64 x 64 activations of 8192 
 100 GB/s within 8 accelerators, of 10 GB/s beyond, without latency.
 """
 
-
 import pytest
 
 import samples
