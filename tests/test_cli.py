@@ -112,8 +112,7 @@ def test_operations_are_listed_forward_and_backward(shardwise):
 def test_every_field_of_a_strategy_has_a_flag(shardwise, field):
     """No field can only be set in a file."""
     _, out, _ = shardwise("estimate", "--help")
-    flat = out.replace("\n", " ")
-    assert f"--{field.replace('_', '-')}"[:18] in flat
+    assert f"--{field.replace('_', '-')} " in out
 
 
 def test_flags_override_the_strategy_file(shardwise, tmp_path):

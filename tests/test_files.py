@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import stat
 
 import pytest
@@ -118,4 +119,6 @@ def test_written_files_have_ordinary_permissions_and_no_nan(tmp_path):
     path = tmp_path / "a.json"
     write_mapping(path, {"a": float("nan"), "b": [float("inf"), 1.0]})
     assert json.loads(path.read_text()) == {"a": None, "b": [None, 1.0]}
-    assert stat.S_IMODE(path.stat().st_mode) & 0o400
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask

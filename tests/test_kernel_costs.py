@@ -165,7 +165,8 @@ def costs(machine: System, *, split: bool = False, **stack: Any) -> dict[str, Op
     software = samples.stack(**stack)
     columns = {"tp": 4, "dp": 1, "gbs": 2, "mbs": 2, "sequence_parallel": split, "stack": software}
     model = samples.model()
-    parts = operation_costs(model, machine, Table.of(model, columns))
+    table = Table.of(model, columns)
+    parts = operation_costs(model, machine, table, place(machine, table))
     return {cost.operation.name: cost for _, _, group in parts for cost in group}
 
 
@@ -238,7 +239,7 @@ def test_recompute_runs_forward_or_the_core_again() -> None:
     columns = {"recompute": ["none", "selective", "full"], "tp": 4, "dp": 1, "gbs": 1}
     table = Table.of(model, columns | {"stack": samples.stack()})
     layers = blocks_of(model, machine, table, place(machine, table)).layers
-    parts = operation_costs(model, machine, table)
+    parts = operation_costs(model, machine, table, place(machine, table))
     named = {cost.operation.name: cost for _, _, group in parts for cost in group}
     again = [0, 4 * named["attention.core"].kernel_s(Phase.FORWARD)[0], layers.forward_s[0]]
     np.testing.assert_allclose(layers.recompute_s, again)

@@ -10,13 +10,16 @@ from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.model import Model
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, rank_work
-from shardwise.ops.operation import Operation, RankWork
 from shardwise.placement import Extents, place
 from shardwise.strategy import RECOMPUTES
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["Blocks", "blocks_of", "operation_costs", "placed_blocks"]
+__all__ = ["Blocks", "PartCosts", "blocks_of", "operation_costs", "placed_blocks"]
+
+
+# A part of the model, how often it occurs, and what its operations cost.
+PartCosts = tuple[str, int, list[OperationCost]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,65 +37,51 @@ class Blocks:
     """Rate of element-wise kernels [byte/s]."""
 
 
+def operation_costs(
+    model: Model, system: System, table: Table, extents: Extents
+) -> list[PartCosts]:
+    """Cost every operation of the embedding, each kind of layer, and the head."""
+    work = rank_work(table)
+    machine = Machine.of(system, table, extents)
+    holds_copy = (table.pp > 1) | np.full(len(table), not model.tied_embeddings)
+    parts = [("embedding", 1, embedding_operations(model, work))]
+    parts += [
+        ("layer", layer.count, layer_operations(model, layer, work)) for layer in model.layers
+    ]
+    parts.append(("head", 1, head_operations(model, work, holds_copy=holds_copy)))
+    return [
+        (name, count, [operation_cost(o, machine) for o in operations])
+        for name, count, operations in parts
+    ]
+
+
 def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> Blocks:
-    """Cost the layers, the embedding and the head, row by row.
+    """Add up the costs of the layers, the embedding and the head, row by row.
 
     Depends only on the columns that `placed_blocks` names.
     """
     work = rank_work(table)
     machine = Machine.of(system, table, extents)
-    layers, embedding, head = (
-        [[operation_cost(o, machine) for o in operations] for operations in group]
-        for group in _operations(model, table, work)
-    )
+    (_, _, embedding), *kinds, (_, _, head) = operation_costs(model, system, table, extents)
     full = table.recompute == RECOMPUTES.index("full")
     selective = table.recompute == RECOMPUTES.index("selective")
     checkpoint = work.split_tokens * model.hidden * work.element_bytes
     whole: BlockCost | None = None
-    for layer, costs in zip(model.layers, layers, strict=True):
+    for _, count, costs in kinds:
         one = block_cost(
             costs, machine, full=full, selective=selective, checkpoint_bytes=checkpoint
         )
-        count = layer.count
         whole = one.plus(one, count - 1) if whole is None else whole.plus(one, count)
     assert whole is not None  # noqa: S101 - a model has at least one kind of layer
     return Blocks(
         layers=whole,
-        embedding=block_cost(embedding[0], machine),
-        head=block_cost(head[0], machine),
+        embedding=block_cost(embedding, machine),
+        head=block_cost(head, machine),
         element_bytes=work.element_bytes,
         gradient_bytes=work.gradient_bytes,
         boundary_bytes=checkpoint,
         memory_rate=machine.memory_rate,
     )
-
-
-def _operations(
-    model: Model, table: Table, work: RankWork
-) -> tuple[list[list[Operation]], list[list[Operation]], list[list[Operation]]]:
-    holds_copy = (table.pp > 1) | np.full(len(table), not model.tied_embeddings)
-    return (
-        [layer_operations(model, layer, work) for layer in model.layers],
-        [embedding_operations(model, work)],
-        [head_operations(model, work, holds_copy=holds_copy)],
-    )
-
-
-def operation_costs(
-    model: Model, system: System, table: Table
-) -> list[tuple[str, int, list[OperationCost]]]:
-    """Cost every operation by itself: (part of the model, how often, operations)."""
-    work = rank_work(table)
-    machine = Machine.of(system, table, place(system, table))
-    layers, embedding, head = _operations(model, table, work)
-    parts = [("embedding", 1, embedding[0])]
-    for layer, operations in zip(model.layers, layers, strict=True):
-        parts.append(("layer", layer.count, operations))
-    parts.append(("head", 1, head[0]))
-    return [
-        (name, count, [operation_cost(o, machine) for o in operations])
-        for name, count, operations in parts
-    ]
 
 
 def placed_blocks(model: Model, system: System, table: Table) -> tuple[Extents, Blocks]:

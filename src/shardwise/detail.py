@@ -1,14 +1,14 @@
 """Detail of one strategy: its stages."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from shardwise.blocks import operation_costs
-from shardwise.cost.operations import OperationCost
+from shardwise.blocks import PartCosts
 from shardwise.evaluate import Evaluation, memory_of_stages
 from shardwise.memory import (
     MEMORY_PARTS,
     StageMemory,
-    head_decides,
     reserved_bytes,
     stage_parameters,
 )
@@ -31,7 +31,11 @@ def memory_record(memory: StageMemory, reserved: float, capacity: float, row: in
 
 
 def stage_estimates(
-    model: Model, system: System, table: Table, evaluation: Evaluation
+    model: Model,
+    system: System,
+    table: Table,
+    evaluation: Evaluation,
+    parts: Sequence[PartCosts],
 ) -> tuple[StageEstimate, ...]:
     """Every pipeline stage of a table of one row."""
     blocks, stages = evaluation.blocks, int(table.pp[0])
@@ -49,9 +53,10 @@ def stage_estimates(
     parameters = stage_parameters(
         blocks.layers, blocks.embedding, blocks.head, stages=table.pp, stage=stage
     )
-    in_head = head_decides(blocks.layers, blocks.head, last)
-    in_layer = _largest_working_set(operation_costs(model, system, table))
-    in_update = np.broadcast_to(memory.in_update, memory.total.shape)
+    in_layer = _largest_working_set(parts)
+    in_head, in_update = (
+        np.broadcast_to(where, memory.total.shape) for where in (memory.in_head, memory.in_update)
+    )
     capacity = system.accelerator.memory[0].capacity
 
     def peak(i: int) -> Peak:
@@ -73,6 +78,6 @@ def stage_estimates(
     )
 
 
-def _largest_working_set(parts: list[tuple[str, int, list[OperationCost]]]) -> str:
+def _largest_working_set(parts: Sequence[PartCosts]) -> str:
     layers = [cost for name, _, costs in parts if name == "layer" for cost in costs]
     return max(layers, key=lambda cost: float(cost.operation.working_bytes[0])).operation.name

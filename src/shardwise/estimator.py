@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats
+from shardwise.blocks import operation_costs
+from shardwise.cost.operations import by_dtype
 from shardwise.detail import memory_record, stage_estimates
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.evaluate import Evaluation, evaluate
@@ -20,11 +22,12 @@ from shardwise.ops.parameters import (
     count_parameters,
     flops_per_token,
 )
+from shardwise.placement import place
 from shardwise.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.rules import broken_rule, refuse_illegal
 from shardwise.stack import Stack
 from shardwise.step import TIME_PARTS
-from shardwise.strategy import DTYPES, Strategy
+from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -82,6 +85,8 @@ def estimate(
     capacity = the_system.accelerator.memory[0].capacity
     counted = count_parameters(the_model)
     stack = table.stacks[0]
+    extents = place(the_system, table)
+    parts = operation_costs(the_model, the_system, table, extents)
     return Estimate(
         model=the_model.name,
         system=the_system.name,
@@ -104,11 +109,11 @@ def estimate(
             for axis, (total, exposed) in result.comm_s.items()
         },
         memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), capacity, 0),
-        stages=stage_estimates(the_model, the_system, table, result),
+        stages=stage_estimates(the_model, the_system, table, result, parts),
         cost=_cost(the_system, table, result),
         assumed=_assumed(given, resolved),
         provenance=_provenance(the_model, the_system, stack, resolved.dtype),
-        operations=operation_estimates(the_model, the_system, table, result)
+        operations=operation_estimates(the_model, table, extents, result, parts)
         if operations
         else None,
     )
@@ -197,8 +202,7 @@ def _rates(
     """Throughput and utilisation of each row."""
     lengths, where = np.unique(table.seq_len, return_inverse=True)
     per_token = np.array([flops_per_token(model, int(s), convention) for s in lengths])[where]
-    peaks = [system.accelerator.matrix.get(name, np.nan) for name in DTYPES]  # type: ignore[call-overload]
-    peak = np.array(peaks, dtype=np.float64)[table.dtype]
+    peak = by_dtype(system.accelerator.matrix, table)
     tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s
     flops_per_s = tokens_per_s * per_token / table.gpus
     again = result.recompute_flops / result.step_time_s

@@ -79,7 +79,7 @@ def memory_of_stages(table: Table, blocks: Blocks, stage: Ints) -> StageMemory:
         stage=stage,
         element_bytes=blocks.element_bytes,
         gradient_bytes=blocks.gradient_bytes,
-        optimizer_shards=np.where(table.zero >= 1, table.dp, 1),
+        optimizer_shards=table.optimizer_shards,
         gradient_buffers=stack_column(table, "weight_gradient_buffers") > 0,
     )
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.cost.block import BlockCost
+from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.schedule.closed_form import in_flight
 
 __all__ = [
@@ -18,7 +19,7 @@ __all__ = [
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
 
-_FP32_BYTES = 4.0
+_FP32_BYTES = DTYPE_BYTES["fp32"]
 # Two moments, and a master copy of weights in a smaller type (Adam; arXiv 1910.02054, section 3).
 _MOMENT_BYTES = 8.0
 
@@ -35,6 +36,8 @@ class StageMemory:
     buffers: Floats
     """Live for a moment: what recompute rebuilds, gradients of activations, logits; or, where the
     update of the weights needs more than forward and backward, its copies of gradients."""
+    in_head: Bools
+    """Whether what lives for a moment is most in the head rather than in a layer."""
     in_update: Bools
     """Whether the stage is fullest in the update of the weights."""
 
@@ -103,14 +106,9 @@ def stage_memory(
         optimizer=parameters * (_MOMENT_BYTES + master) / optimizer_shards,
         activations=np.where(in_update, 0.0, kept * flying),
         buffers=np.where(in_update, copies, live),
+        in_head=in_head > in_layer,
         in_update=in_update,
     )
-
-
-def head_decides(layers: BlockCost, head: BlockCost, last: Bools) -> Bools:
-    """Whether a stage is fullest in the head rather than in a layer."""
-    in_layer = layers.again_bytes + layers.working_bytes
-    return last & (head.saved_bytes + head.working_bytes > in_layer)
 
 
 def reserved_bytes(total: Floats, *, slack: Floats, runtime_memory: Floats) -> Floats:

@@ -37,7 +37,6 @@ class Noun(BaseModel):
         str_strip_whitespace=True,
         validate_default=True,
         use_attribute_docstrings=True,
-        ser_json_inf_nan="null",
     )
 
     CATALOG: ClassVar[str | None] = None
@@ -97,7 +96,7 @@ class Noun(BaseModel):
 
     def to_file(self, path: str | Path) -> None:
         """Write YAML or JSON (also `.gz`) that `load` reads back as the same noun."""
-        files.write_mapping(path, self.model_dump(mode="json", context={"units": True}))
+        files.write_mapping(path, self.to_dict(units=True))
 
 
 class Source(Noun):

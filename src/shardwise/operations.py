@@ -1,20 +1,19 @@
 """Every kernel and exchange of one strategy, row by row: what `--ops` shows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.blocks import operation_costs
+from shardwise.blocks import PartCosts
 from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
 from shardwise.evaluate import Evaluation
 from shardwise.model import Model
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
-from shardwise.placement import Extents, place
+from shardwise.placement import Extents
 from shardwise.results import OperationEstimate
 from shardwise.strategy import RECOMPUTES
-from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["operation_estimates"]
@@ -23,7 +22,11 @@ _KINDS = {Matmul: "matmul", FlashAttention: "attention"}
 
 
 def operation_estimates(
-    model: Model, system: System, table: Table, evaluation: Evaluation
+    model: Model,
+    table: Table,
+    extents: Extents,
+    evaluation: Evaluation,
+    parts: Sequence[PartCosts],
 ) -> tuple[OperationEstimate, ...]:
     """List what a table of one row runs.
 
@@ -31,16 +34,15 @@ def operation_estimates(
     with what recompute runs again; then, for a whole step, transfers between stages, the exchange
     among replicas, and the optimizer.
     """
-    extents = place(system, table)
     recompute = RECOMPUTES[int(table.recompute[0])]
     blocks = evaluation.blocks
     element_bytes = float(blocks.element_bytes[0])
     rows: list[OperationEstimate] = []
-    for part, count, costs in operation_costs(model, system, table):
+    for part, count, costs in parts:
         mode = recompute if part == "layer" else "none"
-        checkpoint = float(blocks.boundary_bytes[0]) if mode == "full" else None
         for position, cost in enumerate(costs):
-            kept = _kept_bytes(cost, mode, checkpoint if position == 0 else 0.0)
+            checkpoint = float(blocks.boundary_bytes[0]) if position == 0 else 0.0
+            kept = _kept_bytes(cost, mode, checkpoint)
             ran = list(_rows(part, count, cost, extents))
             if ran:
                 weights = float(cost.operation.parameters[0]) * element_bytes
@@ -57,12 +59,12 @@ def operation_estimates(
     return (*rows, *_step_rows(model, table, evaluation, extents))
 
 
-def _kept_bytes(cost: OperationCost, mode: str, checkpoint: float | None) -> float:
+def _kept_bytes(cost: OperationCost, mode: str, checkpoint: float) -> float:
     """Activations kept under recompute: only the layer's input, or all but the core's own."""
     saved = float(cost.operation.saved_bytes[0])
     core = cost.operation.core_bytes
     if mode == "full":
-        return checkpoint or 0.0
+        return checkpoint
     if mode == "selective" and core is not None:
         return saved - float(core[0])
     return saved

@@ -29,13 +29,13 @@ class Stack(Sourced):
     """Bytes moved per logit by the loss, forward."""
     loss_backward_bytes: Factor
     """The same, backward."""
-    weight_gradient_buffers: bool
-    """Whether one buffer for each distinct shape of weights is held beside the gradients, for
-    products that add into them (Transformer Engine)."""
     loss_saved_bytes: Factor
     """Bytes per logit that the last stage holds between forward and backward of the loss."""
     gradient_dtype: Literal["fp32", "compute"]
     """Type that gradients accumulate in and are reduced in; `compute`: the strategy's dtype."""
+    weight_gradient_buffers: bool
+    """Whether one buffer for each distinct shape of weights is held beside the gradients, for
+    products that add into them (Transformer Engine)."""
     host_launch: Duration
     """Time of the host to launch one kernel; it hides behind the accelerator when shorter."""
     tp_hidden: Share

@@ -78,7 +78,7 @@ def step_times(
         "recompute": m * on_slowest("recompute_s"),
         "optimizer": optimizer_time(
             parameters=parameters,
-            owned=parameters / np.where(table.zero >= 1, table.dp, 1),
+            owned=parameters / table.optimizer_shards,
             element_bytes=blocks.element_bytes,
             gradient_bytes=blocks.gradient_bytes,
             memory_rate=blocks.memory_rate,
@@ -135,8 +135,7 @@ def _data_parallel(
 
     Overlapped, gradients run behind the backward pass of the last micro-batch, gathered weights
     behind the forward pass of the first. With v interleaved chunks on p stages the gradients of
-    all chunks but one are complete earlier: the window is p (v - 1) / v + 1 / v
-    passes.
+    all chunks but one are complete earlier: the window is p (v - 1) / v + 1 / v passes.
 
     Parameters
     ----------

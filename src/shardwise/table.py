@@ -78,6 +78,11 @@ class Table:
         """Micro-batches of one replica in a step."""
         return self.global_batch_size // (self.dp * self.micro_batch_size)
 
+    @property
+    def optimizer_shards(self) -> Ints:
+        """Replicas that the optimizer state is split over."""
+        return np.where(self.zero >= 1, self.dp, 1)
+
     def take(self, index: Ints | slice) -> "Table":
         """Return some of the rows."""
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "stacks"}

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from shardwise import files
-from shardwise.errors import Fault, InputError
 from shardwise.noun import unfold
 from shardwise.strategy import Strategy
 
@@ -105,12 +104,10 @@ def given_strategy(path: str | None, flags: Mapping[str, Any]) -> Strategy:
     return Strategy.validated(fields | dict(flags), source=path)
 
 
-def emit_json(data: Any, output: str | None = None) -> None:
+def emit_json(data: Mapping[str, Any], output: str | None = None) -> None:
     """Print JSON, or write it to a file."""
     plain = files.finite(data)
     if output is not None:
-        if not isinstance(plain, dict):
-            raise InputError(Fault(source=output, problem="only a mapping can be written"))
         files.write_mapping(output, plain)
         log.info("wrote %s", output)
         return

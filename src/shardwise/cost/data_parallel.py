@@ -4,12 +4,13 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.cost.collective import collective_time
+from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.operation import CollectiveKind
 from shardwise.system import System
 
 __all__ = ["exposed_exchange", "gradient_exchange", "optimizer_time"]
 
-_FP32_BYTES = 4.0
+_FP32_BYTES = DTYPE_BYTES["fp32"]
 # Passes over all local gradients beside the update itself: written to zero, read for the norm,
 # and the larger part again to be scaled (1.5 in grade-A published runs, together with the update).
 _GRADIENT_SWEEPS = 1.5

@@ -1,6 +1,8 @@
 """Time of operations: their kernels on the accelerator, their exchanges, and what is exposed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +18,26 @@ from shardwise.strategy import DTYPES
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["ExchangeCost", "KernelCost", "Machine", "OperationCost", "operation_cost", "with_host"]
+__all__ = [
+    "ExchangeCost",
+    "KernelCost",
+    "Machine",
+    "OperationCost",
+    "by_dtype",
+    "operation_cost",
+    "with_host",
+]
 
 
 # The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
 # they meet. Dense layers, grade-A published runs on NVIDIA GPUs.
 _HOST_EXPONENT = 4.0
+
+
+def by_dtype(figures: Mapping[Any, float], table: Table) -> Floats:
+    """A figure told by type of input, for each row's type; NaN where there is none."""
+    values = [figures.get(name, np.nan) for name in DTYPES]
+    return np.array(values, dtype=np.float64)[table.dtype]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +59,11 @@ class Machine:
         """Gather the rates of each row."""
         chip = system.accelerator
         bandwidth = chip.memory[0].bandwidth
-        known = [chip.matmul.get(name) for name in DTYPES]  # type: ignore[call-overload]
 
         def rate(field: str) -> Floats:
-            values = [getattr(kernel, field) if kernel else np.nan for kernel in known]
-            return np.array(values, dtype=np.float64)[table.dtype]
+            return by_dtype({n: getattr(k, field) for n, k in chip.matmul.items()}, table)
 
-        peaks = [chip.matrix.get(name, np.nan) for name in DTYPES]  # type: ignore[call-overload]
-        peak = np.array(peaks, dtype=np.float64)[table.dtype]
+        peak = by_dtype(chip.matrix, table)
         matmul = MatmulRates(
             peak=peak,
             efficiency=rate("efficiency"),
