@@ -71,6 +71,7 @@ def simulate(
     *,
     hop: float = 0.0,
     blocking: bool = False,
+    padded: bool = False,
 ) -> Run:
     """Run one step.
 
@@ -82,9 +83,13 @@ def simulate(
         Time of a message between stages.
     blocking
         Whether messages occupy the stage, one before every pass, instead of travelling alone.
+    padded
+        Whether the last group is filled up with empty micro-batches, which take and wait for
+        nothing; without them an incomplete one deadlocks.
     """
     stages, chunks = len(forward), len(forward[0])
-    orders = [order(stage, stages, chunks, micro_batches) for stage in range(stages)]
+    ordered = -(-micro_batches // stages) * stages if padded else micro_batches
+    orders = [order(stage, stages, chunks, ordered) for stage in range(stages)]
     position, free, busy = [0] * stages, [0.0] * stages, [0.0] * stages
     live, most = [0] * stages, [0] * stages
     done: dict[tuple[Pass, int], float] = {}
@@ -95,6 +100,10 @@ def simulate(
                 source = needed(one, stage, stages, chunks)
                 if source is not None and source not in done:
                     break
+                if one[2] >= micro_batches:
+                    done[one, stage] = 0.0
+                    position[stage] += 1
+                    continue
                 arrival = done[source] if source is not None else 0.0
                 if source is not None and source[1] != stage and not blocking:
                     arrival += hop

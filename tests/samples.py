@@ -28,7 +28,7 @@ from shardwise.system import AttentionKernel, System
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TFLOPS, TB, GB = 1e12, 1e12, 1e9
-_FLAGS = frozenset({"sequence_parallel", "flash"})
+_FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
 
 
 def stack(**fields: Any) -> Stack:
@@ -102,7 +102,7 @@ def system(
         "name": "sample chip",
         "multiprocessors": 100,
         "matrix": peaks,
-        "vector": 10 * TFLOPS,
+        "vector": {"fp32": 10 * TFLOPS},
         "memory": [{"name": "hbm", "capacity": 80 * GB, "bandwidth": 1 * TB}],
         "matmul": dict.fromkeys(accelerator.get("matrix", peaks), product),
         "attention": flash,
@@ -164,6 +164,9 @@ def rank_work(**fields: Any) -> RankWork:
         "seq_len": 32,
         "tp": 1,
         "sequence_parallel": False,
+        "attention": 0,
+        "regather": True,
+        "fused_activation": False,
         "element_bytes": 2,
         "gradient_bytes": 4,
         "flash": True,
@@ -171,8 +174,9 @@ def rank_work(**fields: Any) -> RankWork:
         "loss_backward_bytes": 6,
         "loss_saved_bytes": 4,
     } | fields
+    types = dict.fromkeys(_FLAGS, np.bool_) | {"attention": np.int64}
     columns = {
-        name: np.atleast_1d(np.asarray(value, dtype=np.bool_ if name in _FLAGS else np.float64))
+        name: np.atleast_1d(np.asarray(value, dtype=types.get(name, np.float64)))
         for name, value in plain.items()
     }
     return RankWork(**columns)

@@ -39,8 +39,16 @@ def test_exchanges_that_do_not_happen_cost_no_latency() -> None:
 def test_exchange_hides_behind_compute_at_reduced_speed() -> None:
     """Of 10 s at half speed, a window of 8 s hides 4, but a tenth of what it hides is the tail."""
     windows = column(0, 8, 20, 1000)
-    times = exposed_exchange(column(10), windows, contention=column(0.5), tail=column(0.1))
+    rates = {"contention": column(0.5), "tail": column(0.1)}
+    times = exposed_exchange(column(10), windows, **rates, processor_share=column(0))
     assert times == pytest.approx([10, 10 - 3.6, 1, 1])
+
+
+def test_a_hidden_exchange_slows_the_compute_beside_it() -> None:
+    """Of 10 s a window hides 3.6 or 9; a quarter of that is lost to the compute."""
+    rates = {"contention": column(0.5), "tail": column(0.1)}
+    times = exposed_exchange(column(10), column(0, 8, 20), **rates, processor_share=column(0.25))
+    assert times == pytest.approx([10, 6.4 + 0.9, 1 + 2.25])
 
 
 def test_adam_reads_and_writes_its_state() -> None:

@@ -11,28 +11,45 @@ PACKAGE = Path(shardwise.__file__).parent
 
 # From the bottom up; a module imports only from its own row and the rows above it here.
 LAYERS = [
-    ["_version", "errors", "catalog", "arrays"],
+    ["_version", "errors", "catalog", "arrays", "stages"],
     ["units", "files"],
     ["noun"],
+    ["formats"],
     ["model", "system", "stack"],
     ["strategy"],
     ["table"],
-    ["placement", "rules"],
+    ["placement"],
     ["ops"],
+    ["rules"],
+    ["peers"],
     ["cost"],
     ["schedule"],
     ["memory"],
     ["blocks"],
+    ["slowest"],
+    ["replicas"],
     ["step"],
     ["evaluate"],
     ["results"],
-    ["detail", "operations"],
+    ["detail", "operations", "totals"],
     ["estimator"],
+    ["reference"],
     ["report"],
     ["cli"],
 ]
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
-MATHS = {"arrays", "blocks", "cost", "evaluate", "memory", "ops", "placement", "schedule", "step"}
+MATHS = {
+    "arrays",
+    "blocks",
+    "cost",
+    "evaluate",
+    "memory",
+    "ops",
+    "peers",
+    "placement",
+    "schedule",
+    "step",
+}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
 
 

@@ -256,7 +256,7 @@ def test_fullest_stage_is_the_fullest_of_all(
     for row in range(len(table)):
         one = table.take(slice(row, row + 1))
         stage = np.arange(int(one.pp[0]))
-        every = memory_of_stages(one, evaluate(model, machine, one).blocks, stage)
+        every = memory_of_stages(model, one, evaluate(model, machine, one).blocks, stage)
         assert result.memory.total[row] == every.total.max()
         at = int(result.fullest_stage[row])
         assert every.total[at] == result.memory.total[row]

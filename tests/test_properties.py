@@ -257,7 +257,7 @@ def test_ranks_of_a_replica_hold_the_model_once(
     model = Model.validated(base.to_dict() | {"layers": [layer], "tied_embeddings": tied})
     table = Table.of(model, {"tp": tp, "pp": pp, "dp": 1, "gbs": 1, "stack": samples.stack()})
     blocks = evaluate(model, samples.system(), table).blocks
-    weights = memory_of_stages(table, blocks, np.arange(pp)).weights / 2
+    weights = memory_of_stages(model, table, blocks, np.arange(pp)).weights / 2
     total = count_parameters(model).total
     assert weights.sum() * tp == pytest.approx(total + copies(model, tp, pp), rel=1e-12)
     one = estimate(model, samples.system(), {"tp": tp, "pp": pp, "dp": 3, "gbs": 3})
@@ -269,9 +269,7 @@ def faster(machine: System, what: str, factor: float) -> System:
     fields = machine.to_dict()
     chip, network = fields["accelerator"], fields["network"]
     if what in ("matrix", "vector"):
-        peaks = chip[what]
-        better = {name: peak * factor for name, peak in peaks.items()} if what == "matrix" else 0
-        chip[what] = better or peaks * factor
+        chip[what] = {name: peak * factor for name, peak in chip[what].items()}
     elif what == "memory":
         chip["memory"][0]["bandwidth"] *= factor
     elif what == "efficiency":

@@ -80,6 +80,23 @@ def island() -> System:
     return samples.system(network=[samples.tier(domain=8)])
 
 
+SIXES = samples.model(
+    samples.layer(attention={"heads": 12, "kv_heads": 12}, mlp={"ffn": 60}), seq_len=36
+)
+
+
+def crowded() -> System:
+    return samples.system(node=4, network=[samples.tier("inside", domain=4), samples.tier("all")])
+
+
+def filled() -> System:
+    """Tiers of 8 and 32 accelerators, the inner one to be filled with whole groups."""
+    inner = samples.tier("inside", domain=8) | {"must_be_filled": True}
+    return samples.system(network=[inner, samples.tier("rack", domain=32), samples.tier("all")])
+
+
+FIT = ("do not fit", "8 (inside)", "32 (rack)")
+FILL = ("must divide", "8 (inside)")
 BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
     "degrees": ({"gpus": 8, "tp": 2, "pp": 2, "dp": 4}, MODEL, SYSTEM, ("8", "2 x 1 x 2 x 4 = 16")),
     "accelerators": ({"dp": 16}, MODEL, island(), ("16", "at most 8")),
@@ -93,14 +110,34 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
     ),
     "ffn": ({"tp": 8}, samples.model(samples.layer(mlp={"ffn": 100})), SYSTEM, ("8", "100")),
     "sequence": ({"tp": 4, "seq_len": 30}, MODEL, SYSTEM, ("4", "30")),
-    "layers": ({"pp": 2, "vpp": 4}, MODEL, SYSTEM, ("2 x 4", "the 4 layers")),
+    "layers": ({"pp": 2, "vpp": 4}, MODEL, SYSTEM, ("up to 2 layers", "vpp 4")),
     "layer_kinds": ({"pp": 2}, kinds(), SYSTEM, ("2 kinds of layers", "allowed: 1")),
     "batch": ({"dp": 2, "mbs": 3}, MODEL, SYSTEM, ("16", "2 x 3 = 6")),
     "stages": ({"vpp": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),
-    "interleaving": ({"pp": 2, "vpp": 2, "mbs": 16}, MODEL, SYSTEM, ("pp 2", "are 1 per replica")),
     "schedule": ({"schedule": "interleaved"}, MODEL, SYSTEM, ("interleaved", "vpp is 1")),
     "positions": ({"seq_len": 64}, MODEL, SYSTEM, ("64", "32 learned positions")),
     "zero": ({"zero": 3}, MODEL, SYSTEM, ("3", "allowed: 0, 1")),
+    **{
+        flag: ({flag: True}, MODEL, SYSTEM, ("no second memory tier", "allowed: false"))
+        for flag in ("offload_weights", "offload_activations", "offload_optimizer")
+    },
+    **{
+        f"{axis}_tier": ({f"{axis}_tier": 2}, MODEL, SYSTEM, ("2 tiers", "allowed: 0 to 1"))
+        for axis in ("tp", "cp", "dp", "pp")
+    },
+    "tp_tier_size": ({"tp": 8, "tp_tier": 0}, MODEL, crowded(), ("do not fit", "4 (inside)")),
+    "cp_tier_size": ({"tp": 8, "tp_tier": 0, "cp_tier": 1}, MODEL, crowded(), ("4 (inside)",)),
+    "dp_tier_size": ({"dp": 64, "gbs": 64, "dp_tier": 1}, MODEL, filled(), (*FIT, "dp 64 on 1")),
+    "pp_tier_size": (
+        {"tp": 8, "dp": 2, "pp": 4, "tp_tier": 0, "dp_tier": 1, "pp_tier": 1},
+        MODEL,
+        filled(),
+        (*FIT, "tp 8 on 0", "dp 2 on 1", "pp 4 on 1"),
+    ),
+    "tp_tier_filled": ({"tp": 6, "tp_tier": 0}, SIXES, filled(), (*FILL, "tp 6 on 0")),
+    "cp_tier_filled": ({"tp": 6, "tp_tier": 0, "cp_tier": 1}, SIXES, filled(), FILL),
+    "dp_tier_filled": ({"dp": 3, "gbs": 6, "dp_tier": 0}, MODEL, filled(), (*FILL, "dp 3 on 0")),
+    "pp_tier_filled": ({"pp": 3, "pp_tier": 0}, MODEL, filled(), (*FILL, "pp 3 on 0")),
     "cp": ({"cp": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),
     "ep": ({"ep": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),
     "etp": ({"etp": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),

@@ -6,6 +6,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints, gather, once_per
 from shardwise.cost.block import BlockCost, block_cost
+from shardwise.cost.offload import with_offload
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.model import Model
 from shardwise.ops.embedding import embedding_operations, head_operations
@@ -69,14 +70,26 @@ def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> B
     whole: BlockCost | None = None
     for _, count, costs in kinds:
         one = block_cost(
-            costs, machine, full=full, selective=selective, checkpoint_bytes=checkpoint
+            costs,
+            machine,
+            training=table.training,
+            full=full,
+            selective=selective,
+            checkpoint_bytes=checkpoint,
+        )
+        one = with_offload(
+            system,
+            one,
+            weight_bytes=one.parameters * work.element_bytes,
+            weights=table.offload_weights,
+            activations=table.offload_activations,
         )
         whole = one.plus(one, count - 1) if whole is None else whole.plus(one, count)
     assert whole is not None  # noqa: S101 - a model has at least one kind of layer
     return Blocks(
         layers=whole,
-        embedding=block_cost(embedding, machine),
-        head=block_cost(head, machine),
+        embedding=block_cost(embedding, machine, training=table.training),
+        head=block_cost(head, machine, training=table.training),
         element_bytes=work.element_bytes,
         gradient_bytes=work.gradient_bytes,
         boundary_bytes=checkpoint,
@@ -86,7 +99,8 @@ def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> B
 
 def placed_blocks(model: Model, system: System, table: Table) -> tuple[Extents, Blocks]:
     """Place the axes and cost the blocks, once for each distinct value of what they depend on."""
-    degrees = (table.tp, table.cp, table.dp, table.pp, table.placement)
+    tiers = (table.tp_tier, table.cp_tier, table.dp_tier, table.pp_tier)
+    degrees = (table.tp, table.cp, table.dp, table.pp, table.placement, *tiers)
     placed, where = once_per(degrees, lambda rows: _Placed(place(system, table.take(rows))))
     extents = placed.at(where)
     columns = (
@@ -95,7 +109,14 @@ def placed_blocks(model: Model, system: System, table: Table) -> tuple[Extents, 
         table.pp > 1,
         table.micro_batch_size,
         table.seq_len,
-        table.sequence_parallel,
+        table.tp_exchange,
+        table.tp_overlap,
+        table.tp_regather,
+        table.fused_activation,
+        table.offload_weights,
+        table.offload_activations,
+        table.training,
+        table.attention,
         table.dtype,
         table.recompute,
         table.stack,

@@ -14,20 +14,27 @@ from shardwise.memory import (
 )
 from shardwise.model import Model
 from shardwise.results import Memory, Peak, StageEstimate
+from shardwise.stages import layers_on
 from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["memory_record", "stage_estimates"]
 
 
-def memory_record(memory: StageMemory, reserved: float, capacity: float, row: int) -> Memory:
+def memory_record(memory: StageMemory, reserved: float, system: System, row: int) -> Memory:
     """One row of columns of memory as a record."""
-    columns = {name: getattr(memory, name) for name in (*MEMORY_PARTS, "total")}
+    columns = {name: getattr(memory, name) for name in (*MEMORY_PARTS, "total", "offloaded")}
     held = {
         name: float(np.broadcast_to(column, memory.total.shape)[row])
         for name, column in columns.items()
     }
-    return Memory(**held, reserved=reserved, capacity=capacity)
+    tiers = system.accelerator.memory
+    return Memory(
+        **held,
+        reserved=reserved,
+        capacity=tiers[0].capacity,
+        offload_capacity=tiers[1].capacity if len(tiers) > 1 else 0.0,
+    )
 
 
 def stage_estimates(
@@ -41,7 +48,7 @@ def stage_estimates(
     blocks, stages = evaluation.blocks, int(table.pp[0])
     stage = np.arange(stages)
     first, last = stage == 0, stage == stages - 1
-    memory = memory_of_stages(table, blocks, stage)
+    memory = memory_of_stages(model, table, blocks, stage)
     stack = table.stacks[int(table.stack[0])]
     reserved = reserved_bytes(
         memory.total,
@@ -49,15 +56,20 @@ def stage_estimates(
         runtime_memory=np.array([stack.runtime_memory]),
     )
     ends = first * blocks.embedding.time_s + last * blocks.head.time_s
-    seconds = blocks.layers.time_s / stages + ends
+    layers = layers_on(model.depth, table.pp, stage)
+    seconds = blocks.layers.time_s * layers / model.depth + ends
     parameters = stage_parameters(
-        blocks.layers, blocks.embedding, blocks.head, stages=table.pp, stage=stage
+        blocks.layers,
+        blocks.embedding,
+        blocks.head,
+        depth=model.depth,
+        stages=table.pp,
+        stage=stage,
     )
     in_layer = _largest_working_set(parts)
     in_head, in_update = (
         np.broadcast_to(where, memory.total.shape) for where in (memory.in_head, memory.in_update)
     )
-    capacity = system.accelerator.memory[0].capacity
 
     def peak(i: int) -> Peak:
         held = float(memory.total[i])
@@ -68,10 +80,10 @@ def stage_estimates(
     return tuple(
         StageEstimate(
             stage=i,
-            layers=model.depth // stages,
+            layers=int(layers[i]),
             parameters=float(parameters[i]),
             micro_batch_s=float(seconds[i]),
-            **memory_record(memory, float(reserved[i]), capacity, i).to_dict(),
+            **memory_record(memory, float(reserved[i]), system, i).to_dict(),
             peak=peak(i),
         )
         for i in range(stages)

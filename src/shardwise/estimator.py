@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise.arrays import Floats
 from shardwise.blocks import operation_costs
-from shardwise.cost.operations import by_dtype
+from shardwise.cost.kernels import by_dtype
 from shardwise.detail import memory_record, stage_estimates
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.evaluate import Evaluation, evaluate
@@ -27,14 +27,17 @@ from shardwise.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.rules import broken_rule, refuse_illegal
 from shardwise.stack import Stack
 from shardwise.step import TIME_PARTS
-from shardwise.strategy import Strategy
+from shardwise.strategy import ATTENTIONS, Strategy
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.totals import efficiency, layer_totals, required_bandwidth
 
 __all__ = ["estimate", "estimate_many"]
 
 StrategyLike = Strategy | Mapping[str, Any] | str | Path
 _JOULE_PER_KWH = 3.6e6
+# Backward computes two products for each one forward: gradients of inputs and of weights.
+_FORWARD_SHARE = 1 / 3
 # Rows evaluated at a time: their columns stay in the cache, and memory in bounds.
 _CHUNK = 1 << 16
 
@@ -82,8 +85,7 @@ def estimate(
     refuse_illegal(the_model, the_system, table)
     result = evaluate(the_model, the_system, table)
     rates = _rates(the_model, the_system, table, result, flops_convention)
-    capacity = the_system.accelerator.memory[0].capacity
-    counted = count_parameters(the_model)
+    counted = count_parameters(the_model.with_attention(resolved.attention))
     stack = table.stacks[0]
     extents = place(the_system, table)
     parts = operation_costs(the_model, the_system, table, extents)
@@ -108,8 +110,16 @@ def estimate(
             axis: CommTime(total=float(total[0]), exposed=float(exposed[0]))
             for axis, (total, exposed) in result.comm_s.items()
         },
-        memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), capacity, 0),
+        memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0),
         stages=stage_estimates(the_model, the_system, table, result, parts),
+        layers=layer_totals(table, result, parts),
+        efficiency=efficiency(
+            the_system,
+            table,
+            result,
+            float(rates["flops_per_s_per_gpu"][0] * result.step_time_s[0]),
+        ),
+        required_bandwidth=required_bandwidth(the_model, the_system, table, extents, result, parts),
         cost=_cost(the_system, table, result),
         assumed=_assumed(given, resolved),
         provenance=_provenance(the_model, the_system, stack, resolved.dtype),
@@ -200,8 +210,15 @@ def _rates(
     model: Model, system: System, table: Table, result: Evaluation, convention: FlopsConvention
 ) -> dict[str, Floats]:
     """Throughput and utilisation of each row."""
-    lengths, where = np.unique(table.seq_len, return_inverse=True)
-    per_token = np.array([flops_per_token(model, int(s), convention) for s in lengths])[where]
+    kinds = np.stack([table.seq_len, table.attention])
+    distinct, where = np.unique(kinds, axis=1, return_inverse=True)
+    per_token = np.array(
+        [
+            flops_per_token(model.with_attention(ATTENTIONS[kind]), length, convention)
+            for length, kind in distinct.T.tolist()
+        ]
+    )[where.reshape(-1)]
+    per_token = per_token * np.where(table.training, 1.0, _FORWARD_SHARE)
     peak = by_dtype(system.accelerator.matrix, table)
     tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s
     flops_per_s = tokens_per_s * per_token / table.gpus

@@ -10,10 +10,11 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.blocks import Blocks, placed_blocks
-from shardwise.memory import StageMemory, reserved_bytes, stage_memory
+from shardwise.memory import Offload, StageMemory, reserved_bytes, stage_memory
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
-from shardwise.step import largest_stage, step_times
+from shardwise.slowest import largest_stage
+from shardwise.step import step_times
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -45,13 +46,13 @@ class Evaluation:
 def evaluate(model: Model, system: System, table: Table) -> Evaluation:
     """Evaluate legal strategies: times of the step and memory of the fullest stage."""
     extents, blocks = placed_blocks(model, system, table)
-    memory, fullest = _fullest_stage(table, blocks)
+    memory, fullest = _fullest_stage(model, table, blocks)
     reserved = reserved_bytes(
         memory.total,
         slack=stack_column(table, "allocator_slack"),
         runtime_memory=stack_column(table, "runtime_memory"),
     )
-    parameters = largest_stage(table, blocks)
+    parameters = largest_stage(model, table, blocks)
     times, comm = step_times(model, system, table, extents, blocks, parameters)
     return Evaluation(
         time_s=times,
@@ -59,7 +60,7 @@ def evaluate(model: Model, system: System, table: Table) -> Evaluation:
         comm_s=comm,
         memory=memory,
         reserved_bytes=reserved,
-        fits=reserved <= system.accelerator.memory[0].capacity,
+        fits=_fits(system, memory, reserved),
         fullest_stage=fullest,
         recompute_flops=table.micro_batches * blocks.layers.recompute_flops / table.pp,
         parameters=parameters,
@@ -67,30 +68,48 @@ def evaluate(model: Model, system: System, table: Table) -> Evaluation:
     )
 
 
-def memory_of_stages(table: Table, blocks: Blocks, stage: Ints) -> StageMemory:
+def _fits(system: System, memory: StageMemory, reserved: Floats) -> Bools:
+    """Rows that fit into the first memory tier, and what they offload into the second."""
+    tiers = system.accelerator.memory
+    fits = reserved <= tiers[0].capacity
+    if len(tiers) > 1:
+        fits &= memory.offloaded <= tiers[1].capacity
+    return fits
+
+
+def memory_of_stages(model: Model, table: Table, blocks: Blocks, stage: Ints) -> StageMemory:
     """Bytes on a rank of the given stage(s); broadcasts stages against rows."""
     return stage_memory(
         blocks.layers,
         blocks.embedding,
         blocks.head,
+        depth=model.depth,
         stages=table.pp,
         chunks=table.vpp,
         micro_batches=table.micro_batches,
         stage=stage,
+        training=table.training,
         element_bytes=blocks.element_bytes,
         gradient_bytes=blocks.gradient_bytes,
+        boundary_bytes=blocks.boundary_bytes,
         optimizer_shards=table.optimizer_shards,
         gradient_buffers=stack_column(table, "weight_gradient_buffers") > 0,
+        offload=Offload(
+            weights=table.offload_weights,
+            activations=table.offload_activations,
+            optimizer=table.offload_optimizer,
+        ),
     )
 
 
-def _fullest_stage(table: Table, blocks: Blocks) -> tuple[StageMemory, Ints]:
+def _fullest_stage(model: Model, table: Table, blocks: Blocks) -> tuple[StageMemory, Ints]:
     """Memory of the fullest stage: the first or the last.
 
-    From stage to stage activations in flight only fall, and only the last holds more than layers.
+    From stage to stage layers and activations in flight only fall, and only the last holds more
+    than layers.
     """
     candidates = [np.zeros_like(table.pp), table.pp - 1]
-    memories = [memory_of_stages(table, blocks, stage) for stage in candidates]
+    memories = [memory_of_stages(model, table, blocks, stage) for stage in candidates]
     best = np.argmax([memory.total for memory in memories], axis=0)
     rows = np.arange(len(table))
 

@@ -8,10 +8,13 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.cost.block import BlockCost
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.schedule.closed_form import in_flight
+from shardwise.stages import layers_on
 
 __all__ = [
     "MEMORY_PARTS",
+    "Offload",
     "StageMemory",
+    "optimizer_state_bytes",
     "reserved_bytes",
     "stage_memory",
     "stage_parameters",
@@ -40,6 +43,8 @@ class StageMemory:
     """Whether what lives for a moment is most in the head rather than in a layer."""
     in_update: Bools
     """Whether the stage is fullest in the update of the weights."""
+    offloaded: Floats
+    """In the second memory tier."""
 
     @property
     def total(self) -> Floats:
@@ -47,13 +52,33 @@ class StageMemory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Which parts of the layers wait in the second memory tier, row by row."""
+
+    weights: Bools
+    activations: Bools
+    optimizer: Bools
+
+
+def optimizer_state_bytes(element_bytes: Floats) -> Floats:
+    """Two fp32 moments per parameter, and an fp32 master copy of weights in a smaller type."""
+    return _MOMENT_BYTES + np.where(element_bytes < _FP32_BYTES, _FP32_BYTES, 0.0)
+
+
 def stage_parameters(
-    layers: BlockCost, embedding: BlockCost, head: BlockCost, *, stages: Ints, stage: Ints
+    layers: BlockCost,
+    embedding: BlockCost,
+    head: BlockCost,
+    *,
+    depth: int,
+    stages: Ints,
+    stage: Ints,
 ) -> Floats:
     """Weights on a rank of a stage: its share of the layers, and what stands at the ends."""
     first, last = stage == 0, stage == stages - 1
     ends = np.where(first, embedding.parameters, 0.0) + np.where(last, head.parameters, 0.0)
-    return layers.parameters / stages + ends
+    return layers.parameters * layers_on(depth, stages, stage) / depth + ends
 
 
 def stage_memory(
@@ -61,14 +86,18 @@ def stage_memory(
     embedding: BlockCost,
     head: BlockCost,
     *,
+    depth: int,
     stages: Ints,
     chunks: Ints,
     micro_batches: Ints,
     stage: Ints,
+    training: Bools,
     element_bytes: Floats,
     gradient_bytes: Floats,
+    boundary_bytes: Floats,
     optimizer_shards: Ints,
     gradient_buffers: Bools,
+    offload: Offload,
 ) -> StageMemory:
     """Bytes on a rank of one stage at its fullest: in a backward pass, or in the update.
 
@@ -77,37 +106,59 @@ def stage_memory(
     stage the embedding's. Buffers: the largest of a layer's backward (what is rebuilt plus the
     largest working set) and, on the last stage, of the head's with its logits; and a buffer for
     each shape of weights where the stack keeps them. In the update no activations are held, but
-    gradients of 16 bits are copied to fp32, each rank its shard.
+    gradients of 16 bits are copied to fp32, each rank its shard. Forward only, there are weights,
+    and the working set beside the residual stream.
+
+    Of what is offloaded, two layers at a time are in the first tier: the one that computes and the
+    one in transit.
 
     Parameters
     ----------
     layers
         All layers of the model on one rank.
+    boundary_bytes
+        The residual stream of a micro-batch [byte].
     gradient_buffers
         Rows whose stack keeps a buffer for each distinct shape of weights.
     stage
         Position of the stage, from 0; broadcasts against the rows.
     """
     first, last = stage == 0, stage == stages - 1
-    parameters = stage_parameters(layers, embedding, head, stages=stages, stage=stage)
+    on_stage = layers_on(depth, stages, stage)
+    parameters = stage_parameters(layers, embedding, head, depth=depth, stages=stages, stage=stage)
+    in_layers = layers.parameters * on_stage / depth
     flying = in_flight(micro_batches=micro_batches, stages=stages, chunks=chunks, stage=stage)
-    kept = layers.saved_bytes / stages + np.where(first, embedding.saved_bytes, 0.0)
-    master = np.where(element_bytes < _FP32_BYTES, _FP32_BYTES, 0.0)
+    kept = layers.saved_bytes / depth * on_stage * flying
+    state = np.where(training, optimizer_state_bytes(element_bytes) / optimizer_shards, 0.0)
+    two = np.minimum(1.0, 2.0 / on_stage)
+    away = {
+        "weights": np.where(offload.weights, in_layers * element_bytes, 0.0),
+        "activations": np.where(offload.activations, kept, 0.0),
+        "optimizer": np.where(offload.optimizer, in_layers * state, 0.0),
+    }
+    here = {name: size * two for name, size in away.items()}
+    here["activations"] = away["activations"] * np.minimum(1.0, two / flying)
+
+    held = kept + np.where(first, embedding.saved_bytes, 0.0) * flying
+    held = held - away["activations"] + here["activations"]
     in_layer = layers.again_bytes + layers.working_bytes
     in_head = np.where(last, head.saved_bytes + head.working_bytes, 0.0)
     shapes = layers.gradient_buffer_bytes + np.where(last, head.gradient_buffer_bytes, 0.0)
-    live = np.maximum(in_layer, in_head) + np.where(gradient_buffers, shapes, 0.0)
+    beside = np.where(gradient_buffers & training, shapes, 0.0)
+    beside = beside + np.where(training, 0.0, boundary_bytes)
+    live = np.maximum(in_layer, in_head) + beside
     copies = np.where(gradient_bytes < _FP32_BYTES, _FP32_BYTES, 0.0) * parameters
-    copies = copies / optimizer_shards
-    in_update = copies > kept * flying + live
+    copies = np.where(training, copies / optimizer_shards, 0.0)
+    in_update = copies > held + live
     return StageMemory(
-        weights=parameters * element_bytes,
-        gradients=parameters * gradient_bytes,
-        optimizer=parameters * (_MOMENT_BYTES + master) / optimizer_shards,
-        activations=np.where(in_update, 0.0, kept * flying),
+        weights=parameters * element_bytes - away["weights"] + here["weights"],
+        gradients=np.where(training, parameters * gradient_bytes, 0.0),
+        optimizer=parameters * state - away["optimizer"] + here["optimizer"],
+        activations=np.where(in_update, 0.0, held),
         buffers=np.where(in_update, copies, live),
         in_head=in_head > in_layer,
         in_update=in_update,
+        offloaded=away["weights"] + away["activations"] + away["optimizer"],
     )
 
 

@@ -1,9 +1,11 @@
 """`Model`: the architecture that is trained. No batch, no hardware."""
 
-from typing import ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from shardwise.formats.recognise import native_fields
 from shardwise.noun import Count, Noun, Sourced
 
 __all__ = ["Attention", "Layer", "Mlp", "Model"]
@@ -90,6 +92,11 @@ class Model(Sourced):
     dropout: bool = False
     """Whether pre-training drops attention probabilities and block outputs."""
 
+    @classmethod
+    def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
+        """Recognise files of other systems."""
+        return native_fields("model", data, name=name, source=source)
+
     @model_validator(mode="after")
     def _positions_known(self) -> Self:
         if self.position == "learned" and self.max_positions is None and self.seq_len is None:
@@ -99,6 +106,17 @@ class Model(Sourced):
         if self.norm == "rmsnorm" and self.norm_bias:
             raise ValueError("norm_bias: an rmsnorm has no bias")
         return self
+
+    def with_attention(self, kind: str) -> "Model":
+        """Return the model with the key-value heads a strategy gives it: `strategy.ATTENTIONS`."""
+        if kind == "model":
+            return self
+        layers = []
+        for layer in self.layers:
+            heads = layer.attention.heads if kind == "multihead" else 1
+            attention = layer.attention.model_copy(update={"kv_heads": heads})
+            layers.append(layer.model_copy(update={"attention": attention}))
+        return self.model_copy(update={"layers": tuple(layers)})
 
     @property
     def depth(self) -> int:

@@ -67,11 +67,21 @@ class Noun(BaseModel):
             if path is not None:
                 return cls._of_catalog(path)
         if text and (isinstance(name, Path) or files.is_file_name(text)):
-            return cls.validated(files.read_mapping(text), source=text)
+            data = cls.native(files.read_mapping(text), name=_stem(text), source=text)
+            return cls.validated(data, source=text)
         known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
         hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")
         problem = f"no such {noun} in the catalog, and no such file{hint}"
         raise UnknownNameError(Fault(source=noun, value=text, has_value=True, problem=problem))
+
+    @classmethod
+    def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
+        """Return the fields of this noun that a mapping in another system's words stands for.
+
+        Nouns that other systems have files for recognise them here by their content.
+        """
+        del name, source
+        return data
 
     @classmethod
     @cache  # nouns are frozen, so one of each will do
@@ -97,6 +107,11 @@ class Noun(BaseModel):
     def to_file(self, path: str | Path) -> None:
         """Write YAML or JSON (also `.gz`) that `load` reads back as the same noun."""
         files.write_mapping(path, self.to_dict(units=True))
+
+
+def _stem(path: str) -> str:
+    """Name of a file without its endings, as names of the catalog are written."""
+    return Path(path).name.split(".")[0].lower().replace("_", "-").replace(" ", "-") or "file"
 
 
 class Source(Noun):

@@ -2,7 +2,7 @@
 
 The extent of an axis on a tier is how many of its members share one domain of that tier. Axes are
 laid over the accelerators from the innermost out; the extents of all axes on a tier multiply to at
-most its domain.
+most its domain. An axis may be given the one tier that all its exchanges take instead.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from shardwise.strategy import PLACED_AXES, PLACEMENTS
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["Extents", "place"]
+__all__ = ["Extents", "given_tiers", "place"]
 
 # For each placement and position from the inside out, the axis (as its position in PLACED_AXES).
 _ORDER = np.array([[PLACED_AXES.index(axis) for axis in p.split("-")] for p in PLACEMENTS])
@@ -39,17 +39,21 @@ def place(system: System, table: Table) -> Extents:
     Inside a node every accelerator is used: an axis of degree d takes e = gcd(d, c) of the room c.
     Beyond it, domains are filled with whole nodes and some may stay free (64 of a rack of 72): an
     axis takes the largest divisor of what is left of its degree that is at most the room left. A
-    domain that is larger than the job has room for the whole job.
+    domain that is larger than the job has room for the whole job. An axis with a tier of its own
+    has one member per domain inside that tier and all of them from there on.
 
     Parameters
     ----------
     system
         Gives the domain of each tier and the size of a node.
     table
-        Strategies; uses the degrees, `gpus` and `placement`.
+        Strategies; uses the degrees, `gpus`, `placement` and the tiers given.
     """
     left = np.stack([table.tp, table.cp, table.dp, table.pp])
     degrees = left.copy()
+    given = given_tiers(table)
+    left = np.where(given >= 0, 1, left)  # what has a tier of its own takes no room by placement
+    placed = left.copy()
     order = _ORDER[table.placement].T
     extents = np.ones((len(system.network), *degrees.shape), dtype=np.int64)
     inner, node = 1, system.node.accelerators
@@ -59,17 +63,24 @@ def place(system: System, table: Table) -> Extents:
             left[:] = 1
         else:
             whole = table.gpus <= domain
+            taken = np.prod(np.where(given == tier, degrees, 1), axis=0)
             if inner < node < domain and domain % node == 0 and node % inner == 0:
-                _fill(left, order, node // inner, whole=whole, exact=True)
+                _fill(left, order, node // inner // taken, whole=whole, exact=True)
                 inner = node
-            _fill(left, order, domain // inner, whole=whole, exact=inner < node)
+            _fill(left, order, domain // inner // taken, whole=whole, exact=inner < node)
             inner = domain
-        extents[tier] = degrees // left
+        own = np.where(given <= tier, degrees, 1)
+        extents[tier] = np.where(given >= 0, own, placed // left)
     tp, cp, dp, pp = (extents[:, axis] for axis in range(len(PLACED_AXES)))
     return Extents(tp=tp, cp=cp, dp=dp, pp=pp)
 
 
-def _fill(left: Ints, order: Ints, room: int, *, whole: Bools, exact: bool) -> None:
+def given_tiers(table: Table) -> Ints:
+    """The tier each axis was given, -1 where the placement decides; shape (axes, rows)."""
+    return np.stack([getattr(table, f"{axis}_tier") for axis in PLACED_AXES])
+
+
+def _fill(left: Ints, order: Ints, room: Ints, *, whole: Bools, exact: bool) -> None:
     """Take from the degrees left, in order, what fits into the room of one domain.
 
     Parameters
@@ -86,7 +97,7 @@ def _fill(left: Ints, order: Ints, room: int, *, whole: Bools, exact: bool) -> N
         Whether the units must divide the room.
     """
     rows = np.arange(left.shape[1])
-    free = np.full(left.shape[1], room, dtype=np.int64)
+    free = np.maximum(room, 1)
     for axes in order:
         degree = left[axes, rows]
         part = np.gcd(degree, free) if exact else _largest_divisors(degree, free)

@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 __all__ = [
     "CommTime",
     "Cost",
+    "Efficiency",
     "Estimate",
     "EstimateTable",
+    "ExchangeTotals",
+    "LayerTotals",
     "Memory",
     "OperationEstimate",
     "Peak",
+    "PhaseTotals",
+    "RequiredBandwidth",
     "StageEstimate",
 ]
 
@@ -62,6 +67,10 @@ class Memory(_Result):
     """Total with the allocator's slack and what the runtime holds beside it."""
     capacity: float
     """What the accelerator has."""
+    offloaded: float
+    """In the second memory tier."""
+    offload_capacity: float
+    """What that tier has; 0 if there is none."""
 
 
 class StageEstimate(Memory):
@@ -127,6 +136,80 @@ class OperationEstimate(_Result):
     """Activations kept for backward, on the operation's first row."""
 
 
+class PhaseTotals(_Result):
+    """Kernels of one pass through a layer."""
+
+    flops: float
+    matrix_flops: float
+    """Those of matrix products and attention."""
+    bytes: float
+    compute_s: float
+    memory_s: float
+    time_s: float
+
+
+class ExchangeTotals(_Result):
+    """Tensor-parallel exchanges of one pass through a layer."""
+
+    volume_bytes: float
+    """Buffers, whole."""
+    time_s: float
+    exposed_s: float
+
+
+class LayerTotals(_Result):
+    """One layer of a kind on one rank: of one micro-batch, the optimizer's part of one step."""
+
+    count: int
+    """Layers of this kind."""
+    forward: PhaseTotals
+    recompute: PhaseTotals
+    input_grad: PhaseTotals
+    weight_grad: PhaseTotals
+    optimizer: PhaseTotals
+    tp_forward: ExchangeTotals
+    tp_backward: ExchangeTotals
+    tp_again: ExchangeTotals
+    """What recompute repeats, or gathers again because only a part was kept."""
+    parameters: float
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    kept_bytes: float
+    """Activations from forward to backward."""
+    working_bytes: float
+    """Largest working set of an operation."""
+    boundary_bytes: float
+    """What a rank hands to the next stage, and what full recompute keeps."""
+
+
+class RequiredBandwidth(_Result):
+    """Least rates that would hide transfers behind compute [byte/s]; 0 where nothing moves."""
+
+    tp_overlap: float
+    dp_chunks: float
+    """For the gradients of all chunks but the last."""
+    dp_tail: float
+    """For those of the last chunk."""
+    offload_weights: float
+    """For this part alone, whether or not it is offloaded."""
+    offload_activations: float
+    offload_optimizer: float
+    offload: float
+    """For all that is offloaded together."""
+
+
+class Efficiency(_Result):
+    """Shares of the step."""
+
+    compute: float
+    """Model FLOPs over those the accelerator could do while forward, backward and update run."""
+    system: float
+    """Forward, backward and update over the step."""
+    total: float
+    """Both together: the MFU."""
+
+
 class Estimate(_Result):
     """Times, memory and detail of one strategy."""
 
@@ -155,6 +238,10 @@ class Estimate(_Result):
     memory_bytes: Memory
     """Of the fullest stage."""
     stages: tuple[StageEstimate, ...]
+    layers: tuple[LayerTotals, ...]
+    """By kind of layer."""
+    efficiency: Efficiency
+    required_bandwidth: RequiredBandwidth
     cost: Cost
     assumed: dict[str, Any]
     """Strategy fields nobody gave, with the value taken."""

@@ -8,11 +8,18 @@ import numpy as np
 from shardwise.arrays import Bools, Ints
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
-from shardwise.strategy import DTYPES, SCHEDULES
+from shardwise.ops.attention import key_value_heads
+from shardwise.placement import given_tiers
+from shardwise.stages import most_layers
+from shardwise.strategy import DTYPES, PLACED_AXES, SCHEDULES
 from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["RULES", "Rule", "broken_rule", "refuse_illegal"]
+
+
+_MEMORY_TIERS = 2
+_MOST_MEMBERS = 2**15  # of one axis on a tier: products of four of them stay in 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +45,7 @@ def _heads(model: Model, _: System, table: Table) -> Bools:
 
 
 def _kv_heads(model: Model, _: System, table: Table) -> Bools:
-    kinds = [layer.attention.kv_heads for layer in model.layers]
+    kinds = [key_value_heads(layer.attention, table.attention) for layer in model.layers]
     return _any([(kv % table.tp != 0) & (table.tp % kv != 0) for kv in kinds])
 
 
@@ -47,7 +54,7 @@ def _ffn(model: Model, _: System, table: Table) -> Bools:
 
 
 def _stage_layers(model: Model, _: System, table: Table) -> Bools:
-    return model.depth % (table.pp * table.vpp) != 0
+    return (table.pp > model.depth) | (most_layers(model.depth, table.pp) % table.vpp != 0)
 
 
 def _kinds_across_stages(model: Model, _: System, table: Table) -> Bools:
@@ -78,8 +85,63 @@ def _accelerators(_: Model, system: System, table: Table) -> Bools:
     return table.gpus > reach if reach else np.zeros(len(table), dtype=np.bool_)
 
 
+def _given_axes(table: Table) -> list[tuple[Ints, Ints]]:
+    """Degree and tier of each axis that was given one (-1 elsewhere)."""
+    return list(
+        zip((getattr(table, axis) for axis in PLACED_AXES), given_tiers(table), strict=True)
+    )
+
+
+def _overfull(system: System, table: Table) -> Bools:
+    """Rows in which the axes given a tier do not fit into one domain of it, with those inside."""
+    wrong = np.zeros(len(table), dtype=np.bool_)
+    for tier, described in enumerate(system.network):
+        if described.domain is None:
+            continue
+        members = np.ones(len(table))
+        for degree, given in _given_axes(table):
+            members *= np.where((given >= 0) & (given <= tier), degree, 1)
+        wrong |= members > described.domain
+    return wrong
+
+
+def _unfilled(system: System, table: Table) -> Bools:
+    """Rows in which groups leave part of a tier idle that must be filled with whole groups."""
+    wrong = np.zeros(len(table), dtype=np.bool_)
+    for tier, described in enumerate(system.network):
+        if described.must_be_filled and described.domain is not None:
+            members = np.ones(len(table), dtype=np.int64)
+            for degree, given in _given_axes(table):
+                members *= np.where(given == tier, np.minimum(degree, _MOST_MEMBERS), 1)
+            wrong |= described.domain % members != 0
+    return wrong
+
+
+def _blamed(axis: str, wrong: Callable[[System, Table], Bools]) -> Callable[..., Bools]:
+    """Blame the outermost axis that was given a tier."""
+    later = PLACED_AXES[PLACED_AXES.index(axis) + 1 :]
+
+    def broken(_: Model, system: System, table: Table) -> Bools:
+        outermost = getattr(table, f"{axis}_tier") >= 0
+        for other in later:
+            outermost &= getattr(table, f"{other}_tier") < 0
+        return outermost & wrong(system, table)
+
+    return broken
+
+
+def _no_second_tier(flag: str) -> Callable[[Model, System, Table], Bools]:
+    return lambda _, system, table: (
+        getattr(table, flag) & (len(system.accelerator.memory) < _MEMORY_TIERS)
+    )
+
+
 def _not_yet(degree: str) -> Callable[[Model, System, Table], Bools]:
     return lambda _, __, table: getattr(table, degree) > 1
+
+
+def _tier(axis: str) -> Callable[[Model, System, Table], Bools]:
+    return lambda _, system, table: getattr(table, f"{axis}_tier") >= len(system.network)
 
 
 def _one(column: Ints) -> int:
@@ -123,9 +185,9 @@ RULES: tuple[Rule, ...] = (
         reason="kv_heads",
         field="tp",
         broken=_kv_heads,
-        problem=lambda m, _, __: (
+        problem=lambda m, _, t: (
             "must divide or be a multiple of the key-value heads of the model, "
-            + _listed(m, lambda x: x.attention.kv_heads)
+            + _listed(m, lambda x: int(key_value_heads(x.attention, t.attention)[0]))
         ),
     ),
     Rule(
@@ -150,7 +212,10 @@ RULES: tuple[Rule, ...] = (
         field="pp",
         broken=_stage_layers,
         problem=lambda m, _, t: (
-            f"pp x vpp = {_one(t.pp)} x {_one(t.vpp)} must divide the {m.depth} layers"
+            f"must be at most the {m.depth} layers"
+            if _one(t.pp) > m.depth
+            else f"gives stages of up to {_one(most_layers(m.depth, t.pp))} layers, "
+            f"which vpp {_one(t.vpp)} must divide"
         ),
     ),
     Rule(
@@ -178,15 +243,6 @@ RULES: tuple[Rule, ...] = (
         problem=lambda *_: "interleaving needs pp > 1; allowed: 1",
     ),
     Rule(
-        reason="interleaving",
-        field="vpp",
-        broken=lambda _, __, t: (t.vpp > 1) & (t.micro_batches % t.pp != 0),
-        problem=lambda _, __, t: (
-            f"interleaving needs micro-batches in multiples of pp {_one(t.pp)}; "
-            f"there are {_one(t.micro_batches)} per replica"
-        ),
-    ),
-    Rule(
         reason="schedule",
         field="schedule",
         broken=_schedule,
@@ -208,6 +264,52 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         Rule(
+            reason=flag,
+            field=flag,
+            broken=_no_second_tier(flag),
+            problem=lambda _, s, __: (
+                f"{s.accelerator.name} has no second memory tier to offload to; allowed: false"
+            ),
+        )
+        for flag in ("offload_weights", "offload_activations", "offload_optimizer")
+    ),
+    *(
+        Rule(
+            reason=f"{axis}_tier",
+            field=f"{axis}_tier",
+            broken=_tier(axis),
+            problem=lambda _, s, __: (
+                f"the network has {len(s.network)} tiers; allowed: 0 to {len(s.network) - 1}"
+            ),
+        )
+        for axis in PLACED_AXES
+    ),
+    *(
+        Rule(
+            reason=f"{axis}_tier_size",
+            field=f"{axis}_tier",
+            broken=_blamed(axis, _overfull),
+            problem=lambda _, s, t: (
+                f"the axes laid on tiers ({_tiers(t)}) do not fit into domains of "
+                + ", ".join(f"{x.domain} ({x.name})" for x in s.network if x.domain)
+            ),
+        )
+        for axis in PLACED_AXES
+    ),
+    *(
+        Rule(
+            reason=f"{axis}_tier_filled",
+            field=f"{axis}_tier",
+            broken=_blamed(axis, _unfilled),
+            problem=lambda _, s, t: (
+                f"the axes laid on tiers ({_tiers(t)}) must divide domains that are to be filled: "
+                + ", ".join(f"{x.domain} ({x.name})" for x in s.network if x.must_be_filled)
+            ),
+        )
+        for axis in PLACED_AXES
+    ),
+    *(
+        Rule(
             reason=degree,
             field=degree,
             broken=_not_yet(degree),
@@ -216,6 +318,11 @@ RULES: tuple[Rule, ...] = (
         for degree in ("cp", "ep", "etp")
     ),
 )
+
+
+def _tiers(table: Table) -> str:
+    given = zip(PLACED_AXES, _given_axes(table), strict=True)
+    return ", ".join(f"{axis} {_one(d)} on {_one(t)}" for axis, (d, t) in given if _one(t) >= 0)
 
 
 def _listed(model: Model, value: Callable[..., int]) -> str:

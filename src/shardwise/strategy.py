@@ -17,20 +17,36 @@ from pydantic import (
 
 from shardwise import catalog
 from shardwise.errors import Fault, InputError
+from shardwise.formats.recognise import native_fields
 from shardwise.model import Model
 from shardwise.noun import Count, Noun
 from shardwise.stack import Stack
 
-__all__ = ["DTYPES", "PLACEMENTS", "RECOMPUTES", "SCHEDULES", "Strategy"]
+__all__ = [
+    "ATTENTIONS",
+    "DTYPES",
+    "PLACEMENTS",
+    "RECOMPUTES",
+    "SCHEDULES",
+    "TP_EXCHANGES",
+    "TP_OVERLAPS",
+    "Strategy",
+]
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["1f1b", "interleaved"]
+AttentionKind = Literal["model", "multihead", "multiquery"]
+TpExchange = Literal["all_reduce", "rs_ag", "p2p_rs_ag"]
+TpOverlap = Literal["stack", "none", "ring", "pipe"]
 
-KNOWN_WORDS = frozenset((*get_args(Dtype), *get_args(Recompute)))
+KNOWN_WORDS = frozenset((*get_args(Dtype), *get_args(Recompute), *get_args(TpExchange)))
+ATTENTIONS: tuple[str, ...] = get_args(AttentionKind)
 DTYPES: tuple[str, ...] = get_args(Dtype)
 RECOMPUTES: tuple[str, ...] = get_args(Recompute)
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
+TP_EXCHANGES: tuple[str, ...] = get_args(TpExchange)
+TP_OVERLAPS: tuple[str, ...] = get_args(TpOverlap)
 PLACED_AXES = ("tp", "cp", "dp", "pp")
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
 
@@ -42,6 +58,7 @@ _DTYPE_ALIASES = {
     "float": "fp32",
 }
 _RECOMPUTE_ALIASES = {"attention": "selective", "attn_only": "selective", "core_attn": "selective"}
+_EXCHANGE_ALIASES = {"ar": "all_reduce", "allreduce": "all_reduce", "sequence_parallel": "rs_ag"}
 
 
 def _canonical_dtype(value: object) -> object:
@@ -50,6 +67,10 @@ def _canonical_dtype(value: object) -> object:
 
 def _canonical_recompute(value: object) -> object:
     return _canonical(value, _RECOMPUTE_ALIASES)
+
+
+def _canonical_exchange(value: object) -> object:
+    return _canonical(value, _EXCHANGE_ALIASES)
 
 
 def _canonical(value: object, aliases: Mapping[str, str]) -> object:
@@ -65,6 +86,7 @@ def _accept_aliases(schema: dict[str, Any]) -> None:
         properties[short] = {**properties[name], "title": short.capitalize()}
     properties["dtype"]["enum"] = [*DTYPES, *_DTYPE_ALIASES]
     properties["recompute"]["enum"] = [*RECOMPUTES, *_RECOMPUTE_ALIASES]
+    properties["tp_exchange"]["anyOf"][0]["enum"] = [*TP_EXCHANGES, *_EXCHANGE_ALIASES]
     part = {"type": "object", "required": ["base"], "properties": {"base": {"type": "string"}}}
     properties["stack"]["anyOf"].append(part)
 
@@ -73,7 +95,8 @@ class Strategy(Noun):
     """Degrees, batch, precision, recompute, sharding, schedule, placement and software.
 
     What is None is filled in by `resolved`: `dp` (or `gpus`) from the other degrees, `seq_len`
-    from the model, `sequence_parallel` on with tensor parallelism, `schedule` from `vpp`.
+    from the model, `sequence_parallel` on with tensor parallelism, `schedule` from `vpp`. A tier
+    that stays None is the one that `placement` gives.
     """
 
     model_config = ConfigDict(
@@ -108,20 +131,53 @@ class Strategy(Noun):
     """Tokens per sequence."""
     dtype: Annotated[Dtype, BeforeValidator(_canonical_dtype)] = "bf16"
     """Type of weights, activations and matrix products."""
+    attention: AttentionKind = "model"
+    """Key-value heads: as the model has them, one per query head, or one for all of them."""
     recompute: Annotated[Recompute, BeforeValidator(_canonical_recompute)] = "none"
     """What the backward pass computes again: nothing, the attention core, or whole layers."""
     zero: NonNegativeInt = 1
     """What data parallelism shards: 0 nothing, 1 the optimizer state."""
     schedule: Schedule | None = None
     """Order of the micro-batches in the pipeline."""
+    training: bool = True
+    """Whether a step also goes backward and updates the weights; if not, it is forward only."""
     sequence_parallel: bool | None = None
-    """Whether norms and residuals are split along the sequence (reduce-scatter, all-gather)."""
+    """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
+    tp_exchange: Annotated[TpExchange | None, BeforeValidator(_canonical_exchange)] = None
+    """How tensor-parallel ranks exchange activations: reduced in place, or with norms and residuals
+    split along the sequence (reduce-scatter, all-gather), or scattered between stages only."""
+    tp_overlap: TpOverlap = "stack"
+    """What hides these exchanges: what the stack does, nothing, or pieces of the product beside
+    them, passed on in a ring or as a pipeline of collectives."""
+    tp_regather: bool = True
+    """Whether rs_ag keeps a rank's part of an input and gathers it again in backward."""
     dp_overlap: bool = True
     """Whether the exchange of gradients and weights runs behind the compute."""
+    fused_activation: bool = False
+    """Whether the activation of the MLP is not kept but computed again beside its gradient."""
+    offload_weights: bool = False
+    """Whether the weights of layers wait in the second memory tier for their turn."""
+    offload_activations: bool = False
+    """Whether what layers keep for backward waits in the second memory tier."""
+    offload_optimizer: bool = False
+    """Whether the optimizer state of layers waits in the second memory tier."""
     placement: str = "tp-cp-dp-pp"
     """Order of the axes over the accelerators, innermost first."""
+    tp_tier: NonNegativeInt | None = None
+    """Network tier of all tensor-parallel exchanges, 0 innermost, instead of by placement."""
+    cp_tier: NonNegativeInt | None = None
+    """The same for context parallelism."""
+    dp_tier: NonNegativeInt | None = None
+    """The same for data parallelism."""
+    pp_tier: NonNegativeInt | None = None
+    """The same for transfers between stages."""
     stack: str | Stack = "megatron-core-2025"
     """Software: catalog name or file; in a strategy file also `base` and the fields that differ."""
+
+    @classmethod
+    def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
+        """Recognise files of other systems."""
+        return native_fields("strategy", data, name=name, source=source)
 
     @field_validator("placement", mode="before")
     @classmethod
@@ -197,16 +253,23 @@ class Strategy(Noun):
             fault("seq_len", f"is missing: model {model.name} names none")
         if self.global_batch_size is None:
             fault("global_batch_size", "is missing: give it (gbs)")
+        if None not in (self.sequence_parallel, self.tp_exchange) and (
+            self.sequence_parallel != (self.tp_exchange == "rs_ag")
+        ):
+            problem = f"contradicts tp_exchange {self.tp_exchange}; give one"
+            fault("sequence_parallel", problem, self.sequence_parallel)
         if faults:
             raise InputError(faults)
         parallel = self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
+        exchange = self.tp_exchange or ("rs_ag" if parallel else "all_reduce")
         schedule = self.schedule or ("interleaved" if self.vpp > 1 else "1f1b")
         return self.model_copy(
             update={
                 "gpus": gpus,
                 "dp": dp,
                 "seq_len": seq_len,
-                "sequence_parallel": parallel,
+                "tp_exchange": exchange,
+                "sequence_parallel": exchange == "rs_ag",
                 "schedule": schedule,
                 "stack": Stack.load(self.stack),
             }

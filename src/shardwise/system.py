@@ -1,10 +1,12 @@
 """`System`: the cluster that trains. Accelerator, memory tiers, network tiers, price and power."""
 
+from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from shardwise.formats.recognise import native_fields
 from shardwise.noun import Count, Noun, Sourced
 from shardwise.units import ByteRate, Bytes, Duration, FlopRate, Power
 
@@ -12,11 +14,13 @@ __all__ = [
     "Accelerator",
     "AttentionKernel",
     "Collective",
+    "EfficiencyCurve",
     "MatmulKernel",
     "Memory",
     "MemoryKernel",
     "Node",
     "Price",
+    "Processing",
     "System",
     "Tier",
 ]
@@ -27,6 +31,30 @@ Fraction = Annotated[float, Field(ge=_LEAST_SHARE, le=1)]
 Share = Annotated[float, Field(ge=_LEAST_SHARE)]
 NonNegative = Annotated[float, Field(ge=0)]
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
+Processing = Literal["measured", "roofline", "no_overlap"]
+
+
+class EfficiencyCurve(Noun):
+    """Share of a peak by the size of one operation (see `cost.curve`)."""
+
+    points: tuple[tuple[NonNegative, Fraction], ...] = Field(min_length=1)
+    """Sizes [byte or FLOP], ascending from 0, each with the share that holds from it on."""
+    interpolate: bool = False
+    """Whether shares between two points are interpolated in the logarithm of the size, a point at
+    0 counting as at 1; if not, the last point at or below the size holds."""
+
+    @model_validator(mode="after")
+    def _sizes_ascend_from_zero(self) -> Self:
+        sizes = [size for size, _ in self.points]
+        if sizes[0] != 0:
+            problem = f"points[0]: the first size must be 0, for what is smaller than {sizes[0]:g}"
+            raise ValueError(problem)
+        for index in range(1, len(sizes)):
+            before = 1 if self.interpolate and index == 1 else sizes[index - 1]
+            if sizes[index] <= before:
+                problem = f"size {sizes[index]:g} must be above {before:g}"
+                raise ValueError(f"points[{index}]: {problem}")
+        return self
 
 
 class MatmulKernel(Noun):
@@ -80,29 +108,65 @@ class Memory(Noun):
     """Of one accelerator, as its driver reports it; what the runtime takes of it is the stack's."""
     bandwidth: ByteRate
     """Peak rate per accelerator; for a tier behind a link, of that link in one direction."""
+    efficiency: EfficiencyCurve | None = None
+    """Share of the bandwidth by the bytes that one operation moves; None: 1. Kernels have shares
+    of their own beside it."""
 
 
 class Accelerator(Noun):
     """One chip as the data sheet describes it, and how its kernels fare."""
 
     name: str
-    multiprocessors: Count
-    """Independent units that tiles of work are spread over."""
+    multiprocessors: Count | None
+    """Independent units that tiles of work are spread over; null where no closed form needs them:
+    all types on curves, `attention` null."""
     matrix: dict[Dtype, FlopRate] = Field(min_length=1)
     """Dense peak of the matrix units by type of input."""
-    vector: FlopRate
-    """Peak of the fp32 vector units."""
+    vector: dict[Dtype, FlopRate] = Field(min_length=1)
+    """Peak of the vector units by type of input; a type that is not named runs at fp32's rate."""
     memory: tuple[Memory, ...] = Field(min_length=1)
     """Tiers, nearest first; the first holds everything that is not offloaded."""
-    matmul: dict[Dtype, MatmulKernel] = Field(min_length=1)
-    attention: AttentionKernel
+    matmul: dict[Dtype, MatmulKernel] = Field(default_factory=dict)
+    """Closed form of products by type; each type of `matrix` has this or a curve."""
+    matmul_curve: dict[Dtype, EfficiencyCurve] = Field(default_factory=dict)
+    """Share of the matrix peak by the FLOPs of a whole product, whatever its shape."""
+    vector_curve: dict[Dtype, EfficiencyCurve] = Field(default_factory=dict)
+    """Share of the vector peak by the FLOPs of one operation; 1 for a type without."""
+    attention: AttentionKernel | None
+    """Null: a fused attention kernel is timed as a product of its FLOPs and bytes."""
     memory_bound: MemoryKernel
+    processing: Processing = "measured"
+    """How the compute and memory times of a kernel join: as fitted to measured kernels, the larger
+    (roofline), or their sum (no_overlap)."""
 
     @model_validator(mode="after")
-    def _every_dtype_has_a_kernel(self) -> Self:
-        missing = sorted(set(self.matrix) ^ set(self.matmul))
-        if missing:
-            raise ValueError(f"matrix and matmul must name the same types; differ in {missing}")
+    def _every_dtype_has_one_kernel(self) -> Self:
+        for dtype in self.matrix:
+            if (dtype in self.matmul) == (dtype in self.matmul_curve):
+                found = "both" if dtype in self.matmul else "neither"
+                raise ValueError(
+                    f"{dtype}: each type of matrix must be in one of matmul and matmul_curve, "
+                    f"but is in {found}"
+                )
+        for field in ("matmul", "matmul_curve"):
+            if unused := sorted(set(getattr(self, field)) - set(self.matrix)):
+                raise ValueError(f"{field}: matrix has no rate for {', '.join(unused)}")
+        return self
+
+    @model_validator(mode="after")
+    def _every_dtype_has_vectors(self) -> Self:
+        lacking = [dtype for dtype in self.matrix if dtype not in self.vector]
+        if lacking and "fp32" not in self.vector:
+            raise ValueError(f"vector: must name fp32, or also {', '.join(lacking)}")
+        if unused := sorted(set(self.vector_curve) - set(self.vector)):
+            raise ValueError(f"vector_curve: vector has no rate for {', '.join(unused)}")
+        return self
+
+    @model_validator(mode="after")
+    def _closed_forms_have_multiprocessors(self) -> Self:
+        if self.multiprocessors is None and (self.matmul or self.attention):
+            needed = "attention" if self.attention else f"matmul.{next(iter(self.matmul))}"
+            raise ValueError(f"multiprocessors: must be given, {needed} spreads its work over them")
         return self
 
 
@@ -116,6 +180,11 @@ class Collective(Noun):
     efficiency: dict[Count, Share] = Field(min_length=1)
     """Share of the tier's bandwidth by the group's members in one domain of the tier inside (for
     the first tier: by its members there), interpolated in their logarithm."""
+    scale: Annotated[float, Field(gt=0)] | None = None
+    """With `offset`, the bytes that pass each of n members over those of the buffer:
+    scale (1 + offset / n). None: what a ring passes, (n - 1) / n, twice that for all_reduce; for
+    p2p, which has no offset, 1."""
+    offset: Annotated[float, Field(ge=-1)] | None = None
 
 
 CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
@@ -131,6 +200,12 @@ class Tier(Noun):
     """One direction, of one link."""
     links_per_node: Count | None = None
     """Links (NICs) that the accelerators of a node share; None: each has one of its own."""
+    must_be_filled: bool = False
+    """Whether the groups laid on one instance must divide it, so that none of it stays idle."""
+    processor_share: Annotated[float, Field(ge=0, lt=1)] = 0
+    """Share of the matrix and vector units that an exchange takes from compute beside it."""
+    join_exponent: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """How latency and transfer join (see `cost.collective`); 1: they add up."""
     collectives: dict[CollectiveName, Collective]
 
     @model_validator(mode="after")
@@ -139,6 +214,15 @@ class Tier(Noun):
         if set(self.collectives) != needed:
             missing = ", ".join(sorted(needed - set(self.collectives)))
             raise ValueError(f"collectives lack {missing}")
+        return self
+
+    @model_validator(mode="after")
+    def _scale_goes_with_offset(self) -> Self:
+        for name, rates in self.collectives.items():
+            if name == "p2p" and rates.offset is not None:
+                raise ValueError("collectives.p2p.offset: a message has none, only a scale")
+            if name != "p2p" and (rates.scale is None) != (rates.offset is None):
+                raise ValueError(f"collectives.{name}: scale and offset must be given together")
         return self
 
 
@@ -170,6 +254,11 @@ class System(Sourced):
     price: Price | None = None
     board_power: Power | None = None
     """Power limit of one accelerator."""
+
+    @classmethod
+    def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
+        """Recognise files of other systems."""
+        return native_fields("system", data, name=name, source=source)
 
     @model_validator(mode="after")
     def _domains_nest(self) -> Self:

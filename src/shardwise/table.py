@@ -30,13 +30,27 @@ _INTEGERS = (
     "seq_len",
     "zero",
 )
-_BOOLEANS = ("sequence_parallel", "dp_overlap")
+_TIERS = ("tp_tier", "cp_tier", "dp_tier", "pp_tier")
+_BOOLEANS = (
+    "training",
+    "tp_regather",
+    "dp_overlap",
+    "fused_activation",
+    "offload_weights",
+    "offload_activations",
+    "offload_optimizer",
+)
 _WORDS = {
     "dtype": words.DTYPES,
+    "attention": words.ATTENTIONS,
     "recompute": words.RECOMPUTES,
     "schedule": words.SCHEDULES,
     "placement": words.PLACEMENTS,
+    "tp_exchange": words.TP_EXCHANGES,
+    "tp_overlap": words.TP_OVERLAPS,
 }
+_SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
+_ALL_REDUCE = words.TP_EXCHANGES.index("all_reduce")
 _ALIASES = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
 _MOST = 2**31  # beyond it products of degrees would leave the exact integers of a float64
 
@@ -45,8 +59,9 @@ _MOST = 2**31  # beyond it products of degrees would leave the exact integers of
 class Table:
     """Resolved strategies as columns of equal length.
 
-    Columns of words hold the position of the word in `strategy.DTYPES`, `RECOMPUTES`, `SCHEDULES`,
-    `PLACEMENTS`; `stack` the position in `stacks`.
+    Columns of words hold the position of the word in `strategy.DTYPES`, `ATTENTIONS`, `RECOMPUTES`,
+    `SCHEDULES`, `PLACEMENTS`, `TP_EXCHANGES`, `TP_OVERLAPS`; `stack` the position in `stacks`;
+    those of tiers -1 where the placement decides.
     """
 
     gpus: Ints
@@ -61,17 +76,34 @@ class Table:
     global_batch_size: Ints
     seq_len: Ints
     zero: Ints
-    sequence_parallel: Bools
+    training: Bools
+    tp_regather: Bools
     dp_overlap: Bools
+    fused_activation: Bools
+    offload_weights: Bools
+    offload_activations: Bools
+    offload_optimizer: Bools
     dtype: Ints
+    attention: Ints
     recompute: Ints
     schedule: Ints
     placement: Ints
+    tp_exchange: Ints
+    tp_overlap: Ints
+    tp_tier: Ints
+    cp_tier: Ints
+    dp_tier: Ints
+    pp_tier: Ints
     stack: Ints
     stacks: tuple[Stack, ...]
 
     def __len__(self) -> int:
         return len(self.gpus)
+
+    @property
+    def sequence_parallel(self) -> Bools:
+        """Whether norms and residuals are split along the sequence."""
+        return self.tp_exchange == _SEQUENCE_PARALLEL
 
     @property
     def micro_batches(self) -> Ints:
@@ -98,15 +130,21 @@ class Table:
             values[name] = bool(getattr(self, name)[row])
         for name, known in _WORDS.items():
             values[name] = known[int(getattr(self, name)[row])]
+        for name in _TIERS:
+            tier = int(getattr(self, name)[row])
+            values[name] = tier if tier >= 0 else None
+        values["sequence_parallel"] = bool(self.sequence_parallel[row])
         return Strategy(**values, stack=self.stacks[int(self.stack[row])])
 
     def to_columns(self) -> dict[str, Any]:
-        """Return the columns by field of `Strategy`, words as words."""
+        """Return the columns by field of `Strategy`, words as words, tiers not given as NaN."""
         columns: dict[str, Any] = {}
         for name in Strategy.model_fields:
             column = getattr(self, name)
             if name in _WORDS:
                 column = np.array(_WORDS[name])[column]
+            elif name in _TIERS:
+                column = np.where(column < 0, np.nan, column)
             elif name == "stack":
                 column = np.array([stack.name for stack in self.stacks])[column]
             columns[name] = column
@@ -154,22 +192,21 @@ class Table:
             raise InputError(faults)
         given = {name: column for name, column in columns.items() if column is not None}
         length = _common_length(given)
-        integers = {n: _integers(n, given[n], length) for n in _INTEGERS if n in given}
+        integers = {
+            n: _integers(n, given[n], length, least=0 if n == "zero" else 1)
+            for n in _INTEGERS
+            if n in given
+        }
         _fill_degrees(integers, model, length)
         flags = {n: _booleans(n, given[n], length) for n in _BOOLEANS if n in given}
         codes = {n: _codes(n, given[n], known, length) for n, known in _WORDS.items() if n in given}
         interleaved = words.SCHEDULES.index("interleaved")
         codes.setdefault("schedule", np.where(integers["vpp"] > 1, interleaved, 0))
-        parallel = flags.pop("sequence_parallel", integers["tp"] > 1)
+        _fill_exchange(codes, given, integers["tp"] > 1, length)
+        tiers = {name: _tiers(name, columns[name], length) for name in _TIERS}
         stack, stacks = _stacks(given["stack"], length)
-        return cls(
-            **integers,
-            **codes,
-            sequence_parallel=parallel,
-            dp_overlap=flags["dp_overlap"],
-            stack=stack,
-            stacks=stacks,
-        )
+        filled: dict[str, Any] = integers | codes | flags | tiers
+        return cls(**filled, stack=stack, stacks=stacks)
 
 
 def _columns_of(strategies: Sequence[Strategy]) -> dict[str, Any]:
@@ -192,9 +229,8 @@ def _broadcast(name: str, column: Any, length: int) -> Any:
     return np.broadcast_to(array, (length,))
 
 
-def _integers(name: str, column: Any, length: int) -> Ints:
+def _integers(name: str, column: Any, length: int, least: int = 1) -> Ints:
     array: Any = _broadcast(name, column, length)
-    least = 0 if name == "zero" else 1
     if array.dtype.kind == "f":
         wrong = ~np.isfinite(array) | (array % 1 != 0)
         if np.any(wrong):
@@ -229,6 +265,32 @@ def _booleans(name: str, column: Any, length: int) -> Bools:
     if array.dtype.kind != "b" and length:
         raise InputError(Fault(field=name, problem="must be true or false"))
     return array.astype(np.bool_)
+
+
+def _tiers(name: str, column: Any, length: int) -> Ints:
+    """Positions of tiers, -1 for None."""
+    array: Any = _broadcast(name, column, length)
+    if array.dtype == object:
+        array = np.array([-1 if value is None else value for value in array.tolist()])
+    elif array.dtype.kind == "f":  # a data frame's nulls
+        array = np.where(np.isnan(array), -1, array)
+    return _integers(name, array, length, least=-1)
+
+
+def _fill_exchange(
+    codes: dict[str, Ints], given: Mapping[str, Any], splits: Bools, length: int
+) -> None:
+    """Fill in `tp_exchange` from `sequence_parallel`, or from whether there is a group at all."""
+    if "sequence_parallel" not in given:
+        parallel = splits
+    else:
+        parallel = _booleans("sequence_parallel", given["sequence_parallel"], length)
+        if "tp_exchange" in codes:
+            wrong = parallel != (codes["tp_exchange"] == _SEQUENCE_PARALLEL)
+            if np.any(wrong):
+                problem = "contradicts tp_exchange; give one"
+                raise _bad_value("sequence_parallel", parallel, wrong, problem)
+    codes.setdefault("tp_exchange", np.where(parallel, _SEQUENCE_PARALLEL, _ALL_REDUCE))
 
 
 def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:

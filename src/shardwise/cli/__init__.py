@@ -20,7 +20,8 @@ __all__ = ["main"]
 
 VERBS = {
     "estimate": "Step time, memory and cost of one strategy.",
-    "models": "The models of the catalog, or one by its parts.",
+    "peers": "Ranks of every communication group of one strategy.",
+    "models": "Models of the catalog or a folder, or one by its parts.",
     "systems": "The systems of the catalog, or one with sources.",
     "stacks": "The software stacks of the catalog, or one.",
     "schema": "JSON Schema of a noun, such as model or strategy.",

@@ -1,19 +1,35 @@
 """`shardwise models`."""
 
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
 
-from shardwise.cli.listing import NameArgument, list_or_show
-from shardwise.cli.options import JsonFlag, OutputOption
+import typer
+
+from shardwise import catalog
+from shardwise.cli.listing import list_or_show
+from shardwise.cli.options import JsonFlag, OutputOption, emit_json
+from shardwise.errors import Fault, InputError
+from shardwise.files import SUFFIXES
 from shardwise.model import Model
 from shardwise.ops.parameters import count_parameters
 from shardwise.report.catalog import print_model, print_models
 
+NameOrFolder = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="Catalog name, file or folder; all if omitted."),
+]
 
-def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOption = None) -> int:
+
+def command(name: NameOrFolder = None, json: JsonFlag = False, output: OutputOption = None) -> int:
     """List the models of the catalog, or show one: its shape and its parameters by part.
 
-    With --output, write the model to a file to start one of your own from.
+    With a folder, list every model file in it; a file that is not a model has an error line, and
+    the exit code is 2. With --output, write the model to a file to start one of your own from.
     """
+    if name is not None and catalog.find("models", name) is None and _is_folder(name):
+        _list_folder(Path(name), json=json, output=output)
+        return 0
     return list_or_show(
         Model,
         name,
@@ -23,6 +39,58 @@ def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOpt
         print_all=print_models,
         print_one=print_model,
     )
+
+
+def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:
+    """List the models of a folder; raise one fault for each file that is none, at the end."""
+    models: dict[str, Model] = {}
+    refused: dict[str, Fault] = {}
+    for path in _model_files(folder):
+        try:
+            models[path.name] = Model.load(path)
+        except InputError as error:
+            refused[path.name] = _in_one_line(error)
+    if json or output is not None:
+        records: dict[str, Any] = {file: _record(model) for file, model in models.items()}
+        if refused:
+            records["refused"] = {file: str(fault) for file, fault in refused.items()}
+        if output is not None:
+            emit_json(records, output)
+        if json:
+            emit_json(records)
+    elif models:
+        print_models(list(models.values()), list(models))
+    if refused:
+        raise InputError(list(refused.values()))
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):  # too long, or with a zero byte
+        return False
+
+
+def _model_files(folder: Path) -> list[Path]:
+    """Files of a folder whose ending may be a model's, by name; hidden ones are not looked at."""
+    try:
+        entries = sorted(path for path in folder.iterdir() if not path.is_dir())
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise InputError(Fault(source=str(folder), problem=problem)) from None
+    named = [path for path in entries if not path.name.startswith(".")]
+    found = [path for path in named if path.name.lower().removesuffix(".gz").endswith(SUFFIXES)]
+    if not found:
+        problem = f"no model file in this folder; endings: {', '.join(SUFFIXES)}, each also .gz"
+        raise InputError(Fault(source=str(folder), problem=problem))
+    return found
+
+
+def _in_one_line(error: InputError) -> Fault:
+    """Why a file is not a model; shown alone, the file tells all."""
+    first, *others = error.faults
+    more = f" (and {len(others)} more)" if others else ""
+    return replace(first, problem=first.problem + more)
 
 
 def _record(model: Model) -> dict[str, Any]:

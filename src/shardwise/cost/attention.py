@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.system import AttentionKernel
+from shardwise.cost.curve import joined_times
+from shardwise.system import AttentionKernel, Processing
 
 __all__ = ["AttentionRates", "attention_times", "head_efficiency"]
 
@@ -27,6 +28,7 @@ class AttentionRates:
     """Time of the stack's kernel over that of the best one."""
     kernel: AttentionKernel
     multiprocessors: int
+    processing: Processing = "measured"
 
 
 def head_efficiency(kernel: AttentionKernel, head_dim: float) -> float:
@@ -53,7 +55,8 @@ def attention_times(
     on one of SM multiprocessors. The mean tile sees K = (s + tile) / 2 keys when causal, at most s.
     t_c = ((T K u / SM)^1.5 + (o s u)^1.5)^(1/1.5) with T tiles in all: the evenly spread work,
     joined with the longest tile, which others wait for when there are few. With the memory time:
-    t = t0 + (t_c^1.2 + t_m^1.2)^(1/1.2). Backward, compute takes `backward_ratio` times as long.
+    t = t0 + (t_c^1.2 + t_m^1.2)^(1/1.2), or their maximum or sum (`cost.curve.joined_times`).
+    Backward, compute takes `backward_ratio` times as long.
 
     Parameters
     ----------
@@ -78,7 +81,7 @@ def attention_times(
     spread = (even**_SPREAD_EXPONENT + longest**_SPREAD_EXPONENT) ** (1 / _SPREAD_EXPONENT)
     compute = spread * rates.time_factor * (kernel.backward_ratio if backward else 1.0)
     memory = moved_bytes / rates.memory_rate
-    joined = (compute**_JOIN_EXPONENT + memory**_JOIN_EXPONENT) ** (1 / _JOIN_EXPONENT)
+    joined = joined_times(compute, memory, rates.processing, _JOIN_EXPONENT)
     zero = np.zeros_like(joined)
     return (
         np.where(busy, compute, zero),

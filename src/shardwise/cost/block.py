@@ -24,11 +24,12 @@ class BlockCost:
     """Kernels, exchanges not included."""
     backward_s: Floats
     recompute_s: Floats
-    tp_s: Floats
+    tp_forward_s: Floats
     """Tensor-parallel exchanges, alone."""
+    tp_backward_s: Floats
+    """With those that recompute repeats."""
     tp_forward_exposed_s: Floats
     tp_backward_exposed_s: Floats
-    """With those that recompute repeats."""
     parameters: Floats
     saved_bytes: Floats
     """Kept for backward under the row's recompute."""
@@ -40,6 +41,20 @@ class BlockCost:
     """One buffer for each distinct shape of weights, in the type of the weights."""
     recompute_flops: Floats
     """FLOPs of the matrix products and attention that recompute runs again."""
+    offload_s: Floats
+    """Transfers to and from the second memory tier, alone."""
+    offload_forward_exposed_s: Floats
+    offload_backward_exposed_s: Floats
+
+    @property
+    def offload_exposed_s(self) -> Floats:
+        """Transfers to and from the second memory tier as far as they lengthen the step."""
+        return self.offload_forward_exposed_s + self.offload_backward_exposed_s
+
+    @property
+    def tp_s(self) -> Floats:
+        """Tensor-parallel exchanges, alone."""
+        return self.tp_forward_s + self.tp_backward_s
 
     @property
     def tp_exposed_s(self) -> Floats:
@@ -48,13 +63,14 @@ class BlockCost:
 
     @property
     def forward_pass_s(self) -> Floats:
-        """Forward with its exposed exchanges."""
-        return self.forward_s + self.tp_forward_exposed_s
+        """Forward with its exposed exchanges and transfers."""
+        return self.forward_s + self.tp_forward_exposed_s + self.offload_forward_exposed_s
 
     @property
     def backward_pass_s(self) -> Floats:
-        """Backward with recompute and their exposed exchanges."""
-        return self.backward_s + self.recompute_s + self.tp_backward_exposed_s
+        """Backward with recompute, their exposed exchanges and transfers."""
+        exposed = self.tp_backward_exposed_s + self.offload_backward_exposed_s
+        return self.backward_s + self.recompute_s + exposed
 
     @property
     def time_s(self) -> Floats:
@@ -75,6 +91,7 @@ def block_cost(
     costs: Sequence[OperationCost],
     machine: Machine,
     *,
+    training: Bools,
     full: Bools | None = None,
     selective: Bools | None = None,
     checkpoint_bytes: Floats | None = None,
@@ -82,19 +99,22 @@ def block_cost(
     """Add up operations under each row's recompute.
 
     Time of a direction: (kernels^4 + host^4)^(1/4), host = launches x time of a launch, plus
-    exposed exchanges. With `full` recompute forward runs again, exchanges included, and only
+    exposed exchanges. Where nothing is trained, only forward counts. With `full` recompute forward runs again, exchanges included, and only
     `checkpoint_bytes` are kept; with `selective`, the attention core.
 
     Parameters
     ----------
+    training
+        Rows that go backward too.
     full, selective
         Rows that recompute whole layers, or the attention core; none where omitted.
     checkpoint_bytes
         What full recompute keeps [byte].
     """
     zero = np.zeros_like(machine.host_launch_s)
-    full = np.zeros(zero.shape, dtype=np.bool_) if full is None else full
-    selective = np.zeros(zero.shape, dtype=np.bool_) if selective is None else selective
+    never = np.zeros(zero.shape, dtype=np.bool_)
+    full = never if full is None else full & training
+    selective = never if selective is None else selective & training
     kept = zero if checkpoint_bytes is None else checkpoint_bytes
 
     forward = total([c.kernel_s(Phase.FORWARD) for c in costs], zero)
@@ -104,14 +124,16 @@ def block_cost(
     backward_launches = total([c.launches(phase) for c in costs for phase in _BACKWARD], zero)
     forward_s = with_host(forward, forward_launches * machine.host_launch_s)
     backward_s = with_host(backward, backward_launches * machine.host_launch_s)
+    backward_s = np.where(training, backward_s, 0.0)
     recompute_s = np.where(full, forward_s, np.where(selective, core, 0.0))
 
     exchanges = [e for c in costs for e in c.exchanges]
     ahead = [e for e in exchanges if e.collective.phase is Phase.FORWARD]
     back = [e for e in exchanges if e.collective.phase is not Phase.FORWARD]
     exposed_ahead = total([e.exposed_s for e in ahead], zero)
+    exposed_back = np.where(training, total([e.exposed_s for e in back], zero), 0.0)
     exposed_again = np.where(full, exposed_ahead, 0.0)
-    exchanged_again = np.where(full, total([e.time_s for e in ahead], zero), 0.0)
+    ahead_s, back_s = (total([e.time_s for e in part], zero) for part in (ahead, back))
 
     saved = total([c.operation.saved_bytes for c in costs], zero)
     dropped = total(
@@ -124,15 +146,21 @@ def block_cost(
         forward_s=forward_s,
         backward_s=backward_s,
         recompute_s=recompute_s,
-        tp_s=total([e.time_s for e in exchanges], zero) + exchanged_again,
+        tp_forward_s=ahead_s,
+        tp_backward_s=np.where(training, back_s, 0.0) + np.where(full, ahead_s, 0.0),
         tp_forward_exposed_s=exposed_ahead,
-        tp_backward_exposed_s=total([e.exposed_s for e in back], zero) + exposed_again,
+        tp_backward_exposed_s=exposed_back + exposed_again,
         parameters=total([c.operation.parameters for c in costs], zero),
-        saved_bytes=np.where(full, kept, saved - np.where(selective, dropped, 0.0)),
+        saved_bytes=np.where(
+            full, kept, np.where(training, saved, 0.0) - np.where(selective, dropped, 0.0)
+        ),
         again_bytes=np.where(full, saved - kept, np.where(selective, dropped, 0.0)),
         working_bytes=working,
         gradient_buffer_bytes=_gradient_buffers(costs, zero),
         recompute_flops=np.where(full, forward_flops, np.where(selective, core_flops, 0.0)),
+        offload_s=zero,
+        offload_forward_exposed_s=zero,
+        offload_backward_exposed_s=zero,
     )
 
 

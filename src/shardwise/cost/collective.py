@@ -1,4 +1,11 @@
-"""Time of a collective over the network tiers that its group spans."""
+"""Time of a collective over the network tiers that its group spans.
+
+Latency and transfer join with an exponent x of the tier, which stands for the change of protocol
+between small and large messages where it is below one. Fitted to NCCL on 1 to 8 GPUs of seven kinds
+(ai-dynamo/aiconfigurator, commit 095f58a) and on 1 to 128 nodes of A100 (NERSC
+transformer-perf-estimates, commit 54278b0) it is 0.54 to 0.69 everywhere, hence 0.6 by default.
+With 1 they add up, as in Calculon 0.1.0 (commit caa4b11, calculon/network.py).
+"""
 
 import numpy as np
 
@@ -7,12 +14,6 @@ from shardwise.ops.operation import CollectiveKind
 from shardwise.system import Collective, System
 
 __all__ = ["collective_time", "transfer_time"]
-
-# Latency and bandwidth join with an exponent below one, which stands for the change of protocol
-# between small and large messages. Fitted to NCCL on 1 to 8 GPUs of seven kinds (ai-dynamo/
-# aiconfigurator, commit 095f58a) and on 1 to 128 nodes of A100 (NERSC transformer-perf-estimates,
-# commit 54278b0): 0.54 to 0.69 everywhere.
-_JOIN_EXPONENT = 0.6
 
 
 def collective_time(
@@ -25,12 +26,13 @@ def collective_time(
     """Time of one collective of a group laid over the tiers by its extents [s].
 
     On each tier the group has x = E_t / E_(t-1) members or domains to connect and, inside each of
-    them, g = E_(t-1) accelerators that send at once. With n members in all and the bytes that
-    pass each, c S = (n-1)/n S (all-reduce twice that):
+    them, g = E_(t-1) accelerators that send at once. With n members in all, c_t S bytes pass each
+    of them: c_t = scale (1 + offset / n) where the tier gives these, else as in a ring (n-1)/n,
+    twice that for an all-reduce.
 
     latency L = sum over tiers of (alpha_t + lambda_t (x - 2)), for x > 1 (all-reduce beyond the
-    first tier: log2(x) - 1 instead of x - 2); transfer W = max over tiers of c S / (g b_t BW_t),
-    for x > 1; t = (L^0.6 + W^0.6)^(1/0.6).
+    first tier: log2(x) - 1 instead of x - 2); transfer W = max over tiers of c_t S / (g b_t BW_t),
+    for x > 1; t = (L^j + W^j)^(1/j) with the join exponent j of the outermost of these tiers.
 
     Parameters
     ----------
@@ -42,10 +44,9 @@ def collective_time(
         Part of the bandwidth that this collective gets.
     """
     members = extents[-1].astype(np.float64)
-    passes = 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0
-    volume = passes * (members - 1) / members * buffer_bytes
-    latency = np.zeros_like(volume)
-    transfer = np.zeros_like(volume)
+    latency = np.zeros_like(members * buffer_bytes)
+    transfer = np.zeros_like(latency)
+    join = np.ones_like(latency)
     inner = np.ones_like(members)
     for index, tier in enumerate(system.network):
         reach = extents[index] / inner
@@ -57,16 +58,19 @@ def collective_time(
             latency += np.where(spans, rates.latency + rates.latency_per_member * hops, 0.0)
             efficiency = _efficiency(rates, reach if index == 0 else inner)
             rate = inner * efficiency * system.tier_bandwidth(index) * bandwidth_share
+            volume = _passing(kind, rates, members) * buffer_bytes
             transfer = np.maximum(transfer, np.where(spans, volume / rate, 0.0))
+            join = np.where(spans, tier.join_exponent, join)
         inner = extents[index].astype(np.float64)
-    return np.where(buffer_bytes > 0, _joined(latency, transfer), 0.0)
+    return np.where(buffer_bytes > 0, _joined(latency, transfer, join), 0.0)
 
 
 def transfer_time(system: System, message_bytes: Floats, extents: Ints) -> Floats:
     """Time of one message to the next member of an axis, over the outermost tier it spans [s].
 
     The slowest neighbour decides: if the members do not all share a domain of a tier, some message
-    crosses to the next one. t = (L^0.6 + W^0.6)^(1/0.6) with W = S / (b_t BW_t).
+    crosses to the next one. t = (L^j + W^j)^(1/j) with W = c S / (b_t BW_t), c the scale of the
+    tier's p2p (1 where it gives none) and j its join exponent.
     """
     time = np.zeros_like(message_bytes, dtype=np.float64)
     inner = np.ones_like(message_bytes, dtype=np.float64)
@@ -75,15 +79,27 @@ def transfer_time(system: System, message_bytes: Floats, extents: Ints) -> Float
         if np.any(spans):
             rates = tier.collectives["p2p"]
             efficiency = _efficiency(rates, np.ones_like(inner))
-            transfer = message_bytes / (efficiency * system.tier_bandwidth(index))
+            passing = _passing(CollectiveKind.P2P, rates, inner) * message_bytes
+            transfer = passing / (efficiency * system.tier_bandwidth(index))
             latency = np.full_like(transfer, rates.latency)
-            time = np.where(spans, _joined(latency, transfer), time)
+            time = np.where(spans, _joined(latency, transfer, tier.join_exponent), time)
         inner = extents[index].astype(np.float64)
     return time
 
 
-def _joined(latency: Floats, transfer: Floats) -> Floats:
-    return (latency**_JOIN_EXPONENT + transfer**_JOIN_EXPONENT) ** (1 / _JOIN_EXPONENT)
+def _passing(kind: CollectiveKind, rates: Collective, members: Floats) -> Floats:
+    """Bytes that pass each of n members over those of the buffer."""
+    if rates.scale is not None:
+        return rates.scale * (1 + (rates.offset or 0.0) / members)
+    if kind is CollectiveKind.P2P:
+        return np.ones_like(members)
+    passes = 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0
+    return passes * (members - 1) / members
+
+
+def _joined(latency: Floats, transfer: Floats, exponent: Floats | float) -> Floats:
+    joined: Floats = (latency**exponent + transfer**exponent) ** (1 / exponent)
+    return joined
 
 
 def _efficiency(rates: Collective, members: Floats) -> Floats:

@@ -55,13 +55,19 @@ def gradient_exchange(
 
 
 def exposed_exchange(
-    time_s: Floats, window_s: Floats, *, contention: Floats, tail: Floats
+    time_s: Floats,
+    window_s: Floats,
+    *,
+    contention: Floats,
+    tail: Floats,
+    processor_share: Floats,
 ) -> Floats:
     """Exposed part of an exchange that runs behind compute [s].
 
     Behind compute it runs at `contention` of its speed, so a window W hides at most contention x W
     of it; of what is hidden, the share `tail` (first and last bucket) finds nothing to hide behind.
-    hidden = min(t, contention W) (1 - tail); exposed = t - hidden.
+    While it runs it takes the share u of the processor from the compute.
+    hidden = min(t, contention W) (1 - tail); exposed = t - hidden + u hidden.
 
     Parameters
     ----------
@@ -69,9 +75,11 @@ def exposed_exchange(
         t, the exchange alone [s].
     window_s
         W, compute that it may run behind [s].
+    processor_share
+        u.
     """
     hidden = np.minimum(time_s, contention * window_s) * (1 - tail)
-    return time_s - hidden
+    return time_s - hidden * (1 - processor_share)
 
 
 def optimizer_time(

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Bools, Floats
+from shardwise.cost.curve import joined_times
+from shardwise.system import Processing
 
-__all__ = ["MatmulRates", "matmul_times"]
+__all__ = ["MatmulRates", "matmul_times", "product_times"]
 
 # The form and its exponents were fitted to about 600,000 measured products on seven GPUs (A100 to
 # GB300; ai-dynamo/aiconfigurator, commit 095f58a); freeing them gains at most half a point.
@@ -26,7 +28,7 @@ class MatmulRates:
     peak: Floats
     """Peak of the matrix units for the input type [FLOP/s]."""
     efficiency: Floats
-    """Share of the peak that a large product reaches."""
+    """Share of the peak: what a large product reaches, or on a curve this one."""
     fill_depth: Floats
     """Extra elements of the reduction for filling the pipeline."""
     fill_tiles: Floats
@@ -36,6 +38,9 @@ class MatmulRates:
     launch_s: Floats
     """Launch and drain [s]."""
     multiprocessors: int
+    shaped: Bools | bool = True
+    """Whether the shape counts: rows on the closed form; not on a curve over the FLOPs."""
+    processing: Processing = "measured"
 
 
 def matmul_times(
@@ -52,7 +57,9 @@ def matmul_times(
 
     t_c = 2 batch [m] [n] (k + k0) / (P e) (1 + (o / w)^2.5)^0.4, t_m = bytes / B,
     t = t0 + (t_c^2.3 + t_m^2.3)^(1/2.3), with [x] rounded up to 64, w tiles of 128 x 128 per
-    multiprocessor. Zero where there is no work.
+    multiprocessor. Zero where there is no work. On a curve t_c = 2 batch m n k / (P e), with the
+    efficiency e of 2 batch m n k FLOPs and without launch. Roofline and no_overlap join t_c and
+    t_m by their maximum and their sum (see `cost.curve.joined_times`).
 
     Parameters
     ----------
@@ -75,11 +82,30 @@ def matmul_times(
     tiles = np.ceil(m / _TILE) * np.ceil(n / _TILE) * batch / rates.multiprocessors
     idle = rates.fill_tiles / np.where(busy, tiles, 1.0)
     padded = np.ceil(m / _ALIGN) * np.ceil(n / _ALIGN) * _ALIGN**2
-    speed = rates.peak * rates.efficiency * (WEIGHT_GRAD_EFFICIENCY if weight_grad else 1.0)
+    padded = np.where(rates.shaped, padded, m * n)
+    layout = np.where(rates.shaped, WEIGHT_GRAD_EFFICIENCY, 1.0) if weight_grad else 1.0
+    speed = rates.peak * rates.efficiency * layout
     compute = 2 * batch * padded * (k + rates.fill_depth) / speed
     compute *= (1 + idle**_OCCUPANCY_EXPONENT) ** (1 / _OCCUPANCY_EXPONENT)
+    return _with_memory(compute, busy, moved_bytes, rates)
+
+
+def product_times(
+    flops: Floats, moved_bytes: Floats, rates: MatmulRates
+) -> tuple[Floats, Floats, Floats]:
+    """Return compute, memory and whole time [s] of a product of which only FLOPs are known.
+
+    t_c = FLOPs / (P e), t_m and t as in `matmul_times`.
+    """
+    compute = flops / (rates.peak * rates.efficiency)
+    return _with_memory(compute, flops > 0, moved_bytes, rates)
+
+
+def _with_memory(
+    compute: Floats, busy: Bools, moved_bytes: Floats, rates: MatmulRates
+) -> tuple[Floats, Floats, Floats]:
     memory = moved_bytes / rates.memory_rate
-    joined = (compute**_JOIN_EXPONENT + memory**_JOIN_EXPONENT) ** (1 / _JOIN_EXPONENT)
+    joined = joined_times(compute, memory, rates.processing, _JOIN_EXPONENT)
     zero = np.zeros_like(joined)
     return (
         np.where(busy, compute, zero),

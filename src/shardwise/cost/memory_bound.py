@@ -3,8 +3,12 @@
 import numpy as np
 
 from shardwise.arrays import Floats
+from shardwise.cost.curve import joined_times
+from shardwise.system import Processing
 
 __all__ = ["memory_bound_times"]
+
+_JOIN_EXPONENT = np.inf  # the larger
 
 
 def memory_bound_times(
@@ -12,10 +16,13 @@ def memory_bound_times(
     flops: Floats,
     *,
     memory_rate: Floats | float,
-    vector_rate: float,
+    vector_rate: Floats | float,
     launch_s: float,
+    processing: Processing = "measured",
 ) -> tuple[Floats, Floats, Floats]:
     """Return compute, memory and whole time [s]: t = t0 + max(flops / V, bytes / B).
+
+    Processing without overlap: t = t0 + flops / V + bytes / B.
 
     Parameters
     ----------
@@ -24,10 +31,11 @@ def memory_bound_times(
     memory_rate
         Bandwidth times the share of it that such kernels reach [byte/s].
     vector_rate
-        Peak of the vector units [FLOP/s].
+        Peak of the vector units times the share of it that these FLOPs reach [FLOP/s].
     launch_s
         Time of a kernel without work [s].
     """
     compute = flops / vector_rate
     memory = moved_bytes / memory_rate
-    return compute, memory, np.where(moved_bytes > 0, launch_s + np.maximum(compute, memory), 0.0)
+    joined = joined_times(compute, memory, processing, _JOIN_EXPONENT)
+    return compute, memory, np.where(moved_bytes > 0, launch_s + joined, 0.0)

@@ -1,20 +1,16 @@
 """Time of operations: their kernels on the accelerator, their exchanges, and what is exposed."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats, total
-from shardwise.cost.attention import AttentionRates, attention_times
+from shardwise.arrays import Floats, Ints, total
 from shardwise.cost.collective import collective_time
-from shardwise.cost.matmul import MatmulRates, matmul_times
-from shardwise.cost.memory_bound import memory_bound_times
+from shardwise.cost.kernels import KernelRates, by_dtype
 from shardwise.ops.layer import stack_column
-from shardwise.ops.operation import Collective, FlashAttention, Kernel, Matmul, Operation, Phase
+from shardwise.ops.operation import Collective, Kernel, Operation, Phase
 from shardwise.placement import Extents
-from shardwise.strategy import DTYPES
+from shardwise.strategy import TP_OVERLAPS
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -24,7 +20,9 @@ __all__ = [
     "Machine",
     "OperationCost",
     "by_dtype",
+    "hidden_by_pieces",
     "operation_cost",
+    "processor_share",
     "with_host",
 ]
 
@@ -32,12 +30,7 @@ __all__ = [
 # The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
 # they meet. Dense layers, grade-A published runs on NVIDIA GPUs.
 _HOST_EXPONENT = 4.0
-
-
-def by_dtype(figures: Mapping[Any, float], table: Table) -> Floats:
-    """A figure told by type of input, for each row's type; NaN where there is none."""
-    values = [figures.get(name, np.nan) for name in DTYPES]
-    return np.array(values, dtype=np.float64)[table.dtype]
+_BY_STACK = TP_OVERLAPS.index("stack")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,51 +39,30 @@ class Machine:
 
     system: System
     extents: Extents
-    matmul: MatmulRates
-    attention: AttentionRates
-    memory_rate: Floats
-    """Rate at which element-wise kernels get through their least bytes [byte/s]."""
+    kernels: KernelRates
     host_launch_s: Floats
+    tp_overlap: Ints
+    """Position in `strategy.TP_OVERLAPS`."""
     tp_hidden: Floats
     tp_backward_async: Floats
 
     @classmethod
     def of(cls, system: System, table: Table, extents: Extents) -> "Machine":
         """Gather the rates of each row."""
-        chip = system.accelerator
-        bandwidth = chip.memory[0].bandwidth
-
-        def rate(field: str) -> Floats:
-            return by_dtype({n: getattr(k, field) for n, k in chip.matmul.items()}, table)
-
-        peak = by_dtype(chip.matrix, table)
-        matmul = MatmulRates(
-            peak=peak,
-            efficiency=rate("efficiency"),
-            fill_depth=rate("fill_depth"),
-            fill_tiles=rate("fill_tiles"),
-            memory_rate=rate("memory_efficiency") * bandwidth,
-            launch_s=rate("launch"),
-            multiprocessors=chip.multiprocessors,
-        )
-        attention = AttentionRates(
-            peak=peak,
-            memory_rate=np.full_like(peak, chip.attention.memory_efficiency * bandwidth),
-            time_factor=stack_column(table, "attention_time_factor"),
-            kernel=chip.attention,
-            multiprocessors=chip.multiprocessors,
-        )
-        traffic = stack_column(table, "memory_traffic_factor")
         return cls(
             system=system,
             extents=extents,
-            matmul=matmul,
-            attention=attention,
-            memory_rate=chip.memory_bound.efficiency * bandwidth / traffic,
+            kernels=KernelRates.of(system, table),
             host_launch_s=stack_column(table, "host_launch"),
+            tp_overlap=table.tp_overlap,
             tp_hidden=stack_column(table, "tp_hidden"),
             tp_backward_async=stack_column(table, "tp_backward_async"),
         )
+
+    @property
+    def memory_rate(self) -> Floats:
+        """Rate at which element-wise kernels get through many bytes [byte/s]."""
+        return self.kernels.memory_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +81,10 @@ class ExchangeCost:
 
     collective: Collective
     time_s: Floats
+    hidden_s: Floats
+    """What of it runs beside compute."""
     exposed_s: Floats
+    """What is not hidden, and what the hidden part slows compute by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,37 +124,7 @@ def operation_cost(operation: Operation, machine: Machine) -> OperationCost:
 
 
 def _kernel_cost(kernel: Kernel, machine: Machine) -> KernelCost:
-    if isinstance(kernel, Matmul):
-        times = matmul_times(
-            kernel.m,
-            kernel.n,
-            kernel.k,
-            kernel.batch,
-            kernel.bytes,
-            machine.matmul,
-            weight_grad=kernel.phase is Phase.WEIGHT_GRAD,
-        )
-    elif isinstance(kernel, FlashAttention):
-        times = attention_times(
-            sequences=kernel.sequences,
-            seq_len=kernel.seq_len,
-            heads=kernel.heads,
-            head_dim=kernel.head_dim,
-            causal=kernel.causal,
-            moved_bytes=kernel.bytes,
-            rates=machine.attention,
-            backward=kernel.phase is not Phase.FORWARD,
-        )
-    else:
-        chip = machine.system.accelerator
-        times = memory_bound_times(
-            kernel.bytes,
-            kernel.flops,
-            memory_rate=machine.memory_rate,
-            vector_rate=chip.vector,
-            launch_s=chip.memory_bound.launch,
-        )
-    compute, memory, time = times
+    compute, memory, time = machine.kernels.times(kernel)
     return KernelCost(kernel=kernel, compute_s=compute, memory_s=memory, time_s=time)
 
 
@@ -188,23 +133,68 @@ def _exchange_cost(
 ) -> ExchangeCost:
     """Time an exchange alone; expose what neither splitting nor running behind a product hides.
 
-    Cut in pieces with a product of time G, the share `tp_hidden` of it is hidden, at most G; only
-    among members of one domain of the innermost tier. Run behind a product, at most G is hidden.
-    G includes the host that launches the product.
+    With the overlap of the stack: cut in pieces with a product of time G, the share `tp_hidden` of
+    it is hidden, at most G; only among members of one domain of the innermost tier. Run behind a
+    product, at most G is hidden. With ring or pipe: see `hidden_by_pieces`. What is hidden slows
+    the product by the share of the processor that the tier's exchanges take. G includes the host
+    that launches the product.
     """
     extents = getattr(machine.extents, collective.axis)
     time = collective_time(machine.system, collective.kind, collective.bytes, extents)
     hidden = np.zeros_like(time)
+    taken = processor_share(machine.system, extents)
+    by_stack = machine.tp_overlap == _BY_STACK
     if collective.split_with is not None:
+        window = _window(collective.split_with, partial, machine)
         near = extents[0] == extents[-1]
-        pieces = np.minimum(
-            time * machine.tp_hidden, _window(collective.split_with, partial, machine)
-        )
-        hidden = np.where(near, pieces, 0.0)
+        pieces = np.minimum(time * machine.tp_hidden, window)
+        hidden = np.where(by_stack & near & collective.stack_splits, pieces, hidden)
+        for overlap in ("ring", "pipe"):
+            cut = hidden_by_pieces(
+                time, window / (1 - taken), extents[-1], first_hides=overlap == "ring"
+            )
+            hidden = np.where(machine.tp_overlap == TP_OVERLAPS.index(overlap), cut, hidden)
     if collective.behind is not None:
         covered = np.minimum(time, _window(collective.behind, partial, machine))
-        hidden = np.where(machine.tp_backward_async > 0, np.maximum(hidden, covered), hidden)
-    return ExchangeCost(collective=collective, time_s=time, exposed_s=time - hidden)
+        runs = by_stack & (machine.tp_backward_async > 0)
+        hidden = np.where(runs, np.maximum(hidden, covered), hidden)
+    return ExchangeCost(
+        collective=collective, time_s=time, hidden_s=hidden, exposed_s=time - hidden * (1 - taken)
+    )
+
+
+def hidden_by_pieces(
+    time_s: Floats, window_s: Floats, members: Ints, *, first_hides: bool
+) -> Floats:
+    """Part of an exchange hidden by cutting it and its product into one piece per member [s].
+
+    All but one of the n pieces of the product have a piece of the exchange beside them: the window
+    is (n - 1) / n of the product's time. In a ring the exchange itself takes n - 1 passes, one
+    beside each of them; a pipeline of n collectives exposes the first (or last) one, 1 / n of it.
+
+    Parameters
+    ----------
+    time_s
+        The exchange, alone [s].
+    window_s
+        The product, slowed by the exchange beside it [s].
+    members
+        n.
+    first_hides
+        Whether no piece of the exchange stands alone (ring).
+    """
+    share = (members - 1) / members
+    return np.minimum(time_s if first_hides else share * time_s, share * window_s)
+
+
+def processor_share(system: System, extents: Ints) -> Floats:
+    """Share of the processor that exchanges of an axis take: of the greediest tier it spans."""
+    shares = np.zeros(extents.shape[1])
+    inner = np.ones(extents.shape[1], dtype=np.int64)
+    for extent, tier in zip(extents, system.network, strict=True):
+        shares = np.where(extent > inner, np.maximum(shares, tier.processor_share), shares)
+        inner = extent
+    return shares
 
 
 def _window(phase: Phase, partial: OperationCost, machine: Machine) -> Floats:

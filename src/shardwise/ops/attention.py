@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Floats, Ints
 from shardwise.model import Attention, Model
 from shardwise.ops.exchange import after_row_parallel, before_column_parallel
 from shardwise.ops.linear import linear
@@ -18,8 +18,9 @@ from shardwise.ops.operation import (
     RankWork,
     zeros,
 )
+from shardwise.strategy import ATTENTIONS
 
-__all__ = ["attention_operations"]
+__all__ = ["attention_operations", "key_value_heads"]
 
 # T5 distance buckets per head (arXiv 1910.10683, section 2.1).
 _RELATIVE_BUCKETS = 32
@@ -27,6 +28,12 @@ _RELATIVE_BUCKETS = 32
 _SOFTMAX_FLOPS = (6.0, 4.0)
 # Rotating a pair: four multiplications and two additions for two elements.
 _ROPE_FLOPS = 3.0
+
+
+def key_value_heads(attention: Attention, kind: Ints) -> Ints:
+    """Key-value heads of the model, or as the strategy has it (position in `ATTENTIONS`)."""
+    by_kind = {"model": attention.kv_heads, "multihead": attention.heads, "multiquery": 1}
+    return np.array([by_kind[name] for name in ATTENTIONS])[kind]
 
 
 def attention_operations(model: Model, attention: Attention, work: RankWork) -> list[Operation]:
@@ -39,7 +46,7 @@ def attention_operations(model: Model, attention: Attention, work: RankWork) -> 
     if model.position == "relative-xl":
         work = replace(work, flash=np.zeros_like(work.flash))
     heads = attention.heads / work.tp
-    kv_heads = np.maximum(attention.kv_heads / work.tp, 1.0)
+    kv_heads = np.maximum(key_value_heads(attention, work.attention) / work.tp, 1.0)
     width = heads * attention.head_dim
     kv_width = kv_heads * attention.head_dim
     tokens = work.tokens
@@ -51,7 +58,7 @@ def attention_operations(model: Model, attention: Attention, work: RankWork) -> 
             inputs=model.hidden,
             outputs=width + 2 * kv_width,
             bias=0.0 if attention.bias == "none" else width + 2 * kv_width,
-            saved_tokens=work.split_tokens,
+            saved_tokens=work.kept_tokens,
             collectives=before_column_parallel(work, model.hidden),
         )
     ]

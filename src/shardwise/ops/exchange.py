@@ -2,7 +2,8 @@
 
 Column-parallel products split their output, row-parallel ones their reduction. Without sequence
 parallelism the partial sums are all-reduced; with it they are reduce-scattered along the sequence
-and gathered again before the next column-parallel product (arXiv 2205.05198, section 4.2).
+and gathered again before the next column-parallel product (arXiv 2205.05198, section 4.2). The
+variant that scatters between stages only all-reduces inside them.
 """
 
 import numpy as np
@@ -19,13 +20,19 @@ def _where(work: RankWork, *, sequence_parallel: bool, width: float) -> Floats:
     return np.where(uses, work.tokens * width * work.element_bytes, 0.0)
 
 
+def _again(work: RankWork, width: float) -> Floats:
+    """Bytes that are gathered a second time because only a part was kept."""
+    return np.where(work.regather, _where(work, sequence_parallel=True, width=width), 0.0)
+
+
 def before_column_parallel(work: RankWork, width: float) -> tuple[Collective, ...]:
     """Exchanges of the input (tokens, width) of a column-parallel product.
 
     Forward: gather the sequence (sequence parallelism only). Backward: gather the input again for
-    the gradient of the weights, behind the gradient of the input; reduce the gradient of the
-    input, behind the gradient of the weights. Only what sequence parallelism exchanges can be cut
-    in pieces with the product (Transformer Engine's user buffers).
+    the gradient of the weights unless it was kept whole, behind the gradient of the input; reduce
+    the gradient of the input, behind the gradient of the weights. All may be cut in pieces with
+    their product; stacks that do so by themselves only cut what sequence parallelism exchanges
+    (Transformer Engine's user buffers).
     """
     split = _where(work, sequence_parallel=True, width=width)
     whole = _where(work, sequence_parallel=False, width=width)
@@ -37,9 +44,16 @@ def before_column_parallel(work: RankWork, width: float) -> tuple[Collective, ..
     back, behind = Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
     return (
         _piecewise(Phase.FORWARD, gather, split),
-        Collective(phase=behind, kind=gather, axis="tp", bytes=split, behind=back),
+        Collective(
+            phase=behind,
+            kind=gather,
+            axis="tp",
+            bytes=_again(work, width),
+            behind=back,
+            split_with=behind,
+        ),
         _piecewise(back, scatter, split, behind=behind),
-        Collective(phase=back, kind=reduce, axis="tp", bytes=whole, behind=behind),
+        Collective(phase=back, kind=reduce, axis="tp", bytes=whole, behind=behind, split_with=back),
     )
 
 
@@ -54,7 +68,9 @@ def after_row_parallel(work: RankWork, width: float) -> tuple[Collective, ...]:
     gather = CollectiveKind.ALL_GATHER
     return (
         _piecewise(Phase.FORWARD, scatter, split),
-        Collective(phase=Phase.FORWARD, kind=reduce, axis="tp", bytes=whole),
+        Collective(
+            phase=Phase.FORWARD, kind=reduce, axis="tp", bytes=whole, split_with=Phase.FORWARD
+        ),
         _piecewise(Phase.INPUT_GRAD, gather, split),
     )
 
@@ -63,5 +79,11 @@ def _piecewise(
     phase: Phase, kind: CollectiveKind, size: Floats, behind: Phase | None = None
 ) -> Collective:
     return Collective(
-        phase=phase, kind=kind, axis="tp", bytes=size, behind=behind, split_with=phase
+        phase=phase,
+        kind=kind,
+        axis="tp",
+        bytes=size,
+        behind=behind,
+        split_with=phase,
+        stack_splits=True,
     )

@@ -31,7 +31,7 @@ def mlp_operations(model: Model, mlp: Mlp, work: RankWork, *, exchange: bool) ->
         inputs=model.hidden,
         outputs=gates * inner,
         bias=gates * inner if mlp.bias else 0.0,
-        saved_tokens=work.split_tokens if exchange else np.zeros_like(work.tp),
+        saved_tokens=work.kept_tokens if exchange else np.zeros_like(work.tp),
         collectives=before,
     )
     down = linear(
@@ -47,19 +47,26 @@ def mlp_operations(model: Model, mlp: Mlp, work: RankWork, *, exchange: bool) ->
 
 
 def _activation(work: RankWork, inner: Floats, gates: int) -> Operation:
-    """Read the projections, write the activated product; backward read dy and x, write dx."""
+    """Read the projections, write the activated product; backward read dy and x, write dx.
+
+    Fused, the activated product is not kept for the next product's gradient of weights but written
+    a second time beside dx: the bytes of one of the two are saved.
+    """
     elements = work.tokens * inner
     size = elements * work.element_bytes
+    again = np.where(work.fused_activation, 1.0, 0.0)
     forward, backward = _ACTIVATION_FLOPS
     return Operation(
         name="mlp.activation",
         kernels=(
             MemoryBound(phase=Phase.FORWARD, bytes=(gates + 1) * size, flops=forward * elements),
             MemoryBound(
-                phase=Phase.INPUT_GRAD, bytes=(2 * gates + 1) * size, flops=backward * elements
+                phase=Phase.INPUT_GRAD,
+                bytes=(2 * gates + 1 + again) * size,
+                flops=(backward + again * forward) * elements,
             ),
         ),
         parameters=zeros(work),
-        saved_bytes=gates * size,
+        saved_bytes=(gates - again) * size,
         working_bytes=(gates + 1) * size,
     )

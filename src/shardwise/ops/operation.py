@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats
+from shardwise.arrays import Bools, Floats, Ints
 
 __all__ = [
     "Collective",
@@ -57,6 +57,12 @@ class RankWork:
     """Tensor-parallel degree."""
     sequence_parallel: Bools
     """Whether norms and residuals are split along the sequence."""
+    attention: Ints
+    """Position in `strategy.ATTENTIONS`."""
+    regather: Bools
+    """Whether what sequence parallelism splits is kept in parts and gathered again in backward."""
+    fused_activation: Bools
+    """Whether the activation of the MLP is computed again beside its gradient instead of kept."""
     element_bytes: Floats
     """Size of a weight or activation [byte]."""
     gradient_bytes: Floats
@@ -78,6 +84,11 @@ class RankWork:
     def split_tokens(self) -> Floats:
         """Tokens of norms and residuals on one rank: 1/tp of them with sequence parallelism."""
         return self.tokens / np.where(self.sequence_parallel, self.tp, 1.0)
+
+    @property
+    def kept_tokens(self) -> Floats:
+        """Tokens of the input of a column-parallel product that stay on one rank for backward."""
+        return np.where(self.regather, self.split_tokens, self.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +177,8 @@ class Collective:
     """Phase of the same operation whose product it may run behind, if the stack does so."""
     split_with: Phase | None = None
     """Phase whose product it may be cut in pieces with, each piece behind the one before."""
+    stack_splits: bool = False
+    """Whether stacks that cut exchanges in pieces by themselves do so with this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

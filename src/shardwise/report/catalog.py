@@ -11,7 +11,7 @@ from shardwise.ops.parameters import count_parameters
 from shardwise.report.console import count, percent, plain_table, show
 from shardwise.stack import Stack
 from shardwise.system import System
-from shardwise.units import readable
+from shardwise.units import format_quantity, readable
 
 __all__ = ["print_figures", "print_model", "print_models", "print_stacks", "print_systems"]
 
@@ -19,15 +19,16 @@ _VALUE_WIDTH = 18
 _NOT_FIGURES = {"sources", "name", "description"}
 
 
-def print_models(models: Sequence[Model]) -> None:
-    """Print one line per model."""
-    table = plain_table(
-        "model", "parameters", "layers", "hidden", "heads", "kv heads", "ffn", "vocab", "sequence"
-    )
-    for model in models:
+def print_models(models: Sequence[Model], files: Sequence[str] = ()) -> None:
+    """Print one line per model, with the file that each is from if they are given."""
+    figures = ("parameters", "layers", "hidden", "heads", "kv heads", "ffn", "vocab", "sequence")
+    named = ("file", "model") if files else ("model",)
+    table = plain_table(*named, *figures, left=len(named))
+    for position, model in enumerate(models):
         layer = model.layers[0]
         table.add_row(
-            model.name,
+            *(Text(file) for file in files[position : position + 1]),
+            Text(model.name),
             count(count_parameters(model).total),
             str(model.depth),
             str(model.hidden),
@@ -98,23 +99,29 @@ def print_stacks(stacks: Sequence[Stack]) -> None:
 
 
 def print_figures(noun: Sourced) -> None:
-    """Print every value of a noun with the origin it has, and the sources as numbered notes."""
-    fields = noun.model_dump(mode="json", context={"units": True}, exclude=_NOT_FIGURES)
+    """Print every value of a noun with the origin it has, and the sources as numbered notes.
+
+    Of a system only what it says: its defaults are choices of formulas, not figures of a machine.
+    """
+    fields = noun.model_dump(
+        mode="json",
+        context={"units": True},
+        exclude=_NOT_FIGURES,
+        exclude_unset=isinstance(noun, System),
+    )
     table = plain_table("figure", "value", "origin", left=3)
     table.columns[1].no_wrap = False
     table.columns[1].overflow = "fold"
     table.columns[1].max_width = _VALUE_WIDTH
     notes: list[str] = []
     group = ""
-    for name, value in _leaves(fields):
-        parent, _, leaf = name.rpartition(".")
-        if leaf.isdigit():  # a size that something is told for
-            parent, _, table_name = parent.rpartition(".")
-            leaf = f"{table_name}.{leaf}"
+    for path, value in _leaves(fields):
+        size_of = path[-1].isdigit()  # a size that something is told for
+        parent, leaf = (".".join(part) for part in (path[: -1 - size_of], path[-1 - size_of :]))
         if parent != group:
             group = parent
             table.add_row(Text(parent, style="bold"))
-        source = noun.source_of(name)
+        source = noun.source_of(".".join(path))
         if source is not None and source.text not in notes:
             notes.append(source.text)
         origin = f"{source.kind} [{notes.index(source.text) + 1}]" if source else ""
@@ -124,13 +131,23 @@ def print_figures(noun: Sourced) -> None:
         show(Text(f"[{number}] {note}"))
 
 
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        items: Any = value.items()
+def _leaves(value: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and the value of every figure; points of a curve are named by their size."""
+    if isinstance(value, Mapping) and "points" in value:
+        word = "at" if value.get("interpolate") else "from"
+        for size, share in value["points"]:
+            yield (*path, f"{word} {_size(size, in_bytes='memory' in path)}"), share
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, *path, str(key))
     elif isinstance(value, list):
-        items = enumerate(value)
+        for index, item in enumerate(value):
+            yield from _leaves(item, *path, str(index))
     else:
-        yield prefix, value
-        return
-    for key, item in items:
-        yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))
+        yield path, value
+
+
+def _size(size: float, *, in_bytes: bool) -> str:
+    """Write the size of an operation, in bytes or FLOPs."""
+    written = format_quantity(size, "bytes" if in_bytes else "FLOP/s")
+    return written.removesuffix("/s") if isinstance(written, str) else f"{written:.9g}"

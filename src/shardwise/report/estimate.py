@@ -27,8 +27,28 @@ _PARTS = {
 _MOST_STAGES = 8
 # Columns that the memory table with all of its parts takes.
 _WIDE = 106
-# Of these, 1 needs no telling.
-_PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")
+_PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")  # 1 needs no telling
+# Of what nobody gave, these are told; the others are off or follow from them.
+_TOLD = (
+    "gpus",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "etp",
+    "dp",
+    "vpp",
+    "micro_batch_size",
+    "seq_len",
+    "dtype",
+    "recompute",
+    "zero",
+    "schedule",
+    "tp_exchange",
+    "dp_overlap",
+    "placement",
+    "stack",
+)
 
 
 def print_estimate(result: Estimate) -> None:
@@ -196,7 +216,11 @@ def _bytes(value: float) -> str:
 
 
 def _closing(result: Estimate) -> str:
-    taken = {n: v for n, v in result.assumed.items() if n not in _PLAIN_DEGREES or v != 1}
+    taken = {
+        name: result.assumed[name]
+        for name in _TOLD
+        if name in result.assumed and (name not in _PLAIN_DEGREES or result.assumed[name] != 1)
+    }
     told = ", ".join(f"{name} {_word(value)}" for name, value in taken.items())
     kinds = [source.kind for source in result.provenance.values()]
     origins = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))

@@ -1,0 +1,86 @@
+"""Transfers between the accelerator's memory and the second tier, and what hides them.
+
+Weights, kept activations and optimizer state of the layers may wait in the second tier (host
+memory behind a link, as in arXiv 2101.06840). The link works in both directions at once.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats
+from shardwise.cost.block import BlockCost
+from shardwise.cost.curve import share_at
+from shardwise.system import System
+
+__all__ = ["link_time", "optimizer_transfer", "with_offload"]
+
+_SECOND = 1
+
+
+def link_time(system: System, moved_bytes: Floats) -> Floats:
+    """Time of moving bytes over the link to the second tier, one direction [s].
+
+    t = S / (B e(S)), with the tier's bandwidth B and its efficiency e for transfers of S bytes.
+    """
+    tiers = system.accelerator.memory
+    if len(tiers) <= _SECOND:
+        return np.zeros_like(moved_bytes)
+    tier = tiers[_SECOND]
+    rate = tier.bandwidth * (share_at(tier.efficiency, moved_bytes) if tier.efficiency else 1.0)
+    return moved_bytes / rate
+
+
+def with_offload(
+    system: System, layer: BlockCost, *, weight_bytes: Floats, weights: Bools, activations: Bools
+) -> BlockCost:
+    """One layer with the transfers that bring its weights and take its activations away.
+
+    While a layer computes, the weights of the next one come in and the activations of the one
+    before go out, both at once; in backward weights and activations come in. What takes longer
+    than the pass is exposed: max(0, t - pass).
+
+    Parameters
+    ----------
+    layer
+        Cost of one layer and one micro-batch.
+    weight_bytes
+        Weights of the layer on one rank [byte].
+    weights, activations
+        Rows that offload them.
+    """
+    fetched = np.where(weights, weight_bytes, 0.0)
+    kept = np.where(activations, layer.saved_bytes, 0.0)
+    returns = layer.backward_s > 0  # forward only, nothing comes back
+    ahead = np.maximum(link_time(system, fetched), link_time(system, kept))
+    back = np.where(returns, link_time(system, fetched + kept), 0.0)
+    return replace(
+        layer,
+        offload_s=ahead + back,
+        offload_forward_exposed_s=np.maximum(0.0, ahead - layer.forward_pass_s),
+        offload_backward_exposed_s=np.maximum(0.0, back - layer.backward_pass_s),
+    )
+
+
+def optimizer_transfer(
+    system: System,
+    *,
+    state_bytes: Floats,
+    weight_bytes: Floats,
+    idle_s: Floats,
+) -> tuple[Floats, Floats]:
+    """Time of updating what waits in the second tier, alone and exposed [s].
+
+    Once a step the optimizer state of a stage comes in and goes back, and updated weights that
+    wait there go back too: t = (state + weights) / rate of the way back, which is the fuller one.
+    It runs behind what the last backward pass leaves of the link, and behind the update.
+
+    Parameters
+    ----------
+    state_bytes, weight_bytes
+        Offloaded optimizer state, and offloaded weights, on one rank [byte].
+    idle_s
+        Time for which the link stands idle meanwhile [s].
+    """
+    alone = link_time(system, state_bytes + weight_bytes)
+    return alone, np.maximum(0.0, alone - idle_s)
