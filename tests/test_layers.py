@@ -33,7 +33,8 @@ LAYERS = [
     ["results"],
     ["detail", "operations", "totals"],
     ["estimator"],
-    ["reference"],
+    ["counterparts", "reference"],
+    ["comparison"],
     ["report"],
     ["cli"],
 ]

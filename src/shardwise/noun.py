@@ -57,7 +57,7 @@ class Noun(BaseModel):
             return name
         noun = cls.__name__.lower()
         if isinstance(name, Mapping):
-            return cls.validated(name, source=noun)
+            return cls.validated(cls.native(name, name=noun, source=noun), source=noun)
         if not isinstance(name, (str, Path)):
             problem = f"a {noun} is a {cls.__name__}, a mapping, a catalog name or a file"
             raise InputError(Fault(source=noun, value=name, has_value=True, problem=problem))

@@ -80,7 +80,7 @@ def step_times(
     exchange, times["dp_comm"] = exchange_times(
         model, system, table, extents, parameters, slowest, transfer
     )
-    moved, times["offload"] = _offload(model, system, table, slowest, times["optimizer"])
+    moved, times["offload"] = _offload(system, table, slowest, times["optimizer"])
     times["other"] = _overheads(system, table, total(times.values(), zero))
     comm = {
         "tp": (m * slowest.on("tp_s"), times["tp_comm"]),
@@ -92,7 +92,7 @@ def step_times(
 
 
 def _offload(
-    model: Model, system: System, table: Table, slowest: SlowestStage, update_s: Floats
+    system: System, table: Table, slowest: SlowestStage, update_s: Floats
 ) -> tuple[Floats, Floats]:
     """Time of all transfers to and from the second memory tier, alone and exposed [s]."""
     blocks, m = slowest.blocks, table.micro_batches

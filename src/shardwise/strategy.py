@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AliasChoices,
@@ -13,6 +13,7 @@ from pydantic import (
     NonNegativeInt,
     field_serializer,
     field_validator,
+    model_validator,
 )
 
 from shardwise import catalog
@@ -220,6 +221,17 @@ class Strategy(Noun):
         changed = {key: item for key, item in fields.items() if item != base[key]}
         return {"base": value.name} | changed if changed else value.name
 
+    @model_validator(mode="after")
+    def _one_exchange(self) -> Self:
+        split, exchange = self.sequence_parallel, self.tp_exchange
+        if split is not None and exchange is not None and split != (exchange == "rs_ag"):
+            place = {
+                "field": "sequence_parallel",
+                "problem": f"contradicts tp_exchange {exchange}; give one",
+            }
+            raise InputError(Fault(**place, value=split, has_value=True))
+        return self
+
     def resolved(self, model: Model) -> "Strategy":
         """Fill in what is None.
 
@@ -253,11 +265,6 @@ class Strategy(Noun):
             fault("seq_len", f"is missing: model {model.name} names none")
         if self.global_batch_size is None:
             fault("global_batch_size", "is missing: give it (gbs)")
-        if None not in (self.sequence_parallel, self.tp_exchange) and (
-            self.sequence_parallel != (self.tp_exchange == "rs_ag")
-        ):
-            problem = f"contradicts tp_exchange {self.tp_exchange}; give one"
-            fault("sequence_parallel", problem, self.sequence_parallel)
         if faults:
             raise InputError(faults)
         parallel = self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel

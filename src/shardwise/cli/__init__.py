@@ -21,6 +21,7 @@ __all__ = ["main"]
 VERBS = {
     "estimate": "Step time, memory and cost of one strategy.",
     "peers": "Ranks of every communication group of one strategy.",
+    "search": "The best way to run a model on N GPUs.",
     "models": "Models of the catalog or a folder, or one by its parts.",
     "systems": "The systems of the catalog, or one with sources.",
     "stacks": "The software stacks of the catalog, or one.",

@@ -17,6 +17,8 @@ from shardwise.cli.options import (
     log,
     with_strategy_flags,
 )
+from shardwise.cli.reference import reference_answer, show_beside, show_reference
+from shardwise.comparison import calculon_case, known_reference
 from shardwise.estimator import estimate
 from shardwise.model import Model
 from shardwise.system import System
@@ -39,6 +41,16 @@ def command(
             help="Model FLOPs that MFU counts: causal, full-attention, parameters.",
         ),
     ] = "causal",
+    also: Annotated[
+        str | None,
+        typer.Option("--also", metavar="NAME", help="Show a predecessor's answer too: calculon."),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference", metavar="NAME", help="Show only a predecessor's answer: calculon."
+        ),
+    ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
@@ -47,6 +59,12 @@ def command(
     Degrees that are not given are 1; dp is what is left of the GPUs. Exit code 1 if it does not
     fit in memory.
     """
+    if reference is not None:
+        known_reference(reference, "reference")
+        case = calculon_case(model, system, _strategy_for_reference(strategy, flags))
+        return show_reference(case, ops=ops, json=json, output=output)
+    if also is not None:
+        known_reference(also, "also")
     watch = Stopwatch()
     the_model, the_system = Model.load(model), System.load(system)
     log.info("model %s, system %s", the_model.name, the_system.name)
@@ -59,12 +77,26 @@ def command(
     )
     log.info("strategy %s", result.strategy)
     log.info("estimated in %s", watch)
+    record = result.to_dict()
+    beside = None
+    if also is not None:
+        beside = reference_answer(
+            calculon_case(model, system, _strategy_for_reference(strategy, flags))
+        )
+        record["also"] = {also: beside}
     if output is not None:
-        emit_json(result.to_dict(), output)
+        emit_json(record, output)
     if json:
-        emit_json(result.to_dict())
+        emit_json(record)
     elif output is None:
         from shardwise.report.estimate import print_estimate  # noqa: PLC0415 - slow to import
 
         print_estimate(result)
+        if beside is not None:
+            show_beside(result, beside, everything=ops)
     return 0 if result.fits else 1
+
+
+def _strategy_for_reference(path: str | None, flags: Mapping[str, Any]) -> Any:
+    """A strategy file alone is handed on as it is: it may be the predecessor's own."""
+    return path if path is not None and not flags else given_strategy(path, flags)

@@ -99,8 +99,9 @@ def block_cost(
     """Add up operations under each row's recompute.
 
     Time of a direction: (kernels^4 + host^4)^(1/4), host = launches x time of a launch, plus
-    exposed exchanges. Where nothing is trained, only forward counts. With `full` recompute forward runs again, exchanges included, and only
-    `checkpoint_bytes` are kept; with `selective`, the attention core.
+    exposed exchanges. Where nothing is trained, only forward counts. With `full` recompute forward
+    runs again, exchanges included, and only `checkpoint_bytes` are kept; with `selective`, the
+    attention core.
 
     Parameters
     ----------

@@ -1,0 +1,135 @@
+"""What the predecessors would say of a run: our nouns, or their own files, in their words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shardwise import files
+from shardwise.arrays import Ints
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.formats.calculon_export import (
+    calculon_execution,
+    calculon_model,
+    calculon_system,
+)
+from shardwise.formats.calculon_files import (
+    CalculonExecution,
+    CalculonModel,
+    CalculonSystem,
+    check_together,
+    looks_like,
+)
+from shardwise.model import Model
+from shardwise.placement import place
+from shardwise.reference import calculon
+from shardwise.strategy import Strategy
+from shardwise.system import System
+from shardwise.table import Table
+
+__all__ = [
+    "REFERENCES",
+    "CalculonCase",
+    "calculon_case",
+    "known_reference",
+    "model_for_calculon",
+    "system_for_calculon",
+]
+
+REFERENCES = ("calculon",)
+
+T = TypeVar("T")
+
+
+def known_reference(name: str, field: str) -> str:
+    """Return the name of a predecessor, or raise an `InputError`."""
+    word = name.strip().lower()
+    if word not in REFERENCES:
+        problem = f"allowed: {', '.join(REFERENCES)}{nearest(word, REFERENCES)}"
+        raise InputError(Fault(field=field, value=name, has_value=True, problem=problem))
+    return word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalculonCase:
+    """A run as Calculon takes it."""
+
+    model: CalculonModel
+    system: CalculonSystem
+    execution: CalculonExecution
+
+    def statistics(self) -> dict[str, float | int | None]:
+        """Return Calculon's 96 statistics.
+
+        Raises
+        ------
+        reference.calculon.Infeasible
+            If Calculon refuses the run.
+        """
+        return calculon.statistics(self.model, self.system, self.execution)
+
+    def layers(self) -> list[dict[str, Any]]:
+        """Return Calculon's statistics by operation."""
+        return calculon.layer_statistics(self.model, self.system, self.execution)
+
+
+def calculon_case(
+    model: Model | str | Path,
+    system: System | str | Path,
+    strategy: Strategy | Mapping[str, Any] | str | Path,
+) -> CalculonCase:
+    """Say a run in Calculon's words; its own files are taken as they are.
+
+    Raises
+    ------
+    InputError
+        If Calculon has no word for something, or something is wrong.
+    """
+    the_model, the_system = model_for_calculon(model), system_for_calculon(system)
+    execution = _own_file(strategy, "execution", CalculonExecution)
+    if execution is None:
+        execution = _execution(Model.load(model), System.load(system), Strategy.load(strategy))
+    check_together(the_model, the_system, execution, source="strategy")
+    return CalculonCase(model=the_model, system=the_system, execution=execution)
+
+
+def model_for_calculon(model: Model | str | Path) -> CalculonModel:
+    """Return a model of the catalog or of a file as Calculon's."""
+    theirs = _own_file(model, "model", CalculonModel)
+    return theirs or calculon_model(Model.load(model).to_dict())
+
+
+def system_for_calculon(system: System | str | Path) -> CalculonSystem:
+    """Return a system of the catalog or of a file as Calculon's."""
+    theirs = _own_file(system, "system", CalculonSystem)
+    return theirs or calculon_system(System.load(system).to_dict())
+
+
+def _own_file(name: object, kind: str, file: type[T]) -> T | None:
+    """Parse a file or mapping that is already Calculon's."""
+    if isinstance(name, Mapping):
+        data, source = dict(name), kind
+    elif isinstance(name, (str, Path)) and Path(name).is_file():
+        data, source = files.read_mapping(str(name)), str(name)
+    else:
+        return None
+    return file.parse(data, source) if looks_like(data) == kind else None  # type: ignore[attr-defined]
+
+
+def _execution(model: Model, system: System, strategy: Strategy) -> CalculonExecution:
+    resolved = strategy.resolved(model)
+    extents = place(system, Table.of(model, [resolved]))
+    axes = {"tp": extents.tp, "pp": extents.pp, "dp": extents.dp}
+    return calculon_execution(
+        resolved.to_dict(),
+        multiquery=all(layer.attention.kv_heads == 1 for layer in model.layers),
+        tiers={axis: _outermost(reach[:, 0]) for axis, reach in axes.items()},
+    )
+
+
+def _outermost(extents: Sequence[int] | Ints) -> int:
+    """Position of the outermost tier that an axis spans; the innermost for an axis of one."""
+    reached = np.asarray(extents)
+    return int(np.argmax(reached == reached[-1]))

@@ -1,0 +1,171 @@
+"""Calculon's 96 statistics and what stands for each of them in an `Estimate`.
+
+Where both mean the same, the figures agree to rounding (tests hold them together); where not, the
+reason says what differs. docs/conformance.md shows the sizes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.results import Estimate
+
+__all__ = ["CALCULON", "Counterpart"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """One statistic of Calculon and ours."""
+
+    name: str
+    """As Calculon names it."""
+    ours: str
+    """Fields of `Estimate`, joined by " * " and " + "; items of tuples by position."""
+    reason: str = ""
+    """Why the two differ; empty where they mean the same."""
+
+    def value(self, result: Estimate) -> float:
+        """Return our figure."""
+        terms = self.ours.split(" + ")
+        return sum(_product(result, term) for term in terms)
+
+
+def _product(result: Estimate, term: str) -> float:
+    product = 1.0
+    for path in term.split(" * "):
+        product *= _at(result, path)
+    return product
+
+
+def _at(result: Any, path: str) -> float:
+    for part in path.split("."):
+        if part.isdigit():
+            result = result[int(part)]
+        elif isinstance(result, dict):
+            result = result[part]
+        else:
+            result = getattr(result, part)
+    return float(result)
+
+
+_VECTOR = "vector FLOPs of norms, softmax and dropout are counted otherwise; matrix FLOPs are equal"
+_BYTES = "traffic of element-wise operations is counted otherwise; that of products is equal"
+_TIME = "follows from FLOPs and bytes"
+_PREFIX = "theirs adds up running sums instead of the recomputed operations' own"
+_EDGE = "p2p_rs_ag: what differs at the edge of a stage is in comm_s.pp here"
+_LINK = "theirs also times the additions of the reduction"
+_EXPOSED = "theirs keeps stale values between passes; link times differ as above"
+_REDO = "attn_only: theirs gathers the attention input again in any case"
+_OPTIMIZER = "theirs reads the state once; here gradients are read, all is written back"
+_BIAS = "biases are parameters here"
+_ENDS = "embedding, head and loss stand at the ends here"
+_STATE = "theirs forgets inputs and keeps whole checkpoints; here each rank's share"
+_OFFLOAD = "the link runs beside the first tier here; there its traffic and the kernels' add up"
+_WINDOW = "windows there are shortened by running sums, one chunk stands for all but one"
+_GRADIENTS = "gradients have the stack's type here; 2 bytes there, 4 for one block"
+_FOLLOWS = "follows from the rows above"
+
+_PASSES = (
+    ("fw", "forward", _VECTOR, _BYTES),
+    ("re", "recompute", _PREFIX, _PREFIX),
+    ("agrad", "input_grad", _VECTOR, _BYTES),
+    ("wgrad", "weight_grad", _VECTOR, _BYTES),
+    ("optim", "optimizer", _OPTIMIZER, _OPTIMIZER),
+)
+
+
+def _block(theirs: str, ours: str, flops: str, moved: str) -> tuple[Counterpart, ...]:
+    time = flops if flops in (_PREFIX, _OPTIMIZER) else _TIME
+    return (
+        Counterpart(f"block_{theirs}_flops", f"layers.0.{ours}.flops", flops),
+        Counterpart(f"block_{theirs}_flops_time", f"layers.0.{ours}.compute_s", time),
+        Counterpart(f"block_{theirs}_mem_accessed", f"layers.0.{ours}.bytes", moved),
+        Counterpart(f"block_{theirs}_mem_time", f"layers.0.{ours}.memory_s", time),
+        Counterpart(f"block_{theirs}_time", f"layers.0.{ours}.time_s", _TIME),
+    )
+
+
+def _exchange(kind: str, theirs: str, ours: str, link: str) -> tuple[Counterpart, ...]:
+    return (
+        Counterpart(f"{kind}block_{theirs}", f"layers.0.{ours}.time_s", link),
+        Counterpart(f"{kind}block_{theirs}_exposed", f"layers.0.{ours}.exposed_s", _EXPOSED),
+    )
+
+
+_LAYERS_TIMES_BATCHES = "layers.0.tp_again.{} * stages.0.layers * micro_batches"
+
+CALCULON: tuple[Counterpart, ...] = (
+    *(row for names in _PASSES for row in _block(*names)),
+    *(
+        row
+        for kind, edge in (("base", ""), ("edge", _EDGE))
+        for theirs, ours, link in (
+            ("fw_tp_time", "tp_forward", edge or _LINK),
+            ("agrad_tp_time", "tp_backward", edge or _LINK),
+            ("recomm_time", "tp_again", edge or _REDO),
+        )
+        for row in _exchange(kind, theirs, ours, link)
+    ),
+    Counterpart("baseblock_fw_tp_size", "layers.0.tp_forward.volume_bytes"),
+    Counterpart("edgeblock_fw_tp_size", "layers.0.tp_forward.volume_bytes", _EDGE),
+    Counterpart("baseblock_bw_tp_size", "layers.0.tp_backward.volume_bytes"),
+    Counterpart("edgeblock_bw_tp_size", "layers.0.tp_backward.volume_bytes", _EDGE),
+    Counterpart("baseblock_recomm_size", "layers.0.tp_again.volume_bytes", _REDO),
+    Counterpart("edgeblock_recomm_size", "layers.0.tp_again.volume_bytes", _REDO),
+    Counterpart("block_fw_pp_size", "layers.0.boundary_bytes", _EDGE),
+    Counterpart("block_bw_pp_size", "layers.0.boundary_bytes", _EDGE),
+    Counterpart("block_dp_size", "layers.0.gradient_bytes", _BIAS),
+    Counterpart("tp_bw_overlap_req", "required_bandwidth.tp_overlap", _TIME),
+    Counterpart("dp_bw_overlap_req_chunk", "required_bandwidth.dp_chunks", _WINDOW),
+    Counterpart("dp_bw_overlap_req_tail", "required_bandwidth.dp_tail", _WINDOW),
+    Counterpart("block_weight_space", "layers.0.weight_bytes", _BIAS),
+    Counterpart("block_act_working_space", "layers.0.working_bytes", "largest here, sum there"),
+    Counterpart("block_act_storage_space", "layers.0.kept_bytes", _STATE),
+    Counterpart("block_act_checkpoint_size", "layers.0.boundary_bytes", _STATE),
+    Counterpart("block_weight_grad_space", "layers.0.gradient_bytes", _GRADIENTS),
+    Counterpart("block_weight_grad_space_no_sharding", "layers.0.gradient_bytes", _GRADIENTS),
+    Counterpart("block_act_grad_space", "layers.0.working_bytes", "largest here, sum there"),
+    Counterpart("block_optimizer_space", "layers.0.optimizer_bytes", _BIAS),
+    *(
+        Counterpart(f"{theirs}{ending}", f"stages.0.{ours}", reason)
+        for ending in ("_with_offload", "")
+        for theirs, ours, reason in (
+            ("weight_space", "weights", _ENDS),
+            ("act_space", "activations", _STATE),
+            ("act_checkpoint_size", "activations", _STATE),
+            ("act_grad_space", "buffers", "largest here, sum there"),
+            ("weight_grad_space", "gradients", _GRADIENTS),
+            ("optimizer_space", "optimizer", _ENDS),
+        )
+    ),
+    Counterpart("fw_time", "time_s.forward", _ENDS),
+    Counterpart("bw_time", "time_s.backward", _ENDS),
+    Counterpart("optim_step_time", "time_s.optimizer", _OPTIMIZER),
+    Counterpart("recompute_time", "time_s.recompute", "kernels that are recomputed differ"),
+    Counterpart("recomm_link_time", _LAYERS_TIMES_BATCHES.format("time_s"), _REDO),
+    Counterpart("recomm_exposed_time", _LAYERS_TIMES_BATCHES.format("exposed_s"), _REDO),
+    Counterpart("bubble_time", "time_s.bubble", _FOLLOWS),
+    Counterpart("tp_comm_link_time", "comm_s.tp.total", "with what is gathered again, and ends"),
+    Counterpart("pp_comm_link_time", "comm_s.pp.total", _EDGE),
+    Counterpart("dp_comm_link_time", "comm_s.dp.total", _ENDS),
+    Counterpart("tp_comm_exposed_time", "comm_s.tp.exposed", _EXPOSED),
+    Counterpart("pp_comm_exposed_time", "comm_s.pp.exposed", _EDGE),
+    Counterpart("dp_comm_exposed_time", "comm_s.dp.exposed", _WINDOW),
+    Counterpart("fw_offload_exposed_time", "time_s.offload", "both directions here"),
+    Counterpart("bw_offload_exposed_time", "time_s.offload", "both directions here"),
+    Counterpart("total_time", "step_time_s", _FOLLOWS),
+    Counterpart("act_offload_bw_req", "required_bandwidth.offload_activations", _OFFLOAD),
+    Counterpart("weight_offload_bw_req", "required_bandwidth.offload_weights", _OFFLOAD),
+    Counterpart("optim_offload_bw_req", "required_bandwidth.offload_optimizer", _OFFLOAD),
+    Counterpart("offload_mem_bw_req", "required_bandwidth.offload", _OFFLOAD),
+    Counterpart("proc_mem_tier1_cap_req", "memory_bytes.reserved", _FOLLOWS),
+    Counterpart("proc_mem_tier2_cap_req", "memory_bytes.offloaded", "gradients stay here"),
+    Counterpart(
+        "useful_flops",
+        "layers.0.forward.flops + layers.0.input_grad.flops + layers.0.weight_grad.flops",
+        "the optimizer's are counted there too",
+    ),
+    Counterpart("compute_efficiency", "efficiency.compute", "model FLOPs here"),
+    Counterpart("system_efficiency", "efficiency.system", _FOLLOWS),
+    Counterpart("total_efficiency", "efficiency.total", "model FLOPs here"),
+    Counterpart("sample_rate", "samples_per_s", _FOLLOWS),
+)

@@ -1,0 +1,270 @@
+"""Our nouns as Calculon's files, where Calculon can say them.
+
+Calculon has no embeddings, head, biases or positions: they are left out. Whatever else it has no
+word for is refused by name.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.formats.calculon import (
+    COLLECTIVES,
+    DTYPES,
+    EXCHANGES,
+    GB,
+    GIB,
+    GIGA,
+    MEGA,
+    RECOMPUTES,
+    TERA,
+)
+from shardwise.formats.calculon_files import CalculonExecution, CalculonModel, CalculonSystem
+
+__all__ = ["calculon_execution", "calculon_model", "calculon_system"]
+
+_DTYPE_OF = {ours: theirs for theirs, ours in DTYPES.items()}
+_RECOMPUTE_OF = {ours: theirs for theirs, ours in RECOMPUTES.items()}
+_EXCHANGE_OF = {ours: theirs for theirs, ours in EXCHANGES.items()}
+# A tier of no size still needs a rate and a curve in the file.
+_NO_MEMORY = {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1]]}
+
+
+def _refuse(faults: Iterator[Fault]) -> None:
+    found = list(faults)
+    if found:
+        raise InputError(found)
+
+
+def _fault(source: str, field: str, value: object, problem: str) -> Fault:
+    whole = f"Calculon {problem}"
+    return Fault(source=source, field=field, value=value, has_value=True, problem=whole)
+
+
+def calculon_model(model: Mapping[str, Any]) -> CalculonModel:
+    """Return a model's layers as Calculon's model file.
+
+    Parameters
+    ----------
+    model
+        Fields of a `Model`, all of them.
+
+    Raises
+    ------
+    InputError
+        If the layers differ or are none that Calculon knows.
+    """
+    name = str(model["name"])
+    _refuse(_model_faults(model, name))
+    layer = model["layers"][0]
+    return CalculonModel.parse(
+        {
+            "hidden": model["hidden"],
+            "feedforward": layer["mlp"]["ffn"],
+            "seq_size": model["seq_len"],
+            "attn_heads": layer["attention"]["heads"],
+            "attn_size": layer["attention"]["head_dim"],
+            "num_blocks": layer["count"],
+        },
+        name,
+    )
+
+
+def _model_faults(model: Mapping[str, Any], name: str) -> Iterator[Fault]:
+    layers = model["layers"]
+    if len(layers) > 1:
+        yield _fault(name, "layers", len(layers), "knows one kind of layer")
+        return
+    attention, mlp = layers[0]["attention"], layers[0]["mlp"]
+    if attention["kv_heads"] not in (1, attention["heads"]):
+        allowed = f"knows multi-head and multi-query attention; allowed: 1, {attention['heads']}"
+        yield _fault(name, "layers[0].attention.kv_heads", attention["kv_heads"], allowed)
+    if "glu" in mlp["activation"]:
+        yield _fault(name, "layers[0].mlp.activation", mlp["activation"], "knows no gated MLP")
+    if layers[0].get("parallel"):
+        yield _fault(name, "layers[0].parallel", True, "knows no parallel blocks")
+    if model["seq_len"] is None:
+        yield _fault(name, "seq_len", None, "needs the length of a sequence")
+
+
+def calculon_system(system: Mapping[str, Any]) -> CalculonSystem:
+    """Return a system of efficiency curves as Calculon's system file.
+
+    Parameters
+    ----------
+    system
+        Fields of a `System`, all of them.
+
+    Raises
+    ------
+    InputError
+        If its figures are of a form that Calculon has no word for.
+    """
+    name = str(system["name"])
+    chip = system["accelerator"]
+    _refuse(_system_faults(system, name))
+    tiers = [_memory(tier) for tier in chip["memory"]] + [_NO_MEMORY]
+    return CalculonSystem.parse(
+        {
+            "matrix": _engine(chip["matrix"], chip["matmul_curve"]),
+            "vector": _engine(chip["vector"], chip["vector_curve"]),
+            "mem1": tiers[0],
+            "mem2": tiers[1],
+            "processing_mode": chip["processing"],
+            "networks": [_network(tier) for tier in system["network"]],
+        },
+        name,
+    )
+
+
+def _system_faults(system: Mapping[str, Any], name: str) -> Iterator[Fault]:
+    chip = system["accelerator"]
+    hint = "; such systems of the catalog are named calculon-..."
+    if chip["matmul"] or chip["attention"]:
+        field = "accelerator.matmul" if chip["matmul"] else "accelerator.attention"
+        problem = f"times kernels by curves over their FLOPs, not by closed forms{hint}"
+        yield Fault(source=name, field=field, problem=f"Calculon {problem}")
+        return
+    if chip["processing"] == "measured":
+        yield _fault(name, "accelerator.processing", "measured", "knows roofline and no_overlap")
+    if dict(chip["memory_bound"]) != {"efficiency": 1, "launch": 0}:
+        problem = "knows no share of the bandwidth and no launch of kernels"
+        yield _fault(name, "accelerator.memory_bound", dict(chip["memory_bound"]), problem)
+    interpolated = [
+        field
+        for field, curve in _curves(chip).items()
+        if curve is not None and curve["interpolate"]
+    ]
+    for field in interpolated:
+        yield _fault(name, f"accelerator.{field}.interpolate", True, "knows curves of steps")
+    for index, tier in enumerate(system["network"]):
+        yield from _tier_faults(tier, name, f"network[{index}]")
+
+
+def _curves(chip: Mapping[str, Any]) -> dict[str, Any]:
+    engines = {
+        f"{engine}.{dtype}": curve
+        for engine in ("matmul_curve", "vector_curve")
+        for dtype, curve in chip[engine].items()
+    }
+    tiers = {f"memory[{i}].efficiency": tier["efficiency"] for i, tier in enumerate(chip["memory"])}
+    return engines | tiers
+
+
+def _tier_faults(tier: Mapping[str, Any], name: str, where: str) -> Iterator[Fault]:
+    if tier["domain"] is None:
+        yield _fault(name, f"{where}.domain", None, "needs the size of every network")
+    if tier["links_per_node"] is not None:
+        problem = "knows networks with a link of its own for each processor"
+        yield _fault(name, f"{where}.links_per_node", tier["links_per_node"], problem)
+    if tier["join_exponent"] != 1:
+        problem = "adds latency and transfer; allowed: 1"
+        yield _fault(name, f"{where}.join_exponent", tier["join_exponent"], problem)
+    rates = [tier["collectives"][kind] for kind in COLLECTIVES]
+    shares = {share for kind in rates for share in kind["efficiency"].values()}
+    latencies = {kind["latency"] for kind in rates}
+    if len(shares) > 1 or len(latencies) > 1 or any(kind["latency_per_member"] for kind in rates):
+        problem = "knows one efficiency and one latency per network"
+        yield Fault(source=name, field=f"{where}.collectives", problem=f"Calculon {problem}")
+    if any(kind["scale"] is None for kind in rates):
+        problem = "needs scale and offset of each"
+        yield Fault(source=name, field=f"{where}.collectives", problem=f"Calculon {problem}")
+
+
+def _engine(peaks: Mapping[str, float], curves: Mapping[str, Any]) -> dict[str, Any]:
+    """Peaks with their curves; a type without a curve reaches its peak."""
+    return {
+        _DTYPE_OF[dtype]: {
+            "tflops": peak / TERA,
+            "gflops_efficiency": _rows(curves.get(dtype), GIGA),
+        }
+        for dtype, peak in peaks.items()
+        if dtype in _DTYPE_OF
+    }
+
+
+def _memory(tier: Mapping[str, Any]) -> dict[str, Any]:
+    rows = _rows(tier["efficiency"], MEGA)
+    return {"GiB": tier["capacity"] / GIB, "GBps": tier["bandwidth"] / GB, "MB_efficiency": rows}
+
+
+def _rows(curve: Mapping[str, Any] | None, unit: float) -> list[list[float]]:
+    points = curve["points"] if curve is not None else [[0, 1]]
+    return [[least / unit, share] for least, share in reversed(points)]
+
+
+def _network(tier: Mapping[str, Any]) -> dict[str, Any]:
+    rates = tier["collectives"]
+    ops = {kind: [rates[kind]["scale"], rates[kind]["offset"]] for kind in COLLECTIVES}
+    return {
+        "bandwidth": tier["bandwidth"] / GB,
+        "efficiency": next(iter(rates["p2p"]["efficiency"].values())),
+        "size": tier["domain"],
+        "latency": rates["p2p"]["latency"],
+        "ops": ops,
+        "must_be_filled": tier["must_be_filled"],
+        "processor_usage": tier["processor_share"],
+    }
+
+
+def calculon_execution(
+    strategy: Mapping[str, Any], *, multiquery: bool, tiers: Mapping[str, int]
+) -> CalculonExecution:
+    """Return a strategy as Calculon's execution file.
+
+    Overlap as the stack has it becomes none; options that Calculon only takes where they matter
+    are off where they do not.
+
+    Parameters
+    ----------
+    strategy
+        Fields of a resolved `Strategy`, all of them.
+    multiquery
+        Whether the model has one key-value head.
+    tiers
+        Outermost network tier of each of the axes tp, pp and dp.
+    """
+    _refuse(_strategy_faults(strategy))
+    training, recompute = strategy["training"], strategy["recompute"]
+    attention = {"model": "multiquery" if multiquery else "multihead"}
+    redo = strategy["tp_exchange"] == "rs_ag" and recompute != "full" and strategy["tp_regather"]
+    overlap = strategy["tp_overlap"] if strategy["tp"] > 1 else "none"
+    return CalculonExecution.parse(
+        {
+            "num_procs": strategy["gpus"],
+            "tensor_par": strategy["tp"],
+            "pipeline_par": strategy["pp"],
+            "data_par": strategy["dp"],
+            "tensor_par_net": tiers["tp"],
+            "pipeline_par_net": tiers["pp"],
+            "data_par_net": tiers["dp"],
+            "batch_size": strategy["global_batch_size"],
+            "microbatch_size": strategy["micro_batch_size"],
+            "datatype": _DTYPE_OF[strategy["dtype"]],
+            "fused_activation": strategy["fused_activation"],
+            "attention_type": attention.get(strategy["attention"], strategy["attention"]),
+            "activation_recompute": _RECOMPUTE_OF[recompute],
+            "pipeline_interleaving": strategy["vpp"],
+            "optimizer_sharding": strategy["zero"] >= 1 and strategy["dp"] > 1,
+            "tensor_par_comm_type": _EXCHANGE_OF[strategy["tp_exchange"]],
+            "tensor_par_overlap": "none" if overlap == "stack" else overlap,
+            "seq_par_ag_redo": redo,
+            "data_par_overlap": strategy["dp_overlap"] and training and strategy["dp"] > 1,
+            "weight_offload": strategy["offload_weights"],
+            "activations_offload": strategy["offload_activations"],
+            "optimizer_offload": strategy["offload_optimizer"],
+            "training": training,
+        },
+        "strategy",
+    )
+
+
+def _strategy_faults(strategy: Mapping[str, Any]) -> Iterator[Fault]:
+    for axis in ("cp", "ep", "etp"):
+        if strategy[axis] > 1:
+            yield _fault("strategy", axis, strategy[axis], "does not know this axis; allowed: 1")
+    if strategy["zero"] > 1:
+        yield _fault("strategy", "zero", strategy["zero"], "shards the optimizer; allowed: 0, 1")
+    if strategy["dtype"] not in _DTYPE_OF:
+        known = ", ".join(_DTYPE_OF)
+        yield _fault("strategy", "dtype", strategy["dtype"], f"does not know it; allowed: {known}")

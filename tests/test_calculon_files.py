@@ -1,0 +1,308 @@
+"""Calculon's files: what is read, what is refused, and how it is said."""
+
+import copy
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise import InputError
+from shardwise.formats.calculon_files import (
+    CalculonExecution,
+    CalculonModel,
+    CalculonSystem,
+    check_together,
+    looks_like,
+)
+
+RUNS = json.loads(
+    gzip.decompress((Path(__file__).parent / "data/calculon/runs.json.gz").read_bytes())
+)
+MODEL = RUNS["models"]["gpt3-175B"]
+SYSTEM = RUNS["systems"]["a100_80g"]
+EXECUTION = RUNS["cases"][0]["execution"]
+CURVE = "mem1.MB_efficiency"
+NET = "networks[1]"
+
+
+def _changed(data, path, value):
+    """A copy with one value changed, or removed if the value is `...`."""
+    data = copy.deepcopy(data)
+    *parents, last = path.replace("[", ".").replace("]", "").split(".")
+    target = data
+    for key in parents:
+        target = target[int(key)] if key.isdigit() else target[key]
+    last = int(last) if last.isdigit() else last
+    if value is ...:
+        del target[last]
+    else:
+        target[last] = value
+    return data
+
+
+def _faults(kind, data):
+    with pytest.raises(InputError) as caught:
+        kind.parse(data, "f.json")
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize("name", list(RUNS["models"]))
+def test_models_are_written_as_read(name):
+    """Reading and writing a model changes nothing."""
+    assert CalculonModel.parse(RUNS["models"][name]).to_dict() == RUNS["models"][name]
+
+
+@pytest.mark.parametrize("name", list(RUNS["systems"]))
+def test_systems_are_written_as_read(name):
+    """Reading and writing a system changes nothing, and whole numbers stay whole."""
+    written = CalculonSystem.parse(RUNS["systems"][name]).to_dict()
+    assert written == RUNS["systems"][name]
+    assert '"size": 8, ' in json.dumps(written)
+    assert '"tflops": 78,' in json.dumps(written) or '"tflops": 120,' in json.dumps(written)
+
+
+def test_executions_are_written_as_read():
+    """Reading and writing an execution changes nothing."""
+    for case in RUNS["cases"]:
+        assert CalculonExecution.parse(case["execution"]).to_dict() == case["execution"]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (0, "0: must be greater than or equal to 1"),
+        (-1, "-1: must be greater than or equal to 1"),
+        (2**40, "1099511627776: must be less than or equal to 2147483648"),
+        (1.0, "1.0: must be a valid integer"),
+        ("12288", "'12288': must be a valid integer"),
+        (True, "True: must be a valid integer"),
+        (None, "None: must be a valid integer"),
+        ([1], "[1]: must be a valid integer"),
+        (float("nan"), "nan: must be a valid integer"),
+        (..., "is missing and has no default"),
+    ],
+    ids=["0", "-1", "2^40", "1.0", "text", "true", "null", "list", "nan", "missing"],
+)
+def test_a_count_is_an_integer_of_at_least_1(value, told):
+    """No flags, fractions or text."""
+    assert _faults(CalculonModel, _changed(MODEL, "hidden", value)) == [f"f.json: hidden: {told}"]
+
+
+def test_other_keys_of_a_model_are_ignored_as_calculon_does():
+    """A comment in a model file does no harm."""
+    assert CalculonModel.parse(MODEL | {"comment": "x"}).to_dict() == MODEL
+
+
+BAD_SYSTEMS = [
+    ("matrix.float16.tflops", 0, "0: must be greater than 0"),
+    ("matrix.float16.tflops", float("inf"), "inf: must be a finite number"),
+    ("matrix.float16.tflops", "312", "'312': must be a valid number"),
+    ("matrix.float16.tflops", True, "True: must be a valid number"),
+    ("matrix", {}, "must not be empty"),
+    ("matrix", 3, "3: must be a mapping"),
+    (CURVE, [], "[]: must not be empty"),
+    (CURVE, 7, "7: must be a list"),
+    (CURVE, [[9, 0.5]], "[[9, 0.5]]: the last row must have threshold 0, for what is smaller than"),
+    (f"{CURVE}[0]", [1], "[1]: must be a pair [threshold, efficiency]"),
+    (f"{CURVE}[0]", [1, 2, 3], "[1, 2, 3]: must be a pair [threshold, efficiency]"),
+    (f"{CURVE}[0][1]", 1.5, "1.5: must be less than or equal to 1"),
+    (f"{CURVE}[0][1]", 0, "0: must be greater than 0"),
+    (f"{CURVE}[0][0]", float("nan"), "nan: must be a finite number"),
+    (f"{CURVE}[3][0]", -1, "-1: must be greater than or equal to 0"),
+    ("mem1.GiB", 0, "0.0: must be greater than 0"),
+    ("mem2.GiB", -1, "-1: must be greater than or equal to 0"),
+    ("mem2.GBps", 0, "0: must be greater than 0"),
+    ("mem2", ..., "is missing and has no default"),
+    ("mem3", {}, "unknown key; did you mean 'mem2'?"),
+    ("processing_mode", "rooflin", "'rooflin': allowed: roofline, no_overlap; did you mean 'roof"),
+    ("networks", [], "[]: must not be empty"),
+    (f"{NET}.bandwith", 1, "unknown key; did you mean 'bandwidth'?"),
+    (f"{NET}.efficiency", 1.01, "1.01: must be less than or equal to 1"),
+    (f"{NET}.latency", -1, "-1: must be greater than or equal to 0"),
+    (f"{NET}.size", 8.0, "8.0: must be a valid integer"),
+    (f"{NET}.size", 0, "0: must be greater than or equal to 1"),
+    (f"{NET}.must_be_filled", 1, "1: must be a valid boolean"),
+    (f"{NET}.processor_usage", 1, "1: must be less than 1"),
+    (f"{NET}.ops.p2p", [1, 0], "[1, 0]: the offset of p2p must be null"),
+    (f"{NET}.ops.all_gather", ..., "is missing and has no default"),
+    (f"{NET}.ops.all_gather", [1], "[1]: must be a pair [scalar, offset]"),
+    (f"{NET}.ops.all_gather[1]", None, "None: must be a valid number"),
+    (f"{NET}.ops.all_gather[1]", -2, "-2: must be greater than or equal to -1"),
+    (f"{NET}.ops.alltoall", [1, 0], "unknown key; allowed: all_gather, all_reduce, p2p, reduce"),
+]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"), BAD_SYSTEMS, ids=[f"{f}={v!s:.20}" for f, v, _ in BAD_SYSTEMS]
+)
+def test_a_bad_system_is_one_clear_line(field, value, told):
+    """File, field, value, and what is allowed."""
+    (fault,) = _faults(CalculonSystem, _changed(SYSTEM, field, value))
+    assert fault.startswith(f"f.json: {field}: {told}")
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "matrix.float16.gflops_efficiency",
+        "vector.float16.gflops_efficiency",
+        CURVE,
+        "mem2.MB_efficiency",
+    ],
+)
+def test_a_curve_descends(field):
+    """Calculon reads an ascending curve of memory wrongly without a word; it is refused here."""
+    (fault,) = _faults(CalculonSystem, _changed(SYSTEM, field, [[1, 0.5], [10, 0.9], [0, 0.1]]))
+    told = "thresholds must descend strictly, but row 2 has 10 after 1"
+    assert fault == f"f.json: {field}: [[1, 0.5], [10, 0.9], [0, 0.1]]: {told}"
+
+
+def test_a_system_may_have_no_second_tier():
+    """mem2.GiB 0 means that there is nothing to offload to."""
+    assert CalculonSystem.parse(_changed(SYSTEM, "mem2.GiB", 0)).mem2.GiB == 0
+
+
+BAD_EXECUTIONS = [
+    ({"num_procs": 3071}, "num_procs: 3071: must be tensor_par x pipeline_par x data_par = 4 x 64"),
+    ({"batch_size": 3070}, "batch_size: 3070: must be a multiple of data_par 12"),
+    ({"microbatch_size": 3}, "microbatch_size: 3: must divide batch_size / data_par = 256"),
+    (
+        {"datatype": "flaot16"},
+        "datatype: 'flaot16': allowed: float8, float16, bfloat16, float32; d",
+    ),
+    ({"attention_type": "gqa"}, "attention_type: 'gqa': allowed: multihead, multiquery"),
+    ({"training": "true"}, "training: 'true': must be a valid boolean"),
+    ({"tensor_par": True}, "tensor_par: True: must be a valid integer"),
+    ({"data_par_net": 1.0}, "data_par_net: 1.0: must be a valid integer"),
+    ({"data_par_net": -1}, "data_par_net: -1: must be greater than or equal to 0"),
+    ({"pipeline_interleaving": 0}, "pipeline_interleaving: 0: must be greater than or equal to 1"),
+    (
+        {"pipeline_par": 1, "num_procs": 48, "pipeline_interleaving": 2},
+        "pipeline_interleaving: 2: must be 1 where pipeline_par is 1",
+    ),
+    (
+        {"data_par": 1, "num_procs": 256},
+        "optimizer_sharding: True: needs data_par greater than 1",
+    ),
+    (
+        {"tensor_par": 1, "num_procs": 768, "tensor_par_overlap": "ring"},
+        "tensor_par_overlap: 'ring': needs tensor_par greater than 1",
+    ),
+    (
+        {"seq_par_ag_redo": True},
+        "seq_par_ag_redo: True: needs activation_recompute 'attn_only' or 'none'",
+    ),
+    (
+        {"seq_par_ag_redo": True, "activation_recompute": "none", "tensor_par_comm_type": "ar"},
+        "seq_par_ag_redo: True: needs tensor_par_comm_type 'rs_ag'",
+    ),
+    (
+        {"data_par_overlap": True, "training": False},
+        "data_par_overlap: True: needs training, and data_par greater than 1",
+    ),
+    ({"tensor_parr": 4}, "tensor_parr: unknown key; did you mean 'tensor_par'?"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"), BAD_EXECUTIONS, ids=[" ".join(c) for c, _ in BAD_EXECUTIONS]
+)
+def test_a_bad_execution_is_one_clear_line(changes, told):
+    """Where Calculon stops with a bare assertion, file, field, value and reason are named."""
+    (fault,) = _faults(CalculonExecution, EXECUTION | changes)
+    assert fault.startswith(f"f.json: {told}")
+
+
+@pytest.mark.parametrize("key", list(EXECUTION))
+def test_every_key_of_an_execution_is_needed(key):
+    """No key has a default."""
+    faults = _faults(CalculonExecution, _changed(EXECUTION, key, ...))
+    assert faults == [f"f.json: {key}: is missing and has no default"]
+
+
+def test_all_faults_of_an_execution_are_told_at_once():
+    """One line each."""
+    faults = _faults(CalculonExecution, EXECUTION | {"num_procs": 1, "batch_size": 1})
+    assert [fault.split(": ")[1] for fault in faults] == ["num_procs", "batch_size"]
+
+
+UNFIT = [
+    ("model", {"hidden": 12290}, "tensor_par: 4: must divide the model's hidden 12290"),
+    ("model", {"feedforward": 9}, "tensor_par: 4: must divide the model's feedforward 9"),
+    ("model", {"attn_heads": 6}, "tensor_par: 4: must divide the model's attn_heads 6"),
+    (
+        "model",
+        {"seq_size": 2**31, "feedforward": 2**31},
+        "microbatch_size: 4: a block of this model has tensors of more than 2^53 elements",
+    ),
+    (
+        "execution",
+        {"datatype": "bfloat16"},
+        "datatype: 'bfloat16': is not in the system's matrix table; did you mean 'float16'?",
+    ),
+    (
+        "execution",
+        {"tensor_par_net": 2},
+        "tensor_par_net: 2: the system has networks 0 to 1",
+    ),
+    ("execution", {"data_par_net": 5}, "data_par_net: 5: the system has networks 0 to 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("which", "changes", "told"), UNFIT, ids=["-".join(changes) for _, changes, _ in UNFIT]
+)
+def test_files_that_do_not_go_together_are_refused(which, changes, told):
+    """An execution is checked against the model and the system it is for."""
+    data = {"model": MODEL, "system": SYSTEM, "execution": EXECUTION}
+    data[which] = data[which] | changes
+    with pytest.raises(InputError) as caught:
+        check_together(
+            CalculonModel.parse(data["model"]),
+            CalculonSystem.parse(data["system"]),
+            CalculonExecution.parse(data["execution"]),
+            source="e.json",
+        )
+    assert str(caught.value).splitlines()[0] == f"e.json: {told}"
+
+
+def test_scattered_tokens_are_whole():
+    """Reduce-scatter needs as many tokens on every processor; an all-reduce does not."""
+    model, system = CalculonModel.parse(MODEL | {"seq_size": 1}), CalculonSystem.parse(SYSTEM)
+    execution = EXECUTION | {"microbatch_size": 2}
+    with pytest.raises(InputError, match="4: must divide microbatch_size x seq_size = 2 for"):
+        check_together(model, system, CalculonExecution.parse(execution))
+    check_together(
+        model, system, CalculonExecution.parse(execution | {"tensor_par_comm_type": "ar"})
+    )
+
+
+def test_files_that_go_together_are_accepted():
+    """Every run of Calculon's is."""
+    for case in RUNS["cases"]:
+        check_together(
+            CalculonModel.parse(RUNS["models"][case["model"]]),
+            CalculonSystem.parse(RUNS["systems"][case["system"]]),
+            CalculonExecution.parse(case["execution"]),
+        )
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (MODEL, "model"),
+        (SYSTEM, "system"),
+        (EXECUTION, "execution"),
+        (_changed(MODEL, "hidden", ...), "model"),
+        (_changed(_changed(SYSTEM, "mem2", ...), "processing_mode", ...), "system"),
+        (_changed(_changed(EXECUTION, "num_procs", ...), "training", ...), "execution"),
+        ({"name": "x", "hidden": 1, "layers": []}, None),
+        ({"networks": [], "tensor_par": 1}, None),
+        ({}, None),
+    ],
+    ids=["model", "system", "execution", "-1", "-2", "-3", "ours", "mixed", "empty"],
+)
+def test_a_file_is_known_by_its_keys(data, kind):
+    """A key or two may be missing: the file is still told what it lacks."""
+    assert looks_like(data) == kind
