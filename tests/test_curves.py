@@ -69,13 +69,13 @@ def matmul(m: float, n: float, k: float, batch: float = 1, phase: Phase = Phase.
     return Matmul(phase=phase, **sides, input_bytes=column(2), output_bytes=column(2))
 
 
-def flash(phase: Phase = Phase.FORWARD) -> FlashAttention:
+def flash(phase: Phase = Phase.FORWARD, heads: float = 8) -> FlashAttention:
     """Two sequences of 256 tokens, 8 heads of width 64: 2 x 2 x 2 x 8 x 256^2 x 64 / 2 FLOPs."""
     return FlashAttention(
         phase=phase,
         sequences=column(2),
         seq_len=column(256),
-        heads=column(8),
+        heads=column(heads),
         kv_heads=column(8),
         head_dim=64.0,
         causal=True,
@@ -155,6 +155,7 @@ def test_attention_without_a_closed_form_is_a_product() -> None:
     assert forward == pytest.approx(expected)
     back = times(curved(), flash(Phase.INPUT_GRAD))
     assert back[:2] == pytest.approx([2.5 * flops / 0.5e14, 2 * moved / 0.5e12])
+    assert times(curved(), flash(heads=0)) == [0, 0, 0]
 
 
 def test_elementwise_kernels_use_vector_and_memory_curves() -> None:
@@ -214,6 +215,7 @@ def test_kernels_keep_their_own_share_beside_that_of_the_bytes() -> None:
     compute, memory, whole = times(machine, flash())
     assert memory == pytest.approx(moved / 0.1e12)
     assert whole == pytest.approx(compute + memory)
+    assert times(machine, flash(Phase.INPUT_GRAD))[0] == pytest.approx(2.5 * compute)
 
 
 def test_the_rate_of_large_transfers_is_that_of_the_last_point() -> None:

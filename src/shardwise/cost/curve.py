@@ -43,14 +43,15 @@ class RowCurves:
     codes: Ints
     """Type of each row."""
 
-    def shares(self, sizes: Floats) -> Floats:
+    def shares(self, sizes: Floats) -> Floats | float:
         """Share of the peak at each row's size; 1 in rows without a curve."""
+        if not any(self.curves):
+            return 1.0
         shares = np.ones(np.broadcast_shapes(sizes.shape, self.codes.shape))
-        if any(self.curves):
-            sizes = np.broadcast_to(sizes, shares.shape)
-            for code in np.unique(self.codes):
-                rows = self.codes == code
-                shares[rows] = share_at(self.curves[code], sizes[rows])
+        sizes = np.broadcast_to(sizes, shares.shape)
+        for code in np.unique(self.codes):
+            rows = self.codes == code
+            shares[rows] = share_at(self.curves[code], sizes[rows])
         return shares
 
 

@@ -56,6 +56,7 @@ class KernelRates:
             return RowCurves(curves=tuple(map(figures.get, DTYPES)), codes=table.dtype)
 
         peak = by_dtype(chip.matrix, table)
+        shaped = np.array([name in chip.matmul for name in DTYPES])[table.dtype]
         attention = None
         if chip.attention is not None:
             attention = AttentionRates(
@@ -76,7 +77,7 @@ class KernelRates:
                 memory_rate=rate("memory_efficiency", on_curve=1.0) * bandwidth,
                 launch_s=rate("launch", on_curve=0.0),
                 multiprocessors=chip.multiprocessors or 1,
-                shaped=np.array([name in chip.matmul for name in DTYPES])[table.dtype],
+                shaped=shaped if chip.matmul_curve else True,
                 processing=chip.processing,
             ),
             matmul_curves=curves(chip.matmul_curve),
@@ -99,10 +100,11 @@ class KernelRates:
         Shares of curves are those at the FLOPs and least bytes of the whole kernel, of all its
         products or heads; the kernel's own share of the bandwidth counts beside that of the bytes.
         """
-        share = self._memory_share(kernel.bytes)
+        moved_bytes = kernel.bytes
+        share = self._memory_share(moved_bytes)
         if isinstance(kernel, MemoryBound):
             return memory_bound_times(
-                kernel.bytes,
+                moved_bytes,
                 kernel.flops,
                 memory_rate=self.element_rate * share,
                 vector_rate=self.vector_rate * self.vector_curves.shares(kernel.flops),
@@ -116,7 +118,7 @@ class KernelRates:
                 heads=kernel.heads,
                 head_dim=kernel.head_dim,
                 causal=kernel.causal,
-                moved_bytes=kernel.bytes,
+                moved_bytes=moved_bytes,
                 rates=replace(self.attention, memory_rate=self.attention.memory_rate * share),
                 backward=kernel.phase is not Phase.FORWARD,
             )
@@ -131,14 +133,15 @@ class KernelRates:
                 kernel.n,
                 kernel.k,
                 kernel.batch,
-                kernel.bytes,
+                moved_bytes,
                 rates,
                 weight_grad=kernel.phase is Phase.WEIGHT_GRAD,
             )
-        return product_times(kernel.flops, kernel.bytes, rates)
+        return product_times(kernel.flops, moved_bytes, rates)
 
-    def _memory_share(self, moved_bytes: Floats) -> Floats:
-        return share_at(self.chip.memory[0].efficiency, moved_bytes)
+    def _memory_share(self, moved_bytes: Floats) -> Floats | float:
+        curve = self.chip.memory[0].efficiency
+        return share_at(curve, moved_bytes) if curve is not None else 1.0
 
 
 def _by_type_or_fp32(figures: Mapping[Any, Any], known: Mapping[Any, float]) -> dict[str, Any]:

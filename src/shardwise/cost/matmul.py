@@ -82,7 +82,7 @@ def matmul_times(
     tiles = np.ceil(m / _TILE) * np.ceil(n / _TILE) * batch / rates.multiprocessors
     idle = rates.fill_tiles / np.where(busy, tiles, 1.0)
     padded = np.ceil(m / _ALIGN) * np.ceil(n / _ALIGN) * _ALIGN**2
-    padded = np.where(rates.shaped, padded, m * n)
+    padded = padded if rates.shaped is True else np.where(rates.shaped, padded, m * n)
     layout = np.where(rates.shaped, WEIGHT_GRAD_EFFICIENCY, 1.0) if weight_grad else 1.0
     speed = rates.peak * rates.efficiency * layout
     compute = 2 * batch * padded * (k + rates.fill_depth) / speed

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints, total
 from shardwise.cost.collective import collective_time
-from shardwise.cost.kernels import KernelRates, by_dtype
+from shardwise.cost.kernels import KernelRates
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import Collective, Kernel, Operation, Phase
 from shardwise.placement import Extents
@@ -19,7 +19,6 @@ __all__ = [
     "KernelCost",
     "Machine",
     "OperationCost",
-    "by_dtype",
     "hidden_by_pieces",
     "operation_cost",
     "processor_share",
