@@ -19,7 +19,7 @@ class Counterpart:
     name: str
     """As Calculon names it."""
     ours: str
-    """Fields of `Estimate`, joined by " * " and " + "; items of tuples by position."""
+    """Fields of `Estimate` and numbers, joined by " * " and " + "; items of tuples by position."""
     reason: str = ""
     """Why the two differ; empty where they mean the same."""
 
@@ -37,6 +37,8 @@ def _product(result: Estimate, term: str) -> float:
 
 
 def _at(result: Any, path: str) -> float:
+    if path.isdigit():
+        return float(path)
     for part in path.split("."):
         if part.isdigit():
             result = result[int(part)]
@@ -49,26 +51,31 @@ def _at(result: Any, path: str) -> float:
 
 _VECTOR = "vector FLOPs of norms, softmax and dropout are counted otherwise; matrix FLOPs are equal"
 _BYTES = "traffic of element-wise operations is counted otherwise; that of products is equal"
+_ADDED = "gradients are added to what is there: read and written here, written there"
+_CORE = "attn_only: the whole core is run again here, all but its last product there"
 _TIME = "follows from FLOPs and bytes"
 _PREFIX = "theirs adds up running sums instead of the recomputed operations' own"
 _EDGE = "p2p_rs_ag: what differs at the edge of a stage is in comm_s.pp here"
 _LINK = "theirs also times the additions of the reduction"
-_EXPOSED = "theirs keeps stale values between passes; link times differ as above"
+_EXPOSED = "ring hides one piece in T for nothing there, stale values are kept between passes"
 _REDO = "attn_only: theirs gathers the attention input again in any case"
 _OPTIMIZER = "theirs reads the state once; here gradients are read, all is written back"
 _BIAS = "biases are parameters here"
 _ENDS = "embedding, head and loss stand at the ends here"
-_STATE = "theirs forgets inputs and keeps whole checkpoints; here each rank's share"
-_OFFLOAD = "the link runs beside the first tier here; there its traffic and the kernels' add up"
+_STATE = "theirs keeps whole checkpoints and forgets some inputs; here each rank's share of all"
+_OFFLOAD = "the link runs beside kernels here; there it must wait for their traffic"
+_STREAM = "optimizer state moves once a step here, with every micro-batch there"
 _WINDOW = "windows there are shortened by running sums, one chunk stands for all but one"
 _GRADIENTS = "gradients have the stack's type here; 2 bytes there, 4 for one block"
 _FOLLOWS = "follows from the rows above"
+_LIVE = "the largest working set here, the sum of all there"
+_ON_STAGE = "layers.0.{}_bytes * stages.0.layers"
 
 _PASSES = (
     ("fw", "forward", _VECTOR, _BYTES),
     ("re", "recompute", _PREFIX, _PREFIX),
     ("agrad", "input_grad", _VECTOR, _BYTES),
-    ("wgrad", "weight_grad", _VECTOR, _BYTES),
+    ("wgrad", "weight_grad", _VECTOR, _ADDED),
     ("optim", "optimizer", _OPTIMIZER, _OPTIMIZER),
 )
 
@@ -80,7 +87,9 @@ def _block(theirs: str, ours: str, flops: str, moved: str) -> tuple[Counterpart,
         Counterpart(f"block_{theirs}_flops_time", f"layers.0.{ours}.compute_s", time),
         Counterpart(f"block_{theirs}_mem_accessed", f"layers.0.{ours}.bytes", moved),
         Counterpart(f"block_{theirs}_mem_time", f"layers.0.{ours}.memory_s", time),
-        Counterpart(f"block_{theirs}_time", f"layers.0.{ours}.time_s", _TIME),
+        Counterpart(
+            f"block_{theirs}_time", f"layers.0.{ours}.time_s", _CORE if theirs == "re" else _TIME
+        ),
     )
 
 
@@ -118,29 +127,29 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("dp_bw_overlap_req_chunk", "required_bandwidth.dp_chunks", _WINDOW),
     Counterpart("dp_bw_overlap_req_tail", "required_bandwidth.dp_tail", _WINDOW),
     Counterpart("block_weight_space", "layers.0.weight_bytes", _BIAS),
-    Counterpart("block_act_working_space", "layers.0.working_bytes", "largest here, sum there"),
+    Counterpart("block_act_working_space", "layers.0.working_bytes", _LIVE),
     Counterpart("block_act_storage_space", "layers.0.kept_bytes", _STATE),
     Counterpart("block_act_checkpoint_size", "layers.0.boundary_bytes", _STATE),
     Counterpart("block_weight_grad_space", "layers.0.gradient_bytes", _GRADIENTS),
     Counterpart("block_weight_grad_space_no_sharding", "layers.0.gradient_bytes", _GRADIENTS),
-    Counterpart("block_act_grad_space", "layers.0.working_bytes", "largest here, sum there"),
+    Counterpart("block_act_grad_space", "layers.0.working_bytes", _LIVE),
     Counterpart("block_optimizer_space", "layers.0.optimizer_bytes", _BIAS),
-    *(
-        Counterpart(f"{theirs}{ending}", f"stages.0.{ours}", reason)
-        for ending in ("_with_offload", "")
-        for theirs, ours, reason in (
-            ("weight_space", "weights", _ENDS),
-            ("act_space", "activations", _STATE),
-            ("act_checkpoint_size", "activations", _STATE),
-            ("act_grad_space", "buffers", "largest here, sum there"),
-            ("weight_grad_space", "gradients", _GRADIENTS),
-            ("optimizer_space", "optimizer", _ENDS),
-        )
-    ),
+    Counterpart("weight_space_with_offload", "2 * layers.0.weight_bytes", _BIAS),
+    Counterpart("act_space_with_offload", "2 * layers.0.kept_bytes", _STATE),
+    Counterpart("act_checkpoint_size_with_offload", "2 * layers.0.kept_bytes", _STATE),
+    Counterpart("act_grad_space_with_offload", "stages.0.buffers", _LIVE),
+    Counterpart("weight_grad_space_with_offload", _ON_STAGE.format("gradient"), _GRADIENTS),
+    Counterpart("optimizer_space_with_offload", "2 * layers.0.optimizer_bytes", _BIAS),
+    Counterpart("weight_space", _ON_STAGE.format("weight"), _BIAS),
+    Counterpart("act_space", _ON_STAGE.format("kept") + " * stages.0.in_flight", _STATE),
+    Counterpart("act_checkpoint_size", _ON_STAGE.format("kept") + " * stages.0.in_flight", _STATE),
+    Counterpart("act_grad_space", "stages.0.buffers", _LIVE),
+    Counterpart("weight_grad_space", _ON_STAGE.format("gradient"), _GRADIENTS),
+    Counterpart("optimizer_space", _ON_STAGE.format("optimizer"), _BIAS),
     Counterpart("fw_time", "time_s.forward", _ENDS),
     Counterpart("bw_time", "time_s.backward", _ENDS),
     Counterpart("optim_step_time", "time_s.optimizer", _OPTIMIZER),
-    Counterpart("recompute_time", "time_s.recompute", "kernels that are recomputed differ"),
+    Counterpart("recompute_time", "time_s.recompute", _CORE),
     Counterpart("recomm_link_time", _LAYERS_TIMES_BATCHES.format("time_s"), _REDO),
     Counterpart("recomm_exposed_time", _LAYERS_TIMES_BATCHES.format("exposed_s"), _REDO),
     Counterpart("bubble_time", "time_s.bubble", _FOLLOWS),
@@ -150,8 +159,8 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("tp_comm_exposed_time", "comm_s.tp.exposed", _EXPOSED),
     Counterpart("pp_comm_exposed_time", "comm_s.pp.exposed", _EDGE),
     Counterpart("dp_comm_exposed_time", "comm_s.dp.exposed", _WINDOW),
-    Counterpart("fw_offload_exposed_time", "time_s.offload", "both directions here"),
-    Counterpart("bw_offload_exposed_time", "time_s.offload", "both directions here"),
+    Counterpart("fw_offload_exposed_time", "time_s.offload", "both passes here; " + _OFFLOAD),
+    Counterpart("bw_offload_exposed_time", "time_s.offload", "both passes here; " + _STREAM),
     Counterpart("total_time", "step_time_s", _FOLLOWS),
     Counterpart("act_offload_bw_req", "required_bandwidth.offload_activations", _OFFLOAD),
     Counterpart("weight_offload_bw_req", "required_bandwidth.offload_weights", _OFFLOAD),

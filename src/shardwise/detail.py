@@ -14,6 +14,7 @@ from shardwise.memory import (
 )
 from shardwise.model import Model
 from shardwise.results import Memory, Peak, StageEstimate
+from shardwise.schedule.closed_form import in_flight
 from shardwise.stages import layers_on
 from shardwise.system import System
 from shardwise.table import Table
@@ -66,6 +67,9 @@ def stage_estimates(
         stages=table.pp,
         stage=stage,
     )
+    flying = in_flight(
+        micro_batches=table.micro_batches, stages=table.pp, chunks=table.vpp, stage=stage
+    ) * np.where(table.training, 1.0, 0.0)
     in_layer = _largest_working_set(parts)
     in_head, in_update = (
         np.broadcast_to(where, memory.total.shape) for where in (memory.in_head, memory.in_update)
@@ -82,6 +86,7 @@ def stage_estimates(
             stage=i,
             layers=int(layers[i]),
             parameters=float(parameters[i]),
+            in_flight=float(flying[i]),
             micro_batch_s=float(seconds[i]),
             **memory_record(memory, float(reserved[i]), system, i).to_dict(),
             peak=peak(i),

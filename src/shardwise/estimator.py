@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Floats, Ints, once_per
 from shardwise.blocks import operation_costs
 from shardwise.cost.kernels import by_dtype
 from shardwise.detail import memory_record, stage_estimates
@@ -210,14 +210,17 @@ def _rates(
     model: Model, system: System, table: Table, result: Evaluation, convention: FlopsConvention
 ) -> dict[str, Floats]:
     """Throughput and utilisation of each row."""
-    kinds = np.stack([table.seq_len, table.attention])
-    distinct, where = np.unique(kinds, axis=1, return_inverse=True)
-    per_token = np.array(
-        [
-            flops_per_token(model.with_attention(ATTENTIONS[kind]), length, convention)
-            for length, kind in distinct.T.tolist()
-        ]
-    )[where.reshape(-1)]
+
+    def flops_of(rows: Ints) -> Floats:
+        return np.array(
+            [
+                flops_per_token(model.with_attention(ATTENTIONS[kind]), length, convention)
+                for length, kind in zip(table.seq_len[rows], table.attention[rows], strict=True)
+            ]
+        )
+
+    flops, where = once_per([table.seq_len, table.attention], flops_of)
+    per_token = flops[where]
     per_token = per_token * np.where(table.training, 1.0, _FORWARD_SHARE)
     peak = by_dtype(system.accelerator.matrix, table)
     tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s

@@ -80,6 +80,8 @@ class StageEstimate(Memory):
     layers: int
     parameters: float
     """On one rank."""
+    in_flight: float
+    """Micro-batches whose activations it holds at its fullest."""
     micro_batch_s: float
     """Forward, backward, recompute and exposed exchanges of one micro-batch [s]."""
     peak: Peak

@@ -269,6 +269,8 @@ def _booleans(name: str, column: Any, length: int) -> Bools:
 
 def _tiers(name: str, column: Any, length: int) -> Ints:
     """Positions of tiers, -1 for None."""
+    if column is None:
+        return np.full(length, -1, dtype=np.int64)
     array: Any = _broadcast(name, column, length)
     if array.dtype == object:
         array = np.array([-1 if value is None else value for value in array.tolist()])

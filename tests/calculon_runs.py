@@ -1,0 +1,53 @@
+"""Our own runs of Calculon 0.1.0, and the same runs in our model (see data/calculon/README.md)."""
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from shardwise import Estimate, InputError, Model, estimate
+
+DATA = Path(__file__).parent / "data/calculon"
+RUNS: dict[str, Any] = json.loads(gzip.decompress((DATA / "runs.json.gz").read_bytes()))
+FEASIBLE: list[dict[str, Any]] = [case for case in RUNS["cases"] if "stats" in case]
+
+
+def system_of(case: dict[str, Any]) -> dict[str, Any]:
+    """Calculon's system file of a run, with what the run changes in it."""
+    data: dict[str, Any] = json.loads(json.dumps(RUNS["systems"][case["system"]]))
+    for path, value in case.get("overrides", {}).items():
+        *parents, last = path.split(".")
+        target = data
+        for key in parents:
+            target = target[key]
+        target[last] = value
+    return data
+
+
+def model_of(case: dict[str, Any], bias: str = "all") -> Model:
+    """Calculon's model file of a run as ours, with its biases or without."""
+    model = Model.load(RUNS["models"][case["model"]])
+    if bias == "all":
+        return model
+    layer = model.to_dict()["layers"][0]
+    layer["attention"]["bias"], layer["mlp"]["bias"] = "none", False
+    return Model.validated(model.to_dict() | {"layers": [layer]})
+
+
+def ours(case: dict[str, Any], bias: str = "all") -> Estimate:
+    """Estimate a run in our model."""
+    return estimate(model_of(case, bias), system_of(case), case["execution"])
+
+
+@cache
+def pairs() -> list[tuple[dict[str, Any], dict[str, float | None], Estimate]]:
+    """Every feasible run that our model takes: the case, Calculon's statistics, and ours."""
+    found = []
+    for case in FEASIBLE:
+        statistics = dict(zip(RUNS["stat_fields"], case["stats"], strict=True))
+        try:
+            found.append((case, statistics, ours(case)))
+        except InputError:
+            continue
+    return found
