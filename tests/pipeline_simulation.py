@@ -22,6 +22,8 @@ class Run:
     """By stage: time spent in passes."""
     live: list[int]
     """By stage: most chunks between their forward and their backward."""
+    first: int
+    """On the first stage: most micro-batches between forward and backward of the first chunk."""
 
 
 class DeadlockError(Exception):
@@ -92,6 +94,7 @@ def simulate(
     orders = [order(stage, stages, chunks, ordered) for stage in range(stages)]
     position, free, busy = [0] * stages, [0.0] * stages, [0.0] * stages
     live, most = [0] * stages, [0] * stages
+    first_live = first = 0
     done: dict[tuple[Pass, int], float] = {}
     while any(position[stage] < len(orders[stage]) for stage in range(stages)):
         before = sum(position)
@@ -113,7 +116,10 @@ def simulate(
                 free[stage] = done[one, stage] = start + duration
                 live[stage] += 1 if one[0] == FORWARD else -1
                 most[stage] = max(most[stage], live[stage])
+                if stage == 0 and one[1] == 0:
+                    first_live += 1 if one[0] == FORWARD else -1
+                    first = max(first, first_live)
                 position[stage] += 1
         if sum(position) == before:
             raise DeadlockError
-    return Run(time=max(free), busy=busy, live=most)
+    return Run(time=max(free), busy=busy, live=most, first=first)

@@ -35,6 +35,7 @@ LAYERS = [
     ["estimator"],
     ["counterparts", "reference"],
     ["comparison"],
+    ["validate"],
     ["report"],
     ["cli"],
 ]

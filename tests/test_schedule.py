@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_simulation import DeadlockError, Run, simulate
-from shardwise.schedule.closed_form import bubble_time, in_flight
+from shardwise.schedule.closed_form import bubble_time, first_chunk_in_flight, in_flight
 
 fast = settings(deadline=None, max_examples=60)
 stages_and_chunks = st.tuples(st.integers(2, 8), st.integers(1, 4))
@@ -220,6 +220,8 @@ def test_in_flight_is_what_every_stage_holds(
     m = groups * p if v > 1 else groups
     step = run(times[:p], times[8 : 8 + p], v, m)
     assert [alive / v for alive in step.live] == pytest.approx(flying(m, p, v))
+    counts = {"micro_batches": np.array([m]), "stages": np.array([p]), "chunks": np.array([v])}
+    assert step.first == first_chunk_in_flight(**counts)[0]
 
 
 def test_in_flight_by_hand() -> None:

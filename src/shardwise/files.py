@@ -18,7 +18,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 
-__all__ = ["SUFFIXES", "is_file_name", "read_mapping", "write_mapping", "write_text"]
+__all__ = ["SUFFIXES", "as_yaml", "is_file_name", "read_mapping", "write_mapping", "write_text"]
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
@@ -178,12 +178,17 @@ def write_mapping(path: str | Path, data: Mapping[str, Any]) -> None:
     if kind == ".json":
         text = json.dumps(finite(data), indent=2, allow_nan=False) + "\n"
     elif kind in (".yaml", ".yml"):
-        import yaml  # noqa: PLC0415 - only where used
-
-        text = yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100)
+        text = as_yaml(data)
     else:
         raise _fault(path, "cannot be written; allowed endings: .json, .yaml, each also .gz")
     write_text(path, text)
+
+
+def as_yaml(data: Mapping[str, Any]) -> str:
+    """Return a mapping as YAML, in its order."""
+    import yaml  # noqa: PLC0415 - only where used
+
+    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.cost.block import BlockCost
 from shardwise.ops.layer import DTYPE_BYTES
-from shardwise.schedule.closed_form import in_flight
+from shardwise.schedule.closed_form import first_chunk_in_flight, in_flight
 from shardwise.stages import layers_on
 
 __all__ = [
@@ -103,7 +103,7 @@ def stage_memory(
 
     Weights and gradients are whole, the optimizer state is split over `optimizer_shards`.
     Activations: kept bytes of the stage's layers for every micro-batch in flight, and on the first
-    stage the embedding's. Buffers: the largest of a layer's backward (what is rebuilt plus the
+    stage the embedding's for those whose first chunk is. Buffers: the largest of a layer's backward (what is rebuilt plus the
     largest working set) and, on the last stage, of the head's with its logits; and a buffer for
     each shape of weights where the stack keeps them. In the update no activations are held, but
     gradients of 16 bits are copied to fp32, each rank its shard. Forward only, there are weights,
@@ -139,7 +139,8 @@ def stage_memory(
     here = {name: size * two for name, size in away.items()}
     here["activations"] = away["activations"] * np.minimum(1.0, two / flying)
 
-    held = kept + np.where(first, embedding.saved_bytes, 0.0) * flying
+    looked_up = first_chunk_in_flight(micro_batches=micro_batches, stages=stages, chunks=chunks)
+    held = kept + np.where(first, embedding.saved_bytes, 0.0) * looked_up
     held = held - away["activations"] + here["activations"]
     in_layer = layers.again_bytes + layers.working_bytes
     in_head = np.where(last, head.saved_bytes + head.working_bytes, 0.0)

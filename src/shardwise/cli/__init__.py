@@ -21,10 +21,12 @@ __all__ = ["main"]
 VERBS = {
     "estimate": "Step time, memory and cost of one strategy.",
     "peers": "Ranks of every communication group of one strategy.",
+    "validate": "Our errors against published figures, next to other models'.",
     "search": "The best way to run a model on N GPUs.",
     "models": "Models of the catalog or a folder, or one by its parts.",
     "systems": "The systems of the catalog, or one with sources.",
     "stacks": "The software stacks of the catalog, or one.",
+    "convert": "A file of ours or of Calculon's as the other's.",
     "schema": "JSON Schema of a noun, such as model or strategy.",
 }
 _INTERRUPTED = 130

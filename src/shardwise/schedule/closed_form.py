@@ -4,7 +4,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 
-__all__ = ["bubble_time", "in_flight"]
+__all__ = ["bubble_time", "first_chunk_in_flight", "in_flight"]
 
 
 def bubble_time(
@@ -76,3 +76,12 @@ def in_flight(*, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints) -
     warm_up = 2 * (stages - 1 - stage) + (chunks - 1) * stages + 1
     interleaved = np.minimum(micro_batches * chunks, warm_up) / chunks
     return np.where(chunks > 1, interleaved, plain).astype(np.float64)
+
+
+def first_chunk_in_flight(*, micro_batches: Ints, stages: Ints, chunks: Ints) -> Ints:
+    """Micro-batches whose first chunk the first stage holds at its fullest.
+
+    1F1B: min(m, p). Interleaved, a second group of p enters the first chunk before the first group
+    has come back to it: min(m, 2 p).
+    """
+    return np.minimum(micro_batches, stages * np.where(chunks > 1, 2, 1))

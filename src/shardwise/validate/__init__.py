@@ -1,0 +1,38 @@
+"""How accurate we are: published figures, our estimates and the predecessors' side by side."""
+
+from collections.abc import Callable
+
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.validate.scores import Compared, Part, Row, Score, Scoreboard
+from shardwise.validate.seqsel import seqsel
+
+__all__ = ["SUITES", "Compared", "Part", "Row", "Score", "Scoreboard", "validate"]
+
+# Name of each suite, what it compares, and the function that does it.
+SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
+    "seqsel": (
+        "sequence-parallelism paper: memory formulas, 8 measured steps",
+        seqsel,
+    ),
+}
+
+
+def validate(suite: str) -> Scoreboard:
+    """Run a suite.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+
+    Examples
+    --------
+    >>> from shardwise.validate import validate
+    >>> [part.name for part in validate("seqsel").parts]
+    ['fig1_state', 'fig1_activations', 'fig7_activations', 'tab5_step_time']
+    """
+    if suite not in SUITES:
+        problem = f"no such suite; allowed: {', '.join(SUITES)}{nearest(suite, SUITES)}"
+        raise InputError(Fault(field="suite", value=suite, has_value=True, problem=problem))
+    _, run = SUITES[suite]
+    return run()

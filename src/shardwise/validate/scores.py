@@ -1,0 +1,137 @@
+"""What a validation gives: rows of reference and prediction, and their errors by part."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+__all__ = ["Compared", "Part", "Row", "Score", "Scoreboard"]
+
+Kind = Literal["formula", "measured"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure of a reference, what we say, and what Calculon says."""
+
+    case: str
+    reference: float
+    ours: float
+    calculon: float
+
+    @property
+    def ours_error(self) -> float:
+        """Ours over the reference, minus one."""
+        return self.ours / self.reference - 1
+
+    @property
+    def calculon_error(self) -> float:
+        """Calculon's over the reference, minus one."""
+        return self.calculon / self.reference - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors of one model over the rows of a part, as shares."""
+
+    n: int
+    mape: float
+    """Mean of the absolute errors."""
+    max: float
+    """Largest absolute error."""
+    bias: float
+    """Mean of the signed errors."""
+
+    @classmethod
+    def of(cls, errors: Sequence[float]) -> "Score":
+        """Score signed errors, one or more."""
+        sizes = [abs(error) for error in errors]
+        count = len(errors)
+        return cls(n=count, mape=sum(sizes) / count, max=max(sizes), bias=sum(errors) / count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What stands beside what in a part, in sentences."""
+
+    reference: str
+    ours: str
+    calculon: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Rows of one figure or table of a reference, in one unit."""
+
+    name: str
+    title: str
+    unit: str
+    kind: Kind
+    """Whether the reference is a formula or was measured."""
+    source: str
+    """Where the reference is from."""
+    compared: Compared
+    rows: tuple[Row, ...]
+
+    @property
+    def ours(self) -> Score:
+        """Score of our estimates."""
+        return Score.of([row.ours_error for row in self.rows])
+
+    @property
+    def calculon(self) -> Score:
+        """Score of Calculon's."""
+        return Score.of([row.calculon_error for row in self.rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoreboard:
+    """All parts of a suite."""
+
+    suite: str
+    title: str
+    parts: tuple[Part, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON: rows of all parts, their scores, what they are."""
+        return {
+            "suite": self.suite,
+            "title": self.title,
+            "rows": [_record(part, row) for part in self.parts for row in part.rows],
+            "summary": {
+                part.name: {
+                    "n": len(part.rows),
+                    "kind": part.kind,
+                    "ours": _errors(part.ours),
+                    "calculon": _errors(part.calculon),
+                }
+                for part in self.parts
+            },
+            "parts": {
+                part.name: {
+                    "title": part.title,
+                    "unit": part.unit,
+                    "kind": part.kind,
+                    "source": part.source,
+                    "compared": asdict(part.compared),
+                }
+                for part in self.parts
+            },
+        }
+
+
+def _record(part: Part, row: Row) -> dict[str, Any]:
+    return {
+        "part": part.name,
+        "case": row.case,
+        "unit": part.unit,
+        "kind": part.kind,
+        "reference": row.reference,
+        "ours": row.ours,
+        "ours_error": row.ours_error,
+        "calculon": row.calculon,
+        "calculon_error": row.calculon_error,
+    }
+
+
+def _errors(score: Score) -> dict[str, float]:
+    return {name: value for name, value in asdict(score).items() if name != "n"}
