@@ -9,24 +9,12 @@ import sys
 import pytest
 
 from shardwise import Model, Strategy, System, __version__, catalog
-from shardwise.cli import VERBS, run
+from shardwise.cli import VERBS
 from shardwise.step import TIME_PARTS
 
 JOB = ["llama3-70b", "h100-sxm", "--gpus", "64", "--tp", "8", "--pp", "2"]
 JOB += ["--mbs", "1", "--gbs", "128"]
 MAIN_JOB = ["estimate", *JOB]
-
-
-@pytest.fixture
-def shardwise(capsys):
-    """Run a command in this process; return exit code, standard output and standard error."""
-
-    def call(*words):
-        code = run([str(word) for word in words])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def test_the_json_contract_of_estimate(shardwise):

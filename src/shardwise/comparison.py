@@ -121,11 +121,12 @@ def _own_file(name: object, kind: str, file: type[T]) -> T | None:
 def _execution(model: Model, system: System, strategy: Strategy) -> CalculonExecution:
     resolved = strategy.resolved(model)
     extents = place(system, Table.of(model, [resolved]))
-    axes = {"tp": extents.tp, "pp": extents.pp, "dp": extents.dp}
+    tiers = {axis: _outermost(getattr(extents, axis)[:, 0]) for axis in ("tp", "pp", "dp")}
+    given = {axis: getattr(resolved, f"{axis}_tier") for axis in tiers}
     return calculon_execution(
         resolved.to_dict(),
         multiquery=all(layer.attention.kv_heads == 1 for layer in model.layers),
-        tiers={axis: _outermost(reach[:, 0]) for axis, reach in axes.items()},
+        tiers=tiers | {axis: tier for axis, tier in given.items() if tier is not None},
     )
 
 

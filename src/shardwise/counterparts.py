@@ -19,14 +19,16 @@ class Counterpart:
     name: str
     """As Calculon names it."""
     ours: str
-    """Fields of `Estimate` and numbers, joined by " * " and " + "; items of tuples by position."""
+    """Fields of `Estimate` and numbers, joined by " * ", " + " and " - "; items of tuples by
+    position."""
     reason: str = ""
     """Why the two differ; empty where they mean the same."""
 
     def value(self, result: Estimate) -> float:
         """Return our figure."""
-        terms = self.ours.split(" + ")
-        return sum(_product(result, term) for term in terms)
+        whole, *less = self.ours.split(" - ")
+        total = sum(_product(result, term) for term in whole.split(" + "))
+        return total - sum(_product(result, term) for term in less)
 
 
 def _product(result: Estimate, term: str) -> float:
@@ -141,7 +143,11 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("weight_grad_space_with_offload", _ON_STAGE.format("gradient"), _GRADIENTS),
     Counterpart("optimizer_space_with_offload", "2 * layers.0.optimizer_bytes", _BIAS),
     Counterpart("weight_space", _ON_STAGE.format("weight"), _BIAS),
-    Counterpart("act_space", _ON_STAGE.format("kept") + " * stages.0.in_flight", _STATE),
+    Counterpart(
+        "act_space",
+        _ON_STAGE.format("kept") + " * stages.0.in_flight",
+        "full: checkpoints here, a working set there; " + _STATE,
+    ),
     Counterpart("act_checkpoint_size", _ON_STAGE.format("kept") + " * stages.0.in_flight", _STATE),
     Counterpart("act_grad_space", "stages.0.buffers", _LIVE),
     Counterpart("weight_grad_space", _ON_STAGE.format("gradient"), _GRADIENTS),
@@ -153,10 +159,18 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("recomm_link_time", _LAYERS_TIMES_BATCHES.format("time_s"), _REDO),
     Counterpart("recomm_exposed_time", _LAYERS_TIMES_BATCHES.format("exposed_s"), _REDO),
     Counterpart("bubble_time", "time_s.bubble", _FOLLOWS),
-    Counterpart("tp_comm_link_time", "comm_s.tp.total", "with what is gathered again, and ends"),
+    Counterpart(
+        "tp_comm_link_time",
+        "comm_s.tp.total - " + _LAYERS_TIMES_BATCHES.format("time_s"),
+        _LINK + "; embedding and head exchange too",
+    ),
     Counterpart("pp_comm_link_time", "comm_s.pp.total", _EDGE),
     Counterpart("dp_comm_link_time", "comm_s.dp.total", _ENDS),
-    Counterpart("tp_comm_exposed_time", "comm_s.tp.exposed", _EXPOSED),
+    Counterpart(
+        "tp_comm_exposed_time",
+        "comm_s.tp.exposed - " + _LAYERS_TIMES_BATCHES.format("exposed_s"),
+        _LINK + "; embedding and head exchange too",
+    ),
     Counterpart("pp_comm_exposed_time", "comm_s.pp.exposed", _EDGE),
     Counterpart("dp_comm_exposed_time", "comm_s.dp.exposed", _WINDOW),
     Counterpart("fw_offload_exposed_time", "time_s.offload", "both passes here; " + _OFFLOAD),

@@ -103,14 +103,11 @@ def stage_memory(
 
     Weights and gradients are whole, the optimizer state is split over `optimizer_shards`.
     Activations: kept bytes of the stage's layers for every micro-batch in flight, and on the first
-    stage the embedding's for those whose first chunk is. Buffers: the largest of a layer's backward (what is rebuilt plus the
-    largest working set) and, on the last stage, of the head's with its logits; and a buffer for
-    each shape of weights where the stack keeps them. In the update no activations are held, but
-    gradients of 16 bits are copied to fp32, each rank its shard. Forward only, there are weights,
-    and the working set beside the residual stream.
-
-    Of what is offloaded, two layers at a time are in the first tier: the one that computes and the
-    one in transit.
+    stage the embedding's for those whose first chunk is. Buffers: the largest of a layer's
+    backward (what is rebuilt plus the largest working set) and, on the last stage, of the head's
+    with its logits; and a buffer for each shape of weights where the stack keeps them. In the
+    update no activations are held, but gradients of 16 bits are copied to fp32, each rank its
+    shard. Forward only, there are weights, and the working set beside the residual stream.
 
     Parameters
     ----------
@@ -130,18 +127,12 @@ def stage_memory(
     flying = in_flight(micro_batches=micro_batches, stages=stages, chunks=chunks, stage=stage)
     kept = layers.saved_bytes / depth * on_stage * flying
     state = np.where(training, optimizer_state_bytes(element_bytes) / optimizer_shards, 0.0)
-    two = np.minimum(1.0, 2.0 / on_stage)
-    away = {
-        "weights": np.where(offload.weights, in_layers * element_bytes, 0.0),
-        "activations": np.where(offload.activations, kept, 0.0),
-        "optimizer": np.where(offload.optimizer, in_layers * state, 0.0),
-    }
-    here = {name: size * two for name, size in away.items()}
-    here["activations"] = away["activations"] * np.minimum(1.0, two / flying)
+    weights = _tiers(in_layers * element_bytes, offload.weights, on_stage)
+    optimizer = _tiers(in_layers * state, offload.optimizer, on_stage)
+    activations = _tiers(kept, offload.activations, on_stage * flying)
 
     looked_up = first_chunk_in_flight(micro_batches=micro_batches, stages=stages, chunks=chunks)
-    held = kept + np.where(first, embedding.saved_bytes, 0.0) * looked_up
-    held = held - away["activations"] + here["activations"]
+    held = activations.here + np.where(first, embedding.saved_bytes, 0.0) * looked_up
     in_layer = layers.again_bytes + layers.working_bytes
     in_head = np.where(last, head.saved_bytes + head.working_bytes, 0.0)
     shapes = layers.gradient_buffer_bytes + np.where(last, head.gradient_buffer_bytes, 0.0)
@@ -151,16 +142,34 @@ def stage_memory(
     copies = np.where(gradient_bytes < _FP32_BYTES, _FP32_BYTES, 0.0) * parameters
     copies = np.where(training, copies / optimizer_shards, 0.0)
     in_update = copies > held + live
+    ends = parameters - in_layers
     return StageMemory(
-        weights=parameters * element_bytes - away["weights"] + here["weights"],
+        weights=ends * element_bytes + weights.here,
         gradients=np.where(training, parameters * gradient_bytes, 0.0),
-        optimizer=parameters * state - away["optimizer"] + here["optimizer"],
+        optimizer=ends * state + optimizer.here,
         activations=np.where(in_update, 0.0, held),
         buffers=np.where(in_update, copies, live),
         in_head=in_head > in_layer,
         in_update=in_update,
-        offloaded=away["weights"] + away["activations"] + away["optimizer"],
+        offloaded=weights.away + activations.away + optimizer.away,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiers:
+    """Bytes in the first and in the second memory tier."""
+
+    here: Floats
+    away: Floats
+
+
+def _tiers(size: Floats, offloaded: Bools, layers: Floats | Ints) -> _Tiers:
+    """Where bytes of so many layers are: all of them here, or all of them away and two here.
+
+    The two are the layer that computes and the one in transit.
+    """
+    two = size * np.minimum(1.0, 2.0 / layers)
+    return _Tiers(np.where(offloaded, two, size), np.where(offloaded, size, 0.0))
 
 
 def reserved_bytes(total: Floats, *, slack: Floats, runtime_memory: Floats) -> Floats:

@@ -1,9 +1,13 @@
 """An estimate as tables."""
 
+from typing import Any
+
 from rich.table import Table
 from rich.text import Text
 
+from shardwise import catalog
 from shardwise.report.console import count, gib, is_narrow, percent, plain_table, seconds, show
+from shardwise.report.layer import bandwidth_table, layer_table
 from shardwise.results import Estimate, Memory, OperationEstimate, StageEstimate
 from shardwise.units import readable
 
@@ -25,6 +29,8 @@ _PARTS = {
     "other": "overhead and stragglers",
 }
 _MOST_STAGES = 8
+_OFFLOADED = ("weights", "activations", "optimizer")
+_AXES = ("tp", "cp", "dp", "pp")
 # Columns that the memory table with all of its parts takes.
 _WIDE = 106
 _PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")  # 1 needs no telling
@@ -56,6 +62,7 @@ def print_estimate(result: Estimate) -> None:
     show(_headline(result), _summary(result), _times(result), _memory(result))
     if result.operations is not None:
         show(_operations(result.operations))
+        show(*(layer_table(layer) for layer in result.layers), bandwidth_table(result))
     show(_closing(result), style="dim")
 
 
@@ -71,12 +78,35 @@ def _headline(result: Estimate) -> Text:
         f"ZeRO-{s['zero']}",
         s["schedule"] + (f" x {s['vpp']}" if s["vpp"] > 1 else ""),
     ]
-    if s["sequence_parallel"]:
-        options.append("sequence parallel")
+    options += _options(s)
     text = Text("\n")
     text.append(f"{result.model} on {result.system}", style="bold")
     text.append("\n" + ", ".join(options) + "\n")
     return text
+
+
+def _options(strategy: dict[str, Any]) -> list[str]:
+    """What a strategy does beyond the usual."""
+    told = {
+        "sequence parallel": strategy["tp_exchange"] == "rs_ag",
+        "scattered between stages": strategy["tp_exchange"] == "p2p_rs_ag",
+        f"{strategy['tp_overlap']} overlap": strategy["tp_overlap"] in ("ring", "pipe"),
+        "no tensor-parallel overlap": strategy["tp_overlap"] == "none" and strategy["tp"] > 1,
+        "inputs kept whole": strategy["tp_exchange"] == "rs_ag" and not strategy["tp_regather"],
+        "no data-parallel overlap": not strategy["dp_overlap"] and strategy["dp"] > 1,
+        "fused activation": strategy["fused_activation"],
+        f"{strategy['attention']} attention": strategy["attention"] != "model",
+        "forward only": not strategy["training"],
+    }
+    away = [part for part in _OFFLOADED if strategy[f"offload_{part}"]]
+    tiers = [f"{axis} on {strategy[f'{axis}_tier']}" for axis in _AXES if _placed(strategy, axis)]
+    options = [label for label, holds in told.items() if holds]
+    options += [f"offloaded {', '.join(away)}"] if away else []
+    return options + ([f"network tiers: {', '.join(tiers)}"] if tiers else [])
+
+
+def _placed(strategy: dict[str, Any], axis: str) -> bool:
+    return strategy[f"{axis}_tier"] is not None and strategy[axis] > 1
 
 
 def _summary(result: Estimate) -> Table:
@@ -227,15 +257,23 @@ def _closing(result: Estimate) -> str:
     lines = [f"assumed: {told}"] if told else []
     stack = result.strategy["stack"]
     stack = stack if isinstance(stack, str) else stack.get("base", stack.get("name"))
-    lines.append(f"figures by origin: {origins}; each is shown by")
-    lines.append(f"  shardwise systems {result.system}, shardwise stacks {stack}")
+    named = (("systems", result.system), ("stacks", stack))
+    shown = [f"shardwise {folder} {name}" for folder, name in named if catalog.find(folder, name)]
+    lines.append(f"figures by origin: {origins}" + ("; each is shown by" if shown else ""))
+    lines += ["  " + ", ".join(shown)] if shown else []
     lines.append(verdict(result.memory_bytes, fits=result.fits))
     return "\n".join(lines)
 
 
 def verdict(memory: Memory, *, fits: bool) -> str:
     """Say in a line whether it fits, and by how much."""
-    margin = abs(memory.capacity - memory.reserved)
+    margins = {"on the fullest stage": memory.capacity - memory.reserved}
+    if memory.offloaded:
+        margins["in the second memory tier"] = memory.offload_capacity - memory.offloaded
     if fits:
-        return f"fits: {readable(margin, 'bytes')} to spare on the fullest stage"
-    return f"does not fit: the fullest stage lacks {readable(margin, 'bytes')}"
+        told = [
+            f"{readable(margin, 'bytes')} to spare {where}" for where, margin in margins.items()
+        ]
+        return f"fits: {', '.join(told)}"
+    lacks = [f"lacks {readable(-m, 'bytes')} {where}" for where, m in margins.items() if m < 0]
+    return f"does not fit: {', '.join(lacks)}"

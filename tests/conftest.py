@@ -1,0 +1,17 @@
+"""What several test modules use."""
+
+import pytest
+
+from shardwise.cli import run
+
+
+@pytest.fixture
+def shardwise(capsys):
+    """Run a command in this process; return exit code, standard output and standard error."""
+
+    def call(*words):
+        code = run([str(word) for word in words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
