@@ -45,10 +45,10 @@ def test_exchange_hides_behind_compute_at_reduced_speed() -> None:
 
 
 def test_a_hidden_exchange_slows_the_compute_beside_it() -> None:
-    """Of 10 s a window hides 3.6 or 9; a quarter of that is lost to the compute."""
+    """A quarter is lost to it: 8 s of compute last 10.67, which hide 4.8; 20 s hide 9 of 10."""
     rates = {"contention": column(0.5), "tail": column(0.1)}
     times = exposed_exchange(column(10), column(0, 8, 20), **rates, processor_share=column(0.25))
-    assert times == pytest.approx([10, 6.4 + 0.9, 1 + 2.25])
+    assert times == pytest.approx([10, 10 - 4.8 * 0.75, 10 - 9 * 0.75])
 
 
 def test_adam_reads_and_writes_its_state() -> None:

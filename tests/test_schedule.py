@@ -80,6 +80,40 @@ def test_an_incomplete_group_waits_for_the_rest_of_the_pipeline(
 
 
 @fast
+@given(
+    st.tuples(st.integers(2, 8), st.integers(2, 4)),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.integers(0, 7),
+    st.floats(0, 2),
+)
+def test_interleaved_uneven_stages_are_within_passes_of_a_chunk(
+    pipeline: tuple[int, int], layers: int, groups: int, short: int, head: float
+) -> None:
+    """Layers of 1 s + 2 s; the last stages lack one in their last chunk, the last has a head."""
+    p, v = pipeline
+    short = min(short, p - 1)
+    counts = [[layers] * (v - 1) + [layers - (stage >= p - short)] for stage in range(p)]
+    forward = [[float(n) for n in chunks] for chunks in counts]
+    forward[-1][-1] += head
+    step = simulate(forward, [[2 * t for t in chunks] for chunks in forward], groups * p)
+    times = [3 * sum(chunks) for chunks in forward]
+    slowest = max(times[0], times[-1])
+    waiting = bubble_time(
+        stages=np.array([p]),
+        chunks=np.array([v]),
+        micro_batches=np.array([groups * p]),
+        others_s=np.array([sum(times) - slowest]),
+        forward_s=np.array([slowest / 3]),
+        backward_s=np.array([slowest * 2 / 3]),
+        hop_s=np.array([0.0]),
+        hop_hidden=np.array([0.0]),
+    )
+    short_by = step.time - groups * p * slowest - float(waiting[0])
+    assert abs(short_by) <= p * 3 * (layers + head)
+
+
+@fast
 @given(stages_and_chunks, st.integers(1, 4), seconds, seconds)
 def test_interleaved_equal_stages_are_exact(
     pipeline: tuple[int, int], groups: int, forward: float, backward: float

@@ -79,7 +79,8 @@ def stage_estimates(
         held = float(memory.total[i])
         if in_update[i]:
             return Peak(bytes=held, operation="optimizer", phase="update")
-        return Peak(bytes=held, operation="loss" if in_head[i] else in_layer, phase="backward")
+        phase = "backward" if table.training[0] else "forward"
+        return Peak(bytes=held, operation="loss" if in_head[i] else in_layer, phase=phase)
 
     return tuple(
         StageEstimate(

@@ -174,6 +174,7 @@ def estimate_many(
         fits=named("fits") == 1.0,
         memory_total_bytes=named("total"),
         memory_reserved_bytes=named("reserved"),
+        memory_offloaded_bytes=named("offloaded"),
         time_s={part: named(f"{part}_s") for part in TIME_PARTS},
         memory_bytes={part: named(f"{part}_bytes") for part in MEMORY_PARTS},
     )
@@ -193,6 +194,7 @@ def _evaluated_columns(
         "fits": result.fits.astype(np.float64),
         "total": result.memory.total,
         "reserved": result.reserved_bytes,
+        "offloaded": result.memory.offloaded,
         **{f"{part}_s": result.time_s[part] for part in TIME_PARTS},
         **{f"{part}_bytes": getattr(result.memory, part) for part in MEMORY_PARTS},
     }

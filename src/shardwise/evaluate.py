@@ -103,7 +103,7 @@ def memory_of_stages(model: Model, table: Table, blocks: Blocks, stage: Ints) ->
 
 
 def _fullest_stage(model: Model, table: Table, blocks: Blocks) -> tuple[StageMemory, Ints]:
-    """Memory of the fullest stage: the first or the last.
+    """Memory of the fullest stage: the first or the last; offloaded, of the one that does most.
 
     From stage to stage layers and activations in flight only fall, and only the last holds more
     than layers.
@@ -117,4 +117,5 @@ def _fullest_stage(model: Model, table: Table, blocks: Blocks) -> tuple[StageMem
         field.name: np.stack([getattr(memory, field.name) for memory in memories])[best, rows]
         for field in fields(StageMemory)
     }
+    chosen["offloaded"] = np.maximum(*(memory.offloaded for memory in memories))
     return StageMemory(**chosen), np.stack(candidates)[best, rows]

@@ -38,12 +38,17 @@ def operation_estimates(
     blocks = evaluation.blocks
     element_bytes = float(blocks.element_bytes[0])
     rows: list[OperationEstimate] = []
+    training = bool(table.training[0])
     for part, count, costs in parts:
-        mode = recompute if part == "layer" else "none"
+        mode = recompute if part == "layer" and training else "none"
         for position, cost in enumerate(costs):
             checkpoint = float(blocks.boundary_bytes[0]) if position == 0 else 0.0
-            kept = _kept_bytes(cost, mode, checkpoint)
-            ran = list(_rows(part, count, cost, extents))
+            kept = _kept_bytes(cost, mode, checkpoint) if training else 0.0
+            ran = [
+                row
+                for row in _rows(part, count, cost, extents)
+                if training or row.phase == Phase.FORWARD
+            ]
             if ran:
                 weights = float(cost.operation.parameters[0]) * element_bytes
                 update = {"weight_bytes": weights, "saved_bytes": kept}
@@ -148,7 +153,8 @@ def _step_rows(
                 **group,
             )
 
-    handed = 2 * table.micro_batches * table.vpp * blocks.boundary_bytes
+    directions = 2 if table.training[0] else 1
+    handed = directions * table.micro_batches * table.vpp * blocks.boundary_bytes
     yield from exchange("stage_transfers", "p2p", handed, "pp", _group(extents.pp))
     gradients, weights = evaluation.parameters * blocks.gradient_bytes, blocks.element_bytes
     if table.dp[0] == 1:  # only the copies of tied embeddings on the first and the last stage
@@ -160,7 +166,11 @@ def _step_rows(
         yield from exchange("replica_exchange", kind, volume, "dp", _group(extents.dp))
     else:
         yield from exchange("replica_exchange", "all_reduce", gradients, "dp", _group(extents.dp))
+    nothing = np.zeros(1)  # the bytes of a step are those of layers, told there
+    yield from exchange("offload", "link", nothing, "offload", {})
     update = float(evaluation.time_s["optimizer"][0])
+    if not update:
+        return
     yield OperationEstimate(
         part="step",
         operation="optimizer",

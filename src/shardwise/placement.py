@@ -65,8 +65,9 @@ def place(system: System, table: Table) -> Extents:
             whole = table.gpus <= domain
             taken = np.prod(np.where(given == tier, degrees, 1), axis=0)
             if inner < node < domain and domain % node == 0 and node % inner == 0:
-                _fill(left, order, node // inner // taken, whole=whole, exact=True)
-                inner = node
+                inside = np.gcd(taken, node // inner)  # what has this tier takes whole nodes last
+                _fill(left, order, node // inner // inside, whole=whole, exact=True)
+                inner, taken = node, taken // inside
             _fill(left, order, domain // inner // taken, whole=whole, exact=inner < node)
             inner = domain
         own = np.where(given <= tier, degrees, 1)

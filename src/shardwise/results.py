@@ -68,7 +68,7 @@ class Memory(_Result):
     capacity: float
     """What the accelerator has."""
     offloaded: float
-    """In the second memory tier."""
+    """In the second memory tier; beside the fullest stage of all, on the stage with most there."""
     offload_capacity: float
     """What that tier has; 0 if there is none."""
 
@@ -116,7 +116,7 @@ class OperationEstimate(_Result):
     count: int
     """How often the part occurs in the model."""
     kind: str
-    """matmul, attention, memory, or the kind of exchange."""
+    """matmul, attention, memory, the kind of exchange, or link (to the second memory tier)."""
     flops: float = 0.0
     bytes: float = 0.0
     compute_s: float = 0.0
@@ -267,6 +267,7 @@ class EstimateTable:
     fits: Bools
     memory_total_bytes: Floats
     memory_reserved_bytes: Floats
+    memory_offloaded_bytes: Floats
     time_s: Mapping[str, Floats]
     memory_bytes: Mapping[str, Floats]
 
@@ -292,6 +293,7 @@ class EstimateTable:
         columns |= {f"{part}_bytes": held for part, held in self.memory_bytes.items()}
         columns["total_bytes"] = self.memory_total_bytes
         columns["reserved_bytes"] = self.memory_reserved_bytes
+        columns["offloaded_bytes"] = self.memory_offloaded_bytes
         reasons = np.array([*(rule.reason for rule in RULES), None], dtype=object)
         columns["refused"] = pl.Series(reasons[self.refused].tolist(), dtype=pl.String)
         return pl.DataFrame(columns)

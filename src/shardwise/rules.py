@@ -9,7 +9,7 @@ from shardwise.arrays import Bools, Ints
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
 from shardwise.ops.attention import key_value_heads
-from shardwise.placement import given_tiers
+from shardwise.placement import given_tiers, place
 from shardwise.stages import most_layers
 from shardwise.strategy import DTYPES, PLACED_AXES, SCHEDULES
 from shardwise.system import System
@@ -93,15 +93,15 @@ def _given_axes(table: Table) -> list[tuple[Ints, Ints]]:
 
 
 def _overfull(system: System, table: Table) -> Bools:
-    """Rows in which the axes given a tier do not fit into one domain of it, with those inside."""
+    """Rows with an axis on a tier of its own in which some domain has no room for all axes."""
     wrong = np.zeros(len(table), dtype=np.bool_)
-    for tier, described in enumerate(system.network):
-        if described.domain is None:
-            continue
-        members = np.ones(len(table))
-        for degree, given in _given_axes(table):
-            members *= np.where((given >= 0) & (given <= tier), degree, 1)
-        wrong |= members > described.domain
+    some = np.flatnonzero((given_tiers(table) >= 0).any(axis=0))
+    if some.size:
+        extents = place(system, table.take(some))
+        for tier, described in enumerate(system.network):
+            if described.domain is not None:
+                reach = [getattr(extents, axis)[tier].astype(np.float64) for axis in PLACED_AXES]
+                wrong[some] |= np.prod(reach, axis=0) > described.domain
     return wrong
 
 

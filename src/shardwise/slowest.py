@@ -89,7 +89,8 @@ def boundary_time(system: System, table: Table, extents: Extents, blocks: Blocks
     Without sequence parallelism every tensor-parallel rank holds the whole activation A and hands
     over all of it, or 1/tp of it that the receiving ranks gather (arXiv 2104.04473, section 4.1).
     The exchange p2p_rs_ag also scatters the last sum of a stage instead of reducing it in place:
-    reduce-scatter + transfer of A / tp + all-gather - all-reduce.
+    transfer of A / tp + all-gather + e (reduce-scatter - all-reduce), where the share e of the
+    layers' exchanges is exposed.
     """
     whole = np.where(table.pp > 1, blocks.boundary_bytes, 0.0)
     at_edges = table.tp_exchange == TP_EXCHANGES.index("p2p_rs_ag")
@@ -101,7 +102,9 @@ def boundary_time(system: System, table: Table, extents: Extents, blocks: Blocks
 
     around = exchange(CollectiveKind.ALL_GATHER, splits)
     if np.any(at_edges):
-        around += exchange(CollectiveKind.REDUCE_SCATTER, splits & at_edges)
-        around -= exchange(CollectiveKind.ALL_REDUCE, splits & at_edges)
+        alone = blocks.layers.tp_forward_s
+        share = blocks.layers.tp_forward_exposed_s / np.where(alone > 0, alone, 1.0)
+        scattered = exchange(CollectiveKind.REDUCE_SCATTER, splits & at_edges)
+        around += share * (scattered - exchange(CollectiveKind.ALL_REDUCE, splits & at_edges))
     handed = np.where(splits, whole / table.tp, whole)
     return np.maximum(0.0, transfer_time(system, handed, extents.pp) + around)

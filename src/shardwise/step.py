@@ -13,6 +13,7 @@ from shardwise.placement import Extents
 from shardwise.replicas import exchange_times
 from shardwise.schedule.closed_form import bubble_time
 from shardwise.slowest import SlowestStage, boundary_time
+from shardwise.stages import most_layers
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -80,7 +81,7 @@ def step_times(
     exchange, times["dp_comm"] = exchange_times(
         model, system, table, extents, parameters, slowest, transfer
     )
-    moved, times["offload"] = _offload(system, table, slowest, times["optimizer"])
+    moved, times["offload"] = _offload(model, system, table, slowest, times["optimizer"])
     times["other"] = _overheads(system, table, total(times.values(), zero))
     comm = {
         "tp": (m * slowest.on("tp_s"), times["tp_comm"]),
@@ -92,21 +93,25 @@ def step_times(
 
 
 def _offload(
-    system: System, table: Table, slowest: SlowestStage, update_s: Floats
+    model: Model, system: System, table: Table, slowest: SlowestStage, update_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Time of all transfers to and from the second memory tier, alone and exposed [s]."""
+    """Time of all transfers to and from the second memory tier, alone and exposed [s].
+
+    Those of the update are of the stage with most layers, as the optimizer's own time is.
+    """
     blocks, m = slowest.blocks, table.micro_batches
-    weights = slowest.layers * blocks.layers.parameters
+    weights = blocks.layers.parameters * (most_layers(model.depth, table.pp) / model.depth)
     state = weights * optimizer_state_bytes(blocks.element_bytes) / table.optimizer_shards
-    moved = slowest.on("offload_s")
+    busy = slowest.on("offload_backward_s")
     alone, exposed = optimizer_transfer(
         system,
         state_bytes=np.where(table.offload_optimizer & table.training, state, 0.0),
         weight_bytes=np.where(
             table.offload_weights & table.training, weights * blocks.element_bytes, 0.0
         ),
-        idle_s=np.maximum(0.0, slowest.on("backward_pass_s") - moved) + update_s,
+        idle_s=np.maximum(0.0, slowest.on("backward_pass_s") - busy) + update_s,
     )
+    moved = slowest.on("offload_forward_s") + busy
     return m * moved + alone, m * slowest.on("offload_exposed_s") + exposed
 
 

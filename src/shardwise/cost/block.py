@@ -41,8 +41,9 @@ class BlockCost:
     """One buffer for each distinct shape of weights, in the type of the weights."""
     recompute_flops: Floats
     """FLOPs of the matrix products and attention that recompute runs again."""
-    offload_s: Floats
+    offload_forward_s: Floats
     """Transfers to and from the second memory tier, alone."""
+    offload_backward_s: Floats
     offload_forward_exposed_s: Floats
     offload_backward_exposed_s: Floats
 
@@ -159,7 +160,8 @@ def block_cost(
         working_bytes=working,
         gradient_buffer_bytes=_gradient_buffers(costs, zero),
         recompute_flops=np.where(full, forward_flops, np.where(selective, core_flops, 0.0)),
-        offload_s=zero,
+        offload_forward_s=zero,
+        offload_backward_s=zero,
         offload_forward_exposed_s=zero,
         offload_backward_exposed_s=zero,
     )

@@ -66,8 +66,8 @@ def exposed_exchange(
 
     Behind compute it runs at `contention` of its speed, so a window W hides at most contention x W
     of it; of what is hidden, the share `tail` (first and last bucket) finds nothing to hide behind.
-    While it runs it takes the share u of the processor from the compute.
-    hidden = min(t, contention W) (1 - tail); exposed = t - hidden + u hidden.
+    While it runs it takes the share u of the processor from the compute, which lasts longer.
+    hidden = min(t, contention W / (1 - u)) (1 - tail); exposed = t - hidden + u hidden.
 
     Parameters
     ----------
@@ -78,6 +78,7 @@ def exposed_exchange(
     processor_share
         u.
     """
+    window_s = window_s / (1 - processor_share)
     hidden = np.minimum(time_s, contention * window_s) * (1 - tail)
     return time_s - hidden * (1 - processor_share)
 

@@ -56,7 +56,8 @@ def with_offload(
     back = np.where(returns, link_time(system, fetched + kept), 0.0)
     return replace(
         layer,
-        offload_s=ahead + back,
+        offload_forward_s=ahead,
+        offload_backward_s=back,
         offload_forward_exposed_s=np.maximum(0.0, ahead - layer.forward_pass_s),
         offload_backward_exposed_s=np.maximum(0.0, back - layer.backward_pass_s),
     )

@@ -134,9 +134,10 @@ def _exchange_cost(
 
     With the overlap of the stack: cut in pieces with a product of time G, the share `tp_hidden` of
     it is hidden, at most G; only among members of one domain of the innermost tier. Run behind a
-    product, at most G is hidden. With ring or pipe: see `hidden_by_pieces`. What is hidden slows
-    the product by the share of the processor that the tier's exchanges take. G includes the host
-    that launches the product.
+    product, at most G is hidden. With ring or pipe: see `hidden_by_pieces`. What is hidden takes
+    the share u of the processor that the tier's exchanges need from the product: beside it G is
+    longer by 1 / (1 - u), and u of what is hidden counts as exposed. G includes the host that
+    launches the product.
     """
     extents = getattr(machine.extents, collective.axis)
     time = collective_time(machine.system, collective.kind, collective.bytes, extents)
@@ -144,17 +145,16 @@ def _exchange_cost(
     taken = processor_share(machine.system, extents)
     by_stack = machine.tp_overlap == _BY_STACK
     if collective.split_with is not None:
-        window = _window(collective.split_with, partial, machine)
+        window = _window(collective.split_with, partial, machine) / (1 - taken)
         near = extents[0] == extents[-1]
         pieces = np.minimum(time * machine.tp_hidden, window)
         hidden = np.where(by_stack & near & collective.stack_splits, pieces, hidden)
         for overlap in ("ring", "pipe"):
-            cut = hidden_by_pieces(
-                time, window / (1 - taken), extents[-1], first_hides=overlap == "ring"
-            )
+            cut = hidden_by_pieces(time, window, extents[-1], first_hides=overlap == "ring")
             hidden = np.where(machine.tp_overlap == TP_OVERLAPS.index(overlap), cut, hidden)
     if collective.behind is not None:
-        covered = np.minimum(time, _window(collective.behind, partial, machine))
+        window = _window(collective.behind, partial, machine) / (1 - taken)
+        covered = np.minimum(time, window)
         runs = by_stack & (machine.tp_backward_async > 0)
         hidden = np.where(runs, np.maximum(hidden, covered), hidden)
     return ExchangeCost(

@@ -35,7 +35,8 @@ def bubble_time(
     Exact for equal stages, and for a slowest last stage, as with the head. A slow early stage
     overlaps part of its wait: too long by at most (p - 1) / 2 of its passes. Interleaved, what only
     the first chunk does, as the embedding, is met whole: too short by at most p embeddings. After
-    an incomplete group: within p passes of a chunk.
+    an incomplete group, and where interleaved stages are uneven: within p passes of a chunk, the
+    head among them, either way.
 
     Parameters
     ----------

@@ -1,0 +1,230 @@
+"""Stages with unequal numbers of layers: what they hold, and how long a step takes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import samples
+from pipeline_simulation import simulate
+from samples import run
+from shardwise import Estimate, Model, estimate
+from shardwise.evaluate import evaluate
+from shardwise.memory import stage_parameters
+from shardwise.ops.parameters import count_parameters
+from shardwise.schedule.closed_form import bubble_time
+from shardwise.slowest import SlowestStage
+from shardwise.stages import layers_on, most_layers
+from shardwise.table import Table
+
+fast = settings(deadline=None, max_examples=60)
+LAYER = 12 * 64**2 + 13 * 64
+SBH = 64 * 64
+KEPT = 34 * SBH + 4 * 64 * 8
+EMBEDDING, HEAD, NORM = (1000 + 32) * 64, 1000 * 64, 2 * 64
+
+
+def deep(depth: int, **fields: Any) -> Model:
+    """The GPT sample with more layers."""
+    return samples.model(samples.layer(count=depth), **fields)
+
+
+@given(st.integers(1, 200), st.integers(1, 200))
+def test_stages_share_all_layers_and_differ_by_one(depth: int, stages: int) -> None:
+    """Longer ones first; the longest has depth / stages, rounded up."""
+    on = layers_on(depth, np.full(stages, stages), np.arange(stages))
+    assert on.sum() == depth
+    assert on[0] == most_layers(depth, np.array([stages]))[0]
+    assert (np.diff(on) <= 0).all()
+    assert on[0] - on[-1] <= 1
+
+
+def test_ten_layers_on_four_stages() -> None:
+    """3, 3, 2 and 2: their weights, and what 4, 3, 2 and 1 micro-batches in flight keep."""
+    stages = run(deep(10), pp=4, gbs=16, zero=0).stages
+    assert [stage.layers for stage in stages] == [3, 3, 2, 2]
+    parameters = [3 * LAYER + EMBEDDING, 3 * LAYER, 2 * LAYER, 2 * LAYER + NORM + HEAD]
+    assert [stage.parameters for stage in stages] == parameters
+    assert [stage.weights for stage in stages] == [2 * held for held in parameters]
+    assert [stage.optimizer for stage in stages] == [12 * held for held in parameters]
+    kept = [4 * (3 * KEPT + SBH), 3 * 3 * KEPT, 2 * 2 * KEPT, 2 * KEPT]
+    assert [stage.activations for stage in stages] == kept
+
+
+def test_the_longest_stage_decides_update_and_exchange() -> None:
+    """Without positions and final norm, both ends have the words: the first has a layer more."""
+    model = deep(5, position="alibi", final_norm=False)
+    result = run(model, pp=2, dp=2, gbs=8, zero=0, dp_overlap=False)
+    held = [stage.parameters for stage in result.stages]
+    assert held == [3 * LAYER + HEAD, 2 * LAYER + HEAD]
+    assert result.time_s["optimizer"] == pytest.approx(held[0] * 36e-12)
+    words = 4 * HEAD / 100e9  # copies of the words on both stages
+    assert result.time_s["dp_comm"] == pytest.approx(4 * held[0] / 100e9 + words)
+
+
+def parts(result: Estimate) -> float:
+    return sum(result.time_s[part] for part in ("forward", "backward", "recompute", "tp_comm"))
+
+
+def test_a_longer_first_stage_is_the_slowest() -> None:
+    """With one word: 8 micro-batches of its 3 layers, while the others of 2 wait once."""
+    result = run(deep(7, vocab=1, final_norm=False), pp=3, gbs=16)
+    first, second, third = (stage.micro_batch_s for stage in result.stages)
+    assert first > third > second
+    assert parts(result) == pytest.approx(8 * first)
+    hops = result.time_s["pp_comm"] / 16 * 4
+    assert result.time_s["bubble"] == pytest.approx(second + third + hops)
+
+
+def test_a_layer_outweighs_a_short_head() -> None:
+    """With 100 words the head takes longer than the embedding, but less than a layer more."""
+    result = run(deep(3, vocab=100), pp=2, gbs=16, operations=True)
+    rows = [row for row in result.operations or () if row.part in ("embedding", "head")]
+    ends = {part: sum(r.time_s for r in rows if r.part == part) for part in ("embedding", "head")}
+    assert ends["head"] > ends["embedding"]
+    first, last = (stage.micro_batch_s for stage in result.stages)
+    assert first > last
+    assert parts(result) == pytest.approx(8 * first)
+
+
+def test_a_slow_head_outweighs_a_layer() -> None:
+    """With 50,000 words the last stage decides, though it has a layer less."""
+    result = run(deep(5, vocab=50_000), pp=2, gbs=16)
+    first, last = (stage.micro_batch_s for stage in result.stages)
+    assert [stage.layers for stage in result.stages] == [3, 2]
+    assert last > first
+    assert parts(result) == pytest.approx(8 * last)
+
+
+def test_recompute_of_the_average_stage_counts_in_hfu() -> None:
+    """5 layers run again on 2 accelerators, whichever stage they are on."""
+    model = deep(5)
+    layer = 24 * 64**2 + 2 * 32 * 64
+    staged = run(model, pp=2, gbs=8, recompute="full")
+    again = 4 * 64 * 5 * layer / 2 / staged.step_time_s / 100e12
+    assert staged.hfu - staged.mfu == pytest.approx(again)
+
+
+def test_chunks_divide_the_longest_stage() -> None:
+    """11 layers on 2 stages, 6 and 5, in 3 chunks: 5 and 3 passes of them in flight at most."""
+    model = deep(11, dropout=False)
+    stages = run(model, pp=2, vpp=3, gbs=16).stages
+    kept = KEPT - 2 * SBH
+    # 2 (p - 1 - i) + (v - 1) p + 1 chunks: 7 and 5, of 2 and of 5/3 layers.
+    assert [stage.layers for stage in stages] == [6, 5]
+    held = [stage.activations for stage in stages]
+    assert held == pytest.approx([7 * 2 * kept, 5 * 5 / 3 * kept])
+
+
+def simulated(model: Model, table: Table) -> tuple[float, float, list[float], int]:
+    """Times of a step without hops: closed form and simulation; of each stage; the slowest."""
+    machine = samples.system(network=[samples.tier(bandwidth=1e30)])
+    result = evaluate(model, machine, table)
+    blocks, stages = result.blocks, int(table.pp[0])
+    passes: list[list[list[float]]] = []
+    for name in ("forward_pass_s", "backward_pass_s"):
+        layer = float(getattr(blocks.layers, name)[0]) / model.depth
+        on = layers_on(model.depth, np.full(stages, stages), np.arange(stages))
+        times = [[layer * float(count)] for count in on]
+        times[0][0] += float(getattr(blocks.embedding, name)[0])
+        times[-1][0] += float(getattr(blocks.head, name)[0])
+        passes.append(times)
+    step = simulate(*passes, int(table.micro_batches[0]))
+    whole = [sum(map(sum, pair)) for pair in zip(*passes, strict=True)]
+    closed = float(sum(result.time_s[part][0] for part in ("forward", "backward", "bubble")))
+    slowest = SlowestStage.of(model, table, blocks)
+    return closed, step.time, whole, stages - 1 if slowest.head[0] else 0
+
+
+@fast
+@given(
+    st.integers(1, 24),
+    st.integers(2, 8),
+    st.integers(1, 20),
+    st.sampled_from([1, 100, 1000, 20_000]),
+)
+def test_the_step_of_uneven_stages_is_that_of_the_simulation(
+    depth: int, pp: int, m: int, vocab: int
+) -> None:
+    """Exact where the last stage is slowest; else at most (p - 1) / 2 of its passes too long."""
+    assume(pp <= depth)
+    model = deep(depth, vocab=vocab, final_norm=False)
+    given = {"dp": 1, "gbs": m, "pp": pp, "stack": samples.stack()}
+    closed, exact, whole, slowest = simulated(model, Table.of(model, given))
+    slack = 1e-9 * exact
+    assert whole[slowest] >= max(whole) * (1 - 1e-9)
+    assert closed >= exact - slack
+    if slowest == pp - 1:
+        assert closed == pytest.approx(exact, rel=1e-9)
+    else:
+        assert closed <= exact + (pp - 1) / 2 * max(whole) + slack
+
+
+@fast
+@given(
+    st.integers(2, 30),
+    st.integers(2, 6),
+    st.sampled_from([2, 3, 4]),
+    st.integers(1, 3),
+    st.floats(0.2, 4),
+)
+def test_interleaved_uneven_layers_take_at_most_half_a_filling_too_long(
+    depth: int, pp: int, vpp: int, groups: int, ratio: float
+) -> None:
+    """Layers of 1 s spread over the chunks of their stage, whole groups: as in 1F1B."""
+    assume(pp <= depth and -(-depth // pp) % vpp == 0)
+    on = layers_on(depth, np.full(pp, pp), np.arange(pp)).tolist()
+    passes = [[[time * count / vpp] * vpp for count in on] for time in (1, ratio)]
+    exact = simulate(*passes, groups * pp).time
+    longest = (1 + ratio) * on[0]
+    waiting = bubble_time(
+        stages=np.array([pp]),
+        chunks=np.array([vpp]),
+        micro_batches=np.array([groups * pp]),
+        others_s=np.array([(1 + ratio) * depth - longest]),
+        forward_s=np.array([on[0]]),
+        backward_s=np.array([ratio * on[0]]),
+        hop_s=np.array([0.0]),
+        hop_hidden=np.array([0.0]),
+    )
+    closed = groups * pp * longest + float(waiting[0])
+    assert exact * (1 - 1e-9) <= closed <= (exact + (pp - 1) / 2 * longest) * (1 + 1e-9)
+    if depth % pp == 0:
+        assert closed == pytest.approx(exact)
+
+
+@fast
+@given(
+    st.integers(1, 24),
+    st.integers(1, 12),
+    st.sampled_from([1, 2, 4, 8]),
+    st.booleans(),
+    st.sampled_from(["model", "multihead", "multiquery"]),
+)
+def test_all_stages_and_ranks_hold_the_model_once(
+    depth: int, pp: int, tp: int, tied: bool, attention: str
+) -> None:
+    """All layers are on some stage; ranks together hold the model and copies of what is not split.
+
+    Copies: norms, biases after sums, positions; tied words on a second stage; key-value heads
+    where there are more ranks.
+    """
+    assume(pp <= depth)
+    model = deep(depth, tied_embeddings=tied)
+    given = {"tp": tp, "pp": pp, "dp": 1, "gbs": 1, "attention": attention}
+    table = Table.of(model, given | {"stack": samples.stack()})
+    blocks = evaluate(model, samples.system(), table).blocks
+    stage = np.arange(pp)
+    ends = (blocks.layers, blocks.embedding, blocks.head)
+    held = stage_parameters(*ends, depth=depth, stages=table.pp, stage=stage).sum() * tp
+    whole = depth * 6 * 64 + 2 * 64 + 32 * 64
+    kv_heads = 1 if attention == "multiquery" else 8
+    copied = depth * 2 * (64 + 1) * 8 * (max(tp, kv_heads) - kv_heads)
+    words = 1000 * 64 if tied and pp > 1 else 0
+    total = count_parameters(model.with_attention(attention)).total
+    assert held == pytest.approx(total + (tp - 1) * whole + copied + words, rel=1e-12)
+    result = estimate(model, samples.system(), given)
+    assert result.parameters == total
+    assert sum(stage.layers for stage in result.stages) == depth
