@@ -193,3 +193,15 @@ def test_utilisation_counts_the_heads_that_run() -> None:
         layer = 2 * 64 + 64 * 8 * (8 + 2 * kv_heads) + 64 * 64 + 3 * 64 * 192
         flops = 6 * (4 * layer + 64 + 64_000) + 6 * 4 * 32 * 64
         assert result.mfu == pytest.approx(TOKENS * flops / result.step_time_s / 100e12)
+
+
+def test_a_hidden_sum_saves_nothing_at_the_edge() -> None:
+    """On links so fast that a ring hides every exchange, the gather of the next stage remains."""
+    inside = samples.tier("inside", domain=8, bandwidth=1e13)
+    machine = samples.system(network=[inside, samples.tier("between", bandwidth=10e9)])
+    columns = {"machine": machine, "tp": 2, "pp": 2, "tp_exchange": "p2p_rs_ag"}
+    assert hop(run(tp_overlap="none", **columns)) == pytest.approx(SIZE / 2 / 1e13)
+    hidden = run(tp_overlap="ring", **columns)
+    layer = hidden.layers[0].tp_forward
+    assert layer.exposed_s == 0 < layer.time_s
+    assert hop(hidden) == pytest.approx(SIZE / 2 / 1e13 + SIZE / 2 / 1e13)

@@ -132,3 +132,20 @@ def test_required_bandwidths_are_those_of_forward() -> None:
     products = [r for r in rows if r.part == "layer" and r.phase == "forward"]
     shortest = min(r.time_s for r in products if r.kind == "matmul")
     assert needed.tp_overlap == pytest.approx(2 * SBH / shortest)
+
+
+def test_operations_are_those_of_forward() -> None:
+    """No gradient, nothing run again or kept, no update; half the transfers between stages."""
+    once, training = (
+        run(training=on, operations=True, pp=2, gbs=4, recompute="full") for on in (False, True)
+    )
+    rows = once.operations or ()
+    assert {row.phase for row in rows} == {"forward", "step"}
+    assert sum(row.saved_bytes for row in rows) == 0 == once.memory_bytes.activations
+    assert [row.operation for row in rows if row.part == "step"] == ["stage_transfers"]
+    handed = [
+        next(row for row in result.operations or () if row.operation == "stage_transfers")
+        for result in (once, training)
+    ]
+    assert 2 * handed[0].volume_bytes == handed[1].volume_bytes == 2 * 2 * (2 * SBH)
+    assert {stage.peak.phase for stage in once.stages} == {"forward"}

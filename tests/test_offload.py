@@ -251,3 +251,39 @@ def test_at_the_required_bandwidth_layers_hide_their_transfers(parts: tuple[str,
     assert training.time_s["offload"] == pytest.approx(once.time_s["offload"], abs=1e-15)
     slower = away(*parts, bandwidth=needed * 0.99, gbs=20)
     assert slower.time_s["offload"] > training.time_s["offload"]
+
+
+def test_it_fits_only_if_every_stage_does() -> None:
+    """The last stage is fullest here, the first has more in the second tier: 4 micro-batches."""
+    columns = {"pp": 4, "gbs": 16, "offload_activations": True, "offload_weights": True}
+    model = samples.model(vocab=50000)
+    roomy = run(model, machine=machine(1e10), **columns)
+    most, least = roomy.stages[0].offloaded, roomy.stages[-1].offloaded
+    assert roomy.stages[-1].total > roomy.stages[0].total
+    assert most == pytest.approx(WEIGHTS + 4 * KEPT)
+    assert roomy.memory_bytes.offloaded == most > least
+    assert not run(model, machine=machine(1e10, capacity=(most + least) / 2), **columns).fits
+    assert run(model, machine=machine(1e10, capacity=most), **columns).fits
+
+
+def test_the_update_waits_for_the_stage_with_most_layers() -> None:
+    """3 layers on 2 stages: 12 bytes of 2 layers, although the last, with the head, is slower."""
+    model = samples.model(samples.layer(count=3), vocab=20000)
+    columns = {"pp": 2, "gbs": 8, "zero": 0, "offload_optimizer": True}
+    result = run(model, machine=machine(SLOW), **columns)
+    assert [stage.layers for stage in result.stages] == [2, 1]
+    assert result.stages[1].micro_batch_s > result.stages[0].micro_batch_s
+    assert result.comm_s["offload"].total == pytest.approx(2 * LAYER * 12 / SLOW)
+
+
+def test_operations_show_the_link() -> None:
+    """One row of a step, as long as all transfers; none where nothing is offloaded."""
+    result = run(machine=machine(SLOW), offload_weights=True, operations=True)
+    (row,) = [row for row in result.operations or () if row.operation == "offload"]
+    assert (row.part, row.kind, row.bound) == ("step", "link", "network")
+    assert (row.time_s, row.exposed_s) == (
+        result.comm_s["offload"].total,
+        result.comm_s["offload"].exposed,
+    )
+    still = run(machine=machine(SLOW), operations=True)
+    assert "offload" not in {row.operation for row in still.operations or ()}

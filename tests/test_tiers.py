@@ -10,7 +10,7 @@ import samples
 from samples import run
 from shardwise import System
 from shardwise.placement import place
-from shardwise.rules import broken_rule
+from shardwise.rules import RULES, broken_rule
 from shardwise.strategy import PLACEMENTS
 from shardwise.table import Table
 
@@ -121,3 +121,22 @@ def test_extents_with_some_axes_on_tiers(
             jump = [degrees[axis] if position >= own else 1 for position in range(len(domains))]
             assert found[axis].tolist() == jump
         assert (found[axis][1:] % found[axis][:-1] == 0).all()
+
+
+def test_a_tier_of_its_own_takes_room_once_beyond_nodes_of_several_domains() -> None:
+    """Nodes of 8 hold 2 domains of 4: tp fills one, dp joins both, pp 4 nodes of a rack of 32."""
+    machine = cluster(4, 32, None, node=8)
+    placed = extents(machine, tp=4, dp=2, pp=8)
+    assert placed == {"tp": [4, 4, 4], "dp": [1, 2, 2], "pp": [1, 4, 8]}
+    assert extents(machine, tp=4, dp=2, pp=8, dp_tier=1) == placed
+
+
+def test_placed_and_given_axes_share_a_domain() -> None:
+    """tp between domains of 8 which dp and pp fill needs 8 of them; a rack has 4."""
+    machine = cluster(8, 32, None)
+    model = samples.model(samples.layer(count=64))
+    table = Table.of(model, {"gbs": 4, "tp": 8, "dp": 4, "pp": 2, "tp_tier": 1})
+    reason = RULES[broken_rule(model, machine, table)[0]].reason
+    assert reason == "tp_tier_size"
+    half = Table.of(model, {"gbs": 4, "tp": 4, "dp": 4, "pp": 2, "tp_tier": 1})
+    assert broken_rule(model, machine, half).tolist() == [-1]
