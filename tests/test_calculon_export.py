@@ -1,0 +1,125 @@
+"""What Calculon's files have no word for is refused by name."""
+
+import copy
+
+import pytest
+
+from shardwise import InputError, Model, Strategy, System
+from shardwise.formats.calculon_export import (
+    calculon_execution,
+    calculon_model,
+    calculon_system,
+)
+
+MODEL = Model.load("calculon-gpt3-13b").to_dict()
+SYSTEM = System.load("calculon-a100-80g").to_dict()
+STRATEGY = Strategy(gpus=8, tp=8, gbs=8, dtype="fp16", seq_len=2048)
+TIERS = {"tp": 0, "pp": 0, "dp": 0}
+
+
+def refused(export, fields, *path, value):
+    """Faults of a record in which one field was changed."""
+    changed = copy.deepcopy(fields)
+    target = changed
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    with pytest.raises(InputError) as error:
+        export(changed)
+    return [str(fault) for fault in error.value.faults]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (("layers", 0, "attention", "kv_heads"), 8, "kv_heads: 8: Calculon knows multi-head"),
+        (("layers", 0, "mlp", "activation"), "swiglu", "activation: 'swiglu': Calculon knows no"),
+        (("layers", 0, "parallel"), True, "parallel: True: Calculon knows no parallel"),
+        (("seq_len",), None, "seq_len: None: Calculon needs the length"),
+        (("layers",), MODEL["layers"] * 2, "layers: 2: Calculon knows one kind"),
+    ],
+)
+def test_models(path, value, told):
+    """Grouped queries, gates, parallel blocks, several kinds of layers, no length."""
+    (fault,) = refused(calculon_model, MODEL, *path, value=value)
+    assert fault.startswith("calculon-gpt3-13b: ")
+    assert told in fault
+
+
+def test_one_key_value_head_is_multiquery():
+    """It is the execution that says so in Calculon."""
+    fields = copy.deepcopy(MODEL)
+    fields["layers"][0]["attention"]["kv_heads"] = 1
+    assert calculon_model(fields) == calculon_model(MODEL)
+    resolved = STRATEGY.resolved(Model.load("calculon-gpt3-13b")).to_dict()
+    for multiquery, kind in ((True, "multiquery"), (False, "multihead")):
+        found = calculon_execution(resolved, multiquery=multiquery, tiers=TIERS)
+        assert found.attention_type == kind
+    said = resolved | {"attention": "multihead"}
+    found = calculon_execution(said, multiquery=True, tiers=TIERS)
+    assert found.attention_type == "multihead"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (("accelerator", "processing"), "measured", "accelerator.processing: 'measured'"),
+        (("accelerator", "memory_bound", "launch"), 1e-6, "accelerator.memory_bound"),
+        (("accelerator", "memory_bound", "efficiency"), 0.9, "accelerator.memory_bound"),
+        (
+            ("accelerator", "matmul_curve", "fp16", "interpolate"),
+            True,
+            "accelerator.matmul_curve.fp16.interpolate: True",
+        ),
+        (
+            ("accelerator", "memory", 1, "efficiency", "interpolate"),
+            True,
+            "accelerator.memory[1].efficiency.interpolate: True",
+        ),
+        (("network", 1, "domain"), None, "network[1].domain: None"),
+        (("network", 0, "links_per_node"), 4, "network[0].links_per_node: 4"),
+        (("network", 0, "join_exponent"), 0.6, "network[0].join_exponent: 0.6"),
+        (("network", 1, "collectives", "p2p", "latency"), 1.0, "network[1].collectives"),
+        (
+            ("network", 1, "collectives", "all_gather", "latency_per_member"),
+            1e-6,
+            "network[1].collectives",
+        ),
+        (("network", 0, "collectives", "all_gather", "scale"), None, "network[0].collectives"),
+        (("network", 0, "collectives", "p2p", "efficiency"), {2: 0.5}, "network[0].collectives"),
+    ],
+)
+def test_systems(path, value, told):
+    """Launches, interpolation, NICs that are shared, latencies that grow, rings without a scale."""
+    (fault,) = refused(calculon_system, SYSTEM, *path, value=value)
+    assert fault.startswith("calculon-a100-80g: ")
+    assert told in fault
+    assert "Calculon" in fault
+
+
+def test_a_memory_or_engine_without_a_curve_reaches_its_peak():
+    """One row, for everything: the whole bandwidth, the whole rate."""
+    fields = copy.deepcopy(SYSTEM)
+    fields["accelerator"]["memory"][0]["efficiency"] = None
+    fields["accelerator"]["vector_curve"] = {}
+    theirs = calculon_system(fields)
+    assert theirs.mem1.MB_efficiency == ((0, 1),)
+    assert theirs.vector["float16"].gflops_efficiency == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"cp": 2}, "cp: 2: Calculon does not know this axis"),
+        ({"ep": 2}, "ep: 2: Calculon does not know this axis"),
+        ({"zero": 3}, "zero: 3: Calculon shards the optimizer; allowed: 0, 1"),
+        ({"dtype": "fp4"}, "dtype: 'fp4': Calculon does not know it; allowed: fp8, fp16"),
+    ],
+)
+def test_strategies(changes, told):
+    """Axes, sharding and types that it does not have."""
+    resolved = STRATEGY.resolved(Model.load("calculon-gpt3-13b")).to_dict()
+    with pytest.raises(InputError) as error:
+        calculon_execution(resolved | changes, multiquery=False, tiers=TIERS)
+    (fault,) = error.value.faults
+    assert told in str(fault)
