@@ -70,7 +70,8 @@ def test_a_layer_by_hand() -> None:
     assert layer.optimizer_bytes == 12 * LAYER / 4
     assert layer.kept_bytes == 34 * SBH + 4 * 64 * 8
     assert layer.working_bytes == 2 * 64 * 256 * 2
-    assert layer.boundary_bytes == 2 * SBH
+    assert layer.boundary_bytes == 0
+    assert run(pp=2, gbs=8).layers[0].boundary_bytes == 2 * SBH
     assert layer.optimizer.time_s == pytest.approx(LAYER * (30 / 4 + 6) / 1e12)
     assert layer.optimizer.bytes == pytest.approx(LAYER * (30 / 4 + 6))
     # Three times 24 h^2 in products; attention 4 s h at half, 2.5 times that backward.

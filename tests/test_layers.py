@@ -31,6 +31,7 @@ LAYERS = [
     ["step"],
     ["evaluate"],
     ["results"],
+    ["recompute"],
     ["detail", "operations", "totals"],
     ["estimator"],
     ["counterparts", "reference"],

@@ -85,18 +85,12 @@ SIXES = samples.model(
 )
 
 
-def crowded() -> System:
-    return samples.system(node=4, network=[samples.tier("inside", domain=4), samples.tier("all")])
-
-
 def filled() -> System:
     """Tiers of 8 and 32 accelerators, the inner one to be filled with whole groups."""
     inner = samples.tier("inside", domain=8) | {"must_be_filled": True}
     return samples.system(network=[inner, samples.tier("rack", domain=32), samples.tier("all")])
 
 
-FIT = ("do not fit", "8 (inside)", "32 (rack)")
-FILL = ("must divide", "8 (inside)")
 BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
     "degrees": ({"gpus": 8, "tp": 2, "pp": 2, "dp": 4}, MODEL, SYSTEM, ("8", "2 x 1 x 2 x 4 = 16")),
     "accelerators": ({"dp": 16}, MODEL, island(), ("16", "at most 8")),
@@ -125,19 +119,19 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         f"{axis}_tier": ({f"{axis}_tier": 2}, MODEL, SYSTEM, ("2 tiers", "allowed: 0 to 1"))
         for axis in ("tp", "cp", "dp", "pp")
     },
-    "tp_tier_size": ({"tp": 8, "tp_tier": 0}, MODEL, crowded(), ("do not fit", "4 (inside)")),
-    "cp_tier_size": ({"tp": 8, "tp_tier": 0, "cp_tier": 1}, MODEL, crowded(), ("4 (inside)",)),
-    "dp_tier_size": ({"dp": 64, "gbs": 64, "dp_tier": 1}, MODEL, filled(), (*FIT, "dp 64 on 1")),
-    "pp_tier_size": (
+    "tier_size": (
         {"tp": 8, "dp": 2, "pp": 4, "tp_tier": 0, "dp_tier": 1, "pp_tier": 1},
         MODEL,
         filled(),
-        (*FIT, "tp 8 on 0", "dp 2 on 1", "pp 4 on 1"),
+        ("tp 8 x dp 2 x pp 4", "rack", "more than its 32"),
     ),
-    "tp_tier_filled": ({"tp": 6, "tp_tier": 0}, SIXES, filled(), (*FILL, "tp 6 on 0")),
-    "cp_tier_filled": ({"tp": 6, "tp_tier": 0, "cp_tier": 1}, SIXES, filled(), FILL),
-    "dp_tier_filled": ({"dp": 3, "gbs": 6, "dp_tier": 0}, MODEL, filled(), (*FILL, "dp 3 on 0")),
-    "pp_tier_filled": ({"pp": 3, "pp_tier": 0}, MODEL, filled(), (*FILL, "pp 3 on 0")),
+    "tier_filled": ({"tp": 6, "tp_tier": 0}, SIXES, filled(), ("tp 6", "inside", "divide", "8")),
+    "edges": (
+        {"tp": 4, "pp": 2, "seq_len": 30, "tp_exchange": "p2p_rs_ag"},
+        MODEL,
+        SYSTEM,
+        ("tp 4", "= 30", "all_reduce"),
+    ),
     "cp": ({"cp": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),
     "ep": ({"ep": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),
     "etp": ({"etp": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),
@@ -159,11 +153,37 @@ def test_a_broken_rule_names_its_field_and_what_is_allowed(reason: str) -> None:
     assert broken_rule(model, system, table).tolist() == [position]
     with pytest.raises(InputError) as error:
         refuse_illegal(model, system, table)
-    message = faults(error)[RULES[position].field]
+    rule = RULES[position]
+    field = rule.blame(model, system, table) if rule.blame else rule.field
+    message = faults(error)[field]
     assert [word for word in told if word not in message] == []
     with pytest.raises(InputError) as error:
         estimate(model, system, columns)
-    assert RULES[position].field in faults(error)
+    assert field in faults(error)
+
+
+@pytest.mark.parametrize(
+    ("columns", "field"),
+    [
+        ({"tp": 6}, "tp"),
+        ({"tp": 6, "tp_tier": 0}, "tp_tier"),
+        ({"tp": 4, "dp": 16, "tp_tier": 0, "dp_tier": 1}, "dp_tier"),
+        ({"tp": 12, "dp": 2, "tp_tier": 0, "dp_tier": 1}, "tp_tier"),
+    ],
+)
+def test_a_crowded_tier_blames_the_axis_that_crowds_it(columns: dict[str, int], field: str) -> None:
+    """The largest on the first tier that is too small, or not filled, and that axis alone."""
+    given = {"dp": 1, "gbs": 48, "sequence_parallel": False} | columns
+    with pytest.raises(InputError) as error:
+        refuse_illegal(SIXES, filled(), Table.of(SIXES, given))
+    assert set(faults(error)) == {field}
+
+
+def test_a_job_smaller_than_a_tier_fills_it_with_others() -> None:
+    """2 of 8 accelerators: three more such jobs fill the rest."""
+    for columns in ({"tp": 2}, {"tp": 2, "tp_tier": 0}, {"dp": 4}):
+        table = Table.of(MODEL, {"dp": 1, "gbs": 16} | columns)
+        assert broken_rule(MODEL, filled(), table).tolist() == [-1]
 
 
 def test_bounds_are_legal() -> None:

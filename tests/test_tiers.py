@@ -137,6 +137,6 @@ def test_placed_and_given_axes_share_a_domain() -> None:
     model = samples.model(samples.layer(count=64))
     table = Table.of(model, {"gbs": 4, "tp": 8, "dp": 4, "pp": 2, "tp_tier": 1})
     reason = RULES[broken_rule(model, machine, table)[0]].reason
-    assert reason == "tp_tier_size"
+    assert reason == "tier_size"
     half = Table.of(model, {"gbs": 4, "tp": 4, "dp": 4, "pp": 2, "tp_tier": 1})
     assert broken_rule(model, machine, half).tolist() == [-1]

@@ -33,7 +33,7 @@ class Blocks:
     element_bytes: Floats
     gradient_bytes: Floats
     boundary_bytes: Floats
-    """What one rank hands to the next stage [byte]."""
+    """The residual stream on one rank: what full recompute keeps of a layer [byte]."""
     memory_rate: Floats
     """Rate of element-wise kernels [byte/s]."""
 
@@ -81,6 +81,7 @@ def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> B
             system,
             one,
             weight_bytes=one.parameters * work.element_bytes,
+            training=table.training,
             weights=table.offload_weights,
             activations=table.offload_activations,
         )

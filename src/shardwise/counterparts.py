@@ -4,6 +4,7 @@ Where both mean the same, the figures agree to rounding (tests hold them togethe
 reason says what differs. docs/conformance.md shows the sizes.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,7 @@ def _at(result: Any, path: str) -> float:
             result = result[part]
         else:
             result = getattr(result, part)
-    return float(result)
+    return math.inf if result is None else float(result)
 
 
 _VECTOR = "vector FLOPs of norms, softmax and dropout are counted otherwise; matrix FLOPs are equal"
@@ -122,8 +123,8 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("edgeblock_bw_tp_size", "layers.0.tp_backward.volume_bytes", _EDGE),
     Counterpart("baseblock_recomm_size", "layers.0.tp_again.volume_bytes", _REDO),
     Counterpart("edgeblock_recomm_size", "layers.0.tp_again.volume_bytes", _REDO),
-    Counterpart("block_fw_pp_size", "layers.0.boundary_bytes", _EDGE),
-    Counterpart("block_bw_pp_size", "layers.0.boundary_bytes", _EDGE),
+    Counterpart("block_fw_pp_size", "layers.0.boundary_bytes"),
+    Counterpart("block_bw_pp_size", "layers.0.boundary_bytes", "forward only: none there"),
     Counterpart("block_dp_size", "layers.0.gradient_bytes", _BIAS),
     Counterpart("tp_bw_overlap_req", "required_bandwidth.tp_overlap", _TIME),
     Counterpart("dp_bw_overlap_req_chunk", "required_bandwidth.dp_chunks", _WINDOW),
@@ -131,7 +132,7 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("block_weight_space", "layers.0.weight_bytes", _BIAS),
     Counterpart("block_act_working_space", "layers.0.working_bytes", _LIVE),
     Counterpart("block_act_storage_space", "layers.0.kept_bytes", _STATE),
-    Counterpart("block_act_checkpoint_size", "layers.0.boundary_bytes", _STATE),
+    Counterpart("block_act_checkpoint_size", "layers.0.kept_bytes", _STATE),
     Counterpart("block_weight_grad_space", "layers.0.gradient_bytes", _GRADIENTS),
     Counterpart("block_weight_grad_space_no_sharding", "layers.0.gradient_bytes", _GRADIENTS),
     Counterpart("block_act_grad_space", "layers.0.working_bytes", _LIVE),
@@ -165,14 +166,14 @@ CALCULON: tuple[Counterpart, ...] = (
         _LINK + "; embedding and head exchange too",
     ),
     Counterpart("pp_comm_link_time", "comm_s.pp.total", _EDGE),
-    Counterpart("dp_comm_link_time", "comm_s.dp.total", _ENDS),
+    Counterpart("dp_comm_link_time", "comm_s.dp.total", _ENDS + ", with gradients of their own"),
     Counterpart(
         "tp_comm_exposed_time",
         "comm_s.tp.exposed - " + _LAYERS_TIMES_BATCHES.format("exposed_s"),
         _LINK + "; embedding and head exchange too",
     ),
     Counterpart("pp_comm_exposed_time", "comm_s.pp.exposed", _EDGE),
-    Counterpart("dp_comm_exposed_time", "comm_s.dp.exposed", _WINDOW),
+    Counterpart("dp_comm_exposed_time", "comm_s.dp.exposed", _ENDS + "; overlapped, " + _WINDOW),
     Counterpart("fw_offload_exposed_time", "time_s.offload", "both passes here; " + _OFFLOAD),
     Counterpart("bw_offload_exposed_time", "time_s.offload", "both passes here; " + _STREAM),
     Counterpart("total_time", "step_time_s", _FOLLOWS),

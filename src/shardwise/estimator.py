@@ -119,7 +119,7 @@ def estimate(
             result,
             float(rates["flops_per_s_per_gpu"][0] * result.step_time_s[0]),
         ),
-        required_bandwidth=required_bandwidth(the_model, the_system, table, extents, result, parts),
+        required_bandwidth=required_bandwidth(the_model, table, extents, result, parts),
         cost=_cost(the_system, table, result),
         assumed=_assumed(given, resolved),
         provenance=_provenance(the_model, the_system, stack, resolved.dtype),

@@ -13,7 +13,7 @@ from shardwise.blocks import Blocks, placed_blocks
 from shardwise.memory import Offload, StageMemory, reserved_bytes, stage_memory
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
-from shardwise.slowest import largest_stage
+from shardwise.slowest import Boundary, boundary_of, largest_stage
 from shardwise.step import step_times
 from shardwise.system import System
 from shardwise.table import Table
@@ -41,6 +41,8 @@ class Evaluation:
     """Run again in a step, per accelerator [FLOP]."""
     blocks: Blocks
     """What the times and bytes were added up from."""
+    boundary: Boundary
+    """What passes between stages."""
 
 
 def evaluate(model: Model, system: System, table: Table) -> Evaluation:
@@ -53,7 +55,8 @@ def evaluate(model: Model, system: System, table: Table) -> Evaluation:
         runtime_memory=stack_column(table, "runtime_memory"),
     )
     parameters = largest_stage(model, table, blocks)
-    times, comm = step_times(model, system, table, extents, blocks, parameters)
+    boundary = boundary_of(system, table, extents, blocks)
+    times, comm = step_times(model, system, table, extents, blocks, parameters, boundary)
     return Evaluation(
         time_s=times,
         step_time_s=total(times.values(), blocks.memory_rate),
@@ -65,6 +68,7 @@ def evaluate(model: Model, system: System, table: Table) -> Evaluation:
         recompute_flops=table.micro_batches * blocks.layers.recompute_flops / table.pp,
         parameters=parameters,
         blocks=blocks,
+        boundary=boundary,
     )
 
 

@@ -12,8 +12,8 @@ from shardwise.evaluate import Evaluation
 from shardwise.model import Model
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
 from shardwise.placement import Extents
+from shardwise.recompute import kept_bytes, mode_of, runs_again
 from shardwise.results import OperationEstimate
-from shardwise.strategy import RECOMPUTES
 from shardwise.table import Table
 
 __all__ = ["operation_estimates"]
@@ -34,16 +34,16 @@ def operation_estimates(
     with what recompute runs again; then, for a whole step, transfers between stages, the exchange
     among replicas, and the optimizer.
     """
-    recompute = RECOMPUTES[int(table.recompute[0])]
+    training = bool(table.training[0])
     blocks = evaluation.blocks
     element_bytes = float(blocks.element_bytes[0])
     rows: list[OperationEstimate] = []
-    training = bool(table.training[0])
     for part, count, costs in parts:
-        mode = recompute if part == "layer" and training else "none"
+        mode = mode_of(table, part)
         for position, cost in enumerate(costs):
-            checkpoint = float(blocks.boundary_bytes[0]) if position == 0 else 0.0
-            kept = _kept_bytes(cost, mode, checkpoint) if training else 0.0
+            kept = kept_bytes(cost, mode) if training else 0.0
+            if mode == "full" and position == 0:
+                kept = float(blocks.boundary_bytes[0])
             ran = [
                 row
                 for row in _rows(part, count, cost, extents)
@@ -54,25 +54,13 @@ def operation_estimates(
                 update = {"weight_bytes": weights, "saved_bytes": kept}
                 ran[0] = ran[0].model_copy(update=update)
             rows += ran
-        again = [c for c in costs if mode == "full" or (mode == "selective" and c.operation.core)]
-        for cost in again:
+        for cost in costs:
             rows += [
                 row.model_copy(update={"phase": "recompute"})
                 for row in _rows(part, count, cost, extents)
-                if row.phase == Phase.FORWARD
+                if row.phase == Phase.FORWARD and runs_again(cost, mode)
             ]
     return (*rows, *_step_rows(model, table, evaluation, extents))
-
-
-def _kept_bytes(cost: OperationCost, mode: str, checkpoint: float) -> float:
-    """Activations kept under recompute: only the layer's input, or all but the core's own."""
-    saved = float(cost.operation.saved_bytes[0])
-    core = cost.operation.core_bytes
-    if mode == "full":
-        return checkpoint
-    if mode == "selective" and core is not None:
-        return saved - float(core[0])
-    return saved
 
 
 def _rows(
@@ -154,7 +142,7 @@ def _step_rows(
             )
 
     directions = 2 if table.training[0] else 1
-    handed = directions * table.micro_batches * table.vpp * blocks.boundary_bytes
+    handed = directions * table.micro_batches * table.vpp * evaluation.boundary.handed_bytes
     yield from exchange("stage_transfers", "p2p", handed, "pp", _group(extents.pp))
     gradients, weights = evaluation.parameters * blocks.gradient_bytes, blocks.element_bytes
     if table.dp[0] == 1:  # only the copies of tied embeddings on the first and the last stage

@@ -14,7 +14,7 @@ import numpy as np
 from shardwise.arrays import Ints
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
-from shardwise.placement import place
+from shardwise.placement import given_tiers, place
 from shardwise.rules import refuse_illegal
 from shardwise.strategy import PLACED_AXES, PLACEMENTS, SCHEDULES, Strategy
 from shardwise.system import System
@@ -78,6 +78,7 @@ class Peers:
     strategy: dict[str, Any]
     """All fields, defaults filled in."""
     accelerators_per_node: int
+    """That have a rank: all of them, or fewer where an axis was given an outer tier."""
     tiers: tuple[str, ...]
     """Names of the network tiers, inside out."""
     axes: Mapping[str, AxisGroups]
@@ -220,21 +221,34 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
         for axis in PLACED_AXES
     }
     pipelines = axes["pp"].groups
+    given = bool(np.any(given_tiers(table) >= 0))
+    per_node = _used_of_a_node(system, extents) if given else system.node.accelerators
     around = int(table.schedule[0]) == SCHEDULES.index("interleaved")
     shares = model.tied_embeddings and axes["pp"].degree > 1
     return Peers(
         model=model.name,
         system=system.name,
         strategy=resolved.to_dict(),
-        accelerators_per_node=system.node.accelerators,
+        accelerators_per_node=per_node,
         tiers=tuple(tier.name for tier in system.network),
         axes=axes,
         coordinates={axis: coordinates[axis] for axis in PLACED_AXES},
-        node=np.arange(pipelines.size) // system.node.accelerators,
+        node=np.arange(pipelines.size) // per_node,
         previous_rank=_neighbours(pipelines[:, ::-1], around=around),
         next_rank=_neighbours(pipelines, around=around),
         embedding_groups=pipelines[:, [0, -1]] if shares else pipelines[:0, [0, -1]],
     )
+
+
+def _used_of_a_node(system: System, extents: Mapping[str, Ints]) -> int:
+    """Accelerators of a node that the extents leave a rank each, where tiers were given."""
+    node = system.node.accelerators
+    used = node
+    for index, tier in enumerate(system.network):
+        if tier.domain is not None and tier.domain <= node:
+            members = prod(int(reach[index]) for reach in extents.values())
+            used = members * (node // tier.domain)
+    return min(used, node)
 
 
 def rank_coordinates(extents: Mapping[str, Ints], order: Sequence[str]) -> dict[str, Ints]:

@@ -5,6 +5,7 @@ laid over the accelerators from the innermost out; the extents of all axes on a 
 most its domain. An axis may be given the one tier that all its exchanges take instead.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,8 +111,12 @@ def _fill(left: Ints, order: Ints, room: Ints, *, whole: Bools, exact: bool) -> 
 def _largest_divisors(numbers: Ints, limits: Ints) -> Ints:
     """The largest divisor of each number that is at most its limit."""
     pairs, where = np.unique(np.stack([numbers, limits]), axis=1, return_inverse=True)
-    found = [
-        next(d for d in range(min(number, limit), 0, -1) if number % d == 0)
-        for number, limit in pairs.T.tolist()
-    ]
+    found = [_largest_divisor(number, limit) for number, limit in pairs.T.tolist()]
     return np.array(found, dtype=np.int64)[where.reshape(-1)]
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    if number <= limit:
+        return number
+    small = [d for d in range(1, min(limit, math.isqrt(number)) + 1) if number % d == 0]
+    return max(*small, *(number // d for d in small if number // d <= limit), 1)

@@ -42,15 +42,15 @@ def windows(
 ) -> Windows:
     """Windows of one direction.
 
-    Tensor-parallel exchanges and transfers between stages that use the outermost tier which the
-    replicas span occupy it meanwhile, hidden or not.
+    Tensor-parallel exchanges, and transfers between stages that travel beside the compute, occupy
+    the outermost tier that the replicas span meanwhile, if they use it.
 
     Parameters
     ----------
     pass_s, tp_s
         One micro-batch on the slowest stage, and its tensor-parallel exchanges alone [s].
     transfer_s
-        One transfer to the next stage [s].
+        What of one transfer to the next stage travels beside the compute [s].
     """
     chunk_s = pass_s - np.where(_shares_tier(extents.tp, extents.dp), tp_s, 0.0)
     chunk_s = chunk_s / table.vpp - np.where(_shares_tier(extents.pp, extents.dp), transfer_s, 0.0)
@@ -89,7 +89,7 @@ def exchange_times(
     parameters
         Of the stage that holds most.
     transfer_s
-        One transfer to the next stage [s].
+        What of one transfer to the next stage travels beside the compute [s].
     """
     blocks = slowest.blocks
     alone = gradient_exchange(

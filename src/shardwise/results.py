@@ -182,22 +182,25 @@ class LayerTotals(_Result):
     working_bytes: float
     """Largest working set of an operation."""
     boundary_bytes: float
-    """What a rank hands to the next stage, and what full recompute keeps."""
+    """What a rank hands to the next stage; 0 where there is none."""
 
 
 class RequiredBandwidth(_Result):
-    """Least rates that would hide transfers behind compute [byte/s]; 0 where nothing moves."""
+    """Least rates that would hide transfers behind compute [byte/s].
 
-    tp_overlap: float
-    dp_chunks: float
+    0 where nothing moves, null where there is nothing to hide behind.
+    """
+
+    tp_overlap: float | None
+    dp_chunks: float | None
     """For the gradients of all chunks but the last."""
-    dp_tail: float
+    dp_tail: float | None
     """For those of the last chunk."""
-    offload_weights: float
+    offload_weights: float | None
     """For this part alone, whether or not it is offloaded."""
-    offload_activations: float
-    offload_optimizer: float
-    offload: float
+    offload_activations: float | None
+    offload_optimizer: float | None
+    offload: float | None
     """For all that is offloaded together."""
 
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools, Ints
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
 from shardwise.ops.attention import key_value_heads
 from shardwise.placement import given_tiers, place
 from shardwise.stages import most_layers
-from shardwise.strategy import DTYPES, PLACED_AXES, SCHEDULES
+from shardwise.strategy import DTYPES, PLACED_AXES, SCHEDULES, TP_EXCHANGES
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -19,7 +19,6 @@ __all__ = ["RULES", "Rule", "broken_rule", "refuse_illegal"]
 
 
 _MEMORY_TIERS = 2
-_MOST_MEMBERS = 2**15  # of one axis on a tier: products of four of them stay in 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +28,16 @@ class Rule:
     reason: str
     """A word for counting refusals."""
     field: str
-    """The column to blame."""
+    """The column to blame, unless `blame` says another."""
     broken: Callable[[Model, System, Table], Bools]
     """Which rows break it."""
     problem: Callable[[Model, System, Table], str]
     """What to tell about a table of one row that breaks it."""
+    blame: Callable[[Model, System, Table], str] | None = None
+    """The column to blame in a table of one row, where it depends on the row."""
 
 
-def _any(masks: Sequence[Bools]) -> Bools:
+def _any(masks: Sequence[Bools] | Bools) -> Bools:
     return np.logical_or.reduce(masks)
 
 
@@ -51,6 +52,11 @@ def _kv_heads(model: Model, _: System, table: Table) -> Bools:
 
 def _ffn(model: Model, _: System, table: Table) -> Bools:
     return _any([layer.mlp.ffn % table.tp != 0 for layer in model.layers])
+
+
+def _uneven_edges(_: Model, __: System, table: Table) -> Bools:
+    scatters = (table.tp_exchange == TP_EXCHANGES.index("p2p_rs_ag")) & (table.pp > 1)
+    return scatters & (table.micro_batch_size * table.seq_len % table.tp != 0)
 
 
 def _stage_layers(model: Model, _: System, table: Table) -> Bools:
@@ -85,49 +91,79 @@ def _accelerators(_: Model, system: System, table: Table) -> Bools:
     return table.gpus > reach if reach else np.zeros(len(table), dtype=np.bool_)
 
 
-def _given_axes(table: Table) -> list[tuple[Ints, Ints]]:
-    """Degree and tier of each axis that was given one (-1 elsewhere)."""
-    return list(
-        zip((getattr(table, axis) for axis in PLACED_AXES), given_tiers(table), strict=True)
-    )
+def _reach(system: System, table: Table) -> Floats:
+    """Members that each axis adds on each tier, where degrees make up the accelerators.
+
+    Shape (tiers, axes, rows); all 1 in rows with other degrees, which another rule refuses.
+    """
+    reach = np.ones((len(system.network), len(PLACED_AXES), len(table)))
+    rows = np.flatnonzero(~_wrong_degrees(table))
+    if rows.size:
+        extents = place(system, table.take(rows))
+        whole = np.stack([getattr(extents, axis) for axis in PLACED_AXES], axis=1)
+        reach[..., rows] = whole / np.vstack([np.ones_like(whole[:1]), whole[:-1]])
+    return reach
+
+
+def _wrong_degrees(table: Table) -> Bools:
+    return table.gpus != 1.0 * table.tp * table.cp * table.pp * table.dp
 
 
 def _overfull(system: System, table: Table) -> Bools:
-    """Rows with an axis on a tier of its own in which some domain has no room for all axes."""
-    wrong = np.zeros(len(table), dtype=np.bool_)
-    some = np.flatnonzero((given_tiers(table) >= 0).any(axis=0))
-    if some.size:
-        extents = place(system, table.take(some))
-        for tier, described in enumerate(system.network):
-            if described.domain is not None:
-                reach = [getattr(extents, axis)[tier].astype(np.float64) for axis in PLACED_AXES]
-                wrong[some] |= np.prod(reach, axis=0) > described.domain
-    return wrong
+    """Whether the axes have more members than a domain of a tier; shape (tiers, rows).
+
+    Only an axis on a tier of its own can do that: placed ones take the room there is.
+    """
+    if not np.any(given_tiers(table) >= 0):
+        return np.zeros((len(system.network), len(table)), dtype=np.bool_)
+    members = np.cumprod(np.prod(_reach(system, table), axis=1), axis=0)
+    return members > _domains(system)[:, np.newaxis]
 
 
 def _unfilled(system: System, table: Table) -> Bools:
-    """Rows in which groups leave part of a tier idle that must be filled with whole groups."""
-    wrong = np.zeros(len(table), dtype=np.bool_)
-    for tier, described in enumerate(system.network):
-        if described.must_be_filled and described.domain is not None:
-            members = np.ones(len(table), dtype=np.int64)
-            for degree, given in _given_axes(table):
-                members *= np.where(given == tier, np.minimum(degree, _MOST_MEMBERS), 1)
-            wrong |= described.domain % members != 0
-    return wrong
+    """Whether groups leave part of a tier idle that must be filled; shape (tiers, rows)."""
+    filled = [tier.must_be_filled and tier.domain is not None for tier in system.network]
+    if not any(filled):
+        return np.zeros((len(system.network), len(table)), dtype=np.bool_)
+    domains = _domains(system)
+    room = np.where(filled, domains, 1.0) / np.where(filled, [1.0, *domains[:-1]], 1.0)
+    members = np.prod(_reach(system, table), axis=1)
+    idle = np.array(filled)[:, np.newaxis] & (np.mod(room[:, np.newaxis], members) != 0)
+    return idle & ~_any(_overfull(system, table))
 
 
-def _blamed(axis: str, wrong: Callable[[System, Table], Bools]) -> Callable[..., Bools]:
-    """Blame the outermost axis that was given a tier."""
-    later = PLACED_AXES[PLACED_AXES.index(axis) + 1 :]
+def _domains(system: System) -> Floats:
+    return np.array([tier.domain or np.inf for tier in system.network])
 
-    def broken(_: Model, system: System, table: Table) -> Bools:
-        outermost = getattr(table, f"{axis}_tier") >= 0
-        for other in later:
-            outermost &= getattr(table, f"{other}_tier") < 0
-        return outermost & wrong(system, table)
 
-    return broken
+def _crowding(
+    wrong: Callable[[System, Table], Bools],
+) -> Callable[[Model, System, Table], str]:
+    """Blame the axis with most members on the first tier that is wrong, or its own tier."""
+
+    def blamed(_: Model, system: System, table: Table) -> str:
+        tier = int(np.argmax(wrong(system, table)[:, 0]))
+        axis = int(np.argmax(_reach(system, table)[tier, :, 0]))
+        name = PLACED_AXES[axis]
+        return f"{name}_tier" if given_tiers(table)[axis, 0] >= 0 else name
+
+    return blamed
+
+
+def _crowd(
+    wrong: Callable[[System, Table], Bools], told: str
+) -> Callable[[Model, System, Table], str]:
+    """Say how many members of which axes a tier has, and how many it connects."""
+
+    def problem(_: Model, system: System, table: Table) -> str:
+        tier = int(np.argmax(wrong(system, table)[:, 0]))
+        extents = place(system, table)
+        members = [int(getattr(extents, axis)[tier, 0]) for axis in PLACED_AXES]
+        axes = " x ".join(f"{a} {n}" for a, n in zip(PLACED_AXES, members, strict=True) if n > 1)
+        described = system.network[tier]
+        return f"{axes} in a domain of {described.name} {told} its {described.domain} accelerators"
+
+    return problem
 
 
 def _no_second_tier(flag: str) -> Callable[[Model, System, Table], Bools]:
@@ -152,7 +188,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="degrees",
         field="gpus",
-        broken=lambda _, __, t: t.gpus != 1.0 * t.tp * t.cp * t.pp * t.dp,
+        broken=lambda _, __, t: _wrong_degrees(t),
         problem=lambda _, __, t: (
             f"must equal tp x cp x pp x dp = {_one(t.tp)} x {_one(t.cp)} x {_one(t.pp)} "
             f"x {_one(t.dp)} = {_one(t.tp) * _one(t.cp) * _one(t.pp) * _one(t.dp)}"
@@ -205,6 +241,15 @@ RULES: tuple[Rule, ...] = (
         problem=lambda _, __, t: (
             f"with it tp {_one(t.tp)} must divide seq_len {_one(t.seq_len)}; "
             "without it (false) it need not"
+        ),
+    ),
+    Rule(
+        reason="edges",
+        field="tp_exchange",
+        broken=_uneven_edges,
+        problem=lambda _, __, t: (
+            f"tp {_one(t.tp)} must divide micro_batch_size x seq_len = "
+            f"{_one(t.micro_batch_size * t.seq_len)}, which it scatters; all_reduce does not"
         ),
     ),
     Rule(
@@ -284,29 +329,19 @@ RULES: tuple[Rule, ...] = (
         )
         for axis in PLACED_AXES
     ),
-    *(
-        Rule(
-            reason=f"{axis}_tier_size",
-            field=f"{axis}_tier",
-            broken=_blamed(axis, _overfull),
-            problem=lambda _, s, t: (
-                f"the axes laid on tiers ({_tiers(t)}) do not fit into domains of "
-                + ", ".join(f"{x.domain} ({x.name})" for x in s.network if x.domain)
-            ),
-        )
-        for axis in PLACED_AXES
+    Rule(
+        reason="tier_size",
+        field="placement",
+        broken=lambda _, s, t: _any(_overfull(s, t)),
+        problem=_crowd(_overfull, "are more than"),
+        blame=_crowding(_overfull),
     ),
-    *(
-        Rule(
-            reason=f"{axis}_tier_filled",
-            field=f"{axis}_tier",
-            broken=_blamed(axis, _unfilled),
-            problem=lambda _, s, t: (
-                f"the axes laid on tiers ({_tiers(t)}) must divide domains that are to be filled: "
-                + ", ".join(f"{x.domain} ({x.name})" for x in s.network if x.must_be_filled)
-            ),
-        )
-        for axis in PLACED_AXES
+    Rule(
+        reason="tier_filled",
+        field="placement",
+        broken=lambda _, s, t: _any(_unfilled(s, t)),
+        problem=_crowd(_unfilled, "must divide (and so fill)"),
+        blame=_crowding(_unfilled),
     ),
     *(
         Rule(
@@ -318,11 +353,6 @@ RULES: tuple[Rule, ...] = (
         for degree in ("cp", "ep", "etp")
     ),
 )
-
-
-def _tiers(table: Table) -> str:
-    given = zip(PLACED_AXES, _given_axes(table), strict=True)
-    return ", ".join(f"{axis} {_one(d)} on {_one(t)}" for axis, (d, t) in given if _one(t) >= 0)
 
 
 def _listed(model: Model, value: Callable[..., int]) -> str:
@@ -340,16 +370,19 @@ def broken_rule(model: Model, system: System, table: Table) -> Ints:
 def refuse_illegal(model: Model, system: System, table: Table) -> None:
     """Raise one fault for each rule that the first row breaks."""
     row = table.take(slice(0, 1))
+    broken = [rule for rule in RULES if rule.broken(model, system, row)[0]]
+    named = [
+        (rule, rule.blame(model, system, row) if rule.blame else rule.field) for rule in broken
+    ]
     faults = [
         Fault(
             source="strategy",
-            field=rule.field,
-            value=getattr(row.strategy(0), rule.field),
+            field=field,
+            value=getattr(row.strategy(0), field),
             has_value=True,
             problem=rule.problem(model, system, row),
         )
-        for rule in RULES
-        if rule.broken(model, system, row)[0]
+        for rule, field in named
     ]
     if faults:
         raise InputError(faults)

@@ -17,7 +17,7 @@ from shardwise.strategy import TP_EXCHANGES
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["SlowestStage", "boundary_time", "largest_stage"]
+__all__ = ["Boundary", "SlowestStage", "boundary_of", "largest_stage"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,27 @@ def largest_stage(model: Model, table: Table, blocks: Blocks) -> Floats:
     return np.maximum(*held)
 
 
-def boundary_time(system: System, table: Table, extents: Extents, blocks: Blocks) -> Floats:
-    """Time of handing a micro-batch to the next stage [s].
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """One micro-batch handed from a stage to the next by one rank."""
+
+    handed_bytes: Floats
+    """0 on a single stage."""
+    message_s: Floats
+    """Over the tier that the stages span [s]."""
+    around_s: Floats
+    """Exchanges among the tensor-parallel ranks for it, less those it saves [s]."""
+    hidden: Floats
+    """Share of the transfers that travels beside the compute: only where stages interleave."""
+
+    @property
+    def time_s(self) -> Floats:
+        """All of it [s]."""
+        return np.maximum(0.0, self.message_s + self.around_s)
+
+
+def boundary_of(system: System, table: Table, extents: Extents, blocks: Blocks) -> Boundary:
+    """Hand a micro-batch to the next stage.
 
     Without sequence parallelism every tensor-parallel rank holds the whole activation A and hands
     over all of it, or 1/tp of it that the receiving ranks gather (arXiv 2104.04473, section 4.1).
@@ -107,4 +126,9 @@ def boundary_time(system: System, table: Table, extents: Extents, blocks: Blocks
         scattered = exchange(CollectiveKind.REDUCE_SCATTER, splits & at_edges)
         around += share * (scattered - exchange(CollectiveKind.ALL_REDUCE, splits & at_edges))
     handed = np.where(splits, whole / table.tp, whole)
-    return np.maximum(0.0, transfer_time(system, handed, extents.pp) + around)
+    return Boundary(
+        handed_bytes=handed,
+        message_s=transfer_time(system, handed, extents.pp),
+        around_s=around,
+        hidden=np.where(table.vpp > 1, stack_column(table, "pp_hidden"), 0.0),
+    )

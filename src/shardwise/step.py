@@ -12,7 +12,7 @@ from shardwise.ops.layer import stack_column
 from shardwise.placement import Extents
 from shardwise.replicas import exchange_times
 from shardwise.schedule.closed_form import bubble_time
-from shardwise.slowest import SlowestStage, boundary_time
+from shardwise.slowest import Boundary, SlowestStage
 from shardwise.stages import most_layers
 from shardwise.system import System
 from shardwise.table import Table
@@ -42,12 +42,13 @@ def step_times(
     extents: Extents,
     blocks: Blocks,
     parameters: Floats,
+    boundary: Boundary,
 ) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
     """Time the step on its slowest stage, with what that stage waits for."""
     m = table.micro_batches
     slowest = SlowestStage.of(model, table, blocks)
-    transfer = boundary_time(system, table, extents, blocks)
-    hidden = np.where(table.vpp > 1, stack_column(table, "pp_hidden"), 0.0)
+    transfer = boundary.time_s
+    hidden = boundary.hidden
     directions = np.where(table.training, 2.0, 1.0)
     transfers = directions * m * table.vpp * transfer
     bubble = bubble_time(
@@ -79,7 +80,7 @@ def step_times(
         "bubble": bubble,
     }
     exchange, times["dp_comm"] = exchange_times(
-        model, system, table, extents, parameters, slowest, transfer
+        model, system, table, extents, parameters, slowest, hidden * boundary.message_s
     )
     moved, times["offload"] = _offload(model, system, table, slowest, times["optimizer"])
     times["other"] = _overheads(system, table, total(times.values(), zero))
@@ -102,14 +103,15 @@ def _offload(
     blocks, m = slowest.blocks, table.micro_batches
     weights = blocks.layers.parameters * (most_layers(model.depth, table.pp) / model.depth)
     state = weights * optimizer_state_bytes(blocks.element_bytes) / table.optimizer_shards
-    busy = slowest.on("offload_backward_s")
+    back, busy = slowest.on("backward_pass_s"), slowest.on("offload_backward_s")
     alone, exposed = optimizer_transfer(
         system,
         state_bytes=np.where(table.offload_optimizer & table.training, state, 0.0),
         weight_bytes=np.where(
             table.offload_weights & table.training, weights * blocks.element_bytes, 0.0
         ),
-        idle_s=np.maximum(0.0, slowest.on("backward_pass_s") - busy) + update_s,
+        idle_in_s=np.maximum(0.0, back - busy) + update_s,
+        idle_out_s=back + update_s,
     )
     moved = slowest.on("offload_forward_s") + busy
     return m * moved + alone, m * slowest.on("offload_exposed_s") + exposed

@@ -1,6 +1,7 @@
 """What a layer adds up to, which bandwidths would hide what is exposed, and how efficient it is."""
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from shardwise.memory import optimizer_state_bytes
 from shardwise.model import Model
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 from shardwise.placement import Extents
+from shardwise.recompute import kept_bytes, mode_of, runs_again
 from shardwise.replicas import windows
 from shardwise.results import (
     Efficiency,
@@ -22,8 +24,8 @@ from shardwise.results import (
     PhaseTotals,
     RequiredBandwidth,
 )
-from shardwise.slowest import SlowestStage, boundary_time
-from shardwise.strategy import RECOMPUTES
+from shardwise.slowest import SlowestStage
+from shardwise.stages import most_layers
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -45,30 +47,19 @@ def _layer(
     count: int, costs: Sequence[OperationCost], table: Table, evaluation: Evaluation
 ) -> LayerTotals:
     blocks = evaluation.blocks
-    recompute = RECOMPUTES[int(table.recompute[0])]
-    training = bool(table.training[0])
-    again = [
-        cost
-        for cost in costs
-        if training and (recompute == "full" or (recompute == "selective" and cost.operation.core))
-    ]
+    training, mode = bool(table.training[0]), mode_of(table, "layer")
+    again = [cost for cost in costs if runs_again(cost, mode)]
     element_bytes, gradient_bytes = blocks.element_bytes[0], blocks.gradient_bytes[0]
     parameters = sum(float(cost.operation.parameters[0]) for cost in costs)
     state = float(optimizer_state_bytes(blocks.element_bytes)[0]) / int(table.optimizer_shards[0])
     working = max(float(cost.operation.working_bytes[0]) for cost in costs)
-    saved = sum(float(cost.operation.saved_bytes[0]) for cost in costs)
-    core = sum(
-        float(cost.operation.core_bytes[0])
-        for cost in costs
-        if cost.operation.core_bytes is not None
-    )
-    checkpoint = float(blocks.boundary_bytes[0]) if recompute == "full" else 0.0
-    kept = {"none": saved, "selective": saved - core, "full": checkpoint}[recompute]
+    checkpoint = float(blocks.boundary_bytes[0]) if mode == "full" else 0.0
+    kept = checkpoint + sum(kept_bytes(cost, mode) for cost in costs)
     exchanges = [exchange for cost in costs for exchange in cost.exchanges]
     ahead = [e for e in exchanges if e.collective.phase is Phase.FORWARD]
     back = [e for e in exchanges if e.collective.phase in _BACKWARD and training]
     gathered = [e for e in back if _regathers(e)]
-    repeated = ahead if recompute == "full" and training else []
+    repeated = ahead if mode == "full" else []
     return LayerTotals(
         count=count,
         forward=_phase(costs, Phase.FORWARD),
@@ -85,7 +76,7 @@ def _layer(
         optimizer_bytes=parameters * state if training else 0.0,
         kept_bytes=kept if training else 0.0,
         working_bytes=working,
-        boundary_bytes=float(blocks.boundary_bytes[0]),
+        boundary_bytes=float(evaluation.boundary.handed_bytes[0]),
     )
 
 
@@ -150,7 +141,6 @@ def _update(parameters: float, table: Table, evaluation: Evaluation) -> PhaseTot
 
 def required_bandwidth(
     model: Model,
-    system: System,
     table: Table,
     extents: Extents,
     evaluation: Evaluation,
@@ -160,64 +150,84 @@ def required_bandwidth(
 
     Tensor parallelism: the largest over the exchanges of a layer that have a product beside them,
     bytes of the buffer over time of the product. Replicas: bytes of gradients over their windows
-    (`replicas.windows`). Offload: bytes of one layer over its pass, whether or not it is offloaded;
-    both directions of the link count alone.
+    (`replicas.windows`).
     """
-    blocks = evaluation.blocks
-    layers, depth = blocks.layers, model.depth
+    blocks, boundary = evaluation.blocks, evaluation.boundary
     slowest = SlowestStage.of(model, table, blocks)
     free = windows(
         table,
         extents,
         pass_s=slowest.on("backward_pass_s"),
         tp_s=slowest.on("tp_backward_s"),
-        transfer_s=boundary_time(system, table, extents, blocks),
+        transfer_s=boundary.hidden * boundary.message_s,
     )
     replicated = (table.dp > 1) & table.training
     gradients = np.where(replicated, evaluation.parameters * blocks.gradient_bytes, 0.0)
+    rates = {
+        "dp_chunks": _rate(gradients * (1 - 1 / table.vpp), free.chunks),
+        "dp_tail": _rate(gradients / table.vpp, free.tail),
+        **_offload_rates(model, table, evaluation, slowest),
+    }
+    plain = {name: float(rate[0]) for name, rate in rates.items()}
+    plain["tp_overlap"] = _tp_overlap(table, parts)
+    return RequiredBandwidth(**{name: r if isfinite(r) else None for name, r in plain.items()})
+
+
+def _offload_rates(
+    model: Model, table: Table, evaluation: Evaluation, slowest: SlowestStage
+) -> dict[str, Floats]:
+    """Each part alone, whether or not it is offloaded, and all that is offloaded together.
+
+    Weights and activations: of one layer over its pass; forward they go different ways, backward
+    both come in. Optimizer state: of the stage, with what else comes in then, over the last
+    backward pass and the update; what goes back meanwhile is no more.
+    """
+    blocks, depth = evaluation.blocks, model.depth
+    layers, training = blocks.layers, table.training
     forward = (layers.forward_pass_s - layers.offload_forward_exposed_s) / depth
     backward = (layers.backward_pass_s - layers.offload_backward_exposed_s) / depth
-    least = np.where(table.training, np.minimum(forward, backward), forward)
+    least = np.where(training, np.minimum(forward, backward), forward)
+    last = slowest.on("backward_pass_s") - slowest.on("offload_backward_exposed_s")
+    last = last + evaluation.time_s["optimizer"]
     weights = layers.parameters / depth * blocks.element_bytes
     kept = layers.saved_bytes / depth
-    state = layers.parameters / depth * optimizer_state_bytes(blocks.element_bytes)
-    state = np.where(table.training, state / table.optimizer_shards, 0.0)
-    away = {
-        "weights": np.where(table.offload_weights, weights, 0.0),
-        "activations": np.where(table.offload_activations, kept, 0.0),
-        "optimizer": np.where(table.offload_optimizer, state, 0.0),
+    each = optimizer_state_bytes(blocks.element_bytes) / table.optimizer_shards
+    state = layers.parameters / depth * most_layers(depth, table.pp) * each
+    state = np.where(training, state, 0.0)
+    fetched = np.where(table.offload_weights, weights, 0.0)
+    taken = np.where(table.offload_activations, kept, 0.0)
+    updated = np.where(table.offload_optimizer, state, 0.0)
+    back = np.where(training, fetched + taken, 0.0)
+    together = (
+        _rate(np.maximum(fetched, taken), forward),
+        _rate(back, backward),
+        _rate(back * slowest.layers * depth + updated, last),
+    )
+    return {
+        "offload_weights": _rate(weights, least),
+        "offload_activations": _rate(kept, least),
+        "offload_optimizer": _rate(state, last),
+        "offload": np.maximum.reduce(together),
     }
-    both = np.maximum(
-        _rate(np.maximum(away["weights"], away["activations"]), forward),
-        _rate(away["weights"] + away["activations"] + away["optimizer"], backward),
-    )
-    return RequiredBandwidth(
-        tp_overlap=_tp_overlap(table, parts),
-        dp_chunks=float(_rate(gradients * (1 - 1 / table.vpp), free.chunks)[0]),
-        dp_tail=float(_rate(gradients / table.vpp, free.tail)[0]),
-        offload_weights=float(_rate(weights, least)[0]),
-        offload_activations=float(_rate(kept, least)[0]),
-        offload_optimizer=float(_rate(state, backward)[0]),
-        offload=float(both[0]),
-    )
 
 
 def _rate(moved_bytes: Floats, window_s: Floats) -> Floats:
-    """Bytes over a window; 0 where there is none to hide in."""
-    return np.where(window_s > 0, moved_bytes / np.where(window_s > 0, window_s, 1.0), 0.0)
+    """Bytes over a window; infinite where they have none, 0 where nothing moves."""
+    has_window = window_s > 0
+    rate = np.where(has_window, moved_bytes / np.where(has_window, window_s, 1.0), np.inf)
+    return np.where(moved_bytes > 0, rate, 0.0)
 
 
 def _tp_overlap(table: Table, parts: Sequence[PartCosts]) -> float:
-    needed = [0.0]
+    needed = [np.zeros(1)]
     for part, _, costs in parts:
         for cost in costs if part == "layer" else ():
             for exchange in cost.exchanges:
                 beside = exchange.collective.split_with
                 if beside is None or (beside is not Phase.FORWARD and not table.training[0]):
                     continue
-                window = float(cost.kernel_s(beside)[0])
-                needed.append(float(exchange.collective.bytes[0]) / window if window else 0.0)
-    return max(needed)
+                needed.append(_rate(exchange.collective.bytes, cost.kernel_s(beside)))
+    return max(float(rate[0]) for rate in needed)
 
 
 def efficiency(

@@ -32,7 +32,13 @@ def link_time(system: System, moved_bytes: Floats) -> Floats:
 
 
 def with_offload(
-    system: System, layer: BlockCost, *, weight_bytes: Floats, weights: Bools, activations: Bools
+    system: System,
+    layer: BlockCost,
+    *,
+    weight_bytes: Floats,
+    training: Bools,
+    weights: Bools,
+    activations: Bools,
 ) -> BlockCost:
     """One layer with the transfers that bring its weights and take its activations away.
 
@@ -46,14 +52,15 @@ def with_offload(
         Cost of one layer and one micro-batch.
     weight_bytes
         Weights of the layer on one rank [byte].
+    training
+        Rows that go backward; in others nothing comes back.
     weights, activations
         Rows that offload them.
     """
     fetched = np.where(weights, weight_bytes, 0.0)
     kept = np.where(activations, layer.saved_bytes, 0.0)
-    returns = layer.backward_s > 0  # forward only, nothing comes back
     ahead = np.maximum(link_time(system, fetched), link_time(system, kept))
-    back = np.where(returns, link_time(system, fetched + kept), 0.0)
+    back = np.where(training, link_time(system, fetched + kept), 0.0)
     return replace(
         layer,
         offload_forward_s=ahead,
@@ -68,20 +75,23 @@ def optimizer_transfer(
     *,
     state_bytes: Floats,
     weight_bytes: Floats,
-    idle_s: Floats,
+    idle_in_s: Floats,
+    idle_out_s: Floats,
 ) -> tuple[Floats, Floats]:
     """Time of updating what waits in the second tier, alone and exposed [s].
 
-    Once a step the optimizer state of a stage comes in and goes back, and updated weights that
-    wait there go back too: t = (state + weights) / rate of the way back, which is the fuller one.
-    It runs behind what the last backward pass leaves of the link, and behind the update.
+    Once a step the optimizer state of a stage comes in and goes back, layer by layer, and updated
+    weights that wait there go back too; alone that takes as long as the way back, the fuller one.
+    Both ways run behind the last backward pass, as far as it leaves them idle, and the update:
+    exposed = max(0, t(state) - idle in, t(state + weights) - idle out).
 
     Parameters
     ----------
     state_bytes, weight_bytes
         Offloaded optimizer state, and offloaded weights, on one rank [byte].
-    idle_s
-        Time for which the link stands idle meanwhile [s].
+    idle_in_s, idle_out_s
+        Time for which each way of the link stands idle meanwhile [s].
     """
     alone = link_time(system, state_bytes + weight_bytes)
-    return alone, np.maximum(0.0, alone - idle_s)
+    late = np.maximum(link_time(system, state_bytes) - idle_in_s, alone - idle_out_s)
+    return alone, np.maximum(0.0, late)

@@ -74,8 +74,7 @@ def _headline(result: Estimate) -> Text:
         f"micro-batch {s['micro_batch_size']}",
         f"global batch {s['global_batch_size']} x {s['seq_len']} tokens",
         s["dtype"],
-        f"recompute {s['recompute']}",
-        f"ZeRO-{s['zero']}",
+        *([f"recompute {s['recompute']}", f"ZeRO-{s['zero']}"] if s["training"] else []),
         s["schedule"] + (f" x {s['vpp']}" if s["vpp"] > 1 else ""),
     ]
     options += _options(s)
@@ -86,19 +85,25 @@ def _headline(result: Estimate) -> Text:
 
 
 def _options(strategy: dict[str, Any]) -> list[str]:
-    """What a strategy does beyond the usual."""
+    """What a strategy does beyond the usual, where it has an effect."""
+    training, several = strategy["training"], strategy["tp"] > 1
     told = {
         "sequence parallel": strategy["tp_exchange"] == "rs_ag",
-        "scattered between stages": strategy["tp_exchange"] == "p2p_rs_ag",
-        f"{strategy['tp_overlap']} overlap": strategy["tp_overlap"] in ("ring", "pipe"),
-        "no tensor-parallel overlap": strategy["tp_overlap"] == "none" and strategy["tp"] > 1,
-        "inputs kept whole": strategy["tp_exchange"] == "rs_ag" and not strategy["tp_regather"],
-        "no data-parallel overlap": not strategy["dp_overlap"] and strategy["dp"] > 1,
-        "fused activation": strategy["fused_activation"],
+        "scattered between stages": several
+        and strategy["pp"] > 1
+        and strategy["tp_exchange"] == "p2p_rs_ag",
+        f"{strategy['tp_overlap']} overlap": several and strategy["tp_overlap"] in ("ring", "pipe"),
+        "no tensor-parallel overlap": several and strategy["tp_overlap"] == "none",
+        "inputs kept whole": training
+        and strategy["tp_exchange"] == "rs_ag"
+        and not strategy["tp_regather"],
+        "no data-parallel overlap": training and not strategy["dp_overlap"] and strategy["dp"] > 1,
+        "fused activation": training and strategy["fused_activation"],
         f"{strategy['attention']} attention": strategy["attention"] != "model",
-        "forward only": not strategy["training"],
+        "forward only": not training,
     }
-    away = [part for part in _OFFLOADED if strategy[f"offload_{part}"]]
+    parts = _OFFLOADED if training else _OFFLOADED[:1]  # forward only, the weights are all there is
+    away = [part for part in parts if strategy[f"offload_{part}"]]
     tiers = [f"{axis} on {strategy[f'{axis}_tier']}" for axis in _AXES if _placed(strategy, axis)]
     options = [label for label, holds in told.items() if holds]
     options += [f"offloaded {', '.join(away)}"] if away else []

@@ -63,6 +63,7 @@ def bandwidth_table(result: Estimate) -> Table:
     table = plain_table("to hide", "bandwidth needed")
     for name, label in _NEEDED.items():
         rate = getattr(result.required_bandwidth, name)
-        if rate:
-            table.add_row(label, readable(rate, "byte/s"))
+        if rate != 0:
+            needed = "none would do" if rate is None else readable(rate, "byte/s")
+            table.add_row(label, needed)
     return table

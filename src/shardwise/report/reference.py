@@ -94,7 +94,9 @@ def print_beside(
     result: Estimate, statistics: Mapping[str, float | None], *, everything: bool
 ) -> None:
     """Print Calculon's figures beside ours, with the difference and what it comes from."""
-    table = plain_table("Calculon's name", "shardwise", "Calculon", "difference", "why", left=1)
+    table = plain_table(
+        "Calculon's name", "shardwise", "Calculon", "difference", "may come from", left=1
+    )
     table.columns[-1].justify = "left"
     table.columns[-1].no_wrap = False
     table.columns[-1].max_width = 70
