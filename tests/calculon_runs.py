@@ -1,7 +1,9 @@
 """Our own runs of Calculon 0.1.0, and the same runs in our model (see data/calculon/README.md)."""
 
+import copy
 import gzip
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from shardwise import Estimate, InputError, Model, estimate
 
 DATA = Path(__file__).parent / "data/calculon"
 RUNS: dict[str, Any] = json.loads(gzip.decompress((DATA / "runs.json.gz").read_bytes()))
+README: dict[str, Any] = next(case for case in RUNS["cases"] if case["id"] == "readme_example")
 FEASIBLE: list[dict[str, Any]] = [case for case in RUNS["cases"] if "stats" in case]
 
 
@@ -23,6 +26,21 @@ def system_of(case: dict[str, Any]) -> dict[str, Any]:
             target = target[key]
         target[last] = value
     return data
+
+
+def write_files(folder: Path, **changed: Callable[[Any], object]) -> dict[str, Path]:
+    """Write Calculon's model, system and execution of its README, changed as a test likes."""
+    data = {
+        "model": copy.deepcopy(RUNS["models"][README["model"]]),
+        "system": system_of(README),
+        "execution": copy.deepcopy(README["execution"]),
+    }
+    for kind, change in changed.items():
+        change(data[kind])
+    paths = {kind: folder / f"{kind}.json" for kind in data}
+    for kind, path in paths.items():
+        path.write_text(json.dumps(data[kind]))
+    return paths
 
 
 def model_of(case: dict[str, Any], bias: str = "all") -> Model:

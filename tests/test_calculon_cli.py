@@ -1,19 +1,18 @@
 """Calculon's files and its answers on the command line, as its users meet them."""
 
-import copy
 import gzip
 import json
+from functools import partial
 
 import pytest
 import yaml
 
-from calculon_runs import RUNS, system_of
+from calculon_runs import README, RUNS, system_of, write_files
 from shardwise import Model, Strategy, System
 from shardwise.comparison import calculon_case, model_for_calculon, system_for_calculon
 from shardwise.counterparts import CALCULON
 from shardwise.formats.calculon_files import CalculonExecution
 
-README = next(case for case in RUNS["cases"] if case["id"] == "readme_example")
 STATISTICS = dict(zip(RUNS["stat_fields"], README["stats"], strict=True))
 GPT3 = ("calculon-gpt3-175b", "calculon-a100-80g")
 
@@ -22,20 +21,7 @@ GPT3 = ("calculon-gpt3-175b", "calculon-a100-80g")
 def files(tmp_path):
     """Calculon's model, system and execution of its README, each changed as a test likes."""
 
-    def write(**changed):
-        data = {
-            "model": copy.deepcopy(RUNS["models"][README["model"]]),
-            "system": copy.deepcopy(system_of(README)),
-            "execution": copy.deepcopy(README["execution"]),
-        }
-        for kind, change in changed.items():
-            change(data[kind])
-        paths = {kind: tmp_path / f"{kind}.json" for kind in data}
-        for kind, path in paths.items():
-            path.write_text(json.dumps(data[kind]))
-        return paths
-
-    return write
+    return partial(write_files, tmp_path)
 
 
 def _arguments(paths, verb="estimate"):
@@ -148,35 +134,12 @@ def test_a_bad_file_is_one_clear_line(shardwise, files, mode, kind, change, told
     assert [words for words in told if words not in line] == []
 
 
-def test_a_system_that_does_not_nest_is_refused_where_it_must_nest(shardwise, files):
-    """Ours lays networks inside one another; Calculon itself does not mind."""
-    paths = files(system=lambda s: s["networks"][0].update(size=12))
-    code, _, err = shardwise(*_arguments(paths))
-    assert code == 2
-    assert "network[1].domain: 65536 must be a larger multiple of 12" in err
-    code, _, _ = shardwise(*_arguments(paths), "--reference", "calculon")
-    assert code == 0
-
-
 def test_swapped_files_are_told_apart(shardwise, files):
     """A system where the model should be."""
     paths = files()
     code, _, err = shardwise("estimate", paths["system"], paths["model"], "--gpus", 8)
     assert code == 2
     assert "holds a Calculon system, not a model" in err
-
-
-def test_float8_is_left_to_the_reference(shardwise, files):
-    """Our model refuses it by name; Calculon's own formulas take it."""
-    paths = files(
-        execution=lambda e: e.update(datatype="float8"),
-        system=lambda s: s.update(RUNS["systems"]["h100_80g_nvl8"]),
-    )
-    code, _, err = shardwise(*_arguments(paths))
-    assert code == 2
-    assert "datatype: 'float8'" in err
-    code, _, _ = shardwise(*_arguments(paths), "--reference", "calculon")
-    assert code == 0
 
 
 def test_convert_writes_ours_and_theirs_back(shardwise, files, tmp_path):
@@ -334,39 +297,3 @@ def test_a_search_without_a_feasible_run_exits_with_1(shardwise):
     assert "mem_tier" in out
     code, out, _ = shardwise(*words, "--ok-if-none", "--json")
     assert (code, json.loads(out)["best"]) == (0, [])
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--gpus", 8, "--gbs", 8], "reference: is missing"),
-        (["--reference", "calcolon", "--gpus", 8, "--gbs", 8], "did you mean 'calculon'"),
-        (["--reference", "calculon", "--gbs", 8], "gpus: is missing"),
-        (["--reference", "calculon", "--gpus", 8], "gbs: is missing"),
-        (["--reference", "calculon", "--gpus", 0, "--gbs", 8], "--gpus"),
-        (["--reference", "calculon", "--gpus", 8, "--gbs", 8, "--dtype", "bf16"], "bfloat16"),
-        (["--reference", "calculon", "--gpus", 8, "--gbs", 8, "--dtype", "fp17"], "fp17"),
-        (
-            ["--reference", "calculon", "--gpus", 8, "--gbs", 8, "--fused-activation", "maybe"],
-            "true, false, both",
-        ),
-    ],
-)
-def test_bad_words_of_search_are_refused(shardwise, words, told):
-    """One line, exit code 2."""
-    code, out, err = shardwise("search", *GPT3, *words)
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert told in line
-
-
-def test_a_closed_form_system_has_no_form_in_calculon(shardwise):
-    """--also on a native system says why, and which systems have one; nothing else is lost."""
-    words = ["estimate", "gpt3-175b", "a100-80gb-sxm", "--gpus", 64, "--tp", 8, "--pp", 8]
-    code, out, err = shardwise(*words, "--gbs", 64, "--also", "calculon")
-    assert (code, out) == (2, "")
-    assert "accelerator.matmul" in err
-    assert "calculon-..." in err
-    code, _, err = shardwise(*words, "--gbs", 64, "--reference", "nobody")
-    assert code == 2
-    assert "reference: 'nobody': allowed: calculon" in err

@@ -4,7 +4,9 @@ import copy
 
 import pytest
 
+from calculon_runs import README, RUNS, system_of
 from shardwise import InputError, Model, Strategy, System
+from shardwise.comparison import calculon_case
 from shardwise.formats.calculon_export import (
     calculon_execution,
     calculon_model,
@@ -34,13 +36,18 @@ def refused(export, fields, *path, value):
     [
         (("layers", 0, "attention", "kv_heads"), 8, "kv_heads: 8: Calculon knows multi-head"),
         (("layers", 0, "mlp", "activation"), "swiglu", "activation: 'swiglu': Calculon knows no"),
+        (
+            ("layers", 0, "attention", "qk_norm"),
+            True,
+            "qk_norm: True: Calculon knows no norm of queries and keys",
+        ),
         (("layers", 0, "parallel"), True, "parallel: True: Calculon knows no parallel"),
         (("seq_len",), None, "seq_len: None: Calculon needs the length"),
         (("layers",), MODEL["layers"] * 2, "layers: 2: Calculon knows one kind"),
     ],
 )
 def test_models(path, value, told):
-    """Grouped queries, gates, parallel blocks, several kinds of layers, no length."""
+    """Grouped or normed queries, gates, parallel blocks, several kinds of layers, no length."""
     (fault,) = refused(calculon_model, MODEL, *path, value=value)
     assert fault.startswith("calculon-gpt3-13b: ")
     assert told in fault
@@ -76,6 +83,17 @@ def test_one_key_value_head_is_multiquery():
             True,
             "accelerator.memory[1].efficiency.interpolate: True",
         ),
+        (
+            ("accelerator", "memory"),
+            [*SYSTEM["accelerator"]["memory"], SYSTEM["accelerator"]["memory"][1]],
+            "accelerator.memory: 3: Calculon knows two tiers",
+        ),
+        (
+            ("accelerator", "matrix", "fp4"),
+            1e15,
+            "accelerator.matrix: 'fp4': Calculon has no name for it; allowed: fp8, fp16, bf16",
+        ),
+        (("accelerator", "vector", "tf32"), 1e15, "accelerator.vector: 'tf32': Calculon has no"),
         (("network", 1, "domain"), None, "network[1].domain: None"),
         (("network", 0, "links_per_node"), 4, "network[0].links_per_node: 4"),
         (("network", 0, "join_exponent"), 0.6, "network[0].join_exponent: 0.6"),
@@ -90,7 +108,7 @@ def test_one_key_value_head_is_multiquery():
     ],
 )
 def test_systems(path, value, told):
-    """Launches, interpolation, NICs that are shared, latencies that grow, rings without a scale."""
+    """Launches, interpolation, more memory and types, shared NICs, latencies that grow, rings."""
     (fault,) = refused(calculon_system, SYSTEM, *path, value=value)
     assert fault.startswith("calculon-a100-80g: ")
     assert told in fault
@@ -113,13 +131,71 @@ def test_a_memory_or_engine_without_a_curve_reaches_its_peak():
         ({"cp": 2}, "cp: 2: Calculon does not know this axis"),
         ({"ep": 2}, "ep: 2: Calculon does not know this axis"),
         ({"zero": 3}, "zero: 3: Calculon shards the optimizer; allowed: 0, 1"),
+        ({"schedule": "interleaved"}, "schedule: 'interleaved': Calculon interleaves where vpp"),
+        ({"vpp": 2}, "schedule: '1f1b': Calculon interleaves where vpp is above 1, and only"),
         ({"dtype": "fp4"}, "dtype: 'fp4': Calculon does not know it; allowed: fp8, fp16"),
     ],
 )
 def test_strategies(changes, told):
-    """Axes, sharding and types that it does not have."""
+    """Axes, sharding, schedules and types that it does not have."""
     resolved = STRATEGY.resolved(Model.load("calculon-gpt3-13b")).to_dict()
     with pytest.raises(InputError) as error:
         calculon_execution(resolved | changes, multiquery=False, tiers=TIERS)
     (fault,) = error.value.faults
     assert told in str(fault)
+
+
+@pytest.mark.parametrize("model", ["calculon-gpt3-175b", RUNS["models"]["gpt3-175B"]])
+def test_sequences_are_as_long_as_the_strategy_says(model):
+    """Ours over Calculon's file too; without a word of it, as the model has them."""
+    system, flags = "calculon-a100-80g", {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16"}
+    case = calculon_case(model, system, flags | {"seq_len": 1024})
+    assert case.model.seq_size == 1024
+    whole = calculon_case(model, system, flags)
+    assert whole.model.seq_size == 2048
+    assert case.statistics()["fw_time"] < whole.statistics()["fw_time"]
+
+
+def test_a_model_without_a_length_takes_the_strategys(tmp_path):
+    """It needs one from somewhere; an execution of Calculon's has none."""
+    fields = Model.load("calculon-gpt3-175b").to_dict()
+    path = tmp_path / "model.yaml"
+    Model.validated(fields | {"seq_len": None, "position": "rope"}).to_file(path)
+    flags = {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16"}
+    case = calculon_case(path, "calculon-a100-80g", flags | {"seq_len": 512})
+    assert case.model.seq_size == 512
+    with pytest.raises(InputError, match="seq_len: is missing"):
+        calculon_case(path, "calculon-a100-80g", flags)
+    with pytest.raises(InputError) as error:
+        calculon_case(path, system_of(README), README["execution"])
+    assert str(error.value).startswith(f"{path}: seq_len: None: Calculon needs the length")
+
+
+def test_an_execution_of_calculons_leaves_the_length_to_the_model():
+    """It has no word for it."""
+    theirs = RUNS["models"][README["model"]] | {"seq_size": 1024}
+    for model in (theirs, Model.load(theirs)):
+        case = calculon_case(model, system_of(README), README["execution"])
+        assert case.model.seq_size == 1024
+
+
+def test_a_strategy_that_does_not_go_with_the_model_is_named_by_its_file(tmp_path):
+    """Where it has one."""
+    flags = {"gpus": 5, "tp": 5, "gbs": 8, "dtype": "fp16"}
+    path = tmp_path / "five.yaml"
+    Strategy.validated(flags).to_file(path)
+    for strategy, source in ((path, path), (str(path), path), (flags, "strategy")):
+        with pytest.raises(InputError) as error:
+            calculon_case("calculon-gpt3-175b", "calculon-a100-80g", strategy)
+        assert {fault.source for fault in error.value.faults} == {str(source)}
+        assert error.value.faults[0].field == "tensor_par"
+
+
+def test_names_of_the_catalog_come_before_files(tmp_path, monkeypatch):
+    """As everywhere; a name that no file can have is no crash."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calculon-gpt3-175b").write_text("something else")
+    flags = {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16"}
+    assert calculon_case("calculon-gpt3-175b", "calculon-a100-80g", flags).model.hidden == 12288
+    with pytest.raises(InputError, match="no such model"):
+        calculon_case("x" * 300, "calculon-a100-80g", flags)

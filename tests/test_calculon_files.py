@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise import InputError
+from shardwise import InputError, Model, Strategy, System, catalog
 from shardwise.formats.calculon_files import (
     CalculonExecution,
     CalculonModel,
@@ -15,6 +15,7 @@ from shardwise.formats.calculon_files import (
     check_together,
     looks_like,
 )
+from shardwise.stack import Stack
 
 RUNS = json.loads(
     gzip.decompress((Path(__file__).parent / "data/calculon/runs.json.gz").read_bytes())
@@ -297,12 +298,52 @@ def test_files_that_go_together_are_accepted():
         (_changed(MODEL, "hidden", ...), "model"),
         (_changed(_changed(SYSTEM, "mem2", ...), "processing_mode", ...), "system"),
         (_changed(_changed(EXECUTION, "num_procs", ...), "training", ...), "execution"),
+        ({key: MODEL[key] for key in ("hidden", "feedforward", "attn_heads")}, "model"),
+        ({key: SYSTEM[key] for key in ("matrix", "mem1", "processing_mode")}, "system"),
+        ({key: SYSTEM[key] for key in ("matrix", "vector", "networks")}, "system"),
+        ({"tensor_par": 8, "pipeline_par_net": 0, "seq_par_ag_redo": True}, "execution"),
         ({"name": "x", "hidden": 1, "layers": []}, None),
         ({"networks": [], "tensor_par": 1}, None),
         ({}, None),
     ],
-    ids=["model", "system", "execution", "-1", "-2", "-3", "ours", "mixed", "empty"],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else str(value),
 )
 def test_a_file_is_known_by_its_keys(data, kind):
-    """A key or two may be missing: the file is still told what it lacks."""
+    """Half of the keys may be missing: the file is still told what it lacks."""
     assert looks_like(data) == kind
+
+
+# Keys of configurations on the Hugging Face hub: Llama, GPT-2, T5, Falcon, MPT, DBRX, xLSTM.
+HUGGING_FACE = [
+    "architectures hidden_size intermediate_size num_attention_heads num_key_value_heads head_dim",
+    "n_ctx n_embd n_head n_inner n_layer n_positions attn_pdrop vocab_size model_type",
+    "d_model d_ff d_kv num_heads num_layers num_decoder_layers feed_forward_proj model_type",
+    "hidden_size num_attention_heads num_kv_heads multi_query parallel_attn alibi bias",
+    "attn_config ffn_config d_model n_heads n_layers max_seq_len expansion_ratio",
+    "embedding_dim num_heads num_blocks vocab_size ffn_proj_factor model_type",
+]
+
+
+@pytest.mark.parametrize("keys", HUGGING_FACE)
+def test_a_configuration_of_hugging_face_is_none_of_calculons(keys):
+    """It has other words."""
+    assert looks_like(dict.fromkeys(keys.split())) is None
+
+
+@pytest.mark.parametrize("noun", [Model, System, Strategy, Stack])
+def test_a_file_of_ours_is_none_of_calculons(noun):
+    """Neither one of the catalog nor one with every key there is."""
+    assert looks_like(dict.fromkeys(noun.model_fields)) is None
+    for name in catalog.names(noun.CATALOG) if noun.CATALOG else []:
+        assert looks_like(noun.load(name).to_dict()) is None
+
+
+def test_a_threshold_beyond_all_reason_is_refused():
+    """1e302 GFLOP is no size of an operation, and no finite number of FLOP."""
+    data = json.loads(json.dumps(RUNS["systems"]["a100_80g"]))
+    data["matrix"]["float16"]["gflops_efficiency"].insert(0, [1e302, 0.99])
+    with pytest.raises(InputError) as caught:
+        CalculonSystem.parse(data, "s.json")
+    (fault,) = caught.value.faults
+    assert "matrix.float16.gflops_efficiency[0]" in str(fault)
+    assert "1e+30" in str(fault)

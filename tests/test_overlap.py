@@ -280,3 +280,19 @@ def test_interleaved_replicas_by_hand() -> None:
     assert some.time_s["dp_comm"] == pytest.approx(2 * half - 0.8 * half - 0.8 * 0.5 * chunk)
     quick = result(1e15)
     assert quick.time_s["dp_comm"] == pytest.approx(0.2 * last * 4 / 1e15)
+
+
+def test_only_transfers_beside_the_compute_narrow_the_window() -> None:
+    """Stages hand over on the tier of the replicas: exposed, passes are free; hidden, they are not.
+
+    Untied, so that replicas exchange nothing else.
+    """
+    columns = {"pp": 2, "dp": 2, "gbs": 16, "zero": 0, "dp_tier": 1}
+    columns |= {"architecture": samples.model(tied_embeddings=False)}
+    apart, same = (run(pp_tier=tier, **columns) for tier in (0, 1))
+    assert same.time_s["pp_comm"] > apart.time_s["pp_comm"] > 0
+    assert same.time_s["dp_comm"] == apart.time_s["dp_comm"]
+    hidden = {"software": {"pp_hidden": 1}, "vpp": 2}
+    apart, same = (run(pp_tier=tier, **hidden, **columns) for tier in (0, 1))
+    assert same.time_s["pp_comm"] == apart.time_s["pp_comm"] == 0
+    assert same.time_s["dp_comm"] > apart.time_s["dp_comm"]

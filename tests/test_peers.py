@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samples
-from shardwise import InputError, Strategy
+from shardwise import InputError, Model, Strategy, System
 from shardwise.peers import axis_groups, peers_of, rank_coordinates
 from shardwise.placement import place
 from shardwise.report.peers import as_ranges
@@ -259,3 +259,16 @@ def test_neighbours_agree(tp, pp, dp, interleaved):
     at = peers.coordinates
     assert (at["pp"][after] == (at["pp"][me] + 1) % pp).all()
     assert all((at[axis][after] == at[axis][me]).all() for axis in ("tp", "cp", "dp"))
+
+
+def test_a_node_holds_what_the_tiers_given_leave_it():
+    """tp 4 in a node of 8, dp told to meet between nodes: 4 ranks in each of 2 nodes."""
+    given = {"gpus": 8, "tp": 4, "dp": 2, "gbs": 8, "dtype": "fp16"}
+    model, machine = Model.load("calculon-gpt3-175b"), System.load("calculon-a100-80g")
+    apart = peers_of(model, machine, Strategy(**given, tp_tier=0, dp_tier=1))
+    assert apart.node.tolist() == [0] * 4 + [1] * 4
+    assert apart.axes["dp"].extents == (1, 2)
+    assert apart.accelerators_per_node == 4
+    together = peers_of(model, machine, Strategy(**given))
+    assert together.node.tolist() == [0] * 8
+    assert together.axes["dp"].extents == (2, 2)

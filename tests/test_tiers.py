@@ -140,3 +140,11 @@ def test_placed_and_given_axes_share_a_domain() -> None:
     assert reason == "tier_size"
     half = Table.of(model, {"gbs": 4, "tp": 4, "dp": 4, "pp": 2, "tp_tier": 1})
     assert broken_rule(model, machine, half).tolist() == [-1]
+
+
+def test_the_largest_divisor_is_found_without_counting_down() -> None:
+    """Of a prime near 2^31, of a square, of a small limit: in no time."""
+    machine = cluster(8, 2**30, None)
+    prime = 2**31 - 1
+    assert extents(machine, dp=prime, gbs=prime)["dp"] == [1, 1, prime]
+    assert extents(machine, dp=46337**2, gbs=46337**2)["dp"] == [1, 46337, 46337**2]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shardwise import files
+from shardwise import catalog, files
 from shardwise.arrays import Ints
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.calculon_export import (
@@ -17,12 +17,14 @@ from shardwise.formats.calculon_export import (
 )
 from shardwise.formats.calculon_files import (
     CalculonExecution,
+    CalculonFile,
     CalculonModel,
     CalculonSystem,
     check_together,
     looks_like,
 )
 from shardwise.model import Model
+from shardwise.noun import Noun
 from shardwise.placement import place
 from shardwise.reference import calculon
 from shardwise.strategy import Strategy
@@ -40,7 +42,7 @@ __all__ = [
 
 REFERENCES = ("calculon",)
 
-T = TypeVar("T")
+T = TypeVar("T", bound=CalculonFile)
 
 
 def known_reference(name: str, field: str) -> str:
@@ -79,47 +81,75 @@ def calculon_case(
     model: Model | str | Path,
     system: System | str | Path,
     strategy: Strategy | Mapping[str, Any] | str | Path,
+    *,
+    source: str = "",
 ) -> CalculonCase:
     """Say a run in Calculon's words; its own files are taken as they are.
+
+    Sequences are as long as the strategy says; an execution file of Calculon's says nothing of it,
+    and leaves the length to the model.
+
+    Parameters
+    ----------
+    source
+        What faults call the strategy; by default its file.
 
     Raises
     ------
     InputError
         If Calculon has no word for something, or something is wrong.
     """
-    the_model, the_system = model_for_calculon(model), system_for_calculon(system)
-    execution = _own_file(strategy, "execution", CalculonExecution)
-    if execution is None:
-        execution = _execution(Model.load(model), System.load(system), Strategy.load(strategy))
-    check_together(the_model, the_system, execution, source="strategy")
+    told = source or _file_name(strategy, Strategy) or "strategy"
+    the_system = system_for_calculon(system)
+    execution = _own_file(strategy, Strategy, "execution", CalculonExecution)
+    if execution is not None:
+        the_model = model_for_calculon(model)
+    else:
+        loaded = Model.load(model)
+        resolved = Strategy.load(strategy).resolved(loaded)
+        the_model = model_for_calculon(model, seq_len=resolved.seq_len)
+        execution = _execution(loaded, System.load(system), resolved, told)
+    check_together(the_model, the_system, execution, source=told)
     return CalculonCase(model=the_model, system=the_system, execution=execution)
 
 
-def model_for_calculon(model: Model | str | Path) -> CalculonModel:
-    """Return a model of the catalog or of a file as Calculon's."""
-    theirs = _own_file(model, "model", CalculonModel)
-    return theirs or calculon_model(Model.load(model).to_dict())
+def model_for_calculon(model: Model | str | Path, *, seq_len: int | None = None) -> CalculonModel:
+    """Return a model of the catalog or of a file as Calculon's, its sequences of a given length."""
+    theirs = _own_file(model, Model, "model", CalculonModel)
+    given = {} if seq_len is None else {"seq_len": seq_len}
+    if theirs is None:
+        return calculon_model(Model.load(model).to_dict() | given, _file_name(model, Model))
+    return theirs if seq_len is None else theirs.model_copy(update={"seq_size": seq_len})
 
 
 def system_for_calculon(system: System | str | Path) -> CalculonSystem:
     """Return a system of the catalog or of a file as Calculon's."""
-    theirs = _own_file(system, "system", CalculonSystem)
-    return theirs or calculon_system(System.load(system).to_dict())
+    theirs = _own_file(system, System, "system", CalculonSystem)
+    return theirs or calculon_system(System.load(system).to_dict(), _file_name(system, System))
 
 
-def _own_file(name: object, kind: str, file: type[T]) -> T | None:
+def _file_name(name: object, noun: type[Noun]) -> str:
+    """Name of the file that `Noun.load` would read; empty if it is none."""
+    if not isinstance(name, (str, Path)):
+        return ""
+    text = str(name).strip()
+    if noun.CATALOG is not None and catalog.find(noun.CATALOG, text) is not None:
+        return ""
+    return text if isinstance(name, Path) or (text and files.is_file_name(text)) else ""
+
+
+def _own_file(name: object, noun: type[Noun], kind: str, file: type[T]) -> T | None:
     """Parse a file or mapping that is already Calculon's."""
     if isinstance(name, Mapping):
         data, source = dict(name), kind
-    elif isinstance(name, (str, Path)) and Path(name).is_file():
-        data, source = files.read_mapping(str(name)), str(name)
+    elif source := _file_name(name, noun):
+        data = files.read_mapping(source)
     else:
         return None
-    return file.parse(data, source) if looks_like(data) == kind else None  # type: ignore[attr-defined]
+    return file.parse(data, source) if looks_like(data) == kind else None
 
 
-def _execution(model: Model, system: System, strategy: Strategy) -> CalculonExecution:
-    resolved = strategy.resolved(model)
+def _execution(model: Model, system: System, resolved: Strategy, source: str) -> CalculonExecution:
     extents = place(system, Table.of(model, [resolved]))
     tiers = {axis: _outermost(getattr(extents, axis)[:, 0]) for axis in ("tp", "pp", "dp")}
     given = {axis: getattr(resolved, f"{axis}_tier") for axis in tiers}
@@ -127,6 +157,7 @@ def _execution(model: Model, system: System, strategy: Strategy) -> CalculonExec
         resolved.to_dict(),
         multiquery=all(layer.attention.kv_heads == 1 for layer in model.layers),
         tiers=tiers | {axis: tier for axis, tier in given.items() if tier is not None},
+        source=source,
     )
 
 

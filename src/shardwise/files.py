@@ -18,9 +18,18 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 
-__all__ = ["SUFFIXES", "as_yaml", "is_file_name", "read_mapping", "write_mapping", "write_text"]
+__all__ = [
+    "SUFFIXES",
+    "as_yaml",
+    "check_writable_ending",
+    "is_file_name",
+    "read_mapping",
+    "write_mapping",
+    "write_text",
+]
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+_WRITTEN = (".json", ".yaml", ".yml")
 
 # The largest catalog file is a few kilobytes; a description of a machine or a model that is larger
 # than this is some other file given by mistake.
@@ -174,14 +183,21 @@ def _parse_yaml(text: str) -> Any:
 
 def write_mapping(path: str | Path, data: Mapping[str, Any]) -> None:
     """Write a mapping as YAML or JSON, by the ending of the file; `.gz` compresses."""
-    kind = _kind(path)
-    if kind == ".json":
+    check_writable_ending(path)
+    if _kind(path) == ".json":
         text = json.dumps(finite(data), indent=2, allow_nan=False) + "\n"
-    elif kind in (".yaml", ".yml"):
-        text = as_yaml(data)
     else:
-        raise _fault(path, "cannot be written; allowed endings: .json, .yaml, each also .gz")
+        text = as_yaml(data)
     write_text(path, text)
+
+
+def check_writable_ending(path: str | Path) -> None:
+    """Raise an `InputError` if `write_mapping` cannot tell a format by the ending of a file.
+
+    For a verb to call before it computes something that takes long.
+    """
+    if _kind(path) not in _WRITTEN:
+        raise _fault(path, "cannot be written; allowed endings: .json, .yaml, each also .gz")
 
 
 def as_yaml(data: Mapping[str, Any]) -> str:

@@ -167,11 +167,11 @@ class Strategy(Noun):
     tp_tier: NonNegativeInt | None = None
     """Network tier of all tensor-parallel exchanges, 0 innermost, instead of by placement."""
     cp_tier: NonNegativeInt | None = None
-    """The same for context parallelism."""
+    """Network tier of all context-parallel exchanges, likewise."""
     dp_tier: NonNegativeInt | None = None
-    """The same for data parallelism."""
+    """Network tier of all exchanges among replicas, likewise."""
     pp_tier: NonNegativeInt | None = None
-    """The same for transfers between stages."""
+    """Network tier of all transfers between stages, likewise."""
     stack: str | Stack = "megatron-core-2025"
     """Software: catalog name or file; in a strategy file also `base` and the fields that differ."""
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from shardwise.formats.recognise import native_fields
 from shardwise.noun import Count, Noun, Sourced
-from shardwise.units import ByteRate, Bytes, Duration, FlopRate, Power
+from shardwise.units import LEAST_SHARE, ByteRate, Bytes, Duration, FlopRate, Power
 
 __all__ = [
     "Accelerator",
@@ -25,10 +25,8 @@ __all__ = [
     "Tier",
 ]
 
-# Below this a figure is a slip of the pen, and times would leave the finite numbers.
-_LEAST_SHARE = 1e-4
-Fraction = Annotated[float, Field(ge=_LEAST_SHARE, le=1)]
-Share = Annotated[float, Field(ge=_LEAST_SHARE)]
+Fraction = Annotated[float, Field(ge=LEAST_SHARE, le=1)]
+Share = Annotated[float, Field(ge=LEAST_SHARE)]
 NonNegative = Annotated[float, Field(ge=0)]
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Processing = Literal["measured", "roofline", "no_overlap"]

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, WithJs
 from pydantic_core import PydanticCustomError
 
 __all__ = [
+    "LEAST_SHARE",
     "ByteRate",
     "Bytes",
     "Duration",
@@ -24,6 +25,9 @@ __all__ = [
     "parse_quantity",
     "readable",
 ]
+
+# A share of a peak below this is a slip of the pen, and times would leave the finite numbers.
+LEAST_SHARE = 1e-4
 
 _DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}

@@ -8,9 +8,13 @@ import typer
 
 from shardwise import catalog, files
 from shardwise.cli.options import OutputOption, emit_json
-from shardwise.comparison import calculon_case, known_reference
+from shardwise.comparison import (
+    calculon_case,
+    known_reference,
+    model_for_calculon,
+    system_for_calculon,
+)
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.calculon_export import calculon_model, calculon_system
 from shardwise.formats.calculon_files import looks_like
 from shardwise.model import Model
 from shardwise.noun import Noun
@@ -59,6 +63,8 @@ def command(
     Files of ours have units as people write them. Without --output it goes to standard output.
     """
     found = _kind(file) if kind is None else _known_kind(kind)
+    if to is None or found != "strategy":
+        _refuse_unused(model=model, system=system)
     if to is None:
         noun = _NOUNS[found].load(file)
         if output is not None:
@@ -73,9 +79,9 @@ def command(
 
 def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -> dict[str, Any]:
     if kind == "model":
-        return calculon_model(Model.load(file).to_dict()).to_dict()
+        return model_for_calculon(file).to_dict()
     if kind == "system":
-        return calculon_system(System.load(file).to_dict()).to_dict()
+        return system_for_calculon(file).to_dict()
     if kind == "strategy" and model is not None and system is not None:
         return calculon_case(model, system, file).execution.to_dict()
     if kind == "strategy":
@@ -83,6 +89,17 @@ def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -
     else:
         problem = f"holds a {kind}, for which Calculon has no file"
     raise InputError(Fault(source=file, problem=problem))
+
+
+def _refuse_unused(**words: str | None) -> None:
+    problem = "is for a strategy that is written --to calculon alone; leave it out"
+    faults = [
+        Fault(source="command line", field=name, value=value, has_value=True, problem=problem)
+        for name, value in words.items()
+        if value is not None
+    ]
+    if faults:
+        raise InputError(faults)
 
 
 def _known_kind(kind: str) -> str:

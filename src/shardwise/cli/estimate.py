@@ -18,7 +18,8 @@ from shardwise.cli.options import (
     with_strategy_flags,
 )
 from shardwise.cli.reference import reference_answer, show_beside, show_reference
-from shardwise.comparison import calculon_case, known_reference
+from shardwise.comparison import CalculonCase, calculon_case, known_reference
+from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.model import Model
 from shardwise.system import System
@@ -34,13 +35,14 @@ def command(
         bool, typer.Option("--ops", help="List every kernel and exchange, forward and backward.")
     ] = False,
     flops_convention: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--flops-convention",
             metavar="NAME",
-            help="Model FLOPs that MFU counts: causal, full-attention, parameters.",
+            help="Model FLOPs that MFU counts: causal, full-attention, parameters. "
+            "Default: causal.",
         ),
-    ] = "causal",
+    ] = None,
     also: Annotated[
         str | None,
         typer.Option("--also", metavar="NAME", help="Show a predecessor's answer too: calculon."),
@@ -61,10 +63,11 @@ def command(
     """
     if reference is not None:
         known_reference(reference, "reference")
-        case = calculon_case(model, system, _strategy_for_reference(strategy, flags))
+        _refuse_beside_reference(also=also, flops_convention=flops_convention)
+        case = _case(model, system, strategy, flags)
         return show_reference(case, ops=ops, json=json, output=output)
-    if also is not None:
-        known_reference(also, "also")
+    other = None if also is None else known_reference(also, "also")
+    convention = "causal" if flops_convention is None else flops_convention
     watch = Stopwatch()
     the_model, the_system = Model.load(model), System.load(system)
     log.info("model %s, system %s", the_model.name, the_system.name)
@@ -73,17 +76,15 @@ def command(
         the_system,
         given_strategy(strategy, flags),
         operations=ops,
-        flops_convention=flops_convention,  # type: ignore[arg-type]  # checked by `estimate`
+        flops_convention=convention,  # type: ignore[arg-type]  # checked by `estimate`
     )
     log.info("strategy %s", result.strategy)
     log.info("estimated in %s", watch)
     record = result.to_dict()
     beside = None
-    if also is not None:
-        beside = reference_answer(
-            calculon_case(model, system, _strategy_for_reference(strategy, flags))
-        )
-        record["also"] = {also: beside}
+    if other is not None:
+        beside = reference_answer(_case(model, system, strategy, flags))
+        record["also"] = {other: beside}
     if output is not None:
         emit_json(record, output)
     if json:
@@ -97,6 +98,20 @@ def command(
     return 0 if result.fits else 1
 
 
-def _strategy_for_reference(path: str | None, flags: Mapping[str, Any]) -> Any:
+def _refuse_beside_reference(**words: str | None) -> None:
+    """Refuse what would change nothing where only the predecessor's answer is shown."""
+    problem = "has no effect beside --reference, which shows a predecessor's answer alone"
+    faults = [
+        Fault(source="command line", field=name, value=value, has_value=True, problem=problem)
+        for name, value in words.items()
+        if value is not None
+    ]
+    if faults:
+        raise InputError(faults)
+
+
+def _case(model: str, system: str, strategy: str | None, flags: Mapping[str, Any]) -> CalculonCase:
     """A strategy file alone is handed on as it is: it may be the predecessor's own."""
-    return path if path is not None and not flags else given_strategy(path, flags)
+    if strategy is not None and not flags:
+        return calculon_case(model, system, strategy)
+    return calculon_case(model, system, given_strategy(strategy, flags), source=strategy or "")

@@ -29,12 +29,9 @@ __all__ = [
 
 log = logging.getLogger("shardwise")
 
-ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Catalog name or file (YAML, JSON, TOML; also .gz).")
-]
-SystemArgument = Annotated[
-    str, typer.Argument(metavar="SYSTEM", help="Catalog name or file (YAML, JSON, TOML; also .gz).")
-]
+_NAME_OR_FILE = "Catalog name or file (YAML, JSON, TOML; also .gz), ours or Calculon's."
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=_NAME_OR_FILE)]
+SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_NAME_OR_FILE)]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 OutputOption = Annotated[
     str | None,
@@ -42,7 +39,11 @@ OutputOption = Annotated[
 ]
 StrategyOption = Annotated[
     str | None,
-    typer.Option("--strategy", metavar="FILE", help="Strategy file; flags override its fields."),
+    typer.Option(
+        "--strategy",
+        metavar="FILE",
+        help="Strategy file of ours, or execution file of Calculon's; flags override its fields.",
+    ),
 ]
 
 _SHORT = {"micro_batch_size": "--mbs", "global_batch_size": "--gbs"}

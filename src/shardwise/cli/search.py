@@ -2,20 +2,25 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
+from shardwise import files
 from shardwise.cli.options import JsonFlag, ModelArgument, OutputOption, SystemArgument, emit_json
 from shardwise.comparison import known_reference, model_for_calculon, system_for_calculon
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.calculon import DTYPES
+from shardwise.formats.calculon_files import CalculonModel, CalculonSystem
 from shardwise.reference import calculon
 from shardwise.strategy import Strategy
 
+_COMMAND_LINE = "command line"
 _PANEL = "Calculon's space"
+_FLAG_OF = {"num_procs": "gpus", "max_batch_size": "gbs", "datatype": "dtype"}
 Progress = Callable[[int, int], None]
 
 
@@ -69,8 +74,11 @@ def command(
     Each candidate runs the largest batch up to --gbs that its replicas can share, as Calculon
     does; the best has the highest sample rate. Exit code 1 if none is feasible.
     """
-    known_reference(_given("reference", reference), "reference")
-    the_model, the_system = model_for_calculon(model), system_for_calculon(system)
+    name = known_reference(_given("reference", reference), "reference")
+    if output is not None:
+        files.check_writable_ending(output)
+    if count:
+        _refuse_beside_count(layers=layers, mbs_break=mbs_break)
     space: dict[str, Any] = {
         "num_procs": _given("gpus", gpus),
         "max_batch_size": _given("gbs", gbs),
@@ -79,60 +87,113 @@ def command(
         "tp_overlap": tp_overlap,
         "dp_overlap": dp_overlap,
     }
+    run = model_for_calculon(model), system_for_calculon(system)
     started = time.perf_counter()
-    if count:
-        size = calculon.count(the_model, the_system, **space)
-        record: dict[str, Any] = {
-            "candidates": size.candidates,
-            "network_feasible": size.network_feasible,
-        }
-        found: list[tuple[Any, Any]] = []
-        feasible = True
-    else:
-        with _progress() as progress:
-            result = calculon.search(
-                the_model, the_system, **space, mbs_break=mbs_break, top_n=top, progress=progress
-            )
-        found = [(execution.to_dict(), stats) for execution, stats in result.best]
-        feasible = bool(found) or ok_if_none
-        record = {
-            "candidates": result.candidates,
-            "network_feasible": result.network_feasible,
-            "good": result.good,
-            "bad": result.bad,
-            "rejected": result.rejected,
-        }
-    record |= {"reference": "calculon", "elapsed_s": time.perf_counter() - started}
-    if not count:
-        record["best"] = [{"execution": execution, "stats": stats} for execution, stats in found]
-    if layers and not count:
-        for entry, (execution, _) in zip(record["best"], result.best, strict=True):
-            entry["layers"] = calculon.layer_statistics(the_model, the_system, execution)
+    with _faults_name_flags(dtype):
+        if count:
+            record = _counted(*run, space)
+        else:
+            record = _searched(*run, space, top=top, mbs_break=mbs_break, layers=layers)
+    record |= {"reference": name, "elapsed_s": time.perf_counter() - started}
     if output is not None:
         emit_json(record, output)
     if json:
         emit_json(record)
     elif output is None:
-        _print(record, found)
-    return 0 if feasible else 1
+        _print(record)
+    return 0 if count or ok_if_none or record["best"] else 1
+
+
+def _counted(
+    model: CalculonModel, system: CalculonSystem, space: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Size of the space."""
+    size = calculon.count(model, system, **space)
+    return {"candidates": size.candidates, "network_feasible": size.network_feasible}
+
+
+def _searched(
+    model: CalculonModel,
+    system: CalculonSystem,
+    space: Mapping[str, Any],
+    *,
+    top: int,
+    mbs_break: bool,
+    layers: bool,
+) -> dict[str, Any]:
+    """Counts of a search, and the best executions with their statistics."""
+    with _progress() as progress:
+        result = calculon.search(
+            model, system, **space, mbs_break=mbs_break, top_n=top, progress=progress
+        )
+    best = []
+    for execution, statistics in result.best:
+        entry: dict[str, Any] = {"execution": execution.to_dict(), "stats": statistics}
+        if layers:
+            entry["layers"] = calculon.layer_statistics(model, system, execution)
+        best.append(entry)
+    return {
+        "candidates": result.candidates,
+        "network_feasible": result.network_feasible,
+        "good": result.good,
+        "bad": result.bad,
+        "rejected": result.rejected,
+        "best": best,
+    }
 
 
 def _given(flag: str, value: Any) -> Any:
     if value is None:
         problem = "is missing; allowed: calculon" if flag == "reference" else "is missing: give it"
-        raise InputError(Fault(source="command line", field=flag, problem=problem))
+        raise InputError(Fault(source=_COMMAND_LINE, field=flag, problem=problem))
     return value
+
+
+def _refuse_beside_count(**words: bool) -> None:
+    """Refuse what only a search does, and what would make the count another one."""
+    problem = "needs a search; --count only counts the whole space"
+    faults = [
+        Fault(source=_COMMAND_LINE, field=name, problem=problem)
+        for name, wanted in words.items()
+        if wanted
+    ]
+    if faults:
+        raise InputError(faults)
 
 
 def _datatype(name: str) -> str:
     """Calculon's name of a type, by its own or ours."""
-    if name in DTYPES:
-        return name
+    word = name.strip().lower()
+    if word in DTYPES:
+        return word
     names = {ours: theirs for theirs, ours in DTYPES.items()}
-    if name.lower() in names:
-        return names[name.lower()]
-    dtype = Strategy.validated({"dtype": name}, source="command line").dtype
+    try:
+        dtype = word if word in names else Strategy.validated({"dtype": name}).dtype
+    except InputError:
+        problem = f"allowed: {', '.join(names)}{nearest(word, names)}"
+        fault = Fault(
+            source=_COMMAND_LINE, field="dtype", value=name, has_value=True, problem=problem
+        )
+        raise InputError(fault) from None
     return names[dtype]
+
+
+@contextmanager
+def _faults_name_flags(dtype: str) -> Iterator[None]:
+    """Say what is wrong with a space by the flags that it was given by."""
+    try:
+        yield
+    except InputError as error:
+        faults = [
+            replace(
+                fault,
+                source=_COMMAND_LINE,
+                field=_FLAG_OF.get(fault.field, fault.field),
+                value=dtype if fault.field == "datatype" else fault.value,
+            )
+            for fault in error.faults
+        ]
+        raise InputError(faults) from None
 
 
 @contextmanager
@@ -149,7 +210,7 @@ def _progress() -> Iterator[Progress | None]:
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
 
 
-def _print(record: dict[str, Any], found: list[tuple[Any, Any]]) -> None:
+def _print(record: Mapping[str, Any]) -> None:
     from shardwise.report.reference import (  # noqa: PLC0415 - slow to import
         print_executions,
         print_layers,
@@ -162,7 +223,8 @@ def _print(record: dict[str, Any], found: list[tuple[Any, Any]]) -> None:
         rejected = ", ".join(f"{name} {n:,}" for name, n in record["rejected"].items() if n)
         summary += f"; {record['good']:,} are feasible, found in {seconds}"
         summary += f"\nrejected: {rejected}" if rejected else ""
-    print_executions(found, summary)
-    for entry in record.get("best", []):
+    best = record.get("best", [])
+    print_executions([(entry["execution"], entry["stats"]) for entry in best], summary)
+    for entry in best:
         if "layers" in entry:
             print_layers(entry["layers"])

@@ -1,12 +1,15 @@
 """Calculon's files as fields of our nouns, and back.
 
-Both ways work on plain mappings. What one side cannot say is refused by name, never dropped.
+Both ways work on plain mappings. What one side cannot say is refused by name, never dropped; what
+our nouns would refuse is refused here under the keys of the file.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.calculon_files import (
     CalculonExecution,
     CalculonMemory,
@@ -15,6 +18,7 @@ from shardwise.formats.calculon_files import (
     CalculonProcessor,
     CalculonSystem,
 )
+from shardwise.units import LEAST_SHARE
 
 __all__ = ["DTYPES", "model_fields", "strategy_fields", "system_fields"]
 
@@ -27,6 +31,9 @@ GIB, GB, TERA, GIGA, MEGA = 2**30, 1e9, 1e12, 1e9, 1e6
 # Words in the table of Calculon's parameter calculator, which its model files do not name.
 VOCABULARY = 51_200
 _SOURCE = "Calculon's file"
+_LEAST_RATE = 1.0  # of a `System` [byte/s, FLOP/s]
+# Flags and files of ours go through our nouns on their way to Calculon.
+_THEIRS = "--reference calculon takes it where the strategy is an execution file without flags"
 
 
 def model_fields(model: CalculonModel, name: str) -> dict[str, Any]:
@@ -57,8 +64,15 @@ def model_fields(model: CalculonModel, name: str) -> dict[str, Any]:
     }
 
 
-def system_fields(system: CalculonSystem, name: str) -> dict[str, Any]:
-    """A Calculon system: curves by the size of an operation, latencies that add up."""
+def system_fields(system: CalculonSystem, name: str, source: str = "") -> dict[str, Any]:
+    """A Calculon system: curves by the size of an operation, latencies that add up.
+
+    Raises
+    ------
+    InputError
+        With one fault that names `source` for each thing that Calculon takes and we do not.
+    """
+    _refuse(_system_faults(system), source)
     memory = [_memory("hbm", system.mem1)]
     if system.mem2.GiB:
         memory.append(_memory("host", system.mem2))
@@ -94,18 +108,11 @@ def system_fields(system: CalculonSystem, name: str) -> dict[str, Any]:
 
 
 def _peaks(engine: Mapping[str, CalculonProcessor]) -> dict[str, float]:
-    return {_dtype(name): unit.tflops * TERA for name, unit in engine.items()}
+    return {DTYPES[name]: unit.tflops * TERA for name, unit in engine.items()}
 
 
 def _curves(engine: Mapping[str, CalculonProcessor]) -> dict[str, Any]:
-    return {_dtype(name): _curve(unit.gflops_efficiency, GIGA) for name, unit in engine.items()}
-
-
-def _dtype(name: str) -> str:
-    if name in DTYPES:
-        return DTYPES[name]
-    problem = f"allowed: {', '.join(DTYPES)}"
-    raise InputError(Fault(field="matrix", value=name, has_value=True, problem=problem))
+    return {DTYPES[name]: _curve(unit.gflops_efficiency, GIGA) for name, unit in engine.items()}
 
 
 def _curve(rows: tuple[tuple[float, float], ...], unit: float) -> dict[str, Any]:
@@ -143,8 +150,88 @@ def _tier(index: int, network: CalculonNetwork) -> dict[str, Any]:
     }
 
 
-def strategy_fields(execution: CalculonExecution) -> dict[str, Any]:
-    """A Calculon execution, run by software that adds nothing of its own."""
+def _refuse(faults: Iterator[tuple[str, object, str]], source: str) -> None:
+    """Raise what is wrong, if anything: fields, their values (`...`: not shown) and why."""
+    found = [
+        Fault(
+            source=source,
+            field=field,
+            value=value,
+            has_value=value is not ...,
+            problem=f"{problem}; {_THEIRS}",
+        )
+        for field, value, problem in faults
+    ]
+    if found:
+        raise InputError(found)
+
+
+def _system_faults(system: CalculonSystem) -> Iterator[tuple[str, object, str]]:
+    for where, engine in (("matrix", system.matrix), ("vector", system.vector)):
+        for name, unit in engine.items():
+            yield from _engine_faults(f"{where}.{name}", name, unit)
+    if "float32" not in system.vector:
+        for name in system.matrix:
+            if name in DTYPES and name not in system.vector:
+                problem = "is missing; matrix has it, and vector no float32 to go by instead"
+                yield f"vector.{name}", ..., problem
+    for where, memory in (("mem1", system.mem1), ("mem2", system.mem2)):
+        if memory.GiB:
+            yield from _range(f"{where}.GiB", memory.GiB, GIB, 0)
+            yield from _range(f"{where}.GBps", memory.GBps, GB, _LEAST_RATE)
+            yield from _row_faults(f"{where}.MB_efficiency", memory.MB_efficiency)
+    yield from _network_faults(system.networks)
+
+
+def _network_faults(networks: tuple[CalculonNetwork, ...]) -> Iterator[tuple[str, object, str]]:
+    for index, network in enumerate(networks):
+        yield from _range(f"networks[{index}].bandwidth", network.bandwidth, GB, _LEAST_RATE)
+        yield from _range(f"networks[{index}].efficiency", network.efficiency, 1, LEAST_SHARE)
+    for index, (inner, outer) in enumerate(pairwise(networks), start=1):
+        if outer.size <= inner.size or outer.size % inner.size:
+            problem = f"must be a larger multiple of networks[{index - 1}].size {inner.size}"
+            problem += ", as networks lie inside one another here"
+            yield f"networks[{index}].size", outer.size, problem
+
+
+def _engine_faults(
+    where: str, name: str, unit: CalculonProcessor
+) -> Iterator[tuple[str, object, str]]:
+    if name not in DTYPES:
+        problem = f"unknown datatype; allowed: {', '.join(DTYPES)}{nearest(name, DTYPES)}"
+        yield where, ..., problem
+        return
+    yield from _range(f"{where}.tflops", unit.tflops, TERA, _LEAST_RATE)
+    yield from _row_faults(f"{where}.gflops_efficiency", unit.gflops_efficiency)
+
+
+def _row_faults(
+    where: str, rows: tuple[tuple[float, float], ...]
+) -> Iterator[tuple[str, object, str]]:
+    for row, (_, share) in enumerate(rows):
+        yield from _range(f"{where}[{row}][1]", share, 1, LEAST_SHARE)
+
+
+def _range(
+    field: str, value: float, unit: float, least: float
+) -> Iterator[tuple[str, object, str]]:
+    if value * unit < least:
+        yield field, value, f"must be at least {least / unit:g} here"
+    elif math.isinf(value * unit):
+        yield field, value, "is too large to compute with here"
+
+
+def strategy_fields(execution: CalculonExecution, source: str = "") -> dict[str, Any]:
+    """A Calculon execution, run by software that adds nothing of its own.
+
+    Raises
+    ------
+    InputError
+        If it runs in float8, which is not modelled yet.
+    """
+    if execution.datatype == "float8":
+        problem = "is not modelled here yet; allowed: float16, bfloat16, float32"
+        _refuse(iter([("datatype", execution.datatype, problem)]), source)
     return {
         "gpus": execution.num_procs,
         "tp": execution.tensor_par,

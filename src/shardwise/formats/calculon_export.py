@@ -1,7 +1,14 @@
 """Our nouns as Calculon's files, where Calculon can say them.
 
-Calculon has no embeddings, head, biases or positions: they are left out. Whatever else it has no
-word for is refused by name.
+Left out, because Calculon has nothing of the kind:
+
+- of a model its name, vocabulary, embedding, head, loss and final norm, positions, biases, dropout,
+  causal masks (all pairs are scored), the kinds of norm (a weight and a bias) and of activation;
+- of a system its names, price, power, the size of a node, the multiprocessors and all-to-all;
+- of a strategy the stack, with what hides tensor-parallel exchanges where that is left to it
+  (nothing does), and the order of the axes: each stands on the outermost network that it spans.
+
+Whatever else it has no word for is refused by name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,6 +33,8 @@ __all__ = ["calculon_execution", "calculon_model", "calculon_system"]
 _DTYPE_OF = {ours: theirs for theirs, ours in DTYPES.items()}
 _RECOMPUTE_OF = {ours: theirs for theirs, ours in RECOMPUTES.items()}
 _EXCHANGE_OF = {ours: theirs for theirs, ours in EXCHANGES.items()}
+_TYPES = f"allowed: {', '.join(_DTYPE_OF)}"
+_MEMORY_TIERS = 2
 # A tier of no size still needs a rate and a curve in the file.
 _NO_MEMORY = {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1]]}
 
@@ -41,20 +50,22 @@ def _fault(source: str, field: str, value: object, problem: str) -> Fault:
     return Fault(source=source, field=field, value=value, has_value=True, problem=whole)
 
 
-def calculon_model(model: Mapping[str, Any]) -> CalculonModel:
+def calculon_model(model: Mapping[str, Any], source: str = "") -> CalculonModel:
     """Return a model's layers as Calculon's model file.
 
     Parameters
     ----------
     model
         Fields of a `Model`, all of them.
+    source
+        What faults call it, if not by its name.
 
     Raises
     ------
     InputError
         If the layers differ or are none that Calculon knows.
     """
-    name = str(model["name"])
+    name = source or str(model["name"])
     _refuse(_model_faults(model, name))
     layer = model["layers"][0]
     return CalculonModel.parse(
@@ -79,6 +90,9 @@ def _model_faults(model: Mapping[str, Any], name: str) -> Iterator[Fault]:
     if attention["kv_heads"] not in (1, attention["heads"]):
         allowed = f"knows multi-head and multi-query attention; allowed: 1, {attention['heads']}"
         yield _fault(name, "layers[0].attention.kv_heads", attention["kv_heads"], allowed)
+    if attention["qk_norm"]:
+        problem = "knows no norm of queries and keys"
+        yield _fault(name, "layers[0].attention.qk_norm", True, problem)
     if "glu" in mlp["activation"]:
         yield _fault(name, "layers[0].mlp.activation", mlp["activation"], "knows no gated MLP")
     if layers[0].get("parallel"):
@@ -87,20 +101,22 @@ def _model_faults(model: Mapping[str, Any], name: str) -> Iterator[Fault]:
         yield _fault(name, "seq_len", None, "needs the length of a sequence")
 
 
-def calculon_system(system: Mapping[str, Any]) -> CalculonSystem:
+def calculon_system(system: Mapping[str, Any], source: str = "") -> CalculonSystem:
     """Return a system of efficiency curves as Calculon's system file.
 
     Parameters
     ----------
     system
         Fields of a `System`, all of them.
+    source
+        What faults call it, if not by its name.
 
     Raises
     ------
     InputError
         If its figures are of a form that Calculon has no word for.
     """
-    name = str(system["name"])
+    name = source or str(system["name"])
     chip = system["accelerator"]
     _refuse(_system_faults(system, name))
     tiers = [_memory(tier) for tier in chip["memory"]] + [_NO_MEMORY]
@@ -130,6 +146,12 @@ def _system_faults(system: Mapping[str, Any], name: str) -> Iterator[Fault]:
     if dict(chip["memory_bound"]) != {"efficiency": 1, "launch": 0}:
         problem = "knows no share of the bandwidth and no launch of kernels"
         yield _fault(name, "accelerator.memory_bound", dict(chip["memory_bound"]), problem)
+    if len(chip["memory"]) > _MEMORY_TIERS:
+        yield _fault(name, "accelerator.memory", len(chip["memory"]), "knows two tiers of memory")
+    for engine in ("matrix", "vector"):
+        for dtype in chip[engine]:
+            if dtype not in _DTYPE_OF:
+                yield _fault(name, f"accelerator.{engine}", dtype, f"has no name for it; {_TYPES}")
     interpolated = [
         field
         for field, curve in _curves(chip).items()
@@ -179,7 +201,6 @@ def _engine(peaks: Mapping[str, float], curves: Mapping[str, Any]) -> dict[str, 
             "gflops_efficiency": _rows(curves.get(dtype), GIGA),
         }
         for dtype, peak in peaks.items()
-        if dtype in _DTYPE_OF
     }
 
 
@@ -208,7 +229,11 @@ def _network(tier: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def calculon_execution(
-    strategy: Mapping[str, Any], *, multiquery: bool, tiers: Mapping[str, int]
+    strategy: Mapping[str, Any],
+    *,
+    multiquery: bool,
+    tiers: Mapping[str, int],
+    source: str = "strategy",
 ) -> CalculonExecution:
     """Return a strategy as Calculon's execution file.
 
@@ -223,8 +248,15 @@ def calculon_execution(
         Whether the model has one key-value head.
     tiers
         Outermost network tier of each of the axes tp, pp and dp.
+    source
+        What faults call the strategy.
+
+    Raises
+    ------
+    InputError
+        If the strategy has something that Calculon has no word for.
     """
-    _refuse(_strategy_faults(strategy))
+    _refuse(_strategy_faults(strategy, source))
     training, recompute = strategy["training"], strategy["recompute"]
     attention = {"model": "multiquery" if multiquery else "multihead"}
     redo = strategy["tp_exchange"] == "rs_ag" and recompute != "full" and strategy["tp_regather"]
@@ -255,16 +287,19 @@ def calculon_execution(
             "optimizer_offload": strategy["offload_optimizer"],
             "training": training,
         },
-        "strategy",
+        source,
     )
 
 
-def _strategy_faults(strategy: Mapping[str, Any]) -> Iterator[Fault]:
+def _strategy_faults(strategy: Mapping[str, Any], source: str) -> Iterator[Fault]:
     for axis in ("cp", "ep", "etp"):
         if strategy[axis] > 1:
-            yield _fault("strategy", axis, strategy[axis], "does not know this axis; allowed: 1")
+            yield _fault(source, axis, strategy[axis], "does not know this axis; allowed: 1")
     if strategy["zero"] > 1:
-        yield _fault("strategy", "zero", strategy["zero"], "shards the optimizer; allowed: 0, 1")
+        yield _fault(source, "zero", strategy["zero"], "shards the optimizer; allowed: 0, 1")
     if strategy["dtype"] not in _DTYPE_OF:
-        known = ", ".join(_DTYPE_OF)
-        yield _fault("strategy", "dtype", strategy["dtype"], f"does not know it; allowed: {known}")
+        yield _fault(source, "dtype", strategy["dtype"], f"does not know it; {_TYPES}")
+    schedule, chunks = strategy["schedule"], strategy["vpp"]
+    if (schedule == "interleaved") != (chunks > 1):
+        problem = f"interleaves where vpp is above 1, and only there; vpp is {chunks}"
+        yield _fault(source, "schedule", schedule, problem)

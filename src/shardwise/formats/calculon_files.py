@@ -28,6 +28,7 @@ __all__ = [
     "OVERLAPS",
     "RECOMPUTES",
     "CalculonExecution",
+    "CalculonFile",
     "CalculonMemory",
     "CalculonModel",
     "CalculonNetwork",
@@ -54,9 +55,6 @@ OVERLAPS: tuple[str, ...] = get_args(Overlap)
 
 # Counts up to here are exact in float64.
 _MOST_ELEMENTS = 2**53
-
-# A key or two may be missing or misspelt in a file that is still recognised.
-_RECOGNISED_SHARE = 0.6
 
 
 def _shortest(value: float) -> Any:
@@ -105,7 +103,9 @@ def _filled(value: Any) -> Any:
 
 
 NotEmpty = AfterValidator(_filled)
-Row = Annotated[tuple[NonNegative, Efficiency], _pair("threshold, efficiency")]
+# Beyond 1e30 of its unit a threshold would leave the finite numbers where it is multiplied out.
+Threshold = Annotated[NonNegative, Field(le=1e30)]
+Row = Annotated[tuple[Threshold, Efficiency], _pair("threshold, efficiency")]
 Curve = Annotated[tuple[Row, ...], NotEmpty, AfterValidator(_descending)]
 
 
@@ -346,18 +346,27 @@ def _system_faults(system: CalculonSystem, e: CalculonExecution, source: str) ->
 
 
 Kind = Literal["model", "system", "execution"]
-_FILES: dict[Kind, type[CalculonFile]] = {
-    "model": CalculonModel,
-    "system": CalculonSystem,
-    "execution": CalculonExecution,
+# Keys of an execution that other files may have, too.
+_COMMON = {
+    "num_procs",
+    "batch_size",
+    "microbatch_size",
+    "datatype",
+    "fused_activation",
+    "attention_type",
+    "training",
 }
+# Keys that no file of ours and no model of Hugging Face has, and how many of them tell the file,
+# so that one is known, and its other faults are told, though half of it is missing or misspelt.
+_TELLING: tuple[tuple[Kind, int, frozenset[str]], ...] = (
+    ("model", 2, frozenset({"feedforward", "attn_heads", "attn_size", "num_blocks"})),
+    ("system", 2, frozenset({"mem1", "mem2", "processing_mode", "networks"})),
+    ("system", 3, frozenset({"matrix", "vector", "networks"})),
+    ("execution", 3, frozenset(CalculonExecution.model_fields) - _COMMON),
+)
 
 
 def looks_like(data: Mapping[str, Any]) -> Kind | None:
     """Tell which of Calculon's files a mapping is by its keys; None if it is none of them."""
-    for kind, file in _FILES.items():
-        if len(data.keys() & file.model_fields.keys()) >= _RECOGNISED_SHARE * len(
-            file.model_fields
-        ):
-            return kind
-    return None
+    found = (kind for kind, least, telling in _TELLING if len(data.keys() & telling) >= least)
+    return next(found, None)

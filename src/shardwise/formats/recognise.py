@@ -46,12 +46,5 @@ def native_fields(
     if file == "model":
         return model_fields(CalculonModel.parse(data, source), name)
     if file == "system":
-        return system_fields(CalculonSystem.parse(data, source), name)
-    execution = CalculonExecution.parse(data, source)
-    if execution.datatype == "float8":
-        problem = "is modelled by --reference calculon alone; allowed: float16, bfloat16, float32"
-        value = execution.datatype
-        raise InputError(
-            Fault(source=source, field="datatype", value=value, has_value=True, problem=problem)
-        )
-    return strategy_fields(execution)
+        return system_fields(CalculonSystem.parse(data, source), name, source)
+    return strategy_fields(CalculonExecution.parse(data, source), source)

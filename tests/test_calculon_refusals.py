@@ -1,0 +1,291 @@
+"""What the command line refuses of Calculon's files and words: one line that says what to mend."""
+
+import json
+from functools import partial
+
+import pytest
+
+from calculon_runs import RUNS, write_files
+
+GPT3 = ("calculon-gpt3-175b", "calculon-a100-80g")
+SEARCH = ("search", *GPT3, "--reference", "calculon")
+TYPES = "float8, float16, bfloat16, float32"
+THEIRS = "--reference calculon takes it where the strategy is an execution file without flags"
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Calculon's model, system and execution of its README, each changed as a test likes."""
+    return partial(write_files, tmp_path)
+
+
+def estimate_words(paths):
+    """Words of an estimate of three files."""
+    return ["estimate", paths["model"], paths["system"], "--strategy", paths["execution"]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ((6, 100), "networks[1].size: 100: must be a larger multiple of networks[0].size 6"),
+        ((65536, 8), "networks[1].size: 8: must be a larger multiple of networks[0].size 65536"),
+        ((8, 8), "networks[1].size: 8: must be a larger multiple of networks[0].size 8"),
+    ],
+)
+def test_a_system_that_does_not_nest_is_refused_where_it_must_nest(shardwise, files, sizes, told):
+    """Ours lays networks inside one another; Calculon itself does not mind."""
+
+    def resize(system):
+        for network, size in zip(system["networks"], sizes, strict=True):
+            network["size"] = size
+
+    paths = files(system=resize, execution=lambda e: e.update(tensor_par_net=1))
+    code, out, err = shardwise(*estimate_words(paths))
+    assert (code, out) == (2, "")
+    place = f"error: {paths['system']}: {told}"
+    assert err == f"{place}, as networks lie inside one another here; {THEIRS}\n"
+    code, _, err = shardwise(*estimate_words(paths), "--reference", "calculon", "--mbs", 2)
+    assert (code, err.startswith(place)) == (2, True)
+    code, _, err = shardwise(*estimate_words(paths), "--reference", "calculon")
+    assert (code in (0, 1), err) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda s: s["vector"].update(int8=s["vector"]["float16"]),
+            f"vector.int8: unknown datatype; allowed: {TYPES}",
+        ),
+        (
+            lambda s: s["matrix"].update(flaot16=s["matrix"]["float16"]),
+            f"matrix.flaot16: unknown datatype; allowed: {TYPES}; did you mean 'float16'?",
+        ),
+        (
+            lambda s: s["matrix"].update(float8=s["matrix"]["float16"]),
+            "vector.float8: is missing; matrix has it, and vector no float32 to go by instead",
+        ),
+        (
+            lambda s: s["matrix"]["float16"]["gflops_efficiency"][0].__setitem__(1, 1e-6),
+            "matrix.float16.gflops_efficiency[0][1]: 1e-06: must be at least 0.0001 here",
+        ),
+        (
+            lambda s: s["mem2"].update(GBps=1e300),
+            "mem2.GBps: 1e+300: is too large to compute with here",
+        ),
+        (
+            lambda s: s["vector"]["float16"].update(tflops=1e-13),
+            "vector.float16.tflops: 1e-13: must be at least 1e-12 here",
+        ),
+        (
+            lambda s: s["networks"][1].update(efficiency=9e-5),
+            "networks[1].efficiency: 9e-05: must be at least 0.0001 here",
+        ),
+        (
+            lambda s: s["networks"][0].update(bandwidth=1e-10),
+            "networks[0].bandwidth: 1e-10: must be at least 1e-09 here",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_calculon_takes_and_we_do_not_is_said_in_its_words(shardwise, files, change, told):
+    """The key of the file, not ours of what it becomes; Calculon's own formulas take it."""
+    paths = files(system=change)
+    code, out, err = shardwise(*estimate_words(paths))
+    assert (code, out) == (2, "")
+    assert err == f"error: {paths['system']}: {told}; {THEIRS}\n"
+    code, _, err = shardwise(*estimate_words(paths), "--reference", "calculon")
+    assert (code in (0, 1), err) == (True, "")
+
+
+@pytest.mark.parametrize("mode", [[], ["--reference", "calculon"]], ids=["ours", "theirs"])
+def test_a_threshold_beyond_all_reason_is_refused(shardwise, files, mode):
+    """10^305 of anything leaves the finite numbers, there too."""
+    paths = files(system=lambda s: s["mem1"]["MB_efficiency"][0].__setitem__(0, 1e305))
+    words = ["estimate", paths["model"], paths["system"], "--strategy", paths["execution"]]
+    code, _, err = shardwise(*words, *mode)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"error: {paths['system']}: mem1.MB_efficiency[0][0]: 1e+305: ")
+
+
+def test_the_least_figures_are_those_of_our_systems(shardwise, files):
+    """What is just large enough is taken, and one that nobody uses is not looked at."""
+
+    def least(system):
+        system["vector"]["float16"]["gflops_efficiency"][0][1] = 1e-4
+        system["networks"][1].update(efficiency=1e-4, bandwidth=1e-9)
+        system["mem2"].update(GiB=0, GBps=1e300)
+
+    code, _, err = shardwise("convert", files(system=least)["system"])
+    assert (code, err) == (0, "")
+
+
+def test_float8_is_left_to_the_reference(shardwise, files):
+    """Our model refuses it by name; Calculon's own formulas take it, but flags are ours."""
+    paths = files(
+        execution=lambda e: e.update(datatype="float8"),
+        system=lambda s: s.update(RUNS["systems"]["h100_80g_nvl8"]),
+    )
+    allowed = "allowed: float16, bfloat16, float32"
+    told = f"datatype: 'float8': is not modelled here yet; {allowed}; {THEIRS}"
+    for words in ([], ["--reference", "calculon", "--mbs", 2], ["--also", "calculon"]):
+        code, out, err = shardwise(*estimate_words(paths), *words)
+        assert (code, out, err) == (2, "", f"error: {paths['execution']}: {told}\n")
+    code, _, _ = shardwise(*estimate_words(paths), "--reference", "calculon")
+    assert code == 0
+
+
+@pytest.mark.parametrize(("kept", "lacking"), [(3, 3), (4, 2)])
+def test_half_a_model_of_calculons_is_told_what_it_lacks(shardwise, files, kept, lacking):
+    """Not what a model of ours would lack."""
+    keys = ["hidden", "attn_heads", "num_blocks", "seq_size", "feedforward", "attn_size"]
+    paths = files(model=lambda m: [m.pop(key) for key in keys[kept:]])
+    code, _, err = shardwise(*estimate_words(paths))
+    assert code == 2
+    assert err.count("is missing") == len(err.splitlines()) == lacking
+    assert all(f"{paths['model']}: {key}: is missing" in err for key in keys[kept:])
+
+
+def test_a_strategy_that_does_not_fit_is_named_by_its_file(shardwise, tmp_path, files):
+    """With flags beside it too."""
+    paths = files(model=lambda m: m.update(hidden=25601))
+    for words in ([], ["--mbs", 2]):
+        code, _, err = shardwise(*estimate_words(paths), "--reference", "calculon", *words)
+        assert code == 2
+        told = "tensor_par: 4: must divide the model's hidden 25601"
+        assert err == f"error: {paths['execution']}: {told}\n"
+    ours = tmp_path / "zero.yaml"
+    ours.write_text("gpus: 64\ntp: 8\npp: 4\ngbs: 64\ndtype: fp16\nzero: 2\n")
+    job = ("estimate", *GPT3, "--strategy", ours, "--reference", "calculon")
+    for words in ([], ["--mbs", 2]):
+        _, _, err = shardwise(*job, *words)
+        assert err == f"error: {ours}: zero: 2: Calculon shards the optimizer; allowed: 0, 1\n"
+
+
+JOB = ("--gpus", 64, "--tp", 8, "--pp", 8, "--gbs", 64, "--dtype", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["--also", "calculon"],
+            "command line: also: 'calculon': has no effect beside --reference",
+        ),
+        (["--flops-convention", "parameters"], "flops_convention: 'parameters': has no effect"),
+        (["--flops-convention", "causal"], "flops_convention: 'causal': has no effect"),
+        (["--flops-convention", ""], "flops_convention: '': has no effect"),
+    ],
+)
+def test_words_without_effect_are_refused_beside_a_reference(shardwise, words, told):
+    """One answer is asked for; nothing that was asked for beside it is dropped."""
+    code, out, err = shardwise("estimate", *GPT3, *JOB, "--reference", "calculon", *words)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert told in line
+
+
+def test_a_closed_form_system_has_no_form_in_calculon(shardwise):
+    """--also on a native system says why, and which systems have one; nothing else is lost."""
+    words = ["estimate", "gpt3-175b", "a100-80gb-sxm", "--gpus", 64, "--tp", 8, "--pp", 8]
+    code, out, err = shardwise(*words, "--gbs", 64, "--also", "calculon")
+    assert (code, out) == (2, "")
+    assert "accelerator.matmul" in err
+    assert "calculon-..." in err
+    code, _, err = shardwise(*words, "--gbs", 64, "--reference", "nobody")
+    assert code == 2
+    assert "reference: 'nobody': allowed: calculon" in err
+
+
+def test_a_reference_has_one_name(shardwise):
+    """However it was spelt."""
+    for name in ("calculon", "CALCULON", " Calculon"):
+        _, out, _ = shardwise("estimate", *GPT3, *JOB, "--also", name, "--json")
+        assert list(json.loads(out)["also"]) == ["calculon"]
+
+
+def test_convert_refuses_a_model_or_system_that_it_does_not_need(shardwise, files):
+    """They place a strategy that is written for Calculon, and do nothing else."""
+    paths = files()
+    told = "is for a strategy that is written --to calculon alone; leave it out"
+    for words in (
+        [paths["execution"]],
+        [paths["system"], "--to", "calculon"],
+        ["calculon", "--kind", "stack"],
+    ):
+        for flag in ("model", "system"):
+            code, out, err = shardwise("convert", *words, f"--{flag}", "x.json")
+            assert (code, out) == (2, "")
+            assert err == f"error: command line: {flag}: 'x.json': {told}\n"
+
+
+def test_convert_gives_back_what_only_calculon_takes(shardwise, files):
+    """A file of Calculon's written for Calculon need not be one that our model takes."""
+    paths = files(system=lambda s: s["networks"][0].update(size=12))
+    code, out, _ = shardwise("convert", paths["system"], "--to", "calculon")
+    assert (code, json.loads(out)) == (0, json.loads(paths["system"].read_text()))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--gpus", 8, "--gbs", 8], "reference: is missing"),
+        (["--reference", "calcolon", "--gpus", 8, "--gbs", 8], "did you mean 'calculon'"),
+        (["--reference", "calculon", "--gbs", 8], "gpus: is missing"),
+        (["--reference", "calculon", "--gpus", 8], "gbs: is missing"),
+        (["--reference", "calculon", "--gpus", 0, "--gbs", 8], "--gpus"),
+    ],
+)
+def test_a_search_needs_a_reference_gpus_and_a_batch(shardwise, words, told):
+    """One line, exit code 2."""
+    code, out, err = shardwise("search", *GPT3, *words)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--dtype", "bf16"], "dtype: 'bf16': allowed: float16"),
+        (["--dtype", "fp17"], "dtype: 'fp17': allowed: fp8, fp16, bf16, fp32; did you mean 'fp16'"),
+        (["--fused-activation", "maybe"], "fused_activation: 'maybe': allowed: true, false, both"),
+        (["--gbs", 2**45], f"gbs: {2**45}: a block of this model has tensors of more than 2^53"),
+        (["--count", "--layers"], "layers: needs a search; --count only counts the whole space"),
+        (["--count", "--mbs-break"], "mbs_break: needs a search; --count only counts"),
+    ],
+)
+@pytest.mark.parametrize("count", [[], ["--count"]], ids=["search", "count"])
+def test_a_search_says_what_is_wrong_by_its_flags(shardwise, count, words, told):
+    """Not by the names that they have within Calculon."""
+    code, out, err = shardwise(*SEARCH, "--gpus", 8, "--gbs", 8, *count, *words)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith(f"error: command line: {told}")
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "FP16", "half", "float16", "FLOAT16"])
+def test_a_search_takes_every_name_of_a_type(shardwise, dtype):
+    """Calculon's and ours."""
+    code, _, err = shardwise(*SEARCH, "--gpus", 8, "--gbs", 8, "--count", "--dtype", dtype)
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("count", [[], ["--count"]], ids=["search", "count"])
+def test_where_a_search_is_written_is_checked_before_it(shardwise, monkeypatch, count):
+    """An hour of search is not lost to the ending of a file."""
+    for name in ("search", "count"):
+        monkeypatch.setattr(f"shardwise.reference.calculon.{name}", None)
+    words = [*SEARCH, "--gpus", 8, "--gbs", 8, *count, "--output", "best.txt"]
+    code, out, err = shardwise(*words)
+    told = "best.txt: cannot be written; allowed endings: .json, .yaml, each also .gz"
+    assert (code, out, err) == (2, "", f"error: {told}\n")
+
+
+@pytest.mark.parametrize("verb", ["estimate", "peers", "search"])
+def test_help_says_whose_files_are_taken(shardwise, verb):
+    """Ours and Calculon's."""
+    _, out, _ = shardwise(verb, "--help")
+    words = " ".join(out.split())
+    assert words.count("ours or Calculon's") == 2
+    assert ("execution file of Calculon's" in words) == (verb != "search")
