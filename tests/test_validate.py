@@ -160,8 +160,13 @@ def test_json_has_rows_and_a_summary(shardwise, tmp_path):
     assert json.loads(path.read_text()) == record
     assert list(record["summary"]) == PARTS
     assert len(record["rows"]) == 36
+    assert len({row["id"] for row in record["rows"]}) == 36
     for row in record["rows"]:
-        assert set(row) == {
+        timed = {"measured_step_time_s", "predicted_step_time_s"}
+        assert timed & set(row) == (timed if row["kind"] == "measured" else set())
+        assert set(row) - timed == {
+            "id",
+            "error",
             "part",
             "case",
             "unit",
@@ -173,6 +178,10 @@ def test_json_has_rows_and_a_summary(shardwise, tmp_path):
             "calculon_error",
         }
         assert row["ours_error"] == pytest.approx(row["ours"] / row["reference"] - 1)
+        assert row["error"] == row["ours_error"]
+        if row["kind"] == "measured":
+            times = (row["measured_step_time_s"], row["predicted_step_time_s"])
+            assert times == (row["reference"], row["ours"])
         assert row["calculon_error"] == pytest.approx(row["calculon"] / row["reference"] - 1)
         assert row["kind"] == ("measured" if row["part"] == "tab5_step_time" else "formula")
     assert {row["unit"] for row in record["rows"]} == {"GiB", "percent", "s"}

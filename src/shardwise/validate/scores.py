@@ -120,7 +120,9 @@ class Scoreboard:
 
 
 def _record(part: Part, row: Row) -> dict[str, Any]:
-    return {
+    """Names as every suite has them, times of steps by the names that measured runs have."""
+    record = {
+        "id": f"{part.name}/{row.case}",
         "part": part.name,
         "case": row.case,
         "unit": part.unit,
@@ -128,9 +130,13 @@ def _record(part: Part, row: Row) -> dict[str, Any]:
         "reference": row.reference,
         "ours": row.ours,
         "ours_error": row.ours_error,
+        "error": row.ours_error,
         "calculon": row.calculon,
         "calculon_error": row.calculon_error,
     }
+    if part.kind == "measured" and part.unit == "s":
+        record |= {"measured_step_time_s": row.reference, "predicted_step_time_s": row.ours}
+    return record
 
 
 def _errors(score: Score) -> dict[str, float]:
