@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise import catalog, files
-from shardwise.cli.options import OutputOption, emit_json
+from shardwise.cli.options import OutputOption, emit_json, refuse_given
 from shardwise.comparison import (
     calculon_case,
     known_reference,
@@ -29,6 +29,7 @@ _NOUNS: dict[str, type[Noun]] = {
     "stack": Stack,
 }
 _OF_CALCULON = {"model": "model", "system": "system", "execution": "strategy"}
+_UNUSED = "is for a strategy that is written --to calculon alone; leave it out"
 
 
 def command(
@@ -64,7 +65,7 @@ def command(
     """
     found = _kind(file) if kind is None else _known_kind(kind)
     if to is None or found != "strategy":
-        _refuse_unused(model=model, system=system)
+        refuse_given(_UNUSED, model=model, system=system)
     if to is None:
         noun = _NOUNS[found].load(file)
         if output is not None:
@@ -89,17 +90,6 @@ def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -
     else:
         problem = f"holds a {kind}, for which Calculon has no file"
     raise InputError(Fault(source=file, problem=problem))
-
-
-def _refuse_unused(**words: str | None) -> None:
-    problem = "is for a strategy that is written --to calculon alone; leave it out"
-    faults = [
-        Fault(source="command line", field=name, value=value, has_value=True, problem=problem)
-        for name, value in words.items()
-        if value is not None
-    ]
-    if faults:
-        raise InputError(faults)
 
 
 def _known_kind(kind: str) -> str:

@@ -15,14 +15,16 @@ from shardwise.cli.options import (
     emit_json,
     given_strategy,
     log,
+    refuse_given,
     with_strategy_flags,
 )
 from shardwise.cli.reference import reference_answer, show_beside, show_reference
 from shardwise.comparison import CalculonCase, calculon_case, known_reference
-from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.model import Model
 from shardwise.system import System
+
+_NO_EFFECT = "has no effect beside --reference, which shows a predecessor's answer alone"
 
 
 @with_strategy_flags
@@ -63,7 +65,7 @@ def command(
     """
     if reference is not None:
         known_reference(reference, "reference")
-        _refuse_beside_reference(also=also, flops_convention=flops_convention)
+        refuse_given(_NO_EFFECT, also=also, flops_convention=flops_convention)
         case = _case(model, system, strategy, flags)
         return show_reference(case, ops=ops, json=json, output=output)
     other = None if also is None else known_reference(also, "also")
@@ -96,18 +98,6 @@ def command(
         if beside is not None:
             show_beside(result, beside, everything=ops)
     return 0 if result.fits else 1
-
-
-def _refuse_beside_reference(**words: str | None) -> None:
-    """Refuse what would change nothing where only the predecessor's answer is shown."""
-    problem = "has no effect beside --reference, which shows a predecessor's answer alone"
-    faults = [
-        Fault(source="command line", field=name, value=value, has_value=True, problem=problem)
-        for name, value in words.items()
-        if value is not None
-    ]
-    if faults:
-        raise InputError(faults)
 
 
 def _case(model: str, system: str, strategy: str | None, flags: Mapping[str, Any]) -> CalculonCase:

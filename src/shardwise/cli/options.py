@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from shardwise import files
+from shardwise.errors import Fault, InputError
 from shardwise.noun import unfold
 from shardwise.strategy import Strategy
 
@@ -24,6 +25,7 @@ __all__ = [
     "emit_json",
     "given_strategy",
     "log",
+    "refuse_given",
     "with_strategy_flags",
 ]
 
@@ -113,6 +115,23 @@ def emit_json(data: Mapping[str, Any], output: str | None = None) -> None:
         log.info("wrote %s", output)
         return
     sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def refuse_given(problem: str, **words: object) -> None:
+    """Refuse options that were given (neither None nor False) where they would do nothing."""
+    faults = [
+        Fault(
+            source="command line",
+            field=name,
+            value=value,
+            has_value=value is not True,
+            problem=problem,
+        )
+        for name, value in words.items()
+        if value is not None and value is not False
+    ]
+    if faults:
+        raise InputError(faults)
 
 
 class Stopwatch:

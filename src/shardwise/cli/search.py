@@ -10,7 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from shardwise import files
-from shardwise.cli.options import JsonFlag, ModelArgument, OutputOption, SystemArgument, emit_json
+from shardwise.cli.options import (
+    JsonFlag,
+    ModelArgument,
+    OutputOption,
+    SystemArgument,
+    emit_json,
+    refuse_given,
+)
 from shardwise.comparison import known_reference, model_for_calculon, system_for_calculon
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.calculon import DTYPES
@@ -22,6 +29,7 @@ _COMMAND_LINE = "command line"
 _PANEL = "Calculon's space"
 _FLAG_OF = {"num_procs": "gpus", "max_batch_size": "gbs", "datatype": "dtype"}
 Progress = Callable[[int, int], None]
+_NEEDS_SEARCH = "needs a search; --count only counts the whole space"
 
 
 def command(
@@ -78,7 +86,7 @@ def command(
     if output is not None:
         files.check_writable_ending(output)
     if count:
-        _refuse_beside_count(layers=layers, mbs_break=mbs_break)
+        refuse_given(_NEEDS_SEARCH, layers=layers, mbs_break=mbs_break)
     space: dict[str, Any] = {
         "num_procs": _given("gpus", gpus),
         "max_batch_size": _given("gbs", gbs),
@@ -147,18 +155,6 @@ def _given(flag: str, value: Any) -> Any:
         problem = "is missing; allowed: calculon" if flag == "reference" else "is missing: give it"
         raise InputError(Fault(source=_COMMAND_LINE, field=flag, problem=problem))
     return value
-
-
-def _refuse_beside_count(**words: bool) -> None:
-    """Refuse what only a search does, and what would make the count another one."""
-    problem = "needs a search; --count only counts the whole space"
-    faults = [
-        Fault(source=_COMMAND_LINE, field=name, problem=problem)
-        for name, wanted in words.items()
-        if wanted
-    ]
-    if faults:
-        raise InputError(faults)
 
 
 def _datatype(name: str) -> str:
