@@ -3,12 +3,13 @@
 import copy
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from shardwise import Estimate, InputError, Model, estimate
+from shardwise.formats.calculon_files import CalculonModel, CalculonSystem
 
 DATA = Path(__file__).parent / "data/calculon"
 RUNS: dict[str, Any] = json.loads(gzip.decompress((DATA / "runs.json.gz").read_bytes()))
@@ -69,3 +70,19 @@ def pairs() -> list[tuple[dict[str, Any], dict[str, float | None], Estimate]]:
         except InputError:
             continue
     return found
+
+
+def calculon_model(name: str) -> CalculonModel:
+    """One of its models, typed."""
+    return CalculonModel.parse(RUNS["models"][name])
+
+
+@cache
+def _calculon_system(name: str, overrides: str) -> CalculonSystem:
+    changed = {"system": name, "overrides": json.loads(overrides)}
+    return CalculonSystem.parse(system_of(changed))
+
+
+def calculon_system(name: str, overrides: Mapping[str, Any] | None = None) -> CalculonSystem:
+    """One of its systems, typed, with some of its fields changed."""
+    return _calculon_system(name, json.dumps(overrides or {}))

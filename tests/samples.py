@@ -24,7 +24,7 @@ from shardwise.ops.operation import (
 )
 from shardwise.results import Estimate
 from shardwise.stack import Stack
-from shardwise.system import AttentionKernel, System
+from shardwise.system import AttentionKernel, EfficiencyCurve, System
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TFLOPS, TB, GB = 1e12, 1e12, 1e9
@@ -290,3 +290,28 @@ def run(
     given = {"dp": 1, "mbs": 2, "gbs": 2, "stack": stack(**(software or {}))}
     described = machine or system()
     return estimate(architecture or model(), described, given | columns, operations=operations)
+
+
+MATRIX = [[0, 0.1], [1e6, 0.5], [1e9, 0.8]]
+VECTOR = [[0, 0.2], [1e6, 0.5]]
+BYTES = [[0, 0.25], [1e6, 0.5], [1e9, 0.75]]
+
+
+def curve(points: Any, *, interpolate: bool = False) -> EfficiencyCurve:
+    """Shares by size."""
+    return EfficiencyCurve.validated({"points": points, "interpolate": interpolate})
+
+
+def curved(**fields: Any) -> System:
+    """100 TFLOP/s of bf16, 10 TFLOP/s of vectors and 1 TB/s, all by curves; no closed form."""
+    chip = system().to_dict()["accelerator"] | {
+        "multiprocessors": None,
+        "matrix": {"bf16": 1e14},
+        "matmul": {},
+        "matmul_curve": {"bf16": {"points": MATRIX}},
+        "vector_curve": {"fp32": {"points": VECTOR}},
+        "attention": None,
+        "processing": "no_overlap",
+    }
+    chip["memory"][0]["efficiency"] = {"points": BYTES}
+    return System.validated(system().to_dict() | {"accelerator": chip | fields})

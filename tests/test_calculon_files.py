@@ -1,12 +1,11 @@
 """Calculon's files: what is read, what is refused, and how it is said."""
 
 import copy
-import gzip
 import json
-from pathlib import Path
 
 import pytest
 
+from calculon_runs import RUNS
 from shardwise import InputError, Model, Strategy, System, catalog
 from shardwise.formats.calculon_files import (
     CalculonExecution,
@@ -17,9 +16,6 @@ from shardwise.formats.calculon_files import (
 )
 from shardwise.stack import Stack
 
-RUNS = json.loads(
-    gzip.decompress((Path(__file__).parent / "data/calculon/runs.json.gz").read_bytes())
-)
 MODEL = RUNS["models"]["gpt3-175B"]
 SYSTEM = RUNS["systems"]["a100_80g"]
 EXECUTION = RUNS["cases"][0]["execution"]

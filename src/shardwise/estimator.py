@@ -22,7 +22,6 @@ from shardwise.ops.parameters import (
     count_parameters,
     flops_per_token,
 )
-from shardwise.placement import place
 from shardwise.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.rules import broken_rule, refuse_illegal
 from shardwise.stack import Stack
@@ -87,8 +86,7 @@ def estimate(
     rates = _rates(the_model, the_system, table, result, flops_convention)
     counted = count_parameters(the_model.with_attention(resolved.attention))
     stack = table.stacks[0]
-    extents = place(the_system, table)
-    parts = operation_costs(the_model, the_system, table, extents)
+    parts = operation_costs(the_model, the_system, table, result.extents)
     return Estimate(
         model=the_model.name,
         system=the_system.name,
@@ -119,13 +117,11 @@ def estimate(
             result,
             float(rates["flops_per_s_per_gpu"][0] * result.step_time_s[0]),
         ),
-        required_bandwidth=required_bandwidth(the_model, table, extents, result, parts),
+        required_bandwidth=required_bandwidth(the_model, table, result, parts),
         cost=_cost(the_system, table, result),
         assumed=_assumed(given, resolved),
         provenance=_provenance(the_model, the_system, stack, resolved.dtype),
-        operations=operation_estimates(the_model, table, extents, result, parts)
-        if operations
-        else None,
+        operations=operation_estimates(the_model, table, result, parts) if operations else None,
     )
 
 

@@ -13,6 +13,7 @@ from shardwise.blocks import Blocks, placed_blocks
 from shardwise.memory import Offload, StageMemory, reserved_bytes, stage_memory
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
+from shardwise.placement import Extents
 from shardwise.slowest import Boundary, boundary_of, largest_stage
 from shardwise.step import step_times
 from shardwise.system import System
@@ -43,6 +44,8 @@ class Evaluation:
     """What the times and bytes were added up from."""
     boundary: Boundary
     """What passes between stages."""
+    extents: Extents
+    """Where the axes were placed."""
 
 
 def evaluate(model: Model, system: System, table: Table) -> Evaluation:
@@ -69,6 +72,7 @@ def evaluate(model: Model, system: System, table: Table) -> Evaluation:
         parameters=parameters,
         blocks=blocks,
         boundary=boundary,
+        extents=extents,
     )
 
 

@@ -24,7 +24,6 @@ _KINDS = {Matmul: "matmul", FlashAttention: "attention"}
 def operation_estimates(
     model: Model,
     table: Table,
-    extents: Extents,
     evaluation: Evaluation,
     parts: Sequence[PartCosts],
 ) -> tuple[OperationEstimate, ...]:
@@ -35,7 +34,7 @@ def operation_estimates(
     among replicas, and the optimizer.
     """
     training = bool(table.training[0])
-    blocks = evaluation.blocks
+    blocks, extents = evaluation.blocks, evaluation.extents
     element_bytes = float(blocks.element_bytes[0])
     rows: list[OperationEstimate] = []
     for part, count, costs in parts:
@@ -60,7 +59,7 @@ def operation_estimates(
                 for row in _rows(part, count, cost, extents)
                 if row.phase == Phase.FORWARD and runs_again(cost, mode)
             ]
-    return (*rows, *_step_rows(model, table, evaluation, extents))
+    return (*rows, *_step_rows(model, table, evaluation))
 
 
 def _rows(
@@ -117,11 +116,9 @@ def _group(extents: Ints) -> dict[str, Any]:
     return {"group": near[-1], "extents": near}
 
 
-def _step_rows(
-    model: Model, table: Table, evaluation: Evaluation, extents: Extents
-) -> Iterator[OperationEstimate]:
+def _step_rows(model: Model, table: Table, evaluation: Evaluation) -> Iterator[OperationEstimate]:
     """What happens between micro-batches and once a step, as totals of the step."""
-    blocks = evaluation.blocks
+    blocks, extents = evaluation.blocks, evaluation.extents
 
     def exchange(
         name: str, kind: str, volume: Floats, axis: str, group: dict[str, Any]

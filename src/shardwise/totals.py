@@ -14,7 +14,6 @@ from shardwise.evaluate import Evaluation
 from shardwise.memory import optimizer_state_bytes
 from shardwise.model import Model
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
-from shardwise.placement import Extents
 from shardwise.recompute import kept_bytes, mode_of, runs_again
 from shardwise.replicas import windows
 from shardwise.results import (
@@ -142,7 +141,6 @@ def _update(parameters: float, table: Table, evaluation: Evaluation) -> PhaseTot
 def required_bandwidth(
     model: Model,
     table: Table,
-    extents: Extents,
     evaluation: Evaluation,
     parts: Sequence[PartCosts],
 ) -> RequiredBandwidth:
@@ -156,7 +154,7 @@ def required_bandwidth(
     slowest = SlowestStage.of(model, table, blocks)
     free = windows(
         table,
-        extents,
+        evaluation.extents,
         pass_s=slowest.on("backward_pass_s"),
         tp_s=slowest.on("tp_backward_s"),
         transfer_s=boundary.hidden * boundary.message_s,

@@ -10,13 +10,10 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, ClassVar
 
-import numpy as np
-
 from shardwise.comparison import calculon_case
 from shardwise.estimator import estimate
 from shardwise.noun import Count, Noun, Sourced
 from shardwise.results import Estimate
-from shardwise.schedule.closed_form import in_flight
 from shardwise.validate.scores import Compared, Part, Row, Scoreboard
 
 __all__ = ["seqsel"]
@@ -110,14 +107,8 @@ class _Run:
     @property
     def activation_bytes(self) -> float:
         """What the layers of the first stage keep: per layer x layers x in flight [byte]."""
-        layout = self.published.models[self.model]
-        flying = in_flight(
-            micro_batches=np.array([self.ours.micro_batches]),
-            stages=np.array([layout.pp]),
-            chunks=np.array([layout.vpp]),
-            stage=np.array([0]),
-        )
-        return self.ours.layers[0].kept_bytes * self.first_stage_layers * float(flying[0])
+        flying = self.ours.stages[0].in_flight
+        return self.ours.layers[0].kept_bytes * self.first_stage_layers * flying
 
     @property
     def their_state_bytes(self) -> float:
