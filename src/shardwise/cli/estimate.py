@@ -18,8 +18,6 @@ from shardwise.cli.options import (
     refuse_given,
     with_strategy_flags,
 )
-from shardwise.cli.reference import reference_answer, show_beside, show_reference
-from shardwise.comparison import CalculonCase, calculon_case, known_reference
 from shardwise.estimator import estimate
 from shardwise.model import Model
 from shardwise.system import System
@@ -63,12 +61,14 @@ def command(
     Degrees that are not given are 1; dp is what is left of the GPUs. Exit code 1 if it does not
     fit in memory.
     """
+    if reference is not None or also is not None:
+        from shardwise.cli import reference as predecessor  # noqa: PLC0415 - slow to import
     if reference is not None:
-        known_reference(reference, "reference")
+        predecessor.known_reference(reference, "reference")
         refuse_given(_NO_EFFECT, also=also, flops_convention=flops_convention)
-        case = _case(model, system, strategy, flags)
-        return show_reference(case, ops=ops, json=json, output=output)
-    other = None if also is None else known_reference(also, "also")
+        case = predecessor.case_of(model, system, strategy, flags)
+        return predecessor.show_reference(case, ops=ops, json=json, output=output)
+    other = None if also is None else predecessor.known_reference(also, "also")
     convention = "causal" if flops_convention is None else flops_convention
     watch = Stopwatch()
     the_model, the_system = Model.load(model), System.load(system)
@@ -85,7 +85,7 @@ def command(
     record = result.to_dict()
     beside = None
     if other is not None:
-        beside = reference_answer(_case(model, system, strategy, flags))
+        beside = predecessor.answer(predecessor.case_of(model, system, strategy, flags))
         record["also"] = {other: beside}
     if output is not None:
         emit_json(record, output)
@@ -96,12 +96,5 @@ def command(
 
         print_estimate(result)
         if beside is not None:
-            show_beside(result, beside, everything=ops)
+            predecessor.show_beside(result, beside, everything=ops)
     return 0 if result.fits else 1
-
-
-def _case(model: str, system: str, strategy: str | None, flags: Mapping[str, Any]) -> CalculonCase:
-    """A strategy file alone is handed on as it is: it may be the predecessor's own."""
-    if strategy is not None and not flags:
-        return calculon_case(model, system, strategy)
-    return calculon_case(model, system, given_strategy(strategy, flags), source=strategy or "")
