@@ -16,7 +16,7 @@ from shardwise.strategy import RECOMPUTES
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["Blocks", "PartCosts", "blocks_of", "operation_costs", "placed_blocks"]
+__all__ = ["Blocks", "PartCosts", "PlacedBlocks", "blocks_of", "operation_costs", "placed_blocks"]
 
 
 # A part of the model, how often it occurs, and what its operations cost.
@@ -59,7 +59,7 @@ def operation_costs(
 def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> Blocks:
     """Add up the costs of the layers, the embedding and the head, row by row.
 
-    Depends only on the columns that `placed_blocks` names.
+    Depends only on the columns that `PlacedBlocks` names.
     """
     work = rank_work(table)
     machine = Machine.of(system, table, extents)
@@ -98,49 +98,52 @@ def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> B
     )
 
 
-def placed_blocks(model: Model, system: System, table: Table) -> tuple[Extents, Blocks]:
-    """Place the axes and cost the blocks, once for each distinct value of what they depend on."""
-    tiers = (table.tp_tier, table.cp_tier, table.dp_tier, table.pp_tier)
-    degrees = (table.tp, table.cp, table.dp, table.pp, table.placement, *tiers)
-    placed, where = once_per(degrees, lambda rows: _Placed(place(system, table.take(rows))))
-    extents = placed.at(where)
-    columns = (
-        table.tp,
-        table.cp,
-        table.pp > 1,
-        table.micro_batch_size,
-        table.seq_len,
-        table.tp_exchange,
-        table.tp_overlap,
-        table.tp_regather,
-        table.fused_activation,
-        table.offload_weights,
-        table.offload_activations,
-        table.training,
-        table.attention,
-        table.dtype,
-        table.recompute,
-        table.stack,
-        *extents.tp,
-    )
-
-    def cost(rows: Ints) -> Blocks:
-        return blocks_of(model, system, table.take(rows), placed.at(where[rows]))
-
-    blocks, position = once_per(columns, cost)
-    return extents, gather(blocks, position)
-
-
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """Extents, whose rows are their second dimension."""
+class PlacedBlocks:
+    """Extents and blocks of a table's rows, each distinct one once."""
 
-    extents: Extents
+    _placed: Extents
+    _where: Ints
+    _blocks: Blocks
+    _position: Ints
 
-    def at(self, rows: Ints) -> Extents:
-        return Extents(
-            tp=self.extents.tp[:, rows],
-            cp=self.extents.cp[:, rows],
-            dp=self.extents.dp[:, rows],
-            pp=self.extents.pp[:, rows],
+    @classmethod
+    def of(cls, model: Model, system: System, table: Table) -> "PlacedBlocks":
+        """Place the axes and cost the blocks, once for each value of what they depend on."""
+        tiers = (table.tp_tier, table.cp_tier, table.dp_tier, table.pp_tier)
+        degrees = (table.tp, table.cp, table.dp, table.pp, table.placement, *tiers)
+        placed, where = once_per(degrees, lambda rows: place(system, table.take(rows)))
+        columns = (
+            table.tp,
+            table.cp,
+            table.pp > 1,
+            table.micro_batch_size,
+            table.seq_len,
+            table.tp_exchange,
+            table.tp_overlap,
+            table.tp_regather,
+            table.fused_activation,
+            table.offload_weights,
+            table.offload_activations,
+            table.training,
+            table.attention,
+            table.dtype,
+            table.recompute,
+            table.stack,
+            *placed.tp[:, where],
         )
+
+        def cost(rows: Ints) -> Blocks:
+            return blocks_of(model, system, table.take(rows), placed.take(where[rows]))
+
+        blocks, position = once_per(columns, cost)
+        return cls(placed, where, blocks, position)
+
+    def take(self, rows: Ints | slice) -> tuple[Extents, Blocks]:
+        """Extents and blocks of some rows."""
+        return self._placed.take(self._where[rows]), gather(self._blocks, self._position[rows])
+
+
+def placed_blocks(model: Model, system: System, table: Table) -> tuple[Extents, Blocks]:
+    """Place the axes and cost the blocks of every row."""
+    return PlacedBlocks.of(model, system, table).take(slice(None))

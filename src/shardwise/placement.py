@@ -33,6 +33,12 @@ class Extents:
     dp: Ints
     pp: Ints
 
+    def take(self, rows: Ints | slice) -> "Extents":
+        """Extents of some rows."""
+        return Extents(
+            tp=self.tp[:, rows], cp=self.cp[:, rows], dp=self.dp[:, rows], pp=self.pp[:, rows]
+        )
+
 
 def place(system: System, table: Table) -> Extents:
     """Lay the axes over the domains in the order of each row's placement.

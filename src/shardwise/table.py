@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise import strategy as words
 from shardwise.arrays import Bools, Ints
@@ -14,7 +15,10 @@ from shardwise.model import Model
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
 
-__all__ = ["Table"]
+__all__ = ["CHOICES", "Table"]
+
+CHOICES = ("zero", "dp_overlap", "offload_optimizer")
+"""Columns that neither a layer's cost nor the schedule depends on."""
 
 _INTEGERS = (
     "gpus",
@@ -61,7 +65,7 @@ class Table:
 
     Columns of words hold the position of the word in `strategy.DTYPES`, `ATTENTIONS`, `RECOMPUTES`,
     `SCHEDULES`, `PLACEMENTS`, `TP_EXCHANGES`, `TP_OVERLAPS`; `stack` the position in `stacks`;
-    those of tiers -1 where the placement decides.
+    those of tiers -1 where the placement decides. `with_choices` tries several values on all rows.
     """
 
     gpus: Ints
@@ -116,10 +120,19 @@ class Table:
         return np.where(self.zero >= 1, self.dp, 1)
 
     def take(self, index: Ints | slice) -> "Table":
-        """Return some of the rows."""
+        """Return some of the rows, with every choice."""
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "stacks"}
-        taken = {name: column[index] for name, column in columns.items()}
+        taken = {n: column if column.ndim > 1 else column[index] for n, column in columns.items()}
         return Table(**taken, stacks=self.stacks)
+
+    def with_choices(self, choices: Mapping[str, NDArray[Any]]) -> "Table":
+        """Try several values of `CHOICES` on every row.
+
+        These columns then have shape (choices, 1), and whatever depends on them (choices, rows):
+        what does not is still evaluated once a row.
+        """
+        columns: dict[str, Any] = {name: column[:, np.newaxis] for name, column in choices.items()}
+        return replace(self, **columns)
 
     def strategy(self, row: int) -> Strategy:
         """Return one row as a `Strategy`."""

@@ -46,12 +46,10 @@ def gradient_exchange(
     def time(kind: CollectiveKind, buffer: Floats) -> Floats:
         return collective_time(system, kind, buffer, extents)
 
-    replicated = extents[-1] > 1
-    reduced = time(CollectiveKind.ALL_REDUCE, np.where(replicated & ~sharded, gradients, 0.0))
-    both = replicated & sharded
-    scattered = time(CollectiveKind.REDUCE_SCATTER, np.where(both, gradients, 0.0))
-    weights = np.where(both, parameters * element_bytes, 0.0)
-    return reduced + scattered, time(CollectiveKind.ALL_GATHER, weights)
+    reduced = time(CollectiveKind.ALL_REDUCE, gradients)
+    scattered = time(CollectiveKind.REDUCE_SCATTER, gradients)
+    gathered = time(CollectiveKind.ALL_GATHER, parameters * element_bytes)
+    return np.where(sharded, scattered, reduced), np.where(sharded, gathered, 0.0)
 
 
 def exposed_exchange(
