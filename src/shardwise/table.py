@@ -1,7 +1,7 @@
 """`Table`: strategies as columns, one row each; the form that every formula works on."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -119,11 +119,25 @@ class Table:
         """Replicas that the optimizer state is split over."""
         return np.where(self.zero >= 1, self.dp, 1)
 
-    def take(self, index: Ints | slice) -> "Table":
+    def take(self, index: Ints | Bools | slice) -> "Table":
         """Return some of the rows, with every choice."""
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "stacks"}
         taken = {n: column if column.ndim > 1 else column[index] for n, column in columns.items()}
         return Table(**taken, stacks=self.stacks)
+
+    def replaced(self, other: "Table", names: Iterable[str]) -> "Table":
+        """Take some columns from another table of as many rows; not `stack`."""
+        columns: dict[str, Any] = {name: getattr(other, name) for name in names}
+        return replace(self, **columns)
+
+    @staticmethod
+    def joined(tables: "Sequence[Table]") -> "Table":
+        """Rows of several tables of the same stacks, one after the other."""
+        names = [f.name for f in fields(Table) if f.name != "stacks"]
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(table, name) for table in tables]) for name in names
+        }
+        return Table(**columns, stacks=tables[0].stacks)
 
     def with_choices(self, choices: Mapping[str, NDArray[Any]]) -> "Table":
         """Try several values of `CHOICES` on every row.
@@ -132,6 +146,11 @@ class Table:
         what does not is still evaluated once a row.
         """
         columns: dict[str, Any] = {name: column[:, np.newaxis] for name, column in choices.items()}
+        return replace(self, **columns)
+
+    def chosen(self, index: Ints) -> "Table":
+        """Return every row with some of the choices."""
+        columns: dict[str, Any] = {name: getattr(self, name)[index] for name in CHOICES}
         return replace(self, **columns)
 
     def strategy(self, row: int) -> Strategy:

@@ -1,57 +1,37 @@
 """Which strategies are legal: every rule once, for one row or for ten million."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Bools, Ints
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
 from shardwise.ops.attention import key_value_heads
-from shardwise.placement import given_tiers, place
+from shardwise.rules.rule import Rule, any_of
+from shardwise.rules.tiers import TIER_RULES, wrong_degrees
 from shardwise.stages import most_layers
-from shardwise.strategy import DTYPES, PLACED_AXES, SCHEDULES, TP_EXCHANGES
+from shardwise.strategy import DTYPES, SCHEDULES, TP_EXCHANGES
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["RULES", "Rule", "broken_rule", "refuse_illegal"]
+__all__ = ["RULES", "broken_rule", "refuse_illegal"]
 
 
 _MEMORY_TIERS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One condition that a legal strategy meets."""
-
-    reason: str
-    """A word for counting refusals."""
-    field: str
-    """The column to blame, unless `blame` says another."""
-    broken: Callable[[Model, System, Table], Bools]
-    """Which rows break it."""
-    problem: Callable[[Model, System, Table], str]
-    """What to tell about a table of one row that breaks it."""
-    blame: Callable[[Model, System, Table], str] | None = None
-    """The column to blame in a table of one row, where it depends on the row."""
-
-
-def _any(masks: Sequence[Bools] | Bools) -> Bools:
-    return np.logical_or.reduce(masks)
-
-
 def _heads(model: Model, _: System, table: Table) -> Bools:
-    return _any([layer.attention.heads % table.tp != 0 for layer in model.layers])
+    return any_of([layer.attention.heads % table.tp != 0 for layer in model.layers])
 
 
 def _kv_heads(model: Model, _: System, table: Table) -> Bools:
     kinds = [key_value_heads(layer.attention, table.attention) for layer in model.layers]
-    return _any([(kv % table.tp != 0) & (table.tp % kv != 0) for kv in kinds])
+    return any_of([(kv % table.tp != 0) & (table.tp % kv != 0) for kv in kinds])
 
 
 def _ffn(model: Model, _: System, table: Table) -> Bools:
-    return _any([layer.mlp.ffn % table.tp != 0 for layer in model.layers])
+    return any_of([layer.mlp.ffn % table.tp != 0 for layer in model.layers])
 
 
 def _uneven_edges(_: Model, __: System, table: Table) -> Bools:
@@ -91,81 +71,6 @@ def _accelerators(_: Model, system: System, table: Table) -> Bools:
     return table.gpus > reach if reach else np.zeros(len(table), dtype=np.bool_)
 
 
-def _reach(system: System, table: Table) -> Floats:
-    """Members that each axis adds on each tier, where degrees make up the accelerators.
-
-    Shape (tiers, axes, rows); all 1 in rows with other degrees, which another rule refuses.
-    """
-    reach = np.ones((len(system.network), len(PLACED_AXES), len(table)))
-    rows = np.flatnonzero(~_wrong_degrees(table))
-    if rows.size:
-        extents = place(system, table.take(rows))
-        whole = np.stack([getattr(extents, axis) for axis in PLACED_AXES], axis=1)
-        reach[..., rows] = whole / np.vstack([np.ones_like(whole[:1]), whole[:-1]])
-    return reach
-
-
-def _wrong_degrees(table: Table) -> Bools:
-    return table.gpus != 1.0 * table.tp * table.cp * table.pp * table.dp
-
-
-def _overfull(system: System, table: Table) -> Bools:
-    """Whether the axes have more members than a domain of a tier; shape (tiers, rows).
-
-    Only an axis on a tier of its own can do that: placed ones take the room there is.
-    """
-    if not np.any(given_tiers(table) >= 0):
-        return np.zeros((len(system.network), len(table)), dtype=np.bool_)
-    members = np.cumprod(np.prod(_reach(system, table), axis=1), axis=0)
-    return members > _domains(system)[:, np.newaxis]
-
-
-def _unfilled(system: System, table: Table) -> Bools:
-    """Whether groups leave part of a tier idle that must be filled; shape (tiers, rows)."""
-    filled = [tier.must_be_filled and tier.domain is not None for tier in system.network]
-    if not any(filled):
-        return np.zeros((len(system.network), len(table)), dtype=np.bool_)
-    domains = _domains(system)
-    room = np.where(filled, domains, 1.0) / np.where(filled, [1.0, *domains[:-1]], 1.0)
-    members = np.prod(_reach(system, table), axis=1)
-    idle = np.array(filled)[:, np.newaxis] & (np.mod(room[:, np.newaxis], members) != 0)
-    return idle & ~_any(_overfull(system, table))
-
-
-def _domains(system: System) -> Floats:
-    return np.array([tier.domain or np.inf for tier in system.network])
-
-
-def _crowding(
-    wrong: Callable[[System, Table], Bools],
-) -> Callable[[Model, System, Table], str]:
-    """Blame the axis with most members on the first tier that is wrong, or its own tier."""
-
-    def blamed(_: Model, system: System, table: Table) -> str:
-        tier = int(np.argmax(wrong(system, table)[:, 0]))
-        axis = int(np.argmax(_reach(system, table)[tier, :, 0]))
-        name = PLACED_AXES[axis]
-        return f"{name}_tier" if given_tiers(table)[axis, 0] >= 0 else name
-
-    return blamed
-
-
-def _crowd(
-    wrong: Callable[[System, Table], Bools], told: str
-) -> Callable[[Model, System, Table], str]:
-    """Say how many members of which axes a tier has, and how many it connects."""
-
-    def problem(_: Model, system: System, table: Table) -> str:
-        tier = int(np.argmax(wrong(system, table)[:, 0]))
-        extents = place(system, table)
-        members = [int(getattr(extents, axis)[tier, 0]) for axis in PLACED_AXES]
-        axes = " x ".join(f"{a} {n}" for a, n in zip(PLACED_AXES, members, strict=True) if n > 1)
-        described = system.network[tier]
-        return f"{axes} in a domain of {described.name} {told} its {described.domain} accelerators"
-
-    return problem
-
-
 def _no_second_tier(flag: str) -> Callable[[Model, System, Table], Bools]:
     return lambda _, system, table: (
         getattr(table, flag) & (len(system.accelerator.memory) < _MEMORY_TIERS)
@@ -176,10 +81,6 @@ def _not_yet(degree: str) -> Callable[[Model, System, Table], Bools]:
     return lambda _, __, table: getattr(table, degree) > 1
 
 
-def _tier(axis: str) -> Callable[[Model, System, Table], Bools]:
-    return lambda _, system, table: getattr(table, f"{axis}_tier") >= len(system.network)
-
-
 def _one(column: Ints) -> int:
     return int(column[0])
 
@@ -187,8 +88,9 @@ def _one(column: Ints) -> int:
 RULES: tuple[Rule, ...] = (
     Rule(
         reason="degrees",
+        of_layout=True,
         field="gpus",
-        broken=lambda _, __, t: _wrong_degrees(t),
+        broken=lambda _, __, t: wrong_degrees(t),
         problem=lambda _, __, t: (
             f"must equal tp x cp x pp x dp = {_one(t.tp)} x {_one(t.cp)} x {_one(t.pp)} "
             f"x {_one(t.dp)} = {_one(t.tp) * _one(t.cp) * _one(t.pp) * _one(t.dp)}"
@@ -196,6 +98,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         reason="accelerators",
+        of_layout=True,
         field="gpus",
         broken=_accelerators,
         problem=lambda _, s, __: f"the network connects at most {s.network[-1].domain}",
@@ -211,6 +114,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         reason="heads",
+        of_layout=True,
         field="tp",
         broken=_heads,
         problem=lambda m, _, __: (
@@ -228,6 +132,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         reason="ffn",
+        of_layout=True,
         field="tp",
         broken=_ffn,
         problem=lambda m, _, __: (
@@ -254,6 +159,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         reason="layers",
+        of_layout=True,
         field="pp",
         broken=_stage_layers,
         problem=lambda m, _, t: (
@@ -265,6 +171,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         reason="layer_kinds",
+        of_layout=True,
         field="pp",
         broken=_kinds_across_stages,
         problem=lambda m, _, __: (
@@ -274,6 +181,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         reason="batch",
+        of_layout=True,
         field="global_batch_size",
         broken=_batch,
         problem=lambda _, __, t: (
@@ -283,12 +191,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         reason="stages",
+        of_layout=True,
         field="vpp",
         broken=lambda _, __, t: (t.vpp > 1) & (t.pp == 1),
         problem=lambda *_: "interleaving needs pp > 1; allowed: 1",
     ),
     Rule(
         reason="schedule",
+        of_layout=True,
         field="schedule",
         broken=_schedule,
         problem=lambda _, __, t: f"interleaved needs vpp > 1, 1f1b vpp = 1; vpp is {_one(t.vpp)}",
@@ -318,34 +228,11 @@ RULES: tuple[Rule, ...] = (
         )
         for flag in ("offload_weights", "offload_activations", "offload_optimizer")
     ),
-    *(
-        Rule(
-            reason=f"{axis}_tier",
-            field=f"{axis}_tier",
-            broken=_tier(axis),
-            problem=lambda _, s, __: (
-                f"the network has {len(s.network)} tiers; allowed: 0 to {len(s.network) - 1}"
-            ),
-        )
-        for axis in PLACED_AXES
-    ),
-    Rule(
-        reason="tier_size",
-        field="placement",
-        broken=lambda _, s, t: _any(_overfull(s, t)),
-        problem=_crowd(_overfull, "are more than"),
-        blame=_crowding(_overfull),
-    ),
-    Rule(
-        reason="tier_filled",
-        field="placement",
-        broken=lambda _, s, t: _any(_unfilled(s, t)),
-        problem=_crowd(_unfilled, "must divide (and so fill)"),
-        blame=_crowding(_unfilled),
-    ),
+    *TIER_RULES,
     *(
         Rule(
             reason=degree,
+            of_layout=True,
             field=degree,
             broken=_not_yet(degree),
             problem=lambda *_: "this axis is not modelled yet; allowed: 1",
@@ -359,11 +246,19 @@ def _listed(model: Model, value: Callable[..., int]) -> str:
     return ", ".join(str(number) for number in sorted({value(layer) for layer in model.layers}))
 
 
-def broken_rule(model: Model, system: System, table: Table) -> Ints:
-    """Return, for each row, the position in `RULES` of the first rule it breaks, or -1."""
+def broken_rule(model: Model, system: System, table: Table, rules: Sequence[Rule] = RULES) -> Ints:
+    """For each row (and choice) the position in `RULES` of the first rule it breaks, or -1.
+
+    Parameters
+    ----------
+    rules
+        Those to hold the rows to.
+    """
     first = np.full(len(table), -1, dtype=np.int64)
-    for position in range(len(RULES) - 1, -1, -1):
-        first[RULES[position].broken(model, system, table)] = position
+    for rule in reversed(rules):
+        broken = rule.broken(model, system, table)
+        if np.any(broken):
+            first = np.where(broken, RULES.index(rule), first)
     return first
 
 

@@ -1,0 +1,106 @@
+"""Judge a box of candidates: rules first, then memory, then the time of what fits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Bools, Ints, once_per
+from shardwise.blocks import PlacedBlocks
+from shardwise.evaluate import Holding, Timing, fits, held, timed
+from shardwise.model import Model
+from shardwise.rules import RULES, broken_rule
+from shardwise.search.candidates import Box
+from shardwise.system import System
+from shardwise.table import Table
+
+__all__ = ["Fitting", "Judged", "broken_options", "judge"]
+
+# Rows, each with all its choices, that are evaluated at a time: their columns stay in the cache.
+_CHUNK = 1 << 13
+_OPTION_RULES = tuple(rule for rule in RULES if not rule.of_layout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """Rows of which some choice fits, and their times."""
+
+    table: Table
+    rows: Ints
+    """Positions among the rows judged."""
+    feasible: Bools
+    """Choices that obey the rules and fit; shape (choices, rows)."""
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Rows of a box of which some choice obeys the rules."""
+
+    rows: Ints
+    """Positions in `Box.table`."""
+    legal: Bools
+    """Choices that obey the rules; shape (choices, rows)."""
+    feasible: Bools
+    """Those of them that fit."""
+    holding: Holding
+    """Shape (holdings, rows): not every choice changes what is held."""
+    held_as: Ints
+    """The holding of each choice."""
+    fitting: Fitting | None
+    """None where nothing fits."""
+
+
+def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints:
+    """Position in `RULES` of the rule that an option or choice breaks, or -1; (choices, rows).
+
+    Layouts are not looked at: those of the box obey the rules.
+    """
+    broken = broken_rule(model, system, table, _OPTION_RULES)
+    return np.broadcast_to(broken, (len(box.choices), len(table)))
+
+
+def judge(
+    model: Model, system: System, table: Table, broken: Ints, capacity_bytes: float
+) -> Iterator[Judged]:
+    """Judge rows with all their choices, chunk by chunk; rows of which nothing fits are not timed.
+
+    Parameters
+    ----------
+    table, broken
+        Of a `Box` of legal layouts, and of `broken_options`.
+    capacity_bytes
+        What of the first memory tier may be used.
+    """
+    lawful = broken < 0
+    distinct, held_as = once_per(
+        (table.zero[:, 0], table.offload_optimizer[:, 0]), lambda first: first
+    )
+    storing = table.chosen(distinct)
+    rows = np.flatnonzero(lawful.any(axis=0))
+    if not rows.size:
+        return
+    placed = PlacedBlocks.of(model, system, table.take(rows))
+    for start in range(0, rows.size, _CHUNK):
+        piece = slice(start, start + _CHUNK)
+        some = rows[piece]
+        _, blocks = placed.take(piece)
+        holding = held(model, storing.take(some), blocks)
+        legal = lawful[:, some]
+        feasible = legal & fits(system, holding, capacity_bytes)[held_as]
+        within = np.flatnonzero(feasible.any(axis=0))
+        fitting = None
+        if within.size:
+            timeable = table.take(some[within])
+            timing = timed(model, system, timeable, *placed.take(start + within))
+            fitting = Fitting(
+                table=timeable, rows=within, feasible=feasible[:, within], timing=timing
+            )
+        yield Judged(
+            rows=some,
+            legal=legal,
+            feasible=feasible,
+            holding=holding,
+            held_as=held_as,
+            fitting=fitting,
+        )

@@ -1,0 +1,194 @@
+"""`Space`: which strategies a search tries."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self, get_args, get_origin
+
+from pydantic import AliasChoices, ConfigDict, Field, ValidationInfo, field_validator
+
+from shardwise.errors import Fault, InputError
+from shardwise.noun import Noun, unfold
+from shardwise.strategy import PLACEMENTS, Strategy
+from shardwise.system import System
+
+__all__ = ["SPACE_FIELDS", "Space"]
+
+_TIERS = ("tp_tier", "cp_tier", "dp_tier", "pp_tier")
+_RANGE = re.compile(r"(\d+)\s*\.\.\s*(\d+)(?:\s*:\s*(\d+))?")
+_MOST_VALUES = 10_000
+_OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
+
+_SHORT = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
+_BY_LAYOUT = ("tp", "pp", "dp", "vpp", "micro_batch_size")
+# What a search does not vary unless it is told to: the answer would be another run's, not another
+# way to do this one.
+_USUALLY_ONE = ("cp", "ep", "etp", "seq_len", "dtype", "attention", "training", "stack", *_TIERS)
+SPACE_FIELDS = tuple(name for name in Strategy.model_fields if name != "sequence_parallel")
+"""Fields of `Strategy` that a space may name: all but the short form of `tp_exchange`."""
+
+# Either the values to try, in order, or "all"; None where the field's usual ones are tried.
+Choices = tuple[Any, ...] | Literal["all"] | None
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    """Say in the JSON Schema what each field's values are: those of `Strategy`."""
+    fields = Strategy.model_json_schema()["properties"]
+    for name in SPACE_FIELDS:
+        one = {key: item for key, item in fields[name].items() if key not in ("title", "default")}
+        schema["properties"][name] = {
+            "title": name,
+            "description": one.pop("description", ""),
+            "default": None,
+            "anyOf": [one, {"type": "array", "items": one, "minItems": 1}, {"const": "all"}],
+        }
+    for short, name in _SHORT.items():
+        schema["properties"][short] = schema["properties"][name] | {"title": short}
+
+
+class Space(Noun):
+    """Values to try for each field of `Strategy`, in the order in which ties are decided.
+
+    A field is one value, a list, a range of numbers (``64..512`` doubles, ``64..512:64`` steps) or
+    ``all``. Not given, degrees, chunks and micro-batches are all that divide what they split;
+    recompute, exchanges and their overlap, ZeRO, fused activations, placements and, where there is
+    a second memory tier, offload are all tried; type, attention, training, tiers, sequence length
+    and stack are those of a strategy that names none.
+    """
+
+    model_config = ConfigDict(
+        validate_by_name=True, validate_by_alias=True, json_schema_extra=_describe
+    )
+
+    batch: Literal["fixed", "largest"] = "fixed"
+    """Whether every strategy runs the whole global batch, or the largest multiple of its replicas
+    that is not beyond it."""
+    gpus: Choices = None
+    tp: Choices = None
+    pp: Choices = None
+    cp: Choices = None
+    ep: Choices = None
+    etp: Choices = None
+    dp: Choices = None
+    vpp: Choices = None
+    micro_batch_size: Choices = Field(
+        default=None, validation_alias=AliasChoices("micro_batch_size", "mbs")
+    )
+    global_batch_size: Choices = Field(
+        default=None, validation_alias=AliasChoices("global_batch_size", "gbs")
+    )
+    seq_len: Choices = None
+    dtype: Choices = None
+    attention: Choices = None
+    recompute: Choices = None
+    zero: Choices = None
+    schedule: Choices = None
+    training: Choices = None
+    tp_exchange: Choices = None
+    tp_overlap: Choices = None
+    tp_regather: Choices = None
+    dp_overlap: Choices = None
+    fused_activation: Choices = None
+    offload_weights: Choices = None
+    offload_activations: Choices = None
+    offload_optimizer: Choices = None
+    placement: Choices = None
+    tp_tier: Choices = None
+    cp_tier: Choices = None
+    dp_tier: Choices = None
+    pp_tier: Choices = None
+    stack: Choices = None
+
+    @field_validator(*SPACE_FIELDS, mode="before")
+    @classmethod
+    def _listed(cls, given: object, info: ValidationInfo) -> object:
+        name = str(info.field_name)
+        if given is None or (isinstance(given, str) and given.strip().lower() == "all"):
+            if given is not None and name in ("gpus", "global_batch_size", "seq_len", "stack"):
+                raise ValueError("has no end: give values or a range")
+            return given if given is None else "all"
+        values = _items(name, given)
+        if not values:
+            raise ValueError("has no value to try")
+        canonical = [_value(name, value) for value in values]
+        return tuple(v for i, v in enumerate(canonical) if v not in canonical[:i])
+
+    def fixed(self, fields: Mapping[str, Any], *, source: str) -> Self:
+        """The same space with other values for some fields."""
+        unset = {name: value for name, value in self if name in self.model_fields_set}
+        return self.validated(
+            unset | {_SHORT.get(n, n): v for n, v in fields.items()}, source=source
+        )
+
+    def values(self, field: str, system: System) -> tuple[Any, ...] | None:
+        """Values of a field to try, in order; None for all that divide what they split.
+
+        None among the values stands for what `Strategy.resolved` fills in.
+        """
+        given: Choices = getattr(self, field)
+        if isinstance(given, tuple):
+            return given
+        if field in _BY_LAYOUT or (given == "all" and field in ("cp", "ep", "etp")):
+            return None
+        usual = Strategy.model_fields[field].default
+        if given is None and field in _USUALLY_ONE:
+            return (usual,)
+        if field in _TIERS:
+            return tuple(range(len(system.network)))
+        if given is None and field in _OFFLOADS and len(system.accelerator.memory) == 1:
+            return (False,)
+        every = _every(field)
+        return tuple(sorted(every, key=lambda value: value != usual)) if usual in every else every
+
+
+def _every(field: str) -> tuple[Any, ...]:
+    """All values of a field that has an end."""
+    kinds = list(unfold(Strategy.model_fields[field].annotation))
+    if field == "placement":
+        return PLACEMENTS
+    if field == "zero":
+        return (0, 1)
+    if bool in kinds:
+        return (False, True)
+    return tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
+
+
+def _items(name: str, given: object) -> Sequence[Any]:
+    """A list of what was given: one value, several, or a range of numbers."""
+    if isinstance(given, str) and name != "stack":
+        return [item for text in given.split(",") for item in _expanded(text.strip())]
+    if isinstance(given, str):
+        return [item.strip() for item in given.split(",")]
+    if isinstance(given, Iterable) and not isinstance(given, Mapping):
+        return [item for one in given for item in _items(name, one)]
+    return [given]
+
+
+def _expanded(text: str) -> list[Any]:
+    """Values of a range: ``64..512`` doubles, ``64..512:64`` steps; anything else is itself."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return [text]
+    low, high, step = (None if part is None else int(part) for part in match.groups())
+    if not low or high is None or high < low or step == 0:
+        raise ValueError("a range runs from a number of at least 1 up to a larger one")
+    if step is not None and (high - low) // step >= _MOST_VALUES:
+        raise ValueError(f"a range has at most {_MOST_VALUES} values")
+    if step is not None:
+        return list(range(low, high + 1, step))
+    doubled = [low]
+    while doubled[-1] * 2 <= high:
+        doubled.append(doubled[-1] * 2)
+    return doubled
+
+
+def _value(name: str, value: object) -> Any:
+    """One value as `Strategy` has it."""
+    if name in _TIERS and (value is None or str(value).strip().lower() in ("none", "placement")):
+        return None
+    if value is None:
+        raise ValueError("has an empty value; leave the field out for its usual ones")
+    try:
+        return getattr(Strategy.validated({name: value}), name)
+    except InputError as error:
+        problem = "; ".join(fault.problem for fault in error.faults)
+        raise InputError(Fault(field=name, value=value, has_value=True, problem=problem)) from None
