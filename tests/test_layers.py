@@ -34,6 +34,7 @@ LAYERS = [
     ["recompute"],
     ["detail", "operations", "totals"],
     ["estimator"],
+    ["search"],
     ["counterparts", "reference"],
     ["comparison"],
     ["validate"],

@@ -9,7 +9,9 @@ __all__ = [
     "EstimateTable",
     "InputError",
     "Model",
+    "SearchResult",
     "ShardwiseError",
+    "Space",
     "Stack",
     "Strategy",
     "System",
@@ -17,6 +19,7 @@ __all__ = [
     "__version__",
     "estimate",
     "estimate_many",
+    "search",
 ]
 
 _HOME = {
@@ -24,13 +27,16 @@ _HOME = {
     "EstimateTable": "results",
     "InputError": "errors",
     "Model": "model",
+    "SearchResult": "search.results",
     "ShardwiseError": "errors",
+    "Space": "search.space",
     "Stack": "stack",
     "Strategy": "strategy",
     "System": "system",
     "UnknownNameError": "errors",
     "estimate": "estimator",
     "estimate_many": "estimator",
+    "search": "search.run",
 }
 
 

@@ -29,11 +29,12 @@ __all__ = [
     "Peak",
     "PhaseTotals",
     "RequiredBandwidth",
+    "Result",
     "StageEstimate",
 ]
 
 
-class _Result(BaseModel):
+class Result(BaseModel):
     """A frozen record of plain values; unlike a noun it is never read from people's files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -43,7 +44,7 @@ class _Result(BaseModel):
         return self.model_dump(mode="json")
 
 
-class Peak(_Result):
+class Peak(Result):
     """The moment a stage holds most."""
 
     bytes: float
@@ -51,7 +52,7 @@ class Peak(_Result):
     phase: str
 
 
-class Memory(_Result):
+class Memory(Result):
     """Bytes on one rank of a stage at its fullest."""
 
     weights: float
@@ -87,7 +88,7 @@ class StageEstimate(Memory):
     peak: Peak
 
 
-class CommTime(_Result):
+class CommTime(Result):
     """Exchanges of one axis in a step."""
 
     total: float
@@ -96,7 +97,7 @@ class CommTime(_Result):
     """As far as they lengthen the step [s]."""
 
 
-class Cost(_Result):
+class Cost(Result):
     """What a step costs; null where the system has no price or power."""
 
     usd_per_step: float | None
@@ -105,7 +106,7 @@ class Cost(_Result):
     """At the power limit of node or board."""
 
 
-class OperationEstimate(_Result):
+class OperationEstimate(Result):
     """One kernel or exchange: of one rank and one micro-batch, or (part `step`) of a whole step."""
 
     part: str
@@ -138,7 +139,7 @@ class OperationEstimate(_Result):
     """Activations kept for backward, on the operation's first row."""
 
 
-class PhaseTotals(_Result):
+class PhaseTotals(Result):
     """Kernels of one pass through a layer."""
 
     flops: float
@@ -150,7 +151,7 @@ class PhaseTotals(_Result):
     time_s: float
 
 
-class ExchangeTotals(_Result):
+class ExchangeTotals(Result):
     """Tensor-parallel exchanges of one pass through a layer."""
 
     volume_bytes: float
@@ -159,7 +160,7 @@ class ExchangeTotals(_Result):
     exposed_s: float
 
 
-class LayerTotals(_Result):
+class LayerTotals(Result):
     """One layer of a kind on one rank: of one micro-batch, the optimizer's part of one step."""
 
     count: int
@@ -185,7 +186,7 @@ class LayerTotals(_Result):
     """What a rank hands to the next stage; 0 where there is none."""
 
 
-class RequiredBandwidth(_Result):
+class RequiredBandwidth(Result):
     """Least rates that would hide transfers behind compute [byte/s].
 
     0 where nothing moves, null where there is nothing to hide behind.
@@ -204,7 +205,7 @@ class RequiredBandwidth(_Result):
     """For all that is offloaded together."""
 
 
-class Efficiency(_Result):
+class Efficiency(Result):
     """Shares of the step."""
 
     compute: float
@@ -215,7 +216,7 @@ class Efficiency(_Result):
     """Both together: the MFU."""
 
 
-class Estimate(_Result):
+class Estimate(Result):
     """Times, memory and detail of one strategy."""
 
     model: str

@@ -194,6 +194,8 @@ class Table:
         InputError
             If a column is unknown, of the wrong type, or of another length than the others.
         """
+        if isinstance(rows, Table):
+            return rows
         if isinstance(rows, Mapping):
             return cls._of_columns(model, rows)
         if isinstance(rows, Strategy):

@@ -1,0 +1,171 @@
+"""Look through a box of candidates: what a search asks of it, and what is found there."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.model import Model
+from shardwise.rules import RULES
+from shardwise.search.best import Ranked, best_of_each, front, top
+from shardwise.search.candidates import Box
+from shardwise.search.judge import Judged, broken_options, judge
+from shardwise.search.objective import OBJECTIVES, against, seconds_per_token
+from shardwise.system import System
+
+__all__ = ["MEMORY", "SECOND_MEMORY", "Found", "Question", "look", "merged"]
+
+MEMORY, SECOND_MEMORY = "memory", "second_memory"
+"""Reasons why a legal strategy is not feasible: which tier is too small."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a search asks of every candidate."""
+
+    model: Model
+    system: System
+    capacity_bytes: float
+    """What of the first memory tier may be used."""
+    objective: str = "step_time"
+    top: int = 10
+    front: str | None = None
+    """What stands against time on the Pareto front."""
+    axes: tuple[str, ...] = ()
+    """Fields whose every combination of values is to have its best candidate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was found in some candidates."""
+
+    candidates: int
+    evaluated: int
+    """Those that obey the rules."""
+    feasible: int
+    """Those of them that fit."""
+    rejected: Counter[str]
+    """The others, by reason."""
+    best: Ranked
+    front: Ranked
+    cells: Ranked
+    """The best of each combination of values of the axes."""
+    cell_values: Ints
+    """Their values, as columns of `Table` hold them; shape (cells, axes)."""
+    nearest: Ranked
+    """Of those that memory rejects, the one with the least excess, its score [byte]."""
+
+    @classmethod
+    def nothing(cls, axes: int = 0) -> "Found":
+        """Nothing."""
+        none = Ranked.none()
+        return cls(
+            candidates=0,
+            evaluated=0,
+            feasible=0,
+            rejected=Counter(),
+            best=none,
+            front=none,
+            cells=none,
+            cell_values=np.empty((0, axes), np.int64),
+            nearest=none,
+        )
+
+
+def merged(parts: Sequence[Found], question: Question) -> Found:
+    """What was found in all parts together."""
+    values, cells = best_of_each(
+        np.concatenate([part.cell_values for part in parts]),
+        Ranked.joined([part.cells for part in parts]),
+    )
+    return Found(
+        candidates=sum(part.candidates for part in parts),
+        evaluated=sum(part.evaluated for part in parts),
+        feasible=sum(part.feasible for part in parts),
+        rejected=sum((part.rejected for part in parts), Counter()),
+        best=top(Ranked.joined([part.best for part in parts]), question.top),
+        front=front(Ranked.joined([part.front for part in parts])),
+        cells=cells,
+        cell_values=values,
+        nearest=top(Ranked.joined([part.nearest for part in parts]), 1),
+    )
+
+
+def look(question: Question, box: Box) -> Found:
+    """Judge every candidate of a box of legal layouts."""
+    table = box.table()
+    broken = broken_options(question.model, question.system, box, table)
+    rules = np.bincount(broken[broken >= 0], minlength=len(RULES)).tolist()
+    found = replace(
+        Found.nothing(len(question.axes)),
+        candidates=len(box),
+        rejected=+Counter({rule.reason: n for rule, n in zip(RULES, rules, strict=True)}),
+    )
+    capacity = question.capacity_bytes
+    for judged in judge(question.model, question.system, table, broken, capacity):
+        found = merged([found, _of_chunk(question, box, judged, found)], question)
+    return found
+
+
+def _of_chunk(question: Question, box: Box, judged: Judged, before: Found) -> Found:
+    """What is found in a chunk; of the best ones, those that may join what was found before."""
+    here = replace(Found.nothing(len(question.axes)), **_counts(question, judged))
+    if judged.fitting is None:
+        return replace(here, nearest=_nearest(question, box, judged))
+    fitting = judged.fitting
+    step_s, table, system = fitting.timing.step_time_s, fitting.table, question.system
+    reserved = judged.holding.reserved_bytes[:, fitting.rows]
+
+    def ranked(candidates: Bools, score: Floats, beside: Floats) -> Ranked:
+        choice, row = np.nonzero(candidates)
+        return Ranked(
+            number=box.numbers(judged.rows[fitting.rows[row]], choice),
+            score=score[choice, row],
+            beside=beside[choice, row],
+            step_time_s=step_s[choice, row],
+        )
+
+    score = OBJECTIVES[question.objective](step_s, table, system)
+    full = len(before.best) == question.top
+    near = fitting.feasible & (score <= before.best.score[-1]) if full else fitting.feasible
+    held = reserved[judged.held_as]
+    here = replace(here, best=top(ranked(near, score, held), question.top))
+    if question.front is not None:
+        beside = against(question.front, step_s, held, table, system)
+        time_s = seconds_per_token(step_s, table, system)
+        here = replace(here, front=front(ranked(fitting.feasible, time_s, beside)))
+    if question.axes:
+        columns = [np.broadcast_to(getattr(table, a), step_s.shape) for a in question.axes]
+        keys = np.stack([column[fitting.feasible] for column in columns], axis=1)
+        values, cells = best_of_each(keys, ranked(fitting.feasible, score, held))
+        here = replace(here, cells=cells, cell_values=values.astype(np.int64))
+    return here
+
+
+def _counts(question: Question, judged: Judged) -> dict[str, Any]:
+    """How many candidates obey the rules, how many fit, and which memory tier has no room."""
+    legal, feasible = (int(np.count_nonzero(m)) for m in (judged.legal, judged.feasible))
+    too_full = judged.holding.reserved_bytes > question.capacity_bytes
+    memory = int(np.count_nonzero(judged.legal & too_full[judged.held_as]))
+    rejected = Counter({MEMORY: memory, SECOND_MEMORY: legal - feasible - memory})
+    return {"evaluated": legal, "feasible": feasible, "rejected": +rejected}
+
+
+def _nearest(question: Question, box: Box, judged: Judged) -> Ranked:
+    """The candidate that memory rejects by least."""
+    excess = judged.holding.reserved_bytes - question.capacity_bytes
+    excess = np.where(judged.legal & (excess > 0)[judged.held_as], excess[judged.held_as], np.inf)
+    choice, row = np.nonzero((excess == excess.min()) & np.isfinite(excess))
+    zero = np.zeros(row.size)
+    return top(
+        Ranked(
+            number=box.numbers(judged.rows[row], choice),
+            score=excess[choice, row],
+            beside=zero,
+            step_time_s=zero,
+        ),
+        1,
+    )

@@ -1,0 +1,89 @@
+"""`SearchResult`: what a search found."""
+
+from typing import Any
+
+from shardwise.results import Estimate, Result
+
+__all__ = ["Cell", "Nearest", "Plan", "ScaleResult", "SearchResult"]
+
+
+class Plan(Result):
+    """One strategy in brief."""
+
+    strategy: dict[str, Any]
+    """All fields, defaults filled in."""
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    memory_reserved_bytes: float
+    """On the fullest stage."""
+    usd_per_billion_tokens: float | None
+    """None where the system has no price."""
+
+
+class ScaleResult(Result):
+    """The best of one number of GPUs and one global batch."""
+
+    gpus: int
+    global_batch_size: int
+    """What was asked for; the best may run a smaller one where batches are the largest."""
+    candidates: int
+    feasible: int
+    best: Plan | None
+    speedup: float | None
+    """Of tokens/s over the first scale that has a feasible strategy."""
+    efficiency: float | None
+    """Of tokens/s per GPU over that scale's."""
+
+
+class Cell(Result):
+    """The best strategy with certain values of the axes of a chart."""
+
+    values: dict[str, Any]
+    plan: Plan
+
+
+class Nearest(Result):
+    """The strategy that is rejected for the least lack of memory."""
+
+    strategy: dict[str, Any]
+    excess_bytes: float
+    """What it needs beyond what may be used."""
+
+
+class SearchResult(Result):
+    """What a search found, and why it did not find more."""
+
+    model: str
+    system: str
+    space: dict[str, Any]
+    """The space, as it was declared."""
+    objective: str
+    capacity_bytes: float
+    """What of the accelerator's memory could be used."""
+    candidates: int
+    """Strategies of the space, none of them twice."""
+    evaluated: int
+    """Those that obey the rules: their memory was computed."""
+    feasible: int
+    """Those of them that fit: their times were computed."""
+    rejected: dict[str, int]
+    """The others, by reason; most frequent first."""
+    elapsed_s: float
+    complete: bool
+    """Whether every candidate was looked at."""
+    best: tuple[Estimate, ...]
+    """Best first; equals in the order of the space, in which options are off first."""
+    pareto: tuple[Plan, ...] | None = None
+    """Those that no other beats on both sides of the front that was asked for."""
+    pareto_against: str | None = None
+    """What stands against time there."""
+    scales: tuple[ScaleResult, ...] = ()
+    """By number of GPUs and global batch, where there are several."""
+    cells: tuple[Cell, ...] = ()
+    """By values of the axes that were asked for."""
+    nearest: Nearest | None = None
+    """Where nothing is feasible."""
+    smallest_gpus: int | None = None
+    """Where nothing is feasible, the smallest number of GPUs on which something is, if any."""

@@ -1,0 +1,269 @@
+"""`search`: the best strategies of a space, found with certainty."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwise.arrays import Ints
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.estimator import estimate, estimate_many
+from shardwise.model import Model
+from shardwise.results import Estimate
+from shardwise.search.candidates import Candidates, Scale, refusals
+from shardwise.search.look import Found, Question, look, merged
+from shardwise.search.objective import FRONTS, OBJECTIVES, check_name
+from shardwise.search.results import Cell, Nearest, Plan, ScaleResult, SearchResult
+from shardwise.search.space import SPACE_FIELDS, Space
+from shardwise.system import System
+from shardwise.units import parse_quantity, readable
+
+__all__ = ["count", "search"]
+
+# Layouts x options that are one piece of work: enough to be worth handing to a process.
+_PIECE_ROWS = 1 << 16
+
+Progress = Callable[[int, int, Found], None]
+"""Called with candidates looked at, candidates in all, and what was found so far."""
+
+
+def search(
+    model: Model | str | Path,
+    system: System | str | Path,
+    space: Space | Mapping[str, Any] | str | Path | None = None,
+    *,
+    objective: str = "step_time",
+    top: int = 10,
+    pareto: str | None = None,
+    axes: Sequence[str] = (),
+    max_memory: float | str | None = None,
+    reserve: float | str = 0.0,
+    progress: Progress | None = None,
+    **fixed: Any,
+) -> SearchResult:
+    """Find the best ways to run a model on a system.
+
+    Parameters
+    ----------
+    space
+        A `Space`, its fields as a mapping, or a file; without it the whole space.
+    objective
+        What is best: ``step_time``, ``tokens_per_s_per_gpu`` or ``tokens_per_dollar``.
+    top
+        How many to return.
+    pareto
+        Also return the front of time against ``memory``, ``gpus`` or ``cost``.
+    axes
+        Also return the best strategy for each combination of values of these fields.
+    max_memory, reserve
+        What of an accelerator's memory may be used at most, and what of that is to stay free
+        (bytes, or text such as ``"70 GiB"``).
+    progress
+        Called now and then with what was looked at and found so far.
+    **fixed
+        Fields of the space by name, over those of `space`: ``gpus=512, gbs=1024, tp=[4, 8]``.
+
+    Raises
+    ------
+    InputError
+        If anything given is wrong; one fault for each thing.
+
+    Examples
+    --------
+    >>> from shardwise import search
+    >>> found = search("llama3-8b", "h100-sxm", gpus=8, gbs=64, pp=1, zero=1)
+    >>> found.best[0].fits, found.candidates == found.feasible + sum(found.rejected.values())
+    (True, True)
+    """
+    started = time.perf_counter()
+    the_model, the_system = Model.load(model), System.load(system)
+    the_space = given_space(space, fixed)
+    question = Question(
+        model=the_model,
+        system=the_system,
+        capacity_bytes=usable_bytes(the_system, max_memory, reserve),
+        objective=objective,
+        top=top,
+        front=pareto,
+        axes=tuple(axes),
+    )
+    _check(question)
+    candidates = Candidates.of(the_model, the_system, the_space)
+    by_scale, complete = _looked(question, candidates, progress)
+    whole = merged(list(by_scale.values()), question)
+    rejected = whole.rejected + refusals(candidates.illegal)
+    return SearchResult(
+        model=the_model.name,
+        system=the_system.name,
+        space=the_space.model_dump(mode="json", exclude_unset=True),
+        objective=objective,
+        capacity_bytes=question.capacity_bytes,
+        candidates=len(candidates),
+        evaluated=whole.evaluated,
+        feasible=whole.feasible,
+        rejected=dict(rejected.most_common()),
+        elapsed_s=time.perf_counter() - started,
+        complete=complete,
+        best=_estimates(question, candidates, whole.best.number),
+        pareto=None if pareto is None else plans(question, candidates, whole.front.number),
+        pareto_against=pareto,
+        scales=_scales(question, candidates, by_scale),
+        cells=_cells(question, candidates, whole),
+        nearest=_nearest(candidates, whole),
+    )
+
+
+def count(
+    model: Model | str | Path,
+    system: System | str | Path,
+    space: Space | Mapping[str, Any] | str | Path | None = None,
+    **fixed: Any,
+) -> tuple[int, dict[str, int]]:
+    """Count the strategies of a space, and those whose layout breaks a rule by reason."""
+    candidates = Candidates.of(Model.load(model), System.load(system), given_space(space, fixed))
+    return len(candidates), dict(refusals(candidates.illegal).most_common())
+
+
+def given_space(
+    space: Space | Mapping[str, Any] | str | Path | None, fixed: Mapping[str, Any]
+) -> Space:
+    """Read a space and put some fields over it."""
+    whole = Space() if space is None else Space.load(space)
+    given = {name: value for name, value in fixed.items() if value is not None}
+    return whole.fixed(given, source="search") if given else whole
+
+
+def usable_bytes(system: System, max_memory: float | str | None, reserve: float | str) -> float:
+    """What of the first memory tier may be used [byte].
+
+    Raises
+    ------
+    InputError
+        If a size cannot be read, or nothing is left.
+    """
+    sizes = {}
+    for field, value in (("max_memory", max_memory), ("reserve", reserve)):
+        try:
+            sizes[field] = None if value is None else parse_quantity(value, "bytes")
+        except ValueError as error:
+            fault = Fault(field=field, value=value, has_value=True, problem=str(error))
+            raise InputError(fault) from None
+    capacity = system.accelerator.memory[0].capacity
+    usable = min(capacity, sizes["max_memory"] or capacity) - (sizes["reserve"] or 0.0)
+    if not usable > 0 or (sizes["reserve"] or 0.0) < 0:
+        field, value = ("reserve", reserve) if reserve else ("max_memory", max_memory)
+        problem = f"leaves nothing of the {readable(capacity, 'bytes')} that {system.name} has"
+        raise InputError(Fault(field=field, value=value, has_value=True, problem=problem))
+    return usable
+
+
+def _check(question: Question) -> None:
+    check_name(question.objective, "objective", tuple(OBJECTIVES), question.system)
+    if question.front is not None:
+        check_name(question.front, "pareto", FRONTS, question.system)
+    if not isinstance(question.top, int) or isinstance(question.top, bool) or question.top < 1:
+        fault = Fault(field="top", value=question.top, has_value=True, problem="must be at least 1")
+        raise InputError(fault)
+    for axis in question.axes:
+        if axis not in SPACE_FIELDS:
+            problem = f"allowed: {', '.join(SPACE_FIELDS)}{nearest(axis, SPACE_FIELDS)}"
+            raise InputError(Fault(field="axes", value=axis, has_value=True, problem=problem))
+
+
+def _looked(
+    question: Question, candidates: Candidates, progress: Progress | None
+) -> tuple[dict[Scale, Found], bool]:
+    """Look at every candidate; what was found so far if that is interrupted."""
+    nothing = Found.nothing(len(question.axes))
+    by_scale = dict.fromkeys(candidates.scales, nothing)
+    whole, everything = nothing, sum(map(len, candidates.legal))
+    try:
+        for box in candidates.legal:
+            for piece in box.cut(_PIECE_ROWS):
+                found = look(question, piece)
+                by_scale[box.scale] = merged([by_scale[box.scale], found], question)
+                whole = merged([whole, found], question)
+                if progress is not None:
+                    progress(whole.candidates, everything, whole)
+    except KeyboardInterrupt:
+        return by_scale, False
+    return by_scale, True
+
+
+def plans(question: Question, candidates: Candidates, numbers: Ints) -> tuple[Plan, ...]:
+    """Candidates by number, in brief."""
+    if not len(numbers):
+        return ()
+    rows = candidates.strategies(numbers)
+    table = estimate_many(question.model, question.system, rows)
+    price = question.system.price
+    found = []
+    for i in range(len(table)):
+        tokens_per_s, gpus = float(table.tokens_per_s[i]), int(rows.gpus[i])
+        usd_per_s = None if price is None else price.usd_per_accelerator_hour * gpus / 3600
+        found.append(
+            Plan(
+                strategy=rows.strategy(i).to_dict(),
+                step_time_s=float(table.step_time_s[i]),
+                tokens_per_s=tokens_per_s,
+                tokens_per_s_per_gpu=tokens_per_s / gpus,
+                mfu=float(table.mfu[i]),
+                memory_reserved_bytes=float(table.memory_reserved_bytes[i]),
+                usd_per_billion_tokens=None
+                if usd_per_s is None
+                else usd_per_s / tokens_per_s * 1e9,
+            )
+        )
+    return tuple(found)
+
+
+def _estimates(question: Question, candidates: Candidates, numbers: Ints) -> tuple[Estimate, ...]:
+    if not len(numbers):
+        return ()
+    rows = candidates.strategies(numbers)
+    return tuple(
+        estimate(question.model, question.system, rows.strategy(i)) for i in range(len(rows))
+    )
+
+
+def _scales(
+    question: Question, candidates: Candidates, by_scale: Mapping[Scale, Found]
+) -> tuple[ScaleResult, ...]:
+    """The best of every scale, and how throughput grows over the first that has one."""
+    if len(by_scale) == 1:
+        return ()
+    first: Plan | None = None
+    found = []
+    for scale, here in by_scale.items():
+        best = next(iter(plans(question, candidates, here.best.number[:1])), None)
+        first = first or best
+        speedup = efficiency = None
+        if first is not None and best is not None:
+            speedup = best.tokens_per_s / first.tokens_per_s
+            efficiency = best.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu
+        found.append(
+            ScaleResult(
+                gpus=scale.gpus,
+                global_batch_size=scale.global_batch_size,
+                candidates=here.candidates,
+                feasible=here.feasible,
+                best=best,
+                speedup=speedup,
+                efficiency=efficiency,
+            )
+        )
+    return tuple(found)
+
+
+def _cells(question: Question, candidates: Candidates, whole: Found) -> tuple[Cell, ...]:
+    return tuple(
+        Cell(values={axis: plan.strategy[axis] for axis in question.axes}, plan=plan)
+        for plan in plans(question, candidates, whole.cells.number)
+    )
+
+
+def _nearest(candidates: Candidates, whole: Found) -> Nearest | None:
+    if whole.feasible or not len(whole.nearest):
+        return None
+    closest = candidates.strategies(whole.nearest.number).strategy(0)
+    return Nearest(strategy=closest.to_dict(), excess_bytes=float(whole.nearest.score[0]))
