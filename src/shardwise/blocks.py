@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, gather, once_per
-from shardwise.cost.block import BlockCost, block_cost
+from shardwise.cost.block import BlockCost, BlockWork, block_cost, block_work
 from shardwise.cost.offload import with_offload
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.model import Model
@@ -59,19 +59,41 @@ def operation_costs(
 def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> Blocks:
     """Add up the costs of the layers, the embedding and the head, row by row.
 
-    Depends only on the columns that `PlacedBlocks` names.
+    Depends only on the columns that `PlacedBlocks` names. Operations do not depend on what is
+    recomputed or offloaded, so they are costed once for all of these.
     """
+    columns = (
+        table.tp,
+        table.cp,
+        table.pp > 1,
+        table.micro_batch_size,
+        table.seq_len,
+        table.tp_exchange,
+        table.tp_overlap,
+        table.tp_regather,
+        table.fused_activation,
+        table.attention,
+        table.dtype,
+        table.stack,
+        *extents.tp,
+    )
+
+    def add_up(rows: Ints) -> tuple[tuple[BlockWork, ...], Floats]:
+        some, where = table.take(rows), extents.take(rows)
+        machine = Machine.of(system, some, where)
+        parts = operation_costs(model, system, some, where)
+        return tuple(block_work(costs, machine) for _, _, costs in parts), machine.memory_rate
+
+    summed, position = once_per(columns, add_up)
+    (embedding, *kinds, head), memory_rate = gather(summed, position)
     work = rank_work(table)
-    machine = Machine.of(system, table, extents)
-    (_, _, embedding), *kinds, (_, _, head) = operation_costs(model, system, table, extents)
     full = table.recompute == RECOMPUTES.index("full")
     selective = table.recompute == RECOMPUTES.index("selective")
     checkpoint = work.split_tokens * model.hidden * work.element_bytes
     whole: BlockCost | None = None
-    for _, count, costs in kinds:
+    for layer, kind in zip(model.layers, kinds, strict=True):
         one = block_cost(
-            costs,
-            machine,
+            kind,
             training=table.training,
             full=full,
             selective=selective,
@@ -85,16 +107,16 @@ def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> B
             weights=table.offload_weights,
             activations=table.offload_activations,
         )
-        whole = one.plus(one, count - 1) if whole is None else whole.plus(one, count)
+        whole = one.plus(one, layer.count - 1) if whole is None else whole.plus(one, layer.count)
     assert whole is not None  # noqa: S101 - a model has at least one kind of layer
     return Blocks(
         layers=whole,
-        embedding=block_cost(embedding, machine, training=table.training),
-        head=block_cost(head, machine, training=table.training),
+        embedding=block_cost(embedding, training=table.training),
+        head=block_cost(head, training=table.training),
         element_bytes=work.element_bytes,
         gradient_bytes=work.gradient_bytes,
         boundary_bytes=checkpoint,
-        memory_rate=machine.memory_rate,
+        memory_rate=memory_rate,
     )
 
 
@@ -139,11 +161,16 @@ class PlacedBlocks:
         blocks, position = once_per(columns, cost)
         return cls(placed, where, blocks, position)
 
-    def take(self, rows: Ints | slice) -> tuple[Extents, Blocks]:
-        """Extents and blocks of some rows."""
-        return self._placed.take(self._where[rows]), gather(self._blocks, self._position[rows])
+    def extents(self, rows: Ints | slice) -> Extents:
+        """Extents of some rows."""
+        return self._placed.take(self._where[rows])
+
+    def blocks(self, rows: Ints | slice) -> Blocks:
+        """Blocks of some rows."""
+        return gather(self._blocks, self._position[rows])
 
 
 def placed_blocks(model: Model, system: System, table: Table) -> tuple[Extents, Blocks]:
     """Place the axes and cost the blocks of every row."""
-    return PlacedBlocks.of(model, system, table).take(slice(None))
+    placed = PlacedBlocks.of(model, system, table)
+    return placed.extents(slice(None)), placed.blocks(slice(None))

@@ -9,7 +9,7 @@ from shardwise.arrays import Bools, Floats, total
 from shardwise.cost.operations import Machine, OperationCost, with_host
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
 
-__all__ = ["BlockCost", "block_cost"]
+__all__ = ["BlockCost", "BlockWork", "block_cost", "block_work"]
 
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 # What equal layers share, so that it does not add up over them.
@@ -88,21 +88,78 @@ class BlockCost:
         return BlockCost(**summed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockWork:
+    """What a run of operations adds up to, whatever is recomputed."""
+
+    forward_s: Floats
+    """Kernels, exchanges not included, as in backward."""
+    backward_s: Floats
+    core_s: Floats
+    """Forward kernels of the attention core."""
+    exchange_forward_s: Floats
+    exchange_backward_s: Floats
+    exposed_forward_s: Floats
+    exposed_backward_s: Floats
+    parameters: Floats
+    saved_bytes: Floats
+    """Of all operations, for backward."""
+    core_bytes: Floats
+    """What of it the attention core saves and can rebuild."""
+    working_bytes: Floats
+    gradient_buffer_bytes: Floats
+    forward_flops: Floats
+    """Of matrix products and attention."""
+    core_flops: Floats
+
+
+def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
+    """Add up operations.
+
+    Time of a direction: (kernels^4 + host^4)^(1/4), host = launches x time of a launch.
+    """
+    zero = np.zeros_like(machine.host_launch_s)
+
+    def kernels(phases: Sequence[Phase]) -> Floats:
+        busy = total([c.kernel_s(phase) for c in costs for phase in phases], zero)
+        launches = total([c.launches(phase) for c in costs for phase in phases], zero)
+        return with_host(busy, launches * machine.host_launch_s)
+
+    exchanges = [e for c in costs for e in c.exchanges]
+    ahead = [e for e in exchanges if e.collective.phase is Phase.FORWARD]
+    back = [e for e in exchanges if e.collective.phase is not Phase.FORWARD]
+    core = [c for c in costs if c.operation.core]
+    dropped = [c.operation.core_bytes for c in costs if c.operation.core_bytes is not None]
+    return BlockWork(
+        forward_s=kernels((Phase.FORWARD,)),
+        backward_s=kernels(_BACKWARD),
+        core_s=total([c.kernel_s(Phase.FORWARD) for c in core], zero),
+        exchange_forward_s=total([e.time_s for e in ahead], zero),
+        exchange_backward_s=total([e.time_s for e in back], zero),
+        exposed_forward_s=total([e.exposed_s for e in ahead], zero),
+        exposed_backward_s=total([e.exposed_s for e in back], zero),
+        parameters=total([c.operation.parameters for c in costs], zero),
+        saved_bytes=total([c.operation.saved_bytes for c in costs], zero),
+        core_bytes=total(dropped, zero),
+        working_bytes=np.maximum.reduce([c.operation.working_bytes for c in costs]) + zero,
+        gradient_buffer_bytes=_gradient_buffers(costs, zero),
+        forward_flops=total([_forward_flops(c) for c in costs], zero),
+        core_flops=total([_forward_flops(c) for c in core], zero),
+    )
+
+
 def block_cost(
-    costs: Sequence[OperationCost],
-    machine: Machine,
+    work: BlockWork,
     *,
     training: Bools,
     full: Bools | None = None,
     selective: Bools | None = None,
     checkpoint_bytes: Floats | None = None,
 ) -> BlockCost:
-    """Add up operations under each row's recompute.
+    """What a run of operations costs under each row's recompute.
 
-    Time of a direction: (kernels^4 + host^4)^(1/4), host = launches x time of a launch, plus
-    exposed exchanges. Where nothing is trained, only forward counts. With `full` recompute forward
-    runs again, exchanges included, and only `checkpoint_bytes` are kept; with `selective`, the
-    attention core.
+    Where nothing is trained, only forward counts. With `full` recompute forward runs again,
+    exchanges included, and only `checkpoint_bytes` are kept; with `selective`, the attention core.
 
     Parameters
     ----------
@@ -113,53 +170,36 @@ def block_cost(
     checkpoint_bytes
         What full recompute keeps [byte].
     """
-    zero = np.zeros_like(machine.host_launch_s)
+    zero = np.zeros_like(work.parameters)
     never = np.zeros(zero.shape, dtype=np.bool_)
     full = never if full is None else full & training
     selective = never if selective is None else selective & training
     kept = zero if checkpoint_bytes is None else checkpoint_bytes
 
-    forward = total([c.kernel_s(Phase.FORWARD) for c in costs], zero)
-    backward = total([c.kernel_s(phase) for c in costs for phase in _BACKWARD], zero)
-    core = total([c.kernel_s(Phase.FORWARD) for c in costs if c.operation.core], zero)
-    forward_launches = total([c.launches(Phase.FORWARD) for c in costs], zero)
-    backward_launches = total([c.launches(phase) for c in costs for phase in _BACKWARD], zero)
-    forward_s = with_host(forward, forward_launches * machine.host_launch_s)
-    backward_s = with_host(backward, backward_launches * machine.host_launch_s)
-    backward_s = np.where(training, backward_s, 0.0)
-    recompute_s = np.where(full, forward_s, np.where(selective, core, 0.0))
+    def again(whole: Floats, core: Floats) -> Floats:
+        return np.where(full, whole, np.where(selective, core, 0.0))
 
-    exchanges = [e for c in costs for e in c.exchanges]
-    ahead = [e for e in exchanges if e.collective.phase is Phase.FORWARD]
-    back = [e for e in exchanges if e.collective.phase is not Phase.FORWARD]
-    exposed_ahead = total([e.exposed_s for e in ahead], zero)
-    exposed_back = np.where(training, total([e.exposed_s for e in back], zero), 0.0)
-    exposed_again = np.where(full, exposed_ahead, 0.0)
-    ahead_s, back_s = (total([e.time_s for e in part], zero) for part in (ahead, back))
+    def trained(amount: Floats) -> Floats:
+        return np.where(training, amount, 0.0)
 
-    saved = total([c.operation.saved_bytes for c in costs], zero)
-    dropped = total(
-        [c.operation.core_bytes for c in costs if c.operation.core_bytes is not None], zero
-    )
-    forward_flops = total([_forward_flops(c) for c in costs], zero)
-    core_flops = total([_forward_flops(c) for c in costs if c.operation.core], zero)
-    working = np.maximum.reduce([c.operation.working_bytes for c in costs])
+    dropped = np.where(selective, work.core_bytes, 0.0)
+    saved = trained(work.saved_bytes) - dropped
+    again_exchanged = np.where(full, work.exchange_forward_s, 0.0)
+    again_exposed = np.where(full, work.exposed_forward_s, 0.0)
     return BlockCost(
-        forward_s=forward_s,
-        backward_s=backward_s,
-        recompute_s=recompute_s,
-        tp_forward_s=ahead_s,
-        tp_backward_s=np.where(training, back_s, 0.0) + np.where(full, ahead_s, 0.0),
-        tp_forward_exposed_s=exposed_ahead,
-        tp_backward_exposed_s=exposed_back + exposed_again,
-        parameters=total([c.operation.parameters for c in costs], zero),
-        saved_bytes=np.where(
-            full, kept, np.where(training, saved, 0.0) - np.where(selective, dropped, 0.0)
-        ),
-        again_bytes=np.where(full, saved - kept, np.where(selective, dropped, 0.0)),
-        working_bytes=working,
-        gradient_buffer_bytes=_gradient_buffers(costs, zero),
-        recompute_flops=np.where(full, forward_flops, np.where(selective, core_flops, 0.0)),
+        forward_s=work.forward_s,
+        backward_s=trained(work.backward_s),
+        recompute_s=again(work.forward_s, work.core_s),
+        tp_forward_s=work.exchange_forward_s,
+        tp_backward_s=trained(work.exchange_backward_s) + again_exchanged,
+        tp_forward_exposed_s=work.exposed_forward_s,
+        tp_backward_exposed_s=trained(work.exposed_backward_s) + again_exposed,
+        parameters=work.parameters,
+        saved_bytes=np.where(full, kept, saved),
+        again_bytes=np.where(full, work.saved_bytes - kept, dropped),
+        working_bytes=work.working_bytes,
+        gradient_buffer_bytes=work.gradient_buffer_bytes,
+        recompute_flops=again(work.forward_flops, work.core_flops),
         offload_forward_s=zero,
         offload_backward_s=zero,
         offload_forward_exposed_s=zero,

@@ -72,32 +72,33 @@ def judge(
     capacity_bytes
         What of the first memory tier may be used.
     """
-    lawful = broken < 0
+    rows = np.flatnonzero((broken < 0).any(axis=0))
+    if not rows.size:
+        return
+    lawful, lawful_table = broken[:, rows] < 0, table.take(rows)
     distinct, held_as = once_per(
         (table.zero[:, 0], table.offload_optimizer[:, 0]), lambda first: first
     )
-    storing = table.chosen(distinct)
-    rows = np.flatnonzero(lawful.any(axis=0))
-    if not rows.size:
-        return
-    placed = PlacedBlocks.of(model, system, table.take(rows))
+    storing = lawful_table.chosen(distinct)
+    placed = PlacedBlocks.of(model, system, lawful_table)
     for start in range(0, rows.size, _CHUNK):
         piece = slice(start, start + _CHUNK)
-        some = rows[piece]
-        _, blocks = placed.take(piece)
-        holding = held(model, storing.take(some), blocks)
-        legal = lawful[:, some]
+        holding = held(model, storing.take(piece), placed.blocks(piece))
+        legal = lawful[:, piece]
         feasible = legal & fits(system, holding, capacity_bytes)[held_as]
         within = np.flatnonzero(feasible.any(axis=0))
         fitting = None
         if within.size:
-            timeable = table.take(some[within])
-            timing = timed(model, system, timeable, *placed.take(start + within))
+            timeable = start + within
+            some, extents = lawful_table.take(timeable), placed.extents(timeable)
             fitting = Fitting(
-                table=timeable, rows=within, feasible=feasible[:, within], timing=timing
+                table=some,
+                rows=within,
+                feasible=feasible[:, within],
+                timing=timed(model, system, some, extents, placed.blocks(timeable)),
             )
         yield Judged(
-            rows=some,
+            rows=rows[piece],
             legal=legal,
             feasible=feasible,
             holding=holding,

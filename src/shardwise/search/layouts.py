@@ -93,7 +93,7 @@ def _unplaced(
     model: Model, system: System, space: Space, gpus: int, batch: int
 ) -> Iterator[tuple[int, ...]]:
     """Yield degrees, chunks, schedule and batch, in the order of `_UNPLACED`."""
-    allowed = {"tp": _unbroken(model, system, gpus, "tp", ("heads", "kv_heads", "ffn"))}
+    allowed = {"tp": _unbroken(model, system, gpus, "tp", ("heads", "ffn"))}
     allowed["pp"] = _unbroken(model, system, gpus, "pp", ("layers", "layer_kinds"))
     others = {axis: space.values(axis, system) for axis in ("tp", "cp", "ep", "etp", "pp")}
     tried = [allowed.get(a) or divisors(gpus) if v is None else v for a, v in others.items()]

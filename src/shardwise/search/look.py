@@ -77,6 +77,7 @@ class Found:
 
 def merged(parts: Sequence[Found], question: Question) -> Found:
     """What was found in all parts together."""
+    parts = [Found.nothing(len(question.axes)), *parts]
     values, cells = best_of_each(
         np.concatenate([part.cell_values for part in parts]),
         Ranked.joined([part.cells for part in parts]),
