@@ -34,7 +34,7 @@ LAYERS = [
     ["recompute"],
     ["detail", "operations", "totals"],
     ["estimator"],
-    ["search"],
+    ["searcher"],
     ["counterparts", "reference"],
     ["comparison"],
     ["validate"],

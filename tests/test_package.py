@@ -18,9 +18,12 @@ def test_the_public_surface_is_what_all_names():
     assert sorted(shardwise.__all__) == [
         "Estimate",
         "EstimateTable",
+        "Explanation",
         "InputError",
         "Model",
+        "SearchResult",
         "ShardwiseError",
+        "Space",
         "Stack",
         "Strategy",
         "System",
@@ -28,6 +31,8 @@ def test_the_public_surface_is_what_all_names():
         "__version__",
         "estimate",
         "estimate_many",
+        "explain",
+        "search",
     ]
     for name in shardwise.__all__:
         assert getattr(shardwise, name) is not None

@@ -7,6 +7,7 @@ from shardwise._version import __version__
 __all__ = [
     "Estimate",
     "EstimateTable",
+    "Explanation",
     "InputError",
     "Model",
     "SearchResult",
@@ -19,24 +20,27 @@ __all__ = [
     "__version__",
     "estimate",
     "estimate_many",
+    "explain",
     "search",
 ]
 
 _HOME = {
     "Estimate": "results",
     "EstimateTable": "results",
+    "Explanation": "searcher.explanation",
     "InputError": "errors",
     "Model": "model",
-    "SearchResult": "search.results",
+    "SearchResult": "searcher.results",
     "ShardwiseError": "errors",
-    "Space": "search.space",
+    "Space": "searcher.space",
     "Stack": "stack",
     "Strategy": "strategy",
     "System": "system",
     "UnknownNameError": "errors",
     "estimate": "estimator",
     "estimate_many": "estimator",
-    "search": "search.run",
+    "explain": "searcher.explain",
+    "search": "searcher.run",
 }
 
 

@@ -44,6 +44,10 @@ class InputError(ShardwiseError):
         self.faults: tuple[Fault, ...] = (faults,) if isinstance(faults, Fault) else tuple(faults)
         super().__init__("\n".join(map(str, self.faults)))
 
+    def __reduce__(self) -> tuple[type["InputError"], tuple[tuple[Fault, ...]]]:
+        """Come back from another process with its faults, not with their text alone."""
+        return type(self), (self.faults,)
+
 
 class UnknownNameError(InputError):
     """A name that is neither in the catalog nor a file."""

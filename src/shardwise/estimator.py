@@ -11,7 +11,7 @@ from shardwise.blocks import operation_costs
 from shardwise.cost.kernels import by_dtype
 from shardwise.detail import memory_record, stage_estimates
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.evaluate import Evaluation, evaluate
+from shardwise.evaluate import Evaluation, Timing, evaluate
 from shardwise.memory import MEMORY_PARTS
 from shardwise.model import Model
 from shardwise.noun import Source, Sourced
@@ -31,7 +31,7 @@ from shardwise.system import System
 from shardwise.table import Table
 from shardwise.totals import efficiency, layer_totals, required_bandwidth
 
-__all__ = ["estimate", "estimate_many"]
+__all__ = ["estimate", "estimate_many", "rates"]
 
 StrategyLike = Strategy | Mapping[str, Any] | str | Path
 _JOULE_PER_KWH = 3.6e6
@@ -83,7 +83,7 @@ def estimate(
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     result = evaluate(the_model, the_system, table)
-    rates = _rates(the_model, the_system, table, result, flops_convention)
+    per_s = rates(the_model, the_system, table, result, flops_convention)
     counted = count_parameters(the_model.with_attention(resolved.attention))
     stack = table.stacks[0]
     parts = operation_costs(the_model, the_system, table, result.extents)
@@ -94,12 +94,12 @@ def estimate(
         parameters=counted.total,
         active_parameters=counted.active,
         step_time_s=float(result.step_time_s[0]),
-        tokens_per_s=float(rates["tokens_per_s"][0]),
-        tokens_per_s_per_gpu=float(rates["tokens_per_s"][0]) / int(table.gpus[0]),
+        tokens_per_s=float(per_s["tokens_per_s"][0]),
+        tokens_per_s_per_gpu=float(per_s["tokens_per_s"][0]) / int(table.gpus[0]),
         samples_per_s=float(table.global_batch_size[0] / result.step_time_s[0]),
-        model_tflops_per_gpu=float(rates["flops_per_s_per_gpu"][0]) / 1e12,
-        mfu=float(rates["mfu"][0]),
-        hfu=float(rates["hfu"][0]),
+        model_tflops_per_gpu=float(per_s["flops_per_s_per_gpu"][0]) / 1e12,
+        mfu=float(per_s["mfu"][0]),
+        hfu=float(per_s["hfu"][0]),
         flops_convention=flops_convention,
         fits=bool(result.fits[0]),
         micro_batches=int(table.micro_batches[0]),
@@ -115,7 +115,7 @@ def estimate(
             the_system,
             table,
             result,
-            float(rates["flops_per_s_per_gpu"][0] * result.step_time_s[0]),
+            float(per_s["flops_per_s_per_gpu"][0] * result.step_time_s[0]),
         ),
         required_bandwidth=required_bandwidth(the_model, table, result, parts),
         cost=_cost(the_system, table, result),
@@ -181,12 +181,12 @@ def _evaluated_columns(
 ) -> dict[str, Floats]:
     """Evaluate legal rows and name the columns that are kept."""
     result = evaluate(model, system, table)
-    rates = _rates(model, system, table, result, convention)
+    per_s = rates(model, system, table, result, convention)
     return {
         "step_time_s": result.step_time_s,
-        "tokens_per_s": rates["tokens_per_s"],
-        "mfu": rates["mfu"],
-        "hfu": rates["hfu"],
+        "tokens_per_s": per_s["tokens_per_s"],
+        "mfu": per_s["mfu"],
+        "hfu": per_s["hfu"],
         "fits": result.fits.astype(np.float64),
         "total": result.memory.total,
         "reserved": result.reserved_bytes,
@@ -204,10 +204,10 @@ def _known_convention(name: str) -> None:
         )
 
 
-def _rates(
-    model: Model, system: System, table: Table, result: Evaluation, convention: FlopsConvention
+def rates(
+    model: Model, system: System, table: Table, result: Timing, convention: FlopsConvention
 ) -> dict[str, Floats]:
-    """Throughput and utilisation of each row."""
+    """Throughput and utilisation of each row, or of shape (choices, rows)."""
 
     def flops_of(rows: Ints) -> Floats:
         return np.array(

@@ -24,6 +24,7 @@ __all__ = [
     "check_writable_ending",
     "is_file_name",
     "read_mapping",
+    "write_bytes",
     "write_mapping",
     "write_text",
 ]
@@ -50,8 +51,13 @@ def _kind(path: str | Path) -> str:
     return Path(str(path).removesuffix(".gz")).suffix.lower()
 
 
-def read_mapping(path: str | Path) -> dict[str, Any]:
+def read_mapping(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> dict[str, Any]:
     """Read a YAML, JSON or TOML file, gzipped or not, whose top level is a mapping.
+
+    Parameters
+    ----------
+    most_bytes
+        A larger file is refused before it is read whole.
 
     Raises
     ------
@@ -63,7 +69,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     if kind not in SUFFIXES:
         problem = f"cannot tell the format; allowed endings: {', '.join(SUFFIXES)}, each also .gz"
         raise _fault(path, problem)
-    text = _read_text(path)
+    text = _read_text(path, most_bytes)
     if not text.strip():
         raise _fault(path, "the file is empty")
     data = _parse(text, kind, path)
@@ -93,18 +99,18 @@ def _fault(path: str | Path, problem: str) -> InputError:
     return InputError(Fault(source=str(path), problem=problem))
 
 
-def _read_text(path: str | Path) -> str:
+def _read_text(path: str | Path, most_bytes: int) -> str:
     try:
         with Path(path).open("rb") as stream:
             raw: io.BufferedIOBase = stream
             if str(path).endswith(".gz"):
                 raw = gzip.GzipFile(fileobj=stream)
-            content = raw.read(_MAX_BYTES + 1)
+            content = raw.read(most_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _fault(path, f"cannot be read: {reason}") from None
-    if len(content) > _MAX_BYTES:
-        raise _fault(path, f"is larger than {_MAX_BYTES // 2**20} MiB; not a file of shardwise")
+    if len(content) > most_bytes:
+        raise _fault(path, f"is larger than {most_bytes // 2**20} MiB; not a file of shardwise")
     if b"\0" in content:
         raise _fault(path, "is not text (it holds zero bytes)")
     try:
@@ -208,9 +214,13 @@ def as_yaml(data: Mapping[str, Any]) -> str:
 
 
 def write_text(path: str | Path, text: str) -> None:
+    """Write text as `write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a file whole or not at all: a full disk or an interrupt leaves the old one intact."""
     target = Path(path)
-    content = text.encode()
     if target.name.endswith(".gz"):
         content = gzip.compress(content, mtime=0)
     temporary = ""

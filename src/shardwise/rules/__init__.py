@@ -1,6 +1,6 @@
 """Which strategies are legal: every rule once, for one row or for ten million."""
 
-from shardwise.rules.every import RULES, broken_rule, refuse_illegal
+from shardwise.rules.every import RULES, broken_rule, illegal_faults, refuse_illegal
 from shardwise.rules.rule import Rule
 
-__all__ = ["RULES", "Rule", "broken_rule", "refuse_illegal"]
+__all__ = ["RULES", "Rule", "broken_rule", "illegal_faults", "refuse_illegal"]

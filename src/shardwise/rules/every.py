@@ -15,7 +15,7 @@ from shardwise.strategy import DTYPES, SCHEDULES, TP_EXCHANGES
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["RULES", "broken_rule", "refuse_illegal"]
+__all__ = ["RULES", "broken_rule", "illegal_faults", "refuse_illegal"]
 
 
 _MEMORY_TIERS = 2
@@ -262,15 +262,15 @@ def broken_rule(model: Model, system: System, table: Table, rules: Sequence[Rule
     return first
 
 
-def refuse_illegal(model: Model, system: System, table: Table) -> None:
-    """Raise one fault for each rule that the first row breaks."""
+def illegal_faults(model: Model, system: System, table: Table) -> dict[str, Fault]:
+    """One fault for each rule that the first row breaks, by the rule's reason."""
     row = table.take(slice(0, 1))
     broken = [rule for rule in RULES if rule.broken(model, system, row)[0]]
     named = [
         (rule, rule.blame(model, system, row) if rule.blame else rule.field) for rule in broken
     ]
-    faults = [
-        Fault(
+    return {
+        rule.reason: Fault(
             source="strategy",
             field=field,
             value=getattr(row.strategy(0), field),
@@ -278,6 +278,11 @@ def refuse_illegal(model: Model, system: System, table: Table) -> None:
             problem=rule.problem(model, system, row),
         )
         for rule, field in named
-    ]
+    }
+
+
+def refuse_illegal(model: Model, system: System, table: Table) -> None:
+    """Raise one fault for each rule that the first row breaks."""
+    faults = illegal_faults(model, system, table)
     if faults:
-        raise InputError(faults)
+        raise InputError(list(faults.values()))

@@ -12,7 +12,7 @@ from shardwise.arrays import Bools, Ints, once_per
 from shardwise.model import Model
 from shardwise.placement import given_tiers, place
 from shardwise.rules import RULES, broken_rule
-from shardwise.search.space import Space
+from shardwise.searcher.space import Space
 from shardwise.strategy import PLACED_AXES, SCHEDULES
 from shardwise.system import System
 from shardwise.table import Table
@@ -73,7 +73,8 @@ def layouts_of(
     if not columns:
         columns = [()] * len(_UNPLACED)
     named = {n: np.array(c, dtype=np.int64) for n, c in zip(_UNPLACED, columns, strict=True)}
-    table = Table.of(model, {**first, "gpus": gpus, **named})
+    network = {name: values[0] for name, values in _of_network(system, space).items()}
+    table = Table.of(model, {**first, **network, "gpus": gpus, **named})
     broken = broken_rule(model, system, table, _LAYOUT_RULES)
     unplaced = table.take(broken < 0)
     placed, refused = _placed(model, system, space, unplaced)
@@ -120,13 +121,18 @@ def _unbroken(
 
 
 def _chunks(model: Model, system: System, space: Space, pp: int) -> list[tuple[int, int]]:
-    """Chunks per stage, each with its schedule."""
+    """Chunks per stage, each with its schedule; what has none is left to the rules if given."""
     given = space.values("vpp", system)
-    if given is None:
+    tried = given
+    if tried is None:
         alone = pp == 1 or pp > model.depth
-        given = (1,) if alone else tuple(divisors(-(-model.depth // pp)))
+        tried = (1,) if alone else tuple(divisors(-(-model.depth // pp)))
     named = [SCHEDULES.index(word) for word in space.values("schedule", system) or ()]
-    return [(v, s) for v in given for s in named if (s == _INTERLEAVED) == (v > 1)]
+    found = []
+    for chunks in tried:
+        own = [s for s in named if (s == _INTERLEAVED) == (chunks > 1)]
+        found += [(chunks, s) for s in own or (named[:1] if given else ())]
+    return found
 
 
 def _batches(system: System, space: Space, batch: int, dp: int) -> list[tuple[int, int]]:
@@ -138,10 +144,14 @@ def _batches(system: System, space: Space, batch: int, dp: int) -> list[tuple[in
     return [(whole, micro) for micro in given or divisors(whole // dp)]
 
 
+def _of_network(system: System, space: Space) -> dict[str, tuple[Any, ...]]:
+    return {name: space.values(name, system) or (None,) for name in _OF_NETWORK}
+
+
 def _placed(model: Model, system: System, space: Space, unplaced: Table) -> tuple[Table, Ints]:
     """Every row with every placement of its own, and the rule that it breaks, or -1."""
-    values = [space.values(name, system) or (None,) for name in _OF_NETWORK]
-    combined = list(zip(*product(*values), strict=True))
+    values = _of_network(system, space)
+    combined = list(zip(*product(*values.values()), strict=True))
     named: dict[str, Any] = dict(zip(_OF_NETWORK, map(list, combined), strict=True))
     networks = Table.of(model, {"dp": 1, "gbs": 1, "seq_len": 1, **named})
     degrees = (unplaced.tp, unplaced.cp, unplaced.dp, unplaced.pp)
@@ -173,12 +183,13 @@ def _placements(model: Model, system: System, degrees: Table, networks: Table) -
     broken = np.full(tried.shape, -1, dtype=np.int64)
     if tried.any():
         broken[tried] = broken_rule(model, system, table.take(tried), _NETWORK_RULES)
-        legal = np.flatnonzero(tried & (broken < 0))
-        extents = place(system, table.take(legal))
+        known = np.all(given_tiers(table) < len(system.network), axis=0)
+        placed = np.flatnonzero(tried & known)  # the rules only ask for extents beyond that
+        extents = place(system, table.take(placed))
         every = np.concatenate([getattr(extents, axis) for axis in PLACED_AXES])
-        firsts, _ = once_per([row[legal], *every], lambda first: first)
-        tried[legal] = False
-        tried[legal[firsts]] = True
+        firsts, _ = once_per([row[placed], *every], lambda first: first)
+        tried[placed] = False
+        tried[placed[firsts]] = True
     return _Placements(tried.reshape(shape), broken.reshape(shape))
 
 

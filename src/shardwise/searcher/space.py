@@ -1,13 +1,15 @@
 """`Space`: which strategies a search tries."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self, get_args, get_origin
 
 from pydantic import AliasChoices, ConfigDict, Field, ValidationInfo, field_validator
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError, shorten
 from shardwise.noun import Noun, unfold
+from shardwise.stack import Stack
 from shardwise.strategy import PLACEMENTS, Strategy
 from shardwise.system import System
 
@@ -16,8 +18,13 @@ __all__ = ["SPACE_FIELDS", "Space"]
 _TIERS = ("tp_tier", "cp_tier", "dp_tier", "pp_tier")
 _RANGE = re.compile(r"(\d+)\s*\.\.\s*(\d+)(?:\s*:\s*(\d+))?")
 _MOST_VALUES = 10_000
+_TEXT = r"\s*\d+\s*(\.\.\s*\d+\s*(:\s*\d+\s*)?)?"
+_NUMBERS = f"^{_TEXT}(,{_TEXT})*$"
+"""Numbers and ranges as one text, in the words of JSON Schema."""
 _OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
 
+_WITHOUT_END = ("gpus", "global_batch_size", "seq_len", "stack")
+_BY_PLACEMENT = ("none", "placement")
 _SHORT = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
 _BY_LAYOUT = ("tp", "pp", "dp", "vpp", "micro_batch_size")
 # What a search does not vary unless it is told to: the answer would be another run's, not another
@@ -32,21 +39,25 @@ Choices = tuple[Any, ...] | Literal["all"] | None
 
 def _describe(schema: dict[str, Any]) -> None:
     """Say in the JSON Schema what each field's values are: those of `Strategy`."""
-    fields = Strategy.model_json_schema()["properties"]
+    strategy = Strategy.model_json_schema()
+    schema["$defs"], fields = strategy["$defs"], strategy["properties"]
     for name in SPACE_FIELDS:
         one = {key: item for key, item in fields[name].items() if key not in ("title", "default")}
-        schema["properties"][name] = {
-            "title": name,
-            "description": one.pop("description", ""),
-            "default": None,
-            "anyOf": [one, {"type": "array", "items": one, "minItems": 1}, {"const": "all"}],
-        }
+        title = {"title": name, "description": one.pop("description", ""), "default": None}
+        numbers = '"integer"' in json.dumps(one)
+        text = {"type": "string", "pattern": _NUMBERS if numbers else ","}
+        if name in _TIERS:
+            one = {"anyOf": [one, {"type": "string", "enum": list(_BY_PLACEMENT)}]}
+        items = {"anyOf": [one, text]} if numbers else one
+        several = [{"type": "array", "items": items, "minItems": 1}, text, {"type": "null"}]
+        whole = [] if name in _WITHOUT_END else [{"const": "all"}]
+        schema["properties"][name] = title | {"anyOf": [one, *several, *whole]}
     for short, name in _SHORT.items():
         schema["properties"][short] = schema["properties"][name] | {"title": short}
 
 
 class Space(Noun):
-    """Values to try for each field of `Strategy`, in the order in which ties are decided.
+    """Values to try for each field of `Strategy`.
 
     A field is one value, a list, a range of numbers (``64..512`` doubles, ``64..512:64`` steps) or
     ``all``. Not given, degrees, chunks and micro-batches are all that divide what they split;
@@ -55,9 +66,7 @@ class Space(Noun):
     and stack are those of a strategy that names none.
     """
 
-    model_config = ConfigDict(
-        validate_by_name=True, validate_by_alias=True, json_schema_extra=_describe
-    )
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
     batch: Literal["fixed", "largest"] = "fixed"
     """Whether every strategy runs the whole global batch, or the largest multiple of its replicas
@@ -103,14 +112,28 @@ class Space(Noun):
     def _listed(cls, given: object, info: ValidationInfo) -> object:
         name = str(info.field_name)
         if given is None or (isinstance(given, str) and given.strip().lower() == "all"):
-            if given is not None and name in ("gpus", "global_batch_size", "seq_len", "stack"):
+            if given is not None and name in _WITHOUT_END:
                 raise ValueError("has no end: give values or a range")
             return given if given is None else "all"
         values = _items(name, given)
         if not values:
             raise ValueError("has no value to try")
-        canonical = [_value(name, value) for value in values]
+        canonical, problems = [], []
+        for value in values:
+            try:
+                canonical.append(_value(name, value))
+            except ValueError as error:
+                problems.append(str(error) if value == given else f"{shorten(value)}: {error}")
+        if problems:
+            raise ValueError("; ".join(problems))
         return tuple(v for i, v in enumerate(canonical) if v not in canonical[:i])
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+        """Return the JSON Schema of a space file."""
+        schema = super().model_json_schema(*args, **options)
+        _describe(schema)
+        return schema
 
     def fixed(self, fields: Mapping[str, Any], *, source: str) -> Self:
         """The same space with other values for some fields."""
@@ -158,7 +181,7 @@ def _items(name: str, given: object) -> Sequence[Any]:
         return [item for text in given.split(",") for item in _expanded(text.strip())]
     if isinstance(given, str):
         return [item.strip() for item in given.split(",")]
-    if isinstance(given, Iterable) and not isinstance(given, Mapping):
+    if isinstance(given, Iterable) and not isinstance(given, (Mapping, Stack)):
         return [item for one in given for item in _items(name, one)]
     return [given]
 
@@ -183,12 +206,13 @@ def _expanded(text: str) -> list[Any]:
 
 def _value(name: str, value: object) -> Any:
     """One value as `Strategy` has it."""
-    if name in _TIERS and (value is None or str(value).strip().lower() in ("none", "placement")):
+    if name in _TIERS and (value is None or str(value).strip().lower() in _BY_PLACEMENT):
         return None
     if value is None:
         raise ValueError("has an empty value; leave the field out for its usual ones")
     try:
         return getattr(Strategy.validated({name: value}), name)
     except InputError as error:
-        problem = "; ".join(fault.problem for fault in error.faults)
-        raise InputError(Fault(field=name, value=value, has_value=True, problem=problem)) from None
+        told = [(f.field.removeprefix(name).strip("."), f.problem) for f in error.faults]
+        problem = "; ".join(": ".join(part for part in parts if part) for parts in told)
+        raise ValueError(problem) from None

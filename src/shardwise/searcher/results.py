@@ -3,6 +3,7 @@
 from typing import Any
 
 from shardwise.results import Estimate, Result
+from shardwise.searcher.smallest import SmallestGpus
 
 __all__ = ["Cell", "Nearest", "Plan", "ScaleResult", "SearchResult"]
 
@@ -85,5 +86,5 @@ class SearchResult(Result):
     """By values of the axes that were asked for."""
     nearest: Nearest | None = None
     """Where nothing is feasible."""
-    smallest_gpus: int | None = None
-    """Where nothing is feasible, the smallest number of GPUs on which something is, if any."""
+    smallest: SmallestGpus | None = None
+    """Where nothing is feasible, the smallest number of GPUs on which something is."""

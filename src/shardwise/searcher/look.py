@@ -3,20 +3,20 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.model import Model
 from shardwise.rules import RULES
-from shardwise.search.best import Ranked, best_of_each, front, top
-from shardwise.search.candidates import Box
-from shardwise.search.judge import Judged, broken_options, judge
-from shardwise.search.objective import OBJECTIVES, against, seconds_per_token
+from shardwise.searcher.best import Ranked, best_of_each, front, top
+from shardwise.searcher.candidates import Box
+from shardwise.searcher.judge import Judged, broken_options, judge
+from shardwise.searcher.objective import OBJECTIVES, against, seconds_per_token
 from shardwise.system import System
 
-__all__ = ["MEMORY", "SECOND_MEMORY", "Found", "Question", "look", "merged"]
+__all__ = ["MEMORY", "SECOND_MEMORY", "Found", "Question", "Witness", "look", "merged"]
 
 MEMORY, SECOND_MEMORY = "memory", "second_memory"
 """Reasons why a legal strategy is not feasible: which tier is too small."""
@@ -95,10 +95,22 @@ def merged(parts: Sequence[Found], question: Question) -> Found:
     )
 
 
-def look(question: Question, box: Box) -> Found:
+class Witness(Protocol):
+    """Whoever wants to see every candidate as it is judged."""
+
+    def options(self, broken: Ints) -> None:
+        """See the rule that each option and choice breaks, or -1; shape (choices, rows)."""
+
+    def judged(self, judged: Judged) -> None:
+        """See the next chunk."""
+
+
+def look(question: Question, box: Box, witness: Witness | None = None) -> Found:
     """Judge every candidate of a box of legal layouts."""
     table = box.table()
     broken = broken_options(question.model, question.system, box, table)
+    if witness is not None:
+        witness.options(broken)
     rules = np.bincount(broken[broken >= 0], minlength=len(RULES)).tolist()
     found = replace(
         Found.nothing(len(question.axes)),
@@ -108,6 +120,8 @@ def look(question: Question, box: Box) -> Found:
     capacity = question.capacity_bytes
     for judged in judge(question.model, question.system, table, broken, capacity):
         found = merged([found, _of_chunk(question, box, judged, found)], question)
+        if witness is not None:
+            witness.judged(judged)
     return found
 
 
@@ -149,8 +163,7 @@ def _of_chunk(question: Question, box: Box, judged: Judged, before: Found) -> Fo
 def _counts(question: Question, judged: Judged) -> dict[str, Any]:
     """How many candidates obey the rules, how many fit, and which memory tier has no room."""
     legal, feasible = (int(np.count_nonzero(m)) for m in (judged.legal, judged.feasible))
-    too_full = judged.holding.reserved_bytes > question.capacity_bytes
-    memory = int(np.count_nonzero(judged.legal & too_full[judged.held_as]))
+    memory = int(np.count_nonzero(judged.legal & judged.too_full(question.capacity_bytes)))
     rejected = Counter({MEMORY: memory, SECOND_MEMORY: legal - feasible - memory})
     return {"evaluated": legal, "feasible": feasible, "rejected": +rejected}
 

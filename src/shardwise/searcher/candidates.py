@@ -1,7 +1,7 @@
 """`Candidates`: the strategies of a space, numbered, as boxes of layouts x options x choices.
 
 Every layout is tried with every combination of options and choices that has an effect on it. A
-field that has none keeps its first value, so that no run is counted twice.
+field that has none keeps the first of its values that is modelled, so that no run is counted twice.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ import numpy as np
 from shardwise.arrays import Ints
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
-from shardwise.rules import RULES
-from shardwise.search.layouts import LAYOUT_FIELDS, layouts_of
-from shardwise.search.space import SPACE_FIELDS, Space
+from shardwise.rules import RULES, broken_rule
+from shardwise.searcher.layouts import LAYOUT_FIELDS, layouts_of
+from shardwise.searcher.space import SPACE_FIELDS, Space
 from shardwise.system import System
 from shardwise.table import CHOICES, Table
 
-__all__ = ["OPTION_FIELDS", "Box", "Candidates", "Scale"]
+__all__ = ["OPTION_FIELDS", "Box", "Candidates", "Scale", "boxes_of", "without_effect"]
 
 OPTION_FIELDS = tuple(name for name in SPACE_FIELDS if name not in (*LAYOUT_FIELDS, *CHOICES))
 
@@ -51,6 +51,13 @@ _WITHOUT_EFFECT: dict[str, Callable[[_Kind, Mapping[str, Any]], bool]] = {
     "dp_overlap": lambda kind, _: not (kind.dp and kind.training),
     "zero": lambda kind, _: not (kind.dp and kind.training),
 }
+
+
+def without_effect(*, tp: bool, dp: bool, training: bool, tp_exchange: str) -> frozenset[str]:
+    """Fields of which another value changes nothing where tp or dp split anything, or do not."""
+    kind = _Kind(tp=tp, dp=dp, training=training)
+    values = {"tp_exchange": tp_exchange}
+    return frozenset(name for name, idle in _WITHOUT_EFFECT.items() if idle(kind, values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +103,8 @@ class Box:
 
     def table(self) -> Table:
         """Every layout with every option, one row each, with all choices."""
-        layouts, options = np.divmod(
-            np.arange(len(self.layouts) * len(self.options)), len(self.options)
-        )
-        rows = self.options.take(options).replaced(self.layouts.take(layouts), LAYOUT_FIELDS)
+        layouts, options = np.indices((len(self.layouts), len(self.options))).reshape(2, -1)
+        rows = self._rows(layouts, options, np.zeros(1, dtype=np.int64))
         return rows.with_choices({name: getattr(self.choices, name) for name in CHOICES})
 
     def numbers(self, rows: Ints, choices: Ints) -> Ints:
@@ -108,10 +113,24 @@ class Box:
 
     def strategies(self, numbers: Ints) -> Table:
         """Candidates by number, one row each."""
+        return self._rows(*self.positions(numbers))
+
+    def positions(self, numbers: Ints) -> tuple[Ints, Ints, Ints]:
+        """Layout, option and choice of candidates by number."""
         layouts, inside = np.divmod(numbers - self.start, self.width)
         options, choices = np.divmod(inside, len(self.choices))
-        rows = self.options.take(options).replaced(self.layouts.take(layouts), LAYOUT_FIELDS)
-        return rows.replaced(self.choices.take(choices), CHOICES)
+        return layouts, options, choices
+
+    def _rows(self, layouts: Ints, options: Ints, choices: Ints) -> Table:
+        parts = (
+            (self.layouts, LAYOUT_FIELDS, layouts),
+            (self.options, OPTION_FIELDS, options),
+            (self.choices, CHOICES, choices),
+        )
+        columns: dict[str, Any] = {
+            name: getattr(part, name)[rows] for part, names, rows in parts for name in names
+        }
+        return Table(**columns, stacks=self.options.stacks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +182,11 @@ class Candidates:
         return Table.joined(found).take(order)
 
 
+def boxes_of(model: Model, system: System, space: Space, scale: Scale, layouts: Table) -> list[Box]:
+    """Layouts that obey the rules, with the options and choices that a space tries on them."""
+    return _Inside(model, system, space).boxes(scale, layouts, np.full(len(layouts), -1))
+
+
 def refusals(boxes: Sequence[Box]) -> Counter[str]:
     """How many candidates of boxes have a layout that breaks a rule, by reason."""
     counts: Counter[str] = Counter()
@@ -188,12 +212,24 @@ def _first_values(model: Model, system: System, space: Space) -> dict[str, Any]:
     return first
 
 
+def _first_usable(model: Model, system: System, name: str, values: Sequence[Any]) -> Any:
+    """The first value of a field that no rule refuses by itself, if there is one."""
+    rules = [rule for rule in RULES if rule.field == name]
+    if len(values) == 1 or not rules:
+        return values[0]
+    table = Table.of(model, {"dp": 1, "gbs": 1, "seq_len": 1, name: list(values)})
+    broken = broken_rule(model, system, table, rules).tolist()
+    usable = [value for value, rule in zip(values, broken, strict=True) if rule < 0]
+    return (usable or values)[0]
+
+
 class _Inside:
     """Options and choices of a space by kind of layout."""
 
     def __init__(self, model: Model, system: System, space: Space) -> None:
         self._model = model
         self._values = {n: space.values(n, system) or (None,) for n in SPACE_FIELDS}
+        self._idle = {n: _first_usable(model, system, n, self._values[n]) for n in _WITHOUT_EFFECT}
         self._of_kind: dict[_Kind, tuple[Table, Table]] = {}
 
     def boxes(self, scale: Scale, layouts: Table, broken: Ints) -> list[Box]:
@@ -229,11 +265,11 @@ class _Inside:
         kept = []
         for combination in product(*tried.values()):
             values = dict(zip(names, combination, strict=True))
-            idle = [name for name in names if name in _WITHOUT_EFFECT]
+            idle = [name for name in names if name in self._idle]
             idle = [name for name in idle if _WITHOUT_EFFECT[name](kind, values)]
-            if all(values[name] == self._values[name][0] for name in idle):
+            if all(values[name] == self._idle[name] for name in idle):
                 kept.append(values)
         columns: dict[str, Any] = {name: [values[name] for values in kept] for name in names}
-        if columns.get("seq_len", [None])[0] is None:
+        if columns.get("seq_len", [1])[0] is None:
             columns["seq_len"] = self._model.seq_len
-        return Table.of(self._model, {"dp": 1, "gbs": 1, **columns})
+        return Table.of(self._model, {"dp": 1, "gbs": 1, "seq_len": 1, **columns})

@@ -10,7 +10,7 @@ from shardwise.blocks import PlacedBlocks
 from shardwise.evaluate import Holding, Timing, fits, held, timed
 from shardwise.model import Model
 from shardwise.rules import RULES, broken_rule
-from shardwise.search.candidates import Box
+from shardwise.searcher.candidates import Box
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -48,7 +48,11 @@ class Judged:
     held_as: Ints
     """The holding of each choice."""
     fitting: Fitting | None
-    """None where nothing fits."""
+    """None where nothing fits, or times are not asked for."""
+
+    def too_full(self, capacity_bytes: float) -> Bools:
+        """Choices that need more of the first memory tier than may be used; (choices, rows)."""
+        return (self.holding.reserved_bytes > capacity_bytes)[self.held_as]
 
 
 def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints:
@@ -61,7 +65,13 @@ def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints
 
 
 def judge(
-    model: Model, system: System, table: Table, broken: Ints, capacity_bytes: float
+    model: Model,
+    system: System,
+    table: Table,
+    broken: Ints,
+    capacity_bytes: float,
+    *,
+    times: bool = True,
 ) -> Iterator[Judged]:
     """Judge rows with all their choices, chunk by chunk; rows of which nothing fits are not timed.
 
@@ -71,6 +81,8 @@ def judge(
         Of a `Box` of legal layouts, and of `broken_options`.
     capacity_bytes
         What of the first memory tier may be used.
+    times
+        Whether what fits is timed, too.
     """
     rows = np.flatnonzero((broken < 0).any(axis=0))
     if not rows.size:
@@ -88,7 +100,7 @@ def judge(
         feasible = legal & fits(system, holding, capacity_bytes)[held_as]
         within = np.flatnonzero(feasible.any(axis=0))
         fitting = None
-        if within.size:
+        if times and within.size:
             timeable = start + within
             some, extents = lawful_table.take(timeable), placed.extents(timeable)
             fitting = Fitting(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,19 @@ from shardwise.errors import Fault, InputError, nearest
 from shardwise.estimator import estimate, estimate_many
 from shardwise.model import Model
 from shardwise.results import Estimate
-from shardwise.search.candidates import Candidates, Scale, refusals
-from shardwise.search.look import Found, Question, look, merged
-from shardwise.search.objective import FRONTS, OBJECTIVES, check_name
-from shardwise.search.results import Cell, Nearest, Plan, ScaleResult, SearchResult
-from shardwise.search.space import SPACE_FIELDS, Space
+from shardwise.searcher.candidates import Candidates, Scale, refusals
+from shardwise.searcher.executors import Workers
+from shardwise.searcher.look import Found, Question, merged
+from shardwise.searcher.objective import FRONTS, OBJECTIVES, check_name
+from shardwise.searcher.pieces import Work
+from shardwise.searcher.results import Cell, Nearest, Plan, ScaleResult, SearchResult
+from shardwise.searcher.smallest import SmallestGpus, smallest_gpus
+from shardwise.searcher.space import SPACE_FIELDS, Space
+from shardwise.searcher.store import check_file
 from shardwise.system import System
 from shardwise.units import parse_quantity, readable
 
 __all__ = ["count", "search"]
-
-# Layouts x options that are one piece of work: enough to be worth handing to a process.
-_PIECE_ROWS = 1 << 16
 
 Progress = Callable[[int, int, Found], None]
 """Called with candidates looked at, candidates in all, and what was found so far."""
@@ -39,6 +41,10 @@ def search(
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     progress: Progress | None = None,
+    jobs: int = 1,
+    backend: str = "loky",
+    save: str | Path | None = None,
+    save_all: bool = False,
     **fixed: Any,
 ) -> SearchResult:
     """Find the best ways to run a model on a system.
@@ -60,6 +66,14 @@ def search(
         (bytes, or text such as ``"70 GiB"``).
     progress
         Called now and then with what was looked at and found so far.
+    jobs, backend
+        How many processes work, and what runs them: ``loky`` on this machine, ``ray`` or ``dask``
+        on the cluster that is connected or that RAY_ADDRESS or Dask's settings name, else on a
+        local one. The answer is the same. A Dask cluster works with all it has.
+    save, save_all
+        A file (.parquet, .csv, .csv.gz) for every feasible strategy, and whether for the rejected
+        ones, too. Until it is done, parts are in the folder ``FILE.parts``: interrupted or killed,
+        the same search goes on from there.
     **fixed
         Fields of the space by name, over those of `space`: ``gpus=512, gbs=1024, tp=[4, 8]``.
 
@@ -88,8 +102,18 @@ def search(
         axes=tuple(axes),
     )
     _check(question)
+    workers = Workers(jobs=jobs, backend=backend)
+    workers.check()
+    file = _saving(save, save_all=save_all)
     candidates = Candidates.of(the_model, the_system, the_space)
-    by_scale, complete = _looked(question, candidates, progress)
+    work = Work(
+        question=question,
+        candidates=candidates,
+        workers=workers,
+        file=file,
+        saved="all" if save_all else "feasible",
+    )
+    by_scale, complete = _looked(work, progress)
     whole = merged(list(by_scale.values()), question)
     rejected = whole.rejected + refusals(candidates.illegal)
     return SearchResult(
@@ -110,6 +134,7 @@ def search(
         scales=_scales(question, candidates, by_scale),
         cells=_cells(question, candidates, whole),
         nearest=_nearest(candidates, whole),
+        smallest=_smallest(question, the_space) if complete and not whole.feasible else None,
     )
 
 
@@ -170,21 +195,31 @@ def _check(question: Question) -> None:
             raise InputError(Fault(field="axes", value=axis, has_value=True, problem=problem))
 
 
-def _looked(
-    question: Question, candidates: Candidates, progress: Progress | None
-) -> tuple[dict[Scale, Found], bool]:
+def _saving(save: str | Path | None, *, save_all: bool) -> Path | None:
+    """Where rows are to be saved; checked before the work."""
+    if save is None:
+        if save_all:
+            problem = "needs a file: give save"
+            raise InputError(Fault(field="save_all", value=True, has_value=True, problem=problem))
+        return None
+    check_file(save)
+    return Path(save)
+
+
+def _looked(work: Work, progress: Progress | None) -> tuple[dict[Scale, Found], bool]:
     """Look at every candidate; what was found so far if that is interrupted."""
+    question = work.question
     nothing = Found.nothing(len(question.axes))
-    by_scale = dict.fromkeys(candidates.scales, nothing)
-    whole, everything = nothing, sum(map(len, candidates.legal))
+    by_scale = dict.fromkeys(work.candidates.scales, nothing)
+    whole, done, everything = nothing, 0, sum(map(len, work.boxes))
     try:
-        for box in candidates.legal:
-            for piece in box.cut(_PIECE_ROWS):
-                found = look(question, piece)
-                by_scale[box.scale] = merged([by_scale[box.scale], found], question)
+        with closing(work.seen()) as seen:
+            for piece, found in seen:
+                by_scale[piece.scale] = merged([by_scale[piece.scale], found], question)
                 whole = merged([whole, found], question)
+                done += len(piece)
                 if progress is not None:
-                    progress(whole.candidates, everything, whole)
+                    progress(done, everything, whole)
     except KeyboardInterrupt:
         return by_scale, False
     return by_scale, True
@@ -259,6 +294,12 @@ def _cells(question: Question, candidates: Candidates, whole: Found) -> tuple[Ce
     return tuple(
         Cell(values={axis: plan.strategy[axis] for axis in question.axes}, plan=plan)
         for plan in plans(question, candidates, whole.cells.number)
+    )
+
+
+def _smallest(question: Question, space: Space) -> SmallestGpus:
+    return smallest_gpus(
+        question.model, question.system, space, capacity_bytes=question.capacity_bytes
     )
 
 

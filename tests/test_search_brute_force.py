@@ -1,0 +1,334 @@
+"""A search finds what trying every strategy of its space finds: counts, reasons, best, fronts.
+
+Scores are held together bit for bit. They may be: every formula runs element by element on rows,
+and no sum runs over them, so a row does not feel which rows stand beside it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import samples
+from naive_search import FIELDS, OFFLOADS, ORDERS, TIERS, Naive, everything
+from shardwise import InputError, Model, System, estimate
+from shardwise.searcher.best import Ranked
+from shardwise.searcher.candidates import Candidates, refusals
+from shardwise.searcher.look import Found, Question, look, merged
+from shardwise.searcher.run import search
+from shardwise.searcher.space import Space
+from shardwise.table import Table
+
+MOST = 1500
+
+
+def with_host(machine: System, capacity: float, bandwidth: float = 1e10) -> System:
+    """A machine with a second memory tier."""
+    told = machine.to_dict()
+    host = {"name": "host", "capacity": capacity, "bandwidth": bandwidth}
+    told["accelerator"]["memory"] = [told["accelerator"]["memory"][0], host]
+    return System.validated(told)
+
+
+def priced(machine: System) -> System:
+    """A machine that costs 2 USD an hour."""
+    price = {"usd_per_accelerator_hour": 2.0, "as_of": "2025-01-01", "source": "a round figure"}
+    return System.validated(machine.to_dict() | {"price": price})
+
+
+THREE_TIERS = [
+    samples.tier("inside", domain=4, latency=1e-6),
+    samples.tier("rack", domain=12, bandwidth=20e9, latency=5e-6),
+    samples.tier("all", bandwidth=5e9, latency=1e-5, links_per_node=2),
+]
+GROUPED = samples.layer(
+    count=6,
+    attention={"heads": 12, "kv_heads": 6, "bias": "none"},
+    mlp={"ffn": 96, "activation": "swiglu", "bias": False},
+)
+MODELS = [
+    samples.model(),
+    samples.llama(layers=[GROUPED]),
+    samples.model(samples.layer(count=2), samples.layer(count=1, mlp={"ffn": 512})),
+    Model.load("calculon-megatron-126m"),
+    Model.load("llama3-8b"),
+]
+SYSTEMS = [
+    priced(samples.system()),
+    with_host(priced(samples.system(node=4, network=THREE_TIERS)), 4e8, 1e9),
+    with_host(priced(samples.system()), 2e7),
+    *(priced(System.load(name)) for name in ("h100-sxm", "gb200-nvl72", "calculon-a100-80g")),
+]
+OPTIONS: dict[str, Sequence[Any]] = {
+    "recompute": ["none", "selective", "full"],
+    "zero": [0, 1, 0, 1, 0, 1, 2],
+    "tp_exchange": ["all_reduce", "rs_ag", "p2p_rs_ag"],
+    "tp_overlap": ["stack", "none", "ring", "pipe"],
+    "schedule": ["1f1b", "interleaved"],
+    "placement": ORDERS,
+    **dict.fromkeys(("tp_regather", "dp_overlap", "fused_activation", *OFFLOADS), (False, True)),
+}
+RARELY: dict[str, Sequence[Any]] = {
+    "training": [True, False],
+    "attention": ["model", "multihead", "multiquery"],
+    "dtype": ["bf16", "fp16", "bf16", "fp32"],
+    "stack": ["megatron-core-2025", "calculon", "megatron-lm-2022"],
+    "seq_len": [16, 30, 32, 48],
+    **dict.fromkeys(TIERS, (None, None, None, 0, 0, 1, 1, 2)),
+    "tp": [1, 2, 3, 4, 8],
+    "pp": [1, 2, 3, 4, 5],
+    "dp": [1, 2, 4, 8],
+    "vpp": [1, 1, 2, 3],
+    "micro_batch_size": [1, 2, 4],
+    "cp": [1, 1, 1, 1, 1, 2],
+    "ep": [1, 1, 1, 1, 1, 2],
+}
+
+
+def drawn(random: Random, values: Sequence[Any], alone: float) -> list[Any]:
+    """One of some values, or up to three of them, in any order."""
+    if random.random() < alone:
+        return [random.choice(values)]
+    return list(dict.fromkeys(random.sample(values, random.randint(1, min(3, len(values))))))
+
+
+def drawn_space(random: Random, machine: System) -> dict[str, Any]:
+    """A small space with several fields given and the others as usual."""
+    space: dict[str, Any] = {
+        "gpus": random.sample([1, 2, 4, 6, 8, 12, 16, 24, 32], random.choice([1, 1, 1, 2])),
+        "global_batch_size": random.sample([1, 2, 4, 6, 8, 12, 16, 24], random.choice([1, 1, 2])),
+        "batch": random.choice(["fixed", "largest"]),
+    }
+    alone = len(machine.accelerator.memory) == 1
+    for name, values in OPTIONS.items():
+        if random.random() < (0.1 if alone and name in OFFLOADS else 0.85):
+            space[name] = drawn(random, values, 0.65)
+    for name, values in RARELY.items():
+        if random.random() < 0.25:
+            space[name] = drawn(random, values, 0.3)
+    if machine.name.startswith("calculon"):
+        space["dtype"] = ["fp16"]
+    return space
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A space, some room, and what trying everything finds."""
+
+    model: Model
+    system: System
+    space: dict[str, Any]
+    capacity_bytes: float
+    candidates: Candidates
+    naive: Naive
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Number of the candidate that is each row of `naive`."""
+        found = self.candidates.strategies(np.arange(len(self.candidates)))
+        numbers = dict(zip(keys(asked(self.candidates), found), range(len(found)), strict=True))
+        return [numbers[key] for key in keys(self.naive.asked, self.naive.strategies)]
+
+    def look(self, **words: Any) -> Found:
+        """Look through all boxes, as a search does."""
+        capacity = self.capacity_bytes
+        question = Question(model=self.model, system=self.system, capacity_bytes=capacity, **words)
+        return merged([look(question, box) for box in self.candidates.legal], question)
+
+    def ordered(self, score: Mapping[int, float]) -> list[tuple[float, int]]:
+        """Scores of rows with their numbers, the lowest first."""
+        return sorted((value, self.numbers[row]) for row, value in score.items())
+
+
+def asked(candidates: Candidates) -> list[tuple[int, int]]:
+    """GPUs and batch of the space that each candidate comes from."""
+    boxes = [*candidates.legal, *candidates.illegal]
+    return [(b.scale.gpus, b.scale.global_batch_size) for b in boxes for _ in range(len(b))]
+
+
+def keys(scales: Sequence[tuple[int, int]], table: Table) -> list[tuple[Any, ...]]:
+    """All fields of each strategy, and what it was asked for."""
+    columns = [getattr(table, name).tolist() for name in FIELDS if name != "stack"]
+    stacks = [table.stacks[i].name for i in table.stack]
+    return list(zip(scales, *columns, stacks, strict=True))
+
+
+def cases(first: int, count: int, most: int = MOST) -> Iterator[Case]:
+    """Some of the spaces that are small enough; about half of what obeys the rules fits."""
+    for seed in range(first, first + count):
+        random = Random(seed)  # noqa: S311 - cases that can be made again
+        model, system = random.choice(MODELS), random.choice(SYSTEMS)
+        space = drawn_space(random, system)
+        candidates = Candidates.of(model, system, Space.validated(space))
+        if len(candidates) > most:
+            continue
+        free = everything(model, system, space, np.inf)
+        if not free.reasons:
+            assert len(candidates) == 0
+            continue
+        held = free.estimates.memory_reserved_bytes[free.estimates.refused < 0]
+        capacity = float(np.quantile(held, random.choice([0.1, 0.5, 0.9]))) if held.size else 1e9
+        yield Case(
+            model=model,
+            system=system,
+            space=space,
+            capacity_bytes=capacity,
+            candidates=candidates,
+            naive=free.within(system, capacity),
+        )
+
+
+def listed(ranked: Ranked) -> list[tuple[float, int]]:
+    """Scores and numbers, in order."""
+    return list(zip(ranked.score.tolist(), ranked.number.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("first", range(0, 60, 15))
+def test_every_strategy_is_a_candidate_once(first):
+    """The same strategies as nested loops try, none of them twice."""
+    seen = 0
+    for case in cases(first, 15):
+        table = case.candidates.strategies(np.arange(len(case.candidates)))
+        found = keys(asked(case.candidates), table)
+        expected = keys(case.naive.asked, case.naive.strategies)
+        assert len(set(found)) == len(found) == len(expected)
+        assert set(found) == set(expected)
+        seen += len(found)
+    assert seen > 500
+
+
+@pytest.mark.parametrize("first", range(100, 160, 15))
+def test_candidates_are_counted_by_reason(first):
+    """What is feasible, and why the rest is rejected: rules of layouts first, then the others,
+    then memory."""
+    feasible = 0
+    for case in cases(first, 15):
+        found = case.look()
+        assert len(case.candidates) == len(case.naive.reasons)
+        assert found.feasible == len(case.naive.feasible)
+        assert found.rejected + refusals(case.candidates.illegal) == case.naive.rejected
+        feasible += found.feasible
+    assert feasible > 50
+
+
+@pytest.mark.parametrize(
+    ("objective", "first"),
+    [("step_time", 200), ("tokens_per_s_per_gpu", 220), ("tokens_per_dollar", 240)],
+)
+def test_the_best_are_the_best_of_all(objective, first):
+    """The first ten in order, of equals the lowest number first."""
+    for case in cases(first, 15):
+        naive, rows = case.naive, case.naive.feasible
+        seconds, table = naive.estimates.step_time_s, naive.strategies
+        score = {row: seconds[row] for row in rows}
+        if objective != "step_time":
+            tokens = table.global_batch_size * table.seq_len
+            score = {row: seconds[row] / tokens[row] * table.gpus[row] for row in rows}
+        if objective == "tokens_per_dollar":
+            score = {row: value * (2.0 / 3600) for row, value in score.items()}
+        assert listed(case.look(objective=objective).best) == case.ordered(score)[:10]
+
+
+@pytest.mark.parametrize(("name", "first"), [("memory", 300), ("gpus", 320), ("cost", 340)])
+def test_the_front_is_what_nothing_beats_on_both_sides(name, first):
+    """Of all feasible ones, those of which no other one is as good on both sides; of equals, the
+    one with the lowest number."""
+    for case in cases(first, 15):
+        naive = case.naive
+        table, rows = naive.strategies, np.array(naive.feasible, dtype=np.int64)
+        time_s = naive.estimates.step_time_s[rows]
+        per_token = time_s / (table.global_batch_size[rows] * table.seq_len[rows])
+        beside = {
+            "memory": naive.estimates.memory_reserved_bytes[rows],
+            "gpus": 1.0 * table.gpus[rows],
+            "cost": per_token * table.gpus[rows] * (2.0 / 3600),
+        }[name]
+        number = np.array(case.numbers, dtype=np.int64)[rows]
+        kept = [
+            (s, n)
+            for s, b, n in zip(per_token, beside, number, strict=True)
+            if not np.any(
+                (per_token <= s) & (beside <= b) & ((per_token < s) | (beside < b) | (number < n))
+            )
+        ]
+        assert sorted(listed(case.look(front=name).front)) == sorted(kept)
+
+
+def test_every_cell_has_its_best():
+    """For each combination of values of two fields that has a feasible strategy."""
+    for case in cases(400, 15):
+        axes, naive = ("micro_batch_size", "recompute"), case.naive
+        best: dict[tuple[int, ...], tuple[float, int]] = {}
+        for row in naive.feasible:
+            key = tuple(int(getattr(naive.strategies, axis)[row]) for axis in axes)
+            one = (naive.estimates.step_time_s[row], case.numbers[row])
+            best[key] = min(best.get(key, one), one)
+        found = case.look(axes=axes)
+        cells = [tuple(values) for values in found.cell_values.tolist()]
+        assert dict(zip(cells, listed(found.cells), strict=True)) == best
+        assert len(cells) == len(best)
+
+
+def test_the_nearest_miss_lacks_least():
+    """Where nothing fits: of what obeys the rules, the one with the least beyond the room."""
+    seen = 0
+    for case in cases(420, 25, most=400):
+        held = case.naive.estimates.memory_reserved_bytes
+        obeys = np.flatnonzero(case.naive.estimates.refused < 0)
+        if not obeys.size:
+            continue
+        room = float(held[obeys].min()) / 2
+        question = Question(model=case.model, system=case.system, capacity_bytes=room)
+        parts = [look(question, box) for box in case.candidates.legal]
+        expected = min((held[row] - room, case.numbers[row]) for row in obeys)
+        assert listed(merged(parts, question).nearest) == [expected]
+        seen += 1
+    assert seen > 5
+
+
+def test_single_estimates_say_the_same():
+    """`estimate` of every strategy, one by one: refused, too large, or slower than the best."""
+    seen = 0
+    for case in cases(440, 40, most=60):
+        if len(case.naive.feasible) < 3 or seen == 3:
+            continue
+        table, numbers = case.naive.strategies, case.numbers
+        times = []
+        for row, reason in enumerate(case.naive.reasons):
+            try:
+                one = estimate(case.model, case.system, table.strategy(row))
+            except InputError:
+                assert reason not in (None, "memory", "second_memory")
+                continue
+            memory = one.memory_bytes
+            fits = memory.reserved <= case.capacity_bytes
+            fits &= memory.offloaded <= memory.offload_capacity
+            assert fits == (reason is None)
+            times += [(one.step_time_s, numbers[row])] if fits else []
+        assert listed(case.look(top=5).best) == sorted(times)[:5]
+        seen += 1
+    assert seen > 1
+
+
+def test_search_answers_what_trying_everything_answers():
+    """The whole way: counts, strategies best first, and the best of every scale."""
+    for case in cases(500, 6):
+        found = search(case.model, case.system, case.space, top=3, max_memory=case.capacity_bytes)
+        naive, seconds = case.naive, case.naive.estimates.step_time_s
+        assert found.candidates == len(naive.reasons)
+        assert found.feasible == len(naive.feasible)
+        assert found.rejected == naive.rejected
+        best = case.ordered({row: seconds[row] for row in naive.feasible})[:3]
+        assert [one.step_time_s for one in found.best] == [value for value, _ in best]
+        rows = [case.numbers.index(number) for _, number in best]
+        expected = [naive.strategies.strategy(row).to_dict() for row in rows]
+        assert [one.strategy for one in found.best] == expected
+        for scale in found.scales:
+            key = (scale.gpus, scale.global_batch_size)
+            times = [seconds[row] for row in naive.feasible if naive.asked[row] == key]
+            assert scale.feasible == len(times)
+            assert (scale.best.step_time_s if scale.best else None) == min(times, default=None)

@@ -1,0 +1,121 @@
+"""Searches on a real Ray and a real Dask cluster of two workers on this machine.
+
+They need the extra ``cluster`` and are skipped without it.
+"""
+
+import os
+from importlib.util import find_spec
+
+import pytest
+
+from saved_search import PIECE_ROWS, case, plain
+from shardwise import InputError
+from shardwise.searcher import pieces
+from shardwise.searcher.executors import Workers
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
+needs_dask = pytest.mark.skipif(find_spec("distributed") is None, reason="needs dask[distributed]")
+pytestmark = pytest.mark.xdist_group("cluster")  # one after the other: each is several processes
+BOTH = [
+    pytest.param("ray", marks=needs_ray),
+    pytest.param("dask", marks=needs_dask),
+]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process finds and saves: result and file."""
+    file = tmp_path_factory.mktemp("alone") / "all.parquet"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "SAVED_PIECE_ROWS", PIECE_ROWS)
+        return case(save=file, save_all=True), file
+
+
+@pytest.fixture
+def ray():
+    """Ray, with no cluster before and none after."""
+    import ray  # noqa: PLC0415 - only where it is installed
+
+    assert not ray.is_initialized()
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def dask():
+    """A client of a Dask cluster of two workers."""
+    import distributed  # noqa: PLC0415 - only where it is installed
+
+    local = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+def _pid(_):
+    return os.getpid()
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_a_local_cluster_saves_the_same(alone, tmp_path, monkeypatch, backend):
+    """Without a cluster one is started; result and file are equal, byte for byte."""
+    monkeypatch.setattr(pieces, "SAVED_PIECE_ROWS", PIECE_ROWS)
+    found = case(save=tmp_path / "all.parquet", save_all=True, jobs=2, backend=backend)
+    assert plain(found) == plain(alone[0])
+    assert (tmp_path / "all.parquet").read_bytes() == alone[1].read_bytes()
+
+
+@needs_ray
+def test_a_ray_cluster_that_is_connected_works(alone, ray):
+    """It is used, and left as it was; more processes than it has CPUs are refused."""
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    assert plain(case(jobs=2, backend="ray")) == plain(alone[0])
+    assert ray.is_initialized()
+    with pytest.raises(InputError, match="jobs: 3: the Ray cluster has 2 CPUs"):
+        case(jobs=3, backend="ray")
+
+
+@needs_dask
+def test_a_dask_client_that_exists_works(alone, dask):
+    """All workers of its cluster are used, and left as they were."""
+    pids = set(Workers(backend="dask").each(_pid, range(40)))
+    assert pids == set(dask.run(os.getpid).values())
+    assert plain(case(backend="dask")) == plain(alone[0])
+    assert dask.status == "running"
+
+
+@needs_dask
+def test_dask_finds_the_scheduler_of_its_settings(dask, monkeypatch):
+    """As when DASK_SCHEDULER_ADDRESS names it."""
+    import dask as settings  # noqa: PLC0415 - only where it is installed
+    import distributed  # noqa: PLC0415
+
+    def none():
+        raise ValueError("No clients found")
+
+    monkeypatch.setattr(distributed, "default_client", none)
+    with settings.config.set(scheduler_address=dask.scheduler.address):
+        assert set(Workers(backend="dask").each(_pid, range(40))) == set(
+            dask.run(os.getpid).values()
+        )
+
+
+@needs_dask
+def test_a_scheduler_that_is_not_there_is_a_fault():
+    """No traceback, but where it was looked for."""
+    import dask as settings  # noqa: PLC0415 - only where it is installed
+
+    settled = {"scheduler-address": "tcp://127.0.0.1:1", "distributed.comm.timeouts.connect": "1s"}
+    with (
+        settings.config.set(settled),
+        pytest.raises(InputError, match=r"backend: 'dask': no Dask scheduler at tcp://127.0.0.1:1"),
+    ):
+        case(backend="dask")
+
+
+@needs_ray
+def test_a_ray_cluster_that_is_not_there_is_a_fault(ray, monkeypatch):
+    """No traceback, but where it was looked for."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(InputError, match=r"backend: 'ray': no Ray cluster at 127.0.0.1:1"):
+        case(backend="ray")
+    assert not ray.is_initialized()
