@@ -229,14 +229,14 @@ def test_convert_gives_back_what_only_calculon_takes(shardwise, files):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--gpus", 8, "--gbs", 8], "reference: is missing"),
         (["--reference", "calcolon", "--gpus", 8, "--gbs", 8], "did you mean 'calculon'"),
         (["--reference", "calculon", "--gbs", 8], "gpus: is missing"),
         (["--reference", "calculon", "--gpus", 8], "gbs: is missing"),
-        (["--reference", "calculon", "--gpus", 0, "--gbs", 8], "--gpus"),
+        (["--reference", "calculon", "--gpus", 0, "--gbs", 8], "gpus: '0'"),
+        (["--reference", "calculon", "--gpus", "8..64", "--gbs", 8], "one number"),
     ],
 )
-def test_a_search_needs_a_reference_gpus_and_a_batch(shardwise, words, told):
+def test_a_search_by_reference_needs_one_number_of_gpus_and_a_batch(shardwise, words, told):
     """One line, exit code 2."""
     code, out, err = shardwise("search", *GPT3, *words)
     assert (code, out) == (2, "")

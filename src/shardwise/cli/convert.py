@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from shardwise import catalog, files
-from shardwise.cli.options import OutputOption, emit_json, refuse_given
+from shardwise.cli.options import OutputOption, emit_json, log, refuse_given
 from shardwise.comparison import (
     calculon_case,
     known_reference,
@@ -18,6 +19,16 @@ from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.calculon_files import looks_like
 from shardwise.model import Model
 from shardwise.noun import Noun
+from shardwise.report.search_csv import (
+    PARTS,
+    TABLE_ENDINGS,
+    as_csv,
+    is_result,
+    is_table_file,
+    table,
+    write_table,
+)
+from shardwise.searcher.results import SearchResult
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
 from shardwise.system import System
@@ -29,6 +40,14 @@ _NOUNS: dict[str, type[Noun]] = {
     "stack": Stack,
 }
 _OF_CALCULON = {"model": "model", "system": "system", "execution": "strategy"}
+_RESULT = "result"
+# A search may list thousands of strategies, each with all of its detail.
+_MOST_BYTES = 2**28
+_TWICE = "says where to write a second time; OUT is short for it"
+_NOT_FOR_A_TABLE = "has no effect on the table of a result; leave it out"
+_NOT_FOR_CHARTS = "has no effect on charts, which show all that was found; leave it out"
+_CHARTS = ".html"
+_NOT_A_RESULT = "is for the result of a search; leave it out"
 _UNUSED = "is for a strategy that is written --to calculon alone; leave it out"
 
 
@@ -39,6 +58,14 @@ def command(
             metavar="FILE", help="A file of ours or of Calculon's, recognised by its content."
         ),
     ],
+    out: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[OUT]",
+            help="File to write: .yaml, .json; for the result of a search .csv, .csv.gz, .parquet, "
+            "or .html for its charts. Standard output if omitted.",
+        ),
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="NAME", help="Write another system's file: calculon."),
@@ -57,13 +84,31 @@ def command(
     system: Annotated[
         str | None, typer.Option("--system", help="Of a strategy that is written for Calculon.")
     ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            "--rows", metavar="|".join(PARTS), help="What of a search is written. Default: best."
+        ),
+    ] = None,
     output: OutputOption = None,
 ) -> int:
-    """Write a model, system or strategy as a file of ours, or of another system.
+    """Write a model, system or strategy as a file of ours or of others; a result as a table.
 
-    Files of ours have units as people write them. Without --output it goes to standard output.
+    Files of ours have units as people write them. The result of `search --json`, ours or
+    Calculon's, becomes a table with one row for each of its strategies; ours a page of charts, too.
     """
+    if out is not None:
+        refuse_given(_TWICE, output=output)
+    output = out if output is None else output
     found = _kind(file) if kind is None else _known_kind(kind)
+    if found == _RESULT:
+        refuse_given(_NOT_FOR_A_TABLE, to=to, model=model, system=system)
+        _write_result(file, rows, output)
+        return 0
+    refuse_given(_NOT_A_RESULT, rows=rows)
+    if output is not None and is_table_file(output):
+        problem = f"is a {found}; only the result of a search becomes a table"
+        raise InputError(Fault(source=file, problem=problem))
     if to is None or found != "strategy":
         refuse_given(_UNUSED, model=model, system=system)
     if to is None:
@@ -76,6 +121,37 @@ def command(
     known_reference(to, "to")
     emit_json(_for_calculon(found, file, model, system), output)
     return 0
+
+
+def _write_result(file: str, part: str | None, output: str | None) -> None:
+    """Write the result of a search as a table or as charts, or print it as CSV."""
+    data = files.read_mapping(file, most_bytes=_MOST_BYTES)
+    if output is not None and output.lower().endswith(_CHARTS):
+        refuse_given(_NOT_FOR_CHARTS, rows=part)
+        from shardwise.report.search_charts import write_charts  # noqa: PLC0415 - slow to import
+
+        write_charts(_search_result(data, file), output)
+    elif output is not None and not is_table_file(output):
+        endings = ", ".join((*TABLE_ENDINGS, _CHARTS))
+        problem = f"the result of a search is written as {endings}"
+        raise InputError(Fault(source=output, problem=problem))
+    else:
+        frame = table(data, source=file, part=part or "best")
+        if output is None:
+            sys.stdout.write(as_csv(frame))
+            return
+        write_table(frame, output)
+    log.info("wrote %s", output)
+
+
+def _search_result(data: Mapping[str, Any], file: str) -> SearchResult:
+    try:
+        return SearchResult.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        problem = f"is not what a search of this version writes: {place}: {first['msg']}"
+        raise InputError(Fault(source=file, problem=problem)) from None
 
 
 def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -> dict[str, Any]:
@@ -104,14 +180,17 @@ def _kind(file: str) -> str:
     for name, noun in _NOUNS.items():
         if noun.CATALOG is not None and catalog.find(noun.CATALOG, file.strip()) is not None:
             return name
-    data = files.read_mapping(file)
+    data = files.read_mapping(file, most_bytes=_MOST_BYTES)
+    if is_result(data):
+        return _RESULT
     theirs = looks_like(data)
     if theirs is not None:
         return _OF_CALCULON[theirs]
     shares = {name: _share(noun, data) for name, noun in _NOUNS.items()}
     best = max(shares, key=lambda name: shares[name])
     if shares[best] == 0:
-        problem = f"is none of {', '.join(_NOUNS)}, ours or Calculon's; say which by --kind"
+        problem = f"is none of {', '.join(_NOUNS)} or result of a search, "
+        problem += "ours or Calculon's; say which by --kind"
         raise InputError(Fault(source=file, problem=problem))
     return best
 

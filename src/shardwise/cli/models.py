@@ -1,5 +1,6 @@
 """`shardwise models`."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,12 +9,22 @@ import typer
 
 from shardwise import catalog
 from shardwise.cli.listing import list_or_show
-from shardwise.cli.options import JsonFlag, OutputOption, emit_json
+from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_given
 from shardwise.errors import Fault, InputError
-from shardwise.files import SUFFIXES
+from shardwise.files import SUFFIXES, check_writable_ending
 from shardwise.model import Model
 from shardwise.ops.parameters import count_parameters
 from shardwise.report.catalog import print_model, print_models
+
+_PANEL = "The largest that fits"
+_NEEDS_LARGEST = "needs --largest-for SYSTEM"
+_NO_NAME = "has no effect beside --largest-for; leave it out"
+
+
+def _option(flag: str, metavar: str, told: str, **words: Any) -> Any:
+    """A flag of the search for the largest model."""
+    return typer.Option(flag, metavar=metavar, help=told, rich_help_panel=_PANEL, **words)
+
 
 NameOrFolder = Annotated[
     str | None,
@@ -21,12 +32,56 @@ NameOrFolder = Annotated[
 ]
 
 
-def command(name: NameOrFolder = None, json: JsonFlag = False, output: OutputOption = None) -> int:
+def command(
+    name: NameOrFolder = None,
+    largest_for: Annotated[
+        str | None,
+        _option(
+            "--largest-for",
+            "SYSTEM",
+            "Find the largest dense GPT that some strategy fits onto --gpus of a system.",
+        ),
+    ] = None,
+    gpus: Annotated[str | None, _option("--gpus", "N", "Accelerators.")] = None,
+    gbs: Annotated[
+        str | None,
+        _option("--gbs", "N", "Global batch [sequences]. Default: one for each accelerator."),
+    ] = None,
+    seq_len: Annotated[
+        str | None, _option("--seq-len", "N", "Tokens per sequence. Default: 2048.")
+    ] = None,
+    dtype: Annotated[str | None, _option("--dtype", "NAME", "Default: bf16.")] = None,
+    space: Annotated[
+        str | None,
+        _option("--space", "FILE", "File of a space: strategies to try, as in search."),
+    ] = None,
+    max_memory: Annotated[
+        str | None, _option("--max-memory", "SIZE", "Use at most so much of the memory.")
+    ] = None,
+    reserve: Annotated[
+        str | None, _option("--reserve", "SIZE", "Keep so much of the memory free.")
+    ] = None,
+    count: Annotated[
+        int | None,
+        _option("--count", "K", "Shapes to show around the limit. Default: 12.", min=1),
+    ] = None,
+    json: JsonFlag = False,
+    output: OutputOption = None,
+) -> int:
     """List the models of the catalog, or show one: its shape and its parameters by part.
 
     With a folder, list every model file in it; a file that is not a model has an error line, and
     the exit code is 2. With --output, write the model to a file to start one of your own from.
+
+    With --largest-for, find the largest dense GPT that fits; exit code 1 if none does. --output
+    writes that model.
     """
+    asked: dict[str, Any] = {"gpus": gpus, "gbs": gbs, "seq_len": seq_len, "dtype": dtype}
+    asked |= {"space": space, "max_memory": max_memory, "reserve": reserve, "count": count}
+    if largest_for is not None:
+        refuse_given(_NO_NAME, name=name)
+        return _show_largest(largest_for, asked, json=json, output=output)
+    refuse_given(_NEEDS_LARGEST, **asked)
     if name is not None and catalog.find("models", name) is None and _is_folder(name):
         _list_folder(Path(name), json=json, output=output)
         return 0
@@ -39,6 +94,28 @@ def command(name: NameOrFolder = None, json: JsonFlag = False, output: OutputOpt
         print_all=print_models,
         print_one=print_model,
     )
+
+
+def _show_largest(system: str, asked: Mapping[str, Any], *, json: bool, output: str | None) -> int:
+    """Find the largest model, print it and its neighbours, or write it to a file."""
+    from shardwise.searcher.largest import largest_model  # noqa: PLC0415 - only where asked for
+
+    if output is not None:
+        check_writable_ending(output)
+    given = {field: value for field, value in asked.items() if value is not None}
+    if "gpus" not in given:
+        fault = Fault(source="command line", field="gpus", problem="is missing: give it")
+        raise InputError(fault)
+    found = largest_model(system, **given)
+    if output is not None and found.model is not None:
+        Model.validated(found.model).to_file(output)
+    if json:
+        emit_json(found.to_dict())
+    elif output is None or found.model is None:
+        from shardwise.report.largest import print_largest  # noqa: PLC0415
+
+        print_largest(found)
+    return 0 if found.largest is not None else 1
 
 
 def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:

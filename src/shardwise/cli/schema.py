@@ -8,6 +8,7 @@ from shardwise.cli.options import emit_json
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.model import Model
 from shardwise.results import Estimate
+from shardwise.searcher.space import Space
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
 from shardwise.system import System
@@ -17,6 +18,7 @@ NOUNS: dict[str, Any] = {
     "system": System,
     "strategy": Strategy,
     "stack": Stack,
+    "space": Space,
     "estimate": Estimate,
 }
 
@@ -24,7 +26,7 @@ NOUNS: dict[str, Any] = {
 def command(
     noun: Annotated[str, typer.Argument(metavar="NOUN", help=", ".join(NOUNS))],
 ) -> int:
-    """Print the JSON Schema of a noun: model, system, strategy, stack or estimate."""
+    """Print the JSON Schema of a noun: model, system, strategy, stack, space or estimate."""
     if noun not in NOUNS:
         problem = f"no such noun; allowed: {', '.join(NOUNS)}{nearest(noun, NOUNS)}"
         raise InputError(Fault(source="command line", value=noun, has_value=True, problem=problem))

@@ -1,23 +1,13 @@
-"""`shardwise search`."""
+"""`shardwise search --reference calculon`: a predecessor's own space by its own rules."""
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from shardwise import files
-from shardwise.cli.options import (
-    JsonFlag,
-    ModelArgument,
-    OutputOption,
-    SystemArgument,
-    emit_json,
-    refuse_given,
-)
+from shardwise.cli.options import refuse_given
+from shardwise.cli.progress import progress_bar
 from shardwise.comparison import known_reference, model_for_calculon, system_for_calculon
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.calculon import DTYPES
@@ -25,91 +15,50 @@ from shardwise.formats.calculon_files import CalculonModel, CalculonSystem
 from shardwise.reference import calculon
 from shardwise.strategy import Strategy
 
+__all__ = ["print_reference", "search_reference"]
+
 _COMMAND_LINE = "command line"
-_PANEL = "Calculon's space"
 _FLAG_OF = {"num_procs": "gpus", "max_batch_size": "gbs", "datatype": "dtype"}
-Progress = Callable[[int, int], None]
 _NEEDS_SEARCH = "needs a search; --count only counts the whole space"
 
 
-def command(
-    model: ModelArgument,
-    system: SystemArgument,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference", metavar="NAME", help="Search with a predecessor's rules: calculon."
-        ),
-    ] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", help="Processors.", min=1)] = None,
-    gbs: Annotated[
-        int | None, typer.Option("--gbs", help="Largest global batch [sequences].", min=1)
-    ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", metavar="NAME", help="Datatype.")] = "fp16",
-    top: Annotated[int, typer.Option("--top", metavar="K", help="How many to show.", min=1)] = 1,
-    count: Annotated[bool, typer.Option("--count", help="Count the candidates and stop.")] = False,
-    ok_if_none: Annotated[
-        bool, typer.Option("--ok-if-none", help="Exit with 0 even if nothing is feasible.")
-    ] = False,
-    layers: Annotated[
-        bool, typer.Option("--layers", help="Statistics of every operation of the best.")
-    ] = False,
-    tp_overlap: Annotated[
-        bool,
-        typer.Option("--tp-overlap/--no-tp-overlap", help="Try it.", rich_help_panel=_PANEL),
-    ] = True,
-    dp_overlap: Annotated[
-        bool,
-        typer.Option("--dp-overlap/--no-dp-overlap", help="Try it.", rich_help_panel=_PANEL),
-    ] = True,
-    fused_activation: Annotated[
-        str,
-        typer.Option(
-            "--fused-activation", metavar="true|false|both", help="Fused activations, or not."
-        ),
-    ] = "true",
-    mbs_break: Annotated[
-        bool,
-        typer.Option(
-            "--mbs-break", help="Stop growing the micro-batch after the first that is infeasible."
-        ),
-    ] = False,
-    json: JsonFlag = False,
-    output: OutputOption = None,
-) -> int:
-    """Find the best way to run a model on a number of GPUs in a predecessor's own space.
-
-    Each candidate runs the largest batch up to --gbs that its replicas can share, as Calculon
-    does; the best has the highest sample rate. Exit code 1 if none is feasible.
-    """
-    name = known_reference(_given("reference", reference), "reference")
-    if output is not None:
-        files.check_writable_ending(output)
+def search_reference(
+    model: str,
+    system: str,
+    *,
+    reference: str,
+    gpus: str | None,
+    gbs: str | None,
+    dtype: str | None,
+    top: int | None,
+    count: bool,
+    layers: bool,
+    tp_overlap: bool | None,
+    dp_overlap: bool | None,
+    fused_activation: str | None,
+    mbs_break: bool,
+) -> dict[str, Any]:
+    """Search a predecessor's own space, or count it; the record to show."""
+    name = known_reference(reference, "reference")
     if count:
         refuse_given(_NEEDS_SEARCH, layers=layers, mbs_break=mbs_break)
+    word = "fp16" if dtype is None else dtype
     space: dict[str, Any] = {
-        "num_procs": _given("gpus", gpus),
-        "max_batch_size": _given("gbs", gbs),
-        "datatype": _datatype(dtype),
-        "fused_activation": fused_activation,
-        "tp_overlap": tp_overlap,
-        "dp_overlap": dp_overlap,
+        "num_procs": _whole("gpus", gpus),
+        "max_batch_size": _whole("gbs", gbs),
+        "datatype": _datatype(word),
+        "fused_activation": "true" if fused_activation is None else fused_activation,
+        "tp_overlap": tp_overlap is not False,
+        "dp_overlap": dp_overlap is not False,
     }
     run = model_for_calculon(model), system_for_calculon(system)
     started = time.perf_counter()
-    with _faults_name_flags(dtype):
+    with _faults_name_flags(word):
         if count:
             record = _counted(*run, space)
         else:
-            record = _searched(*run, space, top=top, mbs_break=mbs_break, layers=layers)
-    record |= {"reference": name, "elapsed_s": time.perf_counter() - started}
-    if output is not None:
-        emit_json(record, output)
-    if json:
-        emit_json(record)
-    elif output is None:
-        _print(record)
-    return 0 if count or ok_if_none or record["best"] else 1
+            record = _searched(*run, space, top=top or 1, mbs_break=mbs_break, layers=layers)
+    return record | {"reference": name, "elapsed_s": time.perf_counter() - started}
 
 
 def _counted(
@@ -130,7 +79,8 @@ def _searched(
     layers: bool,
 ) -> dict[str, Any]:
     """Counts of a search, and the best executions with their statistics."""
-    with _progress() as progress:
+    with progress_bar("candidates") as bar:
+        progress = None if bar is None else lambda done, whole: bar(done, whole, "")
         result = calculon.search(
             model, system, **space, mbs_break=mbs_break, top_n=top, progress=progress
         )
@@ -150,11 +100,16 @@ def _searched(
     }
 
 
-def _given(flag: str, value: Any) -> Any:
+def _whole(flag: str, value: str | None) -> int:
+    """One number, as Calculon's searches take it."""
     if value is None:
-        problem = "is missing; allowed: calculon" if flag == "reference" else "is missing: give it"
-        raise InputError(Fault(source=_COMMAND_LINE, field=flag, problem=problem))
-    return value
+        raise InputError(Fault(source=_COMMAND_LINE, field=flag, problem="is missing: give it"))
+    if not value.strip().isascii() or not value.strip().isdigit() or int(value) < 1:
+        problem = "Calculon searches one number, of at least 1"
+        raise InputError(
+            Fault(source=_COMMAND_LINE, field=flag, value=value, has_value=True, problem=problem)
+        )
+    return int(value)
 
 
 def _datatype(name: str) -> str:
@@ -192,21 +147,8 @@ def _faults_name_flags(dtype: str) -> Iterator[None]:
         raise InputError(faults) from None
 
 
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A bar on stderr, if someone looks at it."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console  # noqa: PLC0415 - slow to import
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("candidates", total=None)
-        yield lambda done, whole: bar.update(task, completed=done, total=whole)
-
-
-def _print(record: Mapping[str, Any]) -> None:
+def print_reference(record: Mapping[str, Any]) -> None:
+    """Print the counts and the best executions."""
     from shardwise.report.reference import (  # noqa: PLC0415 - slow to import
         print_executions,
         print_layers,

@@ -11,10 +11,10 @@ from shardwise.report.layer import bandwidth_table, layer_table
 from shardwise.results import Estimate, Memory, OperationEstimate, StageEstimate
 from shardwise.units import readable
 
-__all__ = ["print_estimate"]
+__all__ = ["PART_NAMES", "print_estimate"]
 
 _BAR = 24
-_PARTS = {
+PART_NAMES = {
     "forward": "forward",
     "backward": "backward",
     "recompute": "recompute",
@@ -145,7 +145,7 @@ def _times(result: Estimate) -> Table:
     table = plain_table("where the step goes", "time", "share", "", "hidden", left=1)
     table.columns[3].justify = "left"
     longest = max(result.time_s.values())
-    for part, label in _PARTS.items():
+    for part, label in PART_NAMES.items():
         time = result.time_s[part]
         if not time:
             continue

@@ -1,0 +1,287 @@
+"""`shardwise search`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from shardwise import files
+from shardwise.cli.options import (
+    JsonFlag,
+    ModelArgument,
+    OutputOption,
+    SystemArgument,
+    refuse_given,
+)
+from shardwise.cli.search_own import (
+    COMMAND_LINE,
+    SHORT,
+    count_strategies,
+    explain_strategy,
+    flag_fault,
+    search_space,
+    show_record,
+)
+from shardwise.errors import nearest
+from shardwise.searcher.objective import FRONTS, OBJECTIVES
+from shardwise.searcher.run import given_space
+from shardwise.searcher.space import SPACE_FIELDS
+
+_REFERENCE = "Calculon's space, with --reference"
+_NO_EFFECT = "has no effect beside --reference, which searches a predecessor's own space"
+_NEEDS_REFERENCE = "needs --reference: it names a part of a predecessor's space"
+_NEEDS_SEARCH = "needs a search; --count only counts"
+_NEEDS_NO_EXPLAIN = "has no effect beside --explain, which answers for one strategy"
+
+
+def command(
+    model: ModelArgument,
+    system: SystemArgument,
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus", metavar="N", help="One number, a list (64,96) or a range: 64..512."),
+    ] = None,
+    gbs: Annotated[
+        str | None,
+        typer.Option("--gbs", metavar="N", help="Global batch [sequences], likewise."),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch",
+            metavar="fixed|largest",
+            help="Run all of --gbs (default), or the largest multiple of the replicas up to it.",
+        ),
+    ] = None,
+    space: Annotated[
+        str | None,
+        typer.Option("--space", metavar="FILE", help="File of a space: values to try by field."),
+    ] = None,
+    fix: Annotated[
+        list[str] | None,
+        typer.Option("--fix", metavar="FIELD=VALUE,...", help="Try only this value of a field."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow", metavar="FIELD=V1,V2,...", help="Try these values of a field, or all."
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="NAME", help="Short for --allow dtype=...")
+    ] = None,
+    seq_len: Annotated[
+        str | None, typer.Option("--seq-len", metavar="N", help="Short for --allow seq_len=...")
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option("--max-memory", metavar="SIZE", help="Use at most so much of the memory."),
+    ] = None,
+    reserve: Annotated[
+        str | None,
+        typer.Option("--reserve", metavar="SIZE", help="Keep so much of the memory free."),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective", metavar="NAME", help=f"{', '.join(OBJECTIVES)}. Default: step_time."
+        ),
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option("--top", metavar="K", help="How many to show.", min=1)
+    ] = None,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Show what nothing beats in both time and memory.")
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="|".join(FRONTS), help="With --pareto, beside time."),
+    ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(
+            "--axes", metavar="FIELD,FIELD", help="Show the best for every pair of their values."
+        ),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option("--plot", metavar="FILE", help="Draw charts of it all into FILE (.html)."),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            "--explain",
+            metavar="FIELD=VALUE,...",
+            help="Say why this strategy is not legal, does not fit, or is not the best.",
+        ),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            help="Write every feasible strategy to FILE (.parquet, .csv, .csv.gz); if it is "
+            "interrupted, the same command goes on from there.",
+        ),
+    ] = None,
+    save_all: Annotated[
+        bool, typer.Option("--save-all", help="With --save: also the rejected, with the reason.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", metavar="N", help="Processes. Default: 1.", min=1)
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", metavar="loky|ray|dask", help="What runs them. Default: loky."),
+    ] = None,
+    count: Annotated[bool, typer.Option("--count", help="Count the strategies and stop.")] = False,
+    ok_if_none: Annotated[
+        bool, typer.Option("--ok-if-none", help="Exit with 0 even if nothing is feasible.")
+    ] = False,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference", metavar="NAME", help="Search a predecessor's own space: calculon."
+        ),
+    ] = None,
+    layers: Annotated[
+        bool,
+        typer.Option(
+            "--layers",
+            help="Statistics of every operation of the best.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = False,
+    tp_overlap: Annotated[
+        bool | None,
+        typer.Option("--tp-overlap/--no-tp-overlap", help="Try it.", rich_help_panel=_REFERENCE),
+    ] = None,
+    dp_overlap: Annotated[
+        bool | None,
+        typer.Option("--dp-overlap/--no-dp-overlap", help="Try it.", rich_help_panel=_REFERENCE),
+    ] = None,
+    fused_activation: Annotated[
+        str | None,
+        typer.Option(
+            "--fused-activation",
+            metavar="true|false|both",
+            help="Fused activations, or not. Default: true.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = None,
+    mbs_break: Annotated[
+        bool,
+        typer.Option(
+            "--mbs-break",
+            help="Stop growing the micro-batch after the first that is infeasible.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = False,
+    json: JsonFlag = False,
+    output: OutputOption = None,
+) -> int:
+    """Find the best way to run a model on a number of GPUs, with certainty.
+
+    Every legal strategy of the space is judged: all degrees, micro-batches, chunks, recompute,
+    exchanges, ZeRO, offload and placements, unless --space, --fix or --allow say otherwise. Exit
+    code 1 if none is feasible.
+    """
+    if output is not None:
+        files.check_writable_ending(output)
+    theirs = {
+        "layers": layers,
+        "tp_overlap": _given(tp_overlap),
+        "dp_overlap": _given(dp_overlap),
+        "fused_activation": fused_activation,
+        "mbs_break": mbs_break,
+    }
+    asked = {
+        "objective": objective,
+        "top": top,
+        "pareto": pareto,
+        "against": against,
+        "axes": axes,
+        "plot": plot,
+        "max_memory": max_memory,
+        "reserve": reserve,
+        "explain": explain,
+        "save": save,
+        "save_all": save_all,
+        "jobs": jobs,
+        "backend": backend,
+    }
+    varied = {"batch": batch, "space": space, "fix": fix or None, "allow": allow or None}
+    if reference is not None:
+        only_ours = {name: value for name, value in asked.items() if name != "top"}
+        refuse_given(_NO_EFFECT, **varied, seq_len=seq_len, **only_ours)
+        return _by_reference(
+            (model, system),
+            {"reference": reference, "gpus": gpus, "gbs": gbs, "dtype": dtype, "top": top}
+            | {"count": count}
+            | theirs,
+            ok_if_none=ok_if_none or count,
+            json=json,
+            output=output,
+        )
+    refuse_given(_NEEDS_REFERENCE, **theirs)
+    whole = given_space(space, {})
+    short = {"gpus": gpus, "global_batch_size": gbs, "batch": batch, "dtype": dtype}
+    fields = {n: v for n, v in (short | {"seq_len": seq_len}).items() if v is not None}
+    fields |= _pairs("fix", fix or (), several=False) | _pairs("allow", allow or (), several=True)
+    whole = whole.fixed(fields, source=COMMAND_LINE) if fields else whole
+    if count:
+        refuse_given(_NEEDS_SEARCH, **asked, ok_if_none=ok_if_none)
+        return count_strategies(model, system, whole, json=json, output=output)
+    if explain is not None:
+        clash = ("objective", "max_memory", "reserve", "explain")
+        refuse_given(_NEEDS_NO_EXPLAIN, **{n: v for n, v in asked.items() if n not in clash})
+        strategy = _pairs("explain", (explain,), several=False)
+        return explain_strategy(model, system, whole, strategy, asked, json=json, output=output)
+    return search_space(
+        model, system, whole, asked, ok_if_none=ok_if_none, json=json, output=output
+    )
+
+
+def _given(switch: bool | None) -> str | None:
+    """A switch that was given at all, either way."""
+    return None if switch is None else str(switch).lower()
+
+
+def _pairs(flag: str, given: Sequence[str], *, several: bool) -> dict[str, Any]:
+    """Fields and values of ``--fix a=1,b=2`` or ``--allow a=1,2``."""
+    found: dict[str, Any] = {}
+    for text in given:
+        for part in (text,) if several else text.split(","):
+            name, equals, value = (word.strip() for word in part.partition("="))
+            field = SHORT.get(name, name.replace("-", "_"))
+            if not equals or not value:
+                problem = f"must be FIELD=VALUE{',...' if several else ''}, such as tp=8"
+                raise flag_fault(flag, part, problem)
+            if field not in SPACE_FIELDS:
+                known = (*SPACE_FIELDS, *SHORT)
+                problem = f"no such field; allowed: {', '.join(SPACE_FIELDS)}"
+                raise flag_fault(flag, name, f"{problem}{nearest(name, known)}")
+            if field in found:
+                raise flag_fault(flag, part, f"{field} is given twice")
+            found[field] = value
+    return found
+
+
+def _by_reference(
+    case: tuple[str, str],
+    words: Mapping[str, Any],
+    *,
+    ok_if_none: bool,
+    json: bool,
+    output: str | None,
+) -> int:
+    from shardwise.cli.search_reference import (  # noqa: PLC0415 - slow to import
+        print_reference,
+        search_reference,
+    )
+
+    switches = {name: word if word is None else word == "true" for name, word in words.items()}
+    both = {name: switches[name] for name in ("tp_overlap", "dp_overlap")}
+    record = search_reference(*case, **{**words, **both})
+    show_record(record, lambda: print_reference(record), json=json, output=output)
+    return 0 if ok_if_none or record["best"] else 1

@@ -1,0 +1,160 @@
+"""`shardwise search` in a space of our own: count it, search it, explain one strategy of it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import typer
+
+from shardwise.cli.options import emit_json
+from shardwise.cli.progress import progress_bar
+from shardwise.errors import Fault, InputError
+from shardwise.searcher.explain import explain
+from shardwise.searcher.look import Found
+from shardwise.searcher.results import SearchResult
+from shardwise.searcher.run import count as count_space
+from shardwise.searcher.run import search
+from shardwise.searcher.space import Space
+
+__all__ = [
+    "COMMAND_LINE",
+    "SHORT",
+    "count_strategies",
+    "explain_strategy",
+    "flag_fault",
+    "search_space",
+    "show_record",
+]
+
+COMMAND_LINE = "command line"
+SHORT = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
+_INTERRUPTED = 130
+
+
+def flag_fault(flag: str, value: str, problem: str) -> InputError:
+    """A fault of a flag's value."""
+    place = {"source": COMMAND_LINE, "field": flag}
+    return InputError(Fault(**place, value=value, has_value=True, problem=problem))
+
+
+def count_strategies(
+    model: str, system: str, space: Space, *, json: bool, output: str | None
+) -> int:
+    """Print the size of a space."""
+    candidates, rejected = count_space(model, system, space)
+    record = {"candidates": candidates, "rejected": rejected}
+
+    def table() -> None:
+        from shardwise.report.search import print_count  # noqa: PLC0415 - slow to import
+
+        print_count(candidates, rejected)
+
+    show_record(record, table, json=json, output=output)
+    return 0
+
+
+def search_space(
+    model: str,
+    system: str,
+    space: Space,
+    asked: Mapping[str, Any],
+    *,
+    ok_if_none: bool,
+    json: bool,
+    output: str | None,
+) -> int:
+    """Search a space, print and write what was asked for."""
+    against = asked["against"]
+    if against is not None and not asked["pareto"]:
+        raise flag_fault("against", against, "needs --pareto")
+    axes = () if asked["axes"] is None else tuple(a.strip() for a in asked["axes"].split(","))
+    words = {
+        name: asked[name]
+        for name in ("objective", "top", "max_memory", "reserve", "save", "jobs", "backend")
+        if asked[name] is not None
+    }
+    if asked["save_all"]:
+        if asked["save"] is None:
+            raise InputError(
+                Fault(source=COMMAND_LINE, field="save_all", problem="needs --save FILE")
+            )
+        words["save_all"] = True
+    if asked["plot"] is not None:
+        from shardwise.report.search_charts import check_chart_file  # noqa: PLC0415 - slow
+
+        check_chart_file(asked["plot"])
+        axes = axes or ("tp", "pp")
+    with progress_bar("strategies") as bar:
+        result = search(
+            model,
+            system,
+            space,
+            axes=tuple(SHORT.get(axis, axis) for axis in axes),
+            pareto=(against or "memory") if asked["pareto"] else None,
+            progress=None if bar is None else lambda *seen: bar(*_seen(*seen)),
+            **words,
+        )
+    typer.echo(f"{result.candidates:,} strategies in {result.elapsed_s:.2f} s", err=True)
+    show_record(result.to_dict(), lambda: _print(result), json=json, output=output)
+    if asked["plot"] is not None:
+        from shardwise.report.search_charts import write_charts  # noqa: PLC0415 - slow
+
+        write_charts(result, asked["plot"])
+    if not result.complete:
+        return _INTERRUPTED
+    return 0 if ok_if_none or result.best else 1
+
+
+def explain_strategy(
+    model: str,
+    system: str,
+    space: Space,
+    strategy: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    *,
+    json: bool,
+    output: str | None,
+) -> int:
+    """Say why a strategy is not legal, does not fit, or is not the best."""
+    words = {n: asked[n] for n in ("objective", "max_memory", "reserve") if asked[n] is not None}
+    with progress_bar("strategies") as bar:
+        found = explain(
+            model,
+            system,
+            space,
+            strategy,
+            progress=None if bar is None else lambda *seen: bar(*_seen(*seen)),
+            **words,
+        )
+
+    def table() -> None:
+        from shardwise.report.explain import print_explanation  # noqa: PLC0415 - slow to import
+
+        print_explanation(found)
+
+    show_record(found.to_dict(), table, json=json, output=output)
+    if not found.complete:
+        return _INTERRUPTED
+    return 0 if found.rank is not None else 1
+
+
+def _seen(done: int, whole: int, found: Found) -> tuple[int, int, str]:
+    best = f"best {found.best.step_time_s[0]:.4g} s" if len(found.best) else "nothing fits yet"
+    return done, whole, best
+
+
+def _print(result: SearchResult) -> None:
+    from shardwise.report.search import print_search  # noqa: PLC0415 - slow to import
+
+    print_search(result)
+
+
+def show_record(
+    record: Mapping[str, Any], table: Callable[[], None], *, json: bool, output: str | None
+) -> None:
+    """Write the record to a file, print it, or print tables."""
+    if output is not None:
+        emit_json(record, output)
+    if json:
+        emit_json(record)
+    elif output is None:
+        table()

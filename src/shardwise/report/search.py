@@ -1,0 +1,227 @@
+"""What a search found, as tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.report.brief import DEGREE_HEADS, SWITCHES, in_brief, word
+from shardwise.report.console import gib, percent, plain_table, seconds, show
+from shardwise.results import Estimate
+from shardwise.rules import RULES
+from shardwise.searcher.results import Cell, Plan, ScaleResult, SearchResult
+from shardwise.searcher.smallest import SmallestGpus
+from shardwise.units import readable
+
+__all__ = ["print_count", "print_search"]
+
+_SHORT = {
+    "global_batch_size": "gbs",
+    "fused_activation": "fused act.",
+    "tp_exchange": "tp exchange",
+    "tp_overlap": "tp overlap",
+    "tp_regather": "regather",
+    "dp_overlap": "dp overlap",
+    "offload_weights": "offl. weights",
+    "offload_activations": "offl. act.",
+    "offload_optimizer": "offl. optimizer",
+    "placement": "placement",
+}
+# They follow from others.
+_DERIVED = ("sequence_parallel", "schedule")
+# Worth telling where all that is shown agrees.
+_TOLD = ("dtype", "recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement")
+_REASONS = {
+    "memory": "more than the accelerator's memory",
+    "second_memory": "more than the second memory tier",
+    **{rule.reason: f"{rule.field}, by the rule {rule.reason}" for rule in RULES},
+    "batch": "the replicas cannot share the batch",
+    "tier_size": "a network tier has too few accelerators",
+    "tier_filled": "a network tier would not be filled",
+    "layers": "stages or chunks do not divide the layers",
+    "sequence": "tp does not divide the sequence",
+}
+_MOST_PARETO = 40
+
+
+def print_search(result: SearchResult) -> None:
+    """Print the best strategies, what else was asked for, and why the others were rejected."""
+    show(_headline(result))
+    if result.best:
+        show(_best(result.best), Text(_agreed([e.strategy for e in result.best]) + "\n"))
+    if len(result.scales) > 1:
+        show(_scales(result.scales))
+    if result.pareto is not None:
+        show(_pareto(result.pareto, result.pareto_against or "memory"))
+    if result.cells:
+        show(_cells(result.cells))
+    show(Text("\n".join(_closing(result)), style="dim" if result.best else ""))
+
+
+def print_count(candidates: int, rejected: Mapping[str, int]) -> None:
+    """Print the size of a space."""
+    show(f"{candidates:,} strategies")
+    if rejected:
+        show(_reasons(rejected))
+
+
+def _headline(result: SearchResult) -> Text:
+    text = Text("\n")
+    text.append(f"{result.model} on {result.system}", style="bold")
+    told = f"{result.candidates:,} strategies, {result.feasible:,} of them feasible"
+    text.append(f"\n{told}\n")
+    if not result.complete:
+        text.append("interrupted: this is the best of what was looked at\n", style="bold red")
+    return text
+
+
+def _best(best: Sequence[Estimate]) -> Table:
+    strategies = [estimate.strategy for estimate in best]
+    fields = _columns(strategies)
+    heads = [DEGREE_HEADS.get(f) or _SHORT.get(f, f.replace("_", " ")) for f in fields]
+    figures = ["step time", "tokens/s/GPU", "MFU", "memory GiB"]
+    table = plain_table("", *heads, *figures, left=0)
+    for rank, estimate in enumerate(best, start=1):
+        row = [word(estimate.strategy[field]) for field in fields]
+        table.add_row(
+            str(rank),
+            *row,
+            seconds(estimate.step_time_s),
+            f"{estimate.tokens_per_s_per_gpu:,.0f}",
+            percent(estimate.mfu),
+            gib(estimate.memory_bytes.reserved),
+        )
+    return table
+
+
+def _columns(strategies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Degrees, and whatever differs."""
+    differing = [
+        field
+        for field in strategies[0]
+        if field not in (*DEGREE_HEADS, *_DERIVED)
+        and any(strategy[field] != strategies[0][field] for strategy in strategies)
+    ]
+    first = [field for field in ("gpus", "global_batch_size") if field in differing]
+    return [*first, *DEGREE_HEADS, *(field for field in differing if field not in first)]
+
+
+def _agreed(strategies: Sequence[Mapping[str, Any]]) -> str:
+    """What all strategies have in common and no column shows."""
+    shown = _columns(strategies)
+    first = strategies[0]
+    told = []
+    if "gpus" not in shown:
+        told.append(f"{first['gpus']} GPUs")
+    if "global_batch_size" not in shown:
+        told.append(f"global batch {first['global_batch_size']} x {first['seq_len']} tokens")
+    told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in _TOLD if f not in shown]
+    told += [words for f, words in SWITCHES.items() if f not in shown and first[f]]
+    return "all of them: " + ", ".join(told)
+
+
+def _scales(scales: Sequence[ScaleResult]) -> Table:
+    heads = ("step time", "tokens/s", "per GPU", "speed-up", "efficiency", "MFU", "best")
+    table = plain_table("GPUs", "batch", *heads, left=0, title="By scale")
+    table.columns[-1].justify = "left"
+    for scale in scales:
+        plan = scale.best
+        if plan is None:
+            blank = [""] * 6
+            table.add_row(str(scale.gpus), str(scale.global_batch_size), *blank, "nothing fits")
+            continue
+        table.add_row(
+            str(scale.gpus),
+            str(plan.strategy["global_batch_size"]),
+            seconds(plan.step_time_s),
+            f"{plan.tokens_per_s:,.0f}",
+            f"{plan.tokens_per_s_per_gpu:,.0f}",
+            f"{scale.speedup:.2f}x",
+            percent(scale.efficiency or 0.0),
+            percent(plan.mfu),
+            in_brief(plan.strategy),
+        )
+    return table
+
+
+def _pareto(plans: Sequence[Plan], against: str) -> Table:
+    title = f"Pareto front: time and {against}, {len(plans)} strategies"
+    table = plain_table("memory GiB", "GPUs", "step time", "$/B tokens", "strategy", left=0)
+    table.title = title
+    table.columns[-1].justify = "left"
+    step = -(-len(plans) // _MOST_PARETO)
+    for i, plan in enumerate(plans):
+        if i % step and i != len(plans) - 1:
+            continue
+        usd = plan.usd_per_billion_tokens
+        table.add_row(
+            gib(plan.memory_reserved_bytes),
+            str(plan.strategy["gpus"]),
+            seconds(plan.step_time_s),
+            "-" if usd is None else f"{usd:,.0f}",
+            in_brief(plan.strategy),
+        )
+    return table
+
+
+def _cells(cells: Sequence[Cell]) -> Table:
+    """Step time of the best of every cell, the first axis down, the second across."""
+    down, *across = cells[0].values
+    if len(across) != 1:
+        table = plain_table(*cells[0].values, "step time", "best", left=0)
+        table.columns[-1].justify = "left"
+        for cell in cells:
+            words = [word(value) for value in cell.values.values()]
+            table.add_row(*words, seconds(cell.plan.step_time_s), in_brief(cell.plan.strategy))
+        return table
+    rows = list(dict.fromkeys(cell.values[down] for cell in cells))
+    columns = sorted({cell.values[across[0]] for cell in cells}, key=_order)
+    times = {tuple(c.values.values()): seconds(c.plan.step_time_s) for c in cells}
+    heads = [f"{_short(across[0])} {word(value)}" for value in columns]
+    table = plain_table("", *heads, title="Step time of the best of each")
+    for row in rows:
+        found = [times.get((row, column), "") for column in columns]
+        table.add_row(f"{_short(down)} {word(row)}", *found)
+    return table
+
+
+def _order(value: object) -> tuple[bool, Any]:
+    return (False, value) if isinstance(value, (int, float)) else (True, str(value))
+
+
+def _short(field: str) -> str:
+    return DEGREE_HEADS.get(field) or _SHORT.get(field, field)
+
+
+def _reasons(rejected: Mapping[str, int]) -> Table:
+    table = plain_table("rejected", "strategies", "because")
+    table.columns[-1].justify = "left"
+    for reason, number in rejected.items():
+        table.add_row(reason, f"{number:,}", _REASONS.get(reason, ""))
+    return table
+
+
+def _closing(result: SearchResult) -> list[str]:
+    told = ", ".join(
+        f"{_REASONS.get(reason, reason)} {number:,}" for reason, number in result.rejected.items()
+    )
+    lines = [f"rejected: {told}"] if told else []
+    if not result.candidates:
+        lines.append("the space is empty: no degrees of it make up the GPUs")
+    if result.best:
+        return lines
+    lines.append("nothing is feasible")
+    if result.nearest is not None:
+        lack = readable(result.nearest.excess_bytes, "bytes")
+        lines.append(f"nearest: {in_brief(result.nearest.strategy)}, which lacks {lack}")
+    if result.smallest is not None:
+        lines.append(_smallest(result.smallest))
+    return lines
+
+
+def _smallest(found: SmallestGpus) -> str:
+    if found.gpus is None:
+        return f"more GPUs would not help: {found.problem}"
+    told = f"the smallest number of GPUs that would do: {found.gpus:,}"
+    return told if found.strategy is None else f"{told}, such as {in_brief(found.strategy)}"

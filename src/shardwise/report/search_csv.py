@@ -1,0 +1,174 @@
+"""The result of a search as a table: one row for each of its best plans."""
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwise import files
+from shardwise.errors import Fault, InputError, nearest
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["PARTS", "TABLE_ENDINGS", "as_csv", "is_result", "is_table_file", "table", "write_table"]
+
+TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
+PARTS = ("best", "pareto", "cells", "scales")
+"""What of a search can be rows."""
+
+# Columns of an estimate's records, by the record; other records and lists have no place in a row.
+_NAMES = {
+    "time_s": "{}_s",
+    "memory_bytes": "{}_bytes",
+    "efficiency": "{}_efficiency",
+    "required_bandwidth": "required_bandwidth_{}",
+    "cost": "{}",
+}
+_LISTS = ("operations",)  # null where it was not asked for
+# What other systems call the words and the figures of a plan.
+_THEIR_WORDS = ("execution", "config")
+_THEIR_FIGURES = "stats"
+
+
+def is_result(data: Mapping[str, Any]) -> bool:
+    """Tell whether a file's content is the result of a search or estimate, ours or Calculon's."""
+    return _is_ours(data) or _is_estimate(data) or _is_numbered(data)
+
+
+def is_table_file(path: str | Path) -> bool:
+    """Tell whether the ending of a file is that of a table."""
+    return str(path).lower().endswith(TABLE_ENDINGS)
+
+
+def table(data: Mapping[str, Any], *, source: str, part: str = "best") -> "pl.DataFrame":
+    """Return a part of a result as a data frame, one row for each plan.
+
+    Strategy, times, memory and rates are columns; what an estimate lists (stages, operations,
+    sources) is left out.
+
+    Parameters
+    ----------
+    data
+        `SearchResult.to_dict()`; `Estimate.to_dict()`; what `search --reference` prints; or
+        Calculon's own ``{"0": {"execution": ..., "stats": ...}, ...}``.
+    source
+        File to name in a fault.
+    part
+        Of a search of ours, one of `PARTS`.
+
+    Raises
+    ------
+    InputError
+        If there is no such part, or nothing in it.
+    """
+    if part not in PARTS:
+        problem = f"allowed: {', '.join(PARTS)}{nearest(part, PARTS)}"
+        raise InputError(Fault(field="rows", value=part, has_value=True, problem=problem))
+    try:
+        rows = list(_rows(data, part))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"looks like a result, but an entry of it is not whole: {error!r}"
+        raise InputError(Fault(source=source, field=part, problem=problem)) from None
+    if not rows:
+        problem = "is empty: the search was not asked for it, or found nothing feasible"
+        raise InputError(Fault(source=source, field=part, problem=problem))
+    return _frame(rows, source)
+
+
+def as_csv(frame: "pl.DataFrame") -> str:
+    """Return a data frame as CSV with a head."""
+    return frame.write_csv()
+
+
+def write_table(frame: "pl.DataFrame", path: str | Path) -> None:
+    """Write a data frame as .csv, .csv.gz or .parquet, by the ending of the file."""
+    if str(path).lower().endswith(".parquet"):
+        content = io.BytesIO()
+        frame.write_parquet(content)
+        files.write_bytes(path, content.getvalue())
+    else:
+        files.write_text(path, as_csv(frame))
+
+
+def _is_ours(data: Mapping[str, Any]) -> bool:
+    return isinstance(data.get("best"), list) and "candidates" in data
+
+
+def _is_estimate(data: Mapping[str, Any]) -> bool:
+    return {"strategy", "step_time_s", "time_s"} <= set(data)
+
+
+def _is_numbered(data: Mapping[str, Any]) -> bool:
+    return bool(data) and all(
+        key.isdecimal() and isinstance(entry, Mapping) and {"execution", "stats"} <= set(entry)
+        for key, entry in data.items()
+    )
+
+
+def _rows(data: Mapping[str, Any], part: str) -> Iterator[dict[str, Any]]:
+    """Rows of a part, numbered from 1."""
+    entries: Sequence[Any]
+    if _is_numbered(data):
+        entries = [data[key] for key in sorted(data, key=int)] if part == "best" else []
+    elif _is_ours(data):
+        entries = data.get(part) or []
+    else:
+        entries = [data] if part == "best" else []
+    run = {name: data[name] for name in ("model", "system") if name in data}
+    for rank, entry in enumerate(entries, start=1):
+        yield {"rank": rank} | run | _row(entry, part)
+
+
+def _row(entry: Mapping[str, Any], part: str) -> dict[str, Any]:
+    if _THEIR_FIGURES in entry:
+        words = next(entry[name] for name in _THEIR_WORDS if name in entry)
+        return _plain(entry) | _plain(words) | _plain(entry[_THEIR_FIGURES])
+    if part == "cells":
+        return _ours(entry["plan"])
+    if part == "scales":
+        asked = {"gpus": entry["gpus"], "asked_global_batch_size": entry["global_batch_size"]}
+        best = {} if entry["best"] is None else _ours(entry["best"])
+        return asked | _plain(entry) | best
+    return _ours(entry)
+
+
+def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a record that are neither records nor lists."""
+    return {k: v for k, v in record.items() if not isinstance(v, (Mapping, list))}
+
+
+def _ours(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An estimate or a plan of ours, in the order of its fields."""
+    row: dict[str, Any] = {}
+    for name, value in entry.items():
+        if name == "strategy":
+            row |= {n: json.dumps(v) if isinstance(v, Mapping) else v for n, v in value.items()}
+        elif name == "comm_s":
+            row |= {f"{axis}_comm_total_s": times["total"] for axis, times in value.items()}
+        elif name in _NAMES:
+            row |= {_NAMES[name].format(part): amount for part, amount in value.items()}
+        elif name not in _LISTS and not isinstance(value, (Mapping, list)):
+            row[name] = value
+    return row
+
+
+def _frame(rows: Sequence[Mapping[str, Any]], source: str) -> "pl.DataFrame":
+    import polars as pl  # noqa: PLC0415 - heavy; only where a table is asked for
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    try:
+        return pl.DataFrame({name: _column(pl, values) for name, values in columns.items()})
+    except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        problem = f"does not make a table: {error}"
+        raise InputError(Fault(source=source, problem=problem)) from None
+
+
+def _column(pl: Any, values: Sequence[Any]) -> "pl.Series":
+    """A column of one type: numbers are whole only if all of them are, absent ones are null."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float} and kinds != {int}:
+        return pl.Series(values=values, dtype=pl.Float64, strict=False)
+    return pl.Series(values=values)

@@ -1,0 +1,304 @@
+"""The largest model that fits: its shape, that nothing larger fits, and its best strategy."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise import InputError, Model, System, search
+from shardwise.ops.parameters import count_parameters
+from shardwise.searcher.largest import largest_model
+from shardwise.searcher.shapes import depths, shape_of, widths
+
+GIB = 2.0**30
+# Hidden and layers of the models of arXiv 2104.04473, table 1.
+SCALED_UP = [
+    (2304, 24),
+    (3072, 30),
+    (4096, 36),
+    (6144, 40),
+    (8192, 48),
+    (10240, 60),
+    (12288, 80),
+    (16384, 96),
+    (20480, 105),
+    (25600, 128),
+]
+HERE = {f"offload_{part}": False for part in ("weights", "activations", "optimizer")}
+# What decides whether anything fits: enough where the best strategy is not looked at.
+FEW = {
+    "placement": "tp-cp-dp-pp",
+    "tp_overlap": "stack",
+    "dp_overlap": True,
+    "fused_activation": False,
+    "vpp": 1,
+    "mbs": 1,
+}
+
+
+def line(hidden):
+    """Layers that the published models scatter around."""
+    return 128 * (hidden / 25600) ** 0.7
+
+
+def first(count):
+    """The first numbers of heads."""
+    several = widths()
+    return [next(several) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("hidden", "layers"), SCALED_UP)
+def test_published_models_lie_within_a_fifth_of_the_line(hidden, layers):
+    """The proportions are those of models that were trained."""
+    assert abs(layers / line(hidden) - 1) <= 0.2
+
+
+def test_shapes_lie_within_a_fifth_of_the_line():
+    """Whatever the width, some depths do, and none beyond."""
+    for heads in first(60):
+        found = depths(heads)
+        assert found == sorted(set(found))
+        assert found
+        assert all(abs(layers / line(128 * heads) - 1) <= 0.2 for layers in found)
+
+
+def test_heads_and_layers_are_rich_in_divisors():
+    """4 to 7 and 8 to 15 times a power of two, with none left out."""
+    assert first(15) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28]
+    assert depths(96) == [64, 72, 80, 88]
+    assert depths(192) == [104, 112, 120, 128, 144]
+
+
+def test_a_shape_of_gpt3s_width_has_its_parameters():
+    """96 heads of 128 and 96 layers are GPT-3, but for the vocabulary."""
+    ours, published = shape_of(96, 96, 2048), Model.load("gpt3-175b")
+    more = (ours.vocab - published.vocab) * 12288
+    assert count_parameters(ours).total == count_parameters(published).total + more
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    system=st.sampled_from(["h100-sxm", "a100-40gb-pcie", "calculon-h100-80g-nvl8"]),
+    gpus=st.sampled_from([1, 2, 3, 4, 6]),
+    batches=st.sampled_from([1, 2]),
+    seq_len=st.sampled_from([333, 1024]),
+    capacity=st.sampled_from([4, 6, 9]),
+    fields=st.sampled_from(
+        [
+            {},
+            {"recompute": "none"},
+            {"tp_exchange": "p2p_rs_ag"},
+            {"schedule": "interleaved"},
+            {"training": False},
+            {"stack": "calculon", "batch": "largest"},
+        ]
+    ),
+)
+def test_a_shape_fits_if_a_search_of_the_whole_space_finds_something(
+    system, gpus, batches, seq_len, capacity, fields
+):
+    """Micro-batches, chunks, overlaps and placements that are left out make nothing fit.
+
+    Where nothing fits, the least lack of all strategies is the lack that is told.
+    """
+    space = HERE | fields | {"gbs": gpus * batches, "seq_len": seq_len, "dtype": "fp16"}
+    memory = {"max_memory": f"{capacity} GiB"}
+
+    def whole(model):
+        return search(model, system, space | {"gpus": gpus}, top=1, **memory)
+
+    try:
+        found = largest_model(system, space=space, gpus=gpus, count=2, **memory)
+    except InputError:  # nothing is legal
+        assert whole(shape_of(8, 12, seq_len)).evaluated == 0
+        return
+    for shape in found.ladder:
+        every = whole(shape_of(shape.heads, shape.layers, seq_len))
+        assert shape.fits == (every.feasible > 0)
+        if every.nearest is not None:
+            assert shape.spare_bytes == -every.nearest.excess_bytes
+
+
+def test_the_best_strategy_is_the_best_of_the_whole_space():
+    """Degrees with which nothing fits are left out of the search; the answer is the same."""
+    found = largest_model("h100-sxm", gpus=16, seq_len=1024)
+    space = {"gpus": 16, "gbs": 16, "seq_len": 1024}
+    whole = search(Model.validated(found.model), "h100-sxm", space, top=1)
+    assert found.best.strategy == whole.best[0].strategy
+    assert found.best.step_time_s == whole.best[0].step_time_s
+    assert found.candidates < whole.candidates
+
+
+def test_nothing_larger_fits():
+    """Of all shapes up to those that are twice as large, it is the largest that fits."""
+    memory = {"max_memory": "5 GiB"}
+    found = largest_model("h100-sxm", gpus=2, space=HERE | FEW, seq_len=512, **memory)
+    beyond = [
+        model
+        for heads in first(20)
+        for model in (shape_of(heads, layers, 512) for layers in depths(heads))
+        if found.largest.parameters < count_parameters(model).total < 2 * found.largest.parameters
+    ]
+    assert len(beyond) > 5
+    for model in beyond:
+        fitting = search(model, "h100-sxm", HERE | FEW | {"gpus": 2, "gbs": 2}, **memory)
+        assert fitting.feasible == 0, model.name
+    assert found.largest.fits
+
+
+def test_a_larger_shape_may_fit_where_a_smaller_one_does_not():
+    """Its heads have the better divisors for 28 GPUs: the search is not a bisection."""
+    ladder = largest_model("a100-40gb-pcie", gpus=28, space=FEW).ladder
+    fits = [shape.fits for shape in ladder]
+    assert fits != sorted(fits, reverse=True)
+    assert [shape.heads for shape in ladder if shape.fits][-1] == 112
+
+
+def test_the_ladder_is_sorted_around_the_limit():
+    """Smaller shapes, the largest that fits, and as many beyond it."""
+    found = largest_model("h100-sxm", gpus=8, space=FEW, count=6)
+    sizes = [shape.parameters for shape in found.ladder]
+    assert len(sizes) == 6
+    assert sizes == sorted(sizes)
+    assert found.ladder[2] == found.largest
+    assert not any(shape.fits for shape in found.ladder[3:])
+    assert len(largest_model("h100-sxm", gpus=8, space=FEW, count=1).ladder) == 1
+
+
+def test_spare_room_is_that_of_the_roomiest_strategy():
+    """What an estimate of it leaves of the accelerator's memory."""
+    found = largest_model("h100-sxm", gpus=8, space=HERE | FEW, reserve="10 GiB")
+    shape = found.largest
+    space = {n: v for n, v in shape.roomiest.items() if n not in ("sequence_parallel", "stack")}
+    (best,) = search(Model.validated(found.model), "h100-sxm", space).best
+    assert shape.spare_bytes == found.capacity_bytes - best.memory_bytes.reserved
+    assert found.capacity_bytes == best.memory_bytes.capacity - 10 * GIB
+    assert shape.tightest_tier == "hbm"
+
+
+def test_less_memory_never_fits_a_larger_model():
+    """The largest model grows with what may be used, of either tier."""
+    sizes = [
+        largest_model("h100-sxm", gpus=4, space=FEW, max_memory=f"{size} GiB").largest.parameters
+        for size in (10, 30, 80)
+    ]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+    system = System.load("h100-sxm").to_dict()
+    system["accelerator"]["memory"][1]["capacity"] = "1 GiB"
+    little = largest_model(System.load(system), gpus=4, space=FEW)
+    assert little.largest.parameters < sizes[-1]
+    assert little.second_capacity_bytes == GIB
+
+
+def test_the_tier_that_is_too_small_is_named():
+    """With little memory beside the accelerator, that is what a larger model lacks."""
+    system = System.load("h100-sxm").to_dict()
+    system["accelerator"]["memory"][1]["capacity"] = "40 GiB"
+    system["accelerator"]["memory"][0]["capacity"] = "800 GiB"
+    always = {f"offload_{part}": True for part in ("weights", "activations", "optimizer")}
+    found = largest_model(System.load(system), gpus=4, space=FEW | always)
+    assert found.ladder[-1].tightest_tier == "host"
+    assert found.ladder[-1].spare_bytes < 0
+
+
+def test_a_space_gives_batch_and_length():
+    """What is not given beside it is taken from the space, then from the defaults."""
+    few = HERE | FEW
+    found = largest_model("h100-sxm", gpus=4, space=few | {"gbs": 12, "seq_len": 4096})
+    assert (found.global_batch_size, found.seq_len) == (12, 4096)
+    assert found.best.strategy["global_batch_size"] == 12
+    assert found.model["seq_len"] == 4096
+    found = largest_model("h100-sxm", gpus=4, space=few | {"gbs": 12, "seq_len": 4096}, gbs=8)
+    assert (found.global_batch_size, found.seq_len) == (8, 4096)
+    found = largest_model("h100-sxm", gpus=4, space=few)
+    assert (found.global_batch_size, found.seq_len) == (4, 2048)
+
+
+def test_the_verb_prints_the_ladder_and_writes_the_model(shardwise, tmp_path):
+    """A table for people, JSON for scripts, and a model to go on with."""
+    path = tmp_path / "largest.yaml"
+    words = ("models", "--largest-for", "h100-sxm", "--gpus", 8, "--count", 4)
+    code, out, err = shardwise(*words)
+    assert (code, err) == (0, "")
+    found = largest_model("h100-sxm", gpus=8, count=4)
+    assert all(shape.name in out for shape in found.ladder)
+    assert f"MFU {100 * found.best.mfu:.1f} %" in out
+    _, out, _ = shardwise(*words, "--json", "--output", path)
+    record = json.loads(out)
+    assert record | {"elapsed_s": 0} == found.to_dict() | {"elapsed_s": 0}
+    assert count_parameters(Model.load(path)).total == found.largest.parameters
+
+
+def test_no_model_fits_is_an_answer(shardwise):
+    """Exit code 1, with the smallest shapes and what they lack."""
+    words = ("models", "--largest-for", "h100-sxm", "--gpus", 1, "--max-memory", "10 MiB")
+    code, out, _ = shardwise(*words)
+    assert code == 1
+    assert "none of these shapes fits on 1 x h100-sxm" in out
+    assert "gpt-128x3" in out
+    code, out, _ = shardwise(*words, "--json")
+    record = json.loads(out)
+    assert (code, record["largest"], record["best"], record["model"]) == (1, None, None, None)
+    assert all(shape["spare_bytes"] < 0 for shape in record["ladder"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "command line: gpus: is missing"),
+        (("--gpus", "8..16", "--gbs", 8), "largest: gpus: has several values"),
+        (("--gpus", "x"), "largest: gpus: 'x': must be a valid integer"),
+        (("--gpus", 8, "--gbs", 0), "largest: global_batch_size: '0': must be greater"),
+        (("--gpus", 8, "--seq-len", "1k"), "largest: seq_len: '1k': must be a valid integer"),
+        (("--gpus", 8, "--reserve", "90 GiB"), "reserve: '90 GiB': leaves nothing"),
+        (("--gpus", 8, "--space", "none.yaml"), "none.yaml: no such file"),
+        (("--gpus", 8, "--output", "x.csv"), "x.csv: cannot be written; allowed endings"),
+        (("llama3-8b", "--gpus", 8), "name: 'llama3-8b': has no effect beside --largest-for"),
+        (("--gpus", 8, "--dtype", "fp99"), "dtype: 'fp99': allowed: bf16, fp16, fp32"),
+    ],
+)
+def test_bad_input_is_one_line(shardwise, words, told):
+    """Each fault names the flag and what is allowed."""
+    code, out, err = shardwise("models", *words, "--largest-for", "h100-sxm")
+    assert (code, out) == (2, "")
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_a_space_without_a_legal_strategy_says_why(shardwise):
+    """No model of any size has one: the rule is told, not that nothing fits."""
+    code, _, err = shardwise("models", "--largest-for", "v100-sxm-16gb", "--gpus", 1)
+    assert code == 2
+    assert "dtype: 'bf16'" in err
+    assert "has no matrix rate for it; allowed: fp16, fp32" in err
+    with pytest.raises(InputError, match="is empty: no degrees and chunks of it make up 4"):
+        largest_model("h100-sxm", gpus=4, space={"tp": 3})
+
+
+def test_flags_need_the_search_that_they_are_for(shardwise):
+    """Without --largest-for they would do nothing."""
+    code, _, err = shardwise("models", "--gpus", 8, "--count", 3)
+    assert code == 2
+    assert "gpus: '8': needs --largest-for SYSTEM" in err
+    assert "count: 3: needs --largest-for SYSTEM" in err
+
+
+@pytest.mark.parametrize("count", [0, True, 2.5])
+def test_the_number_of_shapes_is_a_whole_number(count):
+    """At least one."""
+    with pytest.raises(InputError, match=r"count: .*must be at least 1"):
+        largest_model("h100-sxm", gpus=8, count=count)
+
+
+def test_a_choice_that_breaks_a_rule_makes_nothing_fit():
+    """Where there is no second memory tier, asking for offload to it changes nothing."""
+    system = System.load("h100-sxm").to_dict()
+    del system["accelerator"]["memory"][1]
+    tried, never = (
+        largest_model(System.load(system), gpus=2, space=FEW | {"offload_optimizer": values})
+        for values in ("all", False)
+    )
+    assert tried.ladder == never.ladder
+    assert tried.second_capacity_bytes == 0

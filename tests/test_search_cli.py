@@ -1,0 +1,170 @@
+"""`shardwise search` as people call it."""
+
+import json
+
+import pytest
+
+SMALL = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 32)
+FEW = ("--fix", "offload_weights=false,offload_activations=false,offload_optimizer=false")
+
+
+def test_the_json_has_what_the_contract_names(shardwise):
+    """Counts add up, and the best are estimates of strategies, best first."""
+    code, out, err = shardwise(*SMALL, *FEW, "--top", 4, "--json")
+    record = json.loads(out)
+
+    assert code == 0
+    assert record["candidates"] == record["feasible"] + sum(record["rejected"].values())
+    assert record["feasible"] <= record["evaluated"] <= record["candidates"]
+    times = [estimate["step_time_s"] for estimate in record["best"]]
+    assert len(times) == 4
+    assert times == sorted(times)
+    assert all(e["fits"] and e["strategy"]["gpus"] == 8 for e in record["best"])
+    assert record["elapsed_s"] > 0
+    assert "strategies in" in err
+
+
+def test_the_best_of_a_search_is_what_estimate_says(shardwise):
+    """Its figures are those of the strategy put through `estimate`."""
+    _, out, _ = shardwise(*SMALL, *FEW, "--top", 1, "--json")
+    best = json.loads(out)["best"][0]
+    flags = []
+    for field in ("tp", "pp", "vpp", "micro_batch_size", "recompute", "tp_exchange", "tp_overlap"):
+        flags += [f"--{field.replace('_', '-')}", best["strategy"][field]]
+    for field in ("fused_activation", "dp_overlap", "tp_regather"):
+        flags.append(f"--{'' if best['strategy'][field] else 'no-'}{field.replace('_', '-')}")
+    words = ("estimate", *SMALL[1:], *flags, "--zero", best["strategy"]["zero"], "--json")
+    _, out, _ = shardwise(*words)
+
+    assert json.loads(out)["step_time_s"] == best["step_time_s"]
+
+
+def test_the_table_shows_the_best_and_the_reasons(shardwise):
+    """One line for each of the best, what they have in common, and why others were rejected."""
+    code, out, _ = shardwise(*SMALL, *FEW, "--top", 3, "--axes", "tp,pp", "--pareto")
+
+    assert code == 0
+    for words in ("llama3-8b on h100-sxm", "step time", "all of them: 8 GPUs", "rejected:"):
+        assert words in out
+    for words in ("Pareto front: time and memory", "Step time of the best of each", "tp 8"):
+        assert words in out
+
+
+def test_fixed_and_allowed_fields_narrow_the_space(shardwise):
+    """Every strategy found has the value fixed, and one of those allowed."""
+    words = ("--fix", "tp=2,zero=0", "--fix", "pp=1", "--allow", "mbs=1,2", "--top", 50, "--json")
+    code, out, _ = shardwise(*SMALL, *words)
+    found = [estimate["strategy"] for estimate in json.loads(out)["best"]]
+
+    assert code == 0
+    assert {(s["tp"], s["zero"], s["pp"]) for s in found} == {(2, 0, 1)}
+    assert {s["micro_batch_size"] for s in found} <= {1, 2}
+
+
+def test_flags_go_over_the_fields_of_a_space_file(shardwise, tmp_path):
+    """A field that is fixed on the command line no longer has the values of the file."""
+    path = tmp_path / "space.yaml"
+    path.write_text("tp: [1, 2]\npp: 1\nrecompute: full\nbatch: largest\n", encoding="utf-8")
+    _, out, _ = shardwise(*SMALL, "--space", path, "--fix", "tp=4", "--json")
+    record = json.loads(out)
+
+    assert record["space"]["tp"] == [4]
+    assert record["space"]["recompute"] == ["full"]
+    assert record["space"]["batch"] == "largest"
+    assert {e["strategy"]["tp"] for e in record["best"]} == {4}
+
+
+def test_several_scales_are_searched_in_one_call(shardwise):
+    """Each number of GPUs with each batch has a best of its own; the first sets the scale."""
+    words = ("search", "llama3-8b", "h100-sxm", "--gpus", "8..32", "--gbs", "32,64")
+    code, out, _ = shardwise(*words, "--fix", "tp=2,pp=1,recompute=full", "--json")
+    scales = json.loads(out)["scales"]
+
+    assert code == 0
+    assert [(s["gpus"], s["global_batch_size"]) for s in scales] == [
+        (gpus, batch) for gpus in (8, 16, 32) for batch in (32, 64)
+    ]
+    assert scales[0]["speedup"] == scales[0]["efficiency"] == 1.0
+    assert scales[4]["speedup"] > 2
+    assert all(s["best"]["strategy"]["gpus"] == s["gpus"] for s in scales)
+
+
+def test_memory_that_may_not_be_used_is_not(shardwise):
+    """With a smaller limit, or some memory kept free, what is found needs less."""
+    _, out, _ = shardwise(*SMALL, *FEW, "--top", 1, "--json")
+    free = json.loads(out)["best"][0]["memory_bytes"]["reserved"]
+    for words in (("--max-memory", "40GiB"), ("--reserve", "39.65 GiB")):
+        _, out, _ = shardwise(*SMALL, *FEW, *words, "--top", 1, "--json")
+        record = json.loads(out)
+        assert record["best"][0]["memory_bytes"]["reserved"] <= record["capacity_bytes"] < free
+
+
+def test_counting_needs_no_search(shardwise):
+    """`--count` tells the size that the search then has."""
+    _, out, _ = shardwise(*SMALL, *FEW, "--count", "--json")
+    counted = json.loads(out)
+    _, out, _ = shardwise(*SMALL, *FEW, "--json")
+
+    assert counted["candidates"] == json.loads(out)["candidates"]
+    code, out, _ = shardwise(*SMALL, *FEW, "--count")
+    assert code == 0
+    assert f"{counted['candidates']:,} strategies" in out
+
+
+def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
+    """The reasons are counted and the nearest miss is told; --ok-if-none makes it 0."""
+    words = ("search", "megatron-1t", "h100-sxm", "--gpus", 8, "--gbs", 8)
+    code, out, _ = shardwise(*words)
+
+    assert code == 1
+    for told in (
+        "nothing is feasible",
+        "rejected:",
+        "nearest:",
+        "lacks",
+        "smallest number of GPUs",
+    ):
+        assert told in out
+    assert shardwise(*words, "--ok-if-none", "--json")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--fix", "tpp=8"), "did you mean 'tp'"),
+        (("--fix", "tp"), "must be FIELD=VALUE"),
+        (("--fix", "tp=8", "--fix", "tp=4"), "given twice"),
+        (("--fix", "tp=eight"), "tp: 'eight': must be a valid integer"),
+        (("--allow", "recompute=some"), "allowed: none, selective, full"),
+        (("--objective", "speed"), "allowed: step_time"),
+        (("--against", "cost"), "needs --pareto"),
+        (("--pareto", "--against", "money"), "allowed: memory, gpus, cost"),
+        (("--axes", "tp,qq"), "axes: 'qq'"),
+        (("--batch", "some"), "allowed: fixed, largest"),
+        (("--max-memory", "70 gallons"), "unit 'gallons'"),
+        (("--reserve", "90GiB"), "leaves nothing"),
+        (("--save-all",), "needs --save"),
+        (("--layers",), "needs --reference"),
+        (("--reference", "calculon", "--pareto"), "no effect beside --reference"),
+        (("--count", "--pareto"), "--count only counts"),
+        (("--gpus", "8..4"), "a range runs"),
+        (("--gpus", "0"), "greater than or equal to 1"),
+        (("--space", "nowhere.yaml"), "nowhere.yaml"),
+    ],
+)
+def test_bad_input_is_one_clear_line(shardwise, words, told):
+    """Each fault names the flag or field, the value, and what is allowed; no traceback."""
+    code, out, err = shardwise(*SMALL, *words)
+
+    assert (code, out) == (2, "")
+    assert told in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_what_is_missing_is_named(shardwise):
+    """Without GPUs or a batch there is nothing to search."""
+    code, _, err = shardwise("search", "llama3-8b", "h100-sxm")
+
+    assert code == 2
+    assert "gpus: is missing" in err
+    assert "global_batch_size: is missing" in err
