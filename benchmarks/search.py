@@ -17,9 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shardwise import Model, SearchResult, System, estimate
-from shardwise.searcher.run import search
-from shardwise.searcher.space import Space
+from shardwise import Model, SearchResult, Space, System, estimate, search
 
 _REPEATS = 3
 _SINGLES = 20

@@ -32,6 +32,7 @@ def test_the_public_surface_is_what_all_names():
         "estimate",
         "estimate_many",
         "explain",
+        "largest_model",
         "search",
     ]
     for name in shardwise.__all__:

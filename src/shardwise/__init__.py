@@ -21,6 +21,7 @@ __all__ = [
     "estimate",
     "estimate_many",
     "explain",
+    "largest_model",
     "search",
 ]
 
@@ -40,6 +41,7 @@ _HOME = {
     "estimate": "estimator",
     "estimate_many": "estimator",
     "explain": "searcher.explain",
+    "largest_model": "searcher.largest",
     "search": "searcher.run",
 }
 

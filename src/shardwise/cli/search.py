@@ -26,6 +26,7 @@ from shardwise.errors import nearest
 from shardwise.searcher.objective import FRONTS, OBJECTIVES
 from shardwise.searcher.run import given_space
 from shardwise.searcher.space import SPACE_FIELDS
+from shardwise.strategy import Strategy
 
 _REFERENCE = "Calculon's space, with --reference"
 _NO_EFFECT = "has no effect beside --reference, which searches a predecessor's own space"
@@ -227,7 +228,7 @@ def command(
     whole = given_space(space, {})
     short = {"gpus": gpus, "global_batch_size": gbs, "batch": batch, "dtype": dtype}
     fields = {n: v for n, v in (short | {"seq_len": seq_len}).items() if v is not None}
-    fields |= _pairs("fix", fix or (), several=False) | _pairs("allow", allow or (), several=True)
+    fields |= _pairs("fix", fix or ()) | _pairs("allow", allow or (), several=True)
     whole = whole.fixed(fields, source=COMMAND_LINE) if fields else whole
     if count:
         refuse_given(_NEEDS_SEARCH, **asked, ok_if_none=ok_if_none)
@@ -235,7 +236,7 @@ def command(
     if explain is not None:
         clash = ("objective", "max_memory", "reserve", "explain")
         refuse_given(_NEEDS_NO_EXPLAIN, **{n: v for n, v in asked.items() if n not in clash})
-        strategy = _pairs("explain", (explain,), several=False)
+        strategy = _pairs("explain", (explain,), known=tuple(Strategy.model_fields))
         return explain_strategy(model, system, whole, strategy, asked, json=json, output=output)
     return search_space(
         model, system, whole, asked, ok_if_none=ok_if_none, json=json, output=output
@@ -247,7 +248,13 @@ def _given(switch: bool | None) -> str | None:
     return None if switch is None else str(switch).lower()
 
 
-def _pairs(flag: str, given: Sequence[str], *, several: bool) -> dict[str, Any]:
+def _pairs(
+    flag: str,
+    given: Sequence[str],
+    *,
+    several: bool = False,
+    known: Sequence[str] = SPACE_FIELDS,
+) -> dict[str, Any]:
     """Fields and values of ``--fix a=1,b=2`` or ``--allow a=1,2``."""
     found: dict[str, Any] = {}
     for text in given:
@@ -257,10 +264,9 @@ def _pairs(flag: str, given: Sequence[str], *, several: bool) -> dict[str, Any]:
             if not equals or not value:
                 problem = f"must be FIELD=VALUE{',...' if several else ''}, such as tp=8"
                 raise flag_fault(flag, part, problem)
-            if field not in SPACE_FIELDS:
-                known = (*SPACE_FIELDS, *SHORT)
-                problem = f"no such field; allowed: {', '.join(SPACE_FIELDS)}"
-                raise flag_fault(flag, name, f"{problem}{nearest(name, known)}")
+            if field not in known:
+                problem = f"no such field; allowed: {', '.join(known)}"
+                raise flag_fault(flag, name, f"{problem}{nearest(name, (*known, *SHORT))}")
             if field in found:
                 raise flag_fault(flag, part, f"{field} is given twice")
             found[field] = value

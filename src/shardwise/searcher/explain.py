@@ -76,7 +76,7 @@ def explain(
 
     Examples
     --------
-    >>> from shardwise.searcher.explain import explain
+    >>> from shardwise import explain
     >>> mine = explain("llama3-8b", "h100-sxm", {"pp": 1}, {"tp": 8, "zero": 0}, gpus=8, gbs=64)
     >>> mine.legal, mine.fits, mine.rank > 1
     (True, True, True)

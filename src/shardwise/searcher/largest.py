@@ -123,7 +123,7 @@ def largest_model(
 
     Examples
     --------
-    >>> from shardwise.searcher.largest import largest_model
+    >>> from shardwise import largest_model
     >>> found = largest_model("h100-sxm", gpus=8)
     >>> found.largest.fits, found.best.fits
     (True, True)

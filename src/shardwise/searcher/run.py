@@ -297,10 +297,14 @@ def _cells(question: Question, candidates: Candidates, whole: Found) -> tuple[Ce
     )
 
 
-def _smallest(question: Question, space: Space) -> SmallestGpus:
-    return smallest_gpus(
-        question.model, question.system, space, capacity_bytes=question.capacity_bytes
-    )
+def _smallest(question: Question, space: Space) -> SmallestGpus | None:
+    """The smallest number of GPUs that would do; None if one does not wait for it."""
+    try:
+        return smallest_gpus(
+            question.model, question.system, space, capacity_bytes=question.capacity_bytes
+        )
+    except KeyboardInterrupt:
+        return None
 
 
 def _nearest(candidates: Candidates, whole: Found) -> Nearest | None:
