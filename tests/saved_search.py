@@ -1,12 +1,18 @@
 """A small search with every kind of verdict; as a program, one that takes its time to save.
 
-``python saved_search.py FILE JOBS SECONDS`` waits that long after each part, and while it joins
-them, so that there is time to interrupt it. It prints whether it was complete, and the best times.
+``python saved_search.py FILE JOBS BACKEND SECONDS`` waits that long after each part, and while it
+joins them, so that there is time to interrupt it. It prints whether it was complete, and the best
+times. `begun` starts it, `interrupted` also sends it a signal.
 """
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import samples
@@ -53,6 +59,42 @@ def plain(result: SearchResult) -> dict[str, Any]:
     return result.model_dump(exclude={"elapsed_s"})
 
 
+def begun(file: Path, jobs: int = 1, backend: str = "loky", seconds: float = 0.1) -> Any:
+    """Start the search as a program of its own session."""
+    command = [sys.executable, __file__, str(file), str(jobs), backend, str(seconds)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, start_new_session=True, stdout=pipe, stderr=pipe, text=True)
+
+
+def parts_of(file: Path) -> list[Path]:
+    """Parts that are finished."""
+    return sorted(file.with_name(f"{file.name}.parts").glob("0*.parquet"))
+
+
+def wait_for(what: Callable[[], bool], process: Any) -> None:
+    """Wait until something is so; the program must not be over before."""
+    for _ in range(2400):
+        if what():
+            return
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.025)
+    raise AssertionError("nothing happened for a minute")
+
+
+def interrupted(
+    file: Path, number: int, jobs: int = 1, *, backend: str = "loky", parts: int = 3
+) -> tuple[int, str, str]:
+    """Send a signal to a search that has saved some parts; return its code and what it said."""
+    with begun(file, jobs, backend) as process:
+        wait_for(lambda: len(parts_of(file)) >= parts, process)
+        if number == signal.SIGKILL:
+            process.kill()
+        else:
+            os.killpg(process.pid, number)  # as a terminal does: all processes get it
+        out, err = process.communicate()
+    return process.returncode, out, err
+
+
 def _slowed(function: Any, seconds: float) -> Any:
     def slow(*given: Any) -> Any:
         result = function(*given)
@@ -63,10 +105,10 @@ def _slowed(function: Any, seconds: float) -> Any:
 
 
 if __name__ == "__main__":
-    file, jobs, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    file, jobs, backend, seconds = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
     pieces.SAVED_PIECE_ROWS = PIECE_ROWS
     store.Store.add = _slowed(store.Store.add, seconds)  # type: ignore[method-assign]
     store._join = _slowed(store._join, 5 * seconds)  # noqa: SLF001
-    found = case(save=file, save_all=True, jobs=jobs)
+    found = case(save=file, save_all=True, jobs=jobs, backend=backend)
     times = [one.step_time_s for one in found.best]
     print(json.dumps({"complete": found.complete, "best": times}))  # noqa: T201

@@ -168,3 +168,67 @@ def test_what_is_missing_is_named(shardwise):
     assert code == 2
     assert "gpus: is missing" in err
     assert "global_batch_size: is missing" in err
+
+
+def test_a_legal_strategy_is_held_against_the_best(shardwise):
+    """Its rank, where it loses time, what the best does otherwise, and the smallest changes."""
+    code, out, _ = shardwise(*SMALL, *FEW, "--explain", "tp=8,recompute=full,zero=0")
+
+    assert code == 0
+    for told in ("legal, and it fits", "number", "lost in", "recompute", "of the loss"):
+        assert told in out
+    for told in ("What the best does otherwise", "Smallest changes that make it better"):
+        assert told in out
+
+
+def test_an_illegal_strategy_is_told_its_rules_and_the_way_out(shardwise):
+    """Exit code 1, the field, the value, what is allowed, and what to change."""
+    code, out, _ = shardwise(*SMALL, *FEW, "--explain", "tp=8,mbs=3", "--fix", "tp_overlap=stack")
+
+    assert code == 1
+    assert "not legal" in out
+    assert "must be a multiple of dp x micro_batch_size" in out
+    assert "Smallest changes that make it feasible" in out
+    assert "micro_batch_size" in out.split("Smallest changes")[1]
+
+
+def test_a_strategy_that_is_too_big_is_told_by_how_much(shardwise):
+    """The stage, the parts it holds, and what is outside the space."""
+    words = ("--fix", "tp=2", "--explain", "tp=1,pp=1,mbs=4", "--max-memory", "40GiB")
+    code, out, _ = shardwise(*SMALL, *FEW, *words)
+
+    assert code == 1
+    for told in (
+        "does not fit: stage 0 needs",
+        "too much",
+        "activations",
+        "outside the space: tp 1",
+    ):
+        assert told in out
+
+
+def test_an_explanation_is_json_too(shardwise):
+    """The same as a record; parts of the loss add up."""
+    _, out, _ = shardwise(*SMALL, *FEW, "--explain", "tp=4,zero=0", "--json")
+    record = json.loads(out)
+
+    assert record["rank"] == record["better"] + 1
+    assert sum(record["loss"]["parts_s"].values()) == pytest.approx(record["loss"]["difference_s"])
+
+
+def test_every_feasible_strategy_is_saved(shardwise, tmp_path):
+    """As many rows as are feasible; with --save-all, as there are candidates."""
+    words = (*SMALL, *FEW, "--fix", "tp_overlap=stack,tp_exchange=rs_ag,recompute=full", "--json")
+    for flag, counted in (((), "feasible"), (("--save-all",), "candidates")):
+        path = tmp_path / f"{counted}.csv"
+        code, out, _ = shardwise(*words, "--save", path, *flag)
+        assert code == 0
+        assert len(path.read_text().splitlines()) == json.loads(out)[counted] + 1
+
+
+def test_explaining_takes_no_flags_of_a_search(shardwise):
+    """One line that says so."""
+    code, _, err = shardwise(*SMALL, "--explain", "tp=2", "--pareto")
+
+    assert code == 2
+    assert "pareto: has no effect beside --explain" in err

@@ -23,7 +23,6 @@ from shardwise.searcher.run import given_space
 from shardwise.step import TIME_PARTS
 from shardwise.strategy import Strategy
 
-PROGRAM = Path(__file__).with_name("saved_search.py")
 TIMES = ["step_time_s", "tokens_per_s", "mfu", *(f"{part}_s" for part in TIME_PARTS)]
 BYTES = ["weights_bytes", "activations_bytes", "total_bytes", "reserved_bytes", "offloaded_bytes"]
 
@@ -60,40 +59,6 @@ def looks(monkeypatch):
 
 def _candidates():
     return Candidates.of(samples.model(), machine(), given_space(None, SPACE))
-
-
-def _begun(file, jobs=1, seconds=0.1):
-    """Start the search as a program of its own session."""
-    command = [sys.executable, str(PROGRAM), str(file), str(jobs), str(seconds)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, start_new_session=True, **pipes)
-
-
-def _parts(file):
-    return sorted(file.with_name(f"{file.name}.parts").glob("0*.parquet"))
-
-
-def _wait_for(what, process):
-    """Wait until something is so; the program must not be over before."""
-    for _ in range(1200):
-        if what():
-            return
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.025)
-    pytest.fail("nothing happened for half a minute")
-
-
-def _interrupt(file, number, jobs=1, parts=3):
-    """Send a signal to a search that has saved some parts; return what it said and kept."""
-    with _begun(file, jobs) as process:
-        _wait_for(lambda: len(_parts(file)) >= parts, process)
-        if number == signal.SIGKILL:
-            process.kill()
-        else:
-            os.killpg(process.pid, number)  # as a terminal does: all processes get it
-        out, err = process.communicate()
-    assert parts <= len(_parts(file)) < _all_pieces()
-    return process.returncode, out, err
 
 
 def test_rows_are_what_estimate_says(everything):
@@ -203,9 +168,9 @@ def test_a_file_without_rows_has_its_columns(everything, tmp_path, changed):
 def test_a_killed_search_goes_on_where_it_was(everything, tmp_path, looks):
     """After SIGKILL the same search saves the same file; finished parts are not looked at again."""
     file = tmp_path / "all.parquet"
-    code, _, _ = _interrupt(file, signal.SIGKILL)
+    code, _, _ = interrupted(file, signal.SIGKILL)
     assert code == -signal.SIGKILL
-    kept = len(_parts(file))
+    kept = len(parts_of(file))
     found = case(save=file, save_all=True)
     assert plain(found) == plain(everything[0])
     assert file.read_bytes() == everything[1].read_bytes()
@@ -223,8 +188,8 @@ def _all_pieces():
 def test_a_search_killed_while_it_joins_goes_on(everything, tmp_path, looks):
     """All parts are there, and none is looked at again."""
     file = tmp_path / "all.parquet"
-    with _begun(file, seconds=0.02) as process:
-        _wait_for((tmp_path / "all.parquet.parts" / "whole").exists, process)
+    with begun(file, seconds=0.02) as process:
+        wait_for((tmp_path / "all.parquet.parts" / "whole").exists, process)
         process.kill()
     assert not file.exists()
     assert plain(case(save=file, save_all=True)) == plain(everything[0])
@@ -237,12 +202,12 @@ def test_a_search_killed_while_it_joins_goes_on(everything, tmp_path, looks):
 def test_an_interrupted_search_tells_what_it_has(everything, tmp_path, looks, jobs):
     """Ctrl-C ends it without a traceback, with the best so far; later it goes on."""
     file = tmp_path / "all.parquet"
-    code, out, err = _interrupt(file, signal.SIGINT, jobs, parts=12)
+    code, out, err = interrupted(file, signal.SIGINT, jobs, parts=12)
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert told["complete"] is False
     assert len(told["best"]) > 0
-    kept = len(_parts(file))
+    kept = len(parts_of(file))
     case(save=file, save_all=True, jobs=1)
     assert file.read_bytes() == everything[1].read_bytes()
     assert len(looks) == _all_pieces() - kept
@@ -252,8 +217,8 @@ def test_an_interrupted_search_tells_what_it_has(everything, tmp_path, looks, jo
 def test_workers_do_not_outlive_a_killed_search(tmp_path):
     """Nobody tells them, so they look for themselves."""
     file = tmp_path / "all.parquet"
-    with _begun(file, jobs=2) as process:
-        _wait_for(lambda: len(_parts(file)) >= 2, process)
+    with begun(file, jobs=2) as process:
+        wait_for(lambda: len(parts_of(file)) >= 2, process)
         process.kill()
         process.communicate(timeout=30)  # ends when the last of them has let go of the output
 
@@ -320,7 +285,7 @@ def test_a_part_cut_short_is_made_anew(everything, tmp_path, monkeypatch):
     """After a loss of power a file may have its name, but not its end."""
     file = tmp_path / "all.parquet"
     _stopped(file, monkeypatch, save_all=True)
-    part = _parts(file)[1]
+    part = parts_of(file)[1]
     part.write_bytes(part.read_bytes()[:-1])
     found = (part.with_suffix(".json")).with_name("000000.json")
     found.write_text("{")
