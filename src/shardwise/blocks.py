@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, gather, once_per
+from shardwise.arrays import Bools, Floats, Ints, gather, once_per
 from shardwise.cost.block import BlockCost, BlockWork, block_cost, block_work
 from shardwise.cost.offload import with_offload
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
@@ -56,13 +56,9 @@ def operation_costs(
     ]
 
 
-def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> Blocks:
-    """Add up the costs of the layers, the embedding and the head, row by row.
-
-    Depends only on the columns that `PlacedBlocks` names. Operations do not depend on what is
-    recomputed or offloaded, so they are costed once for all of these.
-    """
-    columns = (
+def _of_operations(table: Table, extents: Extents) -> tuple[Ints | Bools, ...]:
+    """Columns that operations and their costs depend on."""
+    return (
         table.tp,
         table.cp,
         table.pp > 1,
@@ -78,13 +74,21 @@ def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> B
         *extents.tp,
     )
 
+
+def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> Blocks:
+    """Add up the costs of the layers, the embedding and the head, row by row.
+
+    Depends only on the columns that `PlacedBlocks` names. Operations do not depend on what is
+    recomputed or offloaded, so they are costed once for all of these.
+    """
+
     def add_up(rows: Ints) -> tuple[tuple[BlockWork, ...], Floats]:
         some, where = table.take(rows), extents.take(rows)
         machine = Machine.of(system, some, where)
         parts = operation_costs(model, system, some, where)
         return tuple(block_work(costs, machine) for _, _, costs in parts), machine.memory_rate
 
-    summed, position = once_per(columns, add_up)
+    summed, position = once_per(_of_operations(table, extents), add_up)
     (embedding, *kinds, head), memory_rate = gather(summed, position)
     work = rank_work(table)
     full = table.recompute == RECOMPUTES.index("full")
@@ -136,23 +140,11 @@ class PlacedBlocks:
         degrees = (table.tp, table.cp, table.dp, table.pp, table.placement, *tiers)
         placed, where = once_per(degrees, lambda rows: place(system, table.take(rows)))
         columns = (
-            table.tp,
-            table.cp,
-            table.pp > 1,
-            table.micro_batch_size,
-            table.seq_len,
-            table.tp_exchange,
-            table.tp_overlap,
-            table.tp_regather,
-            table.fused_activation,
+            *_of_operations(table, placed.take(where)),
+            table.recompute,
+            table.training,
             table.offload_weights,
             table.offload_activations,
-            table.training,
-            table.attention,
-            table.dtype,
-            table.recompute,
-            table.stack,
-            *placed.tp[:, where],
         )
 
         def cost(rows: Ints) -> Blocks:
