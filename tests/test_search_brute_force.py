@@ -317,7 +317,8 @@ def test_single_estimates_say_the_same():
 def test_search_answers_what_trying_everything_answers():
     """The whole way: counts, strategies best first, and the best of every scale."""
     for case in cases(500, 6):
-        found = search(case.model, case.system, case.space, top=3, max_memory=case.capacity_bytes)
+        asked = {"objective": "step_time", "top": 3, "max_memory": case.capacity_bytes}
+        found = search(case.model, case.system, case.space, **asked)
         naive, seconds = case.naive, case.naive.estimates.step_time_s
         assert found.candidates == len(naive.reasons)
         assert found.feasible == len(naive.feasible)

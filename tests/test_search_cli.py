@@ -138,11 +138,25 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
         (("--allow", "recompute=some"), "allowed: none, selective, full"),
         (("--objective", "speed"), "allowed: step_time"),
         (("--against", "cost"), "needs --pareto"),
-        (("--pareto", "--against", "money"), "allowed: memory, gpus, cost"),
+        (("--pareto", "--against", "money"), "against: 'money': allowed: memory, gpus, cost"),
         (("--axes", "tp,qq"), "axes: 'qq'"),
         (("--batch", "some"), "allowed: fixed, largest"),
         (("--max-memory", "70 gallons"), "unit 'gallons'"),
         (("--reserve", "90GiB"), "leaves nothing"),
+        (("--max-memory", "0"), "max_memory: '0': must be at least 1 bytes"),
+        (("--max-memory", "80"), "is its unit missing"),
+        (("--fix", "tp=8", "--allow", "tp=1"), "tp is given twice"),
+        (("--fix", "gpus=16"), "gpus is given twice"),
+        (("--fix", "tp=4..8"), "takes one value"),
+        (("--axes", "tp,tp"), "axes: 'tp': is given twice"),
+        (("--top", "2000"), "from 1 to 1000"),
+        (("--explain", "tp=3", "--ok-if-none"), "no effect beside --explain"),
+        (("--output", "nowhere/x.json"), "no such folder"),
+        (("--output", "a.json", "--save", "a.json"), "is the file of output"),
+        (
+            ("--allow", "seq_len=1..9999:1", "--allow", "attention=all"),
+            "combinations beside degrees",
+        ),
         (("--save-all",), "needs --save"),
         (("--layers",), "needs --reference"),
         (("--reference", "calculon", "--pareto"), "no effect beside --reference"),
@@ -205,6 +219,25 @@ def test_a_strategy_that_is_too_big_is_told_by_how_much(shardwise):
         "outside the space: tp 1",
     ):
         assert told in out
+
+
+def test_a_strategy_outside_the_space_has_no_rank(shardwise):
+    """How many are better is told; more GPUs are not the same work, so no loss is."""
+    code, out, _ = shardwise(*SMALL, *FEW, "--explain", "gpus=16,tp=8")
+
+    assert code == 0
+    assert "outside the space: gpus 16; tried: 8" in out
+    assert "feasible strategies of the space 0 are better" in out
+    assert "Smallest changes" not in out
+    assert "lost in" not in out
+
+
+def test_steps_of_different_work_are_compared_by_token(shardwise):
+    """With several batches the default objective is the rate of a GPU."""
+    words = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--fix", "tp=2,pp=1", "--json")
+    for batch, objective in (("32", "step_time"), ("32,64", "tokens_per_s_per_gpu")):
+        _, out, _ = shardwise(*words, "--gbs", batch)
+        assert json.loads(out)["objective"] == objective
 
 
 def test_an_explanation_is_json_too(shardwise):

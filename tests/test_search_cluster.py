@@ -3,14 +3,16 @@
 They need the extra ``cluster`` and are skipped without it.
 """
 
+import json
 import os
+import signal
 from importlib.util import find_spec
 
 import pytest
 
-from saved_search import PIECE_ROWS, case, plain
-from shardwise import InputError
-from shardwise.searcher import pieces
+from saved_search import PIECE_ROWS, case, interrupted, parts_of, plain
+from shardwise.errors import Fault, InputError
+from shardwise.searcher import clusters, pieces
 from shardwise.searcher.executors import Workers
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
@@ -55,6 +57,14 @@ def _pid(_):
     return os.getpid()
 
 
+def _die(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _refuse(number):
+    raise InputError(Fault(field="tp", value=number, has_value=True, problem="is odd"))
+
+
 @pytest.mark.parametrize("backend", BOTH)
 def test_a_local_cluster_saves_the_same(alone, tmp_path, monkeypatch, backend):
     """Without a cluster one is started; result and file are equal, byte for byte."""
@@ -64,11 +74,38 @@ def test_a_local_cluster_saves_the_same(alone, tmp_path, monkeypatch, backend):
     assert (tmp_path / "all.parquet").read_bytes() == alone[1].read_bytes()
 
 
+@pytest.mark.parametrize("backend", BOTH)
+def test_an_interrupt_ends_a_local_cluster(tmp_path, backend):
+    """Ctrl-C reaches its processes, too: none of them complains, and the parts are kept."""
+    file = tmp_path / "all.parquet"
+    code, out, err = interrupted(file, signal.SIGINT, 2, backend=backend)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["complete"] is False
+    assert len(parts_of(file)) >= 3
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_a_worker_that_dies_is_a_fault(backend):
+    """The search neither waits for it forever nor ends in a traceback."""
+    with pytest.raises(InputError, match="jobs: 2: a worker died, perhaps for lack of memory"):
+        list(Workers(jobs=2, backend=backend).each(_die, [1]))
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_a_fault_comes_back_from_a_cluster(backend):
+    """What is wrong is told as if it had happened here."""
+    with pytest.raises(InputError) as caught:
+        list(Workers(jobs=2, backend=backend).each(_refuse, [1]))
+    assert caught.value.faults == (Fault(field="tp", value=1, has_value=True, problem="is odd"),)
+
+
 @needs_ray
 def test_a_ray_cluster_that_is_connected_works(alone, ray):
     """It is used, and left as it was; more processes than it has CPUs are refused."""
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    assert plain(case(jobs=2, backend="ray")) == plain(alone[0])
+    assert plain(case(backend="ray")) == plain(alone[0])
+    pids = Workers(backend="ray").each(lambda _: os.getpid(), range(8))
+    assert os.getpid() not in set(pids)
     assert ray.is_initialized()
     with pytest.raises(InputError, match="jobs: 3: the Ray cluster has 2 CPUs"):
         case(jobs=3, backend="ray")
@@ -81,6 +118,8 @@ def test_a_dask_client_that_exists_works(alone, dask):
     assert pids == set(dask.run(os.getpid).values())
     assert plain(case(backend="dask")) == plain(alone[0])
     assert dask.status == "running"
+    with pytest.raises(InputError, match="jobs: 3: the Dask cluster has 2 CPUs"):
+        case(jobs=3, backend="dask")
 
 
 @needs_dask
@@ -97,6 +136,21 @@ def test_dask_finds_the_scheduler_of_its_settings(dask, monkeypatch):
         assert set(Workers(backend="dask").each(_pid, range(40))) == set(
             dask.run(os.getpid).values()
         )
+
+
+@needs_dask
+def test_a_dask_cluster_without_workers_is_a_fault(monkeypatch):
+    """Nobody would ever do the work."""
+    import distributed  # noqa: PLC0415 - only where it is installed
+
+    monkeypatch.setattr(clusters, "_ANSWER_S", 0.2)
+    none = {"n_workers": 0, "dashboard_address": None, "processes": False}
+    with (
+        distributed.LocalCluster(**none) as cluster,
+        distributed.Client(cluster),
+        pytest.raises(InputError, match=r"backend: 'dask': the Dask cluster at .* has no workers"),
+    ):
+        list(Workers(backend="dask").each(_pid, [1]))
 
 
 @needs_dask

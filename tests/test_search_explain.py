@@ -167,7 +167,7 @@ def test_the_largest_batch_follows_from_the_replicas():
     """Of 20 sequences 3 replicas run 18 and 4 run 20: no change beside that of the GPUs."""
     fixed = {"pp": 1, "tp": 1, "recompute": "none", "micro_batch_size": 1, "zero": 1}
     space = {**SPACE, **fixed, "gpus": [3, 4], "global_batch_size": 20, "batch": "largest"}
-    found = explain(MODEL, SYSTEM, space, {"gpus": 3})
+    found = explain(MODEL, SYSTEM, space, {"gpus": 3}, objective="step_time")
     assert (found.strategy["global_batch_size"], found.in_space) == (18, True)
     assert [(c.changes, fields(c.fields)) for c in found.changes] == [(1, {"gpus": (3, 4)})]
     assert found.best.strategy["global_batch_size"] == 20

@@ -12,7 +12,8 @@ import samples
 import shardwise
 from naive_search import OFFLOADS, ORDERS, TIERS, USUAL
 from shardwise import InputError, Model, Strategy, System
-from shardwise.searcher.run import count, given_space, search
+from shardwise.searcher.asked import given_space
+from shardwise.searcher.run import count, search
 from shardwise.searcher.space import SPACE_FIELDS, Space
 
 fast = settings(deadline=None, max_examples=50)

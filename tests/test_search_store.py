@@ -2,12 +2,7 @@
 
 import gzip
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -15,11 +10,24 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import samples
-from saved_search import HBM, HOST, PIECE_ROWS, SPACE, case, machine, plain
+from saved_search import (
+    HBM,
+    HOST,
+    PIECE_ROWS,
+    SPACE,
+    begun,
+    case,
+    interrupted,
+    machine,
+    parts_of,
+    plain,
+    wait_for,
+)
 from shardwise import InputError, estimate, estimate_many
+from shardwise.rules import RULES, broken_rule
 from shardwise.searcher import pieces, store
+from shardwise.searcher.asked import given_space
 from shardwise.searcher.candidates import Candidates
-from shardwise.searcher.run import given_space
 from shardwise.step import TIME_PARTS
 from shardwise.strategy import Strategy
 
@@ -104,6 +112,17 @@ def test_reasons_are_counted_as_in_the_result(everything):
     assert counts.pop(None) == result.feasible
     assert counts == result.rejected
     assert {"memory", "second_memory", "zero", "batch", "layers", "sequence"} <= set(counts)
+
+
+def test_each_rejected_row_breaks_the_rule_it_names(everything):
+    """A layout the first rule of degrees that it breaks, an option the first of its own."""
+    ruled = everything[2].filter(pl.col("rejected").is_in([rule.reason for rule in RULES]))
+    table = _candidates().strategies(ruled["candidate"].to_numpy())
+    for of_layout in (True, False):
+        rules = [r for r in RULES if r.of_layout == of_layout and "tier" not in r.reason]
+        mine = ruled["rejected"].is_in([rule.reason for rule in rules])
+        broken = broken_rule(samples.model(), machine(), table.take(mine.to_numpy()), rules)
+        assert [RULES[rule].reason for rule in broken] == ruled.filter(mine)["rejected"].to_list()
 
 
 def test_what_was_not_computed_is_null(everything):
@@ -243,11 +262,11 @@ def _stopped(file, monkeypatch, after=2, **changed):
 def test_an_interrupt_while_joining_is_not_complete(tmp_path, monkeypatch):
     """All was looked at, but the file is not there yet."""
 
-    def interrupted(*_):
+    def stopped(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_join", interrupted)
+        patch.setattr(store, "_join", stopped)
         assert not case(save=tmp_path / "a.csv").complete
     assert case(save=tmp_path / "a.csv").complete
 

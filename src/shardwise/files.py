@@ -21,6 +21,7 @@ from shardwise.errors import Fault, InputError
 __all__ = [
     "SUFFIXES",
     "as_yaml",
+    "check_place",
     "check_writable_ending",
     "is_file_name",
     "read_mapping",
@@ -204,6 +205,21 @@ def check_writable_ending(path: str | Path) -> None:
     """
     if _kind(path) not in _WRITTEN:
         raise _fault(path, "cannot be written; allowed endings: .json, .yaml, each also .gz")
+    check_place(path)
+
+
+def check_place(path: str | Path) -> None:
+    """Raise an `InputError` if a file cannot be where it is to be written."""
+    try:
+        if Path(path).is_dir():
+            raise _fault(path, "is a directory, not a file")
+        folder = Path(path).resolve().parent
+        if not folder.is_dir():
+            raise _fault(path, f"cannot be written: no such folder: {folder.name}")
+        if not os.access(folder, os.W_OK):
+            raise _fault(path, "cannot be written: its folder is read-only")
+    except OSError as error:
+        raise _fault(path, f"cannot be written: {error.strerror}") from None
 
 
 def as_yaml(data: Mapping[str, Any]) -> str:

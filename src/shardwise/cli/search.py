@@ -1,7 +1,7 @@
 """`shardwise search`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -23,8 +23,8 @@ from shardwise.cli.search_own import (
     show_record,
 )
 from shardwise.errors import nearest
+from shardwise.searcher.asked import given_space
 from shardwise.searcher.objective import FRONTS, OBJECTIVES
-from shardwise.searcher.run import given_space
 from shardwise.searcher.space import SPACE_FIELDS
 from shardwise.strategy import Strategy
 
@@ -129,7 +129,10 @@ def command(
         bool, typer.Option("--save-all", help="With --save: also the rejected, with the reason.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", metavar="N", help="Processes. Default: 1.", min=1)
+        int | None,
+        typer.Option(
+            "--jobs", metavar="N", help="Processes. Default: 1, or all that a cluster has.", min=1
+        ),
     ] = None,
     backend: Annotated[
         str | None,
@@ -226,9 +229,17 @@ def command(
         )
     refuse_given(_NEEDS_REFERENCE, **theirs)
     whole = given_space(space, {})
-    short = {"gpus": gpus, "global_batch_size": gbs, "batch": batch, "dtype": dtype}
-    fields = {n: v for n, v in (short | {"seq_len": seq_len}).items() if v is not None}
-    fields |= _pairs("fix", fix or ()) | _pairs("allow", allow or (), several=True)
+    fields = _once(
+        {
+            "gpus": gpus,
+            "global_batch_size": gbs,
+            "batch": batch,
+            "dtype": dtype,
+            "seq_len": seq_len,
+        },
+        fix=_pairs("fix", fix or (), values="one"),
+        allow=_pairs("allow", allow or (), values="several"),
+    )
     whole = whole.fixed(fields, source=COMMAND_LINE) if fields else whole
     if count:
         refuse_given(_NEEDS_SEARCH, **asked, ok_if_none=ok_if_none)
@@ -236,7 +247,8 @@ def command(
     if explain is not None:
         clash = ("objective", "max_memory", "reserve", "explain")
         refuse_given(_NEEDS_NO_EXPLAIN, **{n: v for n, v in asked.items() if n not in clash})
-        strategy = _pairs("explain", (explain,), known=tuple(Strategy.model_fields))
+        refuse_given(_NEEDS_NO_EXPLAIN, ok_if_none=ok_if_none)
+        strategy = _pairs("explain", (explain,), values="one", known=tuple(Strategy.model_fields))
         return explain_strategy(model, system, whole, strategy, asked, json=json, output=output)
     return search_space(
         model, system, whole, asked, ok_if_none=ok_if_none, json=json, output=output
@@ -248,25 +260,38 @@ def _given(switch: bool | None) -> str | None:
     return None if switch is None else str(switch).lower()
 
 
+def _once(short: Mapping[str, str | None], **others: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields by all the flags that give them, if only one does."""
+    fields = {name: value for name, value in short.items() if value is not None}
+    for flag, given in others.items():
+        for name, value in given.items():
+            if name in fields:
+                raise flag_fault(flag, f"{name}={value}", f"{name} is given twice")
+        fields |= given
+    return fields
+
+
 def _pairs(
     flag: str,
     given: Sequence[str],
     *,
-    several: bool = False,
+    values: Literal["one", "several"],
     known: Sequence[str] = SPACE_FIELDS,
 ) -> dict[str, Any]:
     """Fields and values of ``--fix a=1,b=2`` or ``--allow a=1,2``."""
     found: dict[str, Any] = {}
     for text in given:
-        for part in (text,) if several else text.split(","):
+        for part in (text,) if values == "several" else text.split(","):
             name, equals, value = (word.strip() for word in part.partition("="))
             field = SHORT.get(name, name.replace("-", "_"))
             if not equals or not value:
-                problem = f"must be FIELD=VALUE{',...' if several else ''}, such as tp=8"
+                problem = f"must be FIELD=VALUE{',...' if values == 'several' else ''}, as in tp=8"
                 raise flag_fault(flag, part, problem)
             if field not in known:
                 problem = f"no such field; allowed: {', '.join(known)}"
                 raise flag_fault(flag, name, f"{problem}{nearest(name, (*known, *SHORT))}")
+            if values == "one" and (".." in value or value.lower() == "all"):
+                raise flag_fault(flag, part, f"takes one value; give several by --allow {part}")
             if field in found:
                 raise flag_fault(flag, part, f"{field} is given twice")
             found[field] = value

@@ -1,15 +1,17 @@
 """`shardwise search` in a space of our own: count it, search it, explain one strategy of it."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from shardwise.cli.options import emit_json
 from shardwise.cli.progress import progress_bar
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, nearest
 from shardwise.searcher.explain import explain
 from shardwise.searcher.look import Found
+from shardwise.searcher.objective import FRONTS
 from shardwise.searcher.results import SearchResult
 from shardwise.searcher.run import count as count_space
 from shardwise.searcher.run import search
@@ -66,6 +68,10 @@ def search_space(
     against = asked["against"]
     if against is not None and not asked["pareto"]:
         raise flag_fault("against", against, "needs --pareto")
+    if against is not None and against not in FRONTS:
+        problem = f"allowed: {', '.join(FRONTS)}{nearest(against, FRONTS)}"
+        raise flag_fault("against", against, problem)
+    _different_files({"output": output, "plot": asked["plot"], "save": asked["save"]})
     axes = () if asked["axes"] is None else tuple(a.strip() for a in asked["axes"].split(","))
     words = {
         name: asked[name]
@@ -93,7 +99,7 @@ def search_space(
             progress=None if bar is None else lambda *seen: bar(*_seen(*seen)),
             **words,
         )
-    typer.echo(f"{result.candidates:,} strategies in {result.elapsed_s:.2f} s", err=True)
+    typer.echo(f"{result.looked_at:,} strategies in {result.elapsed_s:.2f} s", err=True)
     show_record(result.to_dict(), lambda: _print(result), json=json, output=output)
     if asked["plot"] is not None:
         from shardwise.report.search_charts import write_charts  # noqa: PLC0415 - slow
@@ -102,6 +108,16 @@ def search_space(
     if not result.complete:
         return _INTERRUPTED
     return 0 if ok_if_none or result.best else 1
+
+
+def _different_files(given: Mapping[str, str | None]) -> None:
+    """Refuse one file for two things."""
+    places: dict[Path, str] = {}
+    for flag, name in given.items():
+        if name is not None:
+            other = places.setdefault(Path(name).absolute(), flag)
+            if other != flag:
+                raise flag_fault(flag, name, f"is the file of {other}, too")
 
 
 def explain_strategy(
@@ -134,7 +150,7 @@ def explain_strategy(
     show_record(found.to_dict(), table, json=json, output=output)
     if not found.complete:
         return _INTERRUPTED
-    return 0 if found.rank is not None else 1
+    return 0 if found.better is not None else 1
 
 
 def _seen(done: int, whole: int, found: Found) -> tuple[int, int, str]:

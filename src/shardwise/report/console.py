@@ -1,6 +1,7 @@
 """The console that tables go to, and how numbers look in them."""
 
 import math
+import os
 import sys
 
 from rich import box
@@ -19,6 +20,14 @@ _WIDTH_WITHOUT_TERMINAL = 150
 _WIDEST = 1000
 
 
+class _Terminal(Console):
+    """A console whose exit code is the verb's own answer even if nobody reads on."""
+
+    def on_broken_pipe(self) -> None:
+        """Print the rest to nowhere; rich would exit with 1, which means that nothing fits."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def show(*things: RenderableType, style: str | None = None) -> None:
     """Print on standard output, never cutting a table: wider than the terminal if need be."""
     terminal = Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
@@ -27,7 +36,7 @@ def show(*things: RenderableType, style: str | None = None) -> None:
         needed = Measurement.get(terminal, unlimited, thing).maximum
         flexible = isinstance(thing, (str, Text))
         width = terminal.width if flexible else max(terminal.width, needed)
-        Console(width=width, highlight=False).print(thing, style=style)
+        _Terminal(width=width, highlight=False).print(thing, style=style)
 
 
 def plain_table(*columns: str, left: int = 1, title: str | None = None) -> Table:

@@ -18,9 +18,9 @@ def print_explanation(found: Explanation) -> None:
     """Print the verdict, what stands against it, and the cheapest changes."""
     show(_headline(found))
     show(Text("\n".join(_verdict(found)) + "\n"))
-    if found.loss is not None and found.rank != 1:
+    if found.loss is not None and found.better:
         show(_lost(found.loss), _parts(found.loss), _differs(found))
-    if found.changes:
+    if any(change.improves for change in found.changes):
         show(_changes(found))
     elif not found.feasible:
         show("nothing of the space is feasible")
@@ -56,9 +56,14 @@ def _verdict(found: Explanation) -> list[str]:
         lines.append(
             f"outside the space: {outside.field} {word(outside.value)}; tried: {tried}{more}"
         )
-    if found.rank is not None and found.estimate is not None:
+    if found.better is not None and found.estimate is not None:
         time = seconds(found.estimate.step_time_s)
-        if found.rank == 1:
+        if found.rank is None:
+            lines.append(
+                f"legal, and it fits: {time}; of the {found.feasible:,} feasible strategies of the "
+                f"space {found.better:,} are better by {found.objective}"
+            )
+        elif found.rank == 1:
             lines.append(f"the best of {found.feasible:,} feasible strategies: {time}")
         else:
             lines.append(
@@ -93,7 +98,7 @@ def _differs(found: Explanation) -> Table:
 
 def _changes(found: Explanation) -> Table:
     title = "Smallest changes"
-    title += " that make it feasible" if found.rank is None else " that make it better"
+    title += " that make it feasible" if found.better is None else " that make it better"
     table = plain_table("fields", "change", "step time", "memory", title=title)
     table.columns[1].justify = "left"
     for change in found.changes:

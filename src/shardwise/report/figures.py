@@ -129,6 +129,7 @@ def check_chart_file(path: str | Path) -> None:
         if ending in (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp"):
             problem += "; for a static image open the .html and use the camera above each chart"
         raise InputError(Fault(source=str(path), problem=problem))
+    files.check_place(path)
     graphs()
 
 

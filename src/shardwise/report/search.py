@@ -41,15 +41,23 @@ _REASONS = {
     "tier_filled": "a network tier would not be filled",
     "layers": "stages or chunks do not divide the layers",
     "sequence": "tp does not divide the sequence",
+    "cp": "context parallelism is not modelled yet",
+    "ep": "expert parallelism is not modelled yet",
+    "etp": "tensor parallelism inside experts is not modelled yet",
+    "zero": "ZeRO stages 2 and 3 are not modelled yet",
+    "dtype": "the accelerator has no rate for the type",
+    "heads": "tp does not divide the heads",
+    "ffn": "tp does not divide the width of the MLP",
 }
 _MOST_PARETO = 40
+_EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
 
 
 def print_search(result: SearchResult) -> None:
     """Print the best strategies, what else was asked for, and why the others were rejected."""
     show(_headline(result))
     if result.best:
-        show(_best(result.best), Text(_agreed([e.strategy for e in result.best]) + "\n"))
+        show(_best(result.best), Text(_agreed(result) + "\n"))
     if len(result.scales) > 1:
         show(_scales(result.scales))
     if result.pareto is not None:
@@ -61,7 +69,7 @@ def print_search(result: SearchResult) -> None:
 
 def print_count(candidates: int, rejected: Mapping[str, int]) -> None:
     """Print the size of a space."""
-    show(f"{candidates:,} strategies")
+    show(f"{candidates:,} strategies" if candidates else _EMPTY)
     if rejected:
         show(_reasons(rejected))
 
@@ -69,7 +77,10 @@ def print_count(candidates: int, rejected: Mapping[str, int]) -> None:
 def _headline(result: SearchResult) -> Text:
     text = Text("\n")
     text.append(f"{result.model} on {result.system}", style="bold")
-    told = f"{result.candidates:,} strategies, {result.feasible:,} of them feasible"
+    told = f"{result.candidates:,} strategies, "
+    told += "" if result.complete else f"{result.looked_at:,} of them looked at, "
+    told += f"{result.feasible:,} {'of them ' if result.complete else ''}feasible"
+    told += "" if result.objective == "step_time" else f"; best by {result.objective}"
     text.append(f"\n{told}\n")
     if not result.complete:
         text.append("interrupted: this is the best of what was looked at\n", style="bold red")
@@ -107,8 +118,9 @@ def _columns(strategies: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*first, *DEGREE_HEADS, *(field for field in differing if field not in first)]
 
 
-def _agreed(strategies: Sequence[Mapping[str, Any]]) -> str:
-    """What all strategies have in common and no column shows."""
+def _agreed(result: SearchResult) -> str:
+    """What all strategies have in common and no column shows, if the space has it vary."""
+    strategies = [estimate.strategy for estimate in result.best]
     shown = _columns(strategies)
     first = strategies[0]
     told = []
@@ -118,6 +130,9 @@ def _agreed(strategies: Sequence[Mapping[str, Any]]) -> str:
         told.append(f"global batch {first['global_batch_size']} x {first['seq_len']} tokens")
     told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in _TOLD if f not in shown]
     told += [words for f, words in SWITCHES.items() if f not in shown and first[f]]
+    named = [f for f in result.space if f in first and f not in (*shown, *_TOLD, *SWITCHES)]
+    named = [f for f in named if f not in ("gpus", "global_batch_size", "seq_len")]
+    told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in named]
     return "all of them: " + ", ".join(told)
 
 
@@ -151,6 +166,7 @@ def _pareto(plans: Sequence[Plan], against: str) -> Table:
     table.title = title
     table.columns[-1].justify = "left"
     step = -(-len(plans) // _MOST_PARETO)
+    beside = _unnamed([plan.strategy for plan in plans])
     for i, plan in enumerate(plans):
         if i % step and i != len(plans) - 1:
             continue
@@ -160,9 +176,19 @@ def _pareto(plans: Sequence[Plan], against: str) -> Table:
             str(plan.strategy["gpus"]),
             seconds(plan.step_time_s),
             "-" if usd is None else f"{usd:,.0f}",
-            in_brief(plan.strategy),
+            ", ".join([in_brief(plan.strategy), *(_told(plan.strategy, f) for f in beside)]),
         )
     return table
+
+
+def _unnamed(strategies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Fields that differ and that a strategy in brief does not tell."""
+    named = ("gpus", *DEGREE_HEADS, "recompute", "zero", "tp_exchange", "tp_overlap", *SWITCHES)
+    return [f for f in _columns(strategies) if f not in named] if strategies else []
+
+
+def _told(strategy: Mapping[str, Any], field: str) -> str:
+    return f"{_short(field)} {word(strategy[field])}"
 
 
 def _cells(cells: Sequence[Cell]) -> Table:
@@ -208,13 +234,14 @@ def _closing(result: SearchResult) -> list[str]:
     )
     lines = [f"rejected: {told}"] if told else []
     if not result.candidates:
-        lines.append("the space is empty: no degrees of it make up the GPUs")
+        lines.append(_EMPTY)
     if result.best:
         return lines
-    lines.append("nothing is feasible")
+    lines.append("nothing is feasible" if result.complete else "nothing feasible was found so far")
     if result.nearest is not None:
-        lack = readable(result.nearest.excess_bytes, "bytes")
-        lines.append(f"nearest: {in_brief(result.nearest.strategy)}, which lacks {lack}")
+        nearest = result.nearest
+        lack = f"{readable(nearest.excess_bytes, 'bytes')} of {nearest.tier}"
+        lines.append(f"nearest: {in_brief(nearest.strategy)}, which lacks {lack}")
     if result.smallest is not None:
         lines.append(_smallest(result.smallest))
     return lines

@@ -4,6 +4,7 @@ Every layout is tried with every combination of options and choices that has an 
 field that has none keeps the first of its values that is modelled, so that no run is counted twice.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,9 @@ from shardwise.table import CHOICES, Table
 __all__ = ["OPTION_FIELDS", "Box", "Candidates", "Scale", "boxes_of", "without_effect"]
 
 OPTION_FIELDS = tuple(name for name in SPACE_FIELDS if name not in (*LAYOUT_FIELDS, *CHOICES))
+
+# What a space may hold: beyond it, the list of its candidates alone would take long.
+_MOST_SCALES, _MOST_OPTIONS = 1000, 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +156,7 @@ class Candidates:
             If a value is missing that nothing implies.
         """
         first = _first_values(model, system, space)
+        _check_size(system, space)
         legal: list[Box] = []
         illegal: list[Box] = []
         inside = _Inside(model, system, space)
@@ -221,6 +226,21 @@ def _first_usable(model: Model, system: System, name: str, values: Sequence[Any]
     broken = broken_rule(model, system, table, rules).tolist()
     usable = [value for value, rule in zip(values, broken, strict=True) if rule < 0]
     return (usable or values)[0]
+
+
+def _check_size(system: System, space: Space) -> None:
+    """Refuse what would not even be counted in reasonable time and memory."""
+    scales = len(space.gpus or ()) * len(space.global_batch_size or ())
+    if scales > _MOST_SCALES:
+        problem = f"with global_batch_size makes {scales:,} scales; at most {_MOST_SCALES:,}"
+        raise InputError(Fault(source="space", field="gpus", problem=problem))
+    sizes = [len(space.values(name, system) or (None,)) for name in (*OPTION_FIELDS, *CHOICES)]
+    combined = math.prod(sizes)
+    if combined > _MOST_OPTIONS:
+        named = zip((*OPTION_FIELDS, *CHOICES), sizes, strict=True)
+        told = ", ".join(f"{name} {size}" for name, size in named if size > 1)
+        problem = f"makes {combined:,} combinations beside degrees, at most {_MOST_OPTIONS:,}: "
+        raise InputError(Fault(source="space", problem=problem + told))
 
 
 class _Inside:

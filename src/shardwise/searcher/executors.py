@@ -1,79 +1,69 @@
 """Who does the work: this process, several of this machine, or those of a Ray or Dask cluster.
 
-joblib hands the pieces out, by its registered backends. Whoever does the work, results come in the
-order of the pieces, so that the answer is the same bit for bit.
+Whoever does it, results come in the order of the pieces, so the answer is the same bit for bit.
+joblib hands the pieces out to processes and to Ray. Dask is given them directly: joblib's backend
+for it waits forever for a worker that has died.
 """
 
 import os
-import signal
-import socket
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.searcher.clusters import dask_cluster, ray_cluster
 
 __all__ = ["BACKENDS", "Workers"]
 
 BACKENDS = ("loky", "ray", "dask")
 _MODULES = {"loky": "joblib", "ray": "ray", "dask": "distributed"}
 _EXTRA = "pip install 'shardwise[cluster]'"
-# Pieces for each worker that are handed out together. A result waits in memory for those before
-# it, so they are bounded; between two waves workers idle, so they are several. Where results come
-# only once the whole wave is done, what is lost by an interrupt counts too.
-_WAVE_STREAMED, _WAVE_WHOLE = 8, 4
+# Pieces for each worker that are in flight. A result waits in memory for those before it, so they
+# are bounded. joblib takes them in waves, between which workers idle, so they are several; and
+# from Ray it has results only once the whole wave is done, which an interrupt loses.
+_IN_FLIGHT, _IN_FLIGHT_ON_RAY = 8, 4
 # How often a process of this machine looks whether the one that started it still lives.
 _WATCH_S = 1.0
-_ANSWER_S = 10.0
-"""How long a cluster may take to answer."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cluster:
-    """What joblib is to be told of a backend that is up."""
-
-    workers: int
-    returns: Literal["generator", "list"] = "generator"
-    options: dict[str, Any] = field(default_factory=dict)
-    lost: tuple[type[Exception], ...] = ()
-    """What is raised if a worker dies."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
     """How many processes work, and what runs them."""
 
-    jobs: int = 1
-    """On a Dask cluster that is up, all of its workers work."""
+    jobs: int | None = None
+    """Not given, one on this machine, or all that a cluster has."""
     backend: str = "loky"
 
     def check(self) -> None:
         """Raise an `InputError` if there can be no such workers."""
         jobs, backend = self.jobs, self.backend
-        if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1:
+        whole = isinstance(jobs, int) and not isinstance(jobs, bool)
+        if jobs is not None and not (whole and jobs >= 1):
             problem = "must be a whole number of at least 1"
             raise InputError(Fault(field="jobs", value=jobs, has_value=True, problem=problem))
         if backend not in BACKENDS:
             problem = f"allowed: {', '.join(BACKENDS)}{nearest(str(backend), BACKENDS)}"
             raise InputError(Fault(field="backend", value=backend, has_value=True, problem=problem))
-        if find_spec(_MODULES[backend]) is None and not self._alone:
-            raise _fault(backend, f"needs {_MODULES[backend]}, which is not installed: {_EXTRA}")
+        if find_spec(_MODULES[backend]) is None:
+            problem = f"needs {_MODULES[backend]}, which is not installed: {_EXTRA}"
+            raise InputError(Fault(field="backend", value=backend, has_value=True, problem=problem))
 
     @property
     def _alone(self) -> bool:
-        """Whether this process does the work itself."""
-        return self.backend == "loky" and self.jobs == 1
+        """Whether this process does the work itself; joblib, too, would do so for one job."""
+        return self.jobs == 1 or (self.jobs is None and self.backend == "loky")
 
     def each(self, task: Callable[[T], R], items: Iterable[T]) -> Generator[R, None, None]:
         """Do a task for each item and yield the results, in order.
@@ -87,33 +77,102 @@ class Workers:
         """
         if self._alone:
             yield from map(task, items)
-            return
+        else:
+            yield from _EACH[self.backend](self.jobs, task, items)
+
+
+def _by_loky(jobs: int, task: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    # Columns are small: there is no need of files in shared memory for them.
+    spread = _Spread("loky", jobs, return_as="generator", max_nbytes=None)
+    with _told_if_lost(jobs, BrokenExecutor):
+        yield from spread.each(_done_by_child, task, items, jobs * _IN_FLIGHT)
+
+
+def _by_ray(jobs: int | None, task: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    with ray_cluster(jobs) as (workers, lost, wrapped), _told_if_lost(workers, *lost):
+        spread = _Spread("ray", workers, return_as="list")
+        try:
+            yield from spread.each(_done, task, items, workers * _IN_FLIGHT_ON_RAY)
+        except wrapped as error:
+            raise error.cause from None
+
+
+def _by_dask(jobs: int | None, task: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    with (
+        dask_cluster(jobs) as (client, workers, lost),
+        _told_if_lost(len(workers), CancelledError, lost),
+    ):
+        most = len(workers) * _IN_FLIGHT
+        options: dict[str, Any] = {"pure": False}
+        if jobs is not None:  # by preference only: a worker that starts anew has a new address
+            options |= {"workers": workers, "allow_other_workers": True}
+        waiting: deque[Any] = deque()
+        unasked = iter(items)
+        try:
+            while True:
+                some = islice(unasked, most - len(waiting))
+                waiting.extend(client.submit(_done, task, item, **options) for item in some)
+                if not waiting:
+                    return
+                yield waiting.popleft().result()
+        finally:
+            client.cancel(list(waiting))
+
+
+_EACH: dict[str, Callable[..., Iterator[Any]]] = {
+    "loky": _by_loky,
+    "ray": _by_ray,
+    "dask": _by_dask,
+}
+
+
+class _Spread:
+    """joblib's processes of one backend."""
+
+    def __init__(self, backend: str, jobs: int, *, return_as: str, **options: Any) -> None:
         import joblib  # noqa: PLC0415 - only where work is spread
 
-        with _CLUSTERS[self.backend](self.jobs) as cluster:
-            streamed = cluster.returns == "generator"
-            wave = cluster.workers * (_WAVE_STREAMED if streamed else _WAVE_WHOLE)
-            waiting = iter(items)
-            call = _done_by_child if self.backend == "loky" else _done
-            # Only this way does joblib find a backend that another package brings; left at once,
-            # for whoever takes the results may use joblib, too.
-            with joblib.parallel_config(backend=self.backend, **cluster.options):
-                spread = joblib.Parallel(
-                    n_jobs=cluster.workers, return_as=cluster.returns, batch_size=1
-                )
-            try:
-                with spread:
-                    while some := list(islice(waiting, wave)):
-                        wanted = (joblib.delayed(call)(task, item) for item in some)
-                        yield from _closing(spread(wanted))
-            except cluster.lost as error:
-                problem = f"a worker died, perhaps for lack of memory ({type(error).__name__})"
-                fault = Fault(field="jobs", value=self.jobs, has_value=True, problem=problem)
-                raise InputError(fault) from error
+        self._delayed = joblib.delayed
+        # For this thread, and so for whoever takes the results, joblib stays as it is.
+        with joblib.parallel_config(backend=backend, **options):
+            self._parallel = joblib.Parallel(n_jobs=jobs, return_as=return_as, batch_size=1)
+
+    def each(
+        self, call: Callable[..., Any], task: Callable[[T], R], items: Iterable[T], most: int
+    ) -> Iterator[R]:
+        """Yield results in order, no more than `most` pieces at a time."""
+        waiting = iter(items)
+        with self._parallel:
+            while some := list(islice(waiting, most)):
+                yield from _closing(self._parallel(self._delayed(call)(task, i) for i in some))
+
+
+def _closing(results: Iterable[R]) -> Iterator[R]:
+    """Yield results; if no more are wanted, let joblib stop its workers without a warning."""
+    try:
+        for result in results:  # noqa: UP028 - `yield from` would close it with the warning
+            yield result
+    finally:
+        close = getattr(results, "close", None)
+        if close is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                close()
+
+
+@contextmanager
+def _told_if_lost(jobs: int, *lost: type[Exception]) -> Iterator[None]:
+    """Tell that a worker has died, whatever a backend raises then."""
+    try:
+        yield
+    except lost as error:
+        problem = f"a worker died, perhaps for lack of memory ({type(error).__name__})"
+        fault = Fault(field="jobs", value=jobs, has_value=True, problem=problem)
+        raise InputError(fault) from error
 
 
 def _done(task: Callable[[T], R], item: T) -> R:
-    """Do a task; a plain function, as Dask's backend hashes what it calls."""
+    """Do a task; a plain function, as some backends hash what they call."""
     return task(item)
 
 
@@ -137,114 +196,3 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _closing(results: Iterable[R]) -> Iterator[R]:
-    """Yield results; if no more are wanted, let joblib stop its workers without a warning."""
-    try:
-        for result in results:  # noqa: UP028 - `yield from` would close it with the warning
-            yield result
-    finally:
-        close = getattr(results, "close", None)
-        if close is not None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                close()
-
-
-def _fault(backend: str, problem: str) -> InputError:
-    return InputError(Fault(field="backend", value=backend, has_value=True, problem=problem))
-
-
-@contextmanager
-def _loky(jobs: int) -> Iterator[_Cluster]:
-    as_they_are = {"max_nbytes": None}  # columns are small: no files in shared memory for them
-    yield _Cluster(workers=jobs, options=as_they_are, lost=(BrokenExecutor,))
-
-
-@contextmanager
-def _ray(jobs: int) -> Iterator[_Cluster]:
-    """Use the cluster that is connected or named by RAY_ADDRESS, else a local one."""
-    import ray  # noqa: PLC0415 - heavy; only where it is asked for
-    from ray.util.joblib import register_ray  # noqa: PLC0415
-
-    register_ray()
-    started = not ray.is_initialized()
-    if started:
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        address = os.environ.get("RAY_ADDRESS")
-        here = {"address": "local", "num_cpus": jobs, "include_dashboard": False}
-        try:
-            _refuse_deaf(address or "")
-            ray.init(**quiet, **({"address": address} if address else here))
-        except (OSError, RuntimeError, ValueError) as error:
-            raise _fault("ray", f"no Ray cluster at {address or 'this machine'}: {error}") from None
-    try:
-        there = int(ray.cluster_resources().get("CPU", 0))
-        if there < jobs:
-            problem = f"the Ray cluster has {there} CPUs; ask for no more processes than that"
-            raise InputError(Fault(field="jobs", value=jobs, has_value=True, problem=problem))
-        yield _Cluster(workers=jobs, returns="list", lost=(ray.exceptions.RayError,))
-    finally:
-        if started:
-            ray.shutdown()
-
-
-def _refuse_deaf(address: str) -> None:
-    """Raise an `OSError` if nobody listens there: Ray itself would try for many minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
-
-
-@contextmanager
-def _dask(jobs: int) -> Iterator[_Cluster]:
-    """Use the client there is, or the scheduler that Dask's settings name, else a local cluster."""
-    import dask  # noqa: PLC0415 - heavy; only where it is asked for
-    import distributed  # noqa: PLC0415
-
-    with _dask_client(dask, distributed, jobs) as client:
-        workers = sum(client.ncores().values())
-        lost = (distributed.KilledWorker, distributed.comm.CommClosedError)
-        yield _Cluster(workers=max(1, workers), options={"client": client}, lost=lost)
-
-
-@contextmanager
-def _dask_client(dask: Any, distributed: Any, jobs: int) -> Iterator[Any]:
-    try:
-        client = distributed.default_client()
-    except ValueError:  # there is none
-        client = None
-    if client is not None:
-        yield client
-        return
-    address = dask.config.get("scheduler-address", None)
-    if address is not None:
-        try:
-            client = distributed.Client(address, set_as_default=False)
-        except OSError as error:
-            raise _fault("dask", f"no Dask scheduler at {address}: {error}") from None
-        with client:
-            yield client
-        return
-    local = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
-    with _deaf_children():
-        cluster = distributed.LocalCluster(**local, silence_logs="CRITICAL")
-    with cluster, distributed.Client(cluster, set_as_default=False) as client:
-        yield client
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Start processes that leave Ctrl-C, which reaches all of a terminal's, to this one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say so
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-_CLUSTERS = {"loky": _loky, "ray": _ray, "dask": _dask}

@@ -11,6 +11,12 @@ from shardwise.estimator import estimate
 from shardwise.memory import MEMORY_PARTS
 from shardwise.model import Model
 from shardwise.results import Estimate
+from shardwise.searcher.asked import (
+    check_question,
+    given_space,
+    objective_of,
+    usable_bytes,
+)
 from shardwise.searcher.candidates import Candidates
 from shardwise.searcher.explanation import (
     BrokenRule,
@@ -24,9 +30,9 @@ from shardwise.searcher.explanation import (
 from shardwise.searcher.given import Given, StrategyLike
 from shardwise.searcher.look import Found, Question, merged
 from shardwise.searcher.near import Near, look_near, merged_near
-from shardwise.searcher.objective import OBJECTIVES, check_name
+from shardwise.searcher.objective import OBJECTIVES
 from shardwise.searcher.pieces import PIECE_ROWS
-from shardwise.searcher.run import Progress, given_space, plans, usable_bytes
+from shardwise.searcher.run import Progress, plans
 from shardwise.searcher.space import Space
 from shardwise.stack import Stack
 from shardwise.step import TIME_PARTS
@@ -50,7 +56,7 @@ def explain(
     space: Space | Mapping[str, Any] | str | Path | None,
     strategy: StrategyLike,
     *,
-    objective: str = "step_time",
+    objective: str | None = None,
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     progress: Progress | None = None,
@@ -88,10 +94,10 @@ def explain(
         model=the_model,
         system=the_system,
         capacity_bytes=usable_bytes(the_system, max_memory, reserve),
-        objective=objective,
+        objective=objective_of(declared, objective),
         top=1,
     )
-    check_name(objective, "objective", tuple(OBJECTIVES), the_system)
+    check_question(question)
     given = Given.of(the_model, the_system, declared, strategy)
     whole = _at_least_its_scale(declared, given)
     candidates = Candidates.of(the_model, the_system, whole)
@@ -107,7 +113,7 @@ def explain(
         model=the_model.name,
         system=the_system.name,
         space=declared.model_dump(mode="json", exclude_unset=True),
-        objective=objective,
+        objective=question.objective,
         capacity_bytes=question.capacity_bytes,
         strategy=ours,
         legal=mine is not None,
@@ -123,9 +129,9 @@ def explain(
         candidates=len(candidates),
         feasible=found.feasible,
         better=near.better if feasible else None,
-        rank=near.better + 1 if feasible else None,
+        rank=near.better + 1 if feasible and not outside else None,
         best=best,
-        loss=_loss(mine, best) if mine is not None and feasible and best is not None else None,
+        loss=_loss(mine, best) if feasible else None,
         differs=differs,
         changes=_changes(question, candidates, given, near, score),
         elapsed_s=time.perf_counter() - started,
@@ -262,8 +268,13 @@ def _changes(
     return tuple(found)
 
 
-def _loss(mine: Estimate, best: Estimate) -> Loss:
-    """Part by part, what a step takes longer than that of the best."""
+def _loss(mine: Estimate | None, best: Estimate | None) -> Loss | None:
+    """Part by part, what a step takes longer than that of the best, if it does the same work."""
+    if mine is None or best is None:
+        return None
+    work = ("gpus", "global_batch_size", "seq_len", "training")
+    if any(mine.strategy[name] != best.strategy[name] for name in work):
+        return None
     parts = {part: mine.time_s[part] - best.time_s[part] for part in TIME_PARTS}
     return Loss(
         step_time_s=mine.step_time_s,

@@ -39,7 +39,7 @@ class Shortage(Result):
     """What is needed beyond what may be used."""
     parts: dict[str, float]
     """What the stage needs it for, biggest first [byte]; of the first tier, they sum to what is
-    needed; of the second, nothing here: `needed_bytes` is all that is known of it."""
+    needed."""
 
 
 class OutsideSpace(Result):
@@ -113,11 +113,11 @@ class Explanation(Result):
     better: int | None
     """Those of them that are better by the objective; None where this one is not feasible."""
     rank: int | None
-    """Its place among them, from 1."""
+    """Its place among them, from 1; None where it is none of them."""
     best: Estimate | None
     """None where nothing is feasible."""
     loss: Loss | None
-    """Against the best; None where one of the two is missing."""
+    """Against the best; None where one of the two is missing, or they do not do the same work."""
     differs: tuple[FieldChange, ...]
     """Where the best has another value."""
     changes: tuple[Change, ...]

@@ -19,11 +19,12 @@ from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.parameters import count_parameters
 from shardwise.results import Estimate, Result
 from shardwise.rules import refuse_illegal
+from shardwise.searcher.asked import given_space, usable_bytes
 from shardwise.searcher.candidates import Box, Candidates
 from shardwise.searcher.decisive import decisive
 from shardwise.searcher.judge import broken_options
 from shardwise.searcher.layouts import divisors
-from shardwise.searcher.run import given_space, search, usable_bytes
+from shardwise.searcher.run import search
 from shardwise.searcher.shapes import depths, shape_of, widths
 from shardwise.searcher.space import Space
 from shardwise.system import System
@@ -77,7 +78,7 @@ class LargestModel(Result):
     model: dict[str, Any] | None
     """The largest, as a file of a model holds it."""
     best: Estimate | None
-    """Its fastest strategy."""
+    """Its fastest strategy; None where one did not wait for it."""
     candidates: int
     """Strategies that the fastest was chosen from."""
     elapsed_s: float
@@ -157,7 +158,7 @@ def largest_model(
         narrowed = whole.fixed(_degrees(case, models[limit]), source="space")
         memory: dict[str, Any] = {"max_memory": max_memory, "reserve": reserve}
         result = search(models[limit], the_system, narrowed, top=1, **memory)
-        found["best"] = next(iter(result.best), None)  # None if it is interrupted
+        found["best"] = next(iter(result.best), None) if result.complete else None
         found["candidates"] = result.candidates
     return LargestModel(
         system=the_system.name,

@@ -56,7 +56,8 @@ class Found:
     cell_values: Ints
     """Their values, as columns of `Table` hold them; shape (cells, axes)."""
     nearest: Ranked
-    """Of those that memory rejects, the one with the least excess, its score [byte]."""
+    """Of those that memory rejects, the one with the least excess: its score [byte]; `beside` is
+    the tier that lacks it."""
 
     @classmethod
     def nothing(cls, axes: int = 0) -> "Found":
@@ -169,17 +170,19 @@ def _counts(question: Question, judged: Judged) -> dict[str, Any]:
 
 
 def _nearest(question: Question, box: Box, judged: Judged) -> Ranked:
-    """The candidate that memory rejects by least."""
-    excess = judged.holding.reserved_bytes - question.capacity_bytes
-    excess = np.where(judged.legal & (excess > 0)[judged.held_as], excess[judged.held_as], np.inf)
-    choice, row = np.nonzero((excess == excess.min()) & np.isfinite(excess))
-    zero = np.zeros(row.size)
+    """The candidate that memory rejects by least, on the tier that lacks most."""
+    holding, far = judged.holding, question.system.accelerator.memory[1:]
+    lacks = [holding.reserved_bytes - question.capacity_bytes]
+    lacks += [holding.memory.offloaded - tier.capacity for tier in far[:1]]
+    by_tier = np.stack(np.broadcast_arrays(*lacks))[:, judged.held_as]
+    worst = np.where(judged.legal, by_tier.max(axis=0), np.inf)
+    choice, row = np.nonzero((worst == worst.min()) & np.isfinite(worst))
     return top(
         Ranked(
             number=box.numbers(judged.rows[row], choice),
-            score=excess[choice, row],
-            beside=zero,
-            step_time_s=zero,
+            score=worst[choice, row],
+            beside=by_tier.argmax(axis=0)[choice, row].astype(np.float64),
+            step_time_s=np.zeros(row.size),
         ),
         1,
     )

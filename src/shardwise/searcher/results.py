@@ -49,8 +49,10 @@ class Nearest(Result):
     """The strategy that is rejected for the least lack of memory."""
 
     strategy: dict[str, Any]
+    tier: str
+    """The memory tier that it needs most too much of."""
     excess_bytes: float
-    """What it needs beyond what may be used."""
+    """What it needs there beyond what may be used."""
 
 
 class SearchResult(Result):
@@ -71,6 +73,8 @@ class SearchResult(Result):
     """Those of them that fit: their times were computed."""
     rejected: dict[str, int]
     """The others, by reason; most frequent first."""
+    looked_at: int
+    """Strategies that were feasible or rejected; all of them, if it was not interrupted."""
     elapsed_s: float
     complete: bool
     """Whether every candidate was looked at."""

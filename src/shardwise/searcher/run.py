@@ -2,26 +2,30 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from shardwise.arrays import Ints
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.model import Model
 from shardwise.results import Estimate
+from shardwise.searcher.asked import (
+    check_question,
+    given_space,
+    objective_of,
+    usable_bytes,
+)
 from shardwise.searcher.candidates import Candidates, Scale, refusals
 from shardwise.searcher.executors import Workers
 from shardwise.searcher.look import Found, Question, merged
-from shardwise.searcher.objective import FRONTS, OBJECTIVES, check_name
 from shardwise.searcher.pieces import Work
 from shardwise.searcher.results import Cell, Nearest, Plan, ScaleResult, SearchResult
 from shardwise.searcher.smallest import SmallestGpus, smallest_gpus
-from shardwise.searcher.space import SPACE_FIELDS, Space
+from shardwise.searcher.space import Space
 from shardwise.searcher.store import check_file
 from shardwise.system import System
-from shardwise.units import parse_quantity, readable
 
 __all__ = ["count", "search"]
 
@@ -34,14 +38,14 @@ def search(
     system: System | str | Path,
     space: Space | Mapping[str, Any] | str | Path | None = None,
     *,
-    objective: str = "step_time",
+    objective: str | None = None,
     top: int = 10,
     pareto: str | None = None,
     axes: Sequence[str] = (),
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     progress: Progress | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     backend: str = "loky",
     save: str | Path | None = None,
     save_all: bool = False,
@@ -54,7 +58,8 @@ def search(
     space
         A `Space`, its fields as a mapping, or a file; without it the whole space.
     objective
-        What is best: ``step_time``, ``tokens_per_s_per_gpu`` or ``tokens_per_dollar``.
+        What is best: ``step_time`` (the default), ``tokens_per_s_per_gpu`` (the default where steps
+        differ in their tokens) or ``tokens_per_dollar``.
     top
         How many to return.
     pareto
@@ -67,9 +72,10 @@ def search(
     progress
         Called now and then with what was looked at and found so far.
     jobs, backend
-        How many processes work, and what runs them: ``loky`` on this machine, ``ray`` or ``dask``
-        on the cluster that is connected or that RAY_ADDRESS or Dask's settings name, else on a
-        local one. The answer is the same. A Dask cluster works with all it has.
+        How many processes work, and what runs them: ``loky`` on this machine, where it is one
+        unless more are asked for; ``ray`` or ``dask`` on the cluster that is connected or that
+        RAY_ADDRESS or Dask's settings name, else on a local one: all it has. The answer is the
+        same.
     save, save_all
         A file (.parquet, .csv, .csv.gz) for every feasible strategy, and whether for the rejected
         ones, too. Until it is done, parts are in the folder ``FILE.parts``: interrupted or killed,
@@ -96,12 +102,12 @@ def search(
         model=the_model,
         system=the_system,
         capacity_bytes=usable_bytes(the_system, max_memory, reserve),
-        objective=objective,
+        objective=objective_of(the_space, objective),
         top=top,
         front=pareto,
         axes=tuple(axes),
     )
-    _check(question)
+    check_question(question)
     workers = Workers(jobs=jobs, backend=backend)
     workers.check()
     file = _saving(save, save_all=save_all)
@@ -120,12 +126,13 @@ def search(
         model=the_model.name,
         system=the_system.name,
         space=the_space.model_dump(mode="json", exclude_unset=True),
-        objective=objective,
+        objective=question.objective,
         capacity_bytes=question.capacity_bytes,
         candidates=len(candidates),
         evaluated=whole.evaluated,
         feasible=whole.feasible,
         rejected=dict(rejected.most_common()),
+        looked_at=whole.candidates + sum(map(len, candidates.illegal)),
         elapsed_s=time.perf_counter() - started,
         complete=complete,
         best=_estimates(question, candidates, whole.best.number),
@@ -133,7 +140,7 @@ def search(
         pareto_against=pareto,
         scales=_scales(question, candidates, by_scale),
         cells=_cells(question, candidates, whole),
-        nearest=_nearest(candidates, whole),
+        nearest=_nearest(question, candidates, whole),
         smallest=_smallest(question, the_space) if complete and not whole.feasible else None,
     )
 
@@ -147,52 +154,6 @@ def count(
     """Count the strategies of a space, and those whose layout breaks a rule by reason."""
     candidates = Candidates.of(Model.load(model), System.load(system), given_space(space, fixed))
     return len(candidates), dict(refusals(candidates.illegal).most_common())
-
-
-def given_space(
-    space: Space | Mapping[str, Any] | str | Path | None, fixed: Mapping[str, Any]
-) -> Space:
-    """Read a space and put some fields over it."""
-    whole = Space() if space is None else Space.load(space)
-    given = {name: value for name, value in fixed.items() if value is not None}
-    return whole.fixed(given, source="search") if given else whole
-
-
-def usable_bytes(system: System, max_memory: float | str | None, reserve: float | str) -> float:
-    """What of the first memory tier may be used [byte].
-
-    Raises
-    ------
-    InputError
-        If a size cannot be read, or nothing is left.
-    """
-    sizes = {}
-    for field, value in (("max_memory", max_memory), ("reserve", reserve)):
-        try:
-            sizes[field] = None if value is None else parse_quantity(value, "bytes")
-        except ValueError as error:
-            fault = Fault(field=field, value=value, has_value=True, problem=str(error))
-            raise InputError(fault) from None
-    capacity = system.accelerator.memory[0].capacity
-    usable = min(capacity, sizes["max_memory"] or capacity) - (sizes["reserve"] or 0.0)
-    if not usable > 0 or (sizes["reserve"] or 0.0) < 0:
-        field, value = ("reserve", reserve) if reserve else ("max_memory", max_memory)
-        problem = f"leaves nothing of the {readable(capacity, 'bytes')} that {system.name} has"
-        raise InputError(Fault(field=field, value=value, has_value=True, problem=problem))
-    return usable
-
-
-def _check(question: Question) -> None:
-    check_name(question.objective, "objective", tuple(OBJECTIVES), question.system)
-    if question.front is not None:
-        check_name(question.front, "pareto", FRONTS, question.system)
-    if not isinstance(question.top, int) or isinstance(question.top, bool) or question.top < 1:
-        fault = Fault(field="top", value=question.top, has_value=True, problem="must be at least 1")
-        raise InputError(fault)
-    for axis in question.axes:
-        if axis not in SPACE_FIELDS:
-            problem = f"allowed: {', '.join(SPACE_FIELDS)}{nearest(axis, SPACE_FIELDS)}"
-            raise InputError(Fault(field="axes", value=axis, has_value=True, problem=problem))
 
 
 def _saving(save: str | Path | None, *, save_all: bool) -> Path | None:
@@ -256,9 +217,11 @@ def _estimates(question: Question, candidates: Candidates, numbers: Ints) -> tup
     if not len(numbers):
         return ()
     rows = candidates.strategies(numbers)
-    return tuple(
-        estimate(question.model, question.system, rows.strategy(i)) for i in range(len(rows))
-    )
+    found = []
+    with suppress(KeyboardInterrupt):  # the best of all come first
+        for i in range(len(rows)):
+            found.append(estimate(question.model, question.system, rows.strategy(i)))  # noqa: PERF401
+    return tuple(found)
 
 
 def _scales(
@@ -307,8 +270,11 @@ def _smallest(question: Question, space: Space) -> SmallestGpus | None:
         return None
 
 
-def _nearest(candidates: Candidates, whole: Found) -> Nearest | None:
+def _nearest(question: Question, candidates: Candidates, whole: Found) -> Nearest | None:
     if whole.feasible or not len(whole.nearest):
         return None
     closest = candidates.strategies(whole.nearest.number).strategy(0)
-    return Nearest(strategy=closest.to_dict(), excess_bytes=float(whole.nearest.score[0]))
+    tier = question.system.accelerator.memory[int(whole.nearest.beside[0])]
+    return Nearest(
+        strategy=closest.to_dict(), tier=tier.name, excess_bytes=float(whole.nearest.score[0])
+    )

@@ -221,7 +221,8 @@ def _too_full(system: System, lack: Lack) -> tuple[str, str]:
     row = lack.strategy
     axes = " x ".join(f"{a} {int(getattr(row, a)[0])}" for a in ("tp", "cp", "pp", "dp"))
     problem = (
-        f"even on {int(row.gpus[0]):,} GPUs ({axes}) the roomiest strategy lacks "
+        f"even on {int(row.gpus[0]):,} GPU{'s' if row.gpus[0] > 1 else ''} ({axes}) the roomiest "
+        "strategy lacks "
         f"{readable(lack.bytes, 'bytes')} of {system.accelerator.memory[lack.tier].name}; more "
         "replicas are not possible"
     )

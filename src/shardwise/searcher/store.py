@@ -8,9 +8,10 @@ file, which is renamed into its place, and the folder is removed.
 
 import contextlib
 import gzip
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,6 @@ __all__ = ["ENDINGS", "Store", "check_file"]
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 _MANIFEST, _LOCK, _HEAD, _WHOLE = "search.json", "lock", "head.parquet", "whole"
-_MAGIC = b"PAR1"
 
 
 def check_file(file: str | Path) -> None:
@@ -35,10 +35,7 @@ def check_file(file: str | Path) -> None:
     path = Path(file)
     if not path.name.lower().endswith(ENDINGS):
         raise _fault(path, f"cannot be written; allowed endings: {', '.join(ENDINGS)}")
-    if path.is_dir():
-        raise _fault(path, "is a directory, not a file")
-    if not path.parent.is_dir():
-        raise _fault(path, f"cannot be written: no such folder: {path.parent}")
+    files.check_place(path)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,8 +106,10 @@ class Store:
         self.finished = frozenset(done)
 
     def _is_finished(self, number: int) -> bool:
-        # After a loss of power a file may have its name before it has its content.
-        return _is_whole(self._rows(number)) and _read(self._found(number)) is not None
+        # After a loss of power a file may have its name before it has its content; the digest is
+        # of the rows as they were meant to be.
+        record = _read(self._found(number))
+        return isinstance(record, Mapping) and record.get("rows") == _digest(self._rows(number))
 
     def found(self, number: int) -> Found:
         """What was found in a finished piece."""
@@ -120,7 +119,8 @@ class Store:
 
     def add(self, number: int, found: Found, rows: bytes) -> None:
         """Write the part of a piece; once its rows are there, it is finished."""
-        files.write_text(self._found(number), json.dumps(_record(found)))
+        record = _record(found) | {"rows": hashlib.blake2b(rows).hexdigest()}
+        files.write_text(self._found(number), json.dumps(record))
         files.write_bytes(self._rows(number), rows)
 
     def finish(self, head: bytes) -> None:
@@ -184,17 +184,13 @@ def _locked(path: Path) -> IO[bytes] | None:
     return handle
 
 
-def _is_whole(path: Path) -> bool:
-    """Tell whether a Parquet file has its end."""
+def _digest(path: Path) -> str | None:
+    """Digest of a file, or None if there is none."""
     try:
         with path.open("rb") as stream:
-            return (
-                stream.seek(0, 2) > len(_MAGIC)
-                and stream.seek(-len(_MAGIC), 2) >= 0
-                and (stream.read() == _MAGIC)
-            )
+            return hashlib.file_digest(stream, hashlib.blake2b).hexdigest()
     except OSError:
-        return False
+        return None
 
 
 def _read(path: Path) -> Any:
@@ -218,18 +214,12 @@ def _join(parts: list[Path], whole: Path, name: str) -> None:
     if name.endswith(".parquet"):
         pl.scan_parquet(parts, glob=False).sink_parquet(whole, maintain_order=True)
         return
-    with whole.open("wb") as stream, _compressed(stream, name) as text:
+    with contextlib.ExitStack() as stack:
+        text: Any = stack.enter_context(whole.open("wb"))
+        if name.endswith(".gz"):  # without a time: the same whenever it is written
+            text = stack.enter_context(gzip.GzipFile("", "wb", fileobj=text, mtime=0))
         for number, part in enumerate(parts):
             pl.read_parquet(part, glob=False).write_csv(text, include_header=number == 0)
-
-
-@contextlib.contextmanager
-def _compressed(stream: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    if not name.endswith(".gz"):
-        yield stream
-        return
-    with gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as squeezed:  # the same whenever written
-        yield squeezed  # type: ignore[misc]  # a stream of bytes by another name
 
 
 _RANKED = ("best", "front", "cells", "nearest")
@@ -244,7 +234,7 @@ def _record(found: Found) -> dict[str, Any]:
 
 
 def _found(record: Mapping[str, Any]) -> Found:
-    plain = {k: v for k, v in record.items() if k not in (*_RANKED, "axes")}
+    plain = {k: v for k, v in record.items() if k not in (*_RANKED, "axes", "rows")}
     ranked = {name: _ranked(record[name]) for name in _RANKED}
     values = np.array(record["cell_values"], dtype=np.int64)
     shape = len(ranked["cells"]), record["axes"]

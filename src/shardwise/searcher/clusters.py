@@ -1,0 +1,141 @@
+"""Clusters that search: one that is there, else a local one, which ends with the search."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+
+__all__ = ["dask_cluster", "ray_cluster"]
+
+# How long a cluster may take to answer.
+_ANSWER_S = 10.0
+
+
+@contextmanager
+def ray_cluster(jobs: int | None) -> Iterator[tuple[int, tuple[Any, ...], Any]]:
+    """Yield how many workers there are, what is raised if one dies, and if a task raises.
+
+    Of the cluster that Ray is connected to, or that RAY_ADDRESS names, or that is started here.
+
+    Raises
+    ------
+    InputError
+        If there is no such cluster, or it is too small.
+    """
+    import ray  # noqa: PLC0415 - heavy; only where it is asked for
+    from ray.util.joblib import register_ray  # noqa: PLC0415
+
+    register_ray()
+    started = not ray.is_initialized()
+    if started:
+        _connect(ray, jobs)
+    try:
+        there = int(ray.cluster_resources().get("CPU", 0))
+        fault = ray.exceptions
+        lost = (fault.RayActorError, fault.WorkerCrashedError, fault.ObjectLostError)
+        yield _enough("Ray", jobs, there), lost, fault.RayTaskError
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _connect(ray: Any, jobs: int | None) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    address = os.environ.get("RAY_ADDRESS")
+    here = {"address": "local", "num_cpus": jobs, "include_dashboard": False}
+    try:
+        _refuse_deaf(address or "")
+        ray.init(**quiet, **({"address": address} if address else here))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _fault("ray", f"no Ray cluster at {address or 'this machine'}: {error}") from None
+
+
+def _enough(name: str, jobs: int | None, there: int) -> int:
+    """How many processes work on a cluster; it must have as many."""
+    if there < (jobs or 1):
+        problem = f"the {name} cluster has {there} CPUs; ask for no more processes than that"
+        raise InputError(Fault(field="jobs", value=jobs, has_value=True, problem=problem))
+    return jobs or there
+
+
+def _refuse_deaf(address: str) -> None:
+    """Raise an `OSError` if nobody listens there: Ray itself would try for many minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+
+
+@contextmanager
+def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, list[str], type[Exception]]]:
+    """Yield a client, one address for each process, and what is raised if one of them dies.
+
+    Of the client there is, or of the scheduler that Dask's settings name, or of a cluster that is
+    started here.
+
+    Raises
+    ------
+    InputError
+        If there is no such scheduler, or it has too few workers.
+    """
+    import dask  # noqa: PLC0415 - heavy; only where it is asked for
+    import distributed  # noqa: PLC0415
+
+    with _client(dask, distributed, jobs) as client:
+        try:
+            client.wait_for_workers(1, timeout=_ANSWER_S)
+        except TimeoutError:
+            where = client.scheduler.address
+            raise _fault("dask", f"the Dask cluster at {where} has no workers") from None
+        addresses = [name for name, cores in client.ncores().items() for _ in range(cores)]
+        some = addresses[: _enough("Dask", jobs, len(addresses))]
+        yield client, some, distributed.KilledWorker
+
+
+@contextmanager
+def _client(dask: Any, distributed: Any, jobs: int | None) -> Iterator[Any]:
+    try:
+        client = distributed.default_client()
+    except ValueError:  # there is none
+        client = None
+    address = dask.config.get("scheduler-address", None)
+    if client is not None:
+        yield client
+    elif address is not None:
+        try:
+            client = distributed.Client(address, set_as_default=False)
+        except OSError as error:
+            raise _fault("dask", f"no Dask scheduler at {address}: {error}") from None
+        with client:
+            yield client
+    else:
+        local = {
+            "n_workers": jobs or os.cpu_count(),
+            "threads_per_worker": 1,
+            "dashboard_address": None,
+        }
+        with _deaf_children():
+            cluster = distributed.LocalCluster(**local, silence_logs="CRITICAL")
+        with cluster, distributed.Client(cluster, set_as_default=False) as client:
+            yield client
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Start processes that leave Ctrl-C, which reaches all of a terminal's, to this one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say so
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _fault(backend: str, problem: str) -> InputError:
+    return InputError(Fault(field="backend", value=backend, has_value=True, problem=problem))
