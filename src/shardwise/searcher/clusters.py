@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from shardwise._version import __version__
 from shardwise.errors import Fault, InputError
 
 __all__ = ["dask_cluster", "ray_cluster"]
@@ -17,15 +18,15 @@ _ANSWER_S = 10.0
 
 
 @contextmanager
-def ray_cluster(jobs: int | None) -> Iterator[tuple[int, tuple[Any, ...], Any]]:
-    """Yield how many workers there are, what is raised if one dies, and if a task raises.
+def ray_cluster(jobs: int | None) -> Iterator[tuple[int, tuple[type[Exception], ...]]]:
+    """Yield how many workers there are, and what is raised if one of them dies.
 
     Of the cluster that Ray is connected to, or that RAY_ADDRESS names, or that is started here.
 
     Raises
     ------
     InputError
-        If there is no such cluster, or it is too small.
+        If there is no such cluster, it is too small, or has no shardwise.
     """
     import ray  # noqa: PLC0415 - heavy; only where it is asked for
     from ray.util.joblib import register_ray  # noqa: PLC0415
@@ -36,9 +37,14 @@ def ray_cluster(jobs: int | None) -> Iterator[tuple[int, tuple[Any, ...], Any]]:
         _connect(ray, jobs)
     try:
         there = int(ray.cluster_resources().get("CPU", 0))
-        fault = ray.exceptions
-        lost = (fault.RayActorError, fault.WorkerCrashedError, fault.ObjectLostError)
-        yield _enough("Ray", jobs, there), lost, fault.RayTaskError
+        known = ray.exceptions
+        lost = (known.RayActorError, known.WorkerCrashedError, known.ObjectLostError)
+        yield _enough("Ray", jobs, there), lost
+    except ray.exceptions.RayTaskError as error:
+        if not isinstance(error.cause, ray.exceptions.RaySystemError):
+            raise error.cause from None  # what the task itself has raised
+        problem = f"its workers cannot run this; install shardwise {__version__} there"
+        raise _fault("ray", f"{problem}: {str(error.cause).splitlines()[0]}") from error
     finally:
         if started:
             ray.shutdown()
@@ -71,8 +77,8 @@ def _refuse_deaf(address: str) -> None:
 
 
 @contextmanager
-def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, list[str], type[Exception]]]:
-    """Yield a client, one address for each process, and what is raised if one of them dies.
+def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, int]]:
+    """Yield a client, and how many workers there are for it.
 
     Of the client there is, or of the scheduler that Dask's settings name, or of a cluster that is
     started here.
@@ -80,7 +86,7 @@ def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, list[str], type[Except
     Raises
     ------
     InputError
-        If there is no such scheduler, or it has too few workers.
+        If there is no such scheduler, or it has too few workers, or one without shardwise.
     """
     import dask  # noqa: PLC0415 - heavy; only where it is asked for
     import distributed  # noqa: PLC0415
@@ -91,9 +97,25 @@ def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, list[str], type[Except
         except TimeoutError:
             where = client.scheduler.address
             raise _fault("dask", f"the Dask cluster at {where} has no workers") from None
-        addresses = [name for name, cores in client.ncores().items() for _ in range(cores)]
-        some = addresses[: _enough("Dask", jobs, len(addresses))]
-        yield client, some, distributed.KilledWorker
+        _check_versions(client)
+        yield client, _enough("Dask", jobs, sum(client.ncores().values()))
+
+
+def _check_versions(client: Any) -> None:
+    """Refuse workers of another shardwise: Dask would wait forever for one that has none."""
+
+    def found() -> str | None:  # goes to workers as it stands: they may not know this module
+        from importlib import import_module  # noqa: PLC0415 - for the same reason
+
+        try:
+            return str(import_module("shardwise").__version__)
+        except ImportError:
+            return None
+
+    for address, version in client.run(found).items():
+        if version != __version__:
+            problem = f"the worker at {address} has {version or 'no'} shardwise"
+            raise _fault("dask", f"{problem}; install shardwise {__version__} there")
 
 
 @contextmanager
@@ -116,7 +138,7 @@ def _client(dask: Any, distributed: Any, jobs: int | None) -> Iterator[Any]:
         local = {
             "n_workers": jobs or os.cpu_count(),
             "threads_per_worker": 1,
-            "dashboard_address": None,
+            "dashboard_address": ":0",
         }
         with _deaf_children():
             cluster = distributed.LocalCluster(**local, silence_logs="CRITICAL")

@@ -89,32 +89,36 @@ def _by_loky(jobs: int, task: Callable[[T], R], items: Iterable[T]) -> Iterator[
 
 
 def _by_ray(jobs: int | None, task: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    with ray_cluster(jobs) as (workers, lost, wrapped), _told_if_lost(workers, *lost):
+    with ray_cluster(jobs) as (workers, lost), _told_if_lost(workers, *lost):
         spread = _Spread("ray", workers, return_as="list")
-        try:
-            yield from spread.each(_done, task, items, workers * _IN_FLIGHT_ON_RAY)
-        except wrapped as error:
-            raise error.cause from None
+        yield from spread.each(_done, task, items, workers * _IN_FLIGHT_ON_RAY)
 
 
 def _by_dask(jobs: int | None, task: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    import distributed  # noqa: PLC0415 - heavy; only where it is asked for
+
     with (
-        dask_cluster(jobs) as (client, workers, lost),
-        _told_if_lost(len(workers), CancelledError, lost),
+        dask_cluster(jobs) as (client, workers),
+        _told_if_lost(workers, CancelledError, distributed.KilledWorker),
     ):
-        most = len(workers) * _IN_FLIGHT
-        options: dict[str, Any] = {"pure": False}
-        if jobs is not None:  # by preference only: a worker that starts anew has a new address
-            options |= {"workers": workers, "allow_other_workers": True}
-        waiting: deque[Any] = deque()
+        # One piece waits at each worker, unless that would be more processes than were asked for.
+        # Workers are not named to Dask: it would wait forever for one that has died.
+        at_once = jobs or 2 * workers
         unasked = iter(items)
+        waiting: deque[Any] = deque()
         try:
             while True:
-                some = islice(unasked, most - len(waiting))
-                waiting.extend(client.submit(_done, task, item, **options) for item in some)
+                running = [result for result in waiting if not result.done()]
+                room = max(0, min(at_once - len(running), workers * _IN_FLIGHT - len(waiting)))
+                some = [client.submit(_done, task, i, pure=False) for i in islice(unasked, room)]
+                waiting.extend(some)
                 if not waiting:
                     return
-                yield waiting.popleft().result()
+                if waiting[0].done():
+                    yield waiting.popleft().result()
+                else:
+                    with client.as_current():  # of several in this process, `wait` asks this
+                        distributed.wait([*running, *some], return_when="FIRST_COMPLETED")
         finally:
             client.cancel(list(waiting))
 
