@@ -29,6 +29,8 @@ __all__ = [
     "PLACEMENTS",
     "RECOMPUTES",
     "SCHEDULES",
+    "SHORT_NAMES",
+    "TIER_FIELDS",
     "TP_EXCHANGES",
     "TP_OVERLAPS",
     "Strategy",
@@ -49,8 +51,10 @@ SCHEDULES: tuple[str, ...] = get_args(Schedule)
 TP_EXCHANGES: tuple[str, ...] = get_args(TpExchange)
 TP_OVERLAPS: tuple[str, ...] = get_args(TpOverlap)
 PLACED_AXES = ("tp", "cp", "dp", "pp")
+TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
 
+SHORT_NAMES = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
 _DTYPE_ALIASES = {
     "bfloat16": "bf16",
     "float16": "fp16",
@@ -83,7 +87,7 @@ def _canonical(value: object, aliases: Mapping[str, str]) -> object:
 def _accept_aliases(schema: dict[str, Any]) -> None:
     """Let the JSON Schema accept what `load` accepts: short names, aliases, part of a stack."""
     properties = schema["properties"]
-    for short, name in (("mbs", "micro_batch_size"), ("gbs", "global_batch_size")):
+    for short, name in SHORT_NAMES.items():
         properties[short] = {**properties[name], "title": short.capitalize()}
     properties["dtype"]["enum"] = [*DTYPES, *_DTYPE_ALIASES]
     properties["recompute"]["enum"] = [*RECOMPUTES, *_RECOMPUTE_ALIASES]

@@ -13,7 +13,7 @@ from shardwise.arrays import Bools, Ints
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.model import Model
 from shardwise.stack import Stack
-from shardwise.strategy import Strategy
+from shardwise.strategy import SHORT_NAMES, TIER_FIELDS, Strategy
 
 __all__ = ["CHOICES", "Table"]
 
@@ -34,7 +34,6 @@ _INTEGERS = (
     "seq_len",
     "zero",
 )
-_TIERS = ("tp_tier", "cp_tier", "dp_tier", "pp_tier")
 _BOOLEANS = (
     "training",
     "tp_regather",
@@ -55,7 +54,6 @@ _WORDS = {
 }
 _SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
 _ALL_REDUCE = words.TP_EXCHANGES.index("all_reduce")
-_ALIASES = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
 _MOST = 2**31  # beyond it products of degrees would leave the exact integers of a float64
 
 
@@ -162,7 +160,7 @@ class Table:
             values[name] = bool(getattr(self, name)[row])
         for name, known in _WORDS.items():
             values[name] = known[int(getattr(self, name)[row])]
-        for name in _TIERS:
+        for name in TIER_FIELDS:
             tier = int(getattr(self, name)[row])
             values[name] = tier if tier >= 0 else None
         values["sequence_parallel"] = bool(self.sequence_parallel[row])
@@ -175,7 +173,7 @@ class Table:
             column = getattr(self, name)
             if name in _WORDS:
                 column = np.array(_WORDS[name])[column]
-            elif name in _TIERS:
+            elif name in TIER_FIELDS:
                 column = np.where(column < 0, np.nan, column)
             elif name == "stack":
                 column = np.array([stack.name for stack in self.stacks])[column]
@@ -212,12 +210,12 @@ class Table:
     @classmethod
     def _of_columns(cls, model: Model, given: Mapping[str, Any]) -> "Table":
         columns = {n: Strategy.model_fields[n].default for n in Strategy.model_fields}
-        twice = [name for alias, name in _ALIASES.items() if alias in given and name in given]
+        twice = [name for alias, name in SHORT_NAMES.items() if alias in given and name in given]
         if twice:
             raise InputError(
                 [Fault(field=n, problem="is given twice, by two names") for n in twice]
             )
-        named = {_ALIASES.get(n, n): column for n, column in given.items() if column is not None}
+        named = {SHORT_NAMES.get(n, n): column for n, column in given.items() if column is not None}
         columns |= named
         unknown = [name for name in columns if name not in Strategy.model_fields]
         if unknown:
@@ -237,7 +235,7 @@ class Table:
         interleaved = words.SCHEDULES.index("interleaved")
         codes.setdefault("schedule", np.where(integers["vpp"] > 1, interleaved, 0))
         _fill_exchange(codes, given, integers["tp"] > 1, length)
-        tiers = {name: _tiers(name, columns[name], length) for name in _TIERS}
+        tiers = {name: _tiers(name, columns[name], length) for name in TIER_FIELDS}
         stack, stacks = _stacks(given["stack"], length)
         filled: dict[str, Any] = integers | codes | flags | tiers
         return cls(**filled, stack=stack, stacks=stacks)

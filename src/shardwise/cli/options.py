@@ -13,7 +13,7 @@ import typer
 from shardwise import files
 from shardwise.errors import Fault, InputError
 from shardwise.noun import unfold
-from shardwise.strategy import Strategy
+from shardwise.strategy import SHORT_NAMES, Strategy
 
 __all__ = [
     "JsonFlag",
@@ -48,7 +48,7 @@ StrategyOption = Annotated[
     ),
 ]
 
-_SHORT = {"micro_batch_size": "--mbs", "global_batch_size": "--gbs"}
+_SHORT = {name: f"--{short}" for short, name in SHORT_NAMES.items()}
 
 
 def with_strategy_flags(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,6 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.search_own import (
     COMMAND_LINE,
-    SHORT,
     count_strategies,
     explain_strategy,
     flag_fault,
@@ -26,7 +25,7 @@ from shardwise.errors import nearest
 from shardwise.searcher.asked import given_space
 from shardwise.searcher.objective import FRONTS, OBJECTIVES
 from shardwise.searcher.space import SPACE_FIELDS
-from shardwise.strategy import Strategy
+from shardwise.strategy import SHORT_NAMES, Strategy
 
 _REFERENCE = "Calculon's space, with --reference"
 _NO_EFFECT = "has no effect beside --reference, which searches a predecessor's own space"
@@ -283,13 +282,13 @@ def _pairs(
     for text in given:
         for part in (text,) if values == "several" else text.split(","):
             name, equals, value = (word.strip() for word in part.partition("="))
-            field = SHORT.get(name, name.replace("-", "_"))
+            field = SHORT_NAMES.get(name, name.replace("-", "_"))
             if not equals or not value:
                 problem = f"must be FIELD=VALUE{',...' if values == 'several' else ''}, as in tp=8"
                 raise flag_fault(flag, part, problem)
             if field not in known:
                 problem = f"no such field; allowed: {', '.join(known)}"
-                raise flag_fault(flag, name, f"{problem}{nearest(name, (*known, *SHORT))}")
+                raise flag_fault(flag, name, f"{problem}{nearest(name, (*known, *SHORT_NAMES))}")
             if values == "one" and (".." in value or value.lower() == "all"):
                 raise flag_fault(flag, part, f"takes one value; give several by --allow {part}")
             if field in found:

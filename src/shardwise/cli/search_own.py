@@ -16,10 +16,10 @@ from shardwise.searcher.results import SearchResult
 from shardwise.searcher.run import count as count_space
 from shardwise.searcher.run import search
 from shardwise.searcher.space import Space
+from shardwise.strategy import SHORT_NAMES
 
 __all__ = [
     "COMMAND_LINE",
-    "SHORT",
     "count_strategies",
     "explain_strategy",
     "flag_fault",
@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 COMMAND_LINE = "command line"
-SHORT = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
 _INTERRUPTED = 130
 
 
@@ -94,7 +93,7 @@ def search_space(
             model,
             system,
             space,
-            axes=tuple(SHORT.get(axis, axis) for axis in axes),
+            axes=tuple(SHORT_NAMES.get(axis, axis) for axis in axes),
             pareto=(against or "memory") if asked["pareto"] else None,
             progress=None if bar is None else lambda *seen: bar(*_seen(*seen)),
             **words,

@@ -5,18 +5,46 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.model import Model
 from shardwise.searcher.look import Question
 from shardwise.searcher.objective import FRONTS, OBJECTIVES, check_name
 from shardwise.searcher.space import SPACE_FIELDS, Space
 from shardwise.system import System
 from shardwise.units import parse_quantity, readable
 
-__all__ = ["check_question", "given_space", "objective_of", "usable_bytes"]
+__all__ = ["asked", "given_space", "usable_bytes"]
 
 # Each of the best is estimated in full; more are rather saved.
 _MOST_TOP = 1000
 # Less is a number without its unit.
 _LEAST_BYTES = 2.0**20
+
+
+def asked(
+    model: Model,
+    system: System,
+    space: Space,
+    objective: str | None,
+    max_memory: float | str | None,
+    reserve: float | str,
+    **more: Any,
+) -> Question:
+    """Read what a search or an explanation is asked.
+
+    Raises
+    ------
+    InputError
+        If a search cannot answer that.
+    """
+    question = Question(
+        model=model,
+        system=system,
+        capacity_bytes=usable_bytes(system, max_memory, reserve),
+        objective=_objective_of(space, objective),
+        **more,
+    )
+    _check(question)
+    return question
 
 
 def given_space(
@@ -62,7 +90,7 @@ def _size(field: str, value: float | str | None) -> float | None:
     return size
 
 
-def objective_of(space: Space, given: str | None) -> str:
+def _objective_of(space: Space, given: str | None) -> str:
     """The objective asked for, else the step time, or, where steps differ in tokens, the rate."""
     if given is not None:
         return given
@@ -70,7 +98,7 @@ def objective_of(space: Space, given: str | None) -> str:
     return "tokens_per_s_per_gpu" if several or space.batch == "largest" else "step_time"
 
 
-def check_question(question: Question) -> None:
+def _check(question: Question) -> None:
     """Raise an `InputError` if a search cannot answer that."""
     check_name(question.objective, "objective", tuple(OBJECTIVES), question.system)
     if question.front is not None:

@@ -77,8 +77,8 @@ def _refuse_deaf(address: str) -> None:
 
 
 @contextmanager
-def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, int]]:
-    """Yield a client, and how many workers there are for it.
+def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, int, int]]:
+    """Yield a client, how many processes work for it, and how many there are.
 
     Of the client there is, or of the scheduler that Dask's settings name, or of a cluster that is
     started here.
@@ -98,7 +98,8 @@ def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, int]]:
             where = client.scheduler.address
             raise _fault("dask", f"the Dask cluster at {where} has no workers") from None
         _check_versions(client)
-        yield client, _enough("Dask", jobs, sum(client.ncores().values()))
+        there = sum(client.ncores().values())
+        yield client, _enough("Dask", jobs, there), there
 
 
 def _check_versions(client: Any) -> None:

@@ -15,7 +15,7 @@ from shardwise.searcher.judge import Fitting, Judged
 from shardwise.searcher.layouts import LAYOUT_FIELDS
 from shardwise.searcher.look import MEMORY, SECOND_MEMORY, Question
 from shardwise.step import TIME_PARTS
-from shardwise.strategy import PLACED_AXES, Strategy
+from shardwise.strategy import TIER_FIELDS, Strategy
 from shardwise.table import CHOICES, Table
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ FIGURES = (
 # What a code says of a row: the rule that it breaks, the memory that it lacks, or nothing.
 _REASONS = (*(rule.reason for rule in RULES), MEMORY, SECOND_MEMORY, None)
 _MEMORY, _SECOND_MEMORY, _FEASIBLE = range(len(RULES), len(_REASONS))
-_TIERS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 
 
 class Rows:
@@ -177,4 +176,4 @@ def _in_words(table: Table) -> "pl.DataFrame":
     import polars as pl  # noqa: PLC0415 - heavy; only where rows are saved
 
     whole = pl.DataFrame(table.to_columns())
-    return whole.with_columns(pl.col(_TIERS).fill_nan(None).cast(pl.Int64))
+    return whole.with_columns(pl.col(TIER_FIELDS).fill_nan(None).cast(pl.Int64))

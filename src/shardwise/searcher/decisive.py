@@ -4,11 +4,10 @@ from typing import Any
 
 from shardwise.model import Model
 from shardwise.searcher.space import Space
+from shardwise.strategy import TIER_FIELDS
 from shardwise.system import System
 
 __all__ = ["decisive"]
-
-_TIERS = ("tp_tier", "cp_tier", "dp_tier", "pp_tier")
 
 
 def decisive(model: Model, system: System, space: Space) -> Space:
@@ -26,7 +25,7 @@ def decisive(model: Model, system: System, space: Space) -> Space:
         first |= {"vpp": 1, "schedule": "1f1b"}
     if space.values("micro_batch_size", system) is None and _even(model, system, space):
         first["micro_batch_size"] = 1
-    placed = all(_values(space, system, name) == (None,) for name in _TIERS)
+    placed = all(_values(space, system, name) == (None,) for name in TIER_FIELDS)
     if placed and not any(tier.must_be_filled for tier in system.network):
         first["placement"] = _values(space, system, "placement")[0]
     return space.fixed(first, source="space")

@@ -98,27 +98,21 @@ def _by_dask(jobs: int | None, task: Callable[[T], R], items: Iterable[T]) -> It
     import distributed  # noqa: PLC0415 - heavy; only where it is asked for
 
     with (
-        dask_cluster(jobs) as (client, workers),
+        dask_cluster(jobs) as (client, workers, there),
         _told_if_lost(workers, CancelledError, distributed.KilledWorker),
     ):
-        # One piece waits at each worker, unless that would be more processes than were asked for.
+        # Pieces wait at the workers, unless those are more than the processes that were asked for.
         # Workers are not named to Dask: it would wait forever for one that has died.
-        at_once = jobs or 2 * workers
+        most = workers * _IN_FLIGHT if workers == there else workers
         unasked = iter(items)
         waiting: deque[Any] = deque()
         try:
             while True:
-                running = [result for result in waiting if not result.done()]
-                room = max(0, min(at_once - len(running), workers * _IN_FLIGHT - len(waiting)))
-                some = [client.submit(_done, task, i, pure=False) for i in islice(unasked, room)]
-                waiting.extend(some)
+                some = islice(unasked, most - len(waiting))
+                waiting.extend(client.submit(_done, task, item, pure=False) for item in some)
                 if not waiting:
                     return
-                if waiting[0].done():
-                    yield waiting.popleft().result()
-                else:
-                    with client.as_current():  # of several in this process, `wait` asks this
-                        distributed.wait([*running, *some], return_when="FIRST_COMPLETED")
+                yield waiting.popleft().result()
         finally:
             client.cancel(list(waiting))
 

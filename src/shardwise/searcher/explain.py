@@ -11,12 +11,7 @@ from shardwise.estimator import estimate
 from shardwise.memory import MEMORY_PARTS
 from shardwise.model import Model
 from shardwise.results import Estimate
-from shardwise.searcher.asked import (
-    check_question,
-    given_space,
-    objective_of,
-    usable_bytes,
-)
+from shardwise.searcher.asked import asked, given_space
 from shardwise.searcher.candidates import Candidates
 from shardwise.searcher.explanation import (
     BrokenRule,
@@ -90,14 +85,7 @@ def explain(
     started = time.perf_counter()
     the_model, the_system = Model.load(model), System.load(system)
     declared = given_space(space, fixed)
-    question = Question(
-        model=the_model,
-        system=the_system,
-        capacity_bytes=usable_bytes(the_system, max_memory, reserve),
-        objective=objective_of(declared, objective),
-        top=1,
-    )
-    check_question(question)
+    question = asked(the_model, the_system, declared, objective, max_memory, reserve, top=1)
     given = Given.of(the_model, the_system, declared, strategy)
     whole = _at_least_its_scale(declared, given)
     candidates = Candidates.of(the_model, the_system, whole)

@@ -19,7 +19,7 @@ from shardwise.rules import illegal_faults
 from shardwise.searcher.candidates import OPTION_FIELDS, Box, without_effect
 from shardwise.searcher.space import SPACE_FIELDS, Space
 from shardwise.stack import Stack
-from shardwise.strategy import PLACED_AXES, TP_EXCHANGES, Strategy
+from shardwise.strategy import PLACED_AXES, TIER_FIELDS, TP_EXCHANGES, Strategy
 from shardwise.system import System
 from shardwise.table import CHOICES, Table
 
@@ -27,8 +27,7 @@ __all__ = ["Given", "StrategyLike"]
 
 StrategyLike = Strategy | Mapping[str, Any] | str | Path
 
-_TIERS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
-_NETWORK = ("placement", *_TIERS)
+_NETWORK = ("placement", *TIER_FIELDS)
 _NO_TIER = ("none", "placement")
 _PLAIN = ("gpus", "tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch_size", "global_batch_size")
 # These follow from other fields, so they count as changed only where one was given that cannot be.
@@ -161,9 +160,9 @@ class Given:
             return _seated_differently(self.system, layouts, layouts.replaced(ours, kept))
 
         nothing_fits = moved(*_NETWORK)
-        of_tiers = nothing_fits & moved(*_TIERS)
+        of_tiers = nothing_fits & moved(*TIER_FIELDS)
         differ = {"placement": nothing_fits & (moved("placement") | ~of_tiers)}
-        for axis, name in zip(PLACED_AXES, _TIERS, strict=True):
+        for axis, name in zip(PLACED_AXES, TIER_FIELDS, strict=True):
             other = getattr(layouts, name) != getattr(ours, name)
             differ[name] = of_tiers & other & (getattr(layouts, axis) > 1)
         for name in self.counted.intersection(_NETWORK):
@@ -193,12 +192,14 @@ def _said(strategy: StrategyLike) -> dict[str, Any]:
     """Fields that a person named, as `Strategy` has them."""
     if isinstance(strategy, Mapping):
         strategy = {
-            name: None if name in _TIERS and str(value).lower() in _NO_TIER else value
+            name: None if name in TIER_FIELDS and str(value).lower() in _NO_TIER else value
             for name, value in strategy.items()
         }
     noun = Strategy.load(strategy)
     named = {name: getattr(noun, name) for name in noun.model_fields_set}
-    return {name: value for name, value in named.items() if value is not None or name in _TIERS}
+    return {
+        name: value for name, value in named.items() if value is not None or name in TIER_FIELDS
+    }
 
 
 def _only_values(system: System, space: Space, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Judge a box of candidates: rules first, then memory, then the time of what fits."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools, Ints, once_per
+from shardwise.arrays import Bools, Floats, Ints, once_per
 from shardwise.blocks import PlacedBlocks
 from shardwise.evaluate import Holding, Timing, fits, held, timed
 from shardwise.model import Model
@@ -14,7 +15,7 @@ from shardwise.searcher.candidates import Box
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["Fitting", "Judged", "broken_options", "judge"]
+__all__ = ["Fitting", "Judged", "broken_options", "broken_reasons", "excess_bytes", "judge"]
 
 # Rows, each with all its choices, that are evaluated at a time: their columns stay in the cache.
 _CHUNK = 1 << 13
@@ -62,6 +63,20 @@ def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints
     """
     broken = broken_rule(model, system, table, _OPTION_RULES)
     return np.broadcast_to(broken, (len(box.choices), len(table)))
+
+
+def broken_reasons(broken: Ints) -> Counter[str]:
+    """How often each rule is broken, by reason."""
+    counts = np.bincount(broken[broken >= 0], minlength=len(RULES)).tolist()
+    return +Counter({rule.reason: number for rule, number in zip(RULES, counts, strict=True)})
+
+
+def excess_bytes(system: System, holding: Holding, capacity_bytes: float) -> Floats:
+    """What each memory tier lacks, or, below 0, has left; shape (tiers, holdings, rows)."""
+    excess = [holding.reserved_bytes - capacity_bytes]
+    far = system.accelerator.memory[1:]
+    excess += [holding.memory.offloaded - tier.capacity for tier in far]
+    return np.stack(np.broadcast_arrays(*excess))
 
 
 def judge(

@@ -22,7 +22,7 @@ from shardwise.rules import refuse_illegal
 from shardwise.searcher.asked import given_space, usable_bytes
 from shardwise.searcher.candidates import Box, Candidates
 from shardwise.searcher.decisive import decisive
-from shardwise.searcher.judge import broken_options
+from shardwise.searcher.judge import broken_options, excess_bytes
 from shardwise.searcher.layouts import divisors
 from shardwise.searcher.run import search
 from shardwise.searcher.shapes import depths, shape_of, widths
@@ -321,13 +321,12 @@ def _rooms(case: _Case, model: Model, box: Box) -> Floats:
     """Room left on each memory tier, -inf where a rule is broken; (tiers, choices, rows) [byte]."""
     table = box.table()
     lawful = broken_options(model, case.system, box, table) < 0
-    far = case.system.accelerator.memory[1:]
-    rooms = np.full((1 + len(far), *lawful.shape), -np.inf)
+    tiers = case.system.accelerator.memory
+    rooms = np.full((len(tiers), *lawful.shape), -np.inf)
     rows = np.flatnonzero(lawful.any(axis=0))
     if rows.size:
         some = table.take(rows)
         holding = held(model, some, placed_blocks(model, case.system, some)[1])
-        left = [case.capacity_bytes - holding.reserved_bytes]
-        left += [tier.capacity - holding.memory.offloaded for tier in far]
-        rooms[:, :, rows] = np.where(lawful[:, rows], np.stack(np.broadcast_arrays(*left)), -np.inf)
+        left = -excess_bytes(case.system, holding, case.capacity_bytes)
+        rooms[:, :, rows] = np.where(lawful[:, rows], left, -np.inf)
     return rooms

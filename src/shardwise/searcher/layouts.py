@@ -13,13 +13,12 @@ from shardwise.model import Model
 from shardwise.placement import given_tiers, place
 from shardwise.rules import RULES, broken_rule
 from shardwise.searcher.space import Space
-from shardwise.strategy import PLACED_AXES, SCHEDULES
+from shardwise.strategy import PLACED_AXES, SCHEDULES, TIER_FIELDS
 from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["LAYOUT_FIELDS", "Layouts", "divisors", "layouts_of"]
 
-_TIERS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 _DEGREES = ("gpus", "tp", "cp", "ep", "etp", "pp", "dp")
 LAYOUT_FIELDS = (
     *_DEGREES,
@@ -28,9 +27,9 @@ LAYOUT_FIELDS = (
     "micro_batch_size",
     "global_batch_size",
     "placement",
-    *_TIERS,
+    *TIER_FIELDS,
 )
-_OF_NETWORK = ("placement", *_TIERS)
+_OF_NETWORK = ("placement", *TIER_FIELDS)
 _NETWORK_RULES = tuple(rule for rule in RULES if "tier" in rule.reason)
 _LAYOUT_RULES = tuple(r for r in RULES if r.of_layout and r not in _NETWORK_RULES)
 _INTERLEAVED = SCHEDULES.index("interleaved")

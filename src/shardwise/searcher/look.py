@@ -9,10 +9,9 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.model import Model
-from shardwise.rules import RULES
 from shardwise.searcher.best import Ranked, best_of_each, front, top
 from shardwise.searcher.candidates import Box
-from shardwise.searcher.judge import Judged, broken_options, judge
+from shardwise.searcher.judge import Judged, broken_options, broken_reasons, excess_bytes, judge
 from shardwise.searcher.objective import OBJECTIVES, against, seconds_per_token
 from shardwise.system import System
 
@@ -112,11 +111,10 @@ def look(question: Question, box: Box, witness: Witness | None = None) -> Found:
     broken = broken_options(question.model, question.system, box, table)
     if witness is not None:
         witness.options(broken)
-    rules = np.bincount(broken[broken >= 0], minlength=len(RULES)).tolist()
     found = replace(
         Found.nothing(len(question.axes)),
         candidates=len(box),
-        rejected=+Counter({rule.reason: n for rule, n in zip(RULES, rules, strict=True)}),
+        rejected=broken_reasons(broken),
     )
     capacity = question.capacity_bytes
     for judged in judge(question.model, question.system, table, broken, capacity):
@@ -171,10 +169,8 @@ def _counts(question: Question, judged: Judged) -> dict[str, Any]:
 
 def _nearest(question: Question, box: Box, judged: Judged) -> Ranked:
     """The candidate that memory rejects by least, on the tier that lacks most."""
-    holding, far = judged.holding, question.system.accelerator.memory[1:]
-    lacks = [holding.reserved_bytes - question.capacity_bytes]
-    lacks += [holding.memory.offloaded - tier.capacity for tier in far[:1]]
-    by_tier = np.stack(np.broadcast_arrays(*lacks))[:, judged.held_as]
+    excess = excess_bytes(question.system, judged.holding, question.capacity_bytes)
+    by_tier = excess[:, judged.held_as]
     worst = np.where(judged.legal, by_tier.max(axis=0), np.inf)
     choice, row = np.nonzero((worst == worst.min()) & np.isfinite(worst))
     return top(

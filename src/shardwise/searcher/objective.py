@@ -9,7 +9,15 @@ from shardwise.errors import Fault, InputError, nearest
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["FRONTS", "OBJECTIVES", "Score", "against", "check_name", "seconds_per_token"]
+__all__ = [
+    "FRONTS",
+    "OBJECTIVES",
+    "Score",
+    "against",
+    "check_name",
+    "dollars_per_token",
+    "seconds_per_token",
+]
 
 _HOUR_S = 3600.0
 

@@ -11,15 +11,11 @@ from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.model import Model
 from shardwise.results import Estimate
-from shardwise.searcher.asked import (
-    check_question,
-    given_space,
-    objective_of,
-    usable_bytes,
-)
+from shardwise.searcher.asked import asked, given_space
 from shardwise.searcher.candidates import Candidates, Scale, refusals
 from shardwise.searcher.executors import Workers
 from shardwise.searcher.look import Found, Question, merged
+from shardwise.searcher.objective import dollars_per_token
 from shardwise.searcher.pieces import Work
 from shardwise.searcher.results import Cell, Nearest, Plan, ScaleResult, SearchResult
 from shardwise.searcher.smallest import SmallestGpus, smallest_gpus
@@ -98,16 +94,8 @@ def search(
     started = time.perf_counter()
     the_model, the_system = Model.load(model), System.load(system)
     the_space = given_space(space, fixed)
-    question = Question(
-        model=the_model,
-        system=the_system,
-        capacity_bytes=usable_bytes(the_system, max_memory, reserve),
-        objective=objective_of(the_space, objective),
-        top=top,
-        front=pareto,
-        axes=tuple(axes),
-    )
-    check_question(question)
+    more: dict[str, Any] = {"top": top, "front": pareto, "axes": tuple(axes)}
+    question = asked(the_model, the_system, the_space, objective, max_memory, reserve, **more)
     workers = Workers(jobs=jobs, backend=backend)
     workers.check()
     file = _saving(save, save_all=save_all)
@@ -192,25 +180,21 @@ def plans(question: Question, candidates: Candidates, numbers: Ints) -> tuple[Pl
         return ()
     rows = candidates.strategies(numbers)
     table = estimate_many(question.model, question.system, rows)
-    price = question.system.price
-    found = []
-    for i in range(len(table)):
-        tokens_per_s, gpus = float(table.tokens_per_s[i]), int(rows.gpus[i])
-        usd_per_s = None if price is None else price.usd_per_accelerator_hour * gpus / 3600
-        found.append(
-            Plan(
-                strategy=rows.strategy(i).to_dict(),
-                step_time_s=float(table.step_time_s[i]),
-                tokens_per_s=tokens_per_s,
-                tokens_per_s_per_gpu=tokens_per_s / gpus,
-                mfu=float(table.mfu[i]),
-                memory_reserved_bytes=float(table.memory_reserved_bytes[i]),
-                usd_per_billion_tokens=None
-                if usd_per_s is None
-                else usd_per_s / tokens_per_s * 1e9,
-            )
+    usd: list[float | None] = [None] * len(table)
+    if question.system.price is not None:
+        usd = (dollars_per_token(table.step_time_s, rows, question.system) * 1e9).tolist()
+    return tuple(
+        Plan(
+            strategy=rows.strategy(i).to_dict(),
+            step_time_s=float(table.step_time_s[i]),
+            tokens_per_s=float(table.tokens_per_s[i]),
+            tokens_per_s_per_gpu=float(table.tokens_per_s[i]) / int(rows.gpus[i]),
+            mfu=float(table.mfu[i]),
+            memory_reserved_bytes=float(table.memory_reserved_bytes[i]),
+            usd_per_billion_tokens=usd[i],
         )
-    return tuple(found)
+        for i in range(len(table))
+    )
 
 
 def _estimates(question: Question, candidates: Candidates, numbers: Ints) -> tuple[Estimate, ...]:

@@ -15,11 +15,11 @@ from shardwise.model import Model
 from shardwise.results import Result
 from shardwise.searcher.candidates import Candidates, refusals
 from shardwise.searcher.decisive import decisive
-from shardwise.searcher.judge import broken_options, judge
+from shardwise.searcher.judge import broken_options, broken_reasons, judge
 from shardwise.searcher.layouts import divisors
 from shardwise.searcher.look import MEMORY, SECOND_MEMORY
 from shardwise.searcher.space import Space
-from shardwise.searcher.widest import Lack, Spread, Widest, broken_reasons, widest
+from shardwise.searcher.widest import Lack, Spread, Widest, widest
 from shardwise.system import System
 from shardwise.units import readable
 

@@ -10,12 +10,11 @@ from pydantic import AliasChoices, ConfigDict, Field, ValidationInfo, field_vali
 from shardwise.errors import InputError, shorten
 from shardwise.noun import Noun, unfold
 from shardwise.stack import Stack
-from shardwise.strategy import PLACEMENTS, Strategy
+from shardwise.strategy import PLACEMENTS, SHORT_NAMES, TIER_FIELDS, Strategy
 from shardwise.system import System
 
 __all__ = ["SPACE_FIELDS", "Space"]
 
-_TIERS = ("tp_tier", "cp_tier", "dp_tier", "pp_tier")
 _RANGE = re.compile(r"(\d+)\s*\.\.\s*(\d+)(?:\s*:\s*(\d+))?")
 _MOST_VALUES = 10_000
 _TEXT = r"\s*\d+\s*(\.\.\s*\d+\s*(:\s*\d+\s*)?)?"
@@ -25,11 +24,20 @@ _OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
 
 _WITHOUT_END = ("gpus", "global_batch_size", "seq_len", "stack")
 _BY_PLACEMENT = ("none", "placement")
-_SHORT = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
 _BY_LAYOUT = ("tp", "pp", "dp", "vpp", "micro_batch_size")
 # What a search does not vary unless it is told to: the answer would be another run's, not another
 # way to do this one.
-_USUALLY_ONE = ("cp", "ep", "etp", "seq_len", "dtype", "attention", "training", "stack", *_TIERS)
+_USUALLY_ONE = (
+    "cp",
+    "ep",
+    "etp",
+    "seq_len",
+    "dtype",
+    "attention",
+    "training",
+    "stack",
+    *TIER_FIELDS,
+)
 SPACE_FIELDS = tuple(name for name in Strategy.model_fields if name != "sequence_parallel")
 """Fields of `Strategy` that a space may name: all but the short form of `tp_exchange`."""
 
@@ -46,13 +54,13 @@ def _describe(schema: dict[str, Any]) -> None:
         title = {"title": name, "description": one.pop("description", ""), "default": None}
         numbers = '"integer"' in json.dumps(one)
         text = {"type": "string", "pattern": _NUMBERS if numbers else ","}
-        if name in _TIERS:
+        if name in TIER_FIELDS:
             one = {"anyOf": [one, {"type": "string", "enum": list(_BY_PLACEMENT)}]}
         items = {"anyOf": [one, text]} if numbers else one
         several = [{"type": "array", "items": items, "minItems": 1}, text, {"type": "null"}]
         whole = [] if name in _WITHOUT_END else [{"const": "all"}]
         schema["properties"][name] = title | {"anyOf": [one, *several, *whole]}
-    for short, name in _SHORT.items():
+    for short, name in SHORT_NAMES.items():
         schema["properties"][short] = schema["properties"][name] | {"title": short}
 
 
@@ -139,7 +147,7 @@ class Space(Noun):
         """The same space with other values for some fields."""
         unset = {name: value for name, value in self if name in self.model_fields_set}
         return self.validated(
-            unset | {_SHORT.get(n, n): v for n, v in fields.items()}, source=source
+            unset | {SHORT_NAMES.get(n, n): v for n, v in fields.items()}, source=source
         )
 
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:
@@ -155,7 +163,7 @@ class Space(Noun):
         usual = Strategy.model_fields[field].default
         if given is None and field in _USUALLY_ONE:
             return (usual,)
-        if field in _TIERS:
+        if field in TIER_FIELDS:
             return tuple(range(len(system.network)))
         if given is None and field in _OFFLOADS and len(system.accelerator.memory) == 1:
             return (False,)
@@ -206,7 +214,7 @@ def _expanded(text: str) -> list[Any]:
 
 def _value(name: str, value: object) -> Any:
     """One value as `Strategy` has it."""
-    if name in _TIERS and (value is None or str(value).strip().lower() in _BY_PLACEMENT):
+    if name in TIER_FIELDS and (value is None or str(value).strip().lower() in _BY_PLACEMENT):
         return None
     if value is None:
         raise ValueError("has an empty value; leave the field out for its usual ones")

@@ -13,13 +13,13 @@ from shardwise.model import Model
 from shardwise.ops.layer import stack_column
 from shardwise.rules import RULES, broken_rule
 from shardwise.searcher.candidates import Box, Scale, boxes_of
-from shardwise.searcher.judge import Judged, judge
+from shardwise.searcher.judge import Judged, broken_reasons, excess_bytes, judge
 from shardwise.searcher.space import Space
 from shardwise.strategy import SCHEDULES
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["Lack", "Spread", "Widest", "broken_reasons", "widest"]
+__all__ = ["Lack", "Spread", "Widest", "widest"]
 
 # Whether these are obeyed depends on the number of replicas, so they are left for later.
 _LATER = ("accelerators", "batch", "edges")
@@ -216,12 +216,6 @@ def _chunks(system: System, space: Space) -> list[tuple[int, int]]:
     return [(v, SCHEDULES.index(word if word in allowed else allowed[0])) for v, word in own]
 
 
-def broken_reasons(broken: Ints) -> Counter[str]:
-    """How often each rule is broken, by reason."""
-    counts = np.bincount(broken[broken >= 0], minlength=len(RULES)).tolist()
-    return +Counter({rule.reason: number for rule, number in zip(RULES, counts, strict=True)})
-
-
 def _least_replicas(table: Table, judged: Judged, capacity_bytes: float) -> Floats:
     """Least replicas of each row, over its choices: dp >= O dp_most / (capacity - A).
 
@@ -248,10 +242,7 @@ def _spreads(layouts: Table, least: Ints) -> Iterator[Spread]:
 
 def _lack(system: System, piece: Box, judged: Judged, capacity_bytes: float) -> Iterator[Lack]:
     """What the roomiest of a chunk lacks on the tier that lacks most."""
-    far = system.accelerator.memory[1:]
-    beyond = [judged.holding.reserved_bytes - capacity_bytes]
-    beyond += [judged.holding.memory.offloaded - tier.capacity for tier in far]
-    whole = np.stack(np.broadcast_arrays(*beyond))[:, judged.held_as]
+    whole = excess_bytes(system, judged.holding, capacity_bytes)[:, judged.held_as]
     worst = np.where(judged.legal, whole.max(axis=0), np.inf)
     choice, row = np.unravel_index(np.argmin(worst), worst.shape)
     if np.isfinite(worst[choice, row]):
