@@ -5,6 +5,7 @@ Run it as `python benchmarks/search.py [--large] [--profile]`:
 a  GPT-3 175B on 4,096 A100, batches up to 3,072: Calculon's whole space, 9,670,848 executions there
 b  Turing 530B on 2,240 A100, batches up to 1,920, likewise: 4,215,872 there
 c  our own whole space for Llama 3 405B on 16,384 H100
+d  Mixtral 8x7B on 64 H100, every ep and cp, the fewest recomputed layers of the largest micro-batch
 
 `--large` also searches some 10^8 strategies, `--profile` tells what the time of c is spent on.
 """
@@ -45,6 +46,19 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {**_CALCULONS, "gpus": 2240, "gbs": 1920, "pp": [1, 5, 7, 35]},
     ),
     "c": ("llama3-405b", "h100-sxm", {"gpus": 16384, "gbs": 16384}),
+    "d": (
+        "mixtral-8x7b",
+        "h100-sxm",
+        {
+            "gpus": 64,
+            "gbs": 256,
+            "tp_exchange": "rs_ag",
+            "tp_overlap": "stack",
+            **dict.fromkeys(("offload_weights", "offload_activations"), False),
+            "recompute_layers": "fit",
+            "micro_batch_size": "largest",
+        },
+    ),
 }
 _SEVERAL = ("llama3-405b", "h100-sxm", {"gpus": "4096..16384", "gbs": 16384})
 _LARGE = ("llama3-405b", "h100-sxm", {"gpus": "1024..65536", "gbs": 65536})

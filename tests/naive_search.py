@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from naive_effects import OFFLOADS, SPREAD, Values, first_usable, kind_of, same_run, spread
 from shardwise import estimate_many
 from shardwise.model import Model
 from shardwise.placement import place
@@ -20,25 +21,25 @@ from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
 
-Values = Mapping[str, Sequence[Any]]
 FIELDS = tuple(name for name in Strategy.model_fields if name != "sequence_parallel")
 AXES = ("tp", "cp", "dp", "pp")
 TIERS = tuple(f"{axis}_tier" for axis in AXES)
-OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
 PLACED = ("placement", *TIERS)
-DEGREES = ("gpus", *AXES, "ep", "etp", "vpp", "schedule", "micro_batch_size", "global_batch_size")
+DEGREES = (
+    *("gpus", *AXES, "ep", "etp", "vpp", "schedule", "micro_batch_size", "global_batch_size"),
+    *(*SPREAD, "stage_layers", "dp_shard"),
+)
 OPTIONS = tuple(name for name in FIELDS if name not in (*PLACED, *DEGREES))
 ORDERS = ["-".join(order) for order in permutations(AXES)]
+# The space names them, or the layout has them.
+OPEN = ("gpus", "tp", "pp", "dp", "vpp", "micro_batch_size", "global_batch_size", "seq_len")
+CLOSED = (*OPEN, *OFFLOADS)
 # What is tried of a field that a space does not name, first what is off.
 USUAL: dict[str, Sequence[Any]] = {
-    **dict.fromkeys(("cp", "ep", "etp"), (1,)),
+    **{name: [Strategy.model_fields[name].default] for name in FIELDS if name not in CLOSED},
     **dict.fromkeys(TIERS, (None,)),
     "placement": ["tp-cp-dp-pp", *(order for order in ORDERS if order != "tp-cp-dp-pp")],
     "schedule": ["1f1b", "interleaved"],
-    "dtype": ["bf16"],
-    "attention": ["model"],
-    "training": [True],
-    "stack": ["megatron-core-2025"],
     "recompute": ["none", "selective", "full"],
     "zero": [1, 0],
     "tp_exchange": ["all_reduce", "rs_ag", "p2p_rs_ag"],
@@ -46,6 +47,20 @@ USUAL: dict[str, Sequence[Any]] = {
     "tp_regather": [True, False],
     "dp_overlap": [True, False],
     "fused_activation": [False, True],
+}
+# What a field must have where it changes nothing, whatever the space says: rules ask for it.
+NEUTRAL = {
+    name: Strategy.model_fields[name].default
+    for name in (
+        *("recompute_parts", "recompute_layers", "quantized_weights", "lora_parts"),
+        *("expert_capacity", "expert_imbalance", "expert_overlap", "fsdp_reshard"),
+    )
+}
+# Of several strategies that differ in one field alone, the one that is kept.
+KEPT = {
+    "recompute_layers": ("fit", "more_recompute"),
+    "micro_batch_size": ("largest", "smaller_micro_batch"),
+    "stage_layers": ("balanced", "slower_stages"),
 }
 NETWORK_REASONS = {*TIERS, "tier_size", "tier_filled"}
 
@@ -90,25 +105,43 @@ def divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def usual(model: Model, system: System, space: Values) -> dict[str, Sequence[Any]]:
+def usual(model: Model, system: System, space: Values) -> dict[str, Any]:
     """Values of every field that is none of a degree, chunk or micro-batch."""
     offload = [False, True] if len(system.accelerator.memory) > 1 else [False]
     rest = {"seq_len": [model.seq_len], **dict.fromkeys(OFFLOADS, offload)}
-    return {**USUAL, **rest, **{name: values for name, values in space.items() if name in FIELDS}}
+    named = {n: v for n, v in space.items() if n in FIELDS and not isinstance(v, str)}
+    if any(layer.moe is not None for layer in model.layers):
+        rest |= {"ep": None, "etp": [1, "tp"]}
+    found: dict[str, Any] = {**USUAL, **rest, **named}
+    if space.get("recompute_layers") == "fit":
+        found["recompute_layers"] = [*range(1, model.depth), None]
+    return found
 
 
 def layouts(model: Model, system: System, space: Values) -> Iterator[dict[str, Any]]:
-    """Degrees that make up the GPUs, chunks with their schedule, and batches."""
+    """Degrees that make up the GPUs, chunks with their schedule, stages, and batches."""
     tried = usual(model, system, space)
-    width = [(layer.attention.heads, layer.mlp.ffn) for layer in model.layers]
+    dense = [layer.mlp.ffn for layer in model.layers if layer.mlp is not None]
+    split = [layer.attention.heads for layer in model.layers] + dense
+    split += [x.moe.shared_ffn for x in model.layers if x.moe is not None]
+    experts = [layer.moe.experts for layer in model.layers if layer.moe is not None]
     for gpus, asked in product(space["gpus"], space["global_batch_size"]):
-        tps = [t for t in divisors(gpus) if all(h % t == f % t == 0 for h, f in width)]
-        pps = [p for p in divisors(gpus) if p <= model.depth and (p == 1 or len(width) == 1)]
+        tps = [t for t in divisors(gpus) if all(width % t == 0 for width in split)]
+        pps = [p for p in divisors(gpus) if p <= model.depth]
+        eps = [e for e in divisors(gpus) if all(number % e == 0 for number in experts)]
         for tp, cp, pp, ep, etp in product(
-            tried.get("tp", tps), tried["cp"], tried.get("pp", pps), tried["ep"], tried["etp"]
+            tried.get("tp", tps),
+            tried["cp"],
+            tried.get("pp", pps),
+            tried["ep"] or eps,
+            [1, 2, 4, 8],
         ):
             dp = gpus // (tp * cp * pp)
+            if etp not in {tp if word == "tp" else word for word in tried["etp"]}:
+                continue
             if dp * tp * cp * pp != gpus or dp not in tried.get("dp", [dp]):
+                continue
+            if tried["ep"] is None and tp * cp * dp % (ep * etp):
                 continue
             longest = -(-model.depth // pp)
             chunks = divisors(longest) if 1 < pp <= model.depth else [1]
@@ -122,16 +155,20 @@ def layouts(model: Model, system: System, space: Values) -> Iterator[dict[str, A
                 degrees = {"gpus": gpus, "tp": tp, "cp": cp, "pp": pp, "ep": ep, "etp": etp}
                 chunked = {"dp": dp, "vpp": v, "schedule": word, "micro_batch_size": m}
                 whole = {"global_batch_size": batch if shared else asked}
-                yield {"asked": (gpus, asked), **degrees, **chunked, **whole}
+                shards = [s for s in tried["dp_shard"] if s != dp or None not in tried["dp_shard"]]
+                for shard, way in product(
+                    shards if dp > 1 else [None], spread(model, system, space, tried, chunked, pp)
+                ):
+                    beside = {"asked": (gpus, asked), "dp_shard": shard, **way}
+                    yield {**beside, **degrees, **chunked, **whole}
 
 
 def scheduled(chunks: Sequence[int], words: Sequence[str], *, given: bool) -> list[tuple[int, str]]:
-    """Chunks with the schedule that they imply; given ones that have none are for the rules."""
+    """Chunks with the schedules that they allow; given ones that have none are for the rules."""
     found = []
     for v in chunks:
-        word = "interleaved" if v > 1 else "1f1b"
-        if word in words or given:
-            found.append((v, word if word in words else words[0]))
+        own = [word for word in words if (word == "interleaved") == (v > 1)]
+        found += [(v, word) for word in own or (words[:1] if given else ())]
     return found
 
 
@@ -161,36 +198,32 @@ def placements(
     ]
 
 
-def has_effect(options: Mapping[str, Any], degrees: Mapping[str, int], name: str) -> bool:
-    """Whether one value of a field or another may change anything."""
-    tp, dp, training = degrees["tp"] > 1, degrees["dp"] > 1, options["training"]
-    return {
-        "tp_exchange": tp,
-        "tp_overlap": tp,
-        "tp_regather": tp and training and options["tp_exchange"] == "rs_ag",
-        "dp_overlap": dp and training,
-        "zero": dp and training,
-        "recompute": training,
-        "fused_activation": training,
-        "offload_activations": training,
-        "offload_optimizer": training,
-    }.get(name, True)
-
-
-def first_usable(system: System, name: str, values: Sequence[Any]) -> Any:
-    """What a field without effect has: the first value that can be had at all."""
-    none = name in OFFLOADS and len(system.accelerator.memory) == 1
-    usable = [v for v in values if not ((name == "zero" and v > 1) or (none and v))]
-    return (usable or values)[0]
-
-
-def options(system: System, tried: Values, degrees: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def options(system: System, tried: Values, kind: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Every combination of the other fields that has an effect of its own."""
-    first = {name: first_usable(system, name, tried[name]) for name in OPTIONS}
+    seen: set[tuple[Any, ...]] = set()
     for values in product(*(tried[name] for name in OPTIONS)):
         one = dict(zip(OPTIONS, values, strict=True))
-        if all(one[n] == first[n] or has_effect(one, degrees, n) for n in OPTIONS):
+        for _ in range(2):  # what a field amounts to may change what another one does
+            for name in OPTIONS:
+                one[name] = representative(system, tried[name], kind, one, name)
+        key = tuple(str(one[name]) for name in OPTIONS)
+        if key not in seen:
+            seen.add(key)
             yield one
+
+
+def representative(
+    system: System, values: Sequence[Any], kind: Mapping[str, Any], one: dict[str, Any], name: str
+) -> Any:
+    """The first of the values that amount to the same, of those that can be had; or what it must be
+    where no value matters."""
+    same = [
+        v for v in values if same_run({**one, name: v}, kind, name) == same_run(one, kind, name)
+    ]
+    amount = same_run(one, kind, name)
+    if name in NEUTRAL and (amount in ("no matter", "none", "all") and amount != one[name]):
+        return NEUTRAL[name]
+    return first_usable(system, name, same)
 
 
 def everything(model: Model, system: System, space: Values, capacity_bytes: float) -> Naive:
@@ -198,21 +231,22 @@ def everything(model: Model, system: System, space: Values, capacity_bytes: floa
     tried = usual(model, system, space)
     rows: list[dict[str, Any]] = []
     seats: dict[tuple[int, ...], list[dict[str, Any]]] = {}
-    choices: dict[tuple[bool, bool], list[dict[str, Any]]] = {}
+    choices: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     bare = list(layouts(model, system, space))
     first = {name: tried[name][0] for name in (*OPTIONS, *PLACED)}
     for layout, reason in zip(bare, _bare_reasons(model, system, bare, first), strict=True):
         degrees = {axis: layout[axis] for axis in AXES}
+        kind = kind_of(model, layout, legal=reason is None)
         ways = [{name: tried[name][0] for name in PLACED}]
         if reason is None:
             key = tuple(degrees.values())
             if key not in seats:
                 seats[key] = placements(model, system, degrees, tried)
             ways = seats[key]
-        kind = degrees["tp"] > 1, degrees["dp"] > 1
-        if kind not in choices:
-            choices[kind] = list(options(system, tried, degrees))
-        rows += [{**layout, **way, **one} for way in ways for one in choices[kind]]
+        of_kind = tuple(kind.values())
+        if of_kind not in choices:
+            choices[of_kind] = list(options(system, tried, kind))
+        rows += [{**layout, **way, **one} for way in ways for one in choices[of_kind]]
     table = _table(model, rows)
     refused = _refusals(model, system, table)
     found = Naive(
@@ -226,8 +260,35 @@ def everything(model: Model, system: System, space: Values, capacity_bytes: floa
     return found.within(system, capacity_bytes)
 
 
+def kept(naive: Naive, space: Values) -> Naive:
+    """What becomes of the same strategies where one value of a field is kept of all that fit."""
+    found, table = list(naive.reasons), naive.strategies
+    columns = {name: getattr(table, name).tolist() for name in FIELDS}
+    varied: list[str] = []
+    for name, (word, reason) in KEPT.items():
+        if space.get(name) != word:
+            continue
+        varied += [name, *(SPREAD if name == "stage_layers" else ())]
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for row in (row for row, why in enumerate(found) if why is None):
+            key = tuple(columns[field][row] for field in FIELDS if field not in varied)
+            groups.setdefault(key, []).append(row)
+        for rows in groups.values():
+            worse = {
+                "recompute_layers": [columns["recompute_layers"][row] or np.inf for row in rows],
+                "micro_batch_size": [-columns["micro_batch_size"][row] for row in rows],
+                "stage_layers": [naive.estimates.step_time_s[row] for row in rows],
+            }[name]
+            first = rows[worse.index(min(worse))]
+            for row in rows:
+                found[row] = None if row == first else reason
+    return replace(naive, reasons=found)
+
+
 def _table(model: Model, rows: Sequence[Mapping[str, Any]]) -> Table:
-    names = [name for name in (rows[0] if rows else FIELDS) if name != "asked"]
+    if not rows:
+        return Table.of(model, {"dp": 1, "gbs": 1, "seq_len": 1}).take(np.empty(0, np.int64))
+    names = [name for name in rows[0] if name != "asked"]
     return Table.of(model, {name: [row[name] for row in rows] for name in names})
 
 

@@ -10,6 +10,8 @@ from shardwise.arrays import Floats
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.collective import collective_time
 from shardwise.cost.matmul import MatmulRates, matmul_times
+from shardwise.evaluate import Evaluation
+from shardwise.memory import StageMemory, stage_memory
 from shardwise.model import Model
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations
@@ -24,11 +26,15 @@ from shardwise.ops.operation import (
 )
 from shardwise.results import Estimate
 from shardwise.stack import Stack
+from shardwise.stages import by_stage
 from shardwise.system import AttentionKernel, EfficiencyCurve, System
+from shardwise.table import Table
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TFLOPS, TB, GB = 1e12, 1e12, 1e9
+_POSITIONS = ("attention", "cp_exchange", "quantization")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
+_FLAGS |= {"training", "fused_norm", "fused_swiglu", "fused_accumulation"}
 
 
 def stack(**fields: Any) -> Stack:
@@ -157,24 +163,51 @@ def llama(**fields: Any) -> Model:
     return model(grouped, **(plain | fields))
 
 
+def deepseek(moe: dict[str, Any] | None = None, **fields: Any) -> Model:
+    """DeepSeek's kind: a dense layer, then 3 of 8 experts, 2 for each token, and a shared one."""
+    latent = {"q_rank": 24, "kv_rank": 16, "rope_dim": 4}
+    narrow = {"head_dim": 12, "v_head_dim": 8, "bias": "none", "latent": latent}
+    dense = layer(count=1, attention=narrow, mlp={"activation": "swiglu", "bias": False})
+    experts = {"experts": 8, "top_k": 2, "ffn": 32, "activation": "swiglu", "shared_ffn": 64}
+    sparse = dense | {"count": 3, "mlp": None, "moe": experts | (moe or {})}
+    return llama(**({"layers": [dense, sparse]} | fields))
+
+
 def rank_work(**fields: Any) -> RankWork:
     """One rank's work in one row: two sequences of 32 tokens in 2 bytes, gradients in 4, flash."""
-    plain = {
-        "sequences": 2,
-        "seq_len": 32,
-        "tp": 1,
-        "sequence_parallel": False,
-        "attention": 0,
-        "regather": True,
-        "fused_activation": False,
-        "element_bytes": 2,
-        "gradient_bytes": 4,
-        "flash": True,
-        "loss_forward_bytes": 10,
-        "loss_backward_bytes": 6,
-        "loss_saved_bytes": 4,
-    } | fields
-    types = dict.fromkeys(_FLAGS, np.bool_) | {"attention": np.int64}
+    plain = (
+        {
+            "sequences": 2,
+            "seq_len": 32,
+            "tp": 1,
+            "cp": 1,
+            "cp_exchange": 0,
+            "ep": 1,
+            "etp": 1,
+            "capacity": 0,
+            "imbalance": 1,
+            "vocab_multiple": 1,
+            "sequence_parallel": False,
+            "attention": 0,
+            "regather": True,
+            "fused_activation": False,
+            "element_bytes": 2,
+            "quantization": 0,
+            "dispatch_bytes": fields.get("element_bytes", 2),
+            "training": True,
+            "gradient_bytes": 4,
+            "flash": True,
+            "fused_norm": True,
+            "fused_swiglu": True,
+            "fused_accumulation": True,
+            "loss_forward_bytes": 10,
+            "loss_backward_bytes": 6,
+            "loss_saved_bytes": 4,
+        }
+        | {"document_len": fields.get("seq_len", 32) * fields.get("cp", 1)}
+        | fields
+    )
+    types = dict.fromkeys(_FLAGS, np.bool_) | dict.fromkeys(_POSITIONS, np.int64)
     columns = {
         name: np.atleast_1d(np.asarray(value, dtype=types.get(name, np.float64)))
         for name, value in plain.items()
@@ -215,17 +248,24 @@ def saved(group: Iterable[Operation]) -> float:
     return sum(float(o.saved_bytes[0]) for o in group)
 
 
+def dropped(group: Iterable[Operation], part: str) -> float:
+    """Bytes that recompute of a part drops of what a group of operations keeps."""
+    marked = [o for o in group if part in o.dropped_with]
+    columns = [o.saved_bytes if o.droppable_bytes is None else o.droppable_bytes for o in marked]
+    return sum(float(column[0]) for column in columns)
+
+
 def held(group: Iterable[Operation]) -> float:
     """Parameters of a group of operations."""
     return sum(float(o.parameters[0]) for o in group)
 
 
-def exchanges(operation: Operation) -> list[tuple[str, str, float]]:
-    """Kind, phase and bytes of every exchange that takes place."""
+def exchanges(operation: Operation, axis: str | None = None) -> list[tuple[str, str, float]]:
+    """Kind, phase and bytes of every exchange that takes place, among the members of an axis."""
     return [
         (c.kind.value, c.phase.value, float(c.bytes[0]))
         for c in operation.collectives
-        if c.bytes[0] > 0
+        if c.bytes[0] > 0 and axis in (None, c.axis)
     ]
 
 
@@ -250,6 +290,7 @@ def flash(
     sequences: float, seq_len: float, heads: float, moved: float = 0.0, **given: Any
 ) -> float:
     """Whole time of one attention kernel of head width 64, by default causal and forward."""
+    keys = given.pop("keys", seq_len)
     call = {"causal": True, "backward": False, "head_dim": 64.0, "factor": 1.0} | given
     kernel = {
         "tile": 128,
@@ -267,6 +308,7 @@ def flash(
         multiprocessors=100,
     )
     shape = {"sequences": sequences, "seq_len": seq_len, "heads": heads, "moved_bytes": moved}
+    shape["keys"] = keys
     columns = {name: column(value) for name, value in shape.items()}
     return float(attention_times(**columns, rates=rates, **call)[2][0])
 
@@ -290,6 +332,11 @@ def run(
     given = {"dp": 1, "mbs": 2, "gbs": 2, "stack": stack(**(software or {}))}
     described = machine or system()
     return estimate(architecture or model(), described, given | columns, operations=operations)
+
+
+def every_stage(result: Evaluation, table: Table) -> StageMemory:
+    """Memory of every stage of a table of one row."""
+    return stage_memory(table, result.blocks, by_stage(result.runs))
 
 
 MATRIX = [[0, 0.1], [1e6, 0.5], [1e9, 0.8]]

@@ -32,7 +32,7 @@ SPACE: dict[str, Any] = {
     "tp_regather": True,
     "micro_batch_size": [1, 3],
     "recompute": ["none", "full"],
-    "zero": [0, 1, 2],
+    "zero": [0, 1, 4],
     "dp_overlap": True,
     "placement": "tp-cp-dp-pp",
     "stack": samples.stack(),

@@ -52,9 +52,11 @@ def flash(phase: Phase = Phase.FORWARD, heads: float = 8) -> FlashAttention:
         phase=phase,
         sequences=column(2),
         seq_len=column(256),
+        keys=column(256),
         heads=column(heads),
         kv_heads=column(8),
         head_dim=64.0,
+        v_head_dim=64.0,
         causal=True,
         element_bytes=column(2),
     )

@@ -1,20 +1,19 @@
-"""Exchange of gradients and weights among replicas, and the update, by hand."""
+"""Exchange of gradients and weights among replicas, by hand."""
 
 import numpy as np
 import pytest
 
 import samples
 from samples import column
-from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange, optimizer_time
+from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange
 
 
 def test_gradients_are_reduced_or_scattered_and_gathered() -> None:
     """10^9 weights among 4: all-reduce of 4 GB; or scatter of 4 GB and gather of 2 GB."""
     times = gradient_exchange(
         samples.system(network=[samples.tier()]),
-        parameters=np.full(3, 1e9),
-        gradient_bytes=np.full(3, 4.0),
-        element_bytes=np.full(3, 2.0),
+        gradient_bytes=np.full(3, 4e9),
+        weight_bytes=np.full(3, 2e9),
         sharded=np.array([False, True, True]),
         extents=np.array([[4, 4, 1]]),
     )
@@ -27,9 +26,8 @@ def test_exchanges_that_do_not_happen_cost_no_latency() -> None:
     """A second for each: one without sharding, two with it, none for a single replica."""
     times = gradient_exchange(
         samples.system(network=[samples.tier(latency=1)]),
-        parameters=np.full(4, 1e-9),
-        gradient_bytes=np.full(4, 4.0),
-        element_bytes=np.full(4, 2.0),
+        gradient_bytes=np.full(4, 4e-9),
+        weight_bytes=np.full(4, 2e-9),
         sharded=np.array([False, True, True, False]),
         extents=np.array([[4, 4, 1, 1]]),
     )
@@ -49,15 +47,3 @@ def test_a_hidden_exchange_slows_the_compute_beside_it() -> None:
     rates = {"contention": column(0.5), "tail": column(0.1)}
     times = exposed_exchange(column(10), column(0, 8, 20), **rates, processor_share=column(0.25))
     assert times == pytest.approx([10, 10 - 4.8 * 0.75, 10 - 9 * 0.75])
-
-
-def test_adam_reads_and_writes_its_state() -> None:
-    """Owned: gradient 4, state 24, weight 2 (not in fp32); all: 1.5 sweeps over the gradients."""
-    times = optimizer_time(
-        parameters=column(8e9, 8e9),
-        owned=column(2e9, 8e9),
-        element_bytes=column(2, 4),
-        gradient_bytes=column(4, 4),
-        memory_rate=column(1e12, 1e12),
-    )
-    np.testing.assert_allclose(times, [0.002 * 30 + 0.048, 0.008 * 28 + 0.048])

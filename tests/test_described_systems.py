@@ -56,9 +56,12 @@ def test_points_to_interpolate_between_start_above_one() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"matmul_curve": {}}, "bf16: each type of matrix must be in one of matmul and"),
-        ({"matmul_curve": {}}, "but is in neither"),
-        ({"matmul": CLOSED, "multiprocessors": 100}, "matmul_curve, but is in both"),
+        ({"matmul_curve": {}}, "bf16: each type of matrix must be in one of matmul, matmul"),
+        ({"matmul_curve": {}}, "_curve and matmul_table, but is in none"),
+        (
+            {"matmul": CLOSED, "multiprocessors": 100},
+            "matmul_table, but is in matmul and matmul_curve",
+        ),
         (
             {"matmul_curve": BF16 | {"fp8": BF16["bf16"]}},
             "matmul_curve: matrix has no rate for fp8",

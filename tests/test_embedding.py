@@ -36,6 +36,17 @@ def test_embedding_is_split_along_the_vocabulary() -> None:
     ]
 
 
+def test_rows_of_the_vocabulary_are_padded_on_each_rank() -> None:
+    """1000 words over 3 ranks in multiples of 128: ceil(1000 / 384) x 128 = 384 on each."""
+    padded = {"tp": 3, "vocab_multiple": 128}
+    model = samples.model()
+    assert held([embedding(model, **padded)]) == (384 + 32) * 64
+    assert held([head(model, **padded)["head"]]) == 384 * 64
+    assert saved([head(model, **padded)["loss"]]) == 4 * 64 * 384
+    assert held([embedding(model, vocab_multiple=128)]) == (1024 + 32) * 64
+    assert held([embedding(model, vocab_multiple=8)]) == (1000 + 32) * 64
+
+
 def test_head_multiplies_with_this_ranks_words() -> None:
     """64 x 64 x ceil(1000 / 3); weights of its own only where the embedding's are elsewhere."""
     ops = head(samples.model(), tp=3)

@@ -228,9 +228,9 @@ def test_launches_of_a_layer(attention: str, forward: int, backward: int) -> Non
     software = samples.stack(host_launch=1e-3, attention=attention)
     table = Table.of(model, {"dp": 1, "gbs": 1, "stack": software})
     machine = samples.system()
-    layers = blocks_of(model, machine, table, place(machine, table)).layers
-    assert layers.forward_s == pytest.approx(4 * forward * 1e-3, rel=1e-6)
-    assert layers.backward_s == pytest.approx(4 * backward * 1e-3, rel=1e-6)
+    layer = blocks_of(model, machine, table, place(machine, table)).kinds[0].times
+    assert layer.forward_s == pytest.approx(forward * 1e-3, rel=1e-6)
+    assert layer.backward_s == pytest.approx(backward * 1e-3, rel=1e-6)
 
 
 def test_recompute_runs_forward_or_the_core_again() -> None:
@@ -238,14 +238,19 @@ def test_recompute_runs_forward_or_the_core_again() -> None:
     model, machine = samples.model(), samples.system()
     columns = {"recompute": ["none", "selective", "full"], "tp": 4, "dp": 1, "gbs": 1}
     table = Table.of(model, columns | {"stack": samples.stack()})
-    layers = blocks_of(model, machine, table, place(machine, table)).layers
+    layer = blocks_of(model, machine, table, place(machine, table)).kinds[0].times
     parts = operation_costs(model, machine, table, place(machine, table))
     named = {cost.operation.name: cost for _, _, group in parts for cost in group}
-    again = [0, 4 * named["attention.core"].kernel_s(Phase.FORWARD)[0], layers.forward_s[0]]
-    np.testing.assert_allclose(layers.recompute_s, again)
+    again = [0, named["attention.core"].kernel_s(Phase.FORWARD)[0], layer.forward_s[0]]
+    np.testing.assert_allclose(layer.recompute_s, again)
     # A layer has four exchanges forward and six backward, all of the same bytes.
-    np.testing.assert_allclose(layers.tp_exposed_s / layers.tp_exposed_s[0], [1, 1, 1.4])
-    np.testing.assert_allclose(layers.tp_s, layers.tp_exposed_s)
+    forward, backward = layer.exposed_forward_s.tp, layer.exposed_backward_s.tp
+    np.testing.assert_allclose(forward / forward[0], [1, 1, 1])
+    np.testing.assert_allclose(backward / forward[0], [1.5, 1.5, 2.5])
+    np.testing.assert_allclose(layer.alone_forward_s.tp, forward)
+    np.testing.assert_allclose(layer.alone_backward_s.tp, backward)
+    for axis in ("cp", "ep"):
+        assert not getattr(layer.alone_backward_s, axis).any()
 
 
 sizes = st.integers(1, 20_000)

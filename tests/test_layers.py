@@ -11,28 +11,32 @@ PACKAGE = Path(shardwise.__file__).parent
 
 # From the bottom up; a module imports only from its own row and the rows above it here.
 LAYERS = [
-    ["_version", "errors", "catalog", "arrays", "stages"],
+    ["_version", "errors", "catalog", "arrays"],
     ["units", "files"],
     ["noun"],
     ["formats"],
     ["model", "system", "stack"],
     ["strategy"],
+    ["tabulate"],
     ["table"],
+    ["stages"],
     ["placement"],
     ["ops"],
     ["rules"],
     ["peers"],
     ["cost"],
     ["schedule"],
-    ["memory"],
     ["blocks"],
+    ["memory"],
     ["slowest"],
+    ["pipeline"],
     ["replicas"],
     ["step"],
     ["evaluate"],
     ["results"],
     ["recompute"],
     ["detail", "operations", "totals"],
+    ["timeline"],
     ["estimator"],
     ["searcher"],
     ["counterparts", "reference"],
@@ -53,6 +57,7 @@ MATHS = {
     "placement",
     "schedule",
     "step",
+    "timeline",
 }
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import Model, estimate, estimate_many
-from shardwise.evaluate import evaluate, memory_of_stages
+from shardwise.evaluate import evaluate
 from shardwise.results import Estimate
 from shardwise.rules import broken_rule
 from shardwise.strategy import RECOMPUTES
@@ -23,10 +23,13 @@ SBH = 64 * 64
 LAYER = 12 * 64**2 + 13 * 64
 EMBEDDING, HEAD, NORM = (1000 + 32) * 64, 1000 * 64, 2 * 64
 FLASH = 34 * SBH + 4 * 64 * 8
-# Largest working set of a layer's backward: the MLP's inner activation and its gradient.
-WORKING = 2 * 64 * 256 * 2
-# Final norm's and head's input, logits at 4 bytes; product with the words: its input and output.
-LOSS = 2 * 2 * SBH + 4 * 64 * 1000 + 64 * (64 + 1000) * 2
+MASK = SBH
+# Fullest in the backward of the last product of the last layer: its input and output, or their
+# gradients, in 2 bytes, when all that the layer keeps is still there but the mask after it.
+WORKING = 64 * (256 + 64) * 2 - MASK
+# Fullest when forward turns to backward: inputs of final norm and head, logits at 4 bytes. The
+# product with the words runs when the logits are gone, and needs less: its input and output.
+LOSS = 2 * 2 * SBH + 4 * 64 * 1000
 
 
 def run(
@@ -61,7 +64,7 @@ def test_four_stages_by_hand() -> None:
     assert [stage.activations for stage in stages] == kept
     assert [stage.buffers for stage in stages] == [WORKING, WORKING, WORKING, LOSS]
     assert [stage.peak.bytes for stage in stages] == [s.total for s in stages]
-    assert [stage.peak.operation for stage in stages] == ["mlp.activation"] * 3 + ["loss"]
+    assert [stage.peak.operation for stage in stages] == ["mlp.down"] * 3 + ["loss"]
 
 
 def test_one_buffer_for_each_shape_of_weights() -> None:
@@ -72,7 +75,8 @@ def test_one_buffer_for_each_shape_of_weights() -> None:
     first, last = run(software=software, pp=2, gbs=4).stages
     assert (first.buffers, last.buffers) == (WORKING + four, LOSS + four + 2 * HEAD)
     square = samples.model(samples.layer(mlp={"ffn": 64}))  # out, up and down are alike
-    assert run(square, software, pp=2, gbs=4).stages[0].buffers == 5 * 2 * SBH + (3 + 1) * 64**2 * 2
+    working = 64 * (64 + 64) * 2 - MASK
+    assert run(square, software, pp=2, gbs=4).stages[0].buffers == working + (3 + 1) * 64**2 * 2
 
 
 def test_small_gradients_are_copied_in_the_update() -> None:
@@ -134,25 +138,60 @@ def test_full_recompute_rebuilds_one_layer() -> None:
     """What a layer keeps lives for a moment, with the largest working set; here beyond the loss."""
     model = samples.model(vocab=10)
     kept = 34 * SBH + 5 * 8 * 32 * SBH / 64
-    unfused = {"attention": "unfused"}
     # Its input is held already.
-    full = run(model, unfused, recompute="full").memory_bytes.buffers
+    full = run(model, {"attention": "unfused"}, recompute="full").memory_bytes.buffers
     assert full == kept - 2 * SBH + WORKING
-    core = run(model, unfused, recompute="selective").memory_bytes.buffers
-    assert core == 5 * 8 * 32 * SBH / 64 + WORKING
 
 
-def test_the_larger_of_two_kinds_of_layers_decides() -> None:
-    """Only one layer works at a time, first or last: the one with the wider MLP."""
+@pytest.mark.parametrize("seq_len", [32, 128])
+def test_the_core_is_rebuilt_when_what_follows_it_is_gone(seq_len: int) -> None:
+    """Scores of 4 sequences of 32 tokens are less than what follows kept; those of 128 more.
+
+    5 a s / h = s 40 / 64 bytes a element are rebuilt, with the gradient of scores beside them;
+    meanwhile 24 of the 34 bytes that the layer keeps are released: all that stands behind.
+    """
+    model, activation = samples.model(vocab=10, seq_len=seq_len), 2 * seq_len * 64
+    result = run(model, {"attention": "unfused"}, recompute="selective")
+    scores = 8 * seq_len / 64 * activation
+    later = (2 * 320 / 64 - 1) * activation
+    core = 5 * scores + 2 * scores - 24 * activation
+    assert result.memory_bytes.buffers == max(core, later)
+    assert (core > later) is (seq_len > 32)
+    assert result.stages[0].peak.operation == ("mlp.down" if seq_len == 32 else "attention.softmax")
+
+
+def test_the_last_layer_of_a_kind_decides() -> None:
+    """4 narrow layers and 4 of twice the width: when a wide one goes backward, it is the last.
+
+    What layers behind it kept is released by then: 4 times 34.5 bytes an element, more than a
+    wide one needs; under full recompute 4 times the 2 bytes of their inputs, which is less.
+    """
     narrow, wide = samples.layer(), samples.layer(mlp={"ffn": 512})
-    for kinds in ((narrow, wide), (wide, narrow)):
+    working = 64 * (512 + 64) * 2 - MASK
+    # The wider keeps 2 x 2 bytes more for each of 256 more inner channels.
+    more = 64 * 256 * 2 * 2
+    again = FLASH + more - 2 * SBH + working
+    for kinds, kept, rebuilt in (
+        ((narrow, wide), working, again),
+        ((wide, narrow), WORKING, again - 4 * 2 * SBH),
+    ):
         model = samples.model(*kinds, vocab=1)
         held = run(model).memory_bytes
-        assert held.buffers == 2 * 64 * 512 * 2
-        # The wider keeps 2 x 2 bytes more for each of 256 more inner channels.
-        assert held.activations == 8 * FLASH + 4 * 64 * 256 * 2 * 2 + SBH
-        again = run(model, recompute="full").memory_bytes.buffers
-        assert again == FLASH - 2 * SBH + 64 * 256 * 2 * 2 + 2 * 64 * 512 * 2
+        assert held.buffers == kept
+        assert held.activations == 8 * FLASH + 4 * more + SBH
+        assert run(model, recompute="full").memory_bytes.buffers == rebuilt
+
+
+def test_kinds_that_alternate() -> None:
+    """One wide layer after each narrow one: the last is wide; or the other way round."""
+    narrow, wide = samples.layer(), samples.layer(mlp={"ffn": 512})
+    working = 64 * (512 + 64) * 2 - MASK
+    model = samples.model(narrow, wide, vocab=1, interleave=(1, 1))
+    assert run(model).memory_bytes.buffers == working
+    model = samples.model(wide, narrow, vocab=1, interleave=(1, 1))
+    assert run(model).memory_bytes.buffers == WORKING
+    again = run(model, recompute="full").memory_bytes.buffers
+    assert again == FLASH + 64 * 256 * 2 * 2 - 2 * SBH + working - 2 * SBH
 
 
 def test_less_is_held_the_more_is_recomputed() -> None:
@@ -233,7 +272,9 @@ strategies = st.fixed_dictionaries(
         "mbs": small,
         "gbs": st.sampled_from([8, 16, 48, 96]),
         "recompute": st.sampled_from(RECOMPUTES),
-        "zero": st.sampled_from([0, 1]),
+        "zero": st.sampled_from([0, 1, 2, 3]),
+        "recompute_layers": st.sampled_from([None, None, 1, 3]),
+        "last_stage_layers": st.sampled_from([None, None, 2]),
     }
 )
 vocabularies = st.sampled_from([1, 100, 1000, 50_000])
@@ -244,7 +285,7 @@ vocabularies = st.sampled_from([1, 100, 1000, 50_000])
 def test_fullest_stage_is_the_fullest_of_all(
     rows: list[dict[str, Any]], vocabulary: int, tied: bool, flash: bool
 ) -> None:
-    """Looking at the first, second and last stage misses none; its parts are that stage's."""
+    """Looking at the first of each run of equal stages misses none; its parts are that stage's."""
     model = samples.model(samples.layer(count=12), vocab=vocabulary, tied_embeddings=tied)
     software = samples.stack(attention="flash" if flash else "unfused")
     columns = {name: [row[name] for row in rows] for name in rows[0]}
@@ -255,8 +296,8 @@ def test_fullest_stage_is_the_fullest_of_all(
     result = evaluate(model, machine, table)
     for row in range(len(table)):
         one = table.take(slice(row, row + 1))
-        stage = np.arange(int(one.pp[0]))
-        every = memory_of_stages(model, one, evaluate(model, machine, one).blocks, stage)
+        every = samples.every_stage(evaluate(model, machine, one), one)
+        assert len(every.total) == one.pp[0]
         assert result.memory.total[row] == every.total.max()
         at = int(result.fullest_stage[row])
         assert every.total[at] == result.memory.total[row]

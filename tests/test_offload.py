@@ -154,13 +154,22 @@ def test_tensor_parallelism_moves_a_part_and_hides_more() -> None:
 
 
 def test_interleaved_or_not_the_others_wait_for_transfers() -> None:
-    """The bubble has the exposed transfers of the other stage."""
-    for chunks in (1, 2):
+    """The bubble has the exposed transfers of the other stage: of all its layers, or of a chunk.
+
+    With it stand the message back to the first stage and all of the embedding: forward before the
+    last stage starts; backward once, with chunks twice, as two micro-batches come out one right
+    after the other. Of 4 micro-batches the last stage meets 1 message each, with chunks 3.
+    """
+    hop = 2 * SBH / 100e9
+    # Forward the words are read and written; backward gradients are read, and added in 4 bytes.
+    forward, backward = 2 * 2 * SBH / 1e12, (2 + 4 + 4) * SBH / 1e12
+    for chunks, out, messages in ((1, 1, 1), (2, 2, 3)):
         result = away("activations", pp=2, vpp=chunks, gbs=8)
         first, last = (stage.micro_batch_s for stage in result.stages)
         assert last > first > 2 * 2 * KEPT / SLOW
-        hops = result.time_s["pp_comm"] / 4 / chunks
-        assert result.time_s["bubble"] == pytest.approx(first / chunks + hops)
+        waits = (first - forward - backward) / chunks + forward + out * backward + hop
+        assert result.time_s["bubble"] == pytest.approx(waits)
+        assert result.time_s["pp_comm"] == pytest.approx(messages * 4 * hop)
 
 
 def test_two_layers_stay() -> None:

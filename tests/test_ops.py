@@ -7,7 +7,7 @@ so 64 tokens and 64 x 64 activations.
 import pytest
 
 import samples
-from samples import embedding, exchanges, flops, head, held, moved, operations, saved
+from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
 from shardwise.model import Model
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
@@ -16,6 +16,7 @@ from shardwise.table import Table
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
+FUSED = {"fused_activation": True}
 
 
 @pytest.mark.parametrize(("kv_heads", "outputs"), [(8, 64 + 2 * 64), (2, 64 + 2 * 16), (1, 80)])
@@ -65,10 +66,11 @@ def test_unfused_attention_multiplies_all_scores() -> None:
 
 
 def test_flash_attention_stores_no_scores() -> None:
-    """Fused, the softmax operation does nothing; unfused, the flash kernel does not run."""
+    """Fused, softmax moves nothing and keeps 4 bytes a row; unfused, the flash kernel is idle."""
     fused, apart = operations(samples.model()), operations(samples.model(), flash=False)
     softmax = fused["attention.softmax"]
-    assert moved(softmax, FORWARD) == moved(softmax, INPUT_GRAD) == saved([softmax]) == 0
+    assert moved(softmax, FORWARD) == moved(softmax, INPUT_GRAD) == 0
+    assert saved([softmax]) == 4 * 64 * 8
     assert all(
         k.flops[0] == 0 for k in apart["attention.core"].kernels if isinstance(k, FlashAttention)
     )
@@ -151,6 +153,11 @@ def test_mlp_widens_once_per_gate(activation: str, gates: int) -> None:
     assert moved(middle, INPUT_GRAD) == (2 * gates + 1) * inner
     assert saved([middle]) == gates * inner
     assert saved([down]) == inner
+    fused = operations(samples.model(samples.layer(mlp={"activation": activation})), **FUSED)
+    assert moved(fused["mlp.activation"], FORWARD) == (gates + 1) * inner
+    assert moved(fused["mlp.activation"], INPUT_GRAD) == (2 * gates + 2) * inner
+    assert saved([fused["mlp.activation"]]) == gates * inner
+    assert saved([fused["mlp.down"]]) == 0
 
 
 def test_matmul_moves_operands_and_result_once() -> None:
@@ -293,16 +300,17 @@ def test_saved_bytes_are_those_of_the_paper(
     scores = 5 * heads * seq_len / 192
     whole = (34 + scores) / tp if split else 10 + (24 + scores) / tp
     assert saved(ops) == pytest.approx(sbh * whole, rel=1e-12)
-    dropped = sum(float(o.core_bytes[0]) for o in ops if o.core_bytes is not None)
     selective = 34 / tp if split else 10 + 24 / tp
-    assert saved(ops) - dropped == pytest.approx(sbh * selective, rel=1e-12)
+    assert saved(ops) - dropped(ops, "core_attention") == pytest.approx(sbh * selective, rel=1e-12)
 
 
 def test_flash_keeps_a_statistic_instead_of_scores() -> None:
     """34 s b h, and 4 bytes per token and head; recompute of the core drops only those."""
     ops = operations(samples.model())
     assert saved(ops.values()) == 34 * 64 * 64 + 4 * 64 * 8
-    assert float(ops["attention.core"].core_bytes[0]) == 4 * 64 * 8
+    assert (
+        dropped(ops.values(), "core_attention") == saved([ops["attention.softmax"]]) == 4 * 64 * 8
+    )
 
 
 def test_llama_keeps_grouped_heads_and_gates() -> None:

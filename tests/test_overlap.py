@@ -184,12 +184,15 @@ def test_the_greediest_tier_that_an_axis_spans() -> None:
 
 
 def free(**columns: Any) -> Windows:
-    """Windows of passes of 8 s with 2 s of tensor parallelism, and transfers of 1/4 s."""
+    """Windows of passes of 8 s with 2 s of tensor parallelism, and transfers of 1/4 s.
+
+    Another axis, which has one member only, is in no one's way.
+    """
     given = {"tp": 2, "dp": 2, "pp": 4, "gbs": 16}
     table = Table.of(samples.model(), given | columns)
     extents = place(machine(FAST), table)
-    seconds = {"pass_s": column(8), "tp_s": column(2), "transfer_s": column(0.25)}
-    return windows(table, extents, **seconds)
+    inside = {"tp": column(2), "cp": column(4)}
+    return windows(table, extents, pass_s=column(8), inside_s=inside, transfer_s=column(0.25))
 
 
 @pytest.mark.parametrize(
@@ -219,8 +222,27 @@ def test_windows_are_never_negative_and_need_replicas() -> None:
     table = Table.of(samples.model(), {"tp": 2, "dp": [1, 2], "gbs": 16, "tp_tier": 0})
     extents = place(machine(FAST), table)
     zero = column(0, 0)
-    found = windows(table, extents, pass_s=zero + 1, tp_s=zero + 2, transfer_s=zero)
+    inside = {"tp": zero + 2}
+    found = windows(table, extents, pass_s=zero + 1, inside_s=inside, transfer_s=zero)
     assert found.tail.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(("cp_tier", "window"), [(0, 6), (1, 3)])
+def test_exchanges_of_every_axis_narrow_the_window_on_their_tier(
+    cp_tier: int, window: float
+) -> None:
+    """2 s of tensor parallelism across nodes, and 3 s of context parallelism inside or across."""
+    given = {"tp": 2, "cp": 2, "dp": 2, "gbs": 16, "tp_tier": 1, "dp_tier": 1, "cp_tier": cp_tier}
+    table = Table.of(samples.model(), given)
+    inside = {"tp": column(2), "cp": column(3)}
+    found = windows(
+        table,
+        place(machine(FAST), table),
+        pass_s=column(8),
+        inside_s=inside,
+        transfer_s=column(0),
+    )
+    assert found.tail.tolist() == [window]
 
 
 def test_replicas_on_two_tiers_are_disturbed_on_the_outer_one() -> None:

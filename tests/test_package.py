@@ -27,6 +27,7 @@ def test_the_public_surface_is_what_all_names():
         "Stack",
         "Strategy",
         "System",
+        "Trace",
         "UnknownNameError",
         "__version__",
         "estimate",
@@ -34,6 +35,7 @@ def test_the_public_surface_is_what_all_names():
         "explain",
         "largest_model",
         "search",
+        "trace",
     ]
     for name in shardwise.__all__:
         assert getattr(shardwise, name) is not None

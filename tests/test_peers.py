@@ -139,6 +139,12 @@ def test_one_rank_and_its_peers():
         "cp_peers": [],
         "dp_peers": [11],
         "pp_peers": [1, 5, 13],
+        "etp": None,
+        "ep": None,
+        "edp": None,
+        "etp_peers": [],
+        "ep_peers": [],
+        "edp_peers": [],
         "previous_rank": 5,
         "next_rank": 13,
         "embedding_peer": None,
@@ -166,7 +172,7 @@ def test_what_cannot_be_listed_is_refused():
     """Illegal strategies as for an estimate, ranks there are none of, and far too many."""
     with pytest.raises(InputError, match="tp: 3: must divide the heads of the model, 8"):
         found(tp=3, dp=1)
-    with pytest.raises(InputError, match="ep: 2: this axis is not modelled yet"):
+    with pytest.raises(InputError, match="ep: 2: sample has no experts; allowed: 1"):
         found(gpus=8, ep=2)
     for rank in (-1, 8):
         with pytest.raises(InputError, match=f"rank: {rank}: no such rank; allowed: 0 to 7"):
@@ -272,3 +278,30 @@ def test_a_node_holds_what_the_tiers_given_leave_it():
     together = peers_of(model, machine, Strategy(**given))
     assert together.node.tolist() == [0] * 8
     assert together.axes["dp"].extents == (2, 2)
+
+
+def test_experts_lie_over_the_ranks_of_a_stage() -> None:
+    """32 ranks, tp 2 x dp 8 on each of 2 stages: experts over 4, in 2 parts, held twice."""
+    machine = System.load("h100-sxm")
+    given = {"gpus": 32, "tp": 2, "pp": 2, "ep": 4, "etp": 2, "gbs": 64}
+    found = peers_of(Model.load("deepseek-v2-lite"), machine, Strategy.validated(given))
+    groups = {axis: found.axes[axis].groups.tolist() for axis in ("etp", "ep", "edp")}
+    assert groups["etp"][:2] == [[0, 1], [2, 3]]
+    assert groups["ep"][:3] == [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14]]
+    assert groups["edp"][:2] == [[0, 8], [1, 9]]
+    assert groups["edp"][-1] == [23, 31]
+    for every in groups.values():
+        assert sorted(rank for group in every for rank in group) == list(range(32))
+        assert all(len({rank // 16 for rank in group}) == 1 for group in every)
+    one = found.of(11)
+    assert (one.etp, one.ep, one.edp) == (1, 1, 1)
+    assert one.ep_peers == (9, 13, 15)
+    assert found.to_dict()["ranks"][11]["ep_group"] == 3
+
+
+def test_without_experts_there_are_no_groups_of_them() -> None:
+    """None, and no axis."""
+    plain = {"gpus": 8, "gbs": 8, "seq_len": 128}
+    found = peers_of(Model.load("llama3-8b"), System.load("h100-sxm"), Strategy.validated(plain))
+    assert set(found.axes) == {"tp", "cp", "dp", "pp"}
+    assert (found.of(0).ep, found.of(0).ep_peers) == (None, ())

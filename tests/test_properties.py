@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import samples
 from shardwise import EstimateTable, InputError, Model, System, estimate, estimate_many
 from shardwise.arrays import Ints, gather, once_per
-from shardwise.evaluate import evaluate, memory_of_stages
+from shardwise.evaluate import evaluate
+from shardwise.memory import MEMORY_PARTS
 from shardwise.ops.parameters import count_parameters
 from shardwise.rules import RULES, broken_rule
 from shardwise.strategy import PLACEMENTS, RECOMPUTES
@@ -31,12 +32,40 @@ WILD: dict[str, list[Any]] = {
     "gbs": [1, 1000],
     "seq_len": [1000, 4096],
     "dtype": ["bf16"],
-    "zero": [2, 3],
+    "zero": [2, 3, 4],
     "sequence_parallel": [True],
     "schedule": ["1f1b", "interleaved"],
-    "cp": [2],
+    "recompute": ["selective"],
+    "recompute_parts": [["mlp"], ["activation", "attention"], ["moe"]],
+    "recompute_layers": [1, 3],
+    "first_stage_layers": [1, 3, 20],
+    "last_stage_layers": [2],
+    "stage_layers": [[12], [5, 7], [3, 3, 3, 3]],
+    "document_len": [100, 3000],
+    "dp_shard": [2],
+    "fsdp_reshard": [False],
+    "optimizer": ["adafactor"],
+    "cp_exchange": ["all_gather", "all_to_all"],
+    "cp": [2, 3],
     "ep": [2],
     "etp": [4],
+}
+
+
+OPEN: dict[str, Any] = {
+    "cp": 1,
+    "ep": 1,
+    "etp": 1,
+    "recompute_parts": ["core_attention"],
+    "recompute_layers": None,
+    "first_stage_layers": None,
+    "last_stage_layers": None,
+    "stage_layers": None,
+    "document_len": None,
+    "dp_shard": None,
+    "fsdp_reshard": True,
+    "optimizer": "adamw",
+    "cp_exchange": "ring",
 }
 
 
@@ -61,7 +90,7 @@ def legal_rows(draw: st.DrawFn) -> dict[str, Any]:
         "seq_len": draw(st.sampled_from([512, 1024, 2048])),
         "dtype": draw(st.sampled_from(["fp16", "fp32"])),
         "recompute": draw(st.sampled_from(RECOMPUTES)),
-        "zero": draw(st.sampled_from([0, 1])),
+        "zero": draw(st.sampled_from([0, 1, 2, 3])),
         "sequence_parallel": draw(st.booleans()),
         "dp_overlap": draw(st.booleans()),
         "placement": draw(st.sampled_from(PLACEMENTS)),
@@ -72,7 +101,7 @@ def legal_rows(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def any_rows(draw: st.DrawFn) -> dict[str, Any]:
     """Legal strategies, and some with one or two fields changed that may make them illegal."""
-    row = {"cp": 1, "ep": 1, "etp": 1} | draw(legal_rows())
+    row = OPEN | draw(legal_rows())
     for name in draw(st.lists(st.sampled_from(sorted(WILD)), max_size=2)):
         row[name] = draw(st.sampled_from(WILD[name]))
     row.setdefault("schedule", "interleaved" if row["vpp"] > 1 else "1f1b")
@@ -97,9 +126,7 @@ LEGAL = {
     "dp_overlap": True,
     "placement": "tp-cp-dp-pp",
     "stack": STACKS[0],
-    "cp": 1,
-    "ep": 1,
-    "etp": 1,
+    **OPEN,
 }
 WIDE = samples.layer(
     count=12,
@@ -147,7 +174,9 @@ def test_a_row_is_the_estimate_of_its_strategy(
                 estimate(model, machine, strategy)
             rule = RULES[result.refused[row]]
             assert rule.reason == reason
-            assert error.value.faults[0].field == rule.field
+            one_row = result.table.take(slice(row, row + 1))
+            field = rule.blame(model, machine, one_row) if rule.blame else rule.field
+            assert error.value.faults[0].field == field
             continue
         one = estimate(model, machine, strategy)
         expected = {
@@ -175,10 +204,14 @@ def test_parts_sum_to_the_step(table: list[dict[str, Any]], learned: bool) -> No
     for whole, exposed in result.comm_s.values():
         assert (exposed <= whole * (1 + 1e-12)).all()
         assert (exposed >= 0).all()
-    held = np.stack(
-        [getattr(result.memory, name) for name in ("weights", "gradients", "optimizer")]
-    )
-    assert (held > 0).all()
+    held = result.memory
+    parts = np.stack([getattr(held, name) for name in MEMORY_PARTS])
+    assert (parts >= 0).all()
+    assert (parts.sum(axis=0) == held.total).all()
+    assert (held.gradients > 0).all()
+    assert (held.optimizer > 0).all()
+    # ZeRO 3 may gather them from the copy in the optimizer's state.
+    assert (held.weights > 0)[columns.zero < 3].all()
 
 
 @fast
@@ -197,7 +230,7 @@ def test_rows_do_not_touch_one_another(table: list[dict[str, Any]], random: Any)
 def test_a_table_may_hold_illegal_rows_only() -> None:
     """Every row is NaN with its reason; so is a table without rows."""
     result = estimate_many(
-        MODEL, H100, as_columns([LEGAL | {"tp": 32, "gpus": 128}, LEGAL | {"zero": 2}])
+        MODEL, H100, as_columns([LEGAL | {"tp": 32, "gpus": 128}, LEGAL | {"zero": 4}])
     )
     assert [result.reason(row) for row in range(2)] == ["heads", "zero"]
     assert np.isnan(result.step_time_s).all()
@@ -226,7 +259,7 @@ def copies(model: Model, tp: int, pp: int) -> float:
         + layers
         * 2
         * attention.head_dim
-        * attention.qk_norm
+        * (attention.qk_norm == "head")
         * (model.norm_parameters // model.hidden)
     )
     whole += layers * model.hidden * ((attention.bias == "all") + kind.mlp.bias)
@@ -256,8 +289,7 @@ def test_ranks_of_a_replica_hold_the_model_once(
     base = MODEL if learned else LLAMA
     model = Model.validated(base.to_dict() | {"layers": [layer], "tied_embeddings": tied})
     table = Table.of(model, {"tp": tp, "pp": pp, "dp": 1, "gbs": 1, "stack": samples.stack()})
-    blocks = evaluate(model, samples.system(), table).blocks
-    weights = memory_of_stages(model, table, blocks, np.arange(pp)).weights / 2
+    weights = samples.every_stage(evaluate(model, samples.system(), table), table).weights / 2
     total = count_parameters(model).total
     assert weights.sum() * tp == pytest.approx(total + copies(model, tp, pp), rel=1e-12)
     one = estimate(model, samples.system(), {"tp": tp, "pp": pp, "dp": 3, "gbs": 3})

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+import precision_samples
 import samples
 from shardwise import InputError, Model, System, estimate
 from shardwise.rules import RULES, broken_rule, refuse_illegal
@@ -13,14 +14,11 @@ MODEL = samples.model()
 
 
 SYSTEM = samples.system()
+EXPERTS = samples.deepseek()
 
 
 def faults(error: pytest.ExceptionInfo[InputError]) -> dict[str, str]:
     return {fault.field: str(fault) for fault in error.value.faults}
-
-
-def kinds() -> Model:
-    return samples.model(samples.layer(count=2), samples.layer(count=2, mlp={"ffn": 128}))
 
 
 def island() -> System:
@@ -52,12 +50,157 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
     "ffn": ({"tp": 8}, samples.model(samples.layer(mlp={"ffn": 100})), SYSTEM, ("8", "100")),
     "sequence": ({"tp": 4, "seq_len": 30}, MODEL, SYSTEM, ("4", "30")),
     "layers": ({"pp": 2, "vpp": 4}, MODEL, SYSTEM, ("up to 2 layers", "vpp 4")),
-    "layer_kinds": ({"pp": 2}, kinds(), SYSTEM, ("2 kinds of layers", "allowed: 1")),
     "batch": ({"dp": 2, "mbs": 3}, MODEL, SYSTEM, ("16", "2 x 3 = 6")),
     "stages": ({"vpp": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),
     "schedule": ({"schedule": "interleaved"}, MODEL, SYSTEM, ("interleaved", "vpp is 1")),
     "positions": ({"seq_len": 64}, MODEL, SYSTEM, ("64", "32 learned positions")),
-    "zero": ({"zero": 3}, MODEL, SYSTEM, ("3", "allowed: 0, 1")),
+    "zero": ({"zero": 4}, MODEL, SYSTEM, ("4", "allowed: 0, 1, 2, 3")),
+    "dp_shard": ({"dp": 4, "dp_shard": 3}, MODEL, SYSTEM, ("3", "must divide dp 4")),
+    "dp_shard_zero": ({"dp": 4, "dp_shard": 2, "zero": 0}, MODEL, SYSTEM, ("2", "zero 0")),
+    "dp_shard_experts": (
+        {"dp": 4, "ep": 4, "dp_shard": 2},
+        EXPERTS,
+        SYSTEM,
+        ("2", "dp 4", "the 1 replicas of an expert"),
+    ),
+    "fsdp_reshard": ({"fsdp_reshard": False, "zero": 2}, MODEL, SYSTEM, ("False", "zero 3 only")),
+    "quantization": (
+        {"quantization": "fp8_block"},
+        MODEL,
+        SYSTEM,
+        ("fp8_block", "no matrix rate", "allowed: none"),
+    ),
+    "quantization_dtype": (
+        {"quantization": "mxfp8", "dtype": "fp32"},
+        MODEL,
+        precision_samples.chip(),
+        ("mxfp8", "dtype bf16 or fp16"),
+    ),
+    "quantized_weights": ({"quantized_weights": True}, MODEL, SYSTEM, ("quantization none",)),
+    "dispatch_dtype": (
+        {"dispatch_dtype": "fp8"},
+        MODEL,
+        precision_samples.chip(),
+        ("fp8", "no experts"),
+    ),
+    "dispatch_dtype_fp8": ({"dispatch_dtype": "fp8"}, EXPERTS, SYSTEM, ("no fp8", "dtype")),
+    "documents": ({"document_len": 33}, MODEL, SYSTEM, ("33", "at most seq_len 32")),
+    "recompute_parts": (
+        {"recompute": "full", "recompute_parts": ("mlp",)},
+        MODEL,
+        SYSTEM,
+        ("mlp", "selective only"),
+    ),
+    "parts_lacking": (
+        {"recompute": "selective", "recompute_parts": ("moe", "mla_up")},
+        MODEL,
+        SYSTEM,
+        ("sample has no mla_up or moe",),
+    ),
+    "norm_parts": (
+        {
+            "tp": 2,
+            "tp_regather": False,
+            "recompute": "selective",
+            "recompute_parts": ("core_attention", "mlp_norm"),
+        },
+        MODEL,
+        SYSTEM,
+        ("mlp_norm", "tp_regather must be true"),
+    ),
+    "activation_parts": (
+        {
+            "fused_activation": True,
+            "recompute": "selective",
+            "recompute_parts": ("activation", "mlp"),
+        },
+        MODEL,
+        SYSTEM,
+        ("activation", "already"),
+    ),
+    "frozen_adapters": (
+        {"frozen": ("mlp",), "lora_rank": 4},
+        MODEL,
+        SYSTEM,
+        ("mlp", "with lora_rank all weights"),
+    ),
+    "frozen_lacking": ({"frozen": ("mlp", "experts")}, MODEL, SYSTEM, ("sample has no experts",)),
+    "frozen_everything": (
+        {"frozen": ("embedding", "attention", "mlp", "norms", "head")},
+        MODEL,
+        SYSTEM,
+        ("nothing to train", "training is false"),
+    ),
+    "frozen_tied": ({"frozen": ("embedding",)}, MODEL, SYSTEM, ("one table", "both or none")),
+    "frozen_training": (
+        {"frozen": ("mlp",), "training": False},
+        MODEL,
+        SYSTEM,
+        ("mlp", "training only"),
+    ),
+    "lora_rank_training": ({"lora_rank": 4, "training": False}, MODEL, SYSTEM, ("training only",)),
+    "lora_parts": ({"lora_parts": ("mlp",)}, MODEL, SYSTEM, ("mlp", "lora_rank only")),
+    "lora_lacking": (
+        {"lora_rank": 4, "lora_parts": ("mlp", "experts")},
+        MODEL,
+        SYSTEM,
+        ("sample has no experts",),
+    ),
+    "recompute_frozen": (
+        {"recompute": "full", "frozen": ("embedding", "attention", "mlp", "norms")},
+        samples.llama(),
+        SYSTEM,
+        ("full", "nothing before the head", "allowed: none"),
+    ),
+    "fused_activation_stack": (
+        {"fused_activation": True, "stack": samples.stack(fused_swiglu=False)},
+        samples.llama(),
+        SYSTEM,
+        ("plain has no fused_swiglu", "allowed: false"),
+    ),
+    "recompute_depth": (
+        {"recompute": "full", "recompute_layers": 5},
+        MODEL,
+        SYSTEM,
+        ("5", "the 4 layers of sample"),
+    ),
+    "recompute_layers": ({"recompute_layers": 2}, MODEL, SYSTEM, ("2", "recompute none")),
+    "context": ({"cp": 3}, MODEL, SYSTEM, ("3", "2 x cp must divide seq_len 32")),
+    "context_heads": (
+        {"tp": 4, "cp": 4, "cp_exchange": "all_to_all"},
+        MODEL,
+        SYSTEM,
+        ("tp x cp = 16", "heads of the model, 8"),
+    ),
+    "context_attention": (
+        {"cp": 2, "stack": samples.stack(attention="unfused")},
+        MODEL,
+        SYSTEM,
+        ("2", "flash attention", "allowed: 1"),
+    ),
+    "latent_heads": ({"attention": "multiquery"}, EXPERTS, SYSTEM, ("latent", "allowed: model")),
+    "half_stages": (
+        {"pp": 4, "schedule": "zb-v"},
+        MODEL,
+        SYSTEM,
+        ("4", "two stages on each rank", "half of the 4 layers"),
+    ),
+    "stage_list": ({"pp": 2, "stage_layers": (4,)}, MODEL, SYSTEM, ("(4,)", "2 stages")),
+    "stage_list_sum": ({"pp": 2, "stage_layers": (1, 2)}, MODEL, SYSTEM, ("(1, 2)", "4 layers")),
+    "stage_list_only": (
+        {"pp": 2, "stage_layers": (1, 3), "loss_as_layer": True},
+        MODEL,
+        SYSTEM,
+        ("(1, 3)", "leave out", "loss_as_layer"),
+    ),
+    "spread": ({"pp": 2, "first_stage_layers": 5}, MODEL, SYSTEM, ("5", "4 layers over 2 stages")),
+    "zero_bubble": ({"schedule": "zb-h1"}, MODEL, SYSTEM, ("zb-h1", "pp > 1", "training")),
+    "dualpipe": (
+        {"pp": 2, "schedule": "dualpipe", "gbs": 5},
+        MODEL,
+        SYSTEM,
+        ("dualpipe", "even pp, 2", "they are 5"),
+    ),
     **{
         flag: ({flag: True}, MODEL, SYSTEM, ("no second memory tier", "allowed: false"))
         for flag in ("offload_weights", "offload_activations", "offload_optimizer")
@@ -79,9 +222,30 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         SYSTEM,
         ("tp 4", "= 30", "all_reduce"),
     ),
-    "cp": ({"cp": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),
-    "ep": ({"ep": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),
-    "etp": ({"etp": 2}, MODEL, SYSTEM, ("2", "allowed: 1")),
+    "ep_experts": ({"ep": 2, "dp": 2}, MODEL, SYSTEM, ("2", "no experts", "allowed: 1")),
+    "etp_experts": ({"etp": 2, "dp": 2}, MODEL, SYSTEM, ("2", "no experts", "allowed: 1")),
+    "ep": ({"ep": 3, "dp": 3, "gbs": 3}, EXPERTS, SYSTEM, ("3", "experts of the model, 8")),
+    "etp": ({"etp": 3, "dp": 3, "gbs": 3}, EXPERTS, SYSTEM, ("3", "experts' width, 32")),
+    "expert_ranks": (
+        {"ep": 4, "etp": 2, "dp": 4},
+        EXPERTS,
+        SYSTEM,
+        ("ep x etp = 8", "tp x cp x dp = 4"),
+    ),
+    "routing": (
+        {"tp": 2, "sequence_parallel": False},
+        EXPERTS,
+        SYSTEM,
+        ("False", "tp 2", "allowed: true"),
+    ),
+    "expert_load": ({"expert_imbalance": 1.5}, MODEL, SYSTEM, ("1.5", "no experts")),
+    "expert_overlap": ({"expert_overlap": True}, MODEL, SYSTEM, ("no experts", "allowed: false")),
+    "expert_loads": (
+        {"expert_capacity": 1.5, "expert_imbalance": 1.25},
+        EXPERTS,
+        SYSTEM,
+        ("1.25", "no effect with expert_capacity", "allowed: 1"),
+    ),
 }
 
 
@@ -152,12 +316,59 @@ def test_bounds_are_legal() -> None:
 
 def test_all_broken_rules_are_told_at_once() -> None:
     """Three faults, three lines; a legal strategy passes."""
-    table = Table.of(MODEL, {"tp": 16, "dp": 1, "gbs": 1, "zero": 2, "ep": 2})
+    table = Table.of(MODEL, {"tp": 16, "dp": 1, "gbs": 1, "zero": 4, "ep": 2})
     with pytest.raises(InputError) as error:
         refuse_illegal(MODEL, SYSTEM, table)
-    assert list(faults(error)) == ["tp", "zero", "ep"]
+    assert list(faults(error)) == ["tp", "ep", "zero"]
     assert len(str(error.value).splitlines()) == 3
     refuse_illegal(MODEL, SYSTEM, Table.of(MODEL, {"dp": 1, "gbs": 1}))
+
+
+def test_which_field_is_to_blame_depends_on_what_was_given() -> None:
+    """Of loads of experts and of stages the one that was given; the last stage after the first."""
+    for columns, field in (
+        ({"expert_capacity": 2}, "expert_capacity"),
+        ({"expert_imbalance": 2}, "expert_imbalance"),
+        ({"pp": 2, "last_stage_layers": 5}, "last_stage_layers"),
+        ({"pp": 2, "first_stage_layers": 3, "last_stage_layers": 3}, "first_stage_layers"),
+        ({"pp": 6, "loss_as_layer": True}, "loss_as_layer"),
+    ):
+        with pytest.raises(InputError) as error:
+            refuse_illegal(MODEL, SYSTEM, Table.of(MODEL, {"dp": 1, "gbs": 1} | columns))
+        assert field in faults(error)
+
+
+def test_bounds_of_axes_and_stages_are_legal() -> None:
+    """As many experts as ranks, ranks of experts across tp, cp and dp; a stage without layers."""
+
+    def reasons(model: Model, **columns: Any) -> list[str]:
+        table = Table.of(model, {"dp": 1, "gbs": 16} | columns)
+        return [RULES[at].reason for at in broken_rule(model, SYSTEM, table) if at >= 0]
+
+    assert reasons(EXPERTS, tp=2, cp=2, dp=2, ep=8) == []
+    assert reasons(EXPERTS, tp=2, dp=2, ep=2, etp=2) == []
+    assert reasons(EXPERTS, dp=8, ep=4, dp_shard=4) == []
+    assert reasons(EXPERTS, dp=8, ep=4, dp_shard=2) == ["dp_shard_experts"]
+    assert reasons(EXPERTS, pp=4) == reasons(EXPERTS, pp=2, vpp=2) == []
+    assert reasons(MODEL, tp=2, cp=4, cp_exchange="all_to_all") == []
+    assert reasons(MODEL, cp=16) == []
+    assert reasons(MODEL, pp=3, stage_layers=(0, 4, 0)) == []
+    assert reasons(MODEL, pp=2, vpp=2, stage_layers=(1, 0, 2, 1)) == []
+    assert reasons(MODEL, pp=2, schedule="zb-v", stage_layers=(1, 1, 1, 1)) == []
+    assert reasons(MODEL, pp=2, first_stage_layers=4) == []
+    assert reasons(MODEL, pp=2, first_stage_layers=1, last_stage_layers=3) == []
+    assert reasons(MODEL, pp=2, first_stage_layers=1, last_stage_layers=2) == ["spread"]
+    assert reasons(MODEL, pp=6, embedding_as_layer=True, loss_as_layer=True) == []
+    assert reasons(MODEL, pp=2, schedule="dualpipe", gbs=4) == []
+    assert reasons(MODEL, pp=2, schedule="dualpipe", gbs=2) == ["dualpipe"]
+    assert reasons(MODEL, pp=2, schedule="zb-h1", training=False) == ["zero_bubble"]
+    assert reasons(MODEL, document_len=32, zero=3, fsdp_reshard=False) == []
+    parts = {"recompute": "selective", "recompute_parts": ("mlp",)}
+    assert reasons(MODEL, **parts, fused_activation=True) == []
+    assert reasons(MODEL, recompute="selective", recompute_parts=("mlp", "moe")) == []
+    norm = {"recompute": "selective", "recompute_parts": ("mlp_norm",)}
+    assert reasons(MODEL, **norm, tp=2) == reasons(MODEL, **norm, tp_regather=False) == []
+    assert reasons(EXPERTS, expert_overlap=True) == []
 
 
 def test_unlimited_learned_positions() -> None:

@@ -65,7 +65,7 @@ SYSTEMS = [
 ]
 OPTIONS: dict[str, Sequence[Any]] = {
     "recompute": ["none", "selective", "full"],
-    "zero": [0, 1, 0, 1, 0, 1, 2],
+    "zero": [0, 1, 0, 1, 2, 3, 4],
     "tp_exchange": ["all_reduce", "rs_ag", "p2p_rs_ag"],
     "tp_overlap": ["stack", "none", "ring", "pipe"],
     "schedule": ["1f1b", "interleaved"],
@@ -133,11 +133,12 @@ class Case:
         numbers = dict(zip(keys(asked(self.candidates), found), range(len(found)), strict=True))
         return [numbers[key] for key in keys(self.naive.asked, self.naive.strategies)]
 
-    def look(self, **words: Any) -> Found:
-        """Look through all boxes, as a search does."""
+    def look(self, rows: int = 1 << 16, **words: Any) -> Found:
+        """Look through all boxes, in pieces, as a search does."""
         capacity = self.capacity_bytes
         question = Question(model=self.model, system=self.system, capacity_bytes=capacity, **words)
-        return merged([look(question, box) for box in self.candidates.legal], question)
+        pieces = [piece for box in self.candidates.legal for piece in box.cut(rows)]
+        return merged([look(question, piece) for piece in pieces], question)
 
     def ordered(self, score: Mapping[int, float]) -> list[tuple[float, int]]:
         """Scores of rows with their numbers, the lowest first."""

@@ -1,6 +1,6 @@
 """Which strategies a search tries: layouts, options and choices, each once."""
 
-from itertools import product
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,15 @@ import samples
 from naive_search import FIELDS, OFFLOADS, USUAL
 from shardwise import InputError, Model, System, estimate_many
 from shardwise.memory import MEMORY_PARTS
-from shardwise.searcher.candidates import OPTION_FIELDS, Box, Candidates, without_effect
+from shardwise.rules import broken_rule
+from shardwise.searcher.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box, Candidates
+from shardwise.searcher.effects import EFFECTS, NEUTRAL, idle_rows, kinds_of, most_layers_on_a_rank
 from shardwise.searcher.layouts import LAYOUT_FIELDS
 from shardwise.searcher.run import count
 from shardwise.searcher.space import SPACE_FIELDS, Space
 from shardwise.step import TIME_PARTS
 from shardwise.strategy import RECOMPUTES, TP_EXCHANGES, TP_OVERLAPS, Strategy
-from shardwise.table import CHOICES, Table
+from shardwise.table import Table
 
 MODEL = samples.model()
 
@@ -54,15 +56,17 @@ def rows_of(boxes: tuple[Box, ...]) -> Table:
     for box in boxes:
         rows = box.table()
         row, choice = (i.ravel() for i in np.indices((len(rows), len(box.choices))))
-        chosen = {name: getattr(rows, name)[choice, 0] for name in CHOICES}
-        plain = rows.replaced(box.choices.take(np.zeros(len(rows), np.int64)), CHOICES).take(row)
-        tables.append(plain.replaced(Table.of(MODEL, {"dp": 1, "gbs": 1, **chosen}), CHOICES))
+        chosen = {name: getattr(rows, name)[choice, 0] for name in CHOICE_FIELDS}
+        plain = rows.replaced(box.choices.take(np.zeros(len(rows), np.int64)), CHOICE_FIELDS).take(
+            row
+        )
+        tables.append(plain.replaced(Table.of(MODEL, {"dp": 1, "gbs": 1, **chosen}), CHOICE_FIELDS))
     return Table.joined(tables)
 
 
 def test_every_field_is_of_a_layout_an_option_or_a_choice():
     """Three groups without overlap make up all fields of a space, and of a strategy but one."""
-    groups = (*LAYOUT_FIELDS, *OPTION_FIELDS, *CHOICES)
+    groups = (*LAYOUT_FIELDS, *OPTION_FIELDS, *CHOICE_FIELDS)
     assert len(set(groups)) == len(groups)
     assert set(groups) == set(SPACE_FIELDS) == set(Strategy.model_fields) - {"sequence_parallel"}
 
@@ -149,6 +153,7 @@ MODELS = {
     "grouped": samples.llama(),
     "kinds": samples.model(samples.layer(count=2), samples.layer(count=1, mlp={"ffn": 512})),
     "calculon": Model.load("calculon-megatron-126m"),
+    "experts": samples.deepseek(),
 }
 SYSTEMS = {
     "sample": SYSTEM,
@@ -159,53 +164,88 @@ SYSTEMS = {
 STACKS = ("megatron-core-2025", "megatron-lm-2022", "calculon")
 
 
-def drawn_rows(model: Model, name: str) -> tuple[Table, np.ndarray]:
-    """Strategies of every kind that differ in one field only, and which row each starts from."""
+VALUES: dict[str, list[Any]] = {
+    **LEGAL,
+    "zero": [0, 1, 2, 3],
+    "cp_exchange": ["ring", "all_gather"],
+    "quantized_weights": [False, True],
+    "recompute_layers": [None, 1, 2, 3, 4, 6],
+    "recompute_parts": [("core_attention",), ("attention", "mlp_norm"), ("activation",)],
+    "fsdp_reshard": [True, False],
+    "fsdp_prefetch": [0, 1, 3],
+    "optimizer": ["adamw", "sgd", "adafactor"],
+    "expert_capacity": [None, 1.5],
+    "expert_imbalance": [1.0, 1.5],
+    "dispatch_dtype": ["dtype", "fp8"],
+    "expert_overlap": [False, True],
+    "lora_parts": [("attention",), ("attention", "mlp")],
+}
+REFUSED = ("lora_parts", "expert_capacity", "expert_imbalance")  # where they have no effect
+FIGURES = ("step_time_s", "memory_reserved_bytes", "memory_offloaded_bytes", "mfu", "hfu")
+
+
+def drawn_row(random: np.random.Generator, model: Model, index: int) -> dict[str, Any]:
+    """A strategy of any kind."""
+    row = {field: values[random.integers(len(values))] for field, values in VALUES.items()}
+    row |= {name: value for name, value in NEUTRAL.items() if name in row and random.integers(4)}
+    for name, (one, other) in {"tp": (1, 2), "cp": (1, 1), "dp": (1, 4), "pp": (1, 2)}.items():
+        row[name] = int(random.choice([one, other]))
+    row["ep"] = int(random.choice([1, 2])) if model.has_experts else 1
+    if random.integers(4) == 0:
+        row |= {"cp": 2, "stack": STACKS[0]}
+    row |= {"training": bool(random.integers(3))}
+    row |= {"stack": STACKS[index % 3] if row["cp"] == 1 else STACKS[0]}
+    row |= {"gpus": row["tp"] * row["cp"] * row["dp"] * row["pp"], "global_batch_size": 8}
+    row |= {"micro_batch_size": int(random.choice([1, 2])), "dtype": "fp16", "vpp": 1}
+    return row | {"offload_weights": bool(random.integers(2))}
+
+
+def pairs(model: Model, system: System, name: str) -> tuple[Table, Table]:
+    """Legal strategies in which another value of a field changes nothing, and with that value."""
     random = np.random.default_rng(7)
-    rows: list[dict[str, Any]] = []
-    for tp, dp, pp, training, exchange in product((1, 2), (1, 4), (1, 2), (True, False), (0, 1, 2)):
-        if pp > 1 and len(model.layers) > 1:
-            continue
-        given = {field: random.choice(np.array(values, object)) for field, values in LEGAL.items()}
-        given |= {
-            "tp": tp,
-            "dp": dp,
-            "pp": pp,
-            "training": training,
-            "stack": STACKS[len(rows) % 3],
-        }
-        given |= {"tp_exchange": TP_EXCHANGES[exchange], "gpus": tp * dp * pp}
-        given |= {"global_batch_size": 8, "micro_batch_size": int(random.choice([1, 2]))}
-        given |= {"dtype": "fp16", "offload_weights": bool(random.integers(2)), "vpp": 1}
-        kind = {"tp": tp > 1, "dp": dp > 1, "training": training}
-        if name in without_effect(**kind, tp_exchange=given["tp_exchange"]):
-            rows += [given | {name: value} for value in LEGAL[name]]
-    table = Table.of(model, {field: [row[field] for row in rows] for field in rows[0]})
-    return table, np.arange(len(rows)) // len(LEGAL[name]) * len(LEGAL[name])
+    rows = [drawn_row(random, model, index) for index in range(600)]
+    others = [row | {name: VALUES[name][random.integers(len(VALUES[name]))]} for row in rows]
+    one, other = (
+        Table.of(model, {field: [row[field] for row in some] for field in rows[0]})
+        for some in (rows, others)
+    )
+    legal = np.logical_and.reduce([broken_rule(model, system, t) < 0 for t in (one, other)])
+    one, other = one.take(legal), other.take(legal)
+    idle = np.zeros(len(one), dtype=np.bool_)
+    for kind, where in kinds_of(model, one, layers=most_layers_on_a_rank(model, one)):
+        for training in (False, True):
+            of_kind = replace(kind, training=training)
+            rows_of_kind = where[one.training[where] == training]
+            both = [idle_rows(of_kind, t.take(rows_of_kind), name) for t in (one, other)]
+            idle[rows_of_kind] = both[0] & both[1]
+    return one.take(idle), other.take(idle)
 
 
 @pytest.mark.parametrize(
     ("architecture", "machine"),
     [
-        *zip(MODELS, SYSTEMS, strict=True),
+        *zip(MODELS, SYSTEMS, strict=False),
         ("learned", "rack"),
         ("grouped", "calculon"),
         ("kinds", "sample"),
+        ("experts", "h100"),
     ],
 )
 def test_what_is_without_effect_changes_nothing(architecture, machine):
     """Times, memory and their parts are equal to the last bit, whatever the value."""
     model, system = MODELS[architecture], SYSTEMS[machine]
-    for name in LEGAL:
-        table, first = drawn_rows(model, name)
-        found = estimate_many(model, system, table)
-        assert np.all(found.refused < 0), name
-        columns = [found.step_time_s, found.memory_reserved_bytes, found.memory_offloaded_bytes]
-        columns += [found.mfu, found.hfu, found.memory_total_bytes]
-        columns += [found.time_s[part] for part in TIME_PARTS]
-        columns += [found.memory_bytes[part] for part in MEMORY_PARTS]
-        for column in columns:
-            assert np.array_equal(column, column[first]), name
+    with_experts = ("dispatch_dtype",) if model.has_experts else ("expert_overlap",)
+    for name in EFFECTS:
+        if name not in (*REFUSED, *with_experts):
+            one, other = pairs(model, system, name)
+            assert len(one) > 0, name
+            found, again = (estimate_many(model, system, table) for table in (one, other))
+            for figure in FIGURES:
+                assert np.array_equal(getattr(found, figure), getattr(again, figure)), name
+            for part in TIME_PARTS:
+                assert np.array_equal(found.time_s[part], again.time_s[part]), name
+            for part in MEMORY_PARTS:
+                assert np.array_equal(found.memory_bytes[part], again.memory_bytes[part]), name
 
 
 def test_what_has_an_effect_is_tried():
@@ -229,18 +269,18 @@ def test_a_field_without_effect_keeps_its_first_value():
 
 
 def test_a_field_without_effect_keeps_a_value_that_can_be_had():
-    """ZeRO-3 is not modelled, and without a second tier nothing can be offloaded."""
-    assert {*table_of(candidates(dp=1, zero=[3, 1])).zero.tolist()} == {1}
+    """There is no ZeRO-4, and without a second tier nothing can be offloaded."""
+    assert {*table_of(candidates(dp=1, zero=[4, 1])).zero.tolist()} == {1}
     plain = candidates(samples.system(), training=False, offload_optimizer=[True, False], mbs=1)
     assert not np.any(table_of(plain).offload_optimizer)
-    only = candidates(dp=1, zero=3)
-    assert {*table_of(only).zero.tolist()} == {3}
+    only = candidates(dp=1, zero=4)
+    assert {*table_of(only).zero.tolist()} == {4}
 
 
 def test_other_rules_say_the_same_of_choices_and_of_rows():
     """Options and choices are checked apart from layouts; together they are the whole verdict."""
     layout = {"tp": [1, 2], "pp": [1, 2], "mbs": [1, 2]}
-    found = candidates(samples.system(), zero=[0, 2], seq_len=[30, 64], dtype="bf16,fp16", **layout)
+    found = candidates(samples.system(), zero=[0, 4], seq_len=[30, 64], dtype="bf16,fp16", **layout)
     table = table_of(found)
     refused = estimate_many(MODEL, samples.system(), table).refused >= 0
     legal = len(rows_of(found.legal))
@@ -304,7 +344,8 @@ def rows_by_name(found: Candidates) -> set[tuple[Any, ...]]:
     table = found.strategies(np.arange(legal))
     columns = table.to_columns()
     plain = [
-        np.nan_to_num(columns[n], nan=-1) if n.endswith("_tier") else columns[n] for n in FIELDS
+        np.nan_to_num(columns[n], nan=-1) if columns[n].dtype == float else columns[n]
+        for n in FIELDS
     ]
     return set(zip(*(column.tolist() for column in plain), strict=True))
 

@@ -55,10 +55,10 @@ def test_the_parts_of_a_loss_sum_to_the_difference():
 
 def test_every_broken_rule_is_told():
     """Three faults at once: degrees that do not divide, heads, and a ZeRO stage."""
-    found = explain(MODEL, SYSTEM, SPACE, {"gpus": 16, "tp": "3", "zero": 3})
+    found = explain(MODEL, SYSTEM, SPACE, {"gpus": 16, "tp": "3", "zero": 4})
     told = {rule.reason: (rule.field, rule.value) for rule in found.broken}
     assert told["heads"] == ("tp", 3)
-    assert told["zero"] == ("zero", 3)
+    assert told["zero"] == ("zero", 4)
     assert told["degrees"] == ("gpus", 16)
     assert "tp 3 x cp 1 x pp 1 = 3" in found.broken[0].problem
     assert "batch" not in told  # the replicas are not known

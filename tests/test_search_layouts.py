@@ -11,11 +11,11 @@ from naive_search import OFFLOADS, ORDERS, USUAL
 from shardwise import System
 from shardwise.placement import place
 from shardwise.rules import RULES, broken_rule
-from shardwise.searcher.candidates import OPTION_FIELDS
-from shardwise.searcher.layouts import layouts_of
+from shardwise.searcher.candidates import CHOICE_FIELDS, OPTION_FIELDS
+from shardwise.searcher.layouts import LAYOUT_FIELDS, layouts_of
 from shardwise.searcher.space import Space
 from shardwise.strategy import PLACED_AXES
-from shardwise.table import CHOICES, Table
+from shardwise.table import Table
 
 MODEL = samples.model()
 
@@ -31,26 +31,52 @@ def test_rules_of_layouts_read_nothing_else(rule):
     random = np.random.default_rng(3)
     sizes = {name: [1, 2, 3, 4, 8] for name in ("tp", "pp", "dp", "cp", "ep", "etp", "vpp")}
     sizes |= {"micro_batch_size": [1, 2, 3], "global_batch_size": [4, 6, 8], "gpus": [8, 16, 24]}
+    ends = dict.fromkeys(("first_stage_layers", "last_stage_layers"), (None, None, None, 1, 2))
+    flags = dict.fromkeys(("embedding_as_layer", "loss_as_layer"), (False, False, True))
     tiers = {f"{axis}_tier": [None, None, 0, 1, 5] for axis in PLACED_AXES}
-    words = {"placement": ORDERS, "schedule": USUAL["schedule"]}
-    drawn = {n: random.choice(np.array(v, object), 400) for n, v in (sizes | tiers | words).items()}
+    words = {"placement": ORDERS, "schedule": [*USUAL["schedule"], "zb-v", "dualpipe"]}
+    values = {**sizes, **ends, **flags, **tiers, **words, "dp_shard": [None, None, 1, 2, 3]}
+    drawn = {n: random.choice(np.array(v, object), 400) for n, v in values.items()}
+    lists = [None, None, (4,), (1, 3), (2, 2), (1, 1, 2)]
+    drawn |= {name: drawn[name].astype(np.bool_) for name in flags}
+    drawn["stage_layers"] = [lists[i] for i in random.integers(len(lists), size=400)]
+    assert {*drawn} == {*LAYOUT_FIELDS}
     table = Table.of(MODEL, {**drawn, "seq_len": 32})
     machine = System.load("calculon-a100-80g")
-    other = {
-        "seq_len": 30,
-        "dtype": "fp32",
-        "attention": "multiquery",
-        "training": False,
-        "stack": "calculon",
-        **{name: USUAL[name][-1] for name in ("recompute", "zero", "tp_exchange", "tp_overlap")},
-        **{name: USUAL[name][-1] for name in ("tp_regather", "dp_overlap", "fused_activation")},
-        **dict.fromkeys(OFFLOADS, True),
-    }
-    assert set(other) == {*OPTION_FIELDS, *CHOICES}
+    other = {**OTHER, **dict.fromkeys(OFFLOADS, True)}
+    assert set(other) == {*OPTION_FIELDS, *CHOICE_FIELDS}
     broken = rule.broken(MODEL, machine, table)
     for changed in (other, {**other, "zero": 2, "tp_exchange": "rs_ag", "recompute": "selective"}):
         perturbed = Table.of(MODEL, {**drawn, **changed})
         assert np.array_equal(rule.broken(MODEL, machine, perturbed), broken)
+
+
+# Of every option and choice a value that is not the usual one.
+OTHER: dict[str, Any] = {
+    "seq_len": 30,
+    "document_len": 16,
+    "dtype": "fp32",
+    "quantization": "fp8_block",
+    "quantized_weights": True,
+    "attention": "multiquery",
+    "frozen": ("embedding",),
+    "lora_rank": 8,
+    "lora_parts": ("attention",),
+    "training": False,
+    "stack": "calculon",
+    "recompute_parts": ("activation",),
+    "recompute_layers": 1,
+    "fsdp_reshard": False,
+    "fsdp_prefetch": 3,
+    "optimizer": "sgd",
+    "cp_exchange": "all_to_all",
+    "expert_capacity": 1.5,
+    "expert_imbalance": 2.0,
+    "dispatch_dtype": "fp8",
+    "expert_overlap": True,
+    **{name: USUAL[name][-1] for name in ("recompute", "zero", "tp_exchange", "tp_overlap")},
+    **{name: USUAL[name][-1] for name in ("tp_regather", "dp_overlap", "fused_activation")},
+}
 
 
 NETWORKS = [

@@ -119,7 +119,7 @@ def test_what_is_tried_where_nothing_is_said(system):
 def test_all_is_every_value_there_is():
     """Usual ones first; tiers by number; degrees are left to what divides."""
     every = {
-        "zero": (1, 0),
+        "zero": (1, 0, 2, 3),
         "dtype": ("bf16", "fp16", "fp32"),
         "training": (True, False),
         "attention": ("model", "multihead", "multiquery"),
@@ -244,6 +244,7 @@ def accepted(schema: dict[str, Any], value: object, whole: dict[str, Any]) -> bo
         "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
         "boolean": lambda v: isinstance(v, bool),
         "string": lambda v: isinstance(v, str),
+        "number": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
         "array": lambda v: isinstance(v, list),
         "object": lambda v: isinstance(v, dict),
         "null": lambda v: v is None,
@@ -252,7 +253,8 @@ def accepted(schema: dict[str, Any], value: object, whole: dict[str, Any]) -> bo
         "type": lambda word: kinds[word](value),
         "enum": lambda words: value in words,
         "const": lambda word: value == word,
-        "minimum": lambda least: not isinstance(value, int) or value >= least,
+        "minimum": lambda least: not isinstance(value, (int, float)) or value >= least,
+        "exclusiveMinimum": lambda least: not isinstance(value, (int, float)) or value > least,
         "minItems": lambda least: not isinstance(value, list) or len(value) >= least,
         "pattern": lambda text: not isinstance(value, str) or re.search(text, value) is not None,
         "required": lambda names: not isinstance(value, dict) or {*names} <= {*value},

@@ -30,6 +30,7 @@ from shardwise.searcher.asked import given_space
 from shardwise.searcher.candidates import Candidates
 from shardwise.step import TIME_PARTS
 from shardwise.strategy import Strategy
+from shardwise.tabulate import OPTIONALS
 
 TIMES = ["step_time_s", "tokens_per_s", "mfu", *(f"{part}_s" for part in TIME_PARTS)]
 BYTES = ["weights_bytes", "activations_bytes", "total_bytes", "reserved_bytes", "offloaded_bytes"]
@@ -72,7 +73,7 @@ def _candidates():
 def test_rows_are_what_estimate_says(everything):
     """Times, rates and memory of every saved strategy equal those of a table, bit for bit."""
     feasible = everything[2].filter(pl.col("rejected").is_null())
-    columns = {name: feasible[name].to_list() for name in Strategy.model_fields}
+    columns = {name: feasible[name].to_numpy() for name in Strategy.model_fields}
     table = estimate_many(
         samples.model(), machine(), columns | {"stack": [samples.stack()] * len(feasible)}
     ).to_frame()
@@ -82,8 +83,12 @@ def test_rows_are_what_estimate_says(everything):
         "rejected",
         "tokens_per_s_per_gpu",
     }
-    tiers = [name for name in names if name.endswith("_tier")]
-    told = table.select(names).with_columns(pl.col(tiers).fill_nan(None).cast(pl.Int64))
+    open_ = [n for n in names if n.endswith("_tier") or (n in OPTIONALS and n != "expert_capacity")]
+    told = table.select(names).with_columns(
+        pl.col(open_).fill_nan(None).cast(pl.Int64),
+        pl.col("expert_capacity").fill_nan(None),
+        pl.col("stage_layers").replace("", None),
+    )
     assert_frame_equal(feasible.select(names), told, check_exact=True)
 
 
@@ -93,7 +98,8 @@ def test_a_row_is_the_estimate_of_its_candidate(everything):
     strategy = _candidates().strategies(np.array([row["candidate"]])).strategy(0)
     one = estimate(samples.model(), machine(), strategy)
     words = one.strategy | {"stack": row["stack"]}
-    assert {name: row[name] for name in words} == words
+    told = {n: " ".join(v) if isinstance(v, list) else v for n, v in words.items()}
+    assert {name: row[name] for name in told} == told
     assert row["step_time_s"] == one.step_time_s
     assert row["tokens_per_s_per_gpu"] == one.tokens_per_s_per_gpu
     assert row["reserved_bytes"] == one.memory_bytes.reserved

@@ -109,7 +109,7 @@ def test_placement_without_context_parallelism(given: str, canonical: str) -> No
         ("placement", 3),
         ("dtype", "int8"),
         ("recompute", "some"),
-        ("schedule", "gpipe"),
+        ("schedule", "gpip"),
         ("tp", 0),
         ("tp", 1.5),
         ("zero", -1),

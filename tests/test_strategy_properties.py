@@ -11,16 +11,20 @@ from hypothesis import strategies as st
 import samples
 from shardwise import Model, Strategy, System, estimate, estimate_many
 from shardwise.arrays import gather
-from shardwise.evaluate import Evaluation, evaluate, memory_of_stages
-from shardwise.memory import MEMORY_PARTS
+from shardwise.evaluate import Evaluation, evaluate
+from shardwise.memory import MEMORY_PARTS, stage_memory
 from shardwise.placement import place
 from shardwise.rules import broken_rule
-from shardwise.slowest import SlowestStage
+from shardwise.stages import by_stage
 from shardwise.step import TIME_PARTS
 from shardwise.strategy import (
     ATTENTIONS,
+    CP_EXCHANGES,
+    OPTIMIZERS,
     PLACEMENTS,
+    RECOMPUTE_PARTS,
     RECOMPUTES,
+    SCHEDULES,
     TP_EXCHANGES,
     TP_OVERLAPS,
 )
@@ -29,7 +33,7 @@ from shardwise.table import Table
 fast = settings(deadline=None, max_examples=30)
 SLACK = 1 + 1e-9
 FLAGS = ("offload_weights", "offload_activations", "offload_optimizer")
-AXES = ("tp", "dp", "pp")
+AXES = ("tp", "cp", "dp", "pp")
 WIDE = samples.layer(
     count=11,
     attention={"heads": 16, "kv_heads": 4, "head_dim": 64, "bias": "qkv"},
@@ -66,7 +70,9 @@ MACHINES = [
     ),
 ]
 models, machines = st.sampled_from(MODELS), st.sampled_from(MACHINES)
-tier = st.sampled_from([None, None, 0, 1])
+tier = st.sampled_from([None, None, None, 0, 1])
+PARTS = [part for part in RECOMPUTE_PARTS if part not in ("mla_up", "moe")]
+parts = st.sets(st.sampled_from(PARTS), min_size=1).map(lambda some: tuple(sorted(some)))
 
 
 @st.composite
@@ -74,6 +80,7 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     """Strategies of the models above, most of them legal."""
     pp, dp = draw(st.sampled_from([1, 2, 3, 4, 5, 11])), draw(st.sampled_from([1, 2, 3, 8]))
     mbs = draw(st.sampled_from([1, 2]))
+    recompute, zero = draw(st.sampled_from(RECOMPUTES)), draw(st.sampled_from([0, 1, 2, 3]))
     longest = -(-11 // pp)
     chunks = st.sampled_from([v for v in (1, 2, 3, 4) if longest % v == 0])
     return {
@@ -86,8 +93,18 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
         "seq_len": draw(st.sampled_from([512, 2048])),
         "dtype": draw(st.sampled_from(["fp16", "fp32"])),
         "attention": draw(st.sampled_from(ATTENTIONS)),
-        "recompute": draw(st.sampled_from(RECOMPUTES)),
-        "zero": draw(st.sampled_from([0, 1])),
+        "cp": draw(st.sampled_from([1, 1, 2, 4])),
+        "cp_exchange": draw(st.sampled_from(CP_EXCHANGES)),
+        "recompute": recompute,
+        "recompute_parts": draw(parts) if recompute == "selective" else ("core_attention",),
+        "recompute_layers": draw(st.sampled_from([None, 1, 4])) if recompute != "none" else None,
+        "zero": zero,
+        "dp_shard": draw(st.sampled_from([None, 1, dp])) if zero else None,
+        "fsdp_reshard": zero < 3 or draw(st.booleans()),
+        "fsdp_prefetch": draw(st.sampled_from([0, 1, 2])),
+        "optimizer": draw(st.sampled_from(OPTIMIZERS)),
+        "loss_as_layer": draw(st.sampled_from([False, False, True])),
+        "document_len": draw(st.sampled_from([None, 128])),
         "training": draw(st.sampled_from([True, True, True, False])),
         "tp_exchange": draw(st.sampled_from(TP_EXCHANGES)),
         "tp_overlap": draw(st.sampled_from(TP_OVERLAPS)),
@@ -99,6 +116,7 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
         "offload_optimizer": draw(st.booleans()),
         "placement": draw(st.sampled_from(PLACEMENTS)),
         "tp_tier": draw(tier),
+        "cp_tier": draw(tier),
         "dp_tier": draw(tier),
         "pp_tier": draw(tier),
         "stack": draw(st.sampled_from(["megatron-core-2025", "megatron-lm-2022"])),
@@ -124,9 +142,10 @@ def changed(table: Table, **columns: object) -> Table:
 _EDGES = TP_EXCHANGES.index("p2p_rs_ag")
 
 
-def on_last(model: Model, table: Table, result: Evaluation) -> np.ndarray:
-    """Rows whose last stage is the slowest."""
-    return SlowestStage.of(model, table, result.blocks).head
+def same_stage(one: Evaluation, other: Evaluation) -> np.ndarray:
+    """Rows of which the same stage is the slowest in both: all parts are on it as often."""
+    parts = zip(one.slowest.work, other.slowest.work, strict=True)
+    return np.logical_and.reduce([before == after for before, after in parts])
 
 
 @fast
@@ -146,7 +165,7 @@ def test_overlap_is_never_slower(
     for overlap in ("stack", "ring", "pipe"):
         hiding = changed(table, tp_overlap=TP_OVERLAPS.index(overlap))
         result = evaluate(model, machine, hiding)
-        same = on_last(model, hiding, result) == on_last(model, bare_table, bare)
+        same = same_stage(result, bare)
         same &= ~(
             (table.tp_exchange == _EDGES) & (table.offload_activations | table.offload_weights)
         )
@@ -171,10 +190,11 @@ def test_offload_never_raises_the_first_tier(
     assert (less.memory.total <= whole.memory.total * SLACK).all()
     assert (less.reserved_bytes <= whole.reserved_bytes * SLACK).all()
     for row in range(len(table)):
-        stage = np.arange(int(table.pp[row]))
         one = slice(row, row + 1)
         before, after = (
-            memory_of_stages(model, side.take(one), gather(result.blocks, one), stage)
+            stage_memory(
+                side.take(one), gather(result.blocks, one), by_stage(gather(result.runs, one))
+            )
             for side, result in ((here, whole), (there, less))
         )
         moved = after.offloaded - before.offloaded
@@ -186,8 +206,10 @@ def test_offload_never_raises_the_first_tier(
         assert (held <= (kept + moved) * SLACK)[at_once].all()
         for other in {*MEMORY_PARTS} - {part}:
             assert (getattr(before, other) == getattr(after, other))[at_once].all()
-    comm = {axis: (whole.comm_s[axis][0], less.comm_s[axis][0]) for axis in ("tp", "pp", "dp")}
-    same = on_last(model, here, whole) == on_last(model, there, less)
+    comm = {
+        axis: (whole.comm_s[axis][0], less.comm_s[axis][0]) for axis in ("tp", "cp", "pp", "dp")
+    }
+    same = same_stage(whole, less)
     for before_s, after_s in comm.values():
         assert (before_s == after_s)[same].all()
 
@@ -204,7 +226,7 @@ def test_a_faster_link_is_never_slower(
         evaluate(model, with_host(machine, bandwidth), table)
         for bandwidth in (rate, rate * factor, 1e30)
     )
-    same = on_last(model, table, before) == on_last(model, table, after)
+    same = same_stage(before, after)
     assert (after.step_time_s <= before.step_time_s * SLACK)[same].all()
     assert (after.comm_s["offload"][0] <= before.comm_s["offload"][0] * SLACK)[same].all()
     assert (free.time_s["offload"] < 1e-12).all()
@@ -220,11 +242,14 @@ def test_forward_only_is_the_forward_part_of_training(
     table = legal(model, machine, given)
     both, once = (changed(table, training=on) for on in (True, False))
     training, forward = (evaluate(model, machine, either) for either in (both, once))
-    same = on_last(model, both, training) == on_last(model, once, forward)
+    same = same_stage(training, forward)
     assert (forward.time_s["forward"] == training.time_s["forward"])[same].all()
-    for part in ("backward", "recompute", "optimizer", "dp_comm"):
+    for part in ("backward", "recompute", "optimizer"):
         assert (forward.time_s[part] == 0).all()
-    for part in ("tp_comm", "pp_comm", "offload"):
+    # Split weights are gathered forward too, once instead of twice.
+    assert (forward.time_s["dp_comm"] == 0)[table.zero < 3].all()
+    assert (forward.comm_s["dp"][0] <= training.comm_s["dp"][0] * SLACK).all()
+    for part in ("tp_comm", "cp_comm", "pp_comm", "offload"):
         assert (forward.time_s[part] <= training.time_s[part] * SLACK)[same].all()
     assert (forward.step_time_s <= training.step_time_s * SLACK).all()
     assert (forward.memory.total <= training.memory.total * SLACK).all()
@@ -270,18 +295,44 @@ ONE_FIELD: dict[str, list[Any]] = {
     **{f"{axis}_tier": [None, 0, 1] for axis in AXES},
     "pp": [1, 2, 3, 4],
     "global_batch_size": [4, 8, 12],
+    "cp": [1, 2, 4],
+    "document_len": [None, 100, 256],
+    "zero": [0, 1, 2, 3],
+    "dp_shard": [None, 1],
+    "optimizer": list(OPTIMIZERS),
+    "recompute": list(RECOMPUTES),
+    "first_stage_layers": [None, 3, 8],
+    "last_stage_layers": [None, 3, 8],
+    "stage_layers": [None, (1, 10), (7, 4)],
+}
+GIVEN: dict[str, dict[str, Any]] = {
+    "cp_exchange": {"cp": 2, "values": list(CP_EXCHANGES)},
+    "cp_tier": {"cp": 2, "values": [None, 0, 1]},
+    "recompute_layers": {"recompute": "full", "values": [None, 1, 3]},
+    "recompute_parts": {
+        "recompute": "selective",
+        "values": [("core_attention",), ("mlp",), ("activation", "mlp_norm")],
+    },
+    "fsdp_reshard": {"zero": 3, "values": [True, False]},
+    "fsdp_prefetch": {"zero": 3, "values": [0, 1, 2]},
+    "embedding_as_layer": {"pp": 3, "values": [False, True]},
+    "loss_as_layer": {"pp": 5, "values": [False, True]},
+    "placement": {"dp": 8, "gbs": 16, "values": ["tp-cp-dp-pp", "pp-dp-tp-cp"]},
+    "schedule": {"gbs": 16, "values": [s for s in SCHEDULES if s != "interleaved"]},
 }
 
 
-@pytest.mark.parametrize("field", ONE_FIELD)
+@pytest.mark.parametrize("field", [*ONE_FIELD, *GIVEN])
 def test_rows_that_differ_in_one_field_are_told_apart(field: str) -> None:
     """What is evaluated once for equal rows is not shared by these."""
     given = {"tp": 2, "pp": 2, "dp": 2, "gbs": 8, "seq_len": 512, "dtype": "fp16"}
+    given |= GIVEN.get(field, {})
+    values = given.pop("values", ONE_FIELD.get(field))
     if field == "global_batch_size":
         del given["gbs"]
-    rows = estimate_many(MODELS[0], MACHINES[1], given | {field: ONE_FIELD[field]})
+    rows = estimate_many(MODELS[0], MACHINES[1], given | {field: values})
     found = set()
-    for row, value in enumerate(ONE_FIELD[field]):
+    for row, value in enumerate(values):
         one = estimate(MODELS[0], MACHINES[1], given | {field: value})
         assert rows.step_time_s[row] == one.step_time_s
         assert rows.memory_total_bytes[row] == one.memory_bytes.total
@@ -304,7 +355,7 @@ def test_tables_survive_columns_and_frames(
         Table.of(model, [table.strategy(row) for row in range(len(table))]),
         Table.of(model, [table.strategy(row).to_dict() for row in range(len(table))]),
     ]
-    named = {"stack", "stacks"}
+    named = {"stack", "stacks"}  # by name in columns and frames
     for other in again:
         for field in fields(Table):
             if field.name not in named:
@@ -321,7 +372,7 @@ def test_tiers_that_the_placement_would_give_change_nothing(
     model: Model, machine: System, given: list[dict[str, Any]], axes: set[str]
 ) -> None:
     """Axes that lie on one tier by placement, some or all of them told to lie there."""
-    table = changed(legal(model, machine, given), tp_tier=-1, dp_tier=-1, pp_tier=-1)
+    table = changed(legal(model, machine, given), **{f"{axis}_tier": -1 for axis in AXES})
     extents = place(machine, table)
     told = {}
     for axis in axes:

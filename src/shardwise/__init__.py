@@ -16,6 +16,7 @@ __all__ = [
     "Stack",
     "Strategy",
     "System",
+    "Trace",
     "UnknownNameError",
     "__version__",
     "estimate",
@@ -23,6 +24,7 @@ __all__ = [
     "explain",
     "largest_model",
     "search",
+    "trace",
 ]
 
 _HOME = {
@@ -37,12 +39,14 @@ _HOME = {
     "Stack": "stack",
     "Strategy": "strategy",
     "System": "system",
+    "Trace": "report.trace",
     "UnknownNameError": "errors",
     "estimate": "estimator",
     "estimate_many": "estimator",
     "explain": "searcher.explain",
     "largest_model": "searcher.largest",
     "search": "searcher.run",
+    "trace": "report.trace",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bools", "Floats", "Ints", "gather", "once_per", "total"]
+__all__ = ["Bools", "Floats", "Ints", "combined", "gather", "once_per", "total"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -72,6 +72,17 @@ def _packed(keys: Sequence[NDArray[Any]]) -> tuple[Ints, int]:
             packed = packed * span + (column - low)
             radix *= span
     return packed, radix
+
+
+def combined(function: Callable[..., Any], record: T, *others: T) -> T:
+    """Apply a function to every array of one or more dataclasses of a kind, nested ones too."""
+
+    def item(name: str) -> Any:
+        values = [getattr(one, name) for one in (record, *others)]
+        nested = dataclasses.is_dataclass(values[0])
+        return combined(function, *values) if nested else function(*values)
+
+    return type(record)(**{f.name: item(f.name) for f in dataclasses.fields(record)})  # type: ignore[arg-type]
 
 
 def gather(record: T, index: Ints | slice) -> T:

@@ -1,23 +1,44 @@
-"""Cost of a rank's part of a micro-batch: all layers, the embedding, the head; per distinct row."""
+"""Cost of a rank's part of a micro-batch: a layer of each kind, the embedding, the head."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, gather, once_per
-from shardwise.cost.block import BlockCost, BlockWork, block_cost, block_work
+from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
+from shardwise.cost.block import (
+    BlockBytes,
+    BlockCost,
+    BlockTimes,
+    BlockWork,
+    Recompute,
+    block_cost,
+    block_work,
+)
+from shardwise.cost.expert_overlap import with_expert_overlap
 from shardwise.cost.offload import with_offload
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
+from shardwise.cost.trained import TrainedWeights
 from shardwise.model import Model
+from shardwise.ops.accumulation import with_accumulation
 from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.layer import layer_operations, rank_work
+from shardwise.ops.layer import layer_operations, rank_work, stack_column
+from shardwise.ops.mtp import mtp_operations
+from shardwise.ops.operation import Matmul, Operation, Phase, RankWork
+from shardwise.ops.quantization import WeightSizes, weight_sizes
+from shardwise.ops.trainable import Subset, with_subset
 from shardwise.placement import Extents, place
-from shardwise.strategy import RECOMPUTES
+from shardwise.stages import BOTH_ENDS_ON_A_RANK, StageRun, stage_runs
+from shardwise.strategy import RECOMPUTES, SCHEDULES
 from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["Blocks", "PartCosts", "PlacedBlocks", "blocks_of", "operation_costs", "placed_blocks"]
+__all__ += ["layer_bytes", "layer_times", "part_bytes", "part_times", "trained_on"]
 
+T = TypeVar("T")
+_DUALPIPE = SCHEDULES.index("dualpipe")
 
 # A part of the model, how often it occurs, and what its operations cost.
 PartCosts = tuple[str, int, list[OperationCost]]
@@ -25,17 +46,103 @@ PartCosts = tuple[str, int, list[OperationCost]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Cost of one rank's part of a micro-batch: all layers, the embedding, the head."""
+    """Cost of one rank's part of a micro-batch, by part of the model."""
 
-    layers: BlockCost
+    kinds: tuple[BlockCost, ...]
+    """One layer of each kind, under the row's recompute."""
+    plain: tuple[BlockCost, ...] | None
+    """The same without recompute; None where every layer recomputes as the strategy says."""
     embedding: BlockCost
+    mtp: BlockCost | None
+    """One module of multi-token prediction, where the model has any."""
     head: BlockCost
     element_bytes: Floats
+    weight_sizes: WeightSizes
     gradient_bytes: Floats
     boundary_bytes: Floats
     """The residual stream on one rank: what full recompute keeps of a layer [byte]."""
     memory_rate: Floats
     """Rate of element-wise kernels [byte/s]."""
+    key: Ints
+    """The same number in rows whose blocks cost the same."""
+    matrix_rate: Floats
+    """Rate of a product of matrices as wide as the model [FLOP/s]."""
+
+    @property
+    def parts(self) -> tuple[BlockCost | None, ...]:
+        """Parts in the order that `StageRun` counts them in."""
+        plain = self.plain if self.plain is not None else (None,) * len(self.kinds)
+        return (*self.kinds, *plain, self.mtp, self.embedding, self.head)
+
+    @property
+    def layers(self) -> tuple[BlockCost | None, ...]:
+        """Parts that are made of layers: all but embedding and head."""
+        return self.parts[:-2]
+
+
+def part_times(
+    blocks: Blocks, counts: Sequence[Floats], select: Callable[[BlockTimes], Floats]
+) -> Floats:
+    """Add up a time over so many of each part, in the order of `Blocks.parts`."""
+    return _weighted(counts, _times(blocks.parts), select)
+
+
+def part_bytes(
+    blocks: Blocks, counts: Sequence[Floats], select: Callable[[BlockBytes], Floats]
+) -> Floats:
+    """Add up bytes over so many of each part, in the order of `Blocks.parts`."""
+    return _weighted(counts, _bytes(blocks.parts), select)
+
+
+def layer_times(
+    blocks: Blocks, counts: Sequence[Floats], select: Callable[[BlockTimes], Floats]
+) -> Floats:
+    """Add up a time over the parts that are made of layers alone."""
+    return _weighted(counts[:-2], _times(blocks.layers), select)
+
+
+def layer_bytes(
+    blocks: Blocks, counts: Sequence[Floats], select: Callable[[BlockBytes], Floats]
+) -> Floats:
+    """Add up bytes over the parts that are made of layers alone."""
+    return _weighted(counts[:-2], _bytes(blocks.layers), select)
+
+
+def trained_on(
+    blocks: Blocks, counts: Sequence[Floats], *, layers: bool = False
+) -> tuple[TrainedWeights, TrainedWeights]:
+    """Add up trained weights: without those of routed experts, and those.
+
+    Parameters
+    ----------
+    layers
+        Whether to count the parts that are made of layers alone.
+    """
+    add = layer_bytes if layers else part_bytes
+
+    def summed(kind: str) -> TrainedWeights:
+        def column(name: str) -> Floats:
+            return add(blocks, counts, lambda held: getattr(getattr(held, kind), name))
+
+        return TrainedWeights(**{f.name: column(f.name) for f in fields(TrainedWeights)})
+
+    return summed("trained"), summed("expert_trained")
+
+
+def _times(parts: Sequence[BlockCost | None]) -> list[BlockTimes | None]:
+    return [None if part is None else part.times for part in parts]
+
+
+def _bytes(parts: Sequence[BlockCost | None]) -> list[BlockBytes | None]:
+    return [None if part is None else part.bytes for part in parts]
+
+
+def _weighted(
+    counts: Sequence[Floats], parts: Sequence[T | None], select: Callable[[T], Floats]
+) -> Floats:
+    """Add up a column of each part, so many times; a part that is not there has none."""
+    pairs = zip(counts, parts, strict=True)
+    return total((count * select(part) for count, part in pairs if part is not None), counts[0])
 
 
 def operation_costs(
@@ -44,105 +151,168 @@ def operation_costs(
     """Cost every operation of the embedding, each kind of layer, and the head."""
     work = rank_work(table)
     machine = Machine.of(system, table, extents)
-    holds_copy = (table.pp > 1) | np.full(len(table), not model.tied_embeddings)
+    return [
+        (name, count, [operation_cost(o, machine) for o in operations])
+        for name, count, operations in _operations(model, table, work)
+    ]
+
+
+def _operations(
+    model: Model, table: Table, work: RankWork
+) -> list[tuple[str, int, list[Operation]]]:
+    together = np.isin(table.schedule, BOTH_ENDS_ON_A_RANK)
+    holds_copy = ((table.pp > 1) & ~together) | np.full(len(table), not model.tied_embeddings)
     parts = [("embedding", 1, embedding_operations(model, work))]
     parts += [
         ("layer", layer.count, layer_operations(model, layer, work)) for layer in model.layers
     ]
+    if model.mtp:
+        copied = (table.pp > 1) & ~together & np.full(len(table), not model.tied_embeddings)
+        parts.append(("mtp", model.mtp, mtp_operations(model, work, holds_table=copied)))
     parts.append(("head", 1, head_operations(model, work, holds_copy=holds_copy)))
+    subset = Subset.of(table)
     return [
-        (name, count, [operation_cost(o, machine) for o in operations])
-        for name, count, operations in parts
+        (name, count, with_accumulation(with_subset(model, name, listed, work, subset), work))
+        for name, count, listed in parts
     ]
 
 
-def _of_operations(table: Table, extents: Extents) -> tuple[Ints | Bools, ...]:
+def _of_operations(model: Model, table: Table, extents: Extents) -> list[Ints | Bools]:
     """Columns that operations and their costs depend on."""
-    return (
+    columns: list[Ints | Bools] = [
         table.tp,
-        table.cp,
         table.pp > 1,
         table.micro_batch_size,
         table.seq_len,
+        table.document_len,
         table.tp_exchange,
         table.tp_overlap,
         table.tp_regather,
         table.fused_activation,
         table.attention,
         table.dtype,
+        table.quantization,
+        table.training & (table.quantization > 0),
         table.stack,
+        table.frozen,
+        table.lora_rank,
+        table.lora_parts,
         *extents.tp,
-    )
+        table.cp,
+        table.cp_exchange,
+        *extents.cp,
+    ]
+    if model.tied_embeddings or model.mtp:  # who holds a copy of the words
+        columns.append(np.isin(table.schedule, BOTH_ENDS_ON_A_RANK))
+    if model.has_experts:
+        capacity, imbalance = (
+            np.unique(column, return_inverse=True)[1]
+            for column in (table.expert_capacity, table.expert_imbalance)
+        )
+        columns += [table.ep, table.etp, capacity, imbalance, *extents.ep, *extents.etp]
+        columns.append(table.dispatch_dtype)
+    return columns
 
 
 def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> Blocks:
-    """Add up the costs of the layers, the embedding and the head, row by row.
+    """Cost a layer of each kind, the embedding and the head, row by row.
 
     Depends only on the columns that `PlacedBlocks` names. Operations do not depend on what is
     recomputed or offloaded, so they are costed once for all of these.
     """
 
-    def add_up(rows: Ints) -> tuple[tuple[BlockWork, ...], Floats]:
+    def add_up(rows: Ints) -> tuple[tuple[BlockWork, ...], Floats, Floats]:
         some, where = table.take(rows), extents.take(rows)
         machine = Machine.of(system, some, where)
         parts = operation_costs(model, system, some, where)
-        return tuple(block_work(costs, machine) for _, _, costs in parts), machine.memory_rate
+        works = tuple(block_work(costs, machine) for _, _, costs in parts)
+        rate = _matrix_rate(machine, model.hidden, rank_work(some).element_bytes)
+        return works, machine.memory_rate, rate
 
-    summed, position = once_per(_of_operations(table, extents), add_up)
-    (embedding, *kinds, head), memory_rate = gather(summed, position)
+    summed, position = once_per(_of_operations(model, table, extents), add_up)
+    (embedding, *inner, head), memory_rate, matrix_rate = gather(summed, position)
     work = rank_work(table)
-    full = table.recompute == RECOMPUTES.index("full")
-    selective = table.recompute == RECOMPUTES.index("selective")
+    sizes = weight_sizes(table, work.element_bytes)
     checkpoint = work.split_tokens * model.hidden * work.element_bytes
-    whole: BlockCost | None = None
-    for layer, kind in zip(model.layers, kinds, strict=True):
-        one = block_cost(
-            kind,
-            training=table.training,
-            full=full,
-            selective=selective,
-            checkpoint_bytes=checkpoint,
-        )
-        one = with_offload(
+    recompute = Recompute(
+        full=table.recompute == RECOMPUTES.index("full"),
+        parts=np.where(table.recompute == RECOMPUTES.index("selective"), table.recompute_parts, 0),
+        checkpoint_bytes=checkpoint,
+    )
+
+    overlaps = (table.expert_overlap | (table.schedule == _DUALPIPE)) & table.training
+
+    taken = stack_column(table, "expert_overlap_processors")
+
+    def layer(kind: BlockWork, again: Recompute | None) -> BlockCost:
+        one = block_cost(kind, training=table.training, recompute=again)
+        if model.has_experts:
+            one = with_expert_overlap(one, overlaps, taken)
+        return with_offload(
             system,
             one,
-            weight_bytes=one.parameters * work.element_bytes,
+            weight_bytes=sizes.held(one.bytes.all_parameters, one.bytes.all_quantized_parameters),
             training=table.training,
             weights=table.offload_weights,
             activations=table.offload_activations,
         )
-        whole = one.plus(one, layer.count - 1) if whole is None else whole.plus(one, layer.count)
-    assert whole is not None  # noqa: S101 - a model has at least one kind of layer
+
+    kinds = inner[: len(model.layers)]
+    partly = bool(np.any(table.recompute_layers > 0))
     return Blocks(
-        layers=whole,
+        kinds=tuple(layer(kind, recompute) for kind in kinds),
+        plain=tuple(layer(kind, None) for kind in kinds) if partly else None,
         embedding=block_cost(embedding, training=table.training),
+        mtp=layer(inner[-1], recompute) if model.mtp else None,
         head=block_cost(head, training=table.training),
         element_bytes=work.element_bytes,
+        weight_sizes=sizes,
         gradient_bytes=work.gradient_bytes,
         boundary_bytes=checkpoint,
         memory_rate=memory_rate,
+        key=np.arange(len(table)),
+        matrix_rate=matrix_rate,
     )
+
+
+def _matrix_rate(machine: Machine, width: int, element_bytes: Floats) -> Floats:
+    """FLOPs over time of a product of square matrices in the row's type [FLOP/s]."""
+    one = np.ones_like(machine.host_launch_s)
+    side, size = width * one, element_bytes
+    product = Matmul(
+        phase=Phase.FORWARD, m=side, n=side, k=side, input_bytes=size, output_bytes=size, batch=one
+    )
+    return product.flops / machine.kernels.times(product)[2]
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedBlocks:
-    """Extents and blocks of a table's rows, each distinct one once."""
+    """Extents, blocks and stages of a table's rows, each distinct one once."""
 
     _placed: Extents
     _where: Ints
     _blocks: Blocks
     _position: Ints
+    _runs: tuple[StageRun, ...]
 
     @classmethod
     def of(cls, model: Model, system: System, table: Table) -> "PlacedBlocks":
         """Place the axes and cost the blocks, once for each value of what they depend on."""
         tiers = (table.tp_tier, table.cp_tier, table.dp_tier, table.pp_tier)
-        degrees = (table.tp, table.cp, table.dp, table.pp, table.placement, *tiers)
+        degrees = [table.tp, table.cp, table.dp, table.pp, table.placement, *tiers]
+        if model.has_experts:
+            degrees += [table.ep, table.etp]
         placed, where = once_per(degrees, lambda rows: place(system, table.take(rows)))
         columns = (
-            *_of_operations(table, placed.take(where)),
+            *_of_operations(model, table, placed.take(where)),
             table.recompute,
+            table.recompute_parts,
+            table.recompute_layers > 0,
+            table.recompute_layers > 0,
+            table.expert_overlap,
+            table.schedule == _DUALPIPE,
             table.training,
+            table.quantized_weights,
             table.offload_weights,
             table.offload_activations,
         )
@@ -151,7 +321,7 @@ class PlacedBlocks:
             return blocks_of(model, system, table.take(rows), placed.take(where[rows]))
 
         blocks, position = once_per(columns, cost)
-        return cls(placed, where, blocks, position)
+        return cls(placed, where, blocks, position, stage_runs(model, table))
 
     def extents(self, rows: Ints | slice) -> Extents:
         """Extents of some rows."""
@@ -161,8 +331,15 @@ class PlacedBlocks:
         """Blocks of some rows."""
         return gather(self._blocks, self._position[rows])
 
+    def runs(self, rows: Ints | slice) -> tuple[StageRun, ...]:
+        """Stages of some rows."""
+        return gather(self._runs, rows)
 
-def placed_blocks(model: Model, system: System, table: Table) -> tuple[Extents, Blocks]:
-    """Place the axes and cost the blocks of every row."""
+
+def placed_blocks(
+    model: Model, system: System, table: Table
+) -> tuple[Extents, Blocks, tuple[StageRun, ...]]:
+    """Place the axes, cost the blocks and lay out the stages of every row."""
     placed = PlacedBlocks.of(model, system, table)
-    return placed.extents(slice(None)), placed.blocks(slice(None))
+    every = slice(None)
+    return placed.extents(every), placed.blocks(every), placed.runs(every)

@@ -59,6 +59,12 @@ _CORE = "attn_only: the whole core is run again here, all but its last product t
 _TIME = "follows from FLOPs and bytes"
 _PREFIX = "theirs adds up running sums instead of the recomputed operations' own"
 _EDGE = "p2p_rs_ag: what differs at the edge of a stage is in comm_s.pp here"
+_MESSAGES = (
+    "what comes in to the slowest stage here: of 2 v messages one less at an end of the model"
+)
+_WAITS = (
+    "the slowest stage waits here, processor 0 there; each stage has its own time, with its end"
+)
 _LINK = "theirs also times the additions of the reduction"
 _EXPOSED = "ring hides one piece in T for nothing there, stale values are kept between passes"
 _REDO = "attn_only: theirs gathers the attention input again in any case"
@@ -72,6 +78,7 @@ _WINDOW = "windows there are shortened by running sums, one chunk stands for all
 _GRADIENTS = "gradients have the stack's type here; 2 bytes there, 4 for one block"
 _FOLLOWS = "follows from the rows above"
 _LIVE = "the largest working set here, the sum of all there"
+_MOMENT = "what is live at the fullest moment here, be it the update; a block's gradients there"
 _ON_STAGE = "layers.0.{}_bytes * stages.0.layers"
 
 _PASSES = (
@@ -140,7 +147,7 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("weight_space_with_offload", "2 * layers.0.weight_bytes", _BIAS),
     Counterpart("act_space_with_offload", "2 * layers.0.kept_bytes", _STATE),
     Counterpart("act_checkpoint_size_with_offload", "2 * layers.0.kept_bytes", _STATE),
-    Counterpart("act_grad_space_with_offload", "stages.0.buffers", _LIVE),
+    Counterpart("act_grad_space_with_offload", "stages.0.buffers", _MOMENT),
     Counterpart("weight_grad_space_with_offload", _ON_STAGE.format("gradient"), _GRADIENTS),
     Counterpart("optimizer_space_with_offload", "2 * layers.0.optimizer_bytes", _BIAS),
     Counterpart("weight_space", _ON_STAGE.format("weight"), _BIAS),
@@ -150,7 +157,7 @@ CALCULON: tuple[Counterpart, ...] = (
         "full: checkpoints here, a working set there; " + _STATE,
     ),
     Counterpart("act_checkpoint_size", _ON_STAGE.format("kept") + " * stages.0.in_flight", _STATE),
-    Counterpart("act_grad_space", "stages.0.buffers", _LIVE),
+    Counterpart("act_grad_space", "stages.0.buffers", _MOMENT),
     Counterpart("weight_grad_space", _ON_STAGE.format("gradient"), _GRADIENTS),
     Counterpart("optimizer_space", _ON_STAGE.format("optimizer"), _BIAS),
     Counterpart("fw_time", "time_s.forward", _ENDS),
@@ -159,7 +166,7 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("recompute_time", "time_s.recompute", _CORE),
     Counterpart("recomm_link_time", _LAYERS_TIMES_BATCHES.format("time_s"), _REDO),
     Counterpart("recomm_exposed_time", _LAYERS_TIMES_BATCHES.format("exposed_s"), _REDO),
-    Counterpart("bubble_time", "time_s.bubble", _FOLLOWS),
+    Counterpart("bubble_time", "time_s.bubble", _WAITS),
     Counterpart(
         "tp_comm_link_time",
         "comm_s.tp.total - " + _LAYERS_TIMES_BATCHES.format("time_s"),
@@ -172,7 +179,7 @@ CALCULON: tuple[Counterpart, ...] = (
         "comm_s.tp.exposed - " + _LAYERS_TIMES_BATCHES.format("exposed_s"),
         _LINK + "; embedding and head exchange too",
     ),
-    Counterpart("pp_comm_exposed_time", "comm_s.pp.exposed", _EDGE),
+    Counterpart("pp_comm_exposed_time", "comm_s.pp.exposed", _MESSAGES + "; " + _EDGE),
     Counterpart("dp_comm_exposed_time", "comm_s.dp.exposed", _ENDS + "; overlapped, " + _WINDOW),
     Counterpart("fw_offload_exposed_time", "time_s.offload", "both passes here; " + _OFFLOAD),
     Counterpart("bw_offload_exposed_time", "time_s.offload", "both passes here; " + _STREAM),

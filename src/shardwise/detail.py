@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwise.blocks import PartCosts
-from shardwise.evaluate import Evaluation, memory_of_stages
+from shardwise.blocks import Blocks, PartCosts, part_times
+from shardwise.evaluate import Evaluation
 from shardwise.memory import (
     MEMORY_PARTS,
     StageMemory,
     reserved_bytes,
+    stage_memory,
     stage_parameters,
 )
-from shardwise.model import Model
 from shardwise.results import Memory, Peak, StageEstimate
-from shardwise.schedule.closed_form import in_flight
-from shardwise.stages import layers_on
+from shardwise.schedule.in_flight import in_flight
+from shardwise.stages import by_stage
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -39,63 +39,69 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
 
 
 def stage_estimates(
-    model: Model,
     system: System,
     table: Table,
     evaluation: Evaluation,
     parts: Sequence[PartCosts],
 ) -> tuple[StageEstimate, ...]:
     """Every pipeline stage of a table of one row."""
-    blocks, stages = evaluation.blocks, int(table.pp[0])
-    stage = np.arange(stages)
-    first, last = stage == 0, stage == stages - 1
-    memory = memory_of_stages(model, table, blocks, stage)
+    blocks = evaluation.blocks
+    stage = np.arange(int(table.pp[0]))
+    run = by_stage(evaluation.runs)
+    memory = stage_memory(table, blocks, run, stage)
     stack = table.stacks[int(table.stack[0])]
     reserved = reserved_bytes(
         memory.total,
         slack=np.array([stack.allocator_slack]),
         runtime_memory=np.array([stack.runtime_memory]),
     )
-    ends = first * blocks.embedding.time_s + last * blocks.head.time_s
-    layers = layers_on(model.depth, table.pp, stage)
-    seconds = blocks.layers.time_s * layers / model.depth + ends
-    parameters = stage_parameters(
-        blocks.layers,
-        blocks.embedding,
-        blocks.head,
-        depth=model.depth,
-        stages=table.pp,
-        stage=stage,
-    )
+    forward = part_times(blocks, run.work, lambda part: part.forward_pass_s)
+    backward = part_times(blocks, run.work, lambda part: part.backward_pass_s)
+    dense, expert = stage_parameters(blocks, run)
+    parameters = dense + expert
     flying = in_flight(
-        micro_batches=table.micro_batches, stages=table.pp, chunks=table.vpp, stage=stage
-    ) * np.where(table.training, 1.0, 0.0)
-    in_layer = _largest_working_set(parts)
-    in_head, in_update = (
-        np.broadcast_to(where, memory.total.shape) for where in (memory.in_head, memory.in_update)
+        schedule=table.schedule,
+        micro_batches=table.micro_batches,
+        stages=table.pp,
+        chunks=table.vpp,
+        stage=stage,
+    ).kept * np.where(table.training, 1.0, 0.0)
+    in_update, fullest = (
+        np.broadcast_to(where, memory.total.shape) for where in (memory.in_update, memory.part)
     )
 
     def peak(i: int) -> Peak:
         held = float(memory.total[i])
         if in_update[i]:
             return Peak(bytes=held, operation="optimizer", phase="update")
-        phase = "backward" if table.training[0] else "forward"
-        return Peak(bytes=held, operation="loss" if in_head[i] else in_layer, phase=phase)
+        return Peak(bytes=held, **_moment(blocks, parts, int(fullest[i])))
 
     return tuple(
         StageEstimate(
             stage=i,
-            layers=int(layers[i]),
+            layers=int(run.layers[i]),
             parameters=float(parameters[i]),
             in_flight=float(flying[i]),
-            micro_batch_s=float(seconds[i]),
+            micro_batch_s=float(forward[i] + backward[i]),
+            forward_s=float(forward[i]),
+            backward_s=float(backward[i]),
             **memory_record(memory, float(reserved[i]), system, i).to_dict(),
             peak=peak(i),
         )
-        for i in range(stages)
+        for i in stage.tolist()
     )
 
 
-def _largest_working_set(parts: Sequence[PartCosts]) -> str:
-    layers = [cost for name, _, costs in parts if name == "layer" for cost in costs]
-    return max(layers, key=lambda cost: float(cost.operation.working_bytes[0])).operation.name
+def _moment(blocks: Blocks, parts: Sequence[PartCosts], place: int) -> dict[str, str]:
+    """Operation and phase of the fullest moment of a part of the model."""
+    kinds = len(blocks.kinds)
+    names = [name for name, _, _ in parts]
+    listed = {2 * kinds + 1: 0, 2 * kinds + 2: len(parts) - 1}
+    if "mtp" in names:
+        listed[2 * kinds] = names.index("mtp")
+    costs = parts[listed.get(place, 1 + place % kinds)][2]
+    part = blocks.parts[place]
+    assert part is not None  # noqa: S101 - it is the fullest
+    position = int(part.bytes.peak[0])
+    phase = "forward" if position >= len(costs) else "backward"
+    return {"operation": costs[position % len(costs)].operation.name, "phase": phase}

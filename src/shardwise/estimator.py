@@ -6,22 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, once_per
+from shardwise.arrays import Floats, Ints, gather, once_per
 from shardwise.blocks import operation_costs
-from shardwise.cost.kernels import by_dtype
+from shardwise.cost.kernels import product_peak
 from shardwise.detail import memory_record, stage_estimates
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.evaluate import Evaluation, Timing, evaluate
 from shardwise.memory import MEMORY_PARTS
 from shardwise.model import Model
 from shardwise.noun import Source, Sourced
-from shardwise.operations import operation_estimates
+from shardwise.operations import missed_operations, operation_estimates
 from shardwise.ops.parameters import (
     FLOPS_CONVENTIONS,
     FlopsConvention,
+    Parameters,
     count_parameters,
+    count_trainable,
     flops_per_token,
 )
+from shardwise.ops.quantization import RECIPES
+from shardwise.ops.trainable import Subset
 from shardwise.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.rules import broken_rule, refuse_illegal
 from shardwise.stack import Stack
@@ -84,7 +88,8 @@ def estimate(
     refuse_illegal(the_model, the_system, table)
     result = evaluate(the_model, the_system, table)
     per_s = rates(the_model, the_system, table, result, flops_convention)
-    counted = count_parameters(the_model.with_attention(resolved.attention))
+    counted_model = the_model.with_attention(resolved.attention)
+    counted = count_parameters(counted_model)
     stack = table.stacks[0]
     parts = operation_costs(the_model, the_system, table, result.extents)
     return Estimate(
@@ -93,6 +98,7 @@ def estimate(
         strategy=resolved.to_dict(),
         parameters=counted.total,
         active_parameters=counted.active,
+        trainable_parameters=count_trainable(counted_model, Subset.of(table)),
         step_time_s=float(result.step_time_s[0]),
         tokens_per_s=float(per_s["tokens_per_s"][0]),
         tokens_per_s_per_gpu=float(per_s["tokens_per_s"][0]) / int(table.gpus[0]),
@@ -101,15 +107,19 @@ def estimate(
         mfu=float(per_s["mfu"][0]),
         hfu=float(per_s["hfu"][0]),
         flops_convention=flops_convention,
+        mfu_by_convention=_by_convention(
+            the_model, table, counted, float(per_s["mfu"][0]), flops_convention
+        ),
         fits=bool(result.fits[0]),
         micro_batches=int(table.micro_batches[0]),
+        tokens_per_step=int(table.global_batch_size[0]) * int(table.seq_len[0]),
         time_s={part: float(result.time_s[part][0]) for part in TIME_PARTS},
         comm_s={
             axis: CommTime(total=float(total[0]), exposed=float(exposed[0]))
             for axis, (total, exposed) in result.comm_s.items()
         },
         memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0),
-        stages=stage_estimates(the_model, the_system, table, result, parts),
+        stages=stage_estimates(the_system, table, result, parts),
         layers=layer_totals(table, result, parts),
         efficiency=efficiency(
             the_system,
@@ -117,10 +127,11 @@ def estimate(
             result,
             float(per_s["flops_per_s_per_gpu"][0] * result.step_time_s[0]),
         ),
-        required_bandwidth=required_bandwidth(the_model, table, result, parts),
+        required_bandwidth=required_bandwidth(table, result, parts),
         cost=_cost(the_system, table, result),
         assumed=_assumed(given, resolved),
-        provenance=_provenance(the_model, the_system, stack, resolved.dtype),
+        provenance=_provenance(the_model, the_system, stack, resolved),
+        missed_operations=missed_operations(table, parts),
         operations=operation_estimates(the_model, table, result, parts) if operations else None,
     )
 
@@ -208,19 +219,26 @@ def rates(
     model: Model, system: System, table: Table, result: Timing, convention: FlopsConvention
 ) -> dict[str, Floats]:
     """Throughput and utilisation of each row, or of shape (choices, rows)."""
+    subset = Subset.of(table)
 
     def flops_of(rows: Ints) -> Floats:
         return np.array(
             [
-                flops_per_token(model.with_attention(ATTENTIONS[kind]), length, convention)
-                for length, kind in zip(table.seq_len[rows], table.attention[rows], strict=True)
+                flops_per_token(
+                    model.with_attention(ATTENTIONS[int(table.attention[row])]),
+                    int(table.seq_len[row]),
+                    convention,
+                    gather(subset, slice(row, row + 1)),
+                )
+                for row in rows.tolist()
             ]
         )
 
-    flops, where = once_per([table.seq_len, table.attention], flops_of)
+    trained = (subset.frozen, subset.rank, subset.adapted)
+    flops, where = once_per([table.seq_len, table.attention, *trained], flops_of)
     per_token = flops[where]
     per_token = per_token * np.where(table.training, 1.0, _FORWARD_SHARE)
-    peak = by_dtype(system.accelerator.matrix, table)
+    peak = product_peak(system.accelerator, table)
     tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s
     flops_per_s = tokens_per_s * per_token / table.gpus
     again = result.recompute_flops / result.step_time_s
@@ -230,6 +248,18 @@ def rates(
         "mfu": flops_per_s / peak,
         "hfu": (flops_per_s + again) / peak,
     }
+
+
+def _by_convention(
+    model: Model, table: Table, counted: Parameters, mfu: float, convention: FlopsConvention
+) -> dict[str, float]:
+    """The utilisation of one row as every convention counts it."""
+    the_model = model.with_attention(ATTENTIONS[int(table.attention[0])])
+    flops = {
+        name: flops_per_token(the_model, int(table.seq_len[0]), name, Subset.of(table), counted)
+        for name in FLOPS_CONVENTIONS
+    }
+    return {name: mfu * number / flops[convention] for name, number in flops.items()}
 
 
 def _cost(system: System, table: Table, result: Evaluation) -> Cost:
@@ -250,13 +280,18 @@ def _cost(system: System, table: Table, result: Evaluation) -> Cost:
     )
 
 
-def _provenance(model: Model, system: System, stack: Stack, dtype: str) -> dict[str, Source]:
+def _provenance(
+    model: Model, system: System, stack: Stack, strategy: Strategy
+) -> dict[str, Source]:
     """Sources by dotted prefix, without those of types that the strategy does not use."""
+    used: set[str] = {strategy.dtype}
+    if strategy.quantization in RECIPES:
+        used.add(RECIPES[strategy.quantization].matrix)
     other = [
         f"accelerator.{table}.{name}"
         for table in ("matrix", "matmul")
         for name in system.accelerator.matrix
-        if name != dtype
+        if name not in used
     ]
     sourced: list[tuple[str, Sourced]] = [("model", model), ("system", system), ("stack", stack)]
     return {

@@ -4,17 +4,21 @@ One row or ten million go through the same functions. What depends on few column
 for each distinct value of them and gathered.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, total
-from shardwise.blocks import Blocks, placed_blocks
-from shardwise.memory import Offload, StageMemory, reserved_bytes, stage_memory
+from shardwise.arrays import Bools, Floats, Ints, combined, total
+from shardwise.blocks import Blocks, part_times, placed_blocks
+from shardwise.memory import Shares, StageMemory, reserved_bytes, stage_memory
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
 from shardwise.placement import Extents
-from shardwise.slowest import Boundary, boundary_of, largest_stage
+from shardwise.slowest import Boundary, LargestStage, SlowestStage, boundary_of
+from shardwise.stages import BOTH_ENDS_ON_A_RANK, StageRun
 from shardwise.step import step_times
 from shardwise.system import System
 from shardwise.table import Table
@@ -26,7 +30,6 @@ __all__ = [
     "evaluate",
     "fits",
     "held",
-    "memory_of_stages",
     "timed",
 ]
 
@@ -50,8 +53,10 @@ class Timing:
     step_time_s: Floats
     comm_s: dict[str, tuple[Floats, Floats]]
     """By axis: time of its exchanges alone, and what of it is exposed [s]."""
-    parameters: Floats
-    """Weights on a rank of the stage that holds most."""
+    slowest: SlowestStage
+    """The stage that the others wait for."""
+    largest: LargestStage
+    """The stage that holds most weights."""
     recompute_flops: Floats
     """Run again in a step, per accelerator [FLOP]."""
     boundary: Boundary
@@ -65,48 +70,59 @@ class Evaluation(Holding, Timing):
     fits: Bools
     blocks: Blocks
     """What the times and bytes were added up from."""
+    runs: tuple[StageRun, ...]
+    """Which parts stand on which stages."""
     extents: Extents
     """Where the axes were placed."""
 
 
 def evaluate(model: Model, system: System, table: Table) -> Evaluation:
     """Evaluate legal strategies: times of the step and memory of the fullest stage."""
-    extents, blocks = placed_blocks(model, system, table)
-    holding = held(model, table, blocks)
-    timing = timed(model, system, table, extents, blocks)
+    extents, blocks, runs = placed_blocks(model, system, table)
+    holding = held(table, blocks, runs)
+    timing = timed(model, system, table, extents, blocks, runs)
     parts = [(part, f.name) for part in (holding, timing) for f in fields(part)]
     return Evaluation(
         **{name: getattr(part, name) for part, name in parts},
         fits=fits(system, holding),
         blocks=blocks,
+        runs=runs,
         extents=extents,
     )
 
 
-def held(model: Model, table: Table, blocks: Blocks) -> Holding:
-    """Memory of the fullest stage: the first or the last; offloaded, of the one that does most.
+def held(table: Table, blocks: Blocks, runs: Sequence[StageRun]) -> Holding:
+    """Memory of the fullest stage; offloaded, of the one that does most.
 
-    From stage to stage layers and activations in flight only fall, and only the last holds more
-    than layers.
+    Of equal stages the first holds most: activations in flight only fall from stage to stage. With
+    two unlike chunks on a rank it may be the last of them.
     """
-    ends = np.zeros_like(table.pp), table.pp - 1
-    first, last = (memory_of_stages(model, table, blocks, stage) for stage in ends)
-    is_last = last.total > first.total
-    chosen = {
-        f.name: np.where(is_last, getattr(last, f.name), getattr(first, f.name))
-        for f in fields(StageMemory)
-    }
-    chosen["offloaded"] = np.maximum(first.offloaded, last.offloaded)
-    memory = StageMemory(**chosen)
+    shares = Shares.of(table, blocks)
+    fullest = stage_memory(table, blocks, runs[0], shares=shares)
+    stage = np.broadcast_to(runs[0].first, fullest.total.shape)
+    others = [(run, run.first) for run in runs[1:]]
+    if np.any(np.isin(table.schedule, BOTH_ENDS_ON_A_RANK)):
+        others += [(run, run.last) for run in runs]
+    for run, at in others:
+        other = stage_memory(table, blocks, run, at, shares)
+        fuller = other.total > fullest.total
+        offloaded = np.maximum(fullest.offloaded, other.offloaded)
+        fullest = combined(partial(_where, fuller), other, fullest)
+        fullest = replace(fullest, offloaded=offloaded)
+        stage = np.where(fuller, at, stage)
     return Holding(
-        memory=memory,
+        memory=fullest,
         reserved_bytes=reserved_bytes(
-            memory.total,
+            fullest.total,
             slack=stack_column(table, "allocator_slack"),
             runtime_memory=stack_column(table, "runtime_memory"),
         ),
-        fullest_stage=np.where(is_last, ends[1], ends[0]),
+        fullest_stage=stage,
     )
+
+
+def _where(rows: Bools, one: Any, other: Any) -> Any:
+    return np.where(rows, one, other)
 
 
 def fits(system: System, holding: Holding, capacity_bytes: float | None = None) -> Bools:
@@ -123,41 +139,25 @@ def fits(system: System, holding: Holding, capacity_bytes: float | None = None) 
     return here & (holding.memory.offloaded <= tiers[1].capacity) if len(tiers) > 1 else here
 
 
-def memory_of_stages(model: Model, table: Table, blocks: Blocks, stage: Ints) -> StageMemory:
-    """Bytes on a rank of the given stage(s); broadcasts stages against rows."""
-    return stage_memory(
-        blocks.layers,
-        blocks.embedding,
-        blocks.head,
-        depth=model.depth,
-        stages=table.pp,
-        chunks=table.vpp,
-        micro_batches=table.micro_batches,
-        stage=stage,
-        training=table.training,
-        element_bytes=blocks.element_bytes,
-        gradient_bytes=blocks.gradient_bytes,
-        boundary_bytes=blocks.boundary_bytes,
-        optimizer_shards=table.optimizer_shards,
-        gradient_buffers=stack_column(table, "weight_gradient_buffers") > 0,
-        offload=Offload(
-            weights=table.offload_weights,
-            activations=table.offload_activations,
-            optimizer=table.offload_optimizer,
-        ),
-    )
-
-
-def timed(model: Model, system: System, table: Table, extents: Extents, blocks: Blocks) -> Timing:
+def timed(
+    model: Model,
+    system: System,
+    table: Table,
+    extents: Extents,
+    blocks: Blocks,
+    runs: Sequence[StageRun],
+) -> Timing:
     """Times of a step."""
-    parameters = largest_stage(model, table, blocks)
+    slowest, largest = SlowestStage.of(blocks, runs), LargestStage.of(blocks, runs)
     boundary = boundary_of(system, table, extents, blocks)
-    times, comm = step_times(model, system, table, extents, blocks, parameters, boundary)
+    times, comm = step_times(model, system, table, extents, runs, slowest, largest, boundary)
+    again = part_times(blocks, slowest.whole, lambda part: part.recompute_flops)
     return Timing(
         time_s=times,
         step_time_s=total(times.values(), blocks.memory_rate),
         comm_s=comm,
-        parameters=parameters,
-        recompute_flops=table.micro_batches * blocks.layers.recompute_flops / table.pp,
+        slowest=slowest,
+        largest=largest,
+        recompute_flops=table.micro_batches * again / table.pp,
         boundary=boundary,
     )

@@ -46,7 +46,8 @@ class Noun(BaseModel):
     def load(cls, name: "str | Path | Mapping[str, Any] | Self") -> Self:
         """Return the noun of a catalog name or a YAML, JSON or TOML file (also gzipped).
 
-        A noun is returned as it is; a mapping is validated.
+        A model may also be the owner/name of one on the Hugging Face hub. A noun is returned as it
+        is; a mapping is validated.
 
         Raises
         ------
@@ -66,6 +67,10 @@ class Noun(BaseModel):
             path = catalog.find(cls.CATALOG, text)
             if path is not None:
                 return cls._of_catalog(path)
+        fetched = cls.fetched(text) if isinstance(name, str) else None
+        if fetched is not None:
+            called = catalog.canonical(text.split("/")[-1])
+            return cls.validated(cls.native(fetched, name=called, source=text), source=text)
         if text and (isinstance(name, Path) or files.is_file_name(text)):
             data = cls.native(files.read_mapping(text), name=_stem(text), source=text)
             return cls.validated(data, source=text)
@@ -73,6 +78,15 @@ class Noun(BaseModel):
         hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")
         problem = f"no such {noun} in the catalog, and no such file{hint}"
         raise UnknownNameError(Fault(source=noun, value=text, has_value=True, problem=problem))
+
+    @classmethod
+    def fetched(cls, name: str) -> Mapping[str, Any] | None:
+        """Return the file that a name stands for elsewhere than in the catalog, if any.
+
+        Nouns that others publish on the network fetch it here.
+        """
+        del name
+        return None
 
     @classmethod
     def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:

@@ -6,17 +6,19 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.blocks import PartCosts
+from shardwise.blocks import Blocks, PartCosts
 from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
+from shardwise.cost.optimizer import newton_schulz_time
 from shardwise.evaluate import Evaluation
+from shardwise.memory import shards
 from shardwise.model import Model
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
 from shardwise.placement import Extents
-from shardwise.recompute import kept_bytes, mode_of, runs_again
+from shardwise.recompute import ALL, kept_bytes, parts_of, runs_again
 from shardwise.results import OperationEstimate
 from shardwise.table import Table
 
-__all__ = ["operation_estimates"]
+__all__ = ["missed_operations", "operation_estimates"]
 
 _KINDS = {Matmul: "matmul", FlashAttention: "attention"}
 
@@ -35,13 +37,13 @@ def operation_estimates(
     """
     training = bool(table.training[0])
     blocks, extents = evaluation.blocks, evaluation.extents
-    element_bytes = float(blocks.element_bytes[0])
     rows: list[OperationEstimate] = []
+    first = 0
     for part, count, costs in parts:
-        mode = mode_of(table, part)
+        again = parts_of(table, part)
         for position, cost in enumerate(costs):
-            kept = kept_bytes(cost, mode) if training else 0.0
-            if mode == "full" and position == 0:
+            kept = kept_bytes(cost, again) if training else 0.0
+            if again == ALL and position == 0:
                 kept = float(blocks.boundary_bytes[0])
             ran = [
                 row
@@ -49,17 +51,40 @@ def operation_estimates(
                 if training or row.phase == Phase.FORWARD
             ]
             if ran:
-                weights = float(cost.operation.parameters[0]) * element_bytes
+                weights = float(_weight_bytes(cost, blocks)[0])
                 update = {"weight_bytes": weights, "saved_bytes": kept}
                 ran[0] = ran[0].model_copy(update=update)
+                first = len(rows)
+            elif kept:  # done inside the kernel before it, as softmax is by flash attention
+                held = rows[first].saved_bytes + kept
+                rows[first] = rows[first].model_copy(update={"saved_bytes": held})
             rows += ran
         for cost in costs:
             rows += [
                 row.model_copy(update={"phase": "recompute"})
                 for row in _rows(part, count, cost, extents)
-                if row.phase == Phase.FORWARD and runs_again(cost, mode)
+                if row.phase == Phase.FORWARD and runs_again(cost, again)
             ]
     return (*rows, *_step_rows(model, table, evaluation))
+
+
+def missed_operations(table: Table, parts: Sequence[PartCosts]) -> tuple[str, ...]:
+    """Operations with a kernel that the system's measured tables have no shape near of."""
+    training = bool(table.training[0])
+    names = [
+        cost.operation.name
+        for _, _, costs in parts
+        for cost in costs
+        for timed in cost.kernels
+        if timed.missed[0] and timed.time_s[0] > 0
+        if training or timed.kernel.phase is Phase.FORWARD
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def _weight_bytes(cost: OperationCost, blocks: Blocks) -> Floats:
+    """Bytes of an operation's weights with their quantised copies."""
+    return blocks.weight_sizes.held(cost.operation.parameters, cost.operation.read_quantized)
 
 
 def _rows(
@@ -90,6 +115,7 @@ def _kernel_row(part: str, count: int, cost: OperationCost, timed: KernelCost) -
         time_s=time,
         exposed_s=time,
         bound=max(spent, key=lambda name: spent[name]),
+        missed=bool(timed.missed[0]),
     )
 
 
@@ -141,30 +167,40 @@ def _step_rows(model: Model, table: Table, evaluation: Evaluation) -> Iterator[O
     directions = 2 if table.training[0] else 1
     handed = directions * table.micro_batches * table.vpp * evaluation.boundary.handed_bytes
     yield from exchange("stage_transfers", "p2p", handed, "pp", _group(extents.pp))
-    gradients, weights = evaluation.parameters * blocks.gradient_bytes, blocks.element_bytes
-    if table.dp[0] == 1:  # only the copies of tied embeddings on the first and the last stage
+    trained = evaluation.largest.all_trained
+    gradients = trained.weights * blocks.gradient_bytes
+    if table.replicas[0] == 1:  # only the copies of tied embeddings on the first and the last stage
         words = np.ceil(model.vocab / table.tp) * model.hidden * blocks.gradient_bytes
         yield from exchange("tied_embeddings", "all_reduce", words, "dp", {"group": 2})
     elif table.zero[0] >= 1:
-        volume = gradients + evaluation.parameters * weights
+        volume = gradients + blocks.weight_sizes.moved(trained.weights, trained.quantized)
         kind = "reduce_scatter + all_gather"
-        yield from exchange("replica_exchange", kind, volume, "dp", _group(extents.dp))
+        yield from exchange("replica_exchange", kind, volume, "dp", _group(extents.replicas))
     else:
-        yield from exchange("replica_exchange", "all_reduce", gradients, "dp", _group(extents.dp))
+        yield from exchange(
+            "replica_exchange", "all_reduce", gradients, "dp", _group(extents.replicas)
+        )
     nothing = np.zeros(1)  # the bytes of a step are those of layers, told there
     yield from exchange("offload", "link", nothing, "offload", {})
     update = float(evaluation.time_s["optimizer"][0])
     if not update:
         return
+    largest = evaluation.largest
+    dense, expert = shards(table, 1)
+    owned = largest.trained.over(dense).plus(largest.expert_trained.over(expert))
+    products = float(newton_schulz_time(table.optimizer, owned, blocks.matrix_rate)[0])
+    moving = update - products
     yield OperationEstimate(
         part="step",
         operation="optimizer",
         phase="step",
         count=1,
         kind="memory",
-        bytes=update * float(blocks.memory_rate[0]),
-        memory_s=update,
+        flops=products * float(blocks.matrix_rate[0]),
+        bytes=moving * float(blocks.memory_rate[0]),
+        compute_s=products,
+        memory_s=moving,
         time_s=update,
         exposed_s=update,
-        bound="memory",
+        bound="compute" if products > moving else "memory",
     )

@@ -20,8 +20,11 @@ from shardwise.strategy import PLACED_AXES, PLACEMENTS, SCHEDULES, Strategy
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["AxisGroups", "Peers", "RankPeers", "axis_groups", "peers_of", "rank_coordinates"]
+__all__ = ["EXPERT_AXES", "AxisGroups", "Peers", "RankPeers"]
+__all__ += ["axis_groups", "peers_of", "rank_coordinates"]
 
+# From the innermost out (Megatron-LM core, parallel_state.py).
+EXPERT_AXES = ("etp", "ep", "edp")
 # Every rank is a record of its own; the largest clusters have a few hundred thousand.
 _MOST_RANKS = 1 << 20
 _NOBODY = -1
@@ -57,6 +60,16 @@ class RankPeers:
     cp_peers: tuple[int, ...]
     dp_peers: tuple[int, ...]
     pp_peers: tuple[int, ...]
+    etp: int | None
+    """Coordinate on this axis of experts; None without experts; likewise below."""
+    ep: int | None
+    edp: int | None
+    etp_peers: tuple[int, ...]
+    """The other ranks that hold parts of the same experts."""
+    ep_peers: tuple[int, ...]
+    """The other ranks that it exchanges tokens with."""
+    edp_peers: tuple[int, ...]
+    """The other ranks that hold the same experts."""
     previous_rank: int | None
     """Rank of the previous pipeline stage: activations come from it, gradients go to it."""
     next_rank: int | None
@@ -127,6 +140,12 @@ class Peers:
             cp_peers=self._others("cp", rank),
             dp_peers=self._others("dp", rank),
             pp_peers=self._others("pp", rank),
+            etp=at.get("etp"),
+            ep=at.get("ep"),
+            edp=at.get("edp"),
+            etp_peers=self._others("etp", rank),
+            ep_peers=self._others("ep", rank),
+            edp_peers=self._others("edp", rank),
             previous_rank=_or_none(self.previous_rank[rank]),
             next_rank=_or_none(self.next_rank[rank]),
             embedding_peer=_or_none(self._embedding_peer()[rank]),
@@ -171,7 +190,8 @@ class Peers:
         }
 
     def _others(self, axis: str, rank: int) -> tuple[int, ...]:
-        return tuple(member for member in self.group(axis, rank) if member != rank)
+        members = self.group(axis, rank) if axis in self.axes else []
+        return tuple(member for member in members if member != rank)
 
     def _embedding_peer(self) -> Ints:
         """For each rank, who holds the other copy of tied embeddings; -1 for nobody."""
@@ -212,14 +232,12 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
     placed = place(system, table)
     extents = {axis: getattr(placed, axis)[:, 0] for axis in PLACED_AXES}
     coordinates = rank_coordinates(extents, PLACEMENTS[int(table.placement[0])].split("-"))
-    axes = {
-        axis: AxisGroups(
-            degree=int(extents[axis][-1]),
-            extents=tuple(extents[axis].tolist()),
-            groups=axis_groups(coordinates, axis),
-        )
-        for axis in PLACED_AXES
-    }
+    axes = _groups(extents, coordinates, PLACED_AXES)
+    if model.has_experts:
+        within = {axis: getattr(placed, axis)[:, 0] for axis in EXPERT_AXES}
+        of_experts = _expert_coordinates(within, coordinates["pp"])
+        axes |= _groups(within, of_experts | {"pp": coordinates["pp"]}, EXPERT_AXES)
+        coordinates = coordinates | of_experts
     pipelines = axes["pp"].groups
     given = bool(np.any(given_tiers(table) >= 0))
     per_node = _used_of_a_node(system, extents) if given else system.node.accelerators
@@ -232,12 +250,38 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
         accelerators_per_node=per_node,
         tiers=tuple(tier.name for tier in system.network),
         axes=axes,
-        coordinates={axis: coordinates[axis] for axis in PLACED_AXES},
+        coordinates={axis: coordinates[axis] for axis in axes},
         node=np.arange(pipelines.size) // per_node,
         previous_rank=_neighbours(pipelines[:, ::-1], around=around),
         next_rank=_neighbours(pipelines, around=around),
         embedding_groups=pipelines[:, [0, -1]] if shares else pipelines[:0, [0, -1]],
     )
+
+
+def _groups(
+    extents: Mapping[str, Ints], coordinates: Mapping[str, Ints], axes: Sequence[str]
+) -> dict[str, AxisGroups]:
+    return {
+        axis: AxisGroups(
+            degree=int(extents[axis][-1]),
+            extents=tuple(extents[axis].tolist()),
+            groups=axis_groups(coordinates, axis),
+        )
+        for axis in axes
+    }
+
+
+def _expert_coordinates(extents: Mapping[str, Ints], stage: Ints) -> dict[str, Ints]:
+    """Coordinates on the axes of experts, which lie over tp, cp and dp of one stage together.
+
+    The ranks of a stage are numbered in their order, and these numbers have the digits of etp, ep
+    and the replicas of experts, from the innermost tier out.
+    """
+    numbered = rank_coordinates(extents, EXPERT_AXES)
+    order = np.argsort(stage, kind="stable")
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order)) % len(numbered["ep"])
+    return {axis: column[number] for axis, column in numbered.items()}
 
 
 def _used_of_a_node(system: System, extents: Mapping[str, Ints]) -> int:

@@ -6,7 +6,7 @@ most its domain. An axis may be given the one tier that all its exchanges take i
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -32,12 +32,20 @@ class Extents:
     cp: Ints
     dp: Ints
     pp: Ints
+    ep: Ints
+    """Groups of experts; etp, ep and edp lie over the accelerators of tp, cp and dp together."""
+    etp: Ints
+    edp: Ints
+    """Replicas of an expert."""
+
+    @property
+    def replicas(self) -> Ints:
+        """Ranks that hold the same weights but those of experts: dp x cp."""
+        return self.dp * self.cp
 
     def take(self, rows: Ints | slice) -> "Extents":
         """Extents of some rows."""
-        return Extents(
-            tp=self.tp[:, rows], cp=self.cp[:, rows], dp=self.dp[:, rows], pp=self.pp[:, rows]
-        )
+        return Extents(**{f.name: getattr(self, f.name)[:, rows] for f in fields(self)})
 
 
 def place(system: System, table: Table) -> Extents:
@@ -80,7 +88,24 @@ def place(system: System, table: Table) -> Extents:
         own = np.where(given <= tier, degrees, 1)
         extents[tier] = np.where(given >= 0, own, placed // left)
     tp, cp, dp, pp = (extents[:, axis] for axis in range(len(PLACED_AXES)))
-    return Extents(tp=tp, cp=cp, dp=dp, pp=pp)
+    etp, ep, edp = _of_experts(table, tp * cp * dp)
+    return Extents(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, edp=edp)
+
+
+def _of_experts(table: Table, room: Ints) -> tuple[Ints, Ints, Ints]:
+    """Extents of etp, ep and the replicas of experts, from the inside out.
+
+    They share what tp, cp and dp take of each tier: E_etp = gcd(etp, E), E_ep = gcd(ep, E / E_etp),
+    and the replicas have the rest.
+
+    Parameters
+    ----------
+    room
+        E, accelerators of tp, cp and dp together in one domain of each tier; shape (tiers, rows).
+    """
+    etp = np.gcd(table.etp, room)
+    ep = np.gcd(table.ep, room // etp)
+    return etp, ep, room // (etp * ep)
 
 
 def given_tiers(table: Table) -> Ints:

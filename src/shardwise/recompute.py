@@ -6,25 +6,37 @@
 from shardwise.cost.operations import OperationCost
 from shardwise.strategy import RECOMPUTES
 from shardwise.table import Table
+from shardwise.tabulate import set_of
 
-__all__ = ["kept_bytes", "mode_of", "runs_again"]
+__all__ = ["ALL", "kept_bytes", "parts_of", "runs_again"]
 
-
-def mode_of(table: Table, part: str) -> str:
-    """Recompute of a part of the model in a table of one row: only layers, only in training."""
-    applies = part == "layer" and bool(table.training[0])
-    return RECOMPUTES[int(table.recompute[0])] if applies else "none"
+ALL = frozenset({"full"})
+"""Whole layers are run again."""
 
 
-def runs_again(cost: OperationCost, mode: str) -> bool:
+def parts_of(table: Table, part: str) -> frozenset[str]:
+    """What is recomputed of a part of the model in a table of one row.
+
+    Only layers are, and only in training. All of a layer, or some of `strategy.RECOMPUTE_PARTS`.
+    """
+    if part not in ("layer", "mtp") or not table.training[0]:
+        return frozenset()
+    mode = RECOMPUTES[int(table.recompute[0])]
+    if mode == "selective":
+        return frozenset(set_of(int(table.recompute_parts[0])))
+    return ALL if mode == "full" else frozenset()
+
+
+def runs_again(cost: OperationCost, parts: frozenset[str]) -> bool:
     """Whether the operation's forward is run again before its backward."""
-    return mode == "full" or (mode == "selective" and cost.operation.core)
+    return parts == ALL or bool(parts & cost.operation.reruns_with)
 
 
-def kept_bytes(cost: OperationCost, mode: str) -> float:
-    """Activations of the operation kept for backward; under full, only a layer's input is."""
-    if mode == "full":
+def kept_bytes(cost: OperationCost, parts: frozenset[str]) -> float:
+    """Activations of the operation kept for backward; of a whole layer, only its input is."""
+    if parts == ALL:
         return 0.0
     saved = float(cost.operation.saved_bytes[0])
-    core = cost.operation.core_bytes
-    return saved - float(core[0]) if mode == "selective" and core is not None else saved
+    if parts & cost.operation.dropped_with:
+        return saved - float(cost.operation.rebuilt_bytes[0])
+    return saved

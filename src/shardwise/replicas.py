@@ -1,22 +1,31 @@
 """Exchange of gradients and weights among replicas: how long, and what of it compute hides."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.cost.block import COMM_AXES, BlockBytes
 from shardwise.cost.collective import collective_time
 from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange
 from shardwise.cost.operations import processor_share
+from shardwise.cost.optimizer import MUON
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import CollectiveKind
+from shardwise.ops.trainable import Subset
 from shardwise.placement import Extents
-from shardwise.slowest import SlowestStage
+from shardwise.slowest import LargestStage, SlowestStage
+from shardwise.stages import BOTH_ENDS_ON_A_RANK
 from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["Windows", "exchange_times", "windows"]
+
+# Stages of ZeRO from which on gradients and weights are split (arXiv 1910.02054).
+_ZERO_GRADIENTS, _ZERO_WEIGHTS = 2, 3
+_NEWTON_SCHULZ_BYTES = 2  # bf16 (arXiv 2502.16982, section 2.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +46,27 @@ def windows(
     extents: Extents,
     *,
     pass_s: Floats,
-    tp_s: Floats,
+    inside_s: Mapping[str, Floats],
     transfer_s: Floats,
 ) -> Windows:
     """Windows of one direction.
 
-    Tensor-parallel exchanges, and transfers between stages that travel beside the compute, occupy
+    Exchanges inside layers, and transfers between stages that travel beside the compute, occupy
     the outermost tier that the replicas span meanwhile, if they use it.
 
     Parameters
     ----------
-    pass_s, tp_s
-        One micro-batch on the slowest stage, and its tensor-parallel exchanges alone [s].
+    pass_s, inside_s
+        One micro-batch on the slowest stage, and the exchanges of each axis in it, alone [s].
     transfer_s
         What of one transfer to the next stage travels beside the compute [s].
     """
-    chunk_s = pass_s - np.where(_shares_tier(extents.tp, extents.dp), tp_s, 0.0)
-    chunk_s = chunk_s / table.vpp - np.where(_shares_tier(extents.pp, extents.dp), transfer_s, 0.0)
+    members = extents.replicas
+    chunk_s = pass_s
+    for axis, time_s in inside_s.items():
+        shared = _shares_tier(getattr(extents, axis), members)
+        chunk_s = chunk_s - np.where(shared, time_s, 0.0)
+    chunk_s = chunk_s / table.vpp - np.where(_shares_tier(extents.pp, members), transfer_s, 0.0)
     chunk_s = np.maximum(0.0, chunk_s)
     return Windows(chunks=table.pp * (table.vpp - 1) * chunk_s, tail=chunk_s)
 
@@ -75,38 +88,79 @@ def exchange_times(
     system: System,
     table: Table,
     extents: Extents,
-    parameters: Floats,
+    largest: LargestStage,
     slowest: SlowestStage,
     transfer_s: Floats,
 ) -> tuple[Floats, Floats]:
     """Time of the exchange among replicas, alone and exposed [s].
 
     Overlapped, gradients run behind the backward pass of the last micro-batch, gathered weights
-    behind the forward pass of the first.
+    behind the forward pass of the first. Where ZeRO splits gradients or weights too, every
+    micro-batch exchanges them, behind its own passes.
 
     Parameters
     ----------
-    parameters
-        Of the stage that holds most.
     transfer_s
         What of one transfer to the next stage travels beside the compute [s].
     """
     blocks = slowest.blocks
-    alone = gradient_exchange(
-        system,
-        parameters=np.where(table.training, parameters, 0.0),
-        gradient_bytes=blocks.gradient_bytes,
-        element_bytes=blocks.element_bytes,
-        sharded=table.zero >= 1,
-        extents=extents.dp,
-    )
-    exposed = np.zeros_like(parameters)
-    for time_s, direction in zip(alone, ("backward", "forward"), strict=True):
+    once = np.where(table.zero < _ZERO_GRADIENTS, 1.0, 0.0)
+    alone, exposed = _once_a_step(system, table, extents, largest, slowest, transfer_s)
+    alone, exposed = once * alone, once * exposed
+    if np.any(table.zero >= _ZERO_GRADIENTS):
+        every = _every_micro_batch(system, table, extents, largest, slowest)
+        alone = alone + (1 - once) * every[0]
+        exposed = exposed + (1 - once) * every[1]
+    exposed = np.where(table.dp_overlap, exposed, alone)
+    if np.any(table.optimizer == MUON):
+        completed = _completed_matrices(system, table, extents, largest)
+        alone, exposed = alone + completed, exposed + completed
+    if model.tied_embeddings:  # first and last stage add up their copies' gradients
+        tied = _tied_embeddings(model, system, table, extents, blocks.gradient_bytes)
+        return alone + tied, exposed + tied
+    return alone, exposed
+
+
+def _once_a_step(
+    system: System,
+    table: Table,
+    extents: Extents,
+    largest: LargestStage,
+    slowest: SlowestStage,
+    transfer_s: Floats,
+) -> tuple[Floats, Floats]:
+    """Whole gradients and weights, of dense and expert replicas one after the other [s].
+
+    Where a part of the replicas shares a set of shards, these exchange among themselves, and their
+    groups add up the shards behind nothing.
+    """
+    blocks = slowest.blocks
+    groups = [(largest.trained, extents.replicas)]
+    if np.any(largest.expert_trained.weights):
+        groups.append((largest.expert_trained, extents.edp))
+    sums: list[Floats] = [np.zeros_like(blocks.memory_rate)] * 2
+    for trained, members in groups:
+        weights = blocks.weight_sizes.moved(trained.weights, trained.quantized)
+        times = gradient_exchange(
+            system,
+            gradient_bytes=np.where(table.training, trained.weights * blocks.gradient_bytes, 0.0),
+            weight_bytes=np.where(table.training, weights, 0.0),
+            sharded=table.zero >= 1,
+            extents=_shard_extents(table, members),
+        )
+        sums = [before + time for before, time in zip(sums, times, strict=True)]
+    whole = sums[0] + sums[1]
+    exposed = np.zeros_like(whole)
+    passes = {
+        "backward": slowest.on(lambda part: part.backward_pass_s),
+        "forward": slowest.on(lambda part: part.forward_pass_s),
+    }
+    for time_s, (direction, pass_s) in zip(sums, passes.items(), strict=True):
         free = windows(
             table,
             extents,
-            pass_s=slowest.on(f"{direction}_pass_s"),
-            tp_s=slowest.on(f"tp_{direction}_s"),
+            pass_s=pass_s,
+            inside_s={axis: slowest.alone(direction, axis) for axis in COMM_AXES},
             transfer_s=transfer_s,
         )
         for part, window_s in ((1 - 1 / table.vpp, free.chunks), (1 / table.vpp, free.tail)):
@@ -115,21 +169,142 @@ def exchange_times(
                 window_s,
                 contention=stack_column(table, "dp_contention"),
                 tail=stack_column(table, "dp_tail"),
-                processor_share=processor_share(system, extents.dp),
+                processor_share=processor_share(system, extents.replicas),
             )
-    whole = alone[0] + alone[1]
-    exposed = np.where(table.dp_overlap, exposed, whole)
-    if model.tied_embeddings:  # first and last stage add up their copies' gradients
-        tied = _tied_embeddings(model, system, table, extents, blocks.gradient_bytes)
-        return whole + tied, exposed + tied
-    return whole, exposed
+    groups_s = _between_shards(system, table, extents, largest, blocks.gradient_bytes)
+    return whole + groups_s, exposed + groups_s
+
+
+def _every_micro_batch(
+    system: System,
+    table: Table,
+    extents: Extents,
+    largest: LargestStage,
+    slowest: SlowestStage,
+) -> tuple[Floats, Floats]:
+    """What split gradients and weights exchange, layer by layer, in all micro-batches [s].
+
+    Gradients are reduce-scattered in every backward pass (ZeRO 2 and 3). With ZeRO 3 weights are
+    gathered before every forward pass and, if they were released, again before backward; with
+    ZeRO 2 those that are trained once a step. What is gathered ahead runs behind the pass before: a
+    pass P hides at most P x contention of it; without prefetch nothing is hidden. Hybrid sharding
+    adds up the shards among its groups once a step, behind nothing. (arXiv 2304.11277, sections 3.3
+    and 4.)
+    """
+    blocks, training = slowest.blocks, table.training
+    by_layer = [
+        (count, part.bytes)
+        for count, part in zip(largest.held, blocks.parts, strict=True)
+        if part is not None
+    ]
+    shard = _shard_extents(table, extents.replicas), _shard_extents(table, extents.edp)
+
+    def weights(part: BlockBytes) -> tuple[Floats, Floats]:
+        moved = blocks.weight_sizes.moved
+        return (
+            moved(part.parameters, part.quantized_parameters),
+            moved(part.expert_parameters, part.quantized_expert_parameters),
+        )
+
+    def updated(part: BlockBytes) -> tuple[Floats, Floats]:
+        moved, dense, expert = blocks.weight_sizes.moved, part.trained, part.expert_trained
+        return moved(dense.weights, dense.quantized), moved(expert.weights, expert.quantized)
+
+    def gradients(part: BlockBytes) -> tuple[Floats, Floats]:
+        size = blocks.gradient_bytes
+        return part.trained.weights * size, part.expert_trained.weights * size
+
+    def time(kind: CollectiveKind, sizes: Callable[[BlockBytes], tuple[Floats, Floats]]) -> Floats:
+        spent = np.zeros_like(blocks.memory_rate)
+        for count, part in by_layer:
+            dense, expert = sizes(part)
+            spent = spent + count * collective_time(system, kind, dense, shard[0])
+            if np.any(expert):
+                spent = spent + count * collective_time(system, kind, expert, shard[1])
+        return spent
+
+    gathered = time(CollectiveKind.ALL_GATHER, weights)
+    scattered = np.where(training, time(CollectiveKind.REDUCE_SCATTER, gradients), 0.0)
+    split = table.zero >= _ZERO_WEIGHTS
+    m = table.micro_batches
+    again = np.where(split & table.fsdp_reshard & training, gathered, 0.0)
+    some_frozen = np.any(Subset.of(table).frozen)
+    changed = time(CollectiveKind.ALL_GATHER, updated) if some_frozen else gathered
+    once = np.where(split | ~training, 0.0, changed)
+    forward, backward = np.where(split, gathered, 0.0), again + scattered
+    contention, tail = stack_column(table, "dp_contention"), stack_column(table, "dp_tail")
+    taken = processor_share(system, extents.replicas)
+
+    def exposed(time_s: Floats, window_s: Floats) -> Floats:
+        return exposed_exchange(
+            time_s, window_s, contention=contention, tail=tail, processor_share=taken
+        )
+
+    ahead_s, back_s = (
+        slowest.on(lambda t: t.forward_pass_s),
+        slowest.on(lambda t: t.backward_pass_s),
+    )
+    prefetches = table.fsdp_prefetch > 0
+    in_forward = np.where(prefetches, exposed(forward, ahead_s), forward)
+    in_backward = np.where(
+        prefetches, exposed(backward, back_s), again + exposed(scattered, back_s)
+    )
+    groups = _between_shards(system, table, extents, largest, blocks.gradient_bytes)
+    alone = m * (forward + backward) + once + groups
+    return alone, m * (in_forward + in_backward) + exposed(once, ahead_s) + groups
+
+
+def _shard_extents(table: Table, replicas: Ints) -> Ints:
+    """Extents of the replicas that share one set of shards, the inner part of all of them."""
+    members = np.maximum(replicas[-1] * table.shard_share, 1.0).astype(np.int64)
+    return np.gcd(replicas, members)
+
+
+def _between_shards(
+    system: System, table: Table, extents: Extents, largest: LargestStage, gradient_bytes: Floats
+) -> Floats:
+    """Time of adding up gradient shards among the groups of hybrid sharding, once a step [s]."""
+    spent = np.zeros_like(gradient_bytes)
+    groups = (
+        (largest.trained.weights, extents.replicas),
+        (largest.expert_trained.weights, extents.edp),
+    )
+    for trained, replicas in groups:
+        shard = _shard_extents(table, replicas)
+        buffer = np.where(table.training, trained * gradient_bytes / shard[-1], 0.0)
+        others = replicas // shard
+        spent = spent + collective_time(system, CollectiveKind.ALL_REDUCE, buffer, others)
+    return spent
+
+
+def _completed_matrices(
+    system: System, table: Table, extents: Extents, largest: LargestStage
+) -> Floats:
+    """Time of gathering momenta for Muon's iterations, which need whole matrices, once a step [s].
+
+    All-gather of 2 bytes for each weight of a matrix among the ranks that share the optimizer
+    state, before the update, behind nothing: all that may be split, 1.25 times AdamW's bytes at
+    most where gradients and weights are exchanged in fp32 (arXiv 2502.16982, section 2.3). Ranks
+    whose share is many whole matrices need less.
+    """
+    splits = (table.optimizer == MUON) & (table.zero >= 1) & table.training
+    spent = np.zeros_like(largest.trained.weights)
+    for trained, replicas in (
+        (largest.trained, extents.replicas),
+        (largest.expert_trained, extents.edp),
+    ):
+        momenta = trained.matrices * _NEWTON_SCHULZ_BYTES
+        shard = _shard_extents(table, replicas)
+        spent = spent + collective_time(system, CollectiveKind.ALL_GATHER, momenta, shard)
+    return np.where(splits, spent, 0.0)
 
 
 def _tied_embeddings(
     model: Model, system: System, table: Table, extents: Extents, gradient_bytes: Floats
 ) -> Floats:
     """Time of adding up the gradients of both copies of the embedding [s]."""
-    several = (table.pp > 1) & table.training
+    several = (table.pp > 1) & table.training & ~np.isin(table.schedule, BOTH_ENDS_ON_A_RANK)
+    several &= ~Subset.of(table).freezes("head")
     copied = np.where(several, np.ceil(model.vocab / table.tp) * model.hidden, 0.0)
     pair = np.where(extents.pp >= table.pp, 2, 1)
     pair[-1] = 2

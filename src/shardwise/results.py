@@ -85,6 +85,10 @@ class StageEstimate(Memory):
     """Micro-batches whose activations it holds at its fullest."""
     micro_batch_s: float
     """Forward, backward, recompute and exposed exchanges of one micro-batch [s]."""
+    forward_s: float
+    """Its forward pass with exposed exchanges [s]."""
+    backward_s: float
+    """Its backward pass, recompute included [s]."""
     peak: Peak
 
 
@@ -127,6 +131,8 @@ class OperationEstimate(Result):
     """What of it lengthens the step [s]."""
     bound: str
     """What its time goes to: compute, memory, launch or network."""
+    missed: bool = False
+    """Whether the system has a table of measured shapes, but none near this one."""
     volume_bytes: float = 0.0
     """Buffer exchanged."""
     group: int = 1
@@ -152,7 +158,7 @@ class PhaseTotals(Result):
 
 
 class ExchangeTotals(Result):
-    """Tensor-parallel exchanges of one pass through a layer."""
+    """Exchanges of some axis in passes through a layer."""
 
     volume_bytes: float
     """Buffers, whole."""
@@ -174,6 +180,10 @@ class LayerTotals(Result):
     tp_backward: ExchangeTotals
     tp_again: ExchangeTotals
     """What recompute repeats, or gathers again because only a part was kept."""
+    cp: ExchangeTotals
+    """Exchanges of context parallelism, in all passes."""
+    ep: ExchangeTotals
+    """Those among experts."""
     parameters: float
     weight_bytes: float
     gradient_bytes: float
@@ -225,6 +235,8 @@ class Estimate(Result):
     """All fields, defaults filled in."""
     parameters: int
     active_parameters: int
+    trainable_parameters: int
+    """Weights that are trained, with those of adapters."""
     step_time_s: float
     tokens_per_s: float
     tokens_per_s_per_gpu: float
@@ -235,9 +247,12 @@ class Estimate(Result):
     hfu: float
     """The same with what recompute runs again."""
     flops_convention: str
+    mfu_by_convention: dict[str, float]
+    """The utilisation as every convention counts it."""
     fits: bool
     micro_batches: int
     """Of one replica, per step."""
+    tokens_per_step: int
     time_s: dict[str, float]
     """Disjoint parts of the step, on the slowest stage [s]."""
     comm_s: dict[str, CommTime]
@@ -253,6 +268,8 @@ class Estimate(Result):
     """Strategy fields nobody gave, with the value taken."""
     provenance: dict[str, Source]
     """Where the figures of system and stack come from, by dotted prefix."""
+    missed_operations: tuple[str, ...] = ()
+    """Operations of which a kernel has no shape near in the system's tables of measured ones."""
     operations: tuple[OperationEstimate, ...] | None = None
     """Every kernel and exchange, if asked for."""
 

@@ -1,86 +1,100 @@
 """The stage that the others wait for, the one that holds most, and what passes between stages."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats
-from shardwise.blocks import Blocks
+from shardwise.arrays import Bools, Floats, combined, total
+from shardwise.blocks import Blocks, part_times, trained_on
+from shardwise.cost.block import BlockTimes
 from shardwise.cost.collective import collective_time, transfer_time
-from shardwise.memory import stage_parameters
-from shardwise.model import Model
+from shardwise.cost.trained import TrainedWeights
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import CollectiveKind
 from shardwise.placement import Extents
-from shardwise.stages import layers_on
-from shardwise.strategy import TP_EXCHANGES
+from shardwise.stages import StageRun
+from shardwise.strategy import SCHEDULES, TP_EXCHANGES
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["Boundary", "SlowestStage", "boundary_of", "largest_stage"]
+# Schedules whose ranks wait for every message before the pass that needs it.
+_IN_TURN = [SCHEDULES.index(name) for name in ("1f1b", "gpipe")]
+
+__all__ = ["Boundary", "LargestStage", "SlowestStage", "boundary_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowestStage:
-    """What stands on the stage that the others wait for: the first or the last."""
+    """What stands on the stage that the others wait for."""
 
     blocks: Blocks
-    layers: Floats
-    """Share of all layers."""
-    embedding: Floats
-    """1 or 0."""
-    head: Floats
+    work: tuple[Floats, ...]
+    """How many of each part, in the order of `Blocks.parts`."""
+    held: tuple[Floats, ...]
+    """How many of them its rank holds."""
+    whole: tuple[Floats, ...]
+    """How many of each part all stages have."""
 
     @classmethod
-    def of(cls, model: Model, table: Table, blocks: Blocks) -> "SlowestStage":
-        """Compare the first stage, which has most layers, with the last, which has the head."""
-        alone = table.pp == 1
-        ends = np.zeros_like(table.pp), table.pp - 1
-        first, last = (layers_on(model.depth, table.pp, stage) / model.depth for stage in ends)
-        time_s = blocks.layers.time_s
-        is_first = first * time_s + blocks.embedding.time_s > last * time_s + blocks.head.time_s
-        return cls(
-            blocks=blocks,
-            layers=np.where(is_first, first, last),
-            embedding=np.where(alone | is_first, 1.0, 0.0),
-            head=np.where(alone | ~is_first, 1.0, 0.0),
-        )
+    def of(cls, blocks: Blocks, runs: Sequence[StageRun]) -> "SlowestStage":
+        """Find the stage with the longest forward and backward pass."""
+        work, held = runs[0].work, runs[0].held
+        longest = part_times(blocks, work, lambda part: part.time_s)
+        for run in runs[1:]:
+            time_s = part_times(blocks, run.work, lambda part: part.time_s)
+            longer = time_s > longest
+            longest = np.maximum(longest, time_s)
+            work = _chosen(longer, run.work, work)
+            held = _chosen(longer, run.held, held)
+        parts = range(len(work))
+        whole = tuple(total((r.length * r.work[n] for r in runs), longest) for n in parts)
+        return cls(blocks=blocks, work=work, held=held, whole=whole)
 
-    def on(self, name: str) -> Floats:
-        """One micro-batch on this stage."""
-        layers, embedding, head = (
-            getattr(block, name)
-            for block in (self.blocks.layers, self.blocks.embedding, self.blocks.head)
-        )
-        here: Floats = self.layers * layers + self.embedding * embedding + self.head * head
-        return here
+    def on(self, select: Callable[[BlockTimes], Floats]) -> Floats:
+        """A time of one micro-batch on this stage [s]."""
+        return part_times(self.blocks, self.work, select)
 
-    def elsewhere(self, name: str) -> Floats:
-        """One micro-batch on all other stages."""
-        layers, embedding, head = (
-            getattr(block, name)
-            for block in (self.blocks.layers, self.blocks.embedding, self.blocks.head)
-        )
-        there: Floats = (
-            (1 - self.layers) * layers + (1 - self.embedding) * embedding + (1 - self.head) * head
-        )
-        return there
+    def alone(self, direction: str, axis: str) -> Floats:
+        """Exchanges of an axis in one direction, as if nothing hid them [s]."""
+        return self.on(lambda part: getattr(getattr(part, f"alone_{direction}_s"), axis))
+
+    def exposed(self, direction: str, axis: str) -> Floats:
+        """The same as far as they lengthen the pass [s]."""
+        return self.on(lambda part: getattr(getattr(part, f"exposed_{direction}_s"), axis))
 
 
-def largest_stage(model: Model, table: Table, blocks: Blocks) -> Floats:
-    """Weights on a rank of the stage that holds most: the first or the last."""
-    held = [
-        stage_parameters(
-            blocks.layers,
-            blocks.embedding,
-            blocks.head,
-            depth=model.depth,
-            stages=table.pp,
-            stage=stage,
-        )
-        for stage in (np.zeros_like(table.pp), table.pp - 1)
-    ]
-    return np.maximum(*held)
+def _chosen(rows: Bools, one: tuple[Floats, ...], other: tuple[Floats, ...]) -> tuple[Floats, ...]:
+    return tuple(np.where(rows, a, b) for a, b in zip(one, other, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestStage:
+    """The stage whose ranks train most weights."""
+
+    trained: TrainedWeights
+    """Without those of routed experts."""
+    expert_trained: TrainedWeights
+    held: tuple[Floats, ...]
+    """How many of each part, in the order of `Blocks.parts`."""
+
+    @classmethod
+    def of(cls, blocks: Blocks, runs: Sequence[StageRun]) -> "LargestStage":
+        """Find it."""
+        most, held = trained_on(blocks, runs[0].held), runs[0].held
+        for run in runs[1:]:
+            other = trained_on(blocks, run.held)
+            more = other[0].weights + other[1].weights > most[0].weights + most[1].weights
+            choose = partial(np.where, more)
+            most = combined(choose, other[0], most[0]), combined(choose, other[1], most[1])
+            held = _chosen(more, run.held, held)
+        return cls(trained=most[0], expert_trained=most[1], held=held)
+
+    @property
+    def all_trained(self) -> TrainedWeights:
+        """With those of routed experts."""
+        return self.trained.plus(self.expert_trained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +108,8 @@ class Boundary:
     around_s: Floats
     """Exchanges among the tensor-parallel ranks for it, less those it saves [s]."""
     hidden: Floats
-    """Share of the transfers that travels beside the compute: only where stages interleave."""
+    """Share of the transfers that travels beside the compute: only where stages interleave, or
+    both directions do."""
 
     @property
     def time_s(self) -> Floats:
@@ -121,8 +136,9 @@ def boundary_of(system: System, table: Table, extents: Extents, blocks: Blocks) 
 
     around = exchange(CollectiveKind.ALL_GATHER, splits)
     if np.any(at_edges):
-        alone = blocks.layers.tp_forward_s
-        share = blocks.layers.tp_forward_exposed_s / np.where(alone > 0, alone, 1.0)
+        layer = blocks.kinds[0].times
+        alone = layer.alone_forward_s.tp
+        share = layer.exposed_forward_s.tp / np.where(alone > 0, alone, 1.0)
         scattered = exchange(CollectiveKind.REDUCE_SCATTER, splits & at_edges)
         around += share * (scattered - exchange(CollectiveKind.ALL_REDUCE, splits & at_edges))
     handed = np.where(splits, whole / table.tp, whole)
@@ -130,5 +146,5 @@ def boundary_of(system: System, table: Table, extents: Extents, blocks: Blocks) 
         handed_bytes=handed,
         message_s=transfer_time(system, handed, extents.pp),
         around_s=around,
-        hidden=np.where(table.vpp > 1, stack_column(table, "pp_hidden"), 0.0),
+        hidden=np.where(np.isin(table.schedule, _IN_TURN), 0.0, stack_column(table, "pp_hidden")),
     )

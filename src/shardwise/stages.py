@@ -1,23 +1,310 @@
-"""How many layers stand on a pipeline stage."""
+"""Which layers stand on which pipeline rank: runs of equal ranks, as columns.
+
+A pipeline has p ranks; with v chunks a rank holds v virtual stages, in the V of zb-v two, and in
+dualpipe one of each direction. Layers are spread over virtual stages in the order of the model.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Ints
+from shardwise.arrays import Floats, Ints, gather, once_per
+from shardwise.model import Model
+from shardwise.strategy import SCHEDULES
+from shardwise.table import Table
 
-__all__ = ["layers_on", "most_layers"]
+__all__ = [
+    "BOTH_ENDS_ON_A_RANK",
+    "StageRun",
+    "by_stage",
+    "chunks_of",
+    "layers_on_ranks",
+    "most_layers",
+    "stage_runs",
+    "virtual_stages",
+]
+
+_ZB_V, _DUALPIPE = SCHEDULES.index("zb-v"), SCHEDULES.index("dualpipe")
+BOTH_ENDS_ON_A_RANK = (_ZB_V, _DUALPIPE)
+"""Schedules (positions in `SCHEDULES`) whose first rank holds embedding and head."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRun:
+    """Equal ranks that follow one another in the pipeline; length 0 where a row has fewer runs.
+
+    Parts of the model are counted in this order: each kind of layer, as far as it recomputes; each
+    kind as far as it does not; modules of multi-token prediction; the embedding; the head.
+    """
+
+    length: Floats
+    first: Ints
+    """Position of its first rank."""
+    work: tuple[Floats, ...]
+    """How many of each part a micro-batch passes on a rank; in dualpipe, the mean of both
+    directions."""
+    held: tuple[Floats, ...]
+    """How many of each part a rank holds the weights of."""
+    own: tuple[Floats, ...]
+    """How many layers of each kind, as far as they recompute and as far as not, a micro-batch
+    passes on a rank; in dualpipe, on the stage of its number, the mean of both directions."""
+    chunk: tuple[Floats, ...]
+    """How many of each part made of layers stand in the first of two unlike chunks (ZB-V,
+    DualPipe); all of them in other schedules."""
+    after: tuple[tuple[Floats, ...], ...]
+    """For each part that is made of layers, how many of each such part stand after its last one."""
+    layers: Floats
+    """Layers held."""
+    key: Ints
+    """The same number in rows whose pipelines are alike."""
+
+    @property
+    def last(self) -> Ints:
+        """Position of its last rank."""
+        return self.first + np.maximum(self.length, 1).astype(np.int64) - 1
 
 
 def most_layers(depth: int, stages: Ints) -> Ints:
-    """Layers on the longest stage: depth / stages, rounded up."""
+    """Layers on the longest stage of an even spread: depth / stages, rounded up."""
     return -(-depth // stages)
 
 
-def layers_on(depth: int, stages: Ints, stage: Ints) -> Ints:
-    """Layers on one stage: the first depth mod stages of them hold one more than the others.
+def chunks_of(table: Table) -> Ints:
+    """Virtual stages on a rank."""
+    return np.where(table.schedule == _ZB_V, 2, table.vpp)
 
-    Parameters
-    ----------
-    stage
-        Position from 0; broadcasts against `stages`.
+
+def stage_runs(model: Model, table: Table) -> tuple[StageRun, ...]:
+    """Runs of equal ranks of every row's pipeline."""
+    columns = (
+        table.pp,
+        table.vpp,
+        table.schedule,
+        table.first_stage_layers,
+        table.last_stage_layers,
+        table.stage_layers,
+        table.embedding_as_layer,
+        table.loss_as_layer,
+        table.recompute_layers,
+    )
+
+    def of_rows(rows: Ints) -> tuple[StageRun, ...]:
+        order = model.order
+        every = [_runs_of(model, order, table, int(row)) for row in rows]
+        return _as_columns(every, max(map(len, every), default=1))
+
+    runs, where = once_per(columns, of_rows)
+    return gather(runs, where)
+
+
+def by_stage(runs: Sequence[StageRun]) -> StageRun:
+    """The runs of one row as columns of one value per stage."""
+    which = np.repeat(np.arange(len(runs)), [int(run.length[0]) for run in runs])
+
+    def every(columns: Iterable[Floats]) -> Floats:
+        return np.array([float(column[0]) for column in columns])[which]
+
+    parts = range(len(runs[0].work))
+    return StageRun(
+        length=np.ones(len(which)),
+        first=np.arange(len(which)),
+        work=tuple(every(run.work[n] for run in runs) for n in parts),
+        held=tuple(every(run.held[n] for run in runs) for n in parts),
+        own=tuple(every(run.own[n] for run in runs) for n in range(len(runs[0].own))),
+        chunk=tuple(every(run.chunk[n] for run in runs) for n in range(len(runs[0].chunk))),
+        after=tuple(
+            tuple(every(run.after[n][k] for run in runs) for k in range(len(runs[0].after)))
+            for n in range(len(runs[0].after))
+        ),
+        layers=every(run.layers for run in runs),
+        key=np.zeros(len(which), dtype=np.int64),
+    )
+
+
+def virtual_stages(model: Model, table: Table, row: int = 0) -> StageRun:
+    """Every virtual stage of one row by itself, first to last: columns of one value each.
+
+    What recomputes so many layers of a rank takes them from its first chunks.
     """
-    return depth // stages + np.where(stage < depth % stages, 1, 0)
+    every = enumerate(_ranks(model, model.order, table, row, apart=True))
+    stages = [(1, place, content) for place, content in every]
+    return by_stage(_as_columns([stages], len(stages)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    work: tuple[float, ...]
+    held: tuple[float, ...]
+    own: tuple[float, ...]
+    chunk: tuple[float, ...]
+    after: tuple[tuple[float, ...], ...]
+    layers: int
+
+
+def _runs_of(
+    model: Model, order: Sequence[int], table: Table, row: int
+) -> list[tuple[int, int, _Rank]]:
+    """Length, first position and content of each run of one row."""
+    ranks = _ranks(model, order, table, row)
+    runs, first = [], 0
+    for content, equal in groupby(ranks):
+        length = len(list(equal))
+        runs.append((length, first, content))
+        first += length
+    return runs
+
+
+def _as_columns(every: Sequence[Any], most: int) -> tuple[StageRun, ...]:
+    """Runs by position; a row that has fewer repeats its first with length 0."""
+    columns = []
+    for position in range(most):
+        runs = [
+            row[position] if position < len(row) else (0, row[0][1], row[0][2]) for row in every
+        ]
+        columns.append(
+            StageRun(
+                length=np.array([float(length) for length, _, _ in runs]),
+                first=np.array([first for _, first, _ in runs], dtype=np.int64),
+                work=_transposed([rank.work for _, _, rank in runs]),
+                held=_transposed([rank.held for _, _, rank in runs]),
+                own=_transposed([rank.own for _, _, rank in runs]),
+                chunk=_transposed([rank.chunk for _, _, rank in runs]),
+                after=tuple(
+                    _transposed(others)
+                    for others in zip(*(r.after for _, _, r in runs), strict=True)
+                ),
+                layers=np.array([float(rank.layers) for _, _, rank in runs]),
+                key=np.arange(len(every)),
+            )
+        )
+    return tuple(columns)
+
+
+def _transposed(rows: Sequence[tuple[float, ...]]) -> tuple[Floats, ...]:
+    return tuple(np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
+
+
+def _ranks(
+    model: Model, order: Sequence[int], table: Table, row: int, *, apart: bool = False
+) -> list[_Rank]:
+    """Content of every pipeline rank of one row, first to last; or of every virtual stage."""
+    stages, schedule = int(table.pp[row]), int(table.schedule[row])
+    sizes = layers_on_ranks(model.depth, table, row)
+    starts = np.cumsum([0, *sizes]).tolist()
+    virtual = [
+        (order[start : start + size], place == 0, place == len(sizes) - 1)
+        for place, (start, size) in enumerate(zip(starts, sizes, strict=False))
+    ]
+    most_again = int(table.recompute_layers[row]) or model.depth
+
+    kinds = range(len(model.layers))
+
+    def counted(layers: Sequence[int], first: int) -> tuple[float, ...]:
+        parted = layers[:first], layers[first:]
+        return tuple(float(some.count(kind)) for some in parted for kind in kinds)
+
+    def rank(places: Sequence[int], share: float, first: int = most_again) -> _Rank:
+        """What stands there, of which so many first layers recompute."""
+        layers = [kind for place in places for kind in virtual[place][0]]
+        again, plain = layers[:first], layers[first:]
+        head = float(any(virtual[place][2] for place in places))
+        held = (
+            *counted(layers, first),
+            head * model.mtp,
+            float(any(virtual[place][1] for place in places)),
+            head,
+        )
+        in_order = [*again, *(kind + len(kinds) for kind in plain)]
+        in_order += [2 * len(kinds)] * int(head * model.mtp)
+        after = _after_last(in_order, 2 * len(kinds) + 1)
+        own = counted(layers if share == 1 else virtual[places[0]][0], first)
+        chunk = held[:-2]
+        if schedule in BOTH_ENDS_ON_A_RANK and len(places) > 1:
+            here, _, is_last = virtual[places[0]]
+            chunk = (*counted(here, first), float(is_last) * model.mtp)
+        work = tuple(share * count for count in held)
+        return _Rank(work, held, own, chunk, after, len(layers))
+
+    if apart:
+        before = _earlier_on_rank(sizes, stages, zb_v=schedule == _ZB_V)
+        left = [max(0, most_again - earlier) for earlier in before]
+        return [rank((place,), 1.0, first) for place, first in enumerate(left)]
+    if schedule == _DUALPIPE:
+        ranks = [rank((place, stages - 1 - place), 0.5) for place in range(stages)]
+        other = [
+            counted(virtual[place][0], max(0, most_again - len(virtual[stages - 1 - place][0])))
+            for place in range(stages)
+        ]
+        return [  # the other rank that does a stage may recompute less of it
+            replace(one, own=tuple((a + b) / 2 for a, b in zip(one.own, late, strict=True)))
+            for one, late in zip(ranks, other, strict=True)
+        ]
+    if schedule == _ZB_V:
+        return [rank((place, 2 * stages - 1 - place), 1.0) for place in range(stages)]
+    return [rank(range(place, len(sizes), stages), 1.0) for place in range(stages)]
+
+
+def _earlier_on_rank(sizes: Sequence[int], stages: int, *, zb_v: bool) -> list[int]:
+    """For every virtual stage, layers of earlier ones on its rank."""
+    on_rank = [0] * stages
+    earlier = []
+    for place, size in enumerate(sizes):
+        rank = 2 * stages - 1 - place if zb_v and place >= stages else place % stages
+        earlier.append(on_rank[rank])
+        on_rank[rank] += size
+    return earlier
+
+
+def _after_last(order: Sequence[int], parts: int) -> tuple[tuple[float, ...], ...]:
+    """For each part, how many of each stand after its last occurrence; 0 where it has none."""
+    counted = []
+    for part in range(parts):
+        last = max((place for place, other in enumerate(order) if other == part), default=None)
+        later = order[last + 1 :] if last is not None else []
+        counted.append(tuple(float(later.count(other)) for other in range(parts)))
+    return tuple(counted)
+
+
+def layers_on_ranks(depth: int, table: Table, row: int) -> list[int]:
+    """Layers on every virtual stage of one row, in the order of the model.
+
+    A list that was given is taken as it is. Else layers are spread evenly over the ranks, where
+    embedding and head may count as a layer each; what is left over goes to the first ranks. Given
+    counts of the first and the last rank stand, and the rest is spread over the others. A rank's
+    layers are spread evenly over its chunks.
+    """
+    listed = int(table.stage_layers[row])
+    if listed >= 0:
+        return list(table.stage_lists[listed])
+    stages, chunks = int(table.pp[row]), int(table.vpp[row])
+    places = 2 * stages if int(table.schedule[row]) == _ZB_V else stages
+    extra = bool(table.embedding_as_layer[row]), bool(table.loss_as_layer[row])
+    given = int(table.first_stage_layers[row]), int(table.last_stage_layers[row])
+    counts = _spread(depth, places, given, extra)
+    return [_share(count, chunks, chunk) for chunk in range(chunks) for count in counts]
+
+
+def _spread(depth: int, places: int, given: tuple[int, int], extra: tuple[bool, bool]) -> list[int]:
+    """Layers on every rank; -1 layers where what is given leaves too few for the others."""
+    if places == 1:
+        return [depth]
+    first, last = given
+    # What counts as a layer, but is none, where the count of its rank is not given.
+    embedding, head = int(extra[0] and not first), int(extra[1] and not last)
+    open_places = places - bool(first) - bool(last)
+    left = depth - first - last + embedding + head
+    if left < 0 or (open_places == 0 and left):
+        return [-1] * places
+    counts = [_share(left, open_places, place) for place in range(open_places)]
+    counts = ([first] if first else []) + counts + ([last] if last else [])
+    counts[0] -= embedding
+    counts[-1] -= head
+    return counts
+
+
+def _share(number: int, places: int, place: int) -> int:
+    """What one of several places gets of a number; the first ones get what is left over."""
+    return number // places + (place < number % places)

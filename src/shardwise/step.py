@@ -1,23 +1,29 @@
 """Time of a step: its slowest stage, what that stage waits for, and what all ranks do together."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from shardwise.arrays import Floats, total
-from shardwise.blocks import Blocks
-from shardwise.cost.data_parallel import optimizer_time
+from shardwise.blocks import part_bytes, trained_on
+from shardwise.cost.block import COMM_AXES
 from shardwise.cost.offload import optimizer_transfer
-from shardwise.memory import optimizer_state_bytes
+from shardwise.cost.optimizer import optimizer_time, quantizing_time, state_bytes
+from shardwise.memory import shards
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
+from shardwise.pipeline import bubble_and_transfers
 from shardwise.placement import Extents
 from shardwise.replicas import exchange_times
-from shardwise.schedule.closed_form import bubble_time
-from shardwise.slowest import Boundary, SlowestStage
-from shardwise.stages import most_layers
+from shardwise.slowest import Boundary, LargestStage, SlowestStage
+from shardwise.stages import StageRun
 from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["TIME_PARTS", "step_times"]
+
+# Stages of ZeRO from which on state and gradients are split.
+_ZERO_OPTIMIZER, _ZERO_GRADIENTS = 1, 2
 
 TIME_PARTS = (
     "forward",
@@ -40,81 +46,84 @@ def step_times(
     system: System,
     table: Table,
     extents: Extents,
-    blocks: Blocks,
-    parameters: Floats,
+    runs: Sequence[StageRun],
+    slowest: SlowestStage,
+    largest: LargestStage,
     boundary: Boundary,
 ) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
     """Time the step on its slowest stage, with what that stage waits for."""
-    m = table.micro_batches
-    slowest = SlowestStage.of(model, table, blocks)
-    transfer = boundary.time_s
+    m, blocks = table.micro_batches, slowest.blocks
     hidden = boundary.hidden
     directions = np.where(table.training, 2.0, 1.0)
-    transfers = directions * m * table.vpp * transfer
-    bubble = bubble_time(
-        stages=table.pp,
-        chunks=table.vpp,
-        micro_batches=m,
-        others_s=slowest.elsewhere("time_s"),
-        forward_s=slowest.on("forward_pass_s"),
-        backward_s=slowest.on("backward_pass_s"),
-        hop_s=directions * transfer,
-        hop_hidden=hidden,
-    )
+    transfers = directions * m * table.vpp * boundary.time_s
+    bubble, exposed = bubble_and_transfers(table, runs, slowest, boundary)
     zero = np.zeros(len(table))
+    dense, expert = shards(table, _ZERO_OPTIMIZER)
+    whole, whole_expert = shards(table, _ZERO_GRADIENTS)
     update = optimizer_time(
-        parameters=parameters,
-        owned=parameters / table.optimizer_shards,
+        table,
+        held=largest.trained.over(whole).plus(largest.expert_trained.over(whole_expert)),
+        owned=largest.trained.over(dense).plus(largest.expert_trained.over(expert)),
         element_bytes=blocks.element_bytes,
         gradient_bytes=blocks.gradient_bytes,
+        memory_rate=blocks.memory_rate,
+        matrix_rate=blocks.matrix_rate,
+    )
+    quantizing = quantizing_time(
+        table,
+        quantized=part_bytes(blocks, largest.held, lambda held: held.all_quantized_parameters),
+        sizes=blocks.weight_sizes,
         memory_rate=blocks.memory_rate,
     )
     times = dict.fromkeys(TIME_PARTS, zero)
     times |= {
-        "forward": m * slowest.on("forward_s"),
-        "backward": m * slowest.on("backward_s"),
-        "recompute": m * slowest.on("recompute_s"),
-        "optimizer": np.where(table.training, update, 0.0),
-        "tp_comm": m * slowest.on("tp_exposed_s"),
-        "pp_comm": transfers * (1 - hidden),
+        "forward": m * slowest.on(lambda part: part.forward_s),
+        "backward": m * slowest.on(lambda part: part.backward_s),
+        "recompute": m * slowest.on(lambda part: part.recompute_s),
+        "optimizer": np.where(table.training, update + quantizing, 0.0),
+        "pp_comm": exposed,
         "bubble": bubble,
     }
+    comm = {"pp": (transfers, times["pp_comm"])}
+    for axis in COMM_AXES:
+        both = ("forward", "backward")
+        times[f"{axis}_comm"] = m * total((slowest.exposed(way, axis) for way in both), zero)
+        alone = m * total((slowest.alone(way, axis) for way in both), zero)
+        comm[axis] = alone, times[f"{axis}_comm"]
     exchange, times["dp_comm"] = exchange_times(
-        model, system, table, extents, parameters, slowest, hidden * boundary.message_s
+        model, system, table, extents, largest, slowest, hidden * boundary.message_s
     )
-    moved, times["offload"] = _offload(model, system, table, slowest, times["optimizer"])
+    moved, times["offload"] = _offload(system, table, slowest, largest, times["optimizer"])
     times["other"] = _overheads(system, table, total(times.values(), zero))
-    comm = {
-        "tp": (m * slowest.on("tp_s"), times["tp_comm"]),
-        "pp": (transfers, times["pp_comm"]),
-        "dp": (exchange, times["dp_comm"]),
-        "offload": (moved, times["offload"]),
-    }
-    return times, comm
+    comm |= {"dp": (exchange, times["dp_comm"]), "offload": (moved, times["offload"])}
+    return times, {axis: comm[axis] for axis in (*COMM_AXES, "pp", "dp", "offload")}
 
 
 def _offload(
-    model: Model, system: System, table: Table, slowest: SlowestStage, update_s: Floats
+    system: System, table: Table, slowest: SlowestStage, largest: LargestStage, update_s: Floats
 ) -> tuple[Floats, Floats]:
     """Time of all transfers to and from the second memory tier, alone and exposed [s].
 
-    Those of the update are of the stage with most layers, as the optimizer's own time is.
+    Those of the update are of the stage that trains most, as the optimizer's own time is.
     """
     blocks, m = slowest.blocks, table.micro_batches
-    weights = blocks.layers.parameters * (most_layers(model.depth, table.pp) / model.depth)
-    state = weights * optimizer_state_bytes(blocks.element_bytes) / table.optimizer_shards
-    back, busy = slowest.on("backward_pass_s"), slowest.on("offload_backward_s")
+    trained, expert = trained_on(blocks, largest.held, layers=True)
+    dense_shards, expert_shards = shards(table, _ZERO_OPTIMIZER)
+    owned = trained.over(dense_shards).plus(expert.over(expert_shards))
+    state = state_bytes(table.optimizer, blocks.element_bytes, owned)
+    updated = trained.plus(expert)
+    weights = blocks.weight_sizes.held(updated.weights, updated.quantized)
+    back = slowest.on(lambda part: part.backward_pass_s)
+    busy = slowest.on(lambda part: part.offload_backward_s)
     alone, exposed = optimizer_transfer(
         system,
         state_bytes=np.where(table.offload_optimizer & table.training, state, 0.0),
-        weight_bytes=np.where(
-            table.offload_weights & table.training, weights * blocks.element_bytes, 0.0
-        ),
+        weight_bytes=np.where(table.offload_weights & table.training, weights, 0.0),
         idle_in_s=np.maximum(0.0, back - busy) + update_s,
         idle_out_s=back + update_s,
     )
-    moved = slowest.on("offload_forward_s") + busy
-    return m * moved + alone, m * slowest.on("offload_exposed_s") + exposed
+    moved = slowest.on(lambda part: part.offload_forward_s) + busy
+    return m * moved + alone, m * slowest.on(lambda part: part.offload_exposed_s) + exposed
 
 
 def _overheads(system: System, table: Table, rest: Floats) -> Floats:

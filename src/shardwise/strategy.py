@@ -1,5 +1,6 @@
 """`Strategy`: one way to run a model on a system."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
@@ -25,9 +26,16 @@ from shardwise.stack import Stack
 
 __all__ = [
     "ATTENTIONS",
+    "CP_EXCHANGES",
+    "DISPATCH_DTYPES",
     "DTYPES",
+    "FROZEN_PARTS",
+    "LORA_PARTS",
+    "OPTIMIZERS",
     "PLACEMENTS",
+    "QUANTIZATIONS",
     "RECOMPUTES",
+    "RECOMPUTE_PARTS",
     "SCHEDULES",
     "SHORT_NAMES",
     "TIER_FIELDS",
@@ -37,19 +45,42 @@ __all__ = [
 ]
 
 Dtype = Literal["bf16", "fp16", "fp32"]
+Quantization = Literal["none", "fp8_tensor", "fp8_block", "mxfp8", "nvfp4"]
+DispatchDtype = Literal["dtype", "fp8"]
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["1f1b", "interleaved"]
+Schedule = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe"]
 AttentionKind = Literal["model", "multihead", "multiquery"]
 TpExchange = Literal["all_reduce", "rs_ag", "p2p_rs_ag"]
 TpOverlap = Literal["stack", "none", "ring", "pipe"]
+CpExchange = Literal["ring", "all_gather", "all_to_all"]
+RecomputePart = Literal[
+    "core_attention",
+    "attention",
+    "attention_norm",
+    "mla_up",
+    "mlp_norm",
+    "activation",
+    "mlp",
+    "moe",
+]
+FrozenPart = Literal["embedding", "attention", "mlp", "experts", "router", "norms", "head"]
+LoraPart = Literal["attention", "mlp", "experts"]
+Optimizer = Literal["adamw", "adamw-8bit", "adamw-bf16", "adafactor", "muon", "sgd-momentum", "sgd"]
 
 KNOWN_WORDS = frozenset((*get_args(Dtype), *get_args(Recompute), *get_args(TpExchange)))
 ATTENTIONS: tuple[str, ...] = get_args(AttentionKind)
 DTYPES: tuple[str, ...] = get_args(Dtype)
+QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
+DISPATCH_DTYPES: tuple[str, ...] = get_args(DispatchDtype)
 RECOMPUTES: tuple[str, ...] = get_args(Recompute)
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
 TP_EXCHANGES: tuple[str, ...] = get_args(TpExchange)
 TP_OVERLAPS: tuple[str, ...] = get_args(TpOverlap)
+CP_EXCHANGES: tuple[str, ...] = get_args(CpExchange)
+RECOMPUTE_PARTS: tuple[str, ...] = get_args(RecomputePart)
+FROZEN_PARTS: tuple[str, ...] = get_args(FrozenPart)
+LORA_PARTS: tuple[str, ...] = get_args(LoraPart)
+OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 PLACED_AXES = ("tp", "cp", "dp", "pp")
 TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
@@ -136,14 +167,52 @@ class Strategy(Noun):
     """Tokens per sequence."""
     dtype: Annotated[Dtype, BeforeValidator(_canonical_dtype)] = "bf16"
     """Type of weights, activations and matrix products."""
+    quantization: Quantization = "none"
+    """Recipe for products of layers with their weights in fewer bits: fp8 scaled by tensor or block
+    (1 x 128, weights 128 x 128), mxfp8 or nvfp4; the rest stays in `dtype`."""
+    quantized_weights: bool = False
+    """Whether these weights are held and gathered in that type alone, not beside 16 bits."""
+    document_len: Count | None = None
+    """Tokens of the documents packed into a sequence, which attention does not leave (of several
+    lengths l, sum l^2 / sum l); None: one sequence is one document."""
     attention: AttentionKind = "model"
     """Key-value heads: as the model has them, one per query head, or one for all of them."""
     recompute: Annotated[Recompute, BeforeValidator(_canonical_recompute)] = "none"
-    """What the backward pass computes again: nothing, the attention core, or whole layers."""
+    """What the backward pass computes again: nothing, some parts of layers, or whole layers."""
+    recompute_parts: tuple[RecomputePart, ...] = ("core_attention",)
+    """Parts that selective recompute runs again."""
+    recompute_layers: Count | None = None
+    """Layers of each stage that recompute applies to, from its first on; None: all."""
     zero: NonNegativeInt = 1
-    """What data parallelism shards: 0 nothing, 1 the optimizer state."""
+    """What data parallelism shards: 0 nothing, 1 the optimizer state, 2 gradients too, 3 weights
+    too (FSDP)."""
+    dp_shard: Count | None = None
+    """Replicas that share one set of shards (hybrid sharding); None: all."""
+    fsdp_reshard: bool = True
+    """Whether weights sharded by ZeRO 3 are released after forward and gathered again backward."""
+    fsdp_prefetch: NonNegativeInt = 1
+    """Layers whose weights are gathered ahead of the one that computes."""
+    optimizer: Optimizer = "adamw"
+    """Update rule and the type of its state."""
+    frozen: tuple[FrozenPart, ...] = ()
+    """Parts whose weights are not trained; those of shared experts count as mlp."""
+    lora_rank: Count | None = None
+    """Rank of low-rank adapters, trained in place of all weights of the model; None: there are
+    none."""
+    lora_parts: tuple[LoraPart, ...] = ("attention", "mlp")
+    """Parts whose products have adapters."""
     schedule: Schedule | None = None
     """Order of the micro-batches in the pipeline."""
+    first_stage_layers: Count | None = None
+    """Layers on the first stage; None: as many as on the others."""
+    last_stage_layers: Count | None = None
+    """Layers on the last stage; None: as many as on the others."""
+    stage_layers: tuple[NonNegativeInt, ...] | None = None
+    """Layers of every stage, first to last; with chunks, of every chunk in the order of layers."""
+    embedding_as_layer: bool = False
+    """Whether the embedding counts as a layer where layers are spread over the stages."""
+    loss_as_layer: bool = False
+    """Whether head and loss count as a layer there."""
     training: bool = True
     """Whether a step also goes backward and updates the weights; if not, it is forward only."""
     sequence_parallel: bool | None = None
@@ -156,6 +225,19 @@ class Strategy(Noun):
     them, passed on in a ring or as a pipeline of collectives."""
     tp_regather: bool = True
     """Whether rs_ag keeps a rank's part of an input and gathers it again in backward."""
+    cp_exchange: CpExchange = "ring"
+    """How context-parallel ranks share keys and values: passed on in a ring beside the compute,
+    gathered, or by swapping sequence for heads (all_to_all, Ulysses)."""
+    expert_capacity: Annotated[float, Field(gt=0)] | None = None
+    """Tokens an expert takes over those of an even load: more are dropped, room not used is padded;
+    None: none is dropped."""
+    expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
+    """Tokens sent to the fullest rank over those of an even load."""
+    dispatch_dtype: DispatchDtype = "dtype"
+    """Type of tokens on the way to their experts; their outputs and all gradients keep `dtype`."""
+    expert_overlap: bool = False
+    """Whether exchanges among experts run beside the compute of another micro-batch; in dualpipe
+    they always do."""
     dp_overlap: bool = True
     """Whether the exchange of gradients and weights runs behind the compute."""
     fused_activation: bool = False
@@ -196,6 +278,30 @@ class Strategy(Noun):
             allowed = "tp, dp, pp and optionally cp, each once, joined by dashes"
             raise ValueError(f"must be an order of {allowed}")
         return "-".join(axes)
+
+    @field_validator("recompute_parts", "frozen", "lora_parts", "stage_layers", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return tuple(re.findall(r"[^\s,+]+", value)) if isinstance(value, str) else value
+
+    @field_validator("recompute_parts")
+    @classmethod
+    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("must name a part; to recompute nothing, recompute is none")
+        return tuple(part for part in RECOMPUTE_PARTS if part in value)
+
+    @field_validator("frozen")
+    @classmethod
+    def _frozen_in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(part for part in FROZEN_PARTS if part in value)
+
+    @field_validator("lora_parts")
+    @classmethod
+    def _adapted_in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("must name a part; for no adapters leave out lora_rank")
+        return tuple(part for part in LORA_PARTS if part in value)
 
     @field_validator("stack", mode="before")
     @classmethod

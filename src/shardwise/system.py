@@ -17,19 +17,33 @@ __all__ = [
     "EfficiencyCurve",
     "MatmulKernel",
     "Memory",
+    "MemoryClass",
     "MemoryKernel",
     "Node",
     "Price",
     "Processing",
+    "ShapeTable",
     "System",
     "Tier",
 ]
 
 Fraction = Annotated[float, Field(ge=LEAST_SHARE, le=1)]
 Share = Annotated[float, Field(ge=LEAST_SHARE)]
+Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Processing = Literal["measured", "roofline", "no_overlap"]
+TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
+MemoryClass = Literal["permute", "permute_backward", "loss"]
+
+# What a table of shapes must give of each shape; tables of products may add `output_bytes`.
+_TABLES = {
+    "matmul_table": ("batch", "m", "n", "k"),
+    "grouped_table": ("groups", "m", "n", "k"),
+    "attention_table": ("sequences", "seq_len", "heads", "kv_heads", "head_dim", "v_head_dim"),
+}
+# A share counted over all pairs of queries and keys is twice the true one of a causal kernel.
+_LARGEST_SHARE = 2.0
 
 
 class EfficiencyCurve(Noun):
@@ -52,6 +66,42 @@ class EfficiencyCurve(Noun):
             if sizes[index] <= before:
                 problem = f"size {sizes[index]:g} must be above {before:g}"
                 raise ValueError(f"points[{index}]: {problem}")
+        return self
+
+
+class ShapeTable(Noun):
+    """Share of a peak that kernels of one class were measured at (see `cost.shape_table`)."""
+
+    sizes: tuple[str, ...]
+    """What a shape is given by, in the order of the rows. Products: batch (or groups), m, n, k as
+    in `ops.operation.Matmul`; for a gradient of weights m and n are the widths of input and output.
+    With output_bytes, bytes moved per element of the result, its type counts too. Attention:
+    sequences, seq_len, heads, kv_heads, head_dim, v_head_dim."""
+    rows: dict[TablePhase, tuple[tuple[Positive, ...], ...]]
+    """Measured shapes by the phase they ran in (`any`: in any phase): the sizes, then the share."""
+    fallback: Annotated[float, Field(ge=LEAST_SHARE, le=_LARGEST_SHARE)]
+    """Share of shapes that are far from all measured ones."""
+    counts_all_pairs: bool = False
+    """Attention: whether the shares are those of causal kernels with the FLOPs of all pairs of
+    queries and keys, which are twice the FLOPs done; then they count half."""
+
+    @model_validator(mode="after")
+    def _rows_are_shapes(self) -> Self:
+        seen: dict[tuple[str, tuple[float, ...]], str] = {}
+        needed = (*self.sizes, "share")
+        for phase, rows in self.rows.items():
+            for index, row in enumerate(rows):
+                name = f"rows.{phase}[{index}]"
+                if len(row) != len(needed):
+                    figures = f"{len(needed)} figures ({', '.join(needed)})"
+                    raise ValueError(f"{name}: must have {figures}, not {len(row)}")
+                if not LEAST_SHARE <= row[-1] <= _LARGEST_SHARE:
+                    allowed = f"from {LEAST_SHARE:g} to {_LARGEST_SHARE:g}"
+                    raise ValueError(f"{name}: the share must be {allowed}, not {row[-1]:g}")
+                for other in (phase, "any") if phase != "any" else self.rows:
+                    if (twin := seen.get((other, row[:-1]))) is not None:
+                        raise ValueError(f"{name}: has the shape of {twin}")
+                seen[phase, row[:-1]] = name
         return self
 
 
@@ -117,7 +167,7 @@ class Accelerator(Noun):
     name: str
     multiprocessors: Count | None
     """Independent units that tiles of work are spread over; null where no closed form needs them:
-    all types on curves, `attention` null."""
+    all types on curves or tables, `attention` null."""
     matrix: dict[Dtype, FlopRate] = Field(min_length=1)
     """Dense peak of the matrix units by type of input."""
     vector: dict[Dtype, FlopRate] = Field(min_length=1)
@@ -125,30 +175,69 @@ class Accelerator(Noun):
     memory: tuple[Memory, ...] = Field(min_length=1)
     """Tiers, nearest first; the first holds everything that is not offloaded."""
     matmul: dict[Dtype, MatmulKernel] = Field(default_factory=dict)
-    """Closed form of products by type; each type of `matrix` has this or a curve."""
+    """Closed form of products by type; each type of `matrix` has this, a curve or a table."""
     matmul_curve: dict[Dtype, EfficiencyCurve] = Field(default_factory=dict)
     """Share of the matrix peak by the FLOPs of a whole product, whatever its shape."""
+    matmul_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
+    """Measured shares of the matrix peak by the shape of a product."""
+    grouped_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
+    """The same of the grouped products of experts; without one, products of that type are timed
+    alike, grouped or not."""
+    attention_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
+    """The same of fused attention kernels."""
     vector_curve: dict[Dtype, EfficiencyCurve] = Field(default_factory=dict)
     """Share of the vector peak by the FLOPs of one operation; 1 for a type without."""
     attention: AttentionKernel | None
-    """Null: a fused attention kernel is timed as a product of its FLOPs and bytes."""
+    """Null: a fused attention kernel without a table is timed as a product of its FLOPs and
+    bytes."""
     memory_bound: MemoryKernel
+    memory_bound_class: dict[MemoryClass, MemoryKernel] = Field(default_factory=dict)
+    """Classes of element-wise kernels with figures of their own: those that copy tokens in the
+    order of experts and back, forward and backward, and those of the loss."""
+    matmul_speed: Annotated[float, Field(gt=0)] = 1.0
+    """Rate of products on the machine at hand over that of the figures: its power limit, clocks and
+    cooling. Declared by its owner; 1 in the catalog."""
     processing: Processing = "measured"
     """How the compute and memory times of a kernel join: as fitted to measured kernels, the larger
     (roofline), or their sum (no_overlap)."""
 
     @model_validator(mode="after")
     def _every_dtype_has_one_kernel(self) -> Self:
+        kinds = ("matmul", "matmul_curve", "matmul_table")
         for dtype in self.matrix:
-            if (dtype in self.matmul) == (dtype in self.matmul_curve):
-                found = "both" if dtype in self.matmul else "neither"
+            found = [kind for kind in kinds if dtype in getattr(self, kind)]
+            if len(found) != 1:
                 raise ValueError(
-                    f"{dtype}: each type of matrix must be in one of matmul and matmul_curve, "
-                    f"but is in {found}"
+                    f"{dtype}: each type of matrix must be in one of matmul, matmul_curve and "
+                    f"matmul_table, but is in {' and '.join(found) or 'none'}"
                 )
-        for field in ("matmul", "matmul_curve"):
+        for field in (*kinds, "grouped_table", "attention_table"):
             if unused := sorted(set(getattr(self, field)) - set(self.matrix)):
                 raise ValueError(f"{field}: matrix has no rate for {', '.join(unused)}")
+        return self
+
+    @model_validator(mode="after")
+    def _tables_are_of_their_kernels(self) -> Self:
+        for field, needed in _TABLES.items():
+            attention = field == "attention_table"
+            for dtype, table in getattr(self, field).items():
+                extra = set() if attention else {"output_bytes"}
+                if len(set(table.sizes)) < len(table.sizes) or set(table.sizes) - extra != set(
+                    needed
+                ):
+                    also = "" if attention else ", and may name output_bytes"
+                    raise ValueError(
+                        f"{field}.{dtype}.sizes: must name {', '.join(needed)}{also}, "
+                        f"not {', '.join(table.sizes) or 'nothing'}"
+                    )
+                if table.counts_all_pairs and not attention:
+                    problem = "only kernels of attention_table have pairs of queries and keys"
+                    raise ValueError(f"{field}.{dtype}.counts_all_pairs: {problem}")
+        if self.attention is None:
+            for dtype in self.matmul_table:
+                if dtype not in self.attention_table:
+                    problem = "attention is null, and a table of products has no share of it"
+                    raise ValueError(f"attention_table: must have {dtype}: {problem}")
         return self
 
     @model_validator(mode="after")

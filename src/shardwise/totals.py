@@ -5,16 +5,22 @@ from math import isfinite
 
 import numpy as np
 
-from shardwise.arrays import Floats
-from shardwise.blocks import PartCosts
-from shardwise.cost.data_parallel import optimizer_time
-from shardwise.cost.kernels import by_dtype
+from shardwise.arrays import Floats, combined
+from shardwise.blocks import PartCosts, layer_bytes, layer_times, trained_on
+from shardwise.cost.block import COMM_AXES
+from shardwise.cost.kernels import product_peak
 from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
+from shardwise.cost.optimizer import (
+    newton_schulz_time,
+    optimizer_time,
+    quantizing_time,
+    state_bytes,
+)
+from shardwise.cost.trained import TrainedWeights, trained_weights
 from shardwise.evaluate import Evaluation
-from shardwise.memory import optimizer_state_bytes
-from shardwise.model import Model
+from shardwise.memory import shards
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
-from shardwise.recompute import kept_bytes, mode_of, runs_again
+from shardwise.recompute import ALL, kept_bytes, parts_of, runs_again
 from shardwise.replicas import windows
 from shardwise.results import (
     Efficiency,
@@ -23,8 +29,6 @@ from shardwise.results import (
     PhaseTotals,
     RequiredBandwidth,
 )
-from shardwise.slowest import SlowestStage
-from shardwise.stages import most_layers
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -46,33 +50,38 @@ def _layer(
     count: int, costs: Sequence[OperationCost], table: Table, evaluation: Evaluation
 ) -> LayerTotals:
     blocks = evaluation.blocks
-    training, mode = bool(table.training[0]), mode_of(table, "layer")
-    again = [cost for cost in costs if runs_again(cost, mode)]
-    element_bytes, gradient_bytes = blocks.element_bytes[0], blocks.gradient_bytes[0]
+    training, parts = bool(table.training[0]), parts_of(table, "layer")
+    again = [cost for cost in costs if runs_again(cost, parts)]
+    gradient_bytes = blocks.gradient_bytes[0]
     parameters = sum(float(cost.operation.parameters[0]) for cost in costs)
-    state = float(optimizer_state_bytes(blocks.element_bytes)[0]) / int(table.optimizer_shards[0])
+    quantized = sum(float(cost.operation.read_quantized[0]) for cost in costs)
+    weights = blocks.weight_sizes.held(np.array([parameters]), np.array([quantized]))
+    owned, gradients = _shared(costs, table, 1), _shared(costs, table, 2)
+    state = float(state_bytes(table.optimizer, blocks.element_bytes, owned)[0])
     working = max(float(cost.operation.working_bytes[0]) for cost in costs)
-    checkpoint = float(blocks.boundary_bytes[0]) if mode == "full" else 0.0
-    kept = checkpoint + sum(kept_bytes(cost, mode) for cost in costs)
-    exchanges = [exchange for cost in costs for exchange in cost.exchanges]
-    ahead = [e for e in exchanges if e.collective.phase is Phase.FORWARD]
-    back = [e for e in exchanges if e.collective.phase in _BACKWARD and training]
+    checkpoint = float(blocks.boundary_bytes[0]) if parts == ALL else 0.0
+    kept = checkpoint + sum(kept_bytes(cost, parts) for cost in costs)
+    ahead = _of_phases(costs, Phase.FORWARD)
+    back = _of_phases(costs, *_BACKWARD) if training else []
     gathered = [e for e in back if _regathers(e)]
-    repeated = ahead if mode == "full" else []
+    repeated = _of_phases(again, Phase.FORWARD)
+    others = [*ahead, *back, *repeated]
     return LayerTotals(
         count=count,
         forward=_phase(costs, Phase.FORWARD),
         recompute=_phase(again, Phase.FORWARD),
         input_grad=_phase(costs if training else [], Phase.INPUT_GRAD),
         weight_grad=_phase(costs if training else [], Phase.WEIGHT_GRAD),
-        optimizer=_update(parameters, table, evaluation),
-        tp_forward=_exchanges(ahead),
-        tp_backward=_exchanges([e for e in back if not _regathers(e)]),
-        tp_again=_exchanges([*gathered, *repeated]),
+        optimizer=_update(gradients, owned, quantized, table, evaluation),
+        tp_forward=_exchanges(ahead, "tp"),
+        tp_backward=_exchanges([e for e in back if not _regathers(e)], "tp"),
+        tp_again=_exchanges([*gathered, *repeated], "tp"),
+        cp=_exchanges(others, "cp"),
+        ep=_exchanges(others, "ep", "etp"),
         parameters=parameters,
-        weight_bytes=parameters * float(element_bytes),
-        gradient_bytes=parameters * float(gradient_bytes) if training else 0.0,
-        optimizer_bytes=parameters * state if training else 0.0,
+        weight_bytes=float(weights[0]),
+        gradient_bytes=float(gradients.weights[0] * gradient_bytes) if training else 0.0,
+        optimizer_bytes=state if training else 0.0,
         kept_bytes=kept if training else 0.0,
         working_bytes=working,
         boundary_bytes=float(evaluation.boundary.handed_bytes[0]),
@@ -108,7 +117,8 @@ def _sum(columns: Iterable[Floats]) -> float:
     return float(sum(float(column[0]) for column in columns))
 
 
-def _exchanges(costs: Sequence[ExchangeCost]) -> ExchangeTotals:
+def _exchanges(every: Sequence[ExchangeCost], *axes: str) -> ExchangeTotals:
+    costs = [cost for cost in every if cost.collective.axis in axes]
     return ExchangeTotals(
         volume_bytes=_sum(cost.collective.bytes for cost in costs),
         time_s=_sum(cost.time_s for cost in costs),
@@ -116,30 +126,61 @@ def _exchanges(costs: Sequence[ExchangeCost]) -> ExchangeTotals:
     )
 
 
-def _update(parameters: float, table: Table, evaluation: Evaluation) -> PhaseTotals:
-    """The optimizer's part for one layer, once a step: its time is that of its bytes."""
+def _of_phases(costs: Iterable[OperationCost], *phases: Phase) -> list[ExchangeCost]:
+    return [e for cost in costs for e in cost.exchanges if e.collective.phase in phases]
+
+
+def _shared(costs: Sequence[OperationCost], table: Table, stage: int) -> TrainedWeights:
+    """A rank's part of the trained weights of a layer, split from a stage of ZeRO on."""
+    dense, expert = (
+        trained_weights(
+            [cost.operation for cost in costs if cost.operation.expert is routed], np.zeros(1)
+        ).over(ranks)
+        for routed, ranks in zip((False, True), shards(table, stage), strict=True)
+    )
+    return dense.plus(expert)
+
+
+def _update(
+    gradients: TrainedWeights,
+    owned: TrainedWeights,
+    quantized: float,
+    table: Table,
+    evaluation: Evaluation,
+) -> PhaseTotals:
+    """The optimizer's part for one layer, once a step: its bytes, and Muon's matrix products."""
     blocks = evaluation.blocks
-    held = np.array([parameters if table.training[0] else 0.0])
+    trains = 1.0 if table.training[0] else 0.0
     time = optimizer_time(
-        parameters=held,
-        owned=held / table.optimizer_shards,
+        table,
+        held=combined(lambda column: trains * column, gradients),
+        owned=combined(lambda column: trains * column, owned),
         element_bytes=blocks.element_bytes,
         gradient_bytes=blocks.gradient_bytes,
         memory_rate=blocks.memory_rate,
+        matrix_rate=blocks.matrix_rate,
     )
-    seconds = float(time[0])
+    quantizing = quantizing_time(
+        table,
+        quantized=np.array([trains * quantized]),
+        sizes=blocks.weight_sizes,
+        memory_rate=blocks.memory_rate,
+    )
+    seconds = float(time[0] + quantizing[0])
+    rate = blocks.matrix_rate
+    products = trains * float(newton_schulz_time(table.optimizer, owned, rate)[0])
+    flops = products * float(rate[0])
     return PhaseTotals(
-        flops=0.0,
-        matrix_flops=0.0,
-        bytes=seconds * float(blocks.memory_rate[0]),
-        compute_s=0.0,
-        memory_s=seconds,
+        flops=flops,
+        matrix_flops=flops,
+        bytes=(seconds - products) * float(blocks.memory_rate[0]),
+        compute_s=products,
+        memory_s=seconds - products,
         time_s=seconds,
     )
 
 
 def required_bandwidth(
-    model: Model,
     table: Table,
     evaluation: Evaluation,
     parts: Sequence[PartCosts],
@@ -150,48 +191,60 @@ def required_bandwidth(
     bytes of the buffer over time of the product. Replicas: bytes of gradients over their windows
     (`replicas.windows`).
     """
-    blocks, boundary = evaluation.blocks, evaluation.boundary
-    slowest = SlowestStage.of(model, table, blocks)
+    blocks, boundary, slowest = evaluation.blocks, evaluation.boundary, evaluation.slowest
     free = windows(
         table,
         evaluation.extents,
-        pass_s=slowest.on("backward_pass_s"),
-        tp_s=slowest.on("tp_backward_s"),
+        pass_s=slowest.on(lambda t: t.backward_pass_s),
+        inside_s={axis: slowest.alone("backward", axis) for axis in COMM_AXES},
         transfer_s=boundary.hidden * boundary.message_s,
     )
-    replicated = (table.dp > 1) & table.training
-    gradients = np.where(replicated, evaluation.parameters * blocks.gradient_bytes, 0.0)
+    replicated = (table.replicas > 1) & table.training
+    held = evaluation.largest.all_trained.weights * blocks.gradient_bytes
+    gradients = np.where(replicated, held, 0.0)
     rates = {
         "dp_chunks": _rate(gradients * (1 - 1 / table.vpp), free.chunks),
         "dp_tail": _rate(gradients / table.vpp, free.tail),
-        **_offload_rates(model, table, evaluation, slowest),
+        **_offload_rates(table, evaluation),
     }
     plain = {name: float(rate[0]) for name, rate in rates.items()}
     plain["tp_overlap"] = _tp_overlap(table, parts)
     return RequiredBandwidth(**{name: r if isfinite(r) else None for name, r in plain.items()})
 
 
-def _offload_rates(
-    model: Model, table: Table, evaluation: Evaluation, slowest: SlowestStage
-) -> dict[str, Floats]:
+def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
     """Each part alone, whether or not it is offloaded, and all that is offloaded together.
 
-    Weights and activations: of one layer over its pass; forward they go different ways, backward
-    both come in. Optimizer state: of the stage, with what else comes in then, over the last
-    backward pass and the update; what goes back meanwhile is no more.
+    Weights and activations: of the average layer of the slowest stage over its pass; forward they
+    go different ways, backward both come in. Optimizer state: of the stage that trains most, with
+    what else comes in then, over the last backward pass and the update; what goes back meanwhile
+    is no more.
     """
-    blocks, depth = evaluation.blocks, model.depth
-    layers, training = blocks.layers, table.training
-    forward = (layers.forward_pass_s - layers.offload_forward_exposed_s) / depth
-    backward = (layers.backward_pass_s - layers.offload_backward_exposed_s) / depth
+    blocks, training, slowest = evaluation.blocks, table.training, evaluation.slowest
+    layers = np.maximum(np.sum(slowest.work[:-2], axis=0), 1.0)
+
+    forward = layer_times(
+        blocks, slowest.work, lambda t: t.forward_pass_s - t.offload_forward_exposed_s
+    )
+    backward = layer_times(
+        blocks, slowest.work, lambda t: t.backward_pass_s - t.offload_backward_exposed_s
+    )
+    forward, backward = forward / layers, backward / layers
     least = np.where(training, np.minimum(forward, backward), forward)
-    last = slowest.on("backward_pass_s") - slowest.on("offload_backward_exposed_s")
+    last = slowest.on(lambda t: t.backward_pass_s - t.offload_backward_exposed_s)
     last = last + evaluation.time_s["optimizer"]
-    weights = layers.parameters / depth * blocks.element_bytes
-    kept = layers.saved_bytes / depth
-    each = optimizer_state_bytes(blocks.element_bytes) / table.optimizer_shards
-    state = layers.parameters / depth * most_layers(depth, table.pp) * each
-    state = np.where(training, state, 0.0)
+    element = blocks.element_bytes
+    weights = blocks.weight_sizes.held(
+        layer_bytes(blocks, slowest.work, lambda held: held.all_parameters),
+        layer_bytes(blocks, slowest.work, lambda held: held.all_quantized_parameters),
+    )
+    weights = weights / layers
+    kept = layer_bytes(blocks, slowest.work, lambda held: held.saved_bytes) / layers
+    most = evaluation.largest.held
+    dense, expert = shards(table, 1)
+    trained, expert_trained = trained_on(blocks, most, layers=True)
+    owned = trained.over(dense).plus(expert_trained.over(expert))
+    state = np.where(training, state_bytes(table.optimizer, element, owned), 0.0)
     fetched = np.where(table.offload_weights, weights, 0.0)
     taken = np.where(table.offload_activations, kept, 0.0)
     updated = np.where(table.offload_optimizer, state, 0.0)
@@ -199,7 +252,7 @@ def _offload_rates(
     together = (
         _rate(np.maximum(fetched, taken), forward),
         _rate(back, backward),
-        _rate(back * slowest.layers * depth + updated, last),
+        _rate(back * layers + updated, last),
     )
     return {
         "offload_weights": _rate(weights, least),
@@ -240,7 +293,7 @@ def efficiency(
     step_flops
         Model FLOPs of one accelerator in a step.
     """
-    peak = float(by_dtype(system.accelerator.matrix, table)[0])
+    peak = float(product_peak(system.accelerator, table)[0])
     parts = evaluation.time_s
     busy = float(parts["forward"][0] + parts["backward"][0] + parts["optimizer"][0])
     step = float(evaluation.step_time_s[0])

@@ -20,6 +20,7 @@ __all__ = ["main"]
 
 VERBS = {
     "estimate": "Step time, memory and cost of one strategy.",
+    "trace": "Timeline of one step for Perfetto, from an event simulation.",
     "peers": "Ranks of every communication group of one strategy.",
     "validate": "Our errors against published figures, next to other models'.",
     "search": "The best way to run a model on N GPUs.",

@@ -16,7 +16,7 @@ from shardwise.comparison import (
     system_for_calculon,
 )
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.calculon_files import looks_like
+from shardwise.formats.recognise import recognised
 from shardwise.model import Model
 from shardwise.noun import Noun
 from shardwise.report.search_csv import (
@@ -39,7 +39,6 @@ _NOUNS: dict[str, type[Noun]] = {
     "strategy": Strategy,
     "stack": Stack,
 }
-_OF_CALCULON = {"model": "model", "system": "system", "execution": "strategy"}
 _RESULT = "result"
 # A search may list thousands of strategies, each with all of its detail.
 _MOST_BYTES = 2**28
@@ -55,7 +54,8 @@ def command(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="A file of ours or of Calculon's, recognised by its content."
+            metavar="FILE",
+            help="A file of ours, Calculon's, SimuMax's or Hugging Face's, known by its content.",
         ),
     ],
     out: Annotated[
@@ -183,9 +183,9 @@ def _kind(file: str) -> str:
     data = files.read_mapping(file, most_bytes=_MOST_BYTES)
     if is_result(data):
         return _RESULT
-    theirs = looks_like(data)
+    theirs = recognised(data)
     if theirs is not None:
-        return _OF_CALCULON[theirs]
+        return theirs[0]
     shares = {name: _share(noun, data) for name, noun in _NOUNS.items()}
     best = max(shares, key=lambda name: shares[name])
     if shares[best] == 0:

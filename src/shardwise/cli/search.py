@@ -186,8 +186,9 @@ def command(
     """Find the best way to run a model on a number of GPUs, with certainty.
 
     Every legal strategy of the space is judged: all degrees, micro-batches, chunks, recompute,
-    exchanges, ZeRO, offload and placements, unless --space, --fix or --allow say otherwise. Exit
-    code 1 if none is feasible.
+    exchanges, ZeRO, offload and placements, unless --space, --fix or --allow say otherwise. Of some
+    fields one value is kept: recompute_layers=fit, micro_batch_size=largest, stage_layers=balanced.
+    Exit code 1 if none is feasible.
     """
     if output is not None:
         files.check_writable_ending(output)

@@ -14,6 +14,9 @@ __all__ = ["AttentionRates", "attention_times", "head_efficiency"]
 # ai-dynamo/aiconfigurator, commit 095f58a).
 _SPREAD_EXPONENT = 1.5
 _JOIN_EXPONENT = 1.2
+# What the longest causal tile weighs backward over forward: on SimuMax's measured kernels (commit
+# 4dcaae5; 12 of A100, 32 of B200) 0.5 has the least mean error of the two GPUs.
+_LONGEST_BACKWARD = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +45,10 @@ def attention_times(
     *,
     sequences: Floats,
     seq_len: Floats,
+    keys: Floats,
     heads: Floats,
     head_dim: float,
+    v_head_dim: float | None = None,
     causal: bool,
     moved_bytes: Floats,
     rates: AttentionRates,
@@ -51,15 +56,23 @@ def attention_times(
 ) -> tuple[Floats, Floats, Floats]:
     """Return compute, memory and whole time [s] of a flash attention kernel.
 
-    Queries are handled in tiles of `tile`; a tile takes u = 2 tile 2 d SM / (P e) seconds per key
-    on one of SM multiprocessors. The mean tile sees K = (s + tile) / 2 keys when causal, at most s.
-    t_c = ((T K u / SM)^1.5 + (o s u)^1.5)^(1/1.5) with T tiles in all: the evenly spread work,
+    Queries are handled in tiles of `tile`; a tile takes u = 4 tile w SM / (P e) seconds per key on
+    one of SM multiprocessors, w the wider of d and v, for which kernels lay out both. The mean tile
+    sees K = (k + tile) / 2 of the k keys when causal, at most k.
+    t_c = ((T K u / SM)^1.5 + (o k u)^1.5)^(1/1.5) with T tiles in all: the evenly spread work,
     joined with the longest tile, which others wait for when there are few. With the memory time:
     t = t0 + (t_c^1.2 + t_m^1.2)^(1/1.2), or their maximum or sum (`cost.curve.joined_times`).
-    Backward, compute takes `backward_ratio` times as long.
+    Backward, compute takes `backward_ratio` times as long, and the longest tile weighs half: such
+    kernels spread over the keys too.
 
     Parameters
     ----------
+    seq_len
+        Queries of a sequence.
+    keys
+        k, as `FlashAttention.keys` counts them.
+    head_dim, v_head_dim
+        d, v: widths of a head of queries and keys, and of values (None: d).
     moved_bytes
         Bytes of queries, keys, values, outputs (and their gradients) [byte].
     rates
@@ -68,16 +81,20 @@ def attention_times(
     Notes
     -----
     Mean error on held-out forward kernels (s >= 1024, 8 or more heads) 3 to 7 % by GPU. The
-    backward ratio is that of SimuMax's measured kernels, 2.9 to 3.3 at head width 128.
+    backward ratio is that of SimuMax's measured kernels, 2.9 to 3.3 at head width 128. On its 44
+    backward kernels (A100, B200) the mean error is 11 %; with the whole weight of the longest tile
+    or the FLOPs of unequal widths 192 and 128 it is 17 to 25 %.
     """
     kernel = rates.kernel
     busy = heads > 0
+    value_dim = head_dim if v_head_dim is None else v_head_dim
     efficiency = head_efficiency(kernel, head_dim)
     tiles = sequences * heads * np.ceil(seq_len / kernel.tile)
-    keys = np.minimum((seq_len + kernel.tile) / 2, seq_len) if causal else seq_len
-    unit = 4 * kernel.tile * head_dim * rates.multiprocessors / (rates.peak * efficiency)
-    even = tiles / rates.multiprocessors * keys * unit
-    longest = kernel.longest_weight * seq_len * unit
+    met = np.minimum((keys + kernel.tile) / 2, keys) if causal else keys
+    width = max(head_dim, value_dim)
+    unit = 4 * kernel.tile * width * rates.multiprocessors / (rates.peak * efficiency)
+    even = tiles / rates.multiprocessors * met * unit
+    longest = kernel.longest_weight * keys * unit * (_LONGEST_BACKWARD if backward else 1.0)
     spread = (even**_SPREAD_EXPONENT + longest**_SPREAD_EXPONENT) ** (1 / _SPREAD_EXPONENT)
     compute = spread * rates.time_factor * (kernel.backward_ratio if backward else 1.0)
     memory = moved_bytes / rates.memory_rate

@@ -1,51 +1,63 @@
 """Totals of a run of operations: one layer, the embedding, or the head, on one rank."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, total
-from shardwise.cost.operations import Machine, OperationCost, with_host
+from shardwise.arrays import Bools, Floats, Ints, combined, gather, total
+from shardwise.cost.operations import ExchangeCost, Machine, OperationCost, with_host
+from shardwise.cost.trained import TrainedWeights, trained_weights
+from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, Walk, bits, step_of, walk
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
 
-__all__ = ["BlockCost", "BlockWork", "block_cost", "block_work"]
+__all__ = ["COMM_AXES", "BlockBytes", "BlockCost", "BlockTimes", "BlockWork", "ByAxis"]
+__all__ += ["Recompute", "block_cost", "block_work"]
+
+COMM_AXES = ("tp", "cp", "ep")
+"""Axes that exchange inside layers; exchanges of etp are counted with those of ep."""
 
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
-# What equal layers share, so that it does not add up over them.
-_ONE_AT_A_TIME = ("working_bytes", "again_bytes", "gradient_buffer_bytes")
+_COUNTED_WITH = {"tp": "tp", "cp": "cp", "ep": "ep", "etp": "ep"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCost:
-    """Columns of times [s], bytes and FLOPs of one rank and one micro-batch."""
+class ByAxis:
+    """A time of each axis that exchanges inside layers [s]."""
+
+    tp: Floats
+    cp: Floats
+    ep: Floats
+
+    @property
+    def total(self) -> Floats:
+        """All axes together."""
+        return self.tp + self.cp + self.ep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTimes:
+    """Times of one rank and one micro-batch, as columns [s], and FLOPs run again."""
 
     forward_s: Floats
     """Kernels, exchanges not included."""
     backward_s: Floats
+    weight_grad_s: Floats
+    """What of `backward_s` gives gradients of weights."""
     recompute_s: Floats
-    tp_forward_s: Floats
-    """Tensor-parallel exchanges, alone."""
-    tp_backward_s: Floats
+    alone_forward_s: ByAxis
+    """Exchanges, as if nothing hid them."""
+    alone_backward_s: ByAxis
     """With those that recompute repeats."""
-    tp_forward_exposed_s: Floats
-    tp_backward_exposed_s: Floats
-    parameters: Floats
-    saved_bytes: Floats
-    """Kept for backward under the row's recompute."""
-    again_bytes: Floats
-    """Rebuilt by recompute and live during backward of one layer."""
-    working_bytes: Floats
-    """Largest working set of an operation's backward."""
-    gradient_buffer_bytes: Floats
-    """One buffer for each distinct shape of weights, in the type of the weights."""
-    recompute_flops: Floats
-    """FLOPs of the matrix products and attention that recompute runs again."""
+    exposed_forward_s: ByAxis
+    exposed_backward_s: ByAxis
     offload_forward_s: Floats
     """Transfers to and from the second memory tier, alone."""
     offload_backward_s: Floats
     offload_forward_exposed_s: Floats
     offload_backward_exposed_s: Floats
+    recompute_flops: Floats
+    """FLOPs of the matrix products and attention that recompute runs again."""
 
     @property
     def offload_exposed_s(self) -> Floats:
@@ -53,24 +65,14 @@ class BlockCost:
         return self.offload_forward_exposed_s + self.offload_backward_exposed_s
 
     @property
-    def tp_s(self) -> Floats:
-        """Tensor-parallel exchanges, alone."""
-        return self.tp_forward_s + self.tp_backward_s
-
-    @property
-    def tp_exposed_s(self) -> Floats:
-        """Tensor-parallel exchanges as far as they lengthen the step."""
-        return self.tp_forward_exposed_s + self.tp_backward_exposed_s
-
-    @property
     def forward_pass_s(self) -> Floats:
         """Forward with its exposed exchanges and transfers."""
-        return self.forward_s + self.tp_forward_exposed_s + self.offload_forward_exposed_s
+        return self.forward_s + self.exposed_forward_s.total + self.offload_forward_exposed_s
 
     @property
     def backward_pass_s(self) -> Floats:
         """Backward with recompute, their exposed exchanges and transfers."""
-        exposed = self.tp_backward_exposed_s + self.offload_backward_exposed_s
+        exposed = self.exposed_backward_s.total + self.offload_backward_exposed_s
         return self.backward_s + self.recompute_s + exposed
 
     @property
@@ -78,14 +80,63 @@ class BlockCost:
         """Forward and backward."""
         return self.forward_pass_s + self.backward_pass_s
 
-    def plus(self, other: "BlockCost", count: int = 1) -> "BlockCost":
-        """Add `count` blocks on the same rank: everything adds, but only one works at a time."""
-        summed = {
-            f.name: getattr(self, f.name) + count * getattr(other, f.name) for f in fields(self)
-        }
-        for name in _ONE_AT_A_TIME:
-            summed[name] = np.maximum(getattr(self, name), getattr(other, name))
-        return BlockCost(**summed)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockBytes:
+    """What one rank holds, as columns: weights in numbers, the rest in bytes of a micro-batch."""
+
+    parameters: Floats
+    """Without those of routed experts."""
+    expert_parameters: Floats
+    quantized_parameters: Floats
+    """What of `parameters` products read quantised."""
+    quantized_expert_parameters: Floats
+    trained: TrainedWeights
+    """Those of `parameters` that have gradients."""
+    expert_trained: TrainedWeights
+    saved_bytes: Floats
+    """Kept for backward under the row's recompute."""
+    over_bytes: Floats
+    """Live beyond what is kept at the fullest moment (see `cost.walk`)."""
+    peak: Ints
+    """The operation that runs then: its position, plus their number if it runs forward."""
+    gradient_buffer_bytes: Floats
+    """One buffer for each distinct shape of weights, in the type of the weights."""
+
+    @property
+    def all_parameters(self) -> Floats:
+        """With those of routed experts."""
+        return self.parameters + self.expert_parameters
+
+    @property
+    def all_quantized_parameters(self) -> Floats:
+        """With those of routed experts."""
+        return self.quantized_parameters + self.quantized_expert_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCost:
+    """Times and bytes of a run of operations."""
+
+    times: BlockTimes
+    bytes: BlockBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exchanged:
+    """Exchanges of one direction [s]."""
+
+    alone: ByAxis
+    exposed: ByAxis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Segment:
+    """Operations that the same parts of recompute run again."""
+
+    forward_s: Floats
+    exchanged: _Exchanged
+    flops: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,132 +146,228 @@ class BlockWork:
     forward_s: Floats
     """Kernels, exchanges not included, as in backward."""
     backward_s: Floats
-    core_s: Floats
-    """Forward kernels of the attention core."""
-    exchange_forward_s: Floats
-    exchange_backward_s: Floats
-    exposed_forward_s: Floats
-    exposed_backward_s: Floats
+    weight_grad_s: Floats
+    ahead: _Exchanged
+    """Exchanges of the forward pass."""
+    back: _Exchanged
     parameters: Floats
-    saved_bytes: Floats
-    """Of all operations, for backward."""
-    core_bytes: Floats
-    """What of it the attention core saves and can rebuild."""
-    working_bytes: Floats
+    expert_parameters: Floats
+    quantized_parameters: Floats
+    quantized_expert_parameters: Floats
+    trained: TrainedWeights
+    expert_trained: TrainedWeights
+    steps: tuple[Step, ...]
+    """What each operation holds."""
     gradient_buffer_bytes: Floats
     forward_flops: Floats
     """Of matrix products and attention."""
-    core_flops: Floats
+    segments: tuple[_Segment, ...]
+    reruns: tuple[int, ...]
+    """For each segment, the bits of the parts that run it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompute:
+    """What each row runs again, in training."""
+
+    full: Bools
+    """All of it."""
+    parts: Ints
+    """Bits of `RECOMPUTE_PARTS`; 0 for none."""
+    checkpoint_bytes: Floats
+    """What is kept where all is run again [byte]."""
 
 
 def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
     """Add up operations.
 
-    Time of a direction: (kernels^4 + host^4)^(1/4), host = launches x time of a launch.
+    Time of a direction: (kernels^4 + host^4)^(1/4), host = launches x time of a launch; gradients
+    of weights take their kernels' share of the backward one.
     """
     zero = np.zeros_like(machine.host_launch_s)
 
+    def busy(phases: Sequence[Phase]) -> Floats:
+        return total([c.kernel_s(phase) for c in costs for phase in phases], zero)
+
     def kernels(phases: Sequence[Phase]) -> Floats:
-        busy = total([c.kernel_s(phase) for c in costs for phase in phases], zero)
         launches = total([c.launches(phase) for c in costs for phase in phases], zero)
-        return with_host(busy, launches * machine.host_launch_s)
+        return with_host(busy(phases), launches * machine.host_launch_s)
+
+    def held(*, expert: bool) -> Floats:
+        own = [c.operation.parameters for c in costs if c.operation.expert is expert]
+        return total(own, zero)
+
+    def quantized(*, expert: bool) -> Floats:
+        own = [c.operation.read_quantized for c in costs if c.operation.expert is expert]
+        return total(own, zero)
+
+    def trained(*, expert: bool) -> TrainedWeights:
+        return trained_weights([c.operation for c in costs if c.operation.expert is expert], zero)
 
     exchanges = [e for c in costs for e in c.exchanges]
-    ahead = [e for e in exchanges if e.collective.phase is Phase.FORWARD]
-    back = [e for e in exchanges if e.collective.phase is not Phase.FORWARD]
-    core = [c for c in costs if c.operation.core]
-    dropped = [c.operation.core_bytes for c in costs if c.operation.core_bytes is not None]
+    backward, back_busy = kernels(_BACKWARD), busy(_BACKWARD)
+    weight_share = busy(_BACKWARD[1:]) / np.where(back_busy > 0, back_busy, 1.0)
+    reruns = tuple(sorted({bits(c.operation.reruns_with) for c in costs} - {0}))
     return BlockWork(
         forward_s=kernels((Phase.FORWARD,)),
-        backward_s=kernels(_BACKWARD),
-        core_s=total([c.kernel_s(Phase.FORWARD) for c in core], zero),
-        exchange_forward_s=total([e.time_s for e in ahead], zero),
-        exchange_backward_s=total([e.time_s for e in back], zero),
-        exposed_forward_s=total([e.exposed_s for e in ahead], zero),
-        exposed_backward_s=total([e.exposed_s for e in back], zero),
-        parameters=total([c.operation.parameters for c in costs], zero),
-        saved_bytes=total([c.operation.saved_bytes for c in costs], zero),
-        core_bytes=total(dropped, zero),
-        working_bytes=np.maximum.reduce([c.operation.working_bytes for c in costs]) + zero,
+        backward_s=backward,
+        weight_grad_s=backward * weight_share,
+        ahead=_exchanged([e for e in exchanges if e.collective.phase is Phase.FORWARD], zero),
+        back=_exchanged([e for e in exchanges if e.collective.phase is not Phase.FORWARD], zero),
+        parameters=held(expert=False),
+        expert_parameters=held(expert=True),
+        quantized_parameters=quantized(expert=False),
+        quantized_expert_parameters=quantized(expert=True),
+        trained=trained(expert=False),
+        expert_trained=trained(expert=True),
+        steps=tuple(step_of(c.operation) for c in costs),
         gradient_buffer_bytes=_gradient_buffers(costs, zero),
         forward_flops=total([_forward_flops(c) for c in costs], zero),
-        core_flops=total([_forward_flops(c) for c in core], zero),
+        segments=tuple(_segment(costs, parts, zero) for parts in reruns),
+        reruns=reruns,
+    )
+
+
+def _exchanged(exchanges: Sequence[ExchangeCost], zero: Floats) -> _Exchanged:
+    def by_axis(name: str) -> ByAxis:
+        sums: Mapping[str, Floats] = {
+            axis: total(
+                [getattr(e, name) for e in exchanges if _COUNTED_WITH[e.collective.axis] == axis],
+                zero,
+            )
+            for axis in COMM_AXES
+        }
+        return ByAxis(**sums)
+
+    return _Exchanged(alone=by_axis("time_s"), exposed=by_axis("exposed_s"))
+
+
+def _segment(costs: Sequence[OperationCost], parts: int, zero: Floats) -> _Segment:
+    """Add up the operations that exactly these parts of recompute run again."""
+    group = [c for c in costs if bits(c.operation.reruns_with) == parts]
+    ahead = [e for c in group for e in c.exchanges if e.collective.phase is Phase.FORWARD]
+    return _Segment(
+        forward_s=total([c.kernel_s(Phase.FORWARD) for c in group], zero),
+        exchanged=_exchanged(ahead, zero),
+        flops=total([_forward_flops(c) for c in group], zero),
     )
 
 
 def block_cost(
-    work: BlockWork,
-    *,
-    training: Bools,
-    full: Bools | None = None,
-    selective: Bools | None = None,
-    checkpoint_bytes: Floats | None = None,
+    work: BlockWork, *, training: Bools, recompute: Recompute | None = None
 ) -> BlockCost:
     """What a run of operations costs under each row's recompute.
 
-    Where nothing is trained, only forward counts. With `full` recompute forward runs again,
-    exchanges included, and only `checkpoint_bytes` are kept; with `selective`, the attention core.
+    Where nothing is trained, only forward counts. With full recompute forward runs again,
+    exchanges included, and only a checkpoint is kept; else the operations of the parts named run
+    again, and what these rebuild is not kept.
 
     Parameters
     ----------
     training
         Rows that go backward too.
-    full, selective
-        Rows that recompute whole layers, or the attention core; none where omitted.
-    checkpoint_bytes
-        What full recompute keeps [byte].
+    recompute
+        None: nothing runs again.
     """
     zero = np.zeros_like(work.parameters)
-    never = np.zeros(zero.shape, dtype=np.bool_)
-    full = never if full is None else full & training
-    selective = never if selective is None else selective & training
-    kept = zero if checkpoint_bytes is None else checkpoint_bytes
-
-    def again(whole: Floats, core: Floats) -> Floats:
-        return np.where(full, whole, np.where(selective, core, 0.0))
-
-    def trained(amount: Floats) -> Floats:
-        return np.where(training, amount, 0.0)
-
-    dropped = np.where(selective, work.core_bytes, 0.0)
-    saved = trained(work.saved_bytes) - dropped
-    again_exchanged = np.where(full, work.exchange_forward_s, 0.0)
-    again_exposed = np.where(full, work.exposed_forward_s, 0.0)
-    return BlockCost(
+    times = BlockTimes(
         forward_s=work.forward_s,
-        backward_s=trained(work.backward_s),
-        recompute_s=again(work.forward_s, work.core_s),
-        tp_forward_s=work.exchange_forward_s,
-        tp_backward_s=trained(work.exchange_backward_s) + again_exchanged,
-        tp_forward_exposed_s=work.exposed_forward_s,
-        tp_backward_exposed_s=trained(work.exposed_backward_s) + again_exposed,
-        parameters=work.parameters,
-        saved_bytes=np.where(full, kept, saved),
-        again_bytes=np.where(full, work.saved_bytes - kept, dropped),
-        working_bytes=work.working_bytes,
-        gradient_buffer_bytes=work.gradient_buffer_bytes,
-        recompute_flops=again(work.forward_flops, work.core_flops),
+        backward_s=np.where(training, work.backward_s, 0.0),
+        weight_grad_s=np.where(training, work.weight_grad_s, 0.0),
+        recompute_s=zero,
+        alone_forward_s=work.ahead.alone,
+        alone_backward_s=_where(training, work.back.alone),
+        exposed_forward_s=work.ahead.exposed,
+        exposed_backward_s=_where(training, work.back.exposed),
         offload_forward_s=zero,
         offload_backward_s=zero,
         offload_forward_exposed_s=zero,
         offload_backward_exposed_s=zero,
+        recompute_flops=zero,
     )
+    again = np.zeros(training.shape, dtype=np.int64)
+    checkpoint = zero
+    if recompute is not None:
+        again = np.where(recompute.full, FULL, recompute.parts)
+        checkpoint = recompute.checkpoint_bytes
+        times = _with_recompute(times, work, np.where(training, again, 0))
+    walked = _walked(work, np.where(training, again, FORWARD_ONLY), checkpoint)
+    held = BlockBytes(
+        parameters=work.parameters,
+        expert_parameters=work.expert_parameters,
+        quantized_parameters=work.quantized_parameters,
+        quantized_expert_parameters=work.quantized_expert_parameters,
+        trained=work.trained,
+        expert_trained=work.expert_trained,
+        saved_bytes=walked.kept,
+        over_bytes=walked.over,
+        peak=walked.peak,
+        gradient_buffer_bytes=work.gradient_buffer_bytes,
+    )
+    return BlockCost(times=times, bytes=held)
+
+
+def _with_recompute(times: BlockTimes, work: BlockWork, again: Ints) -> BlockTimes:
+    """Add what runs again: `FULL`, or the bits of parts."""
+    full = again == FULL
+    runs = [
+        (full, _Segment(forward_s=work.forward_s, exchanged=work.ahead, flops=work.forward_flops))
+    ]
+    runs += [
+        (~full & (again & parts > 0), segment)
+        for parts, segment in zip(work.reruns, work.segments, strict=True)
+    ]
+    for rows, segment in runs:
+        if np.any(rows):
+            repeated = segment.exchanged
+            times = replace(
+                times,
+                recompute_s=times.recompute_s + np.where(rows, segment.forward_s, 0.0),
+                recompute_flops=times.recompute_flops + np.where(rows, segment.flops, 0.0),
+                alone_backward_s=combined(
+                    np.add, times.alone_backward_s, _where(rows, repeated.alone)
+                ),
+                exposed_backward_s=combined(
+                    np.add, times.exposed_backward_s, _where(rows, repeated.exposed)
+                ),
+            )
+    return times
+
+
+def _walked(work: BlockWork, again: Ints, checkpoint: Floats) -> Walk:
+    """Walk through the operations, with each kind of recompute that occurs on its rows."""
+    kinds = np.unique(again).tolist()
+    if len(kinds) == 1:
+        return walk(work.steps, kinds[0], checkpoint)
+    zero = np.zeros_like(work.parameters)
+    whole = Walk(kept=zero, over=zero.copy(), peak=np.zeros(zero.shape, dtype=np.int64))
+    for kind in kinds:
+        rows = np.flatnonzero(again == kind)
+        part = walk(gather(work.steps, rows), kind, checkpoint[rows])
+        for column in fields(Walk):
+            getattr(whole, column.name)[rows] = getattr(part, column.name)
+    return whole
+
+
+def _where(rows: Bools, times: ByAxis) -> ByAxis:
+    return combined(lambda time: np.where(rows, time, 0.0), times)
 
 
 def _gradient_buffers(costs: Sequence[OperationCost], zero: Floats) -> Floats:
-    """Bytes of one buffer for each distinct shape among the products that give weight gradients."""
-    products = [
-        k.kernel
-        for c in costs
-        for k in c.kernels
-        if isinstance(k.kernel, Matmul) and k.kernel.phase is Phase.WEIGHT_GRAD
-    ]
+    """Bytes of one buffer for each distinct shape among the products that give weight gradients.
+
+    In the type that the forward product of the same weights gives.
+    """
+    products: list[tuple[Matmul, Floats]] = []
+    for cost in costs:
+        own = [k.kernel for k in cost.kernels if isinstance(k.kernel, Matmul)]
+        products += [(k, own[0].output_bytes) for k in own if k.phase is Phase.WEIGHT_GRAD]
     buffers = []
-    for index, product in enumerate(products):
+    for index, (product, size) in enumerate(products):
         seen = np.zeros(zero.shape, dtype=np.bool_)
-        for earlier in products[:index]:
-            seen |= (earlier.m == product.m) & (earlier.n == product.n)
-        buffers.append(np.where(seen, 0.0, product.m * product.n * product.input_bytes))
+        for earlier, _ in products[:index]:
+            seen |= (earlier.batch > 0) & (earlier.m == product.m) & (earlier.n == product.n)
+        buffers.append(np.where(seen | (product.batch == 0), 0.0, product.m * product.n * size))
     return total(buffers, zero)
 
 

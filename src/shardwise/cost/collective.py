@@ -22,13 +22,15 @@ def collective_time(
     buffer_bytes: Floats,
     extents: Ints,
     bandwidth_share: Floats | float = 1.0,
+    far_share: Floats | float = 1.0,
 ) -> Floats:
     """Time of one collective of a group laid over the tiers by its extents [s].
 
     On each tier the group has x = E_t / E_(t-1) members or domains to connect and, inside each of
     them, g = E_(t-1) accelerators that send at once. With n members in all, c_t S bytes pass each
     of them: c_t = scale (1 + offset / n) where the tier gives these, else as in a ring (n-1)/n,
-    twice that for an all-reduce.
+    twice that for an all-reduce. In an all-to-all every member sends its own buffer: beyond the
+    first tier g is 1, and only what leaves the domain inside counts, c_t = 1 - E_(t-1) / n.
 
     latency L = sum over tiers of (alpha_t + lambda_t (x - 2)), for x > 1 (all-reduce beyond the
     first tier: log2(x) - 1 instead of x - 2); transfer W = max over tiers of c_t S / (g b_t BW_t),
@@ -42,6 +44,9 @@ def collective_time(
         E_t, members within one domain of each tier; shape (tiers, rows).
     bandwidth_share
         Part of the bandwidth that this collective gets.
+    far_share
+        Part of what an all-to-all sends beyond the first tier that has to go there, where copies
+        for one domain travel once.
     """
     members = extents[-1].astype(np.float64)
     latency = np.zeros_like(members * buffer_bytes)
@@ -57,8 +62,14 @@ def collective_time(
             hops = np.log2(reach) - 1 if doubling else reach - 2
             latency += np.where(spans, rates.latency + rates.latency_per_member * hops, 0.0)
             efficiency = _efficiency(rates, reach if index == 0 else inner)
-            rate = inner * efficiency * system.tier_bandwidth(index) * bandwidth_share
-            volume = _passing(kind, rates, members) * buffer_bytes
+            rate = efficiency * system.tier_bandwidth(index) * bandwidth_share
+            passing = _passing(kind, rates, members)
+            if kind is not CollectiveKind.ALL_TO_ALL:
+                rate = rate * inner
+            elif index > 0:
+                leaving = 1 - inner / members if rates.scale is None else passing
+                passing = leaving * far_share
+            volume = passing * buffer_bytes
             transfer = np.maximum(transfer, np.where(spans, volume / rate, 0.0))
             join = np.where(spans, tier.join_exponent, join)
         inner = extents[index].astype(np.float64)

@@ -1,27 +1,20 @@
-"""Exchange of gradients and weights among replicas, and the optimizer's step."""
+"""Exchange of gradients and weights among replicas."""
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.cost.collective import collective_time
-from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.operation import CollectiveKind
 from shardwise.system import System
 
-__all__ = ["exposed_exchange", "gradient_exchange", "optimizer_time"]
-
-_FP32_BYTES = DTYPE_BYTES["fp32"]
-# Passes over all local gradients beside the update itself: written to zero, read for the norm,
-# and the larger part again to be scaled (1.5 in grade-A published runs, together with the update).
-_GRADIENT_SWEEPS = 1.5
+__all__ = ["exposed_exchange", "gradient_exchange"]
 
 
 def gradient_exchange(
     system: System,
     *,
-    parameters: Floats,
     gradient_bytes: Floats,
-    element_bytes: Floats,
+    weight_bytes: Floats,
     sharded: Bools,
     extents: Ints,
 ) -> tuple[Floats, Floats]:
@@ -32,23 +25,20 @@ def gradient_exchange(
 
     Parameters
     ----------
-    parameters
-        Weights on this rank.
-    gradient_bytes, element_bytes
-        Size of a gradient and of a weight [byte].
+    gradient_bytes, weight_bytes
+        All gradients and weights on this rank [byte].
     sharded
         Rows with sharded optimizer state.
     extents
-        Of the data-parallel axis; shape (tiers, rows).
+        Of the replicas; shape (tiers, rows).
     """
-    gradients = parameters * gradient_bytes
 
     def time(kind: CollectiveKind, buffer: Floats) -> Floats:
         return collective_time(system, kind, buffer, extents)
 
-    reduced = time(CollectiveKind.ALL_REDUCE, gradients)
-    scattered = time(CollectiveKind.REDUCE_SCATTER, gradients)
-    gathered = time(CollectiveKind.ALL_GATHER, parameters * element_bytes)
+    reduced = time(CollectiveKind.ALL_REDUCE, gradient_bytes)
+    scattered = time(CollectiveKind.REDUCE_SCATTER, gradient_bytes)
+    gathered = time(CollectiveKind.ALL_GATHER, weight_bytes)
     return np.where(sharded, scattered, reduced), np.where(sharded, gathered, 0.0)
 
 
@@ -79,22 +69,3 @@ def exposed_exchange(
     window_s = window_s / (1 - processor_share)
     hidden = np.minimum(time_s, contention * window_s) * (1 - tail)
     return time_s - hidden * (1 - processor_share)
-
-
-def optimizer_time(
-    *,
-    parameters: Floats,
-    owned: Floats,
-    element_bytes: Floats,
-    gradient_bytes: Floats,
-    memory_rate: Floats,
-) -> Floats:
-    """Time of an Adam step [s]: its bytes over the rate of element-wise kernels.
-
-    Per owned parameter: read the gradient, read and write master weight and two moments in fp32,
-    write the weight if its type differs from the master's. Per local parameter: 1.5 sweeps over
-    its gradient (zeroing, norm, clipping).
-    """
-    weight = np.where(element_bytes < _FP32_BYTES, element_bytes, 0.0)
-    update = owned * (gradient_bytes + 6 * _FP32_BYTES + weight)
-    return (update + _GRADIENT_SWEEPS * parameters * gradient_bytes) / memory_rate

@@ -6,18 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.curve import RowCurves, share_at
-from shardwise.cost.matmul import MatmulRates, matmul_times, product_times
+from shardwise.cost.matmul import MatmulRates, product_times, separate_matmul_times
 from shardwise.cost.memory_bound import memory_bound_times
+from shardwise.cost.shape_table import RowTables
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, MemoryBound, Phase
-from shardwise.strategy import DTYPES
-from shardwise.system import Accelerator, EfficiencyCurve, System
+from shardwise.ops.quantization import RECIPES
+from shardwise.strategy import DTYPES, QUANTIZATIONS
+from shardwise.system import Accelerator, EfficiencyCurve, ShapeTable, System
 from shardwise.table import Table
 
-__all__ = ["KernelRates", "by_dtype"]
+__all__ = ["KernelRates", "by_dtype", "product_peak"]
+
+_MATRIX_TYPES = (*DTYPES, "fp8", "fp4")
 
 
 def by_dtype(figures: Mapping[Any, float], table: Table) -> Floats:
@@ -26,15 +30,97 @@ def by_dtype(figures: Mapping[Any, float], table: Table) -> Floats:
     return np.array(values, dtype=np.float64)[table.dtype]
 
 
+def product_peak(chip: Accelerator, table: Table) -> Floats:
+    """Dense peak of the matrix units for the products of layers with their weights [FLOP/s].
+
+    That of each row's recipe, or of its type where it has none; NaN where the chip has no rate.
+    """
+    figures: dict[str, float] = {str(name): peak for name, peak in chip.matrix.items()}
+    peaks = [figures.get(name, np.nan) for name in _MATRIX_TYPES]
+    return np.array(peaks, dtype=np.float64)[_product_types(table)]
+
+
+def _product_types(table: Table) -> Ints:
+    """Type that these products run in: its position in `_MATRIX_TYPES`."""
+    ran = [RECIPES[name].matrix if name in RECIPES else DTYPES[0] for name in QUANTIZATIONS]
+    types = np.array([_MATRIX_TYPES.index(name) for name in ran])[table.quantization]
+    return np.where(table.quantization > 0, types, table.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _LookedUp:
+    """What tables say of a kernel, by row."""
+
+    present: Bools
+    """Whether there is a table for it."""
+    shares: Floats
+    missed: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ProductRates:
+    """What products run on whose operands are of one type in each row."""
+
+    rates: MatmulRates
+    curves: RowCurves
+    tables: RowTables
+    grouped_tables: RowTables
+
+    @classmethod
+    def of(cls, chip: Accelerator, codes: Ints) -> "_ProductRates":
+        """Gather the rates of each row, by the position of its type in `_MATRIX_TYPES`."""
+
+        def figure(figures: Mapping[Any, float]) -> Floats:
+            values = [figures.get(name, np.nan) for name in _MATRIX_TYPES]
+            return np.array(values, dtype=np.float64)[codes]
+
+        def rate(field: str, *, unshaped: float) -> Floats:
+            figures: dict[str, float] = dict.fromkeys(chip.matrix, unshaped)
+            figures |= {name: getattr(kernel, field) for name, kernel in chip.matmul.items()}
+            return figure(figures)
+
+        def tables(figures: Mapping[Any, ShapeTable]) -> RowTables:
+            return RowTables.of(tuple(map(figures.get, _MATRIX_TYPES)), codes)
+
+        def curves(figures: Mapping[Any, EfficiencyCurve]) -> RowCurves:
+            return RowCurves(curves=tuple(map(figures.get, _MATRIX_TYPES)), codes=codes)
+
+        shaped = np.array([name in chip.matmul for name in _MATRIX_TYPES])[codes]
+        bandwidth = chip.memory[0].bandwidth
+        return cls(
+            rates=MatmulRates(
+                peak=figure(chip.matrix),
+                efficiency=rate("efficiency", unshaped=1.0) * chip.matmul_speed,
+                fill_depth=rate("fill_depth", unshaped=0.0),
+                fill_tiles=rate("fill_tiles", unshaped=0.0),
+                memory_rate=rate("memory_efficiency", unshaped=1.0) * bandwidth,
+                launch_s=rate("launch", unshaped=0.0),
+                multiprocessors=chip.multiprocessors or 1,
+                shaped=shaped if chip.matmul_curve else True,
+                processing=chip.processing,
+            ),
+            curves=curves(chip.matmul_curve),
+            tables=tables(chip.matmul_table),
+            grouped_tables=tables(chip.grouped_table),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRates:
     """What kernels run on. Rates are those before the shares of curves, which depend on sizes."""
 
     chip: Accelerator
-    matmul: MatmulRates
-    matmul_curves: RowCurves
+    plain: _ProductRates
+    """Of products in the rows' types."""
+    quantized: _ProductRates
+    """Of products in the types of the rows' recipes."""
+    one_by_one: Bools
+    """Whether the products of experts run in a kernel each."""
     attention: AttentionRates | None
-    """None: attention is timed as a product."""
+    """None: attention without a table is timed as a product."""
+    attention_tables: RowTables
+    attention_time_factor: Floats
+    """Time of the stack's attention kernel over that of the best one."""
     vector_rate: Floats
     """Peak of the vector units [FLOP/s]."""
     vector_curves: RowCurves
@@ -47,41 +133,39 @@ class KernelRates:
         chip = system.accelerator
         bandwidth = chip.memory[0].bandwidth
 
-        def rate(field: str, *, on_curve: float) -> Floats:
-            figures: dict[str, float] = dict.fromkeys(chip.matmul_curve, on_curve)
-            figures |= {name: getattr(kernel, field) for name, kernel in chip.matmul.items()}
-            return by_dtype(figures, table)
-
         def curves(figures: Mapping[Any, EfficiencyCurve]) -> RowCurves:
             return RowCurves(curves=tuple(map(figures.get, DTYPES)), codes=table.dtype)
 
-        peak = by_dtype(chip.matrix, table)
-        shaped = np.array([name in chip.matmul for name in DTYPES])[table.dtype]
+        def tables(figures: Mapping[Any, ShapeTable]) -> RowTables:
+            return RowTables.of(tuple(map(figures.get, DTYPES)), table.dtype)
+
+        plain = _ProductRates.of(chip, table.dtype)
+        peak = plain.rates.peak
+        attention_time_factor = stack_column(table, "attention_time_factor")
         attention = None
         if chip.attention is not None:
             attention = AttentionRates(
                 peak=peak,
                 memory_rate=np.full_like(peak, chip.attention.memory_efficiency * bandwidth),
-                time_factor=stack_column(table, "attention_time_factor"),
+                time_factor=attention_time_factor,
                 kernel=chip.attention,
                 multiprocessors=chip.multiprocessors or 1,
                 processing=chip.processing,
             )
         return cls(
             chip=chip,
-            matmul=MatmulRates(
-                peak=peak,
-                efficiency=rate("efficiency", on_curve=1.0),
-                fill_depth=rate("fill_depth", on_curve=0.0),
-                fill_tiles=rate("fill_tiles", on_curve=0.0),
-                memory_rate=rate("memory_efficiency", on_curve=1.0) * bandwidth,
-                launch_s=rate("launch", on_curve=0.0),
-                multiprocessors=chip.multiprocessors or 1,
-                shaped=shaped if chip.matmul_curve else True,
-                processing=chip.processing,
+            plain=plain,
+            quantized=(
+                _ProductRates.of(chip, _product_types(table))
+                if np.any(table.quantization > 0)
+                else plain
             ),
-            matmul_curves=curves(chip.matmul_curve),
+            one_by_one=np.array([stack.grouped_products == "loop" for stack in table.stacks])[
+                table.stack
+            ],
             attention=attention,
+            attention_tables=tables(chip.attention_table),
+            attention_time_factor=attention_time_factor,
             vector_rate=by_dtype(_by_type_or_fp32(chip.vector, chip.vector), table),
             vector_curves=curves(_by_type_or_fp32(chip.vector_curve, chip.vector)),
             element_rate=chip.memory_bound.efficiency
@@ -103,38 +187,145 @@ class KernelRates:
         moved_bytes = kernel.bytes
         share = self._memory_share(moved_bytes)
         if isinstance(kernel, MemoryBound):
+            usual = self.chip.memory_bound
+            own = {str(name): rates for name, rates in self.chip.memory_bound_class.items()}
+            moving = own.get(kernel.kind, usual)
             return memory_bound_times(
                 moved_bytes,
                 kernel.flops,
-                memory_rate=self.element_rate * share,
+                memory_rate=self.element_rate * (moving.efficiency / usual.efficiency) * share,
                 vector_rate=self.vector_rate * self.vector_curves.shares(kernel.flops),
-                launch_s=self.chip.memory_bound.launch,
+                launch_s=moving.launch,
                 processing=self.chip.processing,
             )
+        described = self._described_times(kernel, moved_bytes, share)
+        if not self._tables_of(kernel):
+            return described
+        looked_up = self._looked_up(kernel)
+        measured = self._measured_times(kernel, looked_up.shares, moved_bytes, share)
+        compute, memory, whole = (
+            np.where(looked_up.present, known, formed)
+            for known, formed in zip(measured, described, strict=True)
+        )
+        return compute, memory, whole
+
+    def launches(self, kernel: Kernel) -> Floats | float:
+        """Kernels that one stands for: of experts that run one by one, one for each."""
+        if not isinstance(kernel, Matmul) or not kernel.grouped:
+            return 1.0
+        return np.where(self.one_by_one, np.maximum(kernel.batch, 1.0), 1.0)
+
+    def missed(self, kernel: Kernel) -> Bools:
+        """Rows whose type has a table for such kernels, but none measured near this shape."""
+        if isinstance(kernel, MemoryBound) or not self._tables_of(kernel):
+            return np.zeros(kernel.bytes.shape, dtype=np.bool_)
+        return self._looked_up(kernel).missed
+
+    def _tables_of(self, kernel: Matmul | FlashAttention) -> bool:
+        """Whether any row may have a table for a kernel."""
+        if isinstance(kernel, FlashAttention):
+            return bool(self.chip.attention_table)
+        return bool(self.chip.matmul_table or self.chip.grouped_table)
+
+    def _looked_up(self, kernel: Matmul | FlashAttention) -> "_LookedUp":
+        """Measured shares by shape; products of experts in tables of grouped ones first."""
+        if isinstance(kernel, FlashAttention):
+            attention: dict[str, Floats | float] = {
+                "sequences": kernel.sequences,
+                "seq_len": kernel.seq_len,
+                "heads": kernel.heads,
+                "kv_heads": kernel.kv_heads,
+                "head_dim": kernel.head_dim,
+                "v_head_dim": kernel.v_head_dim,
+            }
+            shares, missed = self.attention_tables.shares(attention, kernel.phase)
+            shares = shares / self.attention_time_factor
+            return _LookedUp(self.attention_tables.present, shares, missed)
+        product: dict[str, Floats | float] = {
+            "batch": kernel.batch,
+            "groups": kernel.batch,
+            "m": kernel.m,
+            "n": kernel.n,
+            "k": kernel.k,
+            "output_bytes": kernel.output_bytes,
+        }
+        products = self._products(kernel)
+        one = products.tables.shares(product, kernel.phase)
+        grouped = products.grouped_tables.present & kernel.grouped
+        if not grouped.any():
+            return _LookedUp(products.tables.present, *one)
+        several = products.grouped_tables.shares(product, kernel.phase)
+        shares, missed = (
+            np.where(grouped, many, single) for many, single in zip(several, one, strict=True)
+        )
+        return _LookedUp(products.tables.present | grouped, shares, missed)
+
+    def _products(self, kernel: Matmul | FlashAttention) -> _ProductRates:
+        quantized = isinstance(kernel, Matmul) and kernel.quantized
+        return self.quantized if quantized else self.plain
+
+    def _measured_times(
+        self,
+        kernel: Matmul | FlashAttention,
+        shares: Floats,
+        moved_bytes: Floats,
+        memory_share: Floats | float,
+    ) -> tuple[Floats, Floats, Floats]:
+        """Times on a table: t_c = FLOPs / (P e), t_m = bytes / B + t0, joined as the chip says.
+
+        P e is the peak's measured share; B and t0 are those of element-wise kernels: the time of a
+        kernel without work is a floor under every kernel. By `roofline` this is the form of
+        SimuMax 1.2 (commit 4dcaae5), max(t_c, t_m).
+        """
+        moving = self.chip.memory_bound
+        bandwidth = self.chip.memory[0].bandwidth * moving.efficiency
+        described = self._products(kernel).rates
+        rates = replace(
+            described,
+            efficiency=shares,
+            memory_rate=np.full_like(described.peak, bandwidth) * memory_share,
+            launch_s=np.zeros_like(described.peak),
+            memory_latency_s=moving.launch,
+        )
+        return product_times(kernel.flops, moved_bytes, rates)
+
+    def _described_times(
+        self,
+        kernel: Matmul | FlashAttention,
+        moved_bytes: Floats,
+        memory_share: Floats | float,
+    ) -> tuple[Floats, Floats, Floats]:
+        """Times by closed form or curve."""
         if isinstance(kernel, FlashAttention) and self.attention is not None:
             return attention_times(
                 sequences=kernel.sequences,
                 seq_len=kernel.seq_len,
+                keys=kernel.keys,
                 heads=kernel.heads,
                 head_dim=kernel.head_dim,
+                v_head_dim=kernel.v_head_dim,
                 causal=kernel.causal,
                 moved_bytes=moved_bytes,
-                rates=replace(self.attention, memory_rate=self.attention.memory_rate * share),
+                rates=replace(
+                    self.attention, memory_rate=self.attention.memory_rate * memory_share
+                ),
                 backward=kernel.phase is not Phase.FORWARD,
             )
+        products = self._products(kernel)
         rates = replace(
-            self.matmul,
-            efficiency=self.matmul.efficiency * self.matmul_curves.shares(kernel.flops),
-            memory_rate=self.matmul.memory_rate * share,
+            products.rates,
+            efficiency=products.rates.efficiency * products.curves.shares(kernel.flops),
+            memory_rate=products.rates.memory_rate * memory_share,
         )
         if isinstance(kernel, Matmul):
-            return matmul_times(
+            return separate_matmul_times(
                 kernel.m,
                 kernel.n,
                 kernel.k,
                 kernel.batch,
                 moved_bytes,
                 rates,
+                kernels=np.ones_like(kernel.batch) * self.launches(kernel),
                 weight_grad=kernel.phase is Phase.WEIGHT_GRAD,
             )
         return product_times(kernel.flops, moved_bytes, rates)

@@ -58,16 +58,18 @@ def with_offload(
         Rows that offload them.
     """
     fetched = np.where(weights, weight_bytes, 0.0)
-    kept = np.where(activations, layer.saved_bytes, 0.0)
+    kept = np.where(activations, layer.bytes.saved_bytes, 0.0)
     ahead = np.maximum(link_time(system, fetched), link_time(system, kept))
     back = np.where(training, link_time(system, fetched + kept), 0.0)
-    return replace(
-        layer,
+    times = layer.times
+    transfers = replace(
+        times,
         offload_forward_s=ahead,
         offload_backward_s=back,
-        offload_forward_exposed_s=np.maximum(0.0, ahead - layer.forward_pass_s),
-        offload_backward_exposed_s=np.maximum(0.0, back - layer.backward_pass_s),
+        offload_forward_exposed_s=np.maximum(0.0, ahead - times.forward_pass_s),
+        offload_backward_exposed_s=np.maximum(0.0, back - times.backward_pass_s),
     )
+    return replace(layer, times=transfers)
 
 
 def optimizer_transfer(

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, total
-from shardwise.cost.collective import collective_time
+from shardwise.arrays import Bools, Floats, Ints, total
+from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.kernels import KernelRates
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import Collective, Kernel, Operation, Phase
@@ -44,6 +44,8 @@ class Machine:
     """Position in `strategy.TP_OVERLAPS`."""
     tp_hidden: Floats
     tp_backward_async: Floats
+    sends_once: Bools
+    """Whether copies of a token for experts of one node travel there once."""
 
     @classmethod
     def of(cls, system: System, table: Table, extents: Extents) -> "Machine":
@@ -56,6 +58,7 @@ class Machine:
             tp_overlap=table.tp_overlap,
             tp_hidden=stack_column(table, "tp_hidden"),
             tp_backward_async=stack_column(table, "tp_backward_async"),
+            sends_once=stack_column(table, "expert_sends_once") > 0,
         )
 
     @property
@@ -72,6 +75,10 @@ class KernelCost:
     compute_s: Floats
     memory_s: Floats
     time_s: Floats
+    missed: Bools
+    """Whether there is a table of measured shapes, but none near this one."""
+    launches: Floats
+    """Kernels that it is launched as; 0: it does not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +108,8 @@ class OperationCost:
 
     def launches(self, phase: Phase) -> Floats:
         """Kernels that run in a phase."""
-        runs = [
-            np.where(cost.time_s > 0, 1.0, 0.0)
-            for cost in self.kernels
-            if cost.kernel.phase is phase
-        ]
-        return total(runs, self.operation.parameters)
+        launches = [cost.launches for cost in self.kernels if cost.kernel.phase is phase]
+        return total(launches, self.operation.parameters)
 
 
 def with_host(kernels_s: Floats, host_s: Floats) -> Floats:
@@ -124,7 +127,15 @@ def operation_cost(operation: Operation, machine: Machine) -> OperationCost:
 
 def _kernel_cost(kernel: Kernel, machine: Machine) -> KernelCost:
     compute, memory, time = machine.kernels.times(kernel)
-    return KernelCost(kernel=kernel, compute_s=compute, memory_s=memory, time_s=time)
+    launches = np.where(time > 0, machine.kernels.launches(kernel), 0.0)
+    return KernelCost(
+        kernel=kernel,
+        compute_s=compute,
+        memory_s=memory,
+        time_s=time,
+        missed=machine.kernels.missed(kernel),
+        launches=launches,
+    )
 
 
 def _exchange_cost(
@@ -134,15 +145,21 @@ def _exchange_cost(
 
     With the overlap of the stack: cut in pieces with a product of time G, the share `tp_hidden` of
     it is hidden, at most G; only among members of one domain of the innermost tier. Run behind a
-    product, at most G is hidden. With ring or pipe: see `hidden_by_pieces`. What is hidden takes
+    product, at most G is hidden. With ring or pipe: see `hidden_by_pieces`; messages in a ring are
+    hidden like that whatever the stack does. What is hidden takes
     the share u of the processor that the tier's exchanges need from the product: beside it G is
     longer by 1 / (1 - u), and u of what is hidden counts as exposed. G includes the host that
     launches the product.
     """
     extents = getattr(machine.extents, collective.axis)
-    time = collective_time(machine.system, collective.kind, collective.bytes, extents)
-    hidden = np.zeros_like(time)
     taken = processor_share(machine.system, extents)
+    if collective.in_ring:
+        return _ring_cost(collective, partial, machine, extents, taken)
+    far_share = _far_share(collective, machine, extents)
+    time = collective_time(
+        machine.system, collective.kind, collective.bytes, extents, far_share=far_share
+    )
+    hidden = np.zeros_like(time)
     by_stack = machine.tp_overlap == _BY_STACK
     if collective.split_with is not None:
         window = _window(collective.split_with, partial, machine) / (1 - taken)
@@ -157,6 +174,36 @@ def _exchange_cost(
         covered = np.minimum(time, window)
         runs = by_stack & (machine.tp_backward_async > 0)
         hidden = np.where(runs, np.maximum(hidden, covered), hidden)
+    return ExchangeCost(
+        collective=collective, time_s=time, hidden_s=hidden, exposed_s=time - hidden * (1 - taken)
+    )
+
+
+def _far_share(collective: Collective, machine: Machine, extents: Ints) -> Floats | float:
+    """Part of the copies that cross to other domains of the first tier, if each goes there once.
+
+    k copies spread evenly over N domains reach D = N (1 - (1 - 1/N)^k) of them on average, at most
+    the number that routing allows: D / k.
+    """
+    if collective.copies == 1:
+        return 1.0
+    domains = extents[-1] / extents[0]
+    reached = domains * (1 - (1 - 1 / domains) ** collective.copies)
+    if collective.most_domains is not None:
+        reached = np.minimum(reached, collective.most_domains)
+    return np.where(machine.sends_once, reached / collective.copies, 1.0)
+
+
+def _ring_cost(
+    collective: Collective, partial: OperationCost, machine: Machine, extents: Ints, taken: Floats
+) -> ExchangeCost:
+    """Time n - 1 messages to the next member; hide each beside one of n pieces of the product."""
+    others = np.maximum(extents[-1] - 1, 1)
+    time = others * transfer_time(machine.system, collective.bytes / others, extents)
+    hidden = np.zeros_like(time)
+    if collective.behind is not None:
+        window = _window(collective.behind, partial, machine) / (1 - taken)
+        hidden = hidden_by_pieces(time, window, extents[-1], first_hides=True)
     return ExchangeCost(
         collective=collective, time_s=time, hidden_s=hidden, exposed_s=time - hidden * (1 - taken)
     )

@@ -81,18 +81,35 @@ def calculon_model(model: Mapping[str, Any], source: str = "") -> CalculonModel:
     )
 
 
+def _unknown_features(layer: Mapping[str, Any], name: str) -> Iterator[Fault]:
+    """Features of modern layers that Calculon has no word for."""
+    attention = layer["attention"]
+    for field in ("v_head_dim", "latent", "window", "chunk", "sinks", "rotary_dim"):
+        if attention[field] not in (None, False):
+            yield _fault(name, f"layers[0].attention.{field}", attention[field], "does not know it")
+    if layer["norms"] != "pre":
+        yield _fault(name, "layers[0].norms", layer["norms"], "knows norms before blocks only")
+    if layer["moe"] is not None:
+        yield _fault(name, "layers[0].moe", layer["moe"], "knows no mixture of experts")
+
+
 def _model_faults(model: Mapping[str, Any], name: str) -> Iterator[Fault]:
     layers = model["layers"]
     if len(layers) > 1:
         yield _fault(name, "layers", len(layers), "knows one kind of layer")
         return
+    yield from _unknown_features(layers[0], name)
     attention, mlp = layers[0]["attention"], layers[0]["mlp"]
+    if mlp is None:
+        return
+    if model["mtp"]:
+        yield _fault(name, "mtp", model["mtp"], "knows no multi-token prediction")
     if attention["kv_heads"] not in (1, attention["heads"]):
         allowed = f"knows multi-head and multi-query attention; allowed: 1, {attention['heads']}"
         yield _fault(name, "layers[0].attention.kv_heads", attention["kv_heads"], allowed)
-    if attention["qk_norm"]:
+    if attention["qk_norm"] != "none":
         problem = "knows no norm of queries and keys"
-        yield _fault(name, "layers[0].attention.qk_norm", True, problem)
+        yield _fault(name, "layers[0].attention.qk_norm", attention["qk_norm"], problem)
     if "glu" in mlp["activation"]:
         yield _fault(name, "layers[0].mlp.activation", mlp["activation"], "knows no gated MLP")
     if layers[0].get("parallel"):
@@ -291,6 +308,26 @@ def calculon_execution(
     )
 
 
+# Fields that Calculon has no word for, with what it does.
+_USUAL: dict[str, Any] = {
+    "document_len": None,
+    "recompute_parts": ["core_attention"],
+    "recompute_layers": None,
+    "dp_shard": None,
+    "fsdp_reshard": True,
+    "optimizer": "adamw",
+    "quantization": "none",
+    "quantized_weights": False,
+    "frozen": [],
+    "lora_rank": None,
+    "first_stage_layers": None,
+    "last_stage_layers": None,
+    "stage_layers": None,
+    "embedding_as_layer": False,
+    "loss_as_layer": False,
+}
+
+
 def _strategy_faults(strategy: Mapping[str, Any], source: str) -> Iterator[Fault]:
     for axis in ("cp", "ep", "etp"):
         if strategy[axis] > 1:
@@ -299,6 +336,9 @@ def _strategy_faults(strategy: Mapping[str, Any], source: str) -> Iterator[Fault
         yield _fault(source, "zero", strategy["zero"], "shards the optimizer; allowed: 0, 1")
     if strategy["dtype"] not in _DTYPE_OF:
         yield _fault(source, "dtype", strategy["dtype"], f"does not know it; {_TYPES}")
+    for field, usual in _USUAL.items():
+        if strategy[field] != usual:
+            yield _fault(source, field, strategy[field], f"does not know it; allowed: {usual}")
     schedule, chunks = strategy["schedule"], strategy["vpp"]
     if (schedule == "interleaved") != (chunks > 1):
         problem = f"interleaves where vpp is above 1, and only there; vpp is {chunks}"

@@ -1,21 +1,54 @@
 """Files of other systems, recognised by their content and turned into fields of our nouns."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from shardwise.errors import Fault, InputError
-from shardwise.formats.calculon import model_fields, strategy_fields, system_fields
-from shardwise.formats.calculon_files import (
-    CalculonExecution,
-    CalculonModel,
-    CalculonSystem,
-    looks_like,
+from shardwise.formats import (
+    calculon,
+    calculon_files,
+    huggingface,
+    simumax,
+    simumax_files,
+    simumax_system,
 )
+from shardwise.formats.simumax_system_files import SimumaxSystem
 
-__all__ = ["native_fields"]
+__all__ = ["Kind", "native_fields", "recognised"]
 
 Kind = Literal["model", "system", "strategy"]
-_CALCULON = {"model": "model", "system": "system", "execution": "strategy"}
+_CALCULON: dict[str, Kind] = {"model": "model", "system": "system", "execution": "strategy"}
+# By whose file it is; of the mapping, a name for what has none, and where it was read.
+_READERS: dict[str, Callable[[Mapping[str, Any], str, str], Mapping[str, Any]]] = {
+    "Calculon model": lambda data, name, source: calculon.model_fields(
+        calculon_files.CalculonModel.parse(data, source), name
+    ),
+    "Calculon system": lambda data, name, source: calculon.system_fields(
+        calculon_files.CalculonSystem.parse(data, source), name, source
+    ),
+    "Calculon execution": lambda data, _, source: calculon.strategy_fields(
+        calculon_files.CalculonExecution.parse(data, source), source
+    ),
+    "SimuMax model": lambda data, name, source: simumax.model_fields(
+        simumax_files.SimumaxModel.validated(data, source=source), name, source
+    ),
+    "SimuMax system": lambda data, name, source: simumax_system.system_fields(
+        SimumaxSystem.validated(data, source=source), name, source
+    ),
+    "SimuMax strategy": lambda data, _, source: simumax.strategy_fields(
+        simumax_files.SimumaxStrategy.validated(data, source=source), source
+    ),
+    "Hugging Face model": huggingface.model_fields,
+}
+
+
+def recognised(data: Mapping[str, Any]) -> tuple[Kind, str] | None:
+    """Tell what a file of another system is, here and in its own words; None if it is none."""
+    if theirs := calculon_files.looks_like(data):
+        return _CALCULON[theirs], f"Calculon {theirs}"
+    if known := simumax_files.looks_like(data):
+        return known, f"SimuMax {known}"
+    return ("model", "Hugging Face model") if huggingface.looks_like(data) else None
 
 
 def native_fields(
@@ -37,14 +70,10 @@ def native_fields(
     InputError
         If the file is another system's, but bad, or not of this kind.
     """
-    file = looks_like(data)
-    if file is None:
+    found = recognised(data)
+    if found is None:
         return data
-    if _CALCULON[file] != kind:
-        problem = f"holds a Calculon {file}, not a {kind}"
-        raise InputError(Fault(source=source, problem=problem))
-    if file == "model":
-        return model_fields(CalculonModel.parse(data, source), name)
-    if file == "system":
-        return system_fields(CalculonSystem.parse(data, source), name, source)
-    return strategy_fields(CalculonExecution.parse(data, source), source)
+    holds, words = found
+    if holds != kind:
+        raise InputError(Fault(source=source, problem=f"holds a {words}, not a {kind}"))
+    return _READERS[words](data, name, source)

@@ -6,7 +6,9 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.model import Attention, Model
-from shardwise.ops.exchange import after_row_parallel, before_column_parallel
+from shardwise.ops.context import CoreWork, context_exchanges, core_work, keys_met, swaps_heads
+from shardwise.ops.exchange import after_row_parallel, before_column_parallel, summed_over_ranks
+from shardwise.ops.latent import ROPE_FLOPS, latent_projections, latent_rope
 from shardwise.ops.linear import linear
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
@@ -22,12 +24,14 @@ from shardwise.strategy import ATTENTIONS
 
 __all__ = ["attention_operations", "key_value_heads"]
 
+_WHOLE = frozenset({"attention"})
+_CORE = _WHOLE | {"core_attention"}
+
 # T5 distance buckets per head (arXiv 1910.10683, section 2.1).
 _RELATIVE_BUCKETS = 32
 # Vector FLOPs per score: scale, mask, max, exponent, sum, division; and backward.
 _SOFTMAX_FLOPS = (6.0, 4.0)
-# Rotating a pair: four multiplications and two additions for two elements.
-_ROPE_FLOPS = 3.0
+_FP32_BYTES = 4
 
 
 def key_value_heads(attention: Attention, kind: Ints) -> Ints:
@@ -36,69 +40,114 @@ def key_value_heads(attention: Attention, kind: Ints) -> Ints:
     return np.array([by_kind[name] for name in ATTENTIONS])[kind]
 
 
-def attention_operations(model: Model, attention: Attention, work: RankWork) -> list[Operation]:
+def attention_operations(
+    model: Model, attention: Attention, work: RankWork, *, norm_parts: frozenset[str]
+) -> list[Operation]:
     """Projections, positions, core and output of self-attention on one rank.
 
     Each rank has heads / tp query heads and max(kv_heads / tp, 1) key-value heads; more ranks than
     key-value heads hold copies of them. No flash kernel scores queries against positions too, so
     Transformer-XL positions always run unfused.
+
+    Parameters
+    ----------
+    norm_parts
+        Parts whose recompute rebuilds the input of the block; none where no norm stands before it.
     """
     if model.position == "relative-xl":
         work = replace(work, flash=np.zeros_like(work.flash))
     heads = attention.heads / work.tp
-    kv_heads = np.maximum(key_value_heads(attention, work.attention) / work.tp, 1.0)
-    width = heads * attention.head_dim
-    kv_width = kv_heads * attention.head_dim
-    tokens = work.tokens
-    operations = [
-        linear(
-            "attention.qkv",
-            work,
-            tokens=tokens,
-            inputs=model.hidden,
-            outputs=width + 2 * kv_width,
-            bias=0.0 if attention.bias == "none" else width + 2 * kv_width,
-            saved_tokens=work.kept_tokens,
-            collectives=before_column_parallel(work, model.hidden),
-        )
-    ]
-    if attention.qk_norm:
-        heads_normed = tokens * (heads + kv_heads)
-        operations.append(
-            norm(
-                "attention.qk_norm",
-                work,
-                tokens=heads_normed,
-                width=attention.head_dim,
-                parameters=2.0 * attention.head_dim * model.norm_parameters / model.hidden,
-            )
-        )
-    operations += _positions(model, attention, work, width, kv_width)
+    if attention.latent is not None:
+        kv_heads = heads
+        operations = latent_projections(model, attention, attention.latent, work, norm_parts)
+    else:
+        kv_heads = np.maximum(key_value_heads(attention, work.attention) / work.tp, 1.0)
+        operations = [_projection(model, attention, work, heads, kv_heads, norm_parts)]
+    if attention.qk_norm != "none":
+        operations.append(_qk_norm(model, attention, work, heads, kv_heads))
+    operations += _positions(model, attention, work, heads, kv_heads)
     operations += _core(model, attention, work, heads, kv_heads)
     operations.append(
         linear(
             "attention.out",
             work,
-            tokens=tokens,
-            inputs=width,
+            tokens=work.tokens,
+            inputs=heads * attention.value_dim,
             outputs=model.hidden,
             bias=model.hidden if attention.bias == "all" else 0.0,
             collectives=after_row_parallel(work, model.hidden),
+            kept_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
+            reruns_with=_WHOLE,
+            dropped_with=_WHOLE,
         )
     )
     return operations
 
 
+def _projection(
+    model: Model,
+    attention: Attention,
+    work: RankWork,
+    heads: Floats,
+    kv_heads: Floats,
+    norm_parts: frozenset[str],
+) -> Operation:
+    """Queries, keys and values in one product."""
+    outputs = (heads + kv_heads) * attention.head_dim + kv_heads * attention.value_dim
+    return linear(
+        "attention.qkv",
+        work,
+        tokens=work.tokens,
+        inputs=model.hidden,
+        outputs=outputs,
+        bias=0.0 if attention.bias == "none" else outputs,
+        saved_tokens=work.kept_tokens,
+        collectives=before_column_parallel(work, model.hidden),
+        normed=bool(norm_parts),
+        reruns_with=_WHOLE,
+        dropped_with=norm_parts,
+    )
+
+
+def _qk_norm(
+    model: Model, attention: Attention, work: RankWork, heads: Floats, kv_heads: Floats
+) -> Operation:
+    """Normalise queries and keys: each head (with the same weights for all), or the whole width.
+
+    Over the whole width, ranks add up the sums of squares of their heads, two numbers per token in
+    fp32 (OLMo 2: arXiv 2501.00656, section 3).
+    """
+    per_width = model.norm_parameters / model.hidden
+    normed_heads = heads + kv_heads
+    whole = attention.qk_norm == "width"
+    weighted = {"head": 2 * np.ones_like(heads), "width": normed_heads, "unweighted": zeros(work)}
+    return norm(
+        "attention.qk_norm",
+        work,
+        tokens=work.tokens * normed_heads,
+        width=attention.head_dim,
+        parameters=weighted[attention.qk_norm] * attention.head_dim * per_width,
+        collectives=summed_over_ranks(work, work.tokens * 2 * _FP32_BYTES) if whole else (),
+        reruns_with=_WHOLE,
+        dropped_with=_WHOLE,
+    )
+
+
 def _positions(
-    model: Model, attention: Attention, work: RankWork, width: Floats, kv_width: Floats
+    model: Model, attention: Attention, work: RankWork, heads: Floats, kv_heads: Floats
 ) -> list[Operation]:
     """Rotate queries and keys, or project the relative positions."""
     none = zeros(work)
     if model.position == "rope":
-        elements = work.tokens * (width + kv_width)
+        if attention.latent is not None:
+            return [latent_rope(attention, attention.latent, work)]
+        turned = attention.head_dim if attention.rotary_dim is None else attention.rotary_dim
+        if turned == 0:
+            return []
+        elements = work.tokens * (heads + kv_heads) * turned
         moved = 2 * elements * work.element_bytes
         kernels = tuple(
-            MemoryBound(phase=phase, bytes=moved, flops=_ROPE_FLOPS * elements)
+            MemoryBound(phase=phase, bytes=moved, flops=ROPE_FLOPS * elements)
             for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
         )
         operation = Operation(
@@ -107,24 +156,29 @@ def _positions(
             parameters=none,
             saved_bytes=none,
             working_bytes=moved / 2,
+            reruns_with=_WHOLE,
         )
         return [operation]
     if model.position == "relative-xl":
         # One projection of the sinusoids of all distances, plus the two learned vectors u and v.
+        width = heads * attention.head_dim
         return [
             linear(
                 "attention.relative",
                 work,
-                tokens=work.seq_len,
+                tokens=work.seq_len * work.cp,
                 inputs=model.hidden,
                 outputs=width,
                 parameters=model.hidden * width + 2 * width,
+                sixteen_bits=True,
+                reruns_with=_WHOLE,
+                dropped_with=_WHOLE,
             )
         ]
     if model.position == "relative-bias":
         # One table for all layers, spread over them; looked up once for each pair of positions.
         heads = attention.heads / work.tp / model.depth
-        pairs = heads * work.seq_len**2
+        pairs = heads * work.seq_len**2 * work.cp
         looked_up = tuple(
             MemoryBound(phase=phase, bytes=pairs * work.element_bytes, flops=pairs)
             for phase in (Phase.FORWARD, Phase.WEIGHT_GRAD)
@@ -135,6 +189,7 @@ def _positions(
             parameters=_RELATIVE_BUCKETS * heads,
             saved_bytes=none,
             working_bytes=none,
+            reruns_with=_CORE,
         )
         return [table]
     return []
@@ -144,73 +199,82 @@ def _core(
     model: Model, attention: Attention, work: RankWork, heads: Floats, kv_heads: Floats
 ) -> list[Operation]:
     """Scores, softmax and weighted values: one kernel (flash) or several, row by row."""
-    size = work.element_bytes
-    tokens = work.tokens
-    flash_heads = np.where(work.flash, heads, 0.0)
+    core = core_work(attention, work, heads, kv_heads)
     flash = tuple(
         FlashAttention(
             phase=phase,
             sequences=work.sequences,
-            seq_len=work.seq_len,
-            heads=flash_heads,
-            kv_heads=np.where(work.flash, kv_heads, 0.0),
+            seq_len=core.queries,
+            keys=keys_met(attention, core.sequence, work.document_len),
+            heads=np.where(work.flash, core.heads, 0.0),
+            kv_heads=np.where(work.flash, core.kv_heads, 0.0),
             head_dim=float(attention.head_dim),
+            v_head_dim=float(attention.value_dim),
             causal=attention.causal,
-            element_bytes=size,
+            element_bytes=work.element_bytes,
         )
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
     )
-    qkv_bytes = tokens * (heads + 2 * kv_heads) * attention.head_dim * size
-    # Flash keeps, beside queries, keys and values, the fp32 log of each row's sum.
-    statistics = np.where(work.flash, tokens * heads * 4, 0.0)
-    core = Operation(
+    rebuilds = _WHOLE if attention.latent is None else _WHOLE | {"mla_up"}
+    products = Operation(
         name="attention.core",
-        kernels=(*flash, *_unfused_products(model, attention, work, heads)),
-        parameters=zeros(work),
-        saved_bytes=qkv_bytes + statistics,
-        working_bytes=qkv_bytes + 2 * tokens * heads * attention.head_dim * size,
-        core=True,
-        core_bytes=statistics,
+        kernels=(*flash, *_unfused_products(model, attention, work, core)),
+        collectives=context_exchanges(attention, work, core, kv_heads),
+        parameters=heads if attention.sinks else zeros(work),
+        saved_bytes=core.held_bytes,
+        working_bytes=core.held_bytes + 2 * core.output_bytes + core.buffer_bytes,
+        reruns_with=_CORE,
+        dropped_with=rebuilds,
     )
-    return [core, _unfused_softmax(model, work, heads)]
+    return [products, _softmax(model, work, core)]
 
 
 def _unfused_products(
-    model: Model, attention: Attention, work: RankWork, heads: Floats
+    model: Model, attention: Attention, work: RankWork, core: CoreWork
 ) -> tuple[Matmul, ...]:
     """Scores Q K^T and output P V as batched products, and their four gradients.
 
+    Pairs that are masked (causal, window, chunk, document) are multiplied like the others.
     Transformer-XL positions score the queries a second time, against the projected positions.
     """
-    batch = np.where(work.flash, 0.0, work.sequences * heads)
-    seq_len, head_dim = work.seq_len, np.full_like(work.tp, attention.head_dim)
+    batch = np.where(work.flash, 0.0, work.sequences * core.heads)
+    one = np.ones_like(work.tp)
+    queries, keys = core.queries, core.sequence
+    width, value_width = attention.head_dim * one, attention.value_dim * one
     size = work.element_bytes
     scores = 2 if model.position == "relative-xl" else 1
 
-    def product(phase: Phase, n: Floats, k: Floats, count: int) -> tuple[Matmul, ...]:
-        one = Matmul(
-            phase=phase, m=seq_len, n=n, k=k, input_bytes=size, output_bytes=size, batch=batch
+    def product(phase: Phase, m: Floats, n: Floats, k: Floats, count: int = 1) -> list[Matmul]:
+        matmul = Matmul(
+            phase=phase, m=m, n=n, k=k, input_bytes=size, output_bytes=size, batch=batch
         )
-        return (one,) * count
+        return [matmul] * count
 
     return (
-        *product(Phase.FORWARD, seq_len, head_dim, scores),
-        *product(Phase.FORWARD, head_dim, seq_len, 1),
-        *product(Phase.INPUT_GRAD, seq_len, head_dim, 1),
-        *product(Phase.INPUT_GRAD, head_dim, seq_len, 1 + 2 * scores),
+        *product(Phase.FORWARD, queries, keys, width, scores),
+        *product(Phase.FORWARD, queries, value_width, keys),
+        *product(Phase.INPUT_GRAD, queries, keys, value_width),
+        *product(Phase.INPUT_GRAD, keys, value_width, queries),
+        *product(Phase.INPUT_GRAD, queries, width, keys, scores),
+        *product(Phase.INPUT_GRAD, keys, width, queries, scores),
     )
 
 
-def _unfused_softmax(model: Model, work: RankWork, heads: Floats) -> Operation:
+def _softmax(model: Model, work: RankWork, core: CoreWork) -> Operation:
     """Scale, mask and softmax in one kernel, dropout in another, over scores that are stored.
 
     Kept for backward per score: the softmax and, with dropout, a mask byte and the dropped copy
-    (5 a s^2 b bytes in all at 2 bytes: arXiv 2205.05198, section 4.1).
+    (5 a s^2 b bytes in all at 2 bytes: arXiv 2205.05198, section 4.1). Flash attention does this
+    inside the core and keeps the fp32 log of each row's sum. Where ranks swap heads, the output
+    before it is swapped back is kept beside the one after it.
     """
-    scores = np.where(work.flash, 0.0, work.sequences * heads * work.seq_len**2)
+    rows = work.sequences * core.heads * core.queries
+    scores = np.where(work.flash, 0.0, rows * core.sequence)
     size = scores * work.element_bytes
     mask = scores if model.dropout else np.zeros_like(scores)
     dropped = size if model.dropout else np.zeros_like(scores)
+    statistics = np.where(work.flash, rows * _FP32_BYTES, 0.0)
+    swapped = np.where(swaps_heads(work), core.output_bytes, 0.0)
     forward, backward = _SOFTMAX_FLOPS
     return Operation(
         name="attention.softmax",
@@ -221,8 +285,8 @@ def _unfused_softmax(model: Model, work: RankWork, heads: Floats) -> Operation:
             MemoryBound(phase=Phase.INPUT_GRAD, bytes=3 * size, flops=backward * scores),
         ),
         parameters=zeros(work),
-        saved_bytes=size + mask + dropped,
+        saved_bytes=size + mask + dropped + statistics + swapped,
         working_bytes=size,
-        core=True,
-        core_bytes=size + mask + dropped,
+        reruns_with=_CORE,
+        dropped_with=_CORE,
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shardwise.arrays import Bools
+from shardwise.arrays import Bools, Floats
 from shardwise.model import Model
 from shardwise.ops.exchange import before_column_parallel
 from shardwise.ops.linear import linear
@@ -26,13 +26,18 @@ _FP32_BYTES = 4
 _LOSS_FLOPS = (4.0, 2.0)
 
 
+def _vocabulary_part(model: Model, work: RankWork) -> Floats:
+    """Rows of the vocabulary on one rank: ceil(V / (m tp)) m, padded to a multiple m."""
+    return np.ceil(model.vocab / (work.vocab_multiple * work.tp)) * work.vocab_multiple
+
+
 def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     """Look up tokens in a table split along the vocabulary; add learned positions.
 
     Each rank finds the tokens of its part, the rest are zero; the sum over the ranks is the
     embedding. Backward adds the gradients of the tokens to rows of the table.
     """
-    rows = np.ceil(model.vocab / work.tp)
+    rows = _vocabulary_part(model, work)
     size = work.tokens * model.hidden * work.element_bytes
     kept = work.split_tokens * model.hidden
     positions = 0
@@ -78,7 +83,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         Rows in which the head holds weights of its own: untied models, and tied ones whose
         embedding is on another stage.
     """
-    columns = np.ceil(model.vocab / work.tp)
+    columns = _vocabulary_part(model, work)
     operations = []
     if model.final_norm:
         parameters = float(model.norm_parameters)
@@ -99,6 +104,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
             inputs=model.hidden,
             outputs=columns,
             saved_tokens=work.kept_tokens,
+            sixteen_bits=True,
             collectives=before_column_parallel(work, model.hidden),
             parameters=np.where(holds_copy, columns * model.hidden, 0.0),
         )
@@ -117,11 +123,13 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
                     phase=Phase.FORWARD,
                     bytes=logits * work.loss_forward_bytes,
                     flops=forward * logits,
+                    kind="loss",
                 ),
                 MemoryBound(
                     phase=Phase.INPUT_GRAD,
                     bytes=logits * work.loss_backward_bytes,
                     flops=backward * logits,
+                    kind="loss",
                 ),
             ),
             collectives=(reduce,) * _LOSS_EXCHANGES,

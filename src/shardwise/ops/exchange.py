@@ -11,21 +11,27 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.ops.operation import Collective, CollectiveKind, Phase, RankWork
 
-__all__ = ["after_row_parallel", "before_column_parallel"]
+__all__ = [
+    "after_row_parallel",
+    "before_column_parallel",
+    "joined_columns",
+    "shared_by_heads",
+    "summed_over_ranks",
+]
 
 
-def _where(work: RankWork, *, sequence_parallel: bool, width: float) -> Floats:
+def _where(work: RankWork, *, sequence_parallel: bool, width: Floats | float) -> Floats:
     """Bytes of the whole activation (tokens, width) in the rows that use this exchange."""
     uses = (work.tp > 1) & (work.sequence_parallel == sequence_parallel)
     return np.where(uses, work.tokens * width * work.element_bytes, 0.0)
 
 
-def _again(work: RankWork, width: float) -> Floats:
+def _again(work: RankWork, width: Floats | float) -> Floats:
     """Bytes that are gathered a second time because only a part was kept."""
     return np.where(work.regather, _where(work, sequence_parallel=True, width=width), 0.0)
 
 
-def before_column_parallel(work: RankWork, width: float) -> tuple[Collective, ...]:
+def before_column_parallel(work: RankWork, width: Floats | float) -> tuple[Collective, ...]:
     """Exchanges of the input (tokens, width) of a column-parallel product.
 
     Forward: gather the sequence (sequence parallelism only). Backward: gather the input again for
@@ -57,7 +63,7 @@ def before_column_parallel(work: RankWork, width: float) -> tuple[Collective, ..
     )
 
 
-def after_row_parallel(work: RankWork, width: float) -> tuple[Collective, ...]:
+def after_row_parallel(work: RankWork, width: Floats | float) -> tuple[Collective, ...]:
     """Exchanges of the output (tokens, width) of a row-parallel product.
 
     Forward: reduce the partial sums. Backward: gather the gradient (sequence parallelism only).
@@ -72,6 +78,46 @@ def after_row_parallel(work: RankWork, width: float) -> tuple[Collective, ...]:
             phase=Phase.FORWARD, kind=reduce, axis="tp", bytes=whole, split_with=Phase.FORWARD
         ),
         _piecewise(Phase.INPUT_GRAD, gather, split),
+    )
+
+
+def shared_by_heads(work: RankWork, width: float) -> tuple[Collective, ...]:
+    """Exchanges of (tokens, width) that the heads of all ranks use, made from parts of a sequence.
+
+    Forward: gather (sequence parallelism only). Backward: add up what the ranks' heads give.
+    """
+    split = _where(work, sequence_parallel=True, width=width)
+    whole = _where(work, sequence_parallel=False, width=width)
+    forward, back = Phase.FORWARD, Phase.INPUT_GRAD
+    return (
+        Collective(phase=forward, kind=CollectiveKind.ALL_GATHER, axis="tp", bytes=split),
+        Collective(phase=back, kind=CollectiveKind.REDUCE_SCATTER, axis="tp", bytes=split),
+        Collective(phase=back, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=whole),
+    )
+
+
+def joined_columns(work: RankWork, width: float) -> tuple[Collective, ...]:
+    """Exchanges that join the columns of an output (tokens, width), which goes on split as before.
+
+    Forward: gather. Backward: reduce-scatter, before it a gather of the sequence's parts (sequence
+    parallelism only).
+    """
+    split = _where(work, sequence_parallel=True, width=width)
+    whole = split + _where(work, sequence_parallel=False, width=width)
+    gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+    return (
+        Collective(phase=Phase.FORWARD, kind=gather, axis="tp", bytes=whole),
+        Collective(phase=Phase.INPUT_GRAD, kind=gather, axis="tp", bytes=split),
+        Collective(phase=Phase.INPUT_GRAD, kind=scatter, axis="tp", bytes=whole),
+    )
+
+
+def summed_over_ranks(work: RankWork, size: Floats) -> tuple[Collective, ...]:
+    """All-reduces of `size` bytes forward and backward."""
+    exchanged = np.where(work.tp > 1, size, 0.0)
+    return tuple(
+        Collective(phase=phase, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=exchanged)
+        for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
     )
 
 

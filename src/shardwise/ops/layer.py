@@ -1,13 +1,18 @@
 """A whole layer as a list of operations, and the columns it is built from."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.model import Layer, Model
+from shardwise.model import OWN_KIND, Layer, Model
 from shardwise.ops.attention import attention_operations
+from shardwise.ops.kinds import operations_of_kind
 from shardwise.ops.mlp import mlp_operations
+from shardwise.ops.moe import moe_operations
 from shardwise.ops.norm import norm, residual
 from shardwise.ops.operation import Operation, RankWork
+from shardwise.ops.quantization import dispatch_bytes
 from shardwise.stack import Stack
 from shardwise.strategy import DTYPES
 from shardwise.table import Table
@@ -15,6 +20,8 @@ from shardwise.table import Table
 __all__ = ["DTYPE_BYTES", "layer_operations", "rank_work", "stack_column"]
 
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
+_NORM_PARTS = frozenset({"attention_norm", "mlp_norm"})
+_Block = Callable[[frozenset[str]], list[Operation]]
 _BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in DTYPES])
 
 
@@ -30,14 +37,28 @@ def rank_work(table: Table) -> RankWork:
     return RankWork(
         sequences=table.micro_batch_size.astype(np.float64),
         seq_len=table.seq_len / table.cp,
+        document_len=np.where(table.document_len > 0, table.document_len, table.seq_len) * 1.0,
         tp=table.tp.astype(np.float64),
+        cp=table.cp.astype(np.float64),
+        cp_exchange=table.cp_exchange,
+        ep=table.ep.astype(np.float64),
+        etp=table.etp.astype(np.float64),
+        capacity=table.expert_capacity,
+        imbalance=table.expert_imbalance,
+        vocab_multiple=stack_column(table, "vocab_multiple"),
         sequence_parallel=table.sequence_parallel,
         attention=table.attention,
         regather=table.tp_regather,
         fused_activation=table.fused_activation,
         element_bytes=element_bytes,
+        quantization=table.quantization,
+        dispatch_bytes=dispatch_bytes(table.dispatch_dtype, element_bytes),
+        training=table.training,
         gradient_bytes=np.where(accumulates > 0, accumulates, element_bytes),
         flash=_stack_is_flash(table) & (element_bytes < DTYPE_BYTES["fp32"]),
+        fused_norm=stack_column(table, "fused_norm") > 0,
+        fused_swiglu=stack_column(table, "fused_swiglu") > 0,
+        fused_accumulation=stack_column(table, "fused_gradient_accumulation") > 0,
         loss_forward_bytes=stack_column(table, "loss_forward_bytes"),
         loss_backward_bytes=stack_column(table, "loss_backward_bytes"),
         loss_saved_bytes=stack_column(table, "loss_saved_bytes"),
@@ -54,28 +75,51 @@ def _gradient_bytes(stack: Stack) -> float:
 
 
 def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operation]:
-    """Norm, attention, residual, norm, MLP, residual; or both blocks beside each other.
+    """Attention and feed-forward block, each with its norms and residual; or both side by side.
 
     In a parallel layer both blocks read one norm, share one exchange before and one after, and
-    are added in one residual (arXiv 2204.02311, section 2).
+    are added in one residual (arXiv 2204.02311, section 2). Layers of a registered kind do what
+    that says.
     """
+    if layer.kind != OWN_KIND:
+        return operations_of_kind(layer.kind)(model, layer, work)
 
-    def norm_here(name: str) -> Operation:
-        parameters = float(model.norm_parameters)
-        return norm(name, work, tokens=work.split_tokens, width=model.hidden, parameters=parameters)
+    def norm_here(name: str, parts: frozenset[str] = frozenset()) -> Operation:
+        return norm(
+            name,
+            work,
+            tokens=work.split_tokens,
+            width=model.hidden,
+            parameters=float(model.norm_parameters),
+            reruns_with=parts,
+        )
 
     def residual_here(name: str, branches: int = 1) -> Operation:
         return residual(name, work, width=model.hidden, dropout=model.dropout, branches=branches)
 
-    attention = attention_operations(model, layer.attention, work)
-    mlp = mlp_operations(model, layer.mlp, work, exchange=not layer.parallel)
     if layer.parallel:
-        return [norm_here("norm"), *attention, *mlp, residual_here("residual", branches=2)]
+        assert layer.mlp is not None  # noqa: S101 - validated
+        attention = attention_operations(model, layer.attention, work, norm_parts=_NORM_PARTS)
+        mlp = mlp_operations(model, layer.mlp, work, exchange=False, norm_parts=_NORM_PARTS)
+        shared = norm_here("norm", _NORM_PARTS)
+        return [shared, *attention, *mlp, residual_here("residual", branches=2)]
+
+    def with_norms(name: str, part: str, block: _Block) -> list[Operation]:
+        parts = frozenset({part}) if layer.norms != "post" else frozenset[str]()
+        before = [norm_here(f"{name}.norm", parts)] if layer.norms != "post" else []
+        after = [norm_here(f"{name}.post_norm")] if layer.norms != "pre" else []
+        return [*before, *block(parts), *after, residual_here(f"{name}.residual")]
+
+    def attention_block(parts: frozenset[str]) -> list[Operation]:
+        return attention_operations(model, layer.attention, work, norm_parts=parts)
+
+    def feed_forward(parts: frozenset[str]) -> list[Operation]:
+        if layer.moe is not None:
+            return moe_operations(model, layer.moe, work, norm_parts=parts)
+        assert layer.mlp is not None  # noqa: S101 - validated
+        return mlp_operations(model, layer.mlp, work, exchange=True, norm_parts=parts)
+
     return [
-        norm_here("attention.norm"),
-        *attention,
-        residual_here("attention.residual"),
-        norm_here("mlp.norm"),
-        *mlp,
-        residual_here("mlp.residual"),
+        *with_norms("attention", "attention_norm", attention_block),
+        *with_norms("mlp", "mlp_norm", feed_forward),
     ]

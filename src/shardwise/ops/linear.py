@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Bools, Floats
 from shardwise.ops.operation import Collective, Matmul, MemoryBound, Operation, Phase, RankWork
+from shardwise.ops.quantized_linear import Operands, quantized
 
 __all__ = ["linear"]
 
@@ -19,6 +20,15 @@ def linear(
     saved_tokens: Floats | None = None,
     collectives: tuple[Collective, ...] = (),
     parameters: Floats | float | None = None,
+    batch: Floats | float = 1.0,
+    grouped: bool = False,
+    expert: bool = False,
+    sixteen_bits: bool = False,
+    arriving_bytes: Floats | None = None,
+    normed: bool = False,
+    kept_elsewhere: Bools | bool = False,
+    reruns_with: frozenset[str] = frozenset(),
+    dropped_with: frozenset[str] = frozenset(),
 ) -> Operation:
     """One linear layer Y = X W + b on one rank, X (tokens, inputs), W (inputs, outputs).
 
@@ -37,13 +47,33 @@ def linear(
         Rows of X that stay on this rank until backward; all unless X is gathered again.
     parameters
         Weights and biases on this rank, if not inputs x outputs + bias.
+    batch
+        Layers of this shape side by side, each with its own X, W and b.
+    grouped
+        Whether these are the grouped products of experts, be it of one.
+    sixteen_bits
+        Whether no recipe quantises these products.
+    arriving_bytes, normed, kept_elsewhere
+        Where one does: as in `Operands`; what arrives is of the row's type unless told otherwise.
+    expert, reruns_with, dropped_with
+        As in `Operation`; what is dropped is X.
     """
     one = np.ones_like(work.tp)
+    batch = batch * one
     inputs, outputs = inputs * one, outputs * one
     size = work.element_bytes
 
     def product(phase: Phase, m: Floats, n: Floats, k: Floats, output: Floats) -> Matmul:
-        return Matmul(phase=phase, m=m, n=n, k=k, input_bytes=size, output_bytes=output, batch=one)
+        return Matmul(
+            phase=phase,
+            m=m,
+            n=n,
+            k=k,
+            input_bytes=size,
+            output_bytes=output,
+            batch=batch,
+            grouped=grouped,
+        )
 
     kernels: list[Matmul | MemoryBound] = [
         product(Phase.FORWARD, tokens, outputs, inputs, size),
@@ -51,14 +81,29 @@ def linear(
         product(Phase.WEIGHT_GRAD, inputs, outputs, tokens, 2 * work.gradient_bytes),
     ]
     if np.any(np.asarray(bias) > 0):  # forward it is an epilogue of the product
-        summed = np.where(np.asarray(bias) > 0, tokens * outputs, 0.0)
+        summed = np.where(np.asarray(bias) > 0, batch * tokens * outputs, 0.0)
         kernels.append(MemoryBound(phase=Phase.WEIGHT_GRAD, bytes=summed * size, flops=summed))
-    held = inputs * outputs + bias if parameters is None else parameters * one
-    return Operation(
+    held = batch * (inputs * outputs + bias) if parameters is None else parameters * one
+    kept = tokens if saved_tokens is None else saved_tokens
+    operation = Operation(
         name=name,
         kernels=tuple(kernels),
         collectives=collectives,
         parameters=held,
-        saved_bytes=(tokens if saved_tokens is None else saved_tokens) * inputs * size,
-        working_bytes=tokens * (inputs + outputs) * size,
+        saved_bytes=batch * kept * inputs * size,
+        working_bytes=batch * tokens * (inputs + outputs) * size,
+        expert=expert,
+        reruns_with=reruns_with,
+        dropped_with=dropped_with,
     )
+    if sixteen_bits or not np.any(work.quantization > 0):
+        return operation
+    operands = Operands(
+        inputs=batch * tokens * inputs,
+        outputs=batch * tokens * outputs,
+        weights=batch * inputs * outputs,
+        arriving_bytes=size if arriving_bytes is None else arriving_bytes,
+        normed=normed,
+        kept_elsewhere=np.full(one.shape, kept_elsewhere),
+    )
+    return quantized(operation, work, operands)

@@ -8,56 +8,93 @@ from shardwise.ops.exchange import after_row_parallel, before_column_parallel
 from shardwise.ops.linear import linear
 from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
 
-__all__ = ["mlp_operations"]
+__all__ = ["activation", "mlp_operations"]
 
 # Vector FLOPs per element of the inner width, forward and backward: tanh-like activations.
 _ACTIVATION_FLOPS = (8.0, 13.0)
 
 
-def mlp_operations(model: Model, mlp: Mlp, work: RankWork, *, exchange: bool) -> list[Operation]:
+def mlp_operations(
+    model: Model,
+    mlp: Mlp,
+    work: RankWork,
+    *,
+    exchange: bool,
+    norm_parts: frozenset[str],
+    name: str = "mlp.",
+    block: str = "mlp",
+    saved_tokens: Floats | None = None,
+) -> list[Operation]:
     """Up (and gate) projection, activation, down projection on one rank.
 
     With `exchange` false the block shares the input and output exchanges of the attention beside
     it (parallel blocks).
+
+    Parameters
+    ----------
+    norm_parts
+        Parts whose recompute rebuilds the input of the block; none where no norm stands before it.
+    name
+        What the names of the operations begin with.
+    block
+        Part whose recompute runs the whole block again.
+    saved_tokens
+        Tokens of the input that it keeps, if these are a copy of what others keep; None: it keeps
+        the input itself.
     """
     inner = mlp.ffn / work.tp
     gates = 2 if mlp.gated else 1
     before = before_column_parallel(work, model.hidden) if exchange else ()
     after = after_row_parallel(work, model.hidden) if exchange else ()
+    is_shared = saved_tokens is not None
+    rebuilt_by = norm_parts if saved_tokens is None else norm_parts | {block}
+    if saved_tokens is None:
+        saved_tokens = work.kept_tokens if exchange else zeros(work)
     up = linear(
-        "mlp.up",
+        f"{name}up",
         work,
         tokens=work.tokens,
         inputs=model.hidden,
         outputs=gates * inner,
         bias=gates * inner if mlp.bias else 0.0,
-        saved_tokens=work.kept_tokens if exchange else np.zeros_like(work.tp),
+        saved_tokens=saved_tokens,
         collectives=before,
+        normed=bool(norm_parts) and not is_shared,
+        kept_elsewhere=is_shared,
+        reruns_with=frozenset({block}),
+        dropped_with=rebuilt_by,
     )
     down = linear(
-        "mlp.down",
+        f"{name}down",
         work,
         tokens=work.tokens,
         inputs=inner,
         outputs=model.hidden,
         bias=model.hidden if mlp.bias else 0.0,
+        saved_tokens=np.where(work.fused_activation, 0.0, work.tokens),
         collectives=after,
+        kept_elsewhere=work.fused_activation,
+        reruns_with=frozenset({block}),
+        dropped_with=frozenset({block, "activation"}),
     )
-    return [up, _activation(work, inner, gates), down]
+    middle = activation(f"{name}activation", work, work.tokens * inner, gates, block=block)
+    return [up, middle, down]
 
 
-def _activation(work: RankWork, inner: Floats, gates: int) -> Operation:
+def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block: str) -> Operation:
     """Read the projections, write the activated product; backward read dy and x, write dx.
 
-    Fused, the activated product is not kept for the next product's gradient of weights but written
-    a second time beside dx: the bytes of one of the two are saved.
+    The projections are kept, and the product by the next one. Fused, the product is not kept for
+    the gradient of the next weights but written a second time beside dx. Where activation and
+    product with the gate are kernels of their own, the tensor between them is kept, and it and its
+    gradient are written and read: 2 + 3 elements instead of 3 forward, 6 + 3 instead of 5 backward.
     """
-    elements = work.tokens * inner
     size = elements * work.element_bytes
+    apart = np.where(work.fused_swiglu | (gates == 1), 0.0, 1.0)
     again = np.where(work.fused_activation, 1.0, 0.0)
     forward, backward = _ACTIVATION_FLOPS
     return Operation(
-        name="mlp.activation",
+        name=name,
         kernels=(
             MemoryBound(phase=Phase.FORWARD, bytes=(gates + 1) * size, flops=forward * elements),
             MemoryBound(
@@ -65,8 +102,21 @@ def _activation(work: RankWork, inner: Floats, gates: int) -> Operation:
                 bytes=(2 * gates + 1 + again) * size,
                 flops=(backward + again * forward) * elements,
             ),
+            *_apart(apart * size),
         ),
         parameters=zeros(work),
-        saved_bytes=(gates - again) * size,
-        working_bytes=(gates + 1) * size,
+        saved_bytes=(gates + apart) * size,
+        working_bytes=(gates + 1 + apart) * size,
+        reruns_with=frozenset({block, "activation"}),
+        dropped_with=frozenset({block}),
+    )
+
+
+def _apart(size: Floats) -> tuple[MemoryBound, ...]:
+    """What a second kernel for the product with the gate moves beside one for both, each way."""
+    if not np.any(size):
+        return ()
+    return (
+        MemoryBound(phase=Phase.FORWARD, bytes=2 * size, flops=np.zeros_like(size)),
+        MemoryBound(phase=Phase.INPUT_GRAD, bytes=4 * size, flops=np.zeros_like(size)),
     )

@@ -3,12 +3,38 @@
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork
+from shardwise.ops.operation import Collective, MemoryBound, Operation, Phase, RankWork
 
 __all__ = ["norm", "residual"]
 
 # Vector FLOPs per element of a norm: mean, variance, scale, shift; and of its gradients.
 _NORM_FLOPS = (8.0, 14.0)
+# Elements that the element-wise kernels of an unfused norm read and write: in the compute type, in
+# fp32, and whether the kernel only converts between them. Forward (RMSNorm of transformers 4.40,
+# LlamaRMSNorm): to fp32, square, mean, scale, back, weigh. Its autograd backward: of the weighing
+# (output, weights), to fp32, of the scaling (input, scale), of the square, sum of both, back.
+_Pass = tuple[int, int, bool]
+_UNFUSED: dict[Phase, tuple[_Pass, ...]] = {
+    Phase.FORWARD: (
+        (1, 1, True),
+        (0, 2, False),
+        (0, 1, False),
+        (0, 2, False),
+        (1, 1, True),
+        (2, 0, False),
+    ),
+    Phase.INPUT_GRAD: (
+        (2, 0, False),
+        (4, 0, False),
+        (1, 1, True),
+        (0, 2, False),
+        (0, 4, False),
+        (0, 2, False),
+        (0, 3, False),
+        (1, 1, True),
+    ),
+}
+_FP32_BYTES = 4
 
 
 def norm(
@@ -17,26 +43,60 @@ def norm(
     *,
     tokens: Floats,
     width: Floats | float,
-    parameters: float,
-    saved: bool = True,
+    parameters: Floats | float,
+    collectives: tuple[Collective, ...] = (),
+    reruns_with: frozenset[str] = frozenset(),
+    dropped_with: frozenset[str] = frozenset(),
 ) -> Operation:
     """Normalise (tokens, width): read and write forward; read dy and x and write dx backward.
 
-    The input is kept for backward (`saved`) unless the operation before keeps it.
+    The input is kept for backward. Unfused, several kernels pass over the elements, most of them in
+    fp32; an fp32 copy of the input is kept, and what is weighed.
     """
     elements = tokens * width
     size = elements * work.element_bytes
-    forward, backward = _NORM_FLOPS
+    copies = np.where(work.fused_norm, 0.0, elements * _FP32_BYTES)
     return Operation(
         name=name,
-        kernels=(
-            MemoryBound(phase=Phase.FORWARD, bytes=2 * size, flops=forward * elements),
-            MemoryBound(phase=Phase.INPUT_GRAD, bytes=3 * size, flops=backward * elements),
+        kernels=tuple(
+            kernel
+            for phase, moved, flops in zip(_UNFUSED, (2, 3), _NORM_FLOPS, strict=True)
+            for kernel in _norm_kernels(phase, work, elements, moved, flops)
         ),
+        collectives=collectives,
         parameters=np.full_like(work.tp, parameters),
-        saved_bytes=size if saved else np.zeros_like(size),
-        working_bytes=2 * size,
+        saved_bytes=size + copies,
+        working_bytes=2 * size + copies,
+        reruns_with=reruns_with,
+        dropped_with=dropped_with,
     )
+
+
+def _norm_kernels(
+    phase: Phase, work: RankWork, elements: Floats, moved: int, flops: float
+) -> list[MemoryBound]:
+    """One kernel that moves so many elements, or the passes of an unfused norm."""
+    fused, size = work.fused_norm, work.element_bytes
+    one = MemoryBound(
+        phase=phase,
+        bytes=np.where(fused, moved * elements * size, 0.0),
+        flops=np.where(fused, flops * elements, 0.0),
+    )
+    if np.all(fused):
+        return [one]
+    passes = _UNFUSED[phase]
+    return [one] + [
+        MemoryBound(
+            phase=phase,
+            bytes=np.where(
+                fused | (converts & (size == _FP32_BYTES)),
+                0.0,
+                (narrow * size + wide * _FP32_BYTES) * elements,
+            ),
+            flops=np.where(fused, 0.0, flops * elements / len(passes)),
+        )
+        for narrow, wide, converts in passes
+    ]
 
 
 def residual(

@@ -52,9 +52,26 @@ class RankWork:
     sequences: Floats
     """Sequences in the micro-batch."""
     seq_len: Floats
-    """Tokens of a sequence on this rank's context-parallel group."""
+    """Tokens of a sequence on this rank: 1/cp of the sequence."""
+    document_len: Floats
+    """Tokens that attention stays inside, at most: a packed document, or the whole sequence."""
     tp: Floats
     """Tensor-parallel degree."""
+    cp: Floats
+    """Context-parallel degree."""
+    cp_exchange: Ints
+    """Position in `strategy.CP_EXCHANGES`."""
+    ep: Floats
+    """Expert-parallel degree: groups that the experts of a layer are spread over."""
+    etp: Floats
+    """Tensor-parallel degree inside experts."""
+    capacity: Floats
+    """Tokens an expert takes over those of an even load; more are dropped, fewer are padded. 0: as
+    many as are sent."""
+    imbalance: Floats
+    """Tokens of the fullest rank's experts over those of an even load."""
+    vocab_multiple: Floats
+    """Rows of the vocabulary on one rank are padded to a multiple of this."""
     sequence_parallel: Bools
     """Whether norms and residuals are split along the sequence."""
     attention: Ints
@@ -65,10 +82,22 @@ class RankWork:
     """Whether the activation of the MLP is computed again beside its gradient instead of kept."""
     element_bytes: Floats
     """Size of a weight or activation [byte]."""
+    quantization: Ints
+    """Position in `strategy.QUANTIZATIONS`."""
+    dispatch_bytes: Floats
+    """Size of an element of tokens on the way to their experts [byte]."""
+    training: Bools
+    """Whether quantised inputs are kept for backward."""
     gradient_bytes: Floats
     """Size of an accumulated weight gradient [byte]."""
     flash: Bools
     """Whether attention is one fused kernel."""
+    fused_norm: Bools
+    """Whether a norm is one kernel."""
+    fused_swiglu: Bools
+    """Whether a gated activation is one kernel."""
+    fused_accumulation: Bools
+    """Whether products add their gradients of weights to those of earlier micro-batches."""
     loss_forward_bytes: Floats
     """Bytes the loss moves per logit, forward."""
     loss_backward_bytes: Floats
@@ -104,6 +133,10 @@ class Matmul:
     output_bytes: Floats
     """Bytes moved per element of the result: twice its size where it is accumulated."""
     batch: Floats
+    grouped: bool = False
+    """Whether they are those of experts, each with weights of its own."""
+    quantized: bool = False
+    """Whether they run in the type of each row's recipe, where it has one."""
 
     @property
     def flops(self) -> Floats:
@@ -124,30 +157,50 @@ class FlashAttention:
     phase: Phase
     sequences: Floats
     seq_len: Floats
+    """Queries of a sequence on this rank."""
+    keys: Floats
+    """Keys of a sequence that they meet: all of it, or what a window, chunk or document leaves."""
     heads: Floats
     kv_heads: Floats
     head_dim: float
+    """Width of a head of queries and keys."""
+    v_head_dim: float
+    """Width of a head of values and of the output."""
     causal: bool
     element_bytes: Floats
 
     @property
-    def flops(self) -> Floats:
-        """Two products forward, five backward; half of the scores when causal [FLOP].
+    def scores(self) -> Floats:
+        """Pairs of a query and a key that are scored: half of them when causal.
 
-        Forward: 2 x 2 s^2 d per head and sequence. Backward computes the scores again and the
-        gradients of scores, queries, keys and values.
+        Queries and keys of one causal triangle (a packed document, a chunk, the sequence) meet by
+        half; a window of w keys slides over longer triangles and is counted in `keys` already.
         """
-        products = 2 if self.phase is Phase.FORWARD else 5
         half = 0.5 if self.causal else 1.0
-        scores = self.sequences * self.heads * self.seq_len**2
-        return 2 * products * half * scores * self.head_dim
+        return half * self.sequences * self.heads * self.seq_len * self.keys
+
+    @property
+    def flops(self) -> Floats:
+        """Two products forward, five backward [FLOP].
+
+        Forward: 2 d_qk + 2 d_v per score. Backward computes the scores again (d_qk) and the
+        gradients of scores (d_v), queries and keys (d_qk each), and values (d_v).
+        """
+        qk, v = self.head_dim, self.v_head_dim
+        widths = qk + v if self.phase is Phase.FORWARD else 3 * qk + 2 * v
+        return 2 * self.scores * widths
 
     @property
     def bytes(self) -> Floats:
-        """Queries, keys, values and output; backward also their gradients [byte]."""
-        per_token = 2 * (self.heads + self.kv_heads) * self.head_dim * self.element_bytes
+        """Queries, keys, values and output; backward also their gradients [byte].
+
+        Keys and values of other context-parallel ranks are met, too.
+        """
+        qk_and_v = (self.head_dim + self.v_head_dim) * self.element_bytes
+        met = np.maximum(self.seq_len, self.keys)
         passes = 1 if self.phase is Phase.FORWARD else 2
-        return passes * self.sequences * self.seq_len * per_token
+        read = self.seq_len * self.heads + met * self.kv_heads
+        return passes * self.sequences * read * qk_and_v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +212,8 @@ class MemoryBound:
     """Least bytes read and written [byte]; the stack says how many more it moves."""
     flops: Floats
     """Vector FLOPs."""
+    kind: str = "default"
+    """Class of kernels that a system may give rates of their own: `system.MemoryClass`."""
 
 
 Kernel = Matmul | FlashAttention | MemoryBound
@@ -171,6 +226,7 @@ class Collective:
     phase: Phase
     kind: CollectiveKind
     axis: str
+    """tp, cp, ep or etp."""
     bytes: Floats
     """The whole buffer: gathered, before scattering, or reduced [byte]; 0: not in this row."""
     behind: Phase | None = None
@@ -179,6 +235,13 @@ class Collective:
     """Phase whose product it may be cut in pieces with, each piece behind the one before."""
     stack_splits: bool = False
     """Whether stacks that cut exchanges in pieces by themselves do so with this one."""
+    copies: int = 1
+    """Members that one piece of it may go to: what goes to several of a domain may travel once."""
+    most_domains: int | None = None
+    """Domains that one piece of it goes to at most; None: as many as there are."""
+    in_ring: bool = False
+    """Whether it is a message to the next member, as often as there are others, each beside a piece
+    of the product that it runs behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,14 +253,42 @@ class Operation:
     collectives: tuple[Collective, ...] = ()
     parameters: Floats
     """Weights held by this rank."""
+    trained_parameters: Floats | None = None
+    """Those of them that are trained; None: all."""
+    quantized_parameters: Floats | None = None
+    """Those of them that products read quantised; None: none."""
     saved_bytes: Floats
     """Kept from forward to backward when nothing is recomputed [byte]."""
     working_bytes: Floats
     """Live beside what is saved while its backward runs: gradients and copies [byte]."""
-    core: bool = False
-    """Whether it belongs to the attention core, which selective recompute runs again."""
-    core_bytes: Floats | None = None
-    """Part of `saved_bytes` that selective recompute does not keep [byte]."""
+    forward_working_bytes: Floats | None = None
+    """The same while its forward runs: inputs and outputs; None: as much [byte]."""
+    expert: bool = False
+    """Whether the weights are those of routed experts, which have replicas of their own."""
+    reruns_with: frozenset[str] = frozenset()
+    """Parts of `strategy.RECOMPUTE_PARTS` whose recompute runs its forward again."""
+    dropped_with: frozenset[str] = frozenset()
+    """Parts whose recompute rebuilds what it saved."""
+    droppable_bytes: Floats | None = None
+    """What of `saved_bytes` these rebuild; None: all of it [byte]."""
+
+    @property
+    def trained(self) -> Floats:
+        """Weights that have gradients."""
+        return self.parameters if self.trained_parameters is None else self.trained_parameters
+
+    @property
+    def read_quantized(self) -> Floats:
+        """Weights that products read quantised, as a column."""
+        quantized = self.quantized_parameters
+        return np.zeros_like(self.parameters) if quantized is None else quantized
+
+    @property
+    def rebuilt_bytes(self) -> Floats:
+        """What is not kept if a part that rebuilds it is run again [byte]."""
+        if not self.dropped_with:
+            return np.zeros_like(self.saved_bytes)
+        return self.saved_bytes if self.droppable_bytes is None else self.droppable_bytes
 
 
 def zeros(work: RankWork) -> Floats:

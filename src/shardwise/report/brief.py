@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["DEGREE_HEADS", "SWITCHES", "in_brief", "word"]
+__all__ = ["DEGREE_HEADS", "FOLLOWS", "MORE_DEGREES", "SWITCHES", "in_brief", "word"]
 
 # Always shown, in this order, under these heads.
 DEGREE_HEADS = {"tp": "tp", "pp": "pp", "dp": "dp", "vpp": "vpp", "micro_batch_size": "mbs"}
+MORE_DEGREES = ("cp", "ep", "etp")
+"""Degrees that are told where they split something."""
+FOLLOWS = ("1f1b", "interleaved")
+"""Schedules that follow from the chunks."""
 SWITCHES = {
     "fused_activation": "fused activations",
     "offload_weights": "weights offloaded",
@@ -21,14 +25,33 @@ def word(value: object) -> str:
         return "-"
     if isinstance(value, Mapping):
         return str(value.get("base", value.get("name")))
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value)) or "none"
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def in_brief(strategy: Mapping[str, Any]) -> str:
     """A strategy in a line."""
     degrees = " ".join(f"{head} {strategy[field]}" for field, head in DEGREE_HEADS.items())
-    options = [f"recompute {strategy['recompute']}", f"ZeRO-{strategy['zero']}"]
+    degrees += "".join(f" {axis} {strategy[axis]}" for axis in MORE_DEGREES if strategy[axis] > 1)
+    options = [_recompute(strategy), f"ZeRO-{strategy['zero']}"]
     if strategy["tp"] > 1:
         options.append(f"{strategy['tp_exchange']}/{strategy['tp_overlap']}")
+    if strategy["schedule"] not in FOLLOWS:
+        options.append(strategy["schedule"])
     options += [words for field, words in SWITCHES.items() if strategy[field]]
-    return f"{degrees}, {', '.join(options)}"
+    return f"{degrees}{_stages(strategy)}, {', '.join(options)}"
+
+
+def _recompute(strategy: Mapping[str, Any]) -> str:
+    layers = strategy["recompute_layers"]
+    of = "" if layers is None else f" of {layers} layer{'s' if layers > 1 else ''} a stage"
+    return f"recompute {strategy['recompute']}{of}"
+
+
+def _stages(strategy: Mapping[str, Any]) -> str:
+    """Layers of the stages, where they are not spread evenly."""
+    if strategy["stage_layers"] is not None:
+        return f" layers {word(strategy['stage_layers'])}"
+    ends = {"first": strategy["first_stage_layers"], "last": strategy["last_stage_layers"]}
+    return "".join(f" {end} stage {n}" for end, n in ends.items() if n is not None)

@@ -34,7 +34,7 @@ def print_models(models: Sequence[Model], files: Sequence[str] = ()) -> None:
             str(model.hidden),
             str(layer.attention.heads),
             str(layer.attention.kv_heads),
-            str(layer.mlp.ffn),
+            str(layer.feed_forward.ffn),
             str(model.vocab),
             str(model.seq_len or "-"),
         )
@@ -132,11 +132,18 @@ def print_figures(noun: Sourced) -> None:
 
 
 def _leaves(value: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the path and the value of every figure; points of a curve are named by their size."""
+    """Yield the path and the value of every figure; points of a curve are named by their size.
+
+    Of a table of measured shapes, how many there are and what holds elsewhere.
+    """
     if isinstance(value, Mapping) and "points" in value:
         word = "at" if value.get("interpolate") else "from"
         for size, share in value["points"]:
             yield (*path, f"{word} {_size(size, in_bytes='memory' in path)}"), share
+    elif isinstance(value, Mapping) and "fallback" in value:
+        shapes = sum(len(rows) for rows in value["rows"].values())
+        yield (*path, "shapes"), shapes
+        yield (*path, "fallback"), value["fallback"]
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, *path, str(key))

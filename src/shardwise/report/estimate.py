@@ -69,11 +69,13 @@ def print_estimate(result: Estimate) -> None:
 def _headline(result: Estimate) -> Text:
     s = result.strategy
     degrees = " x ".join(f"{axis} {s[axis]}" for axis in ("tp", "cp", "pp", "dp") if s[axis] > 1)
+    experts = " x ".join(f"{axis} {s[axis]}" for axis in ("etp", "ep") if s[axis] > 1)
     options = [
         f"{s['gpus']} GPUs" + (f" = {degrees}" if degrees else ""),
         f"micro-batch {s['micro_batch_size']}",
         f"global batch {s['global_batch_size']} x {s['seq_len']} tokens",
-        s["dtype"],
+        s["dtype"] + (f" with {s['quantization']}" if s["quantization"] != "none" else ""),
+        *([f"experts {experts}"] if experts else []),
         *([f"recompute {s['recompute']}", f"ZeRO-{s['zero']}"] if s["training"] else []),
         s["schedule"] + (f" x {s['vpp']}" if s["vpp"] > 1 else ""),
     ]
@@ -260,6 +262,9 @@ def _closing(result: Estimate) -> str:
     kinds = [source.kind for source in result.provenance.values()]
     origins = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
     lines = [f"assumed: {told}"] if told else []
+    if result.missed_operations:
+        missed = ", ".join(result.missed_operations)
+        lines.append(f"no measured shape is near those of: {missed}; a mean efficiency holds there")
     stack = result.strategy["stack"]
     stack = stack if isinstance(stack, str) else stack.get("base", stack.get("name"))
     named = (("systems", result.system), ("stacks", stack))

@@ -19,6 +19,8 @@ _EXCHANGES = {
     "tp_forward": "exchanges forward",
     "tp_backward": "exchanges backward",
     "tp_again": "exchanges again",
+    "cp": "context exchanges, all passes",
+    "ep": "experts' exchanges, all passes",
 }
 _NEEDED = {
     "tp_overlap": "tensor-parallel exchanges behind their products",

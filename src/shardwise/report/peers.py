@@ -5,12 +5,20 @@ from collections.abc import Iterator, Sequence
 from rich.markup import escape
 from rich.text import Text
 
-from shardwise.peers import Peers, RankPeers
+from shardwise.peers import EXPERT_AXES, Peers, RankPeers
 from shardwise.report.console import is_narrow, plain_table, show
 
 __all__ = ["as_ranges", "print_peers", "print_rank"]
 
-_LABELS = {"tp": "tensor", "cp": "context", "dp": "data", "pp": "pipeline"}
+_LABELS = {
+    "tp": "tensor",
+    "cp": "context",
+    "dp": "data",
+    "pp": "pipeline",
+    "etp": "tensor, in experts",
+    "ep": "experts",
+    "edp": "data, of experts",
+}
 _SHOWN_GROUPS = 3
 # Columns that three groups of every axis take.
 _WIDE = 120
@@ -103,10 +111,13 @@ def _rank(rank: int | None) -> str:
 
 
 def _headline(peers: Peers) -> Text:
-    degrees = [f"{axis} {one.degree}" for axis, one in peers.axes.items() if one.degree > 1]
+    split = [(axis, one.degree) for axis, one in peers.axes.items() if one.degree > 1]
+    degrees = [f"{axis} {degree}" for axis, degree in split if axis not in EXPERT_AXES]
+    experts = [f"{axis} {degree}" for axis, degree in split if axis in EXPERT_AXES]
     nodes, chunks = int(peers.node[-1]) + 1, peers.strategy["vpp"]
     parts = [
         _counted(len(peers), "GPU") + (f" = {' x '.join(degrees)}" if degrees else ""),
+        *([f"experts {' x '.join(experts)}"] if experts else []),
         f"{_counted(nodes, 'node')} of {peers.accelerators_per_node}",
         f"placement {peers.strategy['placement']}",
         peers.strategy["schedule"] + (f" x {chunks}" if chunks > 1 else ""),

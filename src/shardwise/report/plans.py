@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardwise.report.brief import FOLLOWS
 from shardwise.report.console import GIB
 from shardwise.results import Estimate
 from shardwise.searcher.results import Plan, SearchResult
@@ -29,8 +30,8 @@ _SHORT = {"micro_batch_size": "micro-batch", "global_batch_size": "global batch"
 _BESIDE = ("gpus", "micro_batch_size", "global_batch_size", "seq_len")
 # Told whatever they are; other fields where they are not what a strategy has by default.
 _ALWAYS = ("dtype", "recompute", "zero", "tp_exchange", "stack")
-# They follow from others.
-_DERIVED = ("sequence_parallel", "schedule")
+# It follows from another one.
+_DERIVED = ("sequence_parallel",)
 _HUNDRED = 100
 
 
@@ -88,6 +89,8 @@ def value_word(value: object) -> str:
         return "by placement"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value)) or "none"
     if isinstance(value, Mapping):  # a stack that is not of the catalog as it is
         changed = [f"{key} {item}" for key, item in value.items() if key != "base"]
         if "base" in value:
@@ -123,6 +126,7 @@ def others(strategy: Mapping[str, Any]) -> list[str]:
         _told(short_name(name), value)
         for name, value in strategy.items()
         if name not in (*_DEGREES, *_BESIDE, *_DERIVED)
+        and (name != "schedule" or value not in FOLLOWS)
         and (name in _ALWAYS or value != usual[name])
     ]
 

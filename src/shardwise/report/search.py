@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.report.brief import DEGREE_HEADS, SWITCHES, in_brief, word
+from shardwise.report.brief import DEGREE_HEADS, FOLLOWS, MORE_DEGREES, SWITCHES, in_brief, word
 from shardwise.report.console import gib, percent, plain_table, seconds, show
 from shardwise.results import Estimate
 from shardwise.rules import RULES
@@ -28,8 +28,8 @@ _SHORT = {
     "offload_optimizer": "offl. optimizer",
     "placement": "placement",
 }
-# They follow from others.
-_DERIVED = ("sequence_parallel", "schedule")
+# It follows from another one.
+_DERIVED = ("sequence_parallel",)
 # Worth telling where all that is shown agrees.
 _TOLD = ("dtype", "recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement")
 _REASONS = {
@@ -40,16 +40,24 @@ _REASONS = {
     "tier_size": "a network tier has too few accelerators",
     "tier_filled": "a network tier would not be filled",
     "layers": "stages or chunks do not divide the layers",
-    "sequence": "tp does not divide the sequence",
-    "cp": "context parallelism is not modelled yet",
-    "ep": "expert parallelism is not modelled yet",
-    "etp": "tensor parallelism inside experts is not modelled yet",
-    "zero": "ZeRO stages 2 and 3 are not modelled yet",
+    "sequence": "tp x cp does not divide the sequence",
+    "context": "2 x cp does not divide the sequence",
+    "ep": "ep does not divide the experts",
+    "etp": "etp does not divide the width of an expert",
+    "expert_ranks": "ep x etp does not divide tp x cp x dp",
+    "routing": "experts with tp need sequence parallelism",
+    "more_recompute": "fewer recomputed layers fit, too",
+    "smaller_micro_batch": "a larger micro-batch fits, too",
+    "slower_stages": "other layers of the stages are faster",
     "dtype": "the accelerator has no rate for the type",
     "heads": "tp does not divide the heads",
     "ffn": "tp does not divide the width of the MLP",
 }
 _MOST_PARETO = 40
+_IN_BRIEF = (
+    *("recompute", "recompute_layers", "zero", "tp_exchange", "tp_overlap", "schedule"),
+    *("stage_layers", "first_stage_layers", "last_stage_layers"),
+)
 _EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
 
 
@@ -113,6 +121,7 @@ def _columns(strategies: Sequence[Mapping[str, Any]]) -> list[str]:
         for field in strategies[0]
         if field not in (*DEGREE_HEADS, *_DERIVED)
         and any(strategy[field] != strategies[0][field] for strategy in strategies)
+        and (field != "schedule" or any(one["schedule"] not in FOLLOWS for one in strategies))
     ]
     first = [field for field in ("gpus", "global_batch_size") if field in differing]
     return [*first, *DEGREE_HEADS, *(field for field in differing if field not in first)]
@@ -130,7 +139,9 @@ def _agreed(result: SearchResult) -> str:
         told.append(f"global batch {first['global_batch_size']} x {first['seq_len']} tokens")
     told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in _TOLD if f not in shown]
     told += [words for f, words in SWITCHES.items() if f not in shown and first[f]]
-    named = [f for f in result.space if f in first and f not in (*shown, *_TOLD, *SWITCHES)]
+    told += [f"{f} {first[f]}" for f in MORE_DEGREES if f not in shown and first[f] > 1]
+    beside = (*shown, *_TOLD, *SWITCHES, *(f for f in MORE_DEGREES if first[f] > 1))
+    named = [f for f in result.space if f not in beside and first.get(f) is not None]
     named = [f for f in named if f not in ("gpus", "global_batch_size", "seq_len")]
     told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in named]
     return "all of them: " + ", ".join(told)
@@ -183,7 +194,7 @@ def _pareto(plans: Sequence[Plan], against: str) -> Table:
 
 def _unnamed(strategies: Sequence[Mapping[str, Any]]) -> list[str]:
     """Fields that differ and that a strategy in brief does not tell."""
-    named = ("gpus", *DEGREE_HEADS, "recompute", "zero", "tp_exchange", "tp_overlap", *SWITCHES)
+    named = ("gpus", *DEGREE_HEADS, *MORE_DEGREES, *_IN_BRIEF, *SWITCHES)
     return [f for f in _columns(strategies) if f not in named] if strategies else []
 
 

@@ -144,7 +144,7 @@ def _ours(entry: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in entry.items():
         if name == "strategy":
-            row |= {n: json.dumps(v) if isinstance(v, Mapping) else v for n, v in value.items()}
+            row |= {n: _in_a_cell(v) for n, v in value.items()}
         elif name == "comm_s":
             row |= {f"{axis}_comm_total_s": times["total"] for axis, times in value.items()}
         elif name in _NAMES:
@@ -152,6 +152,13 @@ def _ours(entry: Mapping[str, Any]) -> dict[str, Any]:
         elif name not in _LISTS and not isinstance(value, (Mapping, list)):
             row[name] = value
     return row
+
+
+def _in_a_cell(value: Any) -> Any:
+    """A field of a strategy as a number or a text: items of a list beside one another."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return json.dumps(value) if isinstance(value, Mapping) else value
 
 
 def _frame(rows: Sequence[Mapping[str, Any]], source: str) -> "pl.DataFrame":

@@ -1,4 +1,4 @@
-"""A scoreboard as tables: every figure with ours and Calculon's beside it, and their scores."""
+"""A scoreboard as tables: every figure with ours and a predecessor's beside it, and scores."""
 
 import textwrap
 from collections.abc import Mapping
@@ -7,13 +7,14 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.report.console import is_narrow, plain_table, show
-from shardwise.validate import Part, Scoreboard
+from shardwise.validate import Part, Score, Scoreboard
 
 __all__ = ["print_scoreboard", "print_suites"]
 
 # Readable lines of text, as wide as the tables.
 _TEXT_WIDTH = 80
 _SYMBOLS = {"percent": "%"}
+_NAMES = {"calculon": "Calculon", "simumax": "SimuMax"}
 _DIGITS = 4
 # Columns that the table of scores with all of its columns takes.
 _WIDE = 90
@@ -31,53 +32,57 @@ def print_scoreboard(board: Scoreboard) -> None:
     """Print each part with what it compares, then the scores of all."""
     show(Text(f"\n{board.suite}: {board.title}", style="bold"))
     show(Text("errors: predicted / reference - 1", style="dim"))
+    elder = _NAMES[board.predecessor]
     for part in board.parts:
         unit = _SYMBOLS.get(part.unit, part.unit)
-        show(Text(f"\n{part.title} [{unit}]", style="bold"), _rows(part), _notes(part))
+        title = Text(f"\n{part.title} [{unit}]", style="bold")
+        show(title, _rows(part, elder), _notes(part, elder))
     show(Text("\nErrors: mean of their sizes, largest, and mean with signs (bias)", style="bold"))
-    show(_scores(board))
+    show(_scores(board, elder))
 
 
-def _rows(part: Part) -> Table:
-    table = plain_table("case", part.kind, "ours", "error", "Calculon", "error")
+def _rows(part: Part, elder: str) -> Table:
+    table = plain_table("case", part.kind, "ours", "error", elder, "error")
     for row in part.rows:
         table.add_row(
             row.case,
             _figure(row.reference),
             _figure(row.ours),
             _signed(row.ours_error),
-            _figure(row.calculon),
-            _signed(row.calculon_error),
+            "-" if row.theirs is None else _figure(row.theirs),
+            "-" if row.their_error is None else _signed(row.their_error),
         )
     return table
 
 
-def _notes(part: Part) -> Text:
+def _notes(part: Part, elder: str) -> Text:
     compared = part.compared
     told = [
         f"{part.kind}: {compared.reference}",
         f"ours: {compared.ours}",
-        f"Calculon: {compared.calculon}",
+        f"{elder}: {compared.theirs}",
     ]
     return Text("\n".join(textwrap.fill(line, _TEXT_WIDTH) for line in told), style="dim")
 
 
-def _scores(board: Scoreboard) -> Table:
+def _scores(board: Scoreboard, elder: str) -> Table:
     narrow = is_narrow(_WIDE)
     names = ("part",) if narrow else ("part", "against")
-    scores = ("ours", "largest", "bias", "Calculon", "largest", "bias")
+    scores = ("ours", "largest", "bias", elder, "largest", "bias")
     table = plain_table(*names, "n", *scores, left=len(names))
     for part in board.parts:
         table.add_row(
             *((part.name,) if narrow else (part.name, part.kind)),
             str(len(part.rows)),
-            *(
-                cell
-                for score in (part.ours, part.calculon)
-                for cell in (_share(score.mape), _share(score.max), _signed(score.bias))
-            ),
+            *(cell for score in (part.ours, part.theirs) for cell in _cells(score)),
         )
     return table
+
+
+def _cells(score: Score | None) -> tuple[str, str, str]:
+    if score is None:
+        return "-", "-", "-"
+    return _share(score.mape), _share(score.max), _signed(score.bias)
 
 
 def _figure(value: float) -> str:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools
+from shardwise.arrays import Bools, Ints
 from shardwise.model import Model
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["Rule", "any_of"]
+__all__ = ["Rule", "any_of", "one"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +34,8 @@ class Rule:
 def any_of(masks: Sequence[Bools] | Bools) -> Bools:
     """Rows for which any of several masks holds."""
     return np.logical_or.reduce(masks)
+
+
+def one(column: Ints) -> int:
+    """The value of a column of one row."""
+    return int(column[0])

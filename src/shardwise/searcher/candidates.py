@@ -6,62 +6,38 @@ field that has none keeps the first of its values that is modelled, so that no r
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Ints
+from shardwise.arrays import Ints, once_per
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
 from shardwise.rules import RULES, broken_rule
-from shardwise.searcher.layouts import LAYOUT_FIELDS, layouts_of
+from shardwise.searcher.effects import (
+    EFFECTS,
+    NEUTRAL,
+    Kind,
+    idle_rows,
+    kinds_of,
+    most_layers_on_a_rank,
+)
+from shardwise.searcher.layouts import LAYOUT_FIELDS, layouts_of, same_but
 from shardwise.searcher.space import SPACE_FIELDS, Space
 from shardwise.system import System
 from shardwise.table import CHOICES, Table
 
-__all__ = ["OPTION_FIELDS", "Box", "Candidates", "Scale", "boxes_of", "without_effect"]
+__all__ = ["CHOICE_FIELDS", "OPTION_FIELDS", "Box", "Candidates", "Scale", "boxes_of", "refusals"]
 
-OPTION_FIELDS = tuple(name for name in SPACE_FIELDS if name not in (*LAYOUT_FIELDS, *CHOICES))
+CHOICE_FIELDS = (*CHOICES, "fsdp_reshard", "fsdp_prefetch")
+"""Fields that neither a layer's cost nor the schedule depends on: several are tried on a row."""
+OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOICE_FIELDS))
 
 # What a space may hold: beyond it, the list of its candidates alone would take long.
 _MOST_SCALES, _MOST_OPTIONS = 1000, 200_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """What decides which options have an effect on a layout."""
-
-    tp: bool
-    """Whether tensor parallelism splits anything."""
-    dp: bool
-    """Whether there are several replicas."""
-    training: bool
-
-
-# When another value of a field than the first changes nothing.
-_WITHOUT_EFFECT: dict[str, Callable[[_Kind, Mapping[str, Any]], bool]] = {
-    "tp_exchange": lambda kind, _: not kind.tp,
-    "tp_overlap": lambda kind, _: not kind.tp,
-    "tp_regather": lambda kind, values: (
-        not (kind.tp and kind.training) or values["tp_exchange"] != "rs_ag"
-    ),
-    "recompute": lambda kind, _: not kind.training,
-    "fused_activation": lambda kind, _: not kind.training,
-    "offload_activations": lambda kind, _: not kind.training,
-    "offload_optimizer": lambda kind, _: not kind.training,
-    "dp_overlap": lambda kind, _: not (kind.dp and kind.training),
-    "zero": lambda kind, _: not (kind.dp and kind.training),
-}
-
-
-def without_effect(*, tp: bool, dp: bool, training: bool, tp_exchange: str) -> frozenset[str]:
-    """Fields of which another value changes nothing where tp or dp split anything, or do not."""
-    kind = _Kind(tp=tp, dp=dp, training=training)
-    values = {"tp_exchange": tp_exchange}
-    return frozenset(name for name, idle in _WITHOUT_EFFECT.items() if idle(kind, values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +60,8 @@ class Box:
     """Position in `RULES` of the rule that each layout breaks, or -1."""
     options: Table
     choices: Table
+    kept: tuple[str, ...] = ()
+    """Fields of whose values one is kept (see `Space.kept`)."""
 
     def __len__(self) -> int:
         return len(self.layouts) * self.width
@@ -94,22 +72,41 @@ class Box:
         return len(self.options) * len(self.choices)
 
     def cut(self, most_rows: int) -> Iterator["Box"]:
-        """Cut the box along its layouts, to about so many rows of `table` in a piece."""
+        """Cut the box along its layouts, to about so many rows of `table` in a piece.
+
+        Layouts of which one is kept stay together.
+        """
         step = max(1, most_rows // len(self.options))
-        for first in range(0, len(self.layouts), step):
-            piece = slice(first, first + step)
+        first = 0
+        for end in self._ends(step):
+            piece = slice(first, end)
             yield replace(
                 self,
                 start=self.start + first * self.width,
                 layouts=self.layouts.take(piece),
                 broken=self.broken[piece],
             )
+            first = end
+
+    def _ends(self, step: int) -> Iterator[int]:
+        """Where pieces of about so many layouts end."""
+        whole = len(self.layouts)
+        if not self.kept:
+            yield from (*range(step, whole, step), whole)
+            return
+        same = same_but(self.layouts, self.kept)
+        ends = [*(np.flatnonzero(same[1:] != same[:-1]) + 1).tolist(), whole]
+        first = 0
+        for end, after in zip(ends, [*ends[1:], None], strict=True):
+            if after is None or after - first > step:
+                yield end
+                first = end
 
     def table(self) -> Table:
         """Every layout with every option, one row each, with all choices."""
         layouts, options = np.indices((len(self.layouts), len(self.options))).reshape(2, -1)
         rows = self._rows(layouts, options, np.zeros(1, dtype=np.int64))
-        return rows.with_choices({name: getattr(self.choices, name) for name in CHOICES})
+        return rows.with_choices({name: getattr(self.choices, name) for name in CHOICE_FIELDS})
 
     def numbers(self, rows: Ints, choices: Ints) -> Ints:
         """Numbers of candidates by row of `table` and position of the choice."""
@@ -129,12 +126,13 @@ class Box:
         parts = (
             (self.layouts, LAYOUT_FIELDS, layouts),
             (self.options, OPTION_FIELDS, options),
-            (self.choices, CHOICES, choices),
+            (self.choices, CHOICE_FIELDS, choices),
         )
         columns: dict[str, Any] = {
             name: getattr(part, name)[rows] for part, names, rows in parts for name in names
         }
-        return Table(**columns, stacks=self.options.stacks)
+        lists = self.layouts.stage_lists
+        return Table(**columns, stacks=self.options.stacks, stage_lists=lists)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,17 +153,18 @@ class Candidates:
         InputError
             If a value is missing that nothing implies.
         """
+        space = space.settled(model)
         first = _first_values(model, system, space)
-        _check_size(system, space)
+        _check_size(model, system, space)
         legal: list[Box] = []
         illegal: list[Box] = []
         inside = _Inside(model, system, space)
         for gpus, batch in product(space.gpus or (), space.global_batch_size or ()):
             layouts = layouts_of(model, system, space, first, gpus, batch)
             scale = Scale(gpus=gpus, global_batch_size=batch)
-            obeys = np.full(len(layouts.legal), -1)
-            legal += inside.boxes(scale, layouts.legal, obeys)
-            illegal += inside.boxes(scale, layouts.illegal, layouts.broken)
+            legal += [box for _, box in inside.boxes(scale, layouts.legal)]
+            refused = inside.boxes(scale, layouts.illegal, layouts.broken)
+            illegal += [box for _, box in refused]
         numbered = _numbered([*legal, *illegal])
         return cls(legal=numbered[: len(legal)], illegal=numbered[len(legal) :])
 
@@ -187,9 +186,14 @@ class Candidates:
         return Table.joined(found).take(order)
 
 
-def boxes_of(model: Model, system: System, space: Space, scale: Scale, layouts: Table) -> list[Box]:
-    """Layouts that obey the rules, with the options and choices that a space tries on them."""
-    return _Inside(model, system, space).boxes(scale, layouts, np.full(len(layouts), -1))
+def boxes_of(
+    model: Model, system: System, space: Space, scale: Scale, layouts: Table
+) -> list[tuple[Ints, Box]]:
+    """Layouts that obey the rules, with the options and choices that a space tries on them.
+
+    Each box comes with the positions of its layouts.
+    """
+    return _Inside(model, system, space.settled(model)).boxes(scale, layouts)
 
 
 def refusals(boxes: Sequence[Box]) -> Counter[str]:
@@ -209,7 +213,7 @@ def _numbered(boxes: Sequence[Box]) -> tuple[Box, ...]:
 def _first_values(model: Model, system: System, space: Space) -> dict[str, Any]:
     """The first value of every field that is none of a layout."""
     missing = [n for n in ("gpus", "global_batch_size") if not getattr(space, n)]
-    first = {n: (space.values(n, system) or (None,))[0] for n in (*OPTION_FIELDS, *CHOICES)}
+    first = {n: (space.values(n, system) or (None,))[0] for n in (*OPTION_FIELDS, *CHOICE_FIELDS)}
     if first["seq_len"] is None and model.seq_len is None:
         missing.append("seq_len")
     if missing:
@@ -217,79 +221,131 @@ def _first_values(model: Model, system: System, space: Space) -> dict[str, Any]:
     return first
 
 
-def _first_usable(model: Model, system: System, name: str, values: Sequence[Any]) -> Any:
-    """The first value of a field that no rule refuses by itself, if there is one."""
-    rules = [rule for rule in RULES if rule.field == name]
-    if len(values) == 1 or not rules:
-        return values[0]
-    table = Table.of(model, {"dp": 1, "gbs": 1, "seq_len": 1, name: list(values)})
-    broken = broken_rule(model, system, table, rules).tolist()
-    usable = [value for value, rule in zip(values, broken, strict=True) if rule < 0]
-    return (usable or values)[0]
-
-
-def _check_size(system: System, space: Space) -> None:
+def _check_size(model: Model, system: System, space: Space) -> None:
     """Refuse what would not even be counted in reasonable time and memory."""
     scales = len(space.gpus or ()) * len(space.global_batch_size or ())
     if scales > _MOST_SCALES:
         problem = f"with global_batch_size makes {scales:,} scales; at most {_MOST_SCALES:,}"
         raise InputError(Fault(source="space", field="gpus", problem=problem))
-    sizes = [len(space.values(name, system) or (None,)) for name in (*OPTION_FIELDS, *CHOICES)]
+    several = (*OPTION_FIELDS, *CHOICE_FIELDS)
+    sizes = [len(_tried(space, system, name, model.depth)) for name in several]
     combined = math.prod(sizes)
     if combined > _MOST_OPTIONS:
-        named = zip((*OPTION_FIELDS, *CHOICES), sizes, strict=True)
+        named = zip(several, sizes, strict=True)
         told = ", ".join(f"{name} {size}" for name, size in named if size > 1)
         problem = f"makes {combined:,} combinations beside degrees, at most {_MOST_OPTIONS:,}: "
         raise InputError(Fault(source="space", problem=problem + told))
+
+
+def _tried(space: Space, system: System, name: str, layers: int) -> tuple[Any, ...]:
+    """Values of an option or choice to try, beside so many layers on the fullest rank."""
+    values = space.values(name, system)
+    if values is not None:
+        return values
+    return (*range(1, layers), None)  # of recomputed layers: every number, at last all
 
 
 class _Inside:
     """Options and choices of a space by kind of layout."""
 
     def __init__(self, model: Model, system: System, space: Space) -> None:
-        self._model = model
-        self._values = {n: space.values(n, system) or (None,) for n in SPACE_FIELDS}
-        self._idle = {n: _first_usable(model, system, n, self._values[n]) for n in _WITHOUT_EFFECT}
-        self._of_kind: dict[_Kind, tuple[Table, Table]] = {}
+        self._model, self._system, self._space = model, system, space
+        self._by_layers = space.values("recompute_layers", system) != (None,)
+        self._of_kind: dict[Kind, tuple[Table, Table]] = {}
 
-    def boxes(self, scale: Scale, layouts: Table, broken: Ints) -> list[Box]:
+    def boxes(
+        self, scale: Scale, layouts: Table, broken: Ints | None = None
+    ) -> list[tuple[Ints, Box]]:
         """Cut the layouts of a scale by what has an effect on them."""
+        if not len(layouts):
+            return []
+        layers = None
+        if self._by_layers and broken is None:
+            layers = most_layers_on_a_rank(self._model, layouts)
+            same = same_but(layouts, self._space.kept)  # stay in one box
+            most = np.zeros(same.max() + 1, dtype=np.int64)
+            np.maximum.at(most, same, layers)
+            layers = most[same]
+        training = self._space.values("training", self._system) or ()
         found = []
-        for tp, dp, training in product((False, True), (False, True), self._values["training"]):
-            some = np.flatnonzero(((layouts.tp > 1) == tp) & ((layouts.dp > 1) == dp))
-            if some.size:
-                options, choices = self._inside(_Kind(tp=tp, dp=dp, training=training))
-                found.append(
-                    Box(
-                        scale=scale,
-                        start=0,
-                        layouts=layouts.take(some),
-                        broken=broken[some],
-                        options=options,
-                        choices=choices,
-                    )
+        for kind, rows in kinds_of(self._model, layouts, layers=layers):
+            for trains in training:
+                options, choices = self._inside(replace(kind, training=trains))
+                box = Box(
+                    scale=scale,
+                    start=0,
+                    layouts=layouts.take(rows),
+                    broken=np.full(rows.size, -1) if broken is None else broken[rows],
+                    options=options,
+                    choices=choices,
+                    kept=self._space.kept,
                 )
+                found.append((rows, box))
         return found
 
-    def _inside(self, kind: _Kind) -> tuple[Table, Table]:
+    def _inside(self, kind: Kind) -> tuple[Table, Table]:
         if kind not in self._of_kind:
-            options, choices = (self._combined(kind, names) for names in (OPTION_FIELDS, CHOICES))
+            groups = (OPTION_FIELDS, CHOICE_FIELDS)
+            options, choices = (self._combined(kind, names) for names in groups)
             self._of_kind[kind] = options, choices
         return self._of_kind[kind]
 
-    def _combined(self, kind: _Kind, names: Sequence[str]) -> Table:
+    def _combined(self, kind: Kind, names: Sequence[str]) -> Table:
         """Every combination of some fields' values that has an effect of its own."""
-        tried = {name: self._values[name] for name in names}
-        if "training" in tried:
-            tried["training"] = (kind.training,)
-        kept = []
-        for combination in product(*tried.values()):
-            values = dict(zip(names, combination, strict=True))
-            idle = [name for name in names if name in self._idle]
-            idle = [name for name in idle if _WITHOUT_EFFECT[name](kind, values)]
-            if all(values[name] == self._idle[name] for name in idle):
-                kept.append(values)
-        columns: dict[str, Any] = {name: [values[name] for values in kept] for name in names}
-        if columns.get("seq_len", [1])[0] is None:
-            columns["seq_len"] = self._model.seq_len
-        return Table.of(self._model, {"dp": 1, "gbs": 1, "seq_len": 1, **columns})
+        values = {name: self._values(kind, name) for name in names}
+        at = _positions({name: len(tried) for name, tried in values.items()})
+        for name in NEUTRAL:  # known, but tried only in the place of others
+            if name in values and NEUTRAL[name] not in values[name]:
+                values[name] = (*values[name], NEUTRAL[name])
+        every = {name: self._alone(name, tried) for name, tried in values.items()}
+        for name in EFFECTS:
+            if name in values and len(values[name]) > 1:
+                idle = idle_rows(kind, _gathered(every, at), name)
+                representative = self._representative(kind, name, values[name], every[name])
+                at[name] = np.where(idle, representative, at[name])
+        firsts = np.sort(once_per(list(at.values()), lambda first: first)[0])
+        return _gathered(every, {name: position[firsts] for name, position in at.items()})
+
+    def _values(self, kind: Kind, name: str) -> tuple[Any, ...]:
+        if name == "training":
+            return (kind.training,)
+        values = _tried(self._space, self._system, name, kind.layers or self._model.depth)
+        usual = self._model.seq_len if name == "seq_len" else None
+        return tuple(usual if value is None else value for value in values)
+
+    def _alone(self, name: str, values: Sequence[Any]) -> Table:
+        """A table of the values of one field."""
+        return Table.of(self._model, {"dp": 1, "gbs": 1, "seq_len": 1, name: list(values)})
+
+    def _representative(self, kind: Kind, name: str, values: Sequence[Any], alone: Table) -> int:
+        """Position of the value that stands for all where they change nothing.
+
+        The first that is one of them and that no rule refuses by itself, if there is any.
+        """
+        if name in NEUTRAL:
+            return tuple(values).index(NEUTRAL[name])
+        rules = [rule for rule in RULES if rule.field == name]
+        usable = broken_rule(self._model, self._system, alone, rules) < 0
+        idle = idle_rows(kind, alone, name)
+        for mask in (usable & idle, idle):
+            if mask.any():
+                return int(np.argmax(mask))
+        return 0
+
+
+def _positions(sizes: Mapping[str, int]) -> dict[str, Ints]:
+    """Positions of the values of every combination; those of the last field change first."""
+    rest = np.arange(math.prod(sizes.values()))
+    found = {}
+    for name, size in reversed(list(sizes.items())):
+        rest, found[name] = np.divmod(rest, size)
+    return found
+
+
+def _gathered(every: Mapping[str, Table], at: Mapping[str, Ints]) -> Table:
+    """A table of combinations, by the position of each field's value."""
+    some = next(iter(every.values()))
+    rows = np.zeros(next(iter(at.values())).size, dtype=np.int64)
+    columns: dict[str, Any] = {n: getattr(every[n], n)[position] for n, position in at.items()}
+    stacks = every["stack"].stacks if "stack" in every else some.stacks
+    return replace(some.take(rows), **columns, stacks=stacks)

@@ -10,13 +10,15 @@ from shardwise.estimator import rates
 from shardwise.memory import MEMORY_PARTS
 from shardwise.model import Model
 from shardwise.rules import RULES
-from shardwise.searcher.candidates import OPTION_FIELDS, Box
+from shardwise.searcher.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
 from shardwise.searcher.judge import Fitting, Judged
+from shardwise.searcher.kept import PASSED
 from shardwise.searcher.layouts import LAYOUT_FIELDS
 from shardwise.searcher.look import MEMORY, SECOND_MEMORY, Question
 from shardwise.step import TIME_PARTS
 from shardwise.strategy import TIER_FIELDS, Strategy
-from shardwise.table import CHOICES, Table
+from shardwise.table import Table
+from shardwise.tabulate import OPTIONALS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,9 +33,11 @@ FIGURES = (
 )
 """Columns of what was computed: times, rates and memory."""
 
-# What a code says of a row: the rule that it breaks, the memory that it lacks, or nothing.
-_REASONS = (*(rule.reason for rule in RULES), MEMORY, SECOND_MEMORY, None)
-_MEMORY, _SECOND_MEMORY, _FEASIBLE = range(len(RULES), len(_REASONS))
+# What a code says of a row: the rule that it breaks, the memory that it lacks, why it is passed
+# over, or nothing.
+_REASONS = (*(rule.reason for rule in RULES), MEMORY, SECOND_MEMORY, *PASSED, None)
+_MEMORY, _SECOND_MEMORY, _PASSED = range(len(RULES), len(RULES) + 3)
+_FEASIBLE = len(_REASONS) - 1
 
 
 class Rows:
@@ -62,6 +66,7 @@ class Rows:
         row, choice = np.nonzero(kept.T)
         full = judged.too_full(self._question.capacity_bytes)
         code = np.where(judged.feasible, _FEASIBLE, np.where(full, _MEMORY, _SECOND_MEMORY))
+        code = np.where(judged.passed >= 0, _PASSED + judged.passed, code)
         figures = _memory(judged)
         if judged.fitting is not None:
             figures |= _times(self._question, judged.fitting, kept.shape)
@@ -100,7 +105,7 @@ def no_rows(model: Model) -> bytes:
     none = np.empty(0, np.int64)
     one = Table.of(model, {"dp": 1, "gbs": 1, "seq_len": 1})
     figures = dict.fromkeys(FIGURES, np.empty(0))
-    return _parquet(_beside(_in_words(one.take(none)), none, figures, none))
+    return _parquet(_beside(_in_words(one).clear(), none, figures, none))
 
 
 def _parquet(frame: "pl.DataFrame") -> bytes:
@@ -162,7 +167,7 @@ def _strategies(box: Box, numbers: Ints) -> "pl.DataFrame":
     parts = (
         (box.layouts, LAYOUT_FIELDS, layouts),
         (box.options, (*OPTION_FIELDS, "sequence_parallel"), options),
-        (box.choices, CHOICES, choices),
+        (box.choices, CHOICE_FIELDS, choices),
     )
     columns: dict[str, pl.Series] = {}
     for table, names, rows in parts:
@@ -176,4 +181,9 @@ def _in_words(table: Table) -> "pl.DataFrame":
     import polars as pl  # noqa: PLC0415 - heavy; only where rows are saved
 
     whole = pl.DataFrame(table.to_columns())
-    return whole.with_columns(pl.col(TIER_FIELDS).fill_nan(None).cast(pl.Int64))
+    counts = [name for name in OPTIONALS if name != "expert_capacity"]
+    return whole.with_columns(
+        pl.col(*TIER_FIELDS, *counts).cast(pl.Float64).fill_nan(None).cast(pl.Int64),
+        pl.col("expert_capacity").fill_nan(None),
+        pl.col("stage_layers").replace("", None),
+    )

@@ -13,15 +13,21 @@ __all__ = ["decisive"]
 def decisive(model: Model, system: System, space: Space) -> Space:
     """Leave out what cannot make anything fit that does not fit without it.
 
-    Neither overlaps nor, where no tier has rules of its own, placement change what is held. With
-    more chunks per stage, or a larger micro-batch of the same batch, no stage holds less: with v
-    chunks on p stages the first has min(m, p + (p - 1) / v) micro-batches in flight, not
-    min(m, p), the last min(m, p - (p - 1) / v), not 1; and b sequences in each of m = B / b
-    micro-batches make min(B, b p) in flight, which grows with b as every working set does.
+    Neither overlaps nor, where no tier has rules of its own, placement change what is held. Shards
+    that all replicas share are the smallest. With more chunks per stage, or a larger micro-batch of
+    the same batch, no stage holds less: with v chunks on p stages the first has min(m, p + (p - 1)
+    / v) micro-batches in flight, not min(m, p), the last min(m, p - (p - 1) / v), not 1; and b
+    sequences in each of m = B / b micro-batches make min(B, b p) in flight, which grows with b as
+    every working set does.
     """
     first: dict[str, Any] = {n: _values(space, system, n)[0] for n in ("tp_overlap", "dp_overlap")}
     chunks = space.values("vpp", system)
-    if (chunks is None or 1 in chunks) and "1f1b" in _values(space, system, "schedule"):
+    shards = space.values("dp_shard", system)
+    if shards is None or None in shards:
+        first["dp_shard"] = None
+    schedules = {*_values(space, system, "schedule")}
+    by_chunks = "1f1b" in schedules <= {"1f1b", "interleaved"}
+    if (chunks is None or 1 in chunks) and by_chunks:
         first |= {"vpp": 1, "schedule": "1f1b"}
     if space.values("micro_batch_size", system) is None and _even(model, system, space):
         first["micro_batch_size"] = 1

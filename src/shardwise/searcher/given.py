@@ -16,12 +16,21 @@ from shardwise.errors import Fault, InputError
 from shardwise.model import Model
 from shardwise.placement import place
 from shardwise.rules import illegal_faults
-from shardwise.searcher.candidates import OPTION_FIELDS, Box, without_effect
+from shardwise.searcher.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
+from shardwise.searcher.effects import (
+    EFFECTS,
+    Kind,
+    idle_rows,
+    kinds_of,
+    most_layers_on_a_rank,
+)
+from shardwise.searcher.layouts import expert_degrees
 from shardwise.searcher.space import SPACE_FIELDS, Space
+from shardwise.searcher.spreads import SPREAD_FIELDS
 from shardwise.stack import Stack
-from shardwise.strategy import PLACED_AXES, TIER_FIELDS, TP_EXCHANGES, Strategy
+from shardwise.strategy import PLACED_AXES, SCHEDULES, TIER_FIELDS, TP_EXCHANGES, Strategy
 from shardwise.system import System
-from shardwise.table import CHOICES, Table
+from shardwise.table import Table
 
 __all__ = ["Given", "StrategyLike"]
 
@@ -30,6 +39,9 @@ StrategyLike = Strategy | Mapping[str, Any] | str | Path
 _NETWORK = ("placement", *TIER_FIELDS)
 _NO_TIER = ("none", "placement")
 _PLAIN = ("gpus", "tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch_size", "global_batch_size")
+# Where there is one stage, nothing is spread; where there is one replica, nothing is shared.
+_OF_STAGES, _OF_REPLICAS = (*SPREAD_FIELDS, "stage_layers"), ("dp_shard",)
+_BY_CHUNKS = [SCHEDULES.index(word) for word in ("1f1b", "interleaved")]
 # These follow from other fields, so they count as changed only where one was given that cannot be.
 _FOLLOWING = ("dp", "schedule")
 _SOURCE = "strategy"
@@ -88,12 +100,16 @@ class Given:
 
     def without_effect(self) -> frozenset[str]:
         """Fields of it, but those of the network, of which another value changes nothing."""
-        return _idle(self.row, self.row.training, int(self.row.tp_exchange[0]))
+        training = bool(self.row.training[0])
+        idle = {n for n in EFFECTS if idle_rows(self._kind(self.row, training), self.row, n)[0]}
+        idle |= {*_OF_STAGES} if self.row.pp[0] == 1 else set()
+        return frozenset(idle | ({*_OF_REPLICAS} if self.row.dp[0] == 1 else set()))
 
     def outside(self, space: Space) -> dict[str, tuple[Any, ...]]:
         """Fields whose value a space does not try, each with what it tries."""
         ours = self.row.strategy(0)
         idle = self.without_effect()
+        space = space.settled(self.model)
         found = {}
         for name in SPACE_FIELDS:
             values = None if name in (*_NETWORK, *idle) else self._tried(space, name)
@@ -108,6 +124,8 @@ class Given:
             return None
         if name == "stack":
             return tuple(Stack.load(value) for value in values)
+        if name == "etp":
+            return tuple(etp for _, etp in expert_degrees((1,), values, int(self.row.tp[0])))
         if name == "global_batch_size" and self.follows_batch:
             dp = int(self.row.dp[0])
             return tuple(batch // dp * dp or batch for batch in values)
@@ -130,16 +148,17 @@ class Given:
     def distances(self, box: Box) -> tuple[Ints, Ints]:
         """Fields to change for each row of `Box.table`, and for each choice beside them."""
         layouts = _counts(self._of_layouts(box.layouts), len(box.layouts))
-        training = box.options.training
+        training = bool(box.options.training[0])
         options = self._of_options(box.layouts, box.options, training, OPTION_FIELDS)
-        choices = self._of_options(box.layouts, box.choices, training, CHOICES)
+        choices = self._of_options(box.layouts, box.choices, training, CHOICE_FIELDS)
         rows = layouts[:, np.newaxis] + _counts(options, len(box.options))
         return rows.ravel(), _counts(choices, len(box.choices))
 
     def changed(self, candidate: Table) -> tuple[str, ...]:
         """Fields to change for a candidate of one row, in the order of `Strategy`."""
+        training = bool(candidate.training[0])
         masks = self._of_layouts(candidate) | self._of_options(
-            candidate, candidate, candidate.training, (*OPTION_FIELDS, *CHOICES)
+            candidate, candidate, training, (*OPTION_FIELDS, *CHOICE_FIELDS)
         )
         return tuple(name for name in SPACE_FIELDS if name in masks and masks[name][0])
 
@@ -148,9 +167,28 @@ class Given:
         names = [n for n in _PLAIN if n != "global_batch_size" or not self.follows_batch]
         names += sorted(self.counted.intersection((*_FOLLOWING, *_PLAIN)) - set(names))
         differ = {name: getattr(layouts, name) != getattr(self.row, name)[0] for name in names}
+        differ |= self._of_stages(layouts)
         seats = [getattr(layouts, name) for name in (*PLACED_AXES, *_NETWORK)]
         network, where = once_per(seats, lambda rows: self._of_network(layouts.take(rows)))
         return differ | {name: column[where] for name, column in network.items()}
+
+    def _of_stages(self, layouts: Table) -> dict[str, Bools]:
+        """What spreads layers over stages and shards over replicas, where there are several.
+
+        A schedule that follows from the chunks is no field of its own.
+        """
+        own = self.row
+        several = layouts.pp > 1
+        differ = {n: (getattr(layouts, n) != getattr(own, n)[0]) & several for n in SPREAD_FIELDS}
+        ours = own.stage_lists[int(own.stage_layers[0])] if own.stage_layers[0] >= 0 else None
+        same = np.array([*(ours == theirs for theirs in layouts.stage_lists), ours is None])
+        differ["stage_layers"] = ~same[layouts.stage_layers] & several
+        here, there = (np.where(n < layouts.dp, n, 0) for n in (own.dp_shard[0], layouts.dp_shard))
+        differ["dp_shard"] = here != there
+        if "schedule" not in self.counted:
+            follows = np.isin(layouts.schedule, _BY_CHUNKS) & np.isin(own.schedule, _BY_CHUNKS)
+            differ["schedule"] = (layouts.schedule != own.schedule[0]) & ~follows
+        return differ
 
     def _of_network(self, layouts: Table) -> dict[str, Bools]:
         """Placement and tiers, where what was given would seat the members elsewhere."""
@@ -170,7 +208,7 @@ class Given:
         return differ
 
     def _of_options(
-        self, layouts: Table, options: Table, training: Bools, names: tuple[str, ...]
+        self, layouts: Table, options: Table, training: bool, names: tuple[str, ...]
     ) -> dict[str, Bools]:
         """Other fields that are to change, row by row, on layouts where the same have effect."""
         ours = {name: getattr(self.row, name)[0] for name in names if name != "stack"}
@@ -181,11 +219,19 @@ class Given:
         if "stack" in names:
             same = [stack == self.row.stacks[0] for stack in options.stacks]
             differ["stack"] = ~np.array(same)[options.stack]
-        for exchange in np.unique(options.tp_exchange).tolist():
-            rows = options.tp_exchange == exchange
-            for name in _idle(layouts, training, exchange) & set(names) - self.counted:
-                differ[name] &= ~rows
+        kind = self._kind(layouts, training)
+        for name in (set(names) & set(EFFECTS)) - self.counted:
+            put: dict[str, Any] = {name: np.full(len(options), ours[name])}
+            idle = idle_rows(kind, options, name) & idle_rows(kind, replace(options, **put), name)
+            differ[name] = differ[name] & ~idle
         return differ
+
+    def _kind(self, layouts: Table, training: bool) -> Kind:
+        """Of layouts of one kind."""
+        first = layouts.take(slice(0, 1))
+        layers = most_layers_on_a_rank(self.model, first)
+        ((kind, _),) = kinds_of(self.model, first, layers=layers)
+        return replace(kind, training=training)
 
 
 def _said(strategy: StrategyLike) -> dict[str, Any]:
@@ -210,6 +256,8 @@ def _only_values(system: System, space: Space, said: Mapping[str, Any]) -> dict[
         follows = name == "schedule" or (name == "tp_exchange" and "sequence_parallel" in said)
         if name not in said and values is not None and len(values) == 1 and not follows:
             found[name] = values[0]
+    if isinstance(found.get("etp"), str):  # as tp
+        found["etp"] = said.get("tp", found.get("tp", 1))
     return found
 
 
@@ -236,15 +284,6 @@ def _seated_differently(system: System, one: Table, other: Table) -> Bools:
     here, there = place(system, one), place(system, other)
     moved = [getattr(here, axis) != getattr(there, axis) for axis in PLACED_AXES]
     return np.any(moved, axis=(0, 1))
-
-
-def _idle(layouts: Table, training: Bools, exchange: int) -> frozenset[str]:
-    return without_effect(
-        tp=bool(layouts.tp[0] > 1),
-        dp=bool(layouts.dp[0] > 1),
-        training=bool(training[0]),
-        tp_exchange=TP_EXCHANGES[exchange],
-    )
 
 
 def _counts(differ: Mapping[str, Bools], length: int) -> Ints:

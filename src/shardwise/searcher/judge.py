@@ -11,7 +11,7 @@ from shardwise.blocks import PlacedBlocks
 from shardwise.evaluate import Holding, Timing, fits, held, timed
 from shardwise.model import Model
 from shardwise.rules import RULES, broken_rule
-from shardwise.searcher.candidates import Box
+from shardwise.searcher.candidates import CHOICE_FIELDS, Box
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -43,7 +43,9 @@ class Judged:
     legal: Bools
     """Choices that obey the rules; shape (choices, rows)."""
     feasible: Bools
-    """Those of them that fit."""
+    """Those of them that fit and are not passed over."""
+    passed: Ints
+    """Why choices that fit are passed over: a position in `kept.PASSED`, or -1."""
     holding: Holding
     """Shape (holdings, rows): not every choice changes what is held."""
     held_as: Ints
@@ -86,6 +88,7 @@ def judge(
     broken: Ints,
     capacity_bytes: float,
     *,
+    passed: Ints | None = None,
     times: bool = True,
 ) -> Iterator[Judged]:
     """Judge rows with all their choices, chunk by chunk; rows of which nothing fits are not timed.
@@ -96,6 +99,8 @@ def judge(
         Of a `Box` of legal layouts, and of `broken_options`.
     capacity_bytes
         What of the first memory tier may be used.
+    passed
+        What is passed over though it fits; shape (choices, rows), -1 where nothing is.
     times
         Whether what fits is timed, too.
     """
@@ -103,16 +108,17 @@ def judge(
     if not rows.size:
         return
     lawful, lawful_table = broken[:, rows] < 0, table.take(rows)
-    distinct, held_as = once_per(
-        (table.zero[:, 0], table.offload_optimizer[:, 0]), lambda first: first
-    )
-    storing = lawful_table.chosen(distinct)
+    over = np.full(lawful.shape, -1) if passed is None else passed[:, rows]
+    columns = {name: getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"}
+    distinct, held_as = once_per(list(columns.values()), lambda first: first)
+    chosen = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
+    storing = lawful_table.with_choices(chosen)
     placed = PlacedBlocks.of(model, system, lawful_table)
     for start in range(0, rows.size, _CHUNK):
         piece = slice(start, start + _CHUNK)
-        holding = held(model, storing.take(piece), placed.blocks(piece))
+        holding = held(storing.take(piece), placed.blocks(piece), placed.runs(piece))
         legal = lawful[:, piece]
-        feasible = legal & fits(system, holding, capacity_bytes)[held_as]
+        feasible = legal & fits(system, holding, capacity_bytes)[held_as] & (over[:, piece] < 0)
         within = np.flatnonzero(feasible.any(axis=0))
         fitting = None
         if times and within.size:
@@ -122,12 +128,15 @@ def judge(
                 table=some,
                 rows=within,
                 feasible=feasible[:, within],
-                timing=timed(model, system, some, extents, placed.blocks(timeable)),
+                timing=timed(
+                    model, system, some, extents, placed.blocks(timeable), placed.runs(timeable)
+                ),
             )
         yield Judged(
             rows=rows[piece],
             legal=legal,
             feasible=feasible,
+            passed=over[:, piece],
             holding=holding,
             held_as=held_as,
             fitting=fitting,

@@ -11,12 +11,13 @@ import numpy as np
 
 from shardwise.arrays import Floats
 from shardwise.blocks import placed_blocks
+from shardwise.cost.optimizer import least_state_bytes
 from shardwise.errors import Fault, InputError
 from shardwise.evaluate import held
-from shardwise.memory import optimizer_state_bytes
 from shardwise.model import Model
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.parameters import count_parameters
+from shardwise.ops.quantization import RECIPES
 from shardwise.results import Estimate, Result
 from shardwise.rules import refuse_illegal
 from shardwise.searcher.asked import given_space, usable_bytes
@@ -27,6 +28,7 @@ from shardwise.searcher.layouts import divisors
 from shardwise.searcher.run import search
 from shardwise.searcher.shapes import depths, shape_of, widths
 from shardwise.searcher.space import Space
+from shardwise.strategy import OPTIMIZERS
 from shardwise.system import System
 
 __all__ = ["LargestModel", "Shape", "largest_model"]
@@ -229,7 +231,7 @@ def _most_parameters(case: _Case) -> float:
     """Beyond so many parameters no strategy fits.
 
     Each of the P parameters has at least one weight, gradient and optimizer state somewhere on the
-    N accelerators (weights alone, if nothing is trained), the gradient in the first memory tier and
+    N accelerators (weights alone, if some are frozen), the gradient in the first memory tier and
     the others there or where they are offloaded to:
 
         P gradient <= N first tier,  P (weight + gradient + state) <= N (first tier + others),
@@ -239,14 +241,27 @@ def _most_parameters(case: _Case) -> float:
     away = [value for name in _OFFLOADS for value in case.space.values(name, case.system) or ()]
     far = sum(tier.capacity for tier in case.system.accelerator.memory[1:]) if any(away) else 0.0
     weight = np.array([DTYPE_BYTES[name] for name in case.space.values("dtype", case.system) or ()])
-    gradient, state = min(DTYPE_BYTES.values()), optimizer_state_bytes(weight)
-    if not all(case.space.values("training", case.system) or ()):
+    rules = case.space.values("optimizer", case.system) or ()
+    optimizer = np.array([OPTIMIZERS.index(rule) for rule in rules])
+    gradient = min(DTYPE_BYTES.values())
+    state = np.min(least_state_bytes(optimizer[:, np.newaxis], weight), axis=0)
+    if not _trains_everything(case):
         gradient, state = 0.0, np.zeros_like(weight)
+    if any(case.space.values("quantized_weights", case.system) or ()):
+        weight = np.minimum(weight, min(recipe.weight_bytes for recipe in RECIPES.values()))
     room = case.capacity_bytes + far
     most = float(np.max(room / (weight + gradient + state)))
     if gradient:
         most = min(most, case.capacity_bytes / gradient)
     return _one(case.space, "gpus") * most
+
+
+def _trains_everything(case: _Case) -> bool:
+    """Whether every strategy trains all weights of the model."""
+    trains, frozen, ranks = (
+        case.space.values(field, case.system) or () for field in ("training", "frozen", "lora_rank")
+    )
+    return all(trains) and not any(frozen) and not any(ranks)
 
 
 def _ladder(most: float, *, beyond: int, seq_len: int) -> tuple[list[Model], int]:
@@ -294,7 +309,7 @@ def _judged(case: _Case, model: Model) -> Shape:
         hidden=model.hidden,
         heads=layer.attention.heads,
         layers=model.depth,
-        ffn=layer.mlp.ffn,
+        ffn=layer.feed_forward.ffn,
         fits=room >= 0,
         spare_bytes=room if legal else None,
         tightest_tier=case.system.accelerator.memory[tier].name if legal else None,
@@ -326,7 +341,7 @@ def _rooms(case: _Case, model: Model, box: Box) -> Floats:
     rows = np.flatnonzero(lawful.any(axis=0))
     if rows.size:
         some = table.take(rows)
-        holding = held(model, some, placed_blocks(model, case.system, some)[1])
+        holding = held(some, *placed_blocks(model, case.system, some)[1:])
         left = -excess_bytes(case.system, holding, case.capacity_bytes)
         rooms[:, :, rows] = np.where(lawful[:, rows], left, -np.inf)
     return rooms

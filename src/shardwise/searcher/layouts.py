@@ -1,7 +1,7 @@
-"""Layouts of a space: degrees, chunks, batch and where the axes sit, with what breaks a rule."""
+"""Layouts of a space: degrees, stages, batch and where the axes sit, with what breaks a rule."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import isqrt
 from typing import Any
@@ -13,19 +13,24 @@ from shardwise.model import Model
 from shardwise.placement import given_tiers, place
 from shardwise.rules import RULES, broken_rule
 from shardwise.searcher.space import Space
+from shardwise.searcher.spreads import SPREAD_FIELDS, Spreads
 from shardwise.strategy import PLACED_AXES, SCHEDULES, TIER_FIELDS
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["LAYOUT_FIELDS", "Layouts", "divisors", "layouts_of"]
+__all__ = ["LAYOUT_FIELDS", "Layouts", "divisors", "expert_degrees", "layouts_of"]
+__all__ += ["long_enough", "same_but"]
 
 _DEGREES = ("gpus", "tp", "cp", "ep", "etp", "pp", "dp")
 LAYOUT_FIELDS = (
     *_DEGREES,
     "vpp",
     "schedule",
+    "stage_layers",
+    *SPREAD_FIELDS,
     "micro_batch_size",
     "global_batch_size",
+    "dp_shard",
     "placement",
     *TIER_FIELDS,
 )
@@ -68,44 +73,67 @@ def layouts_of(
     batch
         The global batch, or what it may not exceed.
     """
-    columns = list(zip(*_unplaced(model, system, space, gpus, batch), strict=True))
+    spreads = Spreads(model, system, space)
+    columns = list(zip(*_unplaced(model, system, space, spreads, gpus, batch), strict=True))
     if not columns:
         columns = [()] * len(_UNPLACED)
     named = {n: np.array(c, dtype=np.int64) for n, c in zip(_UNPLACED, columns, strict=True)}
+    spread = spreads.take(named.pop("spread"))
     network = {name: values[0] for name, values in _of_network(system, space).items()}
     table = Table.of(model, {**first, **network, "gpus": gpus, **named})
+    table = replace(table, **spread)
     broken = broken_rule(model, system, table, _LAYOUT_RULES)
     unplaced = table.take(broken < 0)
     placed, refused = _placed(model, system, space, unplaced)
     wrong = table.take(broken >= 0)
     legal = placed.take(refused < 0)
+    keys = [legal.micro_batch_size, same_but(legal, space.kept), legal.tp]
     return Layouts(
-        legal=legal.take(np.lexsort((legal.micro_batch_size, legal.tp))),
+        legal=legal.take(np.lexsort(keys if space.kept else (keys[0], keys[2]))),
         illegal=Table.joined([wrong, placed.take(refused >= 0)]),
         broken=np.concatenate([broken[broken >= 0], refused[refused >= 0]]),
     )
 
 
-_UNPLACED = ("tp", "cp", "ep", "etp", "pp", "dp", "vpp", "schedule", "gbs", "mbs")
+def same_but(layouts: Table, kept: Sequence[str]) -> Ints:
+    """Numbers that are equal where layouts differ in nothing but fields of which one value is kept.
+
+    Where the layers of the stages are balanced, all fields that spread layers are such.
+    """
+    varied = {*kept, *(SPREAD_FIELDS if "stage_layers" in kept else ())}
+    columns = [getattr(layouts, name) for name in LAYOUT_FIELDS if name not in varied]
+    return once_per(columns, lambda first: first)[1]
+
+
+_UNPLACED = (
+    *("tp", "cp", "ep", "etp", "pp", "dp", "dp_shard"),
+    *("vpp", "schedule", "spread", "gbs", "mbs"),
+)
 
 
 def _unplaced(
-    model: Model, system: System, space: Space, gpus: int, batch: int
+    model: Model, system: System, space: Space, spreads: Spreads, gpus: int, batch: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yield degrees, chunks, schedule and batch, in the order of `_UNPLACED`."""
+    """Yield degrees, chunks, schedule, stages and batch, in the order of `_UNPLACED`."""
     allowed = {"tp": _unbroken(model, system, gpus, "tp", ("heads", "ffn"))}
-    allowed["pp"] = _unbroken(model, system, gpus, "pp", ("layers", "layer_kinds"))
-    others = {axis: space.values(axis, system) for axis in ("tp", "cp", "ep", "etp", "pp")}
-    tried = [allowed.get(a) or divisors(gpus) if v is None else v for a, v in others.items()]
+    allowed["cp"] = long_enough(model, space, divisors(gpus), system)
+    allowed["pp"] = _unbroken(model, system, gpus, "pp", ("layers",))
+    degrees = [space.values(axis, system) or allowed[axis] for axis in ("tp", "cp", "pp")]
+    experts = _Experts(model, system, space, gpus)
     replicas = space.values("dp", system)
-    for tp, cp, ep, etp, pp in product(*tried):
+    for tp, cp, pp in product(*degrees):
         dp, rest = divmod(gpus, tp * cp * pp)
         if rest or (replicas is not None and dp not in replicas):
             continue
-        for (vpp, schedule), (whole, micro) in product(
-            _chunks(model, system, space, pp), _batches(system, space, batch, dp)
+        batches = _batches(system, space, batch, dp)
+        shards = _shards(system, space, dp)
+        for (vpp, schedule), (ep, etp) in product(
+            _chunks(model, system, space, pp), experts.degrees(tp, tp * cp * dp)
         ):
-            yield tp, cp, ep, etp, pp, dp, vpp, schedule, whole, micro
+            for spread, shard, (whole, micro) in product(
+                spreads.of(pp, vpp, schedule), shards, batches
+            ):
+                yield tp, cp, ep, etp, pp, dp, shard, vpp, schedule, spread, whole, micro
 
 
 def _unbroken(
@@ -117,6 +145,44 @@ def _unbroken(
     rules = [rule for rule in RULES if rule.reason in reasons]
     broken = broken_rule(model, system, table, rules)
     return [degree for degree, rule in zip(degrees, broken.tolist(), strict=True) if rule < 0]
+
+
+def long_enough(model: Model, space: Space, degrees: Sequence[int], system: System) -> list[int]:
+    """Degrees of context parallelism that split some sequence of the space into two parts each."""
+    lengths = [n or model.seq_len or 1 for n in space.values("seq_len", system) or ()]
+    return [cp for cp in degrees if cp == 1 or any(n % (2 * cp) == 0 for n in lengths)]
+
+
+class _Experts:
+    """Degrees of experts; those that a space leaves open are all that obey the rules."""
+
+    def __init__(self, model: Model, system: System, space: Space, gpus: int) -> None:
+        self._ep, self._etp = (space.values(axis, system) for axis in ("ep", "etp"))
+        self._eps = _unbroken(model, system, gpus, "ep", ("ep_experts", "ep"))
+        self._etps = _unbroken(model, system, gpus, "etp", ("etp_experts", "etp"))
+
+    def degrees(self, tp: int, ranks: int) -> list[tuple[int, int]]:
+        """Pairs of ep and etp beside a degree of tp, over tp x cp x dp ranks."""
+        pairs = expert_degrees(self._ep or self._eps, self._etp or self._etps, tp)
+        given = self._ep is not None and self._etp is not None
+        return [(ep, etp) for ep, etp in pairs if given or ranks % (ep * etp) == 0]
+
+
+def expert_degrees(eps: Sequence[int], etps: Sequence[int | str], tp: int) -> list[tuple[int, int]]:
+    """Pairs of ep and etp, of which etp may be as tp, each once."""
+    told = dict.fromkeys(tp if isinstance(etp, str) else etp for etp in etps)
+    return list(product(eps, told))
+
+
+def _shards(system: System, space: Space, dp: int) -> list[int]:
+    """Replicas that share shards, 0 for all of them; all of them are no number of their own."""
+    tried = space.values("dp_shard", system)
+    if dp == 1:
+        return [0]
+    if tried is None:
+        return [0, *(n for n in divisors(dp) if n < dp)]
+    several = [n or 0 for n in tried]
+    return [n for n in several if n != dp or 0 not in several]
 
 
 def _chunks(model: Model, system: System, space: Space, pp: int) -> list[tuple[int, int]]:

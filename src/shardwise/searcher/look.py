@@ -12,8 +12,10 @@ from shardwise.model import Model
 from shardwise.searcher.best import Ranked, best_of_each, front, top
 from shardwise.searcher.candidates import Box
 from shardwise.searcher.judge import Judged, broken_options, broken_reasons, excess_bytes, judge
+from shardwise.searcher.kept import PASSED, passed_over
 from shardwise.searcher.objective import OBJECTIVES, against, seconds_per_token
 from shardwise.system import System
+from shardwise.table import Table
 
 __all__ = ["MEMORY", "SECOND_MEMORY", "Found", "Question", "Witness", "look", "merged"]
 
@@ -117,7 +119,8 @@ def look(question: Question, box: Box, witness: Witness | None = None) -> Found:
         rejected=broken_reasons(broken),
     )
     capacity = question.capacity_bytes
-    for judged in judge(question.model, question.system, table, broken, capacity):
+    passed = passed_over(question.model, question.system, box, table, broken, capacity)
+    for judged in judge(question.model, question.system, table, broken, capacity, passed=passed):
         found = merged([found, _of_chunk(question, box, judged, found)], question)
         if witness is not None:
             witness.judged(judged)
@@ -152,18 +155,28 @@ def _of_chunk(question: Question, box: Box, judged: Judged, before: Found) -> Fo
         time_s = seconds_per_token(step_s, table, system)
         here = replace(here, front=front(ranked(fitting.feasible, time_s, beside)))
     if question.axes:
-        columns = [np.broadcast_to(getattr(table, a), step_s.shape) for a in question.axes]
+        columns = [np.broadcast_to(_as_integers(table, a), step_s.shape) for a in question.axes]
         keys = np.stack([column[fitting.feasible] for column in columns], axis=1)
         values, cells = best_of_each(keys, ranked(fitting.feasible, score, held))
-        here = replace(here, cells=cells, cell_values=values.astype(np.int64))
+        here = replace(here, cells=cells, cell_values=values)
     return here
+
+
+def _as_integers(table: Table, name: str) -> Ints:
+    """A column whose values tell candidates apart; of numbers with a fraction, their bits."""
+    column: Any = getattr(table, name)
+    return column.view(np.int64) if column.dtype == np.float64 else column.astype(np.int64)
 
 
 def _counts(question: Question, judged: Judged) -> dict[str, Any]:
     """How many candidates obey the rules, how many fit, and which memory tier has no room."""
     legal, feasible = (int(np.count_nonzero(m)) for m in (judged.legal, judged.feasible))
     memory = int(np.count_nonzero(judged.legal & judged.too_full(question.capacity_bytes)))
-    rejected = Counter({MEMORY: memory, SECOND_MEMORY: legal - feasible - memory})
+    passed = np.bincount(judged.passed[judged.passed >= 0], minlength=len(PASSED)).tolist()
+    second = legal - feasible - memory - sum(passed)
+    rejected = Counter(
+        {MEMORY: memory, SECOND_MEMORY: second, **dict(zip(PASSED, passed, strict=True))}
+    )
     return {"evaluated": legal, "feasible": feasible, "rejected": +rejected}
 
 

@@ -11,13 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from shardwise._version import __version__
-from shardwise.searcher.candidates import OPTION_FIELDS, Box, Candidates
+from shardwise.searcher.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box, Candidates
 from shardwise.searcher.columns import Rows, no_rows
 from shardwise.searcher.executors import Workers
 from shardwise.searcher.layouts import LAYOUT_FIELDS
 from shardwise.searcher.look import Found, Question, look
 from shardwise.searcher.store import Store
-from shardwise.table import CHOICES
 
 __all__ = ["PIECE_ROWS", "SAVED_PIECE_ROWS", "Done", "Task", "Work"]
 
@@ -134,11 +133,12 @@ def _digest(record: Any) -> str:
 
 
 def _contents(box: Box) -> list[str]:
-    """Digests of the columns of a box, and of the software that they name."""
-    parts = (box.layouts, LAYOUT_FIELDS), (box.options, OPTION_FIELDS), (box.choices, CHOICES)
+    """Digests of the columns of a box, and of what their positions stand for."""
+    parts = (box.layouts, LAYOUT_FIELDS), (box.options, OPTION_FIELDS), (box.choices, CHOICE_FIELDS)
     columns = [getattr(table, name) for table, names in parts for name in names]
     hashed = [
-        hashlib.blake2b(column.astype(np.int64).tobytes(), digest_size=16).hexdigest()
+        hashlib.blake2b(np.ascontiguousarray(column).tobytes(), digest_size=16).hexdigest()
         for column in (*columns, box.broken)
     ]
-    return [*hashed, _digest([stack.to_dict() for stack in box.options.stacks])]
+    software = [stack.to_dict() for stack in box.options.stacks]
+    return [*hashed, _digest([software, box.layouts.stage_lists, box.kept])]

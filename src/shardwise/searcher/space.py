@@ -5,13 +5,22 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self, get_args, get_origin
 
-from pydantic import AliasChoices, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AliasChoices,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from shardwise.errors import InputError, shorten
+from shardwise.errors import Fault, InputError, shorten
+from shardwise.model import Model
 from shardwise.noun import Noun, unfold
 from shardwise.stack import Stack
 from shardwise.strategy import PLACEMENTS, SHORT_NAMES, TIER_FIELDS, Strategy
 from shardwise.system import System
+from shardwise.tabulate import OPTIONALS
 
 __all__ = ["SPACE_FIELDS", "Space"]
 
@@ -22,9 +31,36 @@ _NUMBERS = f"^{_TEXT}(,{_TEXT})*$"
 """Numbers and ranges as one text, in the words of JSON Schema."""
 _OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
 
-_WITHOUT_END = ("gpus", "global_batch_size", "seq_len", "stack")
+_WITHOUT_END = (
+    "gpus",
+    "global_batch_size",
+    "seq_len",
+    "fsdp_prefetch",
+    "expert_imbalance",
+    "recompute_parts",
+    "frozen",
+    "lora_parts",
+    "stage_layers",
+    "stack",
+    *(name for name in OPTIONALS if name not in ("recompute_layers", "dp_shard")),
+)
+_TOGETHER = ("recompute_parts", "frozen", "lora_parts", "stage_layers")
+"""Fields one value of which is itself a list: its items are joined by `+` in a text."""
+_MAY_BE_OPEN = (*OPTIONALS, "stage_layers")
 _BY_PLACEMENT = ("none", "placement")
 _BY_LAYOUT = ("tp", "pp", "dp", "vpp", "micro_batch_size")
+_WHOLE_BY_LAYOUT = ("cp", "ep", "etp", "dp_shard", "recompute_layers")
+"""Fields all values of which depend on the layout."""
+_KEPT_BY = {
+    "recompute_layers": "fit",
+    "micro_batch_size": "largest",
+    "stage_layers": "balanced",
+}
+"""Fields of whose values a search may keep one, by the word for it, in the order they are kept."""
+_AS_TP = "tp"
+# Sequences from here on are split among context-parallel ranks, too: their activations alone fill
+# an accelerator (Llama 3 was trained with cp 16 at 131,072 tokens: arXiv 2407.21783, table 4).
+_LONG = 32_768
 # What a search does not vary unless it is told to: the answer would be another run's, not another
 # way to do this one.
 _USUALLY_ONE = (
@@ -33,16 +69,37 @@ _USUALLY_ONE = (
     "etp",
     "seq_len",
     "dtype",
+    "quantization",
+    "quantized_weights",
+    "dispatch_dtype",
     "attention",
+    "recompute_parts",
+    "fsdp_reshard",
+    "fsdp_prefetch",
+    "optimizer",
+    "frozen",
+    "lora_parts",
+    "stage_layers",
+    "embedding_as_layer",
+    "loss_as_layer",
     "training",
+    "cp_exchange",
+    "expert_imbalance",
+    "expert_overlap",
     "stack",
+    *OPTIONALS,
     *TIER_FIELDS,
 )
+_USUALLY: dict[str, tuple[Any, ...]] = {"schedule": ("1f1b", "interleaved"), "zero": (0, 1)}
+"""Of these fields some values are tried unless all are asked for."""
 SPACE_FIELDS = tuple(name for name in Strategy.model_fields if name != "sequence_parallel")
 """Fields of `Strategy` that a space may name: all but the short form of `tp_exchange`."""
 
 # Either the values to try, in order, or "all"; None where the field's usual ones are tried.
 Choices = tuple[Any, ...] | Literal["all"] | None
+Largest = Choices | Literal["largest"]
+Fit = Choices | Literal["fit"]
+Balanced = Choices | Literal["balanced"]
 
 
 def _describe(schema: dict[str, Any]) -> None:
@@ -54,24 +111,38 @@ def _describe(schema: dict[str, Any]) -> None:
         title = {"title": name, "description": one.pop("description", ""), "default": None}
         numbers = '"integer"' in json.dumps(one)
         text = {"type": "string", "pattern": _NUMBERS if numbers else ","}
-        if name in TIER_FIELDS:
-            one = {"anyOf": [one, {"type": "string", "enum": list(_BY_PLACEMENT)}]}
+        words = _words(name)
+        if words:
+            one = {"anyOf": [one, {"type": "string", "enum": words}]}
         items = {"anyOf": [one, text]} if numbers else one
         several = [{"type": "array", "items": items, "minItems": 1}, text, {"type": "null"}]
         whole = [] if name in _WITHOUT_END else [{"const": "all"}]
+        whole += [{"const": _KEPT_BY[name]}] if name in _KEPT_BY else []
         schema["properties"][name] = title | {"anyOf": [one, *several, *whole]}
     for short, name in SHORT_NAMES.items():
         schema["properties"][short] = schema["properties"][name] | {"title": short}
+
+
+def _words(name: str) -> list[str]:
+    """Words that stand for one value of a field of numbers."""
+    if name in TIER_FIELDS:
+        return list(_BY_PLACEMENT)
+    if name in _MAY_BE_OPEN:
+        return ["none"]
+    return [_AS_TP] if name == "etp" else []
 
 
 class Space(Noun):
     """Values to try for each field of `Strategy`.
 
     A field is one value, a list, a range of numbers (``64..512`` doubles, ``64..512:64`` steps) or
-    ``all``. Not given, degrees, chunks and micro-batches are all that divide what they split;
-    recompute, exchanges and their overlap, ZeRO, fused activations, placements and, where there is
-    a second memory tier, offload are all tried; type, attention, training, tiers, sequence length
-    and stack are those of a strategy that names none.
+    ``all``. Not given, degrees, chunks and micro-batches are all that divide what they split (but
+    cp only for long sequences, and etp is 1 or tp); recompute, exchanges of tensor parallelism and
+    their overlap, ZeRO 0 and 1, fused activations, placements and, where there is a second memory
+    tier, offload are all tried; everything else is as in a strategy that does not name it.
+
+    Of the values of some fields one is kept for each combination of the others:
+    ``recompute_layers: fit``, ``micro_batch_size: largest`` and ``stage_layers: balanced``.
     """
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
@@ -87,22 +158,44 @@ class Space(Noun):
     etp: Choices = None
     dp: Choices = None
     vpp: Choices = None
-    micro_batch_size: Choices = Field(
+    micro_batch_size: Largest = Field(
         default=None, validation_alias=AliasChoices("micro_batch_size", "mbs")
     )
     global_batch_size: Choices = Field(
         default=None, validation_alias=AliasChoices("global_batch_size", "gbs")
     )
     seq_len: Choices = None
+    document_len: Choices = None
     dtype: Choices = None
+    quantization: Choices = None
+    quantized_weights: Choices = None
     attention: Choices = None
     recompute: Choices = None
+    recompute_parts: Choices = None
+    recompute_layers: Fit = None
     zero: Choices = None
+    dp_shard: Choices = None
+    fsdp_reshard: Choices = None
+    fsdp_prefetch: Choices = None
+    optimizer: Choices = None
+    frozen: Choices = None
+    lora_rank: Choices = None
+    lora_parts: Choices = None
     schedule: Choices = None
+    first_stage_layers: Choices = None
+    last_stage_layers: Choices = None
+    stage_layers: Balanced = None
+    embedding_as_layer: Choices = None
+    loss_as_layer: Choices = None
     training: Choices = None
     tp_exchange: Choices = None
     tp_overlap: Choices = None
     tp_regather: Choices = None
+    cp_exchange: Choices = None
+    expert_capacity: Choices = None
+    expert_imbalance: Choices = None
+    dispatch_dtype: Choices = None
+    expert_overlap: Choices = None
     dp_overlap: Choices = None
     fused_activation: Choices = None
     offload_weights: Choices = None
@@ -123,6 +216,8 @@ class Space(Noun):
             if given is not None and name in _WITHOUT_END:
                 raise ValueError("has no end: give values or a range")
             return given if given is None else "all"
+        if isinstance(given, str) and given.strip().lower() == _KEPT_BY.get(name):
+            return _KEPT_BY[name]
         values = _items(name, given)
         if not values:
             raise ValueError("has no value to try")
@@ -135,6 +230,15 @@ class Space(Noun):
         if problems:
             raise ValueError("; ".join(problems))
         return tuple(v for i, v in enumerate(canonical) if v not in canonical[:i])
+
+    @model_validator(mode="after")
+    def _one_balance(self) -> Self:
+        ends = ("first_stage_layers", "last_stage_layers")
+        if self.stage_layers == _KEPT_BY["stage_layers"] and any(getattr(self, n) for n in ends):
+            given = next(name for name in ends if getattr(self, name))
+            problem = "is chosen by stage_layers balanced; give one"
+            raise InputError(Fault(field=given, problem=problem))
+        return self
 
     @classmethod
     def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
@@ -150,6 +254,30 @@ class Space(Noun):
             unset | {SHORT_NAMES.get(n, n): v for n, v in fields.items()}, source=source
         )
 
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Fields of whose values one is kept, of strategies that are equal in all others.
+
+        The fewest recomputed layers that fit, the largest micro-batch that fits, the layers of the
+        stages with the shortest step.
+        """
+        return tuple(name for name, word in _KEPT_BY.items() if getattr(self, name) == word)
+
+    def settled(self, model: Model) -> Self:
+        """The same space with the degrees named that are usual for a model.
+
+        Experts are spread in every way, each of them whole or split as tensor parallelism splits;
+        long sequences are split in every way.
+        """
+        usual: dict[str, Any] = {}
+        lengths = self.seq_len if isinstance(self.seq_len, tuple) else (model.seq_len,)
+        if self.cp is None and max(length or 0 for length in lengths) >= _LONG:
+            usual["cp"] = "all"
+        if model.has_experts:
+            usual |= {"ep": "all"} if self.ep is None else {}
+            usual |= {"etp": (1, _AS_TP)} if self.etp is None else {}
+        return self.model_copy(update=usual) if usual else self
+
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:
         """Values of a field to try, in order; None for all that divide what they split.
 
@@ -158,7 +286,8 @@ class Space(Noun):
         given: Choices = getattr(self, field)
         if isinstance(given, tuple):
             return given
-        if field in _BY_LAYOUT or (given == "all" and field in ("cp", "ep", "etp")):
+        whole = given == "all" and field in _WHOLE_BY_LAYOUT
+        if whole or field in (*_BY_LAYOUT, *self.kept):
             return None
         usual = Strategy.model_fields[field].default
         if given is None and field in _USUALLY_ONE:
@@ -167,7 +296,7 @@ class Space(Noun):
             return tuple(range(len(system.network)))
         if given is None and field in _OFFLOADS and len(system.accelerator.memory) == 1:
             return (False,)
-        every = _every(field)
+        every = _USUALLY[field] if given is None and field in _USUALLY else _every(field)
         return tuple(sorted(every, key=lambda value: value != usual)) if usual in every else every
 
 
@@ -177,7 +306,7 @@ def _every(field: str) -> tuple[Any, ...]:
     if field == "placement":
         return PLACEMENTS
     if field == "zero":
-        return (0, 1)
+        return (0, 1, 2, 3)
     if bool in kinds:
         return (False, True)
     return tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
@@ -185,6 +314,9 @@ def _every(field: str) -> tuple[Any, ...]:
 
 def _items(name: str, given: object) -> Sequence[Any]:
     """A list of what was given: one value, several, or a range of numbers."""
+    if name in _TOGETHER and isinstance(given, (list, tuple)):
+        several = any(isinstance(item, (list, tuple)) or "+" in str(item) for item in given)
+        return list(given) if several else [given]
     if isinstance(given, str) and name != "stack":
         return [item for text in given.split(",") for item in _expanded(text.strip())]
     if isinstance(given, str):
@@ -216,6 +348,10 @@ def _value(name: str, value: object) -> Any:
     """One value as `Strategy` has it."""
     if name in TIER_FIELDS and (value is None or str(value).strip().lower() in _BY_PLACEMENT):
         return None
+    if name in _MAY_BE_OPEN and str(value).strip().lower() == "none":
+        return None
+    if name == "etp" and str(value).strip().lower() == _AS_TP:
+        return _AS_TP
     if value is None:
         raise ValueError("has an empty value; leave the field out for its usual ones")
     try:

@@ -14,7 +14,9 @@ from shardwise.ops.layer import stack_column
 from shardwise.rules import RULES, broken_rule
 from shardwise.searcher.candidates import Box, Scale, boxes_of
 from shardwise.searcher.judge import Judged, broken_reasons, excess_bytes, judge
+from shardwise.searcher.layouts import expert_degrees, long_enough
 from shardwise.searcher.space import Space
+from shardwise.searcher.spreads import Spreads
 from shardwise.strategy import SCHEDULES
 from shardwise.system import System
 from shardwise.table import Table
@@ -22,15 +24,18 @@ from shardwise.table import Table
 __all__ = ["Lack", "Spread", "Widest", "widest"]
 
 # Whether these are obeyed depends on the number of replicas, so they are left for later.
-_LATER = ("accelerators", "batch", "edges")
+_LATER = (
+    *("accelerators", "batch", "edges", "expert_ranks"),
+    *("dualpipe", "dp_shard", "dp_shard_experts"),
+)
 _LAYOUT_RULES = tuple(
     r for r in RULES if r.of_layout and r.reason not in _LATER and "tier" not in r.reason
 )
 _OPTION_RULES = tuple(r for r in RULES if not r.of_layout and r.reason not in _LATER)
 _PIECE_ROWS = 1 << 16
-# Beyond it a degree that a space leaves open is not tried (no rule allows one yet).
+# Beyond it a degree that a space leaves open is not tried.
 _MOST_OPEN = 1 << 10
-_COLUMNS = ("tp", "cp", "ep", "etp", "pp", "vpp", "schedule", "mbs", "dp")
+_COLUMNS = ("tp", "cp", "ep", "etp", "pp", "vpp", "schedule", "spread", "mbs", "dp_shard", "dp")
 # The last digits of a quotient.
 _ROUNDING = 1e-9
 
@@ -85,6 +90,7 @@ def widest(model: Model, system: System, space: Space, capacity_bytes: float, mo
     most
         Accelerators.
     """
+    space = space.settled(model)
     spreads: list[Spread] = []
     refused: Counter[str] = Counter()
     lacks: list[Lack] = []
@@ -140,14 +146,11 @@ class _Case:
 
     def _pieces(self, layouts: Table) -> Iterator[tuple[Ints, Box]]:
         """Pieces of layouts, each with the positions of its layouts."""
-        for tp, dp in product((False, True), repeat=2):
-            rows = np.flatnonzero(((layouts.tp > 1) == tp) & ((layouts.dp > 1) == dp))
-            scale = Scale(gpus=0, global_batch_size=0)
-            some = layouts.take(rows)
-            for box in boxes_of(self.model, self.system, self.space, scale, some):
-                for piece in box.cut(_PIECE_ROWS):
-                    first = piece.start // piece.width
-                    yield rows[first : first + len(piece.layouts)], piece
+        scale = Scale(gpus=0, global_batch_size=0)
+        for rows, box in boxes_of(self.model, self.system, self.space, scale, layouts):
+            for piece in box.cut(_PIECE_ROWS):
+                first = piece.start // piece.width
+                yield rows[first : first + len(piece.layouts)], piece
 
 
 def _bisected(case: _Case, layouts: Table, bound: Floats) -> Ints:
@@ -176,31 +179,38 @@ def _layouts(
     model: Model, system: System, space: Space, batch: int, most: int
 ) -> tuple[Table, Counter[str]]:
     """Every combination of degrees, chunks and micro-batches, with the most replicas."""
-    axes = ("tp", "cp", "ep", "etp", "pp")
-    degrees = [space.values(a, system) or _open(model, system, a) for a in axes]
+    axes = ("tp", "cp", "pp", "ep", "etp")
+    degrees = {a: space.values(a, system) or _open(model, system, space, a) for a in axes}
     micro = space.values("micro_batch_size", system) or (1,)
+    shards = [n or 0 for n in space.values("dp_shard", system) or (None,)]
+    spreads = Spreads(model, system, space)
     refused: Counter[str] = Counter()
     rows = []
-    for tp, cp, ep, etp, pp in product(*degrees):
+    for tp, cp, pp in product(*(degrees[axis] for axis in axes[:3])):
+        experts = expert_degrees(degrees["ep"], degrees["etp"], tp)
         for (vpp, schedule), mbs in product(_chunks(system, space), micro):
             dp = min(batch // mbs, most // (tp * cp * pp))
             dp = max((n for n in space.values("dp", system) or (dp,) if n <= dp), default=0)
             shared = space.batch == "largest" or batch % mbs == 0
+            ways = list(product(experts, spreads.of(pp, vpp, schedule), shards))
             if dp and shared:
-                rows.append((tp, cp, ep, etp, pp, vpp, schedule, mbs, dp))
+                rows += [(tp, cp, *e, pp, vpp, schedule, s, mbs, z, dp) for e, s, z in ways]
             else:
-                refused["accelerators" if most < tp * cp * pp else "batch"] += 1
+                refused["accelerators" if most < tp * cp * pp else "batch"] += len(ways)
     columns: list[Any] = list(map(list, zip(*rows, strict=True))) or [[] for _ in _COLUMNS]
     named = {n: np.array(c, np.int64) for n, c in zip(_COLUMNS, columns, strict=True)}
-    table = Table.of(model, {**named, "gbs": batch, "seq_len": 1})
+    spread = spreads.take(named.pop("spread"))
+    table = replace(Table.of(model, {**named, "gbs": batch, "seq_len": 1}), **spread)
     broken = broken_rule(model, system, table, _LAYOUT_RULES)
     return table.take(broken < 0), refused + broken_reasons(broken)
 
 
-def _open(model: Model, system: System, axis: str) -> list[int]:
+def _open(model: Model, system: System, space: Space, axis: str) -> list[int]:
     """Degrees of an axis that a space leaves open and no rule about the axis forbids."""
     most = {"tp": max(layer.attention.heads for layer in model.layers), "pp": model.depth}
     degrees = list(range(1, most.get(axis, _MOST_OPEN) + 1))
+    if axis == "cp":
+        return long_enough(model, space, degrees, system)
     table = Table.of(model, {axis: degrees, "dp": 1, "gbs": 1, "seq_len": 1})
     broken = broken_rule(model, system, table, _LAYOUT_RULES)
     return [degree for degree, rule in zip(degrees, broken.tolist(), strict=True) if rule < 0]
@@ -209,11 +219,15 @@ def _open(model: Model, system: System, axis: str) -> list[int]:
 def _chunks(system: System, space: Space) -> list[tuple[int, int]]:
     """Chunks per stage, each with its schedule; one, which holds least, where they are open."""
     given = space.values("vpp", system)
-    if given is None:
-        return [(1, SCHEDULES.index("1f1b"))]
     allowed = space.values("schedule", system) or SCHEDULES
-    own = [(chunks, "interleaved" if chunks > 1 else "1f1b") for chunks in given]
-    return [(v, SCHEDULES.index(word if word in allowed else allowed[0])) for v, word in own]
+    plain = [word for word in allowed if word != "interleaved"] or ["1f1b"]
+    if given is None:
+        return [(1, SCHEDULES.index(word)) for word in plain]
+    found = []
+    for chunks in given:
+        own = [word for word in allowed if (word == "interleaved") == (chunks > 1)]
+        found += [(chunks, SCHEDULES.index(word)) for word in own or allowed[:1]]
+    return found
 
 
 def _least_replicas(table: Table, judged: Judged, capacity_bytes: float) -> Floats:

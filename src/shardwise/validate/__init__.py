@@ -5,6 +5,7 @@ from collections.abc import Callable
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.validate.scores import Compared, Part, Row, Score, Scoreboard
 from shardwise.validate.seqsel import seqsel
+from shardwise.validate.simumax import simumax
 
 __all__ = ["SUITES", "Compared", "Part", "Row", "Score", "Scoreboard", "validate"]
 
@@ -13,6 +14,10 @@ SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
     "seqsel": (
         "sequence-parallelism paper: memory formulas, 8 measured steps",
         seqsel,
+    ),
+    "simumax": (
+        "SimuMax's measured runs: peak memory and step time, 8 B200 and 8 A100",
+        simumax,
     ),
 }
 

@@ -11,12 +11,13 @@ Kind = Literal["formula", "measured"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure of a reference, what we say, and what Calculon says."""
+    """One figure of a reference, what we say, and what the predecessor says."""
 
     case: str
     reference: float
     ours: float
-    calculon: float
+    theirs: float | None
+    """None where the predecessor says nothing."""
 
     @property
     def ours_error(self) -> float:
@@ -24,9 +25,9 @@ class Row:
         return self.ours / self.reference - 1
 
     @property
-    def calculon_error(self) -> float:
-        """Calculon's over the reference, minus one."""
-        return self.calculon / self.reference - 1
+    def their_error(self) -> float | None:
+        """The predecessor's over the reference, minus one."""
+        return None if self.theirs is None else self.theirs / self.reference - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Compared:
 
     reference: str
     ours: str
-    calculon: str
+    theirs: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +79,10 @@ class Part:
         return Score.of([row.ours_error for row in self.rows])
 
     @property
-    def calculon(self) -> Score:
-        """Score of Calculon's."""
-        return Score.of([row.calculon_error for row in self.rows])
+    def theirs(self) -> Score | None:
+        """Score of the predecessor's; None where it says nothing."""
+        errors = [row.their_error for row in self.rows if row.their_error is not None]
+        return Score.of(errors) if errors else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class Scoreboard:
 
     suite: str
     title: str
+    predecessor: str
+    """Whose figures stand beside ours."""
     parts: tuple[Part, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,13 +100,15 @@ class Scoreboard:
         return {
             "suite": self.suite,
             "title": self.title,
-            "rows": [_record(part, row) for part in self.parts for row in part.rows],
+            "rows": [
+                _record(part, row, self.predecessor) for part in self.parts for row in part.rows
+            ],
             "summary": {
                 part.name: {
                     "n": len(part.rows),
                     "kind": part.kind,
                     "ours": _errors(part.ours),
-                    "calculon": _errors(part.calculon),
+                    self.predecessor: None if part.theirs is None else _errors(part.theirs),
                 }
                 for part in self.parts
             },
@@ -112,14 +118,18 @@ class Scoreboard:
                     "unit": part.unit,
                     "kind": part.kind,
                     "source": part.source,
-                    "compared": asdict(part.compared),
+                    "compared": {
+                        "reference": part.compared.reference,
+                        "ours": part.compared.ours,
+                        self.predecessor: part.compared.theirs,
+                    },
                 }
                 for part in self.parts
             },
         }
 
 
-def _record(part: Part, row: Row) -> dict[str, Any]:
+def _record(part: Part, row: Row, predecessor: str) -> dict[str, Any]:
     """Names as every suite has them, times of steps by the names that measured runs have."""
     record = {
         "id": f"{part.name}/{row.case}",
@@ -131,11 +141,13 @@ def _record(part: Part, row: Row) -> dict[str, Any]:
         "ours": row.ours,
         "ours_error": row.ours_error,
         "error": row.ours_error,
-        "calculon": row.calculon,
-        "calculon_error": row.calculon_error,
+        predecessor: row.theirs,
+        f"{predecessor}_error": row.their_error,
     }
     if part.kind == "measured" and part.unit == "s":
         record |= {"measured_step_time_s": row.reference, "predicted_step_time_s": row.ours}
+    if part.kind == "measured" and part.unit == "GiB":
+        record |= {"measured_memory_gib": row.reference, "predicted_memory_gib": row.ours}
     return record
 
 

@@ -136,6 +136,7 @@ def seqsel() -> Scoreboard:
     return Scoreboard(
         suite=published.name,
         title=published.description,
+        predecessor="calculon",
         parts=(*parts, _times(published, runs)),
     )
 
@@ -162,7 +163,7 @@ def _state(published: Published, runs: _Runs) -> Part:
                 "them, times the layers of a stage. Embedding and head are left out, as in the "
                 f"formula; with them our first stage holds {ends} more."
             ),
-            calculon=(
+            theirs=(
                 "weight_space + weight_grad_space + optimizer_space. Gradients have 2 bytes in "
                 "all blocks but one, 4 in the formula."
             ),
@@ -172,7 +173,7 @@ def _state(published: Published, runs: _Runs) -> Part:
                 case=model,
                 reference=reference,
                 ours=held[model].state_bytes / _GIB,
-                calculon=held[model].their_state_bytes / _GIB,
+                theirs=held[model].their_state_bytes / _GIB,
             )
             for model, reference in published.figure_1_state_gib.items()
         ),
@@ -202,14 +203,14 @@ def _activations(published: Published, runs: _Runs) -> Part:
                 "of the embedding's dropout is left out, as in the formula; with it our first "
                 f"stage keeps {masks} more."
             ),
-            calculon=("act_space + act_checkpoint_size, a block's working set among it."),
+            theirs=("act_space + act_checkpoint_size, a block's working set among it."),
         ),
         rows=tuple(
             Row(
                 case=" ".join(key),
                 reference=reference,
                 ours=runs[key].activation_bytes / _GIB,
-                calculon=runs[key].their_activation_bytes / _GIB,
+                theirs=runs[key].their_activation_bytes / _GIB,
             )
             for key, reference in figures.items()
         ),
@@ -233,7 +234,7 @@ def _shares(published: Published, runs: _Runs) -> Part:
                 "as the activations of figure 1. Under full, each layer's input, 2 s b h bytes, "
                 "whole on every rank."
             ),
-            calculon=(
+            theirs=(
                 "as the activations of figure 1. Under sel the input of the attention, 2 s b h "
                 "bytes per layer, is missing; under full a block's working set is added."
             ),
@@ -243,7 +244,7 @@ def _shares(published: Published, runs: _Runs) -> Part:
                 case=f"{model} {mode}",
                 reference=reference,
                 ours=100 * run.activation_bytes / runs[model, "none"].activation_bytes,
-                calculon=100
+                theirs=100
                 * run.their_activation_bytes
                 / runs[model, "none"].their_activation_bytes,
             )
@@ -275,7 +276,7 @@ def _times(published: Published, runs: _Runs) -> Part:
                 "from a fit to 638 published runs that these 8 are among. None was set for "
                 "these 8."
             ),
-            calculon=(
+            theirs=(
                 "total_time on a100_80g. We know of no source of its efficiencies but the "
                 "validation on this table, so read them as tuned to it; with those of its "
                 f"elder a100_80e the mean absolute error is {elder:.2f} %. Embedding and head "
@@ -287,7 +288,7 @@ def _times(published: Published, runs: _Runs) -> Part:
                 case=" ".join(key),
                 reference=reference,
                 ours=runs[key].ours.step_time_s,
-                calculon=float(
+                theirs=float(
                     runs[key].theirs(published.calculon_time_system)["total_time"],
                 ),
             )

@@ -1,0 +1,133 @@
+"""What optimizers keep for each weight, and how long their step takes."""
+
+import numpy as np
+
+from shardwise.arrays import Floats, Ints
+from shardwise.cost.trained import TrainedWeights
+from shardwise.ops.layer import DTYPE_BYTES
+from shardwise.ops.quantization import WeightSizes
+from shardwise.strategy import OPTIMIZERS
+from shardwise.table import Table
+
+__all__ = ["MUON", "least_state_bytes", "newton_schulz_time", "optimizer_time"]
+__all__ += ["quantizing_time", "state_bytes"]
+
+_FP32_BYTES = DTYPE_BYTES["fp32"]
+# Bytes of state per weight beside the fp32 copy. Adam: two fp32 moments (arXiv 1412.6980, algorithm
+# 1); in 8 bits with an fp32 scale for each block (arXiv 2110.02861, section 2), blocks of 256 as in
+# bitsandbytes from 0.44 on (2048 in the paper); or in bf16 (arXiv 2412.19437, section 3.3.3).
+# Adafactor keeps sums of rows and columns only (arXiv 1804.04235, algorithm 4), Muon one moment of
+# its matrices (arXiv 2502.16982, section 2.1), SGD one or none.
+_MOMENTS = {
+    "adamw": 8.0,
+    "adamw-8bit": 2 * (1 + 4 / 256),
+    "adamw-bf16": 4.0,
+    "adafactor": 0.0,
+    "muon": 4.0,
+    "sgd-momentum": 4.0,
+    "sgd": 0.0,
+}
+# Reads of the gradient, and of the weight beside its update: Adafactor also sums the squares of the
+# gradient by rows and columns, and takes the norms of its update and of the weights, before it
+# updates (arXiv 1804.04235, algorithm 4).
+_GRADIENT_READS = dict.fromkeys(OPTIMIZERS, 1.0) | {"adafactor": 3.0}
+_WEIGHT_READS = dict.fromkeys(OPTIMIZERS, 0.0) | {"adafactor": 1.0}
+MUON = OPTIMIZERS.index("muon")
+# Passes over all local gradients beside the update itself: written to zero, read for the norm,
+# and the larger part again to be scaled (1.5 in grade-A published runs, together with the update).
+_GRADIENT_SWEEPS = 1.5
+_ZERO_WEIGHTS = 3  # the stage of ZeRO that splits weights
+
+
+def _moments(optimizer: Ints) -> Floats:
+    """Moments per weight that the row's optimizer itself updates [byte]."""
+    return np.array([_MOMENTS[name] for name in OPTIMIZERS])[optimizer]
+
+
+def _master(element_bytes: Floats) -> Floats:
+    """The fp32 copy of a weight in a smaller type [byte] (arXiv 1910.02054, section 3)."""
+    return np.where(element_bytes < _FP32_BYTES, _FP32_BYTES, 0.0)
+
+
+def least_state_bytes(optimizer: Ints, element_bytes: Floats) -> Floats:
+    """Least state per trained weight [byte]: that of a matrix of a layer.
+
+    Parameters
+    ----------
+    optimizer
+        Positions in `strategy.OPTIMIZERS`.
+    """
+    return _moments(optimizer) + _master(element_bytes)
+
+
+def _moment_bytes(optimizer: Ints, trained: TrainedWeights) -> Floats:
+    """Moments of so many weights [byte]; what Muon leaves to AdamW has AdamW's."""
+    own, muon = _moments(optimizer), optimizer == MUON
+    if not np.any(muon):
+        return own * trained.weights
+    others = np.where(muon, _MOMENTS["adamw"], own)
+    return own * trained.matrices + others * (trained.weights - trained.matrices)
+
+
+def state_bytes(optimizer: Ints, element_bytes: Floats, trained: TrainedWeights) -> Floats:
+    """State of so many weights [byte]: moments, and an fp32 copy of weights in a smaller type."""
+    return _moment_bytes(optimizer, trained) + _master(element_bytes) * trained.weights
+
+
+def newton_schulz_time(optimizer: Ints, owned: TrainedWeights, matrix_rate: Floats) -> Floats:
+    """Time of Muon's iterations on owned matrices [s]; 0 in rows of other optimizers."""
+    return np.where(optimizer == MUON, owned.newton_schulz_flops, 0.0) / matrix_rate
+
+
+def optimizer_time(
+    table: Table,
+    *,
+    held: TrainedWeights,
+    owned: TrainedWeights,
+    element_bytes: Floats,
+    gradient_bytes: Floats,
+    memory_rate: Floats,
+    matrix_rate: Floats,
+) -> Floats:
+    """Time of an optimizer step [s]: its bytes over the rate of element-wise kernels.
+
+    Per owned weight: read the gradient, read and write the fp32 weight and the state, write the
+    weight if its type is smaller. Per local one: 1.5 sweeps over its gradient (zeroing, norm,
+    clipping). Muon also makes the updates of its matrices orthogonal, in matrix products; the
+    ranks that share the state each do their part (arXiv 2502.16982, section 2.3).
+
+    Parameters
+    ----------
+    held
+        Weights whose gradients the rank holds.
+    owned
+        Weights that it updates.
+    matrix_rate
+        Rate of matrix products [FLOP/s].
+    """
+    weight = np.where(element_bytes < _FP32_BYTES, element_bytes, 0.0)
+    reads = np.array([_GRADIENT_READS[name] for name in OPTIMIZERS])[table.optimizer]
+    again = np.array([_WEIGHT_READS[name] for name in OPTIMIZERS])[table.optimizer]
+    each = reads * gradient_bytes + (2 + again) * _FP32_BYTES + weight
+    update = each * owned.weights + 2 * _moment_bytes(table.optimizer, owned)
+    sweeps = _GRADIENT_SWEEPS * held.weights * gradient_bytes
+    products = newton_schulz_time(table.optimizer, owned, matrix_rate)
+    return (update + sweeps) / memory_rate + products
+
+
+def quantizing_time(
+    table: Table, *, quantized: Floats, sizes: WeightSizes, memory_rate: Floats
+) -> Floats:
+    """Time of quantising weights in a step of training [s].
+
+    Once after the update, for all micro-batches; where ZeRO 3 gathers weights again, after every
+    gather.
+
+    Parameters
+    ----------
+    quantized
+        Weights of the rank that products read quantised.
+    """
+    gathers = table.micro_batches * np.where(table.fsdp_reshard, 2.0, 1.0)
+    times = np.where(table.zero >= _ZERO_WEIGHTS, gathers, 1.0)
+    return times * quantized * sizes.quantizing / memory_rate

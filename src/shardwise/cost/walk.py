@@ -1,0 +1,123 @@
+"""The fullest moment of operations: a walk forward, then backward, through one micro-batch.
+
+Forward, an operation needs its transient bytes beside what those before it have saved; then it
+saves its own. Backward, in reverse order, it needs its transient bytes beside what is still saved,
+its own included; then that is released. What recompute drops is rebuilt before the operations that
+are run again go backward, and lives until then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Floats, Ints
+from shardwise.ops.operation import Operation
+from shardwise.strategy import RECOMPUTE_PARTS
+
+__all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "bits", "step_of", "walk"]
+
+FULL, FORWARD_ONLY = -1, -2
+"""In place of the bits of `RECOMPUTE_PARTS`: everything is run again; there is no backward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one operation holds, and which parts of recompute concern it."""
+
+    saved: Floats
+    rebuilt: Floats
+    """What of it the parts that drop it do not keep."""
+    ahead: Floats
+    """Transient bytes forward."""
+    back: Floats
+    """Transient bytes backward."""
+    reruns: int
+    """Bits of `RECOMPUTE_PARTS`."""
+    drops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """What is kept of a run of operations, and its fullest moment [byte]."""
+
+    kept: Floats
+    """From forward to backward."""
+    over: Floats
+    """At the fullest moment, beyond what is kept."""
+    peak: Ints
+    """The operation that runs then: its position; if it runs forward, that plus the number of
+    operations."""
+
+
+def bits(parts: frozenset[str]) -> int:
+    """A set of parts as the bits of a number."""
+    return sum(1 << RECOMPUTE_PARTS.index(part) for part in parts)
+
+
+def step_of(operation: Operation) -> Step:
+    """What the walk needs to know of an operation."""
+    back = operation.working_bytes
+    ahead = operation.forward_working_bytes
+    return Step(
+        saved=operation.saved_bytes,
+        rebuilt=operation.rebuilt_bytes,
+        ahead=back if ahead is None else ahead,
+        back=back,
+        reruns=bits(operation.reruns_with),
+        drops=bits(operation.dropped_with),
+    )
+
+
+def walk(steps: Sequence[Step], parts: int, checkpoint: Floats) -> Walk:
+    """Walk through the operations of a layer (or of embedding or head) under some recompute.
+
+    The fullest moment is the largest over the operations j of
+    forward: sum_{i<j} kept_i + ahead_j, unless all is run again;
+    backward: sum_{i<=j} kept_i + what of it is rebuilt by then + back_j.
+
+    Parameters
+    ----------
+    parts
+        Bits of the parts that are run again, 0 for none, or `FULL`, or `FORWARD_ONLY`.
+    checkpoint
+        What is kept where everything is run again [byte].
+    """
+    zero = np.zeros_like(steps[0].saved)
+    if parts == FORWARD_ONLY:
+        return _fullest(zero, [(step.ahead, j + len(steps)) for j, step in enumerate(steps)])
+    whole = parts == FULL
+    dropped = [s.saved if whole else s.rebuilt if s.drops & parts else zero for s in steps]
+    kept = [s.saved - gone for s, gone in zip(steps, dropped, strict=True)]
+    all_kept = zero + checkpoint if whole else sum(kept, zero)
+    moments = []
+    back_from = [len(steps) if whole else _rebuilt_at(steps, i, parts) for i in range(len(steps))]
+    before = np.cumsum([zero, *kept], axis=0)
+    for j, step in enumerate(steps):
+        if not whole:
+            moments.append((before[j] + step.ahead - all_kept, j + len(steps)))
+        again = [dropped[i] for i in range(j + 1) if j <= back_from[i]]
+        here = before[j + 1] + sum(again, zero) + step.back
+        moments.append((here - all_kept, j))
+    return _fullest(all_kept, moments)
+
+
+def _fullest(kept: Floats, moments: Sequence[tuple[Floats, int]]) -> Walk:
+    """The largest of several moments, the last of equal ones."""
+    over, peak = moments[0][0], np.full(kept.shape, moments[0][1], dtype=np.int64)
+    for live, position in moments[1:]:
+        fuller = live >= over
+        over = np.where(fuller, live, over)
+        peak = np.where(fuller, position, peak)
+    return Walk(kept=kept, over=over, peak=peak)
+
+
+def _rebuilt_at(steps: Sequence[Step], i: int, parts: int) -> int:
+    """The first to go backward that needs what i drops; -1 where i drops nothing.
+
+    That is the last operation that the same part runs again, or rebuilds something for.
+    """
+    needing = (
+        j for j, step in enumerate(steps) if steps[i].drops & (step.reruns | step.drops) & parts
+    )
+    return max(needing, default=-1)

@@ -1,0 +1,321 @@
+"""Mixture of experts in place of the feed-forward block.
+
+Each rank routes its own tokens, sends copies of them to the ranks that hold the chosen experts and
+takes them back (arXiv 2401.06066, 2412.19437; Megatron-LM core 0.12, all-to-all dispatcher). With
+sequence parallelism a rank's tokens are 1/tp of the sequence's, without it each of the tp ranks
+routes all of them.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwise.arrays import Floats
+from shardwise.model import Mlp, Model, Moe
+from shardwise.ops.linear import linear
+from shardwise.ops.mlp import activation, mlp_operations
+from shardwise.ops.operation import (
+    Collective,
+    CollectiveKind,
+    MemoryBound,
+    Operation,
+    Phase,
+    RankWork,
+    zeros,
+)
+
+__all__ = ["Routed", "moe_operations", "routed"]
+
+_WHOLE = frozenset({"moe"})
+_FP32_BYTES = 4
+# Kept per token and expert: the fp32 probability and the row that the copy went to.
+_ROUTING_BYTES = 8
+# Vector FLOPs per logit: maximum, subtraction, exponent, sum, division, selection; and backward.
+_ROUTING_FLOPS = (6.0, 4.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """Tokens of one rank, the copies it sends, and those that its experts get."""
+
+    tokens: Floats
+    copies: Floats
+    """Rows it sends: top_k per token, or with a capacity all places that experts have for it."""
+    arriving: Floats
+    """Rows that arrive from the expert-parallel ranks."""
+    rows: Floats
+    """Rows its experts work on: those of all ranks that share the experts' tensor parallelism."""
+    per_expert: Floats
+    """Rows of each of its experts."""
+    experts: Floats
+    """Experts it holds, or parts of them."""
+    top_k: int
+    """Experts of a token."""
+    top_groups: int | None
+    """Nodes that these are on at most."""
+
+
+def routed(moe: Moe, work: RankWork) -> Routed:
+    """Spread a rank's tokens over experts.
+
+    An even load is k T / E copies from each rank for each expert; a capacity c gives it exactly
+    ceil(c k T / E) places. The fullest rank's experts get `imbalance` times an even load.
+    """
+    tokens = work.split_tokens
+    even = tokens * moe.top_k / moe.experts
+    limited = work.capacity > 0
+    places = np.where(limited, np.ceil(work.capacity * even), even)
+    copies = moe.experts * places
+    arriving = copies * np.where(limited, 1.0, work.imbalance)
+    rows = arriving * work.etp
+    experts = moe.experts / work.ep
+    return Routed(
+        tokens=tokens,
+        copies=copies,
+        arriving=arriving,
+        rows=rows,
+        per_expert=rows / experts,
+        experts=experts,
+        top_k=moe.top_k,
+        top_groups=moe.top_groups,
+    )
+
+
+def moe_operations(
+    model: Model, moe: Moe, work: RankWork, *, norm_parts: frozenset[str]
+) -> list[Operation]:
+    """Shared experts, router, dispatch, routed experts, combine on one rank.
+
+    Router and shared experts read one input, which is kept once. Probabilities weigh the experts'
+    inner activation, so that combining only adds up.
+
+    Parameters
+    ----------
+    norm_parts
+        Parts whose recompute rebuilds the input of the block; none where no norm stands before it.
+    """
+    load = routed(moe, work)
+    return [
+        *_shared_experts(model, moe, work, norm_parts),
+        *_router(model, moe, work, load, norm_parts),
+        _dispatch(model, work, load),
+        *_experts(model, moe, work, load),
+        _combine(model, work, load),
+        *_added(model, moe, work),
+    ]
+
+
+def _shared_experts(
+    model: Model, moe: Moe, work: RankWork, norm_parts: frozenset[str]
+) -> list[Operation]:
+    """One dense MLP as wide as all shared experts, tensor-parallel, and its gate if it has one."""
+    if not moe.shared_ffn:
+        return []
+    dense = Mlp(ffn=moe.shared_ffn, activation=moe.activation, bias=moe.bias)
+    operations = mlp_operations(
+        model,
+        dense,
+        work,
+        exchange=True,
+        norm_parts=norm_parts,
+        name="moe.shared_",
+        block="moe",
+        saved_tokens=np.where(work.kept_tokens > work.split_tokens, work.kept_tokens, 0.0),
+    )
+    if moe.shared_gate:
+        gate = linear(
+            "moe.shared_gate",
+            work,
+            tokens=work.split_tokens,
+            inputs=model.hidden,
+            outputs=1.0,
+            saved_tokens=zeros(work),
+            sixteen_bits=True,
+            reruns_with=_WHOLE,
+        )
+        operations.append(gate)
+    return operations
+
+
+def _router(
+    model: Model, moe: Moe, work: RankWork, load: Routed, norm_parts: frozenset[str]
+) -> list[Operation]:
+    """Logits of all experts for each token; softmax (or sigmoid) and the top k in fp32."""
+    bias = float(moe.experts) if moe.router_bias else 0.0
+    balance = moe.experts if moe.selection_bias else 0
+    product = linear(
+        "moe.router",
+        work,
+        tokens=load.tokens,
+        inputs=model.hidden,
+        outputs=float(moe.experts),
+        bias=bias,
+        parameters=model.hidden * moe.experts + bias + balance,
+        sixteen_bits=True,
+        reruns_with=_WHOLE,
+        dropped_with=norm_parts,
+    )
+    logits = load.tokens * moe.experts
+    forward, backward = _ROUTING_FLOPS
+    chosen = Operation(
+        name="moe.top_k",
+        kernels=(
+            MemoryBound(
+                phase=Phase.FORWARD, bytes=2 * _FP32_BYTES * logits, flops=forward * logits
+            ),
+            MemoryBound(
+                phase=Phase.INPUT_GRAD, bytes=3 * _FP32_BYTES * logits, flops=backward * logits
+            ),
+        ),
+        parameters=zeros(work),
+        saved_bytes=_ROUTING_BYTES * logits,
+        working_bytes=2 * _FP32_BYTES * logits,
+        reruns_with=_WHOLE,
+        dropped_with=_WHOLE,
+    )
+    return [product, chosen]
+
+
+def _dispatch(model: Model, work: RankWork, load: Routed) -> Operation:
+    """Copy tokens in the order of experts, send them, sort what arrives by local expert.
+
+    Tokens that travel in fp8 are cast before they are copied, and back after they are sorted where
+    no recipe takes them as they come (arXiv 2412.19437, section 3.3.2).
+    """
+    moved = _moved_rows(model, work, load, "moe.dispatch", outwards=True)
+    in_fp8 = work.dispatch_bytes < work.element_bytes
+    if not np.any(in_fp8):
+        return moved
+    both = (work.element_bytes + work.dispatch_bytes) * model.hidden
+    back = in_fp8 & (work.quantization == 0)
+    casts = tuple(
+        MemoryBound(phase=Phase.FORWARD, bytes=rows * both, flops=rows * model.hidden)
+        for rows in (np.where(in_fp8, load.tokens, 0.0), np.where(back, load.rows, 0.0))
+    )
+    return replace(moved, kernels=(*moved.kernels, *casts))
+
+
+def _combine(model: Model, work: RankWork, load: Routed) -> Operation:
+    """Put rows back in the order they came in, send them back, add up the copies of each token."""
+    return _moved_rows(model, work, load, "moe.combine", outwards=False)
+
+
+def _moved_rows(
+    model: Model, work: RankWork, load: Routed, name: str, *, outwards: bool
+) -> Operation:
+    """Dispatch, or combine, which is dispatch backward: each is the other's gradient.
+
+    Kernels: read tokens and write their copies (or read copies and write their sum); read and write
+    all rows once more to sort them where a rank has more than one expert. Exchanges: copies go to
+    the ranks of their experts (all-to-all over ep), rows are gathered by the ranks that share
+    experts (over etp), and the reverse.
+    """
+    width = model.hidden * work.element_bytes
+    ahead = model.hidden * work.dispatch_bytes if outwards else width
+    rows = np.where(load.experts > 1, 2 * load.rows, 0.0)
+    summed = load.copies * model.hidden
+
+    def kernels(phase: Phase, *, out: bool) -> tuple[MemoryBound, ...]:
+        kind = "permute" if phase is Phase.FORWARD else "permute_backward"
+        size = ahead if phase is Phase.FORWARD else width
+        added = zeros(work) if out else summed
+        copied = (load.tokens + load.copies) * size
+        return (
+            MemoryBound(phase=phase, bytes=copied, flops=added, kind=kind),
+            MemoryBound(phase=phase, bytes=rows * size, flops=zeros(work), kind=kind),
+        )
+
+    def exchanges(phase: Phase, *, out: bool) -> tuple[Collective, ...]:
+        size = ahead if phase is Phase.FORWARD else width
+        sent = np.where(work.ep > 1, load.arriving * size, 0.0)
+        gathered = np.where(work.etp > 1, load.rows * size, 0.0)
+        kind = CollectiveKind.ALL_GATHER if out else CollectiveKind.REDUCE_SCATTER
+        swap = Collective(
+            phase=phase,
+            kind=CollectiveKind.ALL_TO_ALL,
+            axis="ep",
+            bytes=sent,
+            copies=load.top_k,
+            most_domains=load.top_groups,
+        )
+        shared = Collective(phase=phase, kind=kind, axis="etp", bytes=gathered)
+        return (swap, shared) if out else (shared, swap)
+
+    forward, back = Phase.FORWARD, Phase.INPUT_GRAD
+    return Operation(
+        name=name,
+        kernels=(*kernels(forward, out=outwards), *kernels(back, out=not outwards)),
+        collectives=(*exchanges(forward, out=outwards), *exchanges(back, out=not outwards)),
+        parameters=zeros(work),
+        saved_bytes=zeros(work),
+        working_bytes=(load.copies + load.rows) * width,
+        reruns_with=_WHOLE,
+        dropped_with=_WHOLE,
+    )
+
+
+def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Operation]:
+    """Grouped products of the local experts, each 1/etp as wide."""
+    inner = moe.ffn / work.etp
+    gates = 2 if moe.gated else 1
+    up = linear(
+        "moe.up",
+        work,
+        tokens=load.per_expert,
+        inputs=model.hidden,
+        outputs=gates * inner,
+        bias=gates * inner if moe.bias else 0.0,
+        batch=load.experts,
+        grouped=True,
+        expert=True,
+        arriving_bytes=work.dispatch_bytes,
+        reruns_with=_WHOLE,
+        dropped_with=_WHOLE,
+    )
+    middle = activation("moe.activation", work, load.rows * inner, gates, block="moe")
+    down = linear(
+        "moe.down",
+        work,
+        tokens=load.per_expert,
+        inputs=inner,
+        outputs=model.hidden,
+        bias=model.hidden if moe.bias else 0.0,
+        saved_tokens=np.where(work.fused_activation, 0.0, load.per_expert),
+        batch=load.experts,
+        grouped=True,
+        expert=True,
+        kept_elsewhere=work.fused_activation,
+        reruns_with=_WHOLE,
+        dropped_with=_WHOLE | {"activation"},
+    )
+    return [up, middle, down]
+
+
+def _added(model: Model, moe: Moe, work: RankWork) -> list[Operation]:
+    """Add what routed and shared experts give.
+
+    Backward, the gradients of their common input are added. A gate scales the shared experts'
+    output, which is kept for its gradient and read again with it.
+    """
+    if not moe.shared_ffn:
+        return []
+    elements = work.split_tokens * model.hidden
+    size = elements * work.element_bytes
+    gated = 1 if moe.shared_gate else 0
+    added = Operation(
+        name="moe.add",
+        kernels=(
+            MemoryBound(phase=Phase.FORWARD, bytes=3 * size, flops=(1 + gated) * elements),
+            MemoryBound(
+                phase=Phase.INPUT_GRAD,
+                bytes=(3 + 3 * gated) * size,
+                flops=(1 + 2 * gated) * elements,
+            ),
+        ),
+        parameters=zeros(work),
+        saved_bytes=gated * size,
+        working_bytes=size,
+        reruns_with=_WHOLE,
+        dropped_with=_WHOLE,
+    )
+    return [added]

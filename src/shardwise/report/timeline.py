@@ -1,0 +1,99 @@
+"""A timeline as a table: what every pipeline rank does in a step, and when it holds most."""
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.report.console import gib, percent, plain_table, seconds, show
+from shardwise.report.trace import Trace
+
+__all__ = ["print_trace"]
+
+_AXES = ("tp", "cp", "pp", "dp")
+_MOST_RANKS = 16
+_AFTER_NAMES = {
+    "replicas": "data-parallel exchange",
+    "offload": "offload",
+    "optimizer": "optimizer",
+    "overhead": "overhead and stragglers",
+}
+
+
+def print_trace(trace: Trace) -> None:
+    """Print the step, its ranks, and what follows the last pass."""
+    record = trace.to_dict()
+    show(_headline(record), _ranks(record), _closing(record))
+
+
+def _headline(record: dict[str, Any]) -> Text:
+    strategy = record["strategy"]
+    degrees = " x ".join(f"{axis} {strategy[axis]}" for axis in _AXES if strategy[axis] > 1)
+    chunks = f" x {strategy['vpp']}" if strategy["vpp"] > 1 else ""
+    parts = [
+        f"{strategy['gpus']} GPUs" + (f" = {degrees}" if degrees else ""),
+        f"{strategy['schedule']}{chunks}",
+        f"{record['micro_batches']} micro-batches of {strategy['micro_batch_size']}",
+        f"{record['passes']:,} passes",
+    ]
+    text = Text("\n")
+    text.append(f"{record['model']} on {record['system']}", style="bold")
+    text.append("\n" + ", ".join(parts))
+    return text
+
+
+def _ranks(record: dict[str, Any]) -> Table:
+    table = plain_table(
+        "rank",
+        "holds",
+        "compute",
+        "exchanges",
+        "transfers",
+        "idle",
+        "idle share",
+        "peak [GiB]",
+        "at",
+        "in",
+        left=2,
+    )
+    table.columns[-1].justify = "left"
+    for one in _shown(record["ranks"]):
+        if one is None:
+            table.add_row("...")
+            continue
+        table.add_row(
+            str(one["rank"]),
+            one["holds"],
+            seconds(sum(one["compute_s"].values())),
+            seconds(sum(one["exchanges_s"].values())),
+            seconds(one["transfers_s"]),
+            seconds(max(0.0, one["idle_s"])),
+            percent(one["idle_s"] / record["passes_s"]),
+            gib(one["peak_bytes"]),
+            seconds(one["peak_s"]),
+            one["peak_in"],
+        )
+    return table
+
+
+def _shown(ranks: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
+    """All ranks of a short pipeline; both ends of a long one."""
+    if len(ranks) <= _MOST_RANKS:
+        return list(ranks)
+    half = _MOST_RANKS // 2
+    return [*ranks[:half], None, *ranks[-half:]]
+
+
+def _closing(record: dict[str, Any]) -> Text:
+    """How the step adds up, and what the closed form says."""
+    parts = [f"passes {seconds(record['passes_s'])}"]
+    parts += [
+        f"{_AFTER_NAMES[name]} {seconds(time)}" for name, time in record["after_s"].items() if time
+    ]
+    step, estimated = record["step_time_s"], record["estimated_step_time_s"]
+    text = Text(f"step {seconds(step)} = {' + '.join(parts)}")
+    text.append(f"\nestimate: {seconds(estimated)}; the simulation differs by ")
+    text.append(f"{100 * (step / estimated - 1):+.2f} %".replace("-0.00", "+0.00"))
+    if not record["fits"]:
+        text.append("\ndoes not fit in memory", style="red")
+    return text

@@ -1,0 +1,207 @@
+"""`trace`: the timeline of one strategy as a summary, and as a file for Perfetto."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from shardwise import files
+from shardwise.errors import Fault, InputError
+from shardwise.model import Model
+from shardwise.report.trace_columns import columns_of, rank_label
+from shardwise.report.trace_events import Event, trace_events
+from shardwise.rules import refuse_illegal
+from shardwise.strategy import Strategy
+from shardwise.system import System
+from shardwise.table import Table
+from shardwise.timeline.actions import KINDS
+from shardwise.timeline.step import StepTimeline, passes_in_step, rank_totals, step_timeline
+
+__all__ = ["Trace", "check_trace_file", "trace"]
+
+# About 1 kB of JSON each: files that Perfetto opens in a few seconds.
+_MOST_WRITTEN = 100_000
+# Simulated in about ten seconds and a gigabyte.
+_MOST_SIMULATED = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """The timeline of one step of one strategy."""
+
+    model: str
+    system: str
+    strategy: dict[str, Any]
+    """All fields, defaults filled in."""
+    timeline: StepTimeline
+    micro_batches: int | None
+    """So many of them are written one by one; None: all."""
+    operations: bool
+    """Whether the kernels of one micro-batch are written."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary: what every rank does in a step, and when it holds most."""
+        line = self.timeline
+        return {
+            "model": self.model,
+            "system": self.system,
+            "strategy": self.strategy,
+            "micro_batches": line.pipeline.micro_batches,
+            "passes": len(line.actions),
+            "step_time_s": line.step_s,
+            "estimated_step_time_s": line.estimated_s,
+            "fits": line.fits,
+            "passes_s": line.passes_s,
+            "after_s": dict(line.after_s),
+            "ranks": self._ranks(),
+        }
+
+    def _ranks(self) -> list[dict[str, Any]]:
+        line, totals = self.timeline, rank_totals(self.timeline)
+
+        def named(columns: Mapping[str, Any], rank: int) -> dict[str, float]:
+            return {name: float(column[rank]) for name, column in columns.items()}
+
+        return [
+            {
+                "rank": rank,
+                "holds": rank_label(line, rank),
+                "compute_s": named(totals.kernels_s, rank),
+                "exchanges_s": named(totals.exposed_s, rank),
+                "transfers_s": float(totals.transfers_s[rank]),
+                "idle_s": float(totals.idle_s[rank]),
+                "static_bytes": float(line.static_bytes[rank]),
+                "peak_bytes": float(totals.peak_bytes[rank]),
+                "peak_s": float(totals.peak_s[rank]),
+                "peak_in": _action(line, totals.peak_action[rank]),
+            }
+            for rank in range(line.pipeline.ranks)
+        ]
+
+    def to_chrome(self) -> dict[str, Any]:
+        """Return the step in the Trace Event Format.
+
+        Raises
+        ------
+        InputError
+            If it has too many passes for a file that can be opened.
+        """
+        return self._around() | {"traceEvents": list(chain.from_iterable(self._events()))}
+
+    def to_file(self, path: str | Path) -> None:
+        """Write `to_chrome` as JSON (`.json`, `.json.gz`), whole or not at all."""
+        check_trace_file(path)
+        # Rank by rank: as objects all events take ten times the room.
+        listed = ",\n".join(_json(events)[1:-1] for events in self._events())
+        around = _json(self._around())[:-1]
+        files.write_text(path, f'{around},"traceEvents":[\n{listed}\n]}}\n')
+
+    def _around(self) -> dict[str, Any]:
+        """What the file says beside events."""
+        told = {"model": self.model, "system": self.system, "strategy": self.strategy}
+        time = {"step_time_s": self.timeline.step_s}
+        return {"displayTimeUnit": "ms", "otherData": told | time}
+
+    def _events(self) -> Iterator[list[Event]]:
+        self._check_size()
+        columns = columns_of(self.timeline, self.micro_batches)
+        return trace_events(self.timeline, columns, operations=self.operations)
+
+    def _check_size(self) -> None:
+        every = self.timeline.pipeline.micro_batches
+        written = every if self.micro_batches is None else min(self.micro_batches, every)
+        passes = len(self.timeline.actions) * written // every
+        if passes > _MOST_WRITTEN:
+            fewer = max(1, _MOST_WRITTEN * every // len(self.timeline.actions))
+            problem = (
+                f"{passes:,} passes on {self.timeline.pipeline.ranks} ranks are more than the "
+                f"{_MOST_WRITTEN:,} that a file may hold; write at most {fewer}"
+            )
+            raise InputError(
+                Fault(field="micro_batches", value=written, has_value=True, problem=problem)
+            )
+
+
+def trace(
+    model: Model | str | Path,
+    system: System | str | Path,
+    strategy: Strategy | Mapping[str, Any] | str | Path,
+    *,
+    micro_batches: int | None = None,
+    operations: bool = False,
+) -> Trace:
+    """Simulate one step of one strategy, pass by pass.
+
+    Parameters
+    ----------
+    model, system
+        Nouns, catalog names or files.
+    strategy
+        A `Strategy`, its fields as a mapping, or a file.
+    micro_batches
+        Write only the first so many one by one; all are simulated.
+    operations
+        Whether to write every kernel of one micro-batch too.
+
+    Raises
+    ------
+    InputError
+        If anything given is wrong; one fault for each thing.
+
+    Examples
+    --------
+    >>> from shardwise import trace
+    >>> step = trace("llama3-70b", "h100-sxm", {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128})
+    >>> len(step.to_dict()["ranks"])
+    2
+    """
+    if micro_batches is not None and micro_batches < 1:
+        fault = Fault(
+            field="micro_batches", value=micro_batches, has_value=True, problem="must be at least 1"
+        )
+        raise InputError(fault)
+    the_model, the_system = Model.load(model), System.load(system)
+    resolved = Strategy.load(strategy).resolved(the_model)
+    table = Table.of(the_model, [resolved])
+    refuse_illegal(the_model, the_system, table)
+    passes = passes_in_step(table)
+    if passes > _MOST_SIMULATED:
+        problem = (
+            f"{passes:,} passes are more than the {_MOST_SIMULATED:,} that are simulated; "
+            "a smaller batch shows the same pattern"
+        )
+        batch = int(table.global_batch_size[0])
+        raise InputError(
+            Fault(field="global_batch_size", value=batch, has_value=True, problem=problem)
+        )
+    return Trace(
+        model=the_model.name,
+        system=the_system.name,
+        strategy=resolved.to_dict(),
+        timeline=step_timeline(the_model, the_system, table),
+        micro_batches=micro_batches,
+        operations=operations,
+    )
+
+
+def check_trace_file(path: str | Path) -> None:
+    """Raise an `InputError` if a trace cannot be written to a file, before it is made."""
+    if not str(path).lower().endswith((".json", ".json.gz")):
+        problem = "cannot be written; allowed endings: .json, .json.gz"
+        raise InputError(Fault(source=str(path), problem=problem))
+    files.check_place(path)
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+
+def _action(line: StepTimeline, at: int | None) -> str:
+    """An action by its kind, micro-batch and chunk: `B 3 c1`; the update of the weights."""
+    if at is None:
+        return "update"
+    actions = line.actions
+    chunk = f" c{actions.chunk[at]}" if line.pipeline.chunks_on_rank > 1 else ""
+    return f"{KINDS[int(actions.kind[at])]} {actions.micro_batch[at]}{chunk}"

@@ -1,0 +1,180 @@
+"""Closed form of DualPipe."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Floats, Ints
+from shardwise.schedule.paths import Gates, longest
+from shardwise.schedule.pipelines import Pipelines, Solved
+from shardwise.schedule.ranks import (
+    Passes,
+    Ranks,
+    slowest_round,
+    so_far,
+    towards_first,
+    towards_last,
+)
+
+__all__ = ["dualpipe"]
+
+
+def dualpipe(given: Pipelines) -> Solved:
+    """DualPipe (arXiv 2412.19437, section 3.2.1 and table 2).
+
+    Rank i and rank p - 1 - i mirror each other, so p ranks do what p / 2 of them in a V would: a
+    micro-batch goes down the near stages of one half and up the far stages of the other. Equal
+    stages idle (p / 2 - 1) (F&B + B - 3 W), B with the weights' gradient, where W is not longer
+    than the rest of B and F. Exact for equal stages, with messages that block or take 0 s and
+    pairs of at least 0.9 of their sum (down to 0.6: 5 % short at most); on uneven ones 0.03 % short
+    on average, 2 % at most. Messages beside compute delay every pair, fitted on the simulation to
+    within p / 2 hops.
+    """
+    m, p = given.micro_batches, given.stages
+    known = Ranks.of(given.lengths, [p // 2 - 1]).at
+    ranks = Ranks.of(given.lengths, [p // 2 - 1, *(p - 1 - known)])
+    half = _Half.of(given, ranks)
+    busy = half.busy_s
+    depths = ranks.at.shape[0] // 2
+    step = longest(_heads(half), busy, _tails(half))
+    if not given.blocking and given.hop_s.any():
+        step = step + np.maximum(m - 2 * p, 0) * _delay_s(half)
+    return Solved(
+        step_s=step,
+        occupied_s=busy,
+        messages=m / 2 * (4.0 - 2.0 * ranks.first[:depths]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Half:
+    """Ranks of the first half, by depth: how far they are from their end of the pipeline."""
+
+    few: bool
+    depth: Ints
+    inner: Ints
+    """Ranks of the half that are deeper."""
+    number: Ints
+    """Micro-batches of each direction."""
+    pairs: Ints
+    """Overlapped pairs of a near forward and a far backward, with the first of the deepest rank."""
+    near: tuple[Passes, Passes, Passes]
+    """F, B, W of the stage of the direction that enters here."""
+    far: tuple[Passes, Passes, Passes]
+    near_forward: Passes
+    """A pair of near forward and whole far backward."""
+    far_forward: Passes
+    cross_s: Floats
+    """Time of a message between the two halves that occupies no rank."""
+
+    @classmethod
+    def of(cls, given: Pipelines, ranks: Ranks) -> "_Half":
+        depths = ranks.at.shape[0] // 2
+        p, number = ranks.count, given.micro_batches // 2
+        depth = ranks.at[:depths]
+        near, far = _both(given.linear(ranks), depths)
+        plain, plain_far = _both(given.without_hops(ranks), depths)
+        # The messages of a pair arrive from both sides: a path through it takes one of them.
+        less = Passes(
+            at=np.zeros(depth.shape), before=np.where(given.blocking, 0.0, given.hop_s) * depth
+        )
+        saved = 1 - given.pair_share
+        near_forward = near[0] + far[1] + far[2] - less
+        far_forward = far[0] + near[1] + near[2] - less
+        return cls(
+            few=given.few,
+            depth=depth,
+            inner=p // 2 - 1 - depth,
+            number=number,
+            pairs=number - p + depth + 1,
+            near=near,
+            far=far,
+            near_forward=near_forward - (plain[0] + plain_far[1] + plain_far[2]) * saved,
+            far_forward=far_forward - (plain_far[0] + plain[1] + plain[2]) * saved,
+            cross_s=np.where(given.blocking, 0.0, given.hop_s),
+        )
+
+    @property
+    def busy_s(self) -> Floats:
+        """All passes; what overlaps counts once. The deepest rank's first pair does not overlap."""
+        alone = sum((one.at for one in (*self.near, *self.far)), np.zeros(self.depth.shape))
+        near = self.near_forward.at - self.near[0].at - self.far[1].at - self.far[2].at
+        far = self.far_forward.at - self.far[0].at - self.near[1].at - self.near[2].at
+        deepest = self.inner == 0
+        overlapped = (self.pairs - deepest) * near + (self.pairs + self.inner) * far
+        return self.number * alone + overlapped
+
+
+Three = tuple[Passes, Passes, Passes]
+
+
+def _both(passes: Three, depths: int) -> tuple[Three, Three]:
+    """Near and far ones by depth."""
+    near, far = [], []
+    for one in passes:
+        near.append(Passes(at=one.at[:depths], before=one.before[:depths]))
+        behind = one.total - one.through
+        far.append(Passes(at=one.at[::-1][:depths], before=behind[::-1][:depths]))
+    return (near[0], near[1], near[2]), (far[0], far[1], far[2])
+
+
+def _delay_s(half: _Half) -> Floats:
+    """How much longer than the slowest rank's own a pair takes in the steady state.
+
+    Every pair waits for a message from either neighbour, so a path may move to the next rank with
+    every pair: to and fro in one half, or through both of them.
+    """
+    pair = (half.near_forward + half.far_forward) * 0.5
+    rate = slowest_round(half.depth, pair, np.zeros(pair.at.shape))
+    ahead = 2 * (pair.total - pair.before) + half.cross_s
+    rate = np.maximum(rate, (ahead / (2 * half.inner + 2)).max(axis=0))
+    return np.maximum(rate - pair.at.max(axis=0), 0.0)
+
+
+def _heads(half: _Half) -> Gates:
+    """First forward and backward of either direction, and the last forward of the warm-up."""
+    (forward, _, _), (far_forward, far_back, far_weights) = half.near, half.far
+    inner, depth = half.inner, half.depth
+    deepest = inner == 0
+    gates = Gates(forward.before, few=half.few)
+    ahead = 2 * inner
+    pace = so_far(forward.at)
+    gates.reach(ahead * forward.at, forward.before + ahead * pace)
+    work = (ahead + 1) * forward.at
+    crossing = np.where(deepest, forward.before + forward.at + half.cross_s, 0.0)
+    gates.spread(work, towards_first, far_forward, crossing)
+    work = (ahead + depth + 1 + deepest) * forward.at + (depth + 1) * far_forward.at
+    gates.spread(work, towards_last, far_back)
+    whole = gates.found[-1].wait_s + work + far_back.at + far_weights.at
+    crossing = np.where(deepest, whole + half.cross_s, 0.0)
+    work = (ahead + depth + 1) * forward.at + (depth + 1 + inner) * far_forward.at
+    work = work + inner * (far_back.at + far_weights.at)
+    first_pair = forward.at + far_back.at + far_weights.at
+    work = work + np.where(deepest, first_pair, half.near_forward.at)
+    gates.spread(work, towards_first, half.far_forward, crossing)
+    return gates
+
+
+def _tails(half: _Half) -> Gates:
+    """Last backward and forward of either direction; the order ends with W's that waited."""
+    (_, back, weights), (_, far_back, far_weights) = half.near, half.far
+    inner, depth = half.inner, half.depth
+    deepest = inner == 0
+    gates = Gates(np.zeros(depth.shape), few=half.few)
+    far_late = np.maximum(depth + 1 - inner, 0) // 2
+    work = far_late * far_weights.at + (depth + 1 - far_late) * weights.at
+    gates.spread(work, towards_last, back)
+    end = gates.found[-1].wait_s + work
+    crossing = np.where(deepest, end + back.at + half.cross_s, 0.0)
+    far_late = (depth + 1) // 2
+    work = (1 + inner) * back.at
+    work = work + far_late * far_weights.at + (depth + 1 - far_late + inner) * weights.at
+    gates.spread(work, towards_first, far_back, crossing)
+    work = (depth + 1) * (far_back.at + far_weights.at)
+    work = work + (depth + 1 + inner) * (back.at + weights.at)
+    gates.spread(work, towards_last, half.far_forward)
+    end = gates.found[-1].wait_s + work
+    crossing = np.where(deepest, end + half.far_forward.at + half.cross_s, 0.0)
+    work = work + (1 + inner) * half.far_forward.at + inner * (far_back.at + far_weights.at)
+    gates.spread(work, towards_first, half.near_forward, crossing)
+    return gates

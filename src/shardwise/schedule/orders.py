@@ -1,0 +1,298 @@
+"""Orders in which the ranks of a pipeline work: passes by micro-batch and chunk, by schedule.
+
+A chunk is what a rank holds of one virtual stage: a micro-batch runs through these in turn.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from shardwise.errors import Fault, InputError, nearest
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "SCHEDULES",
+    "WEIGHTS",
+    "Action",
+    "chunks_of",
+    "orders",
+    "rank_of",
+    "stage_of",
+    "virtual_stages",
+]
+
+SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe")
+
+FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"
+
+
+class Action(NamedTuple):
+    """One pass of one micro-batch through one chunk."""
+
+    kind: str
+    """F forward; B backward; W the weights' gradient where B left it out."""
+    micro_batch: int
+    chunk: int
+    split: bool = False
+    """Of a B: only the gradient of its input; a later W does the rest."""
+    paired: bool = False
+    """Of an F: runs at the same time as the B that follows."""
+
+
+Order = list[Action]
+
+
+def chunks_of(schedule: str, chunks: int = 1) -> int:
+    """Chunks that each rank holds; two of DualPipe's are of the same depth in two copies."""
+    if schedule == "interleaved":
+        return chunks
+    return 2 if schedule in {"zb-v", "dualpipe"} else 1
+
+
+def virtual_stages(schedule: str, *, ranks: int, chunks: int = 1) -> int:
+    """Virtual stages a micro-batch passes; the embedding is on the first, the head on the last."""
+    return ranks if schedule == "dualpipe" else ranks * chunks_of(schedule, chunks)
+
+
+def stage_of(schedule: str, *, rank: int, chunk: int, ranks: int) -> int:
+    """Virtual stage that a chunk of a rank is.
+
+    Interleaved ones go round: c p + i. ZB-V's go there and back: i and 2 p - 1 - i. DualPipe's two
+    directions meet: i of one, p - 1 - i of the other.
+    """
+    if schedule == "zb-v" and chunk:
+        return 2 * ranks - 1 - rank
+    if schedule == "dualpipe" and chunk:
+        return ranks - 1 - rank
+    return chunk * ranks + rank
+
+
+def rank_of(schedule: str, *, stage: int, ranks: int, direction: int = 0) -> tuple[int, int]:
+    """Rank and chunk that hold a virtual stage; `direction` is 1 for DualPipe's second copy."""
+    if schedule == "dualpipe":
+        return (ranks - 1 - stage if direction else stage), direction
+    if schedule == "zb-v" and stage >= ranks:
+        return 2 * ranks - 1 - stage, 1
+    return stage % ranks, stage // ranks
+
+
+def orders(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> list[Order]:
+    """Actions of every rank, in the order in which it does them.
+
+    Raises
+    ------
+    InputError
+        If the schedule is unknown or cannot run so few ranks, micro-batches or chunks.
+    """
+    _check(schedule, ranks, micro_batches, chunks)
+    if schedule == "interleaved":
+        return [list(_interleaved(i, ranks, micro_batches, chunks)) for i in range(ranks)]
+    one = _ORDERS[schedule]
+    return [list(one(i, ranks, micro_batches)) for i in range(ranks)]
+
+
+def _check(schedule: str, ranks: int, micro_batches: int, chunks: int) -> None:
+    if schedule not in SCHEDULES:
+        allowed = f"must be one of {', '.join(SCHEDULES)}{nearest(schedule, SCHEDULES)}"
+        raise InputError(Fault(problem=allowed, field="schedule", value=schedule, has_value=True))
+    faults = [
+        Fault(problem="must be at least 1", field=field, value=value, has_value=True)
+        for field, value in (
+            ("ranks", ranks),
+            ("micro_batches", micro_batches),
+            ("chunks", chunks),
+        )
+        if value < 1
+    ]
+    if schedule != "interleaved" and chunks > 1:
+        problem = f"must be 1 for {schedule}, which fixes the chunks itself"
+        faults.append(Fault(problem=problem, field="chunks", value=chunks, has_value=True))
+    if schedule == "dualpipe":
+        faults += _dualpipe_faults(ranks, micro_batches)
+    if faults:
+        raise InputError(faults)
+
+
+def _dualpipe_faults(ranks: int, micro_batches: int) -> Iterator[Fault]:
+    if ranks % 2:
+        problem = "must be even for dualpipe, whose ranks hold two stages of opposite depth"
+        yield Fault(problem=problem, field="ranks", value=ranks, has_value=True)
+    if micro_batches % 2 or micro_batches < 2 * ranks:
+        problem = f"must be even and at least 2 x {ranks} ranks for dualpipe"
+        yield Fault(problem=problem, field="micro_batches", value=micro_batches, has_value=True)
+
+
+def _gpipe(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:  # noqa: ARG001
+    """All forwards, then all backwards (arXiv 1811.06965)."""
+    for kind in (FORWARD, BACKWARD):
+        for k in range(micro_batches):
+            yield Action(kind, k, 0)
+
+
+def _1f1b(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
+    """P - 1 - i forwards, then one forward and one backward in turn (arXiv 2104.04473)."""
+    ahead = min(ranks - 1 - rank, micro_batches)
+    forwards = [Action(FORWARD, k, 0) for k in range(micro_batches)]
+    backwards = [Action(BACKWARD, k, 0) for k in range(micro_batches)]
+    return _alternating(forwards, backwards, ahead)
+
+
+def _interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> Iterator[Action]:
+    """Groups of p micro-batches go through a chunk, then through the next (arXiv 2104.04473).
+
+    An incomplete last group takes the places of a complete one, and what is missing is left out:
+    closed up instead, as Megatron-LM's loops would, 4 ranks with 3 chunks wait for each other for
+    ever at 5 micro-batches.
+    """
+    if chunks == 1:
+        return _1f1b(rank, ranks, micro_batches)
+    table = [
+        (chunk, k)
+        for start in range(0, micro_batches, ranks)
+        for chunk in range(chunks)
+        for k in range(start, start + ranks)
+    ]
+    ahead = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, len(table))
+    forwards = [Action(FORWARD, k, chunk) for chunk, k in table]
+    backwards = [Action(BACKWARD, k, chunks - 1 - chunk) for chunk, k in table]
+    return _given(_alternating(forwards, backwards, ahead), micro_batches)
+
+
+def _alternating(forwards: Order, backwards: Order, ahead: int) -> Iterator[Action]:
+    yield from forwards[:ahead]
+    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
+        yield forward
+        yield backward
+    yield from backwards[len(forwards) - ahead :]
+
+
+def _given(order: Iterable[Action], micro_batches: int) -> Iterator[Action]:
+    """Leave out micro-batches that only fill up the order."""
+    return (one for one in order if one.micro_batch < micro_batches)
+
+
+def _zb_h1(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
+    """1F1B whose weights' gradients come later: rank i lags i of them (arXiv 2401.10241, 2.3).
+
+    So every rank keeps at most p micro-batches, and rank 0, which lags none, as many as in 1F1B.
+    """
+    lag = min(rank, micro_batches)
+    weights = iter(range(micro_batches))
+    for one in _1f1b(rank, ranks, micro_batches):
+        yield one._replace(split=one.kind == BACKWARD)
+        if one.kind == BACKWARD and one.micro_batch >= lag:
+            yield Action(WEIGHTS, next(weights), 0)
+    for k in weights:
+        yield Action(WEIGHTS, k, 0)
+
+
+class _Counted:
+    """Takes the next action of each kind and chunk."""
+
+    def __init__(self, first: tuple[int, int] = (0, 0)) -> None:
+        self._first = first
+        self.done = {(kind, c): 0 for kind in (FORWARD, BACKWARD, WEIGHTS) for c in (0, 1)}
+
+    def __call__(
+        self, kind: str, chunk: int, *, split: bool = False, paired: bool = False
+    ) -> Action:
+        k = self.done[kind, chunk]
+        self.done[kind, chunk] += 1
+        return Action(kind, self._first[chunk] + k, chunk, split, paired)
+
+
+def _zb_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
+    """Two chunks in a V, weights' gradients in the gaps (arXiv 2401.10241, section 6).
+
+    The first 2 p - 1 micro-batches fill the pipeline; fewer leave their places empty.
+    """
+    return _given(_whole_zb_v(rank, ranks, max(micro_batches, 2 * ranks - 1)), micro_batches)
+
+
+def _whole_zb_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
+    take = _Counted()
+    done = take.done
+    for _ in range(2 * (ranks - rank) - 1):
+        yield take(FORWARD, 0)
+    for _ in range(rank):
+        yield take(FORWARD, 1)
+        yield take(FORWARD, 0)
+    for _ in range(ranks - rank):
+        yield take(FORWARD, 1)
+        yield take(BACKWARD, 1, split=True)
+        yield take(WEIGHTS, 1)
+    while done[FORWARD, 1] < micro_batches:
+        if done[FORWARD, 0] < micro_batches:
+            yield take(FORWARD, 0)
+        yield take(BACKWARD, 0, split=True)
+        yield take(WEIGHTS, 0)
+        yield take(FORWARD, 1)
+        yield take(BACKWARD, 1, split=True)
+        yield take(WEIGHTS, 1)
+    for _ in range(rank):
+        yield take(BACKWARD, 0, split=True)
+        yield take(BACKWARD, 1, split=True)
+    for _ in range(ranks - rank):
+        yield take(BACKWARD, 0, split=True)
+        yield take(WEIGHTS, 0)
+    for chunk in (1, 0):
+        while done[WEIGHTS, chunk] < micro_batches:
+            yield take(WEIGHTS, chunk)
+
+
+def _dualpipe(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
+    """Half of the micro-batches from either end, in overlapped pairs (arXiv 2412.19437, 3.2.1).
+
+    The two halves of the ranks mirror each other, so `near` is the direction that enters closer to
+    this rank. Weights' gradients wait where that lets a neighbour start sooner.
+    """
+    depth, middle, half = min(rank, ranks - 1 - rank), ranks // 2, micro_batches // 2
+    near, far = (0, 1) if rank < middle else (1, 0)
+    take = _Counted((0, half))
+    late: Order = []
+
+    def backward(chunk: int, *, split: bool = False) -> Action:
+        one = take(BACKWARD, chunk, split=split)
+        if split:
+            late.append(Action(WEIGHTS, one.micro_batch, chunk))
+        return one
+
+    inner = middle - 1 - depth
+    for _ in range(2 * inner):
+        yield take(FORWARD, near)
+    for _ in range(depth + 1):
+        yield take(FORWARD, near)
+        yield take(FORWARD, far)
+    for _ in range(inner):
+        yield backward(far, split=True)
+        yield late.pop(0)
+        yield take(FORWARD, far)
+    for k in range(half - ranks + depth + 1):
+        # The two innermost ranks would wait for each other with the first pair.
+        yield take(FORWARD, near, paired=k > 0 or inner > 0)
+        yield backward(far)
+        yield take(FORWARD, far, paired=True)
+        yield backward(near)
+    for _ in range(inner):
+        yield backward(far)
+        yield take(FORWARD, far, paired=True)
+        yield backward(near)
+    split = False
+    for k in range(depth + 1):
+        split = split or (k == (depth + 1) // 2 and depth % 2 == 1)
+        yield backward(far, split=split)
+        split = split or (k == (depth + 1) // 2 and depth % 2 == 0)
+        yield backward(near, split=split)
+    for _ in range(inner):
+        yield late.pop(0)
+        yield backward(near, split=True)
+    yield from late
+
+
+_ORDERS: dict[str, Callable[[int, int, int], Iterator[Action]]] = {
+    "gpipe": _gpipe,
+    "1f1b": _1f1b,
+    "zb-h1": _zb_h1,
+    "zb-v": _zb_v,
+    "dualpipe": _dualpipe,
+}

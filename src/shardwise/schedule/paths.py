@@ -1,0 +1,101 @@
+"""Longest paths through a step: where ranks wait, and how that adds up.
+
+A step takes as long as the longest chain of passes that wait for each other. Such a chain comes to
+a rank, follows its work without a gap, and leaves it again. It can come and leave at few actions,
+the gates: the first and the last pass of each kind, where the rank changes what it does. What
+counts there is the wait: time the rank has stood idle so far. From gate to gate waits only grow,
+and a wait spreads from rank to rank with the pass that starts late. So a step takes
+
+    max over ranks of (wait at a gate + work of the rank + wait from a later gate to the end),
+
+which is exact where those gates are all that matter (each schedule says), else a little short,
+since every such chain is in the step.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats
+from shardwise.schedule.ranks import Passes
+
+__all__ = ["NEVER", "SAME", "Gate", "Gates", "longest"]
+
+# Stands for a path that does not exist: shorter than any other one, and finite.
+NEVER = -1e30
+
+# Two times of a rank within this part of each other are the same: sums of different order.
+SAME = 1e-9
+
+Spread = Callable[[Floats, Passes], Floats]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """An action at which a rank waits for others: from the start of the step, or to its end."""
+
+    wait_s: Floats
+    """Time the rank has stood idle when it starts (to the end: will stand idle after it)."""
+    work_s: Floats
+    """Time of the rank's own passes before it (to the end: after it)."""
+
+
+class Gates:
+    """Gates from the start of the step on, or, mirrored, from its end back.
+
+    Most micro-batches pass all gates of the start before those of the end. With `few` the order of
+    any two gates is looked at.
+    """
+
+    def __init__(self, wait_s: Floats, *, few: bool) -> None:
+        self.few = few
+        self.found = [Gate(wait_s=wait_s, work_s=np.zeros(wait_s.shape))]
+
+    def starts(self, work_s: Floats) -> Floats:
+        """When a pass can start as far as the rank itself decides, after so much own work."""
+        if not self.few:
+            return self.longest_wait_s + work_s
+        wait = np.full(work_s.shape, NEVER)
+        for gate in self.found:
+            earlier = gate.work_s <= work_s * (1 + SAME)
+            np.maximum(wait, np.where(earlier, gate.wait_s, NEVER), out=wait)
+        return wait + work_s
+
+    @property
+    def longest_wait_s(self) -> Floats:
+        """Wait of the rank at the last gate, whichever it has waited at."""
+        longest_wait: Floats = np.maximum.reduce([gate.wait_s for gate in self.found])
+        return longest_wait
+
+    def spread(
+        self, work_s: Floats, spread: Spread, passes: Passes, over_s: Floats | float = 0.0
+    ) -> None:
+        """Add a gate whose late starts pass on to other ranks.
+
+        `over_s` are starts that come from elsewhere.
+        """
+        self.reach(work_s, spread(np.maximum(self.starts(work_s), over_s), passes))
+
+    def reach(self, work_s: Floats, start_s: Floats, *, there: Bools | None = None) -> None:
+        """Add a gate whose start is known, where it is there at all."""
+        wait = start_s - work_s
+        if there is not None:
+            wait = np.where(there, wait, NEVER)
+        self.found.append(Gate(wait_s=wait, work_s=work_s))
+
+
+def longest(heads: Gates, busy_s: Floats, tails: Gates) -> Floats:
+    """Longest path over all ranks: idle up to a gate, busy from there to another, idle then [s]."""
+    if not heads.few:
+        return (heads.longest_wait_s + busy_s + tails.longest_wait_s).max(axis=0)
+    return np.maximum.reduce(list(_paths(heads.found, busy_s, tails.found))).max(axis=0)
+
+
+def _paths(heads: Sequence[Gate], busy_s: Floats, tails: Sequence[Gate]) -> Iterator[Floats]:
+    """Paths through each pair of gates that stand in this order on the rank."""
+    for tail in tails:
+        left = (busy_s - tail.work_s) * (1 - SAME)
+        rest = busy_s + tail.wait_s
+        for head in heads:
+            yield np.where(head.work_s < left, head.wait_s + rest, 0.0)

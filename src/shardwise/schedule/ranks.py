@@ -1,0 +1,156 @@
+"""Ranks of many pipelines as columns, and how waits spread from one to the next.
+
+A pipeline is known by few ranks: the first and the last one of every run of equal ones. What a
+longest path gains from rank to rank within a run is linear, so it turns at one of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints
+
+__all__ = ["Passes", "Ranks", "slowest_round", "so_far", "towards_first", "towards_last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """Passes of one kind through one chunk, on the known ranks: shapes (ranks, rows)."""
+
+    at: Floats
+    """Time of a pass on the rank [s]."""
+    before: Floats
+    """Time of those on all ranks before it, and of the hops from one to the next [s]."""
+
+    @property
+    def through(self) -> Floats:
+        """Time of those on all ranks before it and on itself, hops included [s]."""
+        return self.before + self.at
+
+    @property
+    def total(self) -> Floats:
+        """Time of those on all ranks, hops included [s]."""
+        return self.before[-1] + self.at[-1]
+
+    def __add__(self, other: "Passes") -> "Passes":
+        """Passes one right after the other."""
+        return Passes(at=self.at + other.at, before=self.before + other.before)
+
+    def __sub__(self, other: "Passes") -> "Passes":
+        """Passes that lack a part."""
+        return Passes(at=self.at - other.at, before=self.before - other.before)
+
+    def __mul__(self, share: Floats | float) -> "Passes":
+        """Parts of these passes."""
+        return Passes(at=self.at * share, before=self.before * share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """Known ranks of pipelines, in order and repeated where a run is short."""
+
+    at: Ints
+    """Positions from 0, (ranks, rows)."""
+    count: Ints
+    """p, by row."""
+    _run: Ints
+    """Run of every known rank."""
+    _behind: Ints
+    """Ranks of its run that stand before it."""
+
+    @classmethod
+    def of(cls, lengths: Ints, breaks: Sequence[Ints] = ()) -> "Ranks":
+        """First and last rank of the pipeline, and of what each run has between them.
+
+        Parameters
+        ----------
+        lengths
+            Ranks in each run, (runs, rows).
+        breaks
+            Further ranks that shall be known, where what ranks do changes its course.
+        """
+        ends = np.cumsum(lengths, axis=0)
+        count = ends[-1]
+        last = count - 1
+        known = [np.zeros_like(count)]
+        for length, end in zip(lengths, ends, strict=True):
+            low = np.minimum(np.maximum(end - length, 1), last)
+            known += [low, np.maximum(np.minimum(end, last) - 1, low)]
+        known.append(last)
+        at = np.stack(known)
+        if len(breaks):
+            at = np.sort(np.clip(np.stack([*known, *breaks]), 0, last), axis=0)
+        run = sum((at >= end for end in ends[:-1]), np.zeros_like(at))
+        start = np.take_along_axis(ends - lengths, run, axis=0)
+        return cls(at=at, count=count, _run=run, _behind=at - start)
+
+    @property
+    def first(self) -> Bools:
+        """Which of the known ranks are rank 0."""
+        return self.at == 0
+
+    @property
+    def last(self) -> Bools:
+        """Which of the known ranks are rank p - 1."""
+        return self.at == self.count - 1
+
+    def passes(self, times: Floats, lengths: Ints) -> Passes:
+        """Gather what one micro-batch takes on a rank, of shape (runs, rows)."""
+        whole = np.cumsum(lengths * times, axis=0) - lengths * times
+        at = np.take_along_axis(times, self._run, axis=0)
+        before = np.take_along_axis(whole, self._run, axis=0) + self._behind * at
+        return Passes(at=at, before=before)
+
+    def on_first(self, time: Floats) -> Passes:
+        """Something that only rank 0 does."""
+        return Passes(at=time * self.first, before=time * ~self.first)
+
+    def on_last(self, time: Floats) -> Passes:
+        """Something that only rank p - 1 does."""
+        return Passes(at=time * self.last, before=np.zeros(self.at.shape))
+
+    def on_all(self, time: Floats) -> Passes:
+        """Something that every rank does."""
+        return Passes(at=np.broadcast_to(time, self.at.shape), before=time * self.at)
+
+    def between(self, time: Floats) -> Passes:
+        """What passes from rank to rank and occupies none of them."""
+        return Passes(at=np.zeros(self.at.shape), before=time * self.at)
+
+
+def so_far(times: Floats) -> Floats:
+    """Largest of the known ranks up to each one: `np.maximum.accumulate`, faster for few ranks."""
+    largest = times.copy()
+    for rank in range(1, times.shape[0]):
+        np.maximum(largest[rank], largest[rank - 1], out=largest[rank])
+    return largest
+
+
+def towards_last(times: Floats, passes: Passes) -> Floats:
+    """Longest of the paths that come to a rank from itself or from one before it, pass by pass.
+
+    `times` are the starts of the pass on each rank as far as its own work decides; the result is
+    when it can start.
+    """
+    return passes.before + so_far(times - passes.before)
+
+
+def towards_first(times: Floats, passes: Passes) -> Floats:
+    """Longest of the paths that come to a rank from itself or from one behind it, pass by pass."""
+    whole = passes.through
+    return so_far((times + whole)[::-1])[::-1] - whole
+
+
+def slowest_round(at: Ints, passes: Passes, turn_s: Floats) -> Floats:
+    """Longest round trip between two ranks a and b, per micro-batch it advances: b - a + 1.
+
+    It takes the passes and the hops from a to b, and what it turns round with on a.
+    """
+    best = np.zeros(at.shape[1])
+    through = passes.through
+    for high in range(at.shape[0]):
+        for low in range(high + 1):
+            whole = through[high] - passes.before[low] + turn_s[low]
+            best = np.maximum(best, whole / (at[high] - at[low] + 1))
+    return best

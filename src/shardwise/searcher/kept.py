@@ -1,0 +1,96 @@
+"""Which of several candidates that differ in one field alone is kept.
+
+Of recomputed layers the fewest that fit, of micro-batches the largest that fits, of ways to spread
+the layers over the stages that with the shortest step: in this order, each among what is left.
+"""
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints, once_per
+from shardwise.model import Model
+from shardwise.searcher.candidates import OPTION_FIELDS, Box
+from shardwise.searcher.judge import judge
+from shardwise.searcher.layouts import same_but
+from shardwise.system import System
+from shardwise.table import Table
+
+__all__ = ["PASSED", "passed_over"]
+
+PASSED = ("more_recompute", "smaller_micro_batch", "slower_stages")
+"""Reasons why a candidate that fits is passed over, by the field that another one differs in."""
+
+_FIELDS = ("recompute_layers", "micro_batch_size", "stage_layers")
+
+
+def passed_over(
+    model: Model, system: System, box: Box, table: Table, broken: Ints, capacity_bytes: float
+) -> Ints | None:
+    """Position in `PASSED` of why each candidate is passed over, or -1; shape (choices, rows).
+
+    None where every candidate is kept that fits. All of a box are looked at together.
+
+    Parameters
+    ----------
+    table, broken
+        Of the box, and of `broken_options`.
+    """
+    if not box.kept:
+        return None
+    fitting = np.zeros(broken.shape, dtype=np.bool_)
+    for judged in judge(model, system, table, broken, capacity_bytes, times=False):
+        fitting[:, judged.rows] = judged.feasible
+    passed = np.full(broken.shape, -1, dtype=np.int64)
+    worse: Floats
+    for number, field in enumerate(_FIELDS):
+        if field in box.kept:
+            if field == "stage_layers":
+                worse = _times(model, system, table, broken, capacity_bytes, passed)
+            elif field == "recompute_layers":
+                layers = table.recompute_layers
+                worse = np.where(layers > 0, layers, model.depth + 1).astype(np.float64)
+            else:
+                worse = -table.micro_batch_size.astype(np.float64)
+            group = _groups(box, _FIELDS[: number + 1])
+            passed[_but_first(group, fitting & (passed < 0), worse)] = number
+    return passed
+
+
+def _times(
+    model: Model,
+    system: System,
+    table: Table,
+    broken: Ints,
+    capacity_bytes: float,
+    passed: Ints,
+) -> Floats:
+    """Step times of what fits and is not passed over yet; shape (choices, rows) [s]."""
+    times = np.full(broken.shape, np.inf)
+    for judged in judge(model, system, table, broken, capacity_bytes, passed=passed):
+        fitting = judged.fitting
+        if fitting is not None:
+            rows = judged.rows[fitting.rows]
+            times[:, rows] = np.where(fitting.feasible, fitting.timing.step_time_s, np.inf)
+    return times
+
+
+def _groups(box: Box, fields: tuple[str, ...]) -> Ints:
+    """Numbers of rows that differ in nothing but those of the fields of which one is kept."""
+    varied = tuple(field for field in fields if field in box.kept)
+    layout = same_but(box.layouts, varied)
+    columns = [getattr(box.options, name) for name in OPTION_FIELDS if name not in varied]
+    columns = [np.unique(column, return_inverse=True)[1] for column in columns]
+    option = once_per(columns, lambda first: first)[1]
+    return (layout[:, np.newaxis] * (option.max(initial=0) + 1) + option).ravel()
+
+
+def _but_first(group: Ints, among: Bools, worse: Floats) -> Bools:
+    """Members of each group but its best, of equals the first; shape (choices, rows)."""
+    choice, row = np.nonzero(among)
+    score = np.broadcast_to(worse, among.shape)[choice, row]
+    order = np.lexsort((row, score, group[row], choice))
+    key = choice[order] * (group.max(initial=0) + 1) + group[row[order]]
+    again = np.zeros(order.size, dtype=np.bool_)
+    again[1:] = key[1:] == key[:-1]
+    found = np.zeros(among.shape, dtype=np.bool_)
+    found[choice[order[again]], row[order[again]]] = True
+    return found

@@ -1,0 +1,362 @@
+"""Columns of a table from what people give: lists, arrays, single values, words."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from shardwise import strategy as words
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.model import Model
+from shardwise.stack import Stack
+from shardwise.strategy import SHORT_NAMES, TIER_FIELDS, Strategy
+
+__all__ = [
+    "BOOLEANS",
+    "FLOATS",
+    "INTEGERS",
+    "OPTIONALS",
+    "SETS",
+    "WORDS",
+    "bits_of",
+    "columns_of",
+    "set_of",
+]
+
+INTEGERS = (
+    "gpus",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "etp",
+    "dp",
+    "vpp",
+    "micro_batch_size",
+    "global_batch_size",
+    "seq_len",
+    "zero",
+    "fsdp_prefetch",
+)
+FLOATS = ("expert_imbalance",)
+OPTIONALS = (
+    "document_len",
+    "dp_shard",
+    "first_stage_layers",
+    "last_stage_layers",
+    "recompute_layers",
+    "lora_rank",
+    "expert_capacity",
+)
+"""Numbers that may be left open, which a column holds as 0."""
+BOOLEANS = (
+    "training",
+    "quantized_weights",
+    "fsdp_reshard",
+    "embedding_as_layer",
+    "loss_as_layer",
+    "expert_overlap",
+    "tp_regather",
+    "dp_overlap",
+    "fused_activation",
+    "offload_weights",
+    "offload_activations",
+    "offload_optimizer",
+)
+WORDS = {
+    "dtype": words.DTYPES,
+    "quantization": words.QUANTIZATIONS,
+    "dispatch_dtype": words.DISPATCH_DTYPES,
+    "attention": words.ATTENTIONS,
+    "recompute": words.RECOMPUTES,
+    "schedule": words.SCHEDULES,
+    "placement": words.PLACEMENTS,
+    "tp_exchange": words.TP_EXCHANGES,
+    "tp_overlap": words.TP_OVERLAPS,
+    "cp_exchange": words.CP_EXCHANGES,
+    "optimizer": words.OPTIMIZERS,
+}
+SETS = {
+    "recompute_parts": words.RECOMPUTE_PARTS,
+    "frozen": words.FROZEN_PARTS,
+    "lora_parts": words.LORA_PARTS,
+}
+"""Fields that are sets of words, which a column holds as bits."""
+_LEAST = {"zero": 0, "fsdp_prefetch": 0}
+_SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
+_ALL_REDUCE = words.TP_EXCHANGES.index("all_reduce")
+_MOST = 2**31  # beyond it products of degrees would leave the exact integers of a float64
+
+
+def bits_of(parts: Iterable[str], field: str = "recompute_parts") -> int:
+    """A set of the words of a field as the bits of a number."""
+    return sum(1 << SETS[field].index(part) for part in set(parts))
+
+
+def set_of(bits: int, field: str = "recompute_parts") -> tuple[str, ...]:
+    """The words of a field that the bits of a number stand for."""
+    return tuple(part for place, part in enumerate(SETS[field]) if bits >> place & 1)
+
+
+def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a `Table` from columns or single values by field of `Strategy`.
+
+    Raises
+    ------
+    InputError
+        If a column is unknown, of the wrong type, or of another length than the others.
+    """
+    columns = {n: Strategy.model_fields[n].default for n in Strategy.model_fields}
+    twice = [name for alias, name in SHORT_NAMES.items() if alias in given and name in given]
+    if twice:
+        raise InputError([Fault(field=n, problem="is given twice, by two names") for n in twice])
+    columns |= {SHORT_NAMES.get(n, n): column for n, column in given.items() if column is not None}
+    unknown = [name for name in columns if name not in Strategy.model_fields]
+    if unknown:
+        known = list(Strategy.model_fields)
+        faults = [Fault(field=n, problem=f"unknown column{nearest(n, known)}") for n in unknown]
+        raise InputError(faults)
+    given = {name: column for name, column in columns.items() if column is not None}
+    sets = {name: given.pop(name) for name in SETS}
+    lists = given.pop("stage_layers", None)
+    length = _common_length(given, sets, lists)
+    integers = {
+        n: _integers(n, given[n], length, least=_LEAST.get(n, 1)) for n in INTEGERS if n in given
+    }
+    _fill_degrees(integers, model, length)
+    flags = {n: _booleans(n, given[n], length) for n in BOOLEANS if n in given}
+    codes = {n: _codes(n, given[n], known, length) for n, known in WORDS.items() if n in given}
+    interleaved = words.SCHEDULES.index("interleaved")
+    codes.setdefault("schedule", np.where(integers["vpp"] > 1, interleaved, 0))
+    _fill_exchange(codes, given, integers["tp"] > 1, length)
+    filled: dict[str, Any] = integers | codes | flags
+    filled |= {name: _tiers(name, columns[name], length) for name in TIER_FIELDS}
+    filled |= {name: _open(name, columns[name], length) for name in OPTIONALS}
+    filled |= {name: _floats(name, given[name], length, least=1.0) for name in FLOATS}
+    filled["stack"], filled["stacks"] = _stacks(given["stack"], length)
+    filled |= {name: _sets(name, column, length) for name, column in sets.items()}
+    filled["stage_layers"], filled["stage_lists"] = _stage_lists(lists, length)
+    return filled
+
+
+def _common_length(columns: Mapping[str, Any], sets: Mapping[str, Any], lists: Any) -> int:
+    lengths = {n: len(c) for n, c in columns.items() if np.ndim(c) or isinstance(c, (list, tuple))}
+    lengths |= {name: len(column) for name, column in sets.items() if not _is_one(column, str)}
+    if lists is not None and not _is_one(lists, int):
+        lengths["stage_layers"] = len(lists)
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise InputError(Fault(field="columns", problem=f"differ in length: {told}"))
+    return next(iter(lengths.values()), 1)
+
+
+def _broadcast(name: str, column: Any, length: int) -> Any:
+    array = np.asarray(column)
+    if array.ndim > 1:
+        raise InputError(Fault(field=name, problem="a column has one dimension"))
+    return np.broadcast_to(array, (length,))
+
+
+def _integers(name: str, column: Any, length: int, least: int = 1) -> Ints:
+    array: Any = _broadcast(name, column, length)
+    if array.dtype.kind == "f":
+        wrong = ~np.isfinite(array) | (array % 1 != 0)
+        if np.any(wrong):
+            raise _bad_value(name, array, wrong, "must be integers")
+    elif array.dtype.kind not in "iu":
+        wrong = np.array([not _is_whole(value) for value in array.tolist()], dtype=np.bool_)
+        if np.any(wrong):
+            raise _bad_value(name, array, wrong, "must be integers")
+        array = np.array([int(value) for value in array.tolist()], dtype=object)
+    wrong = (array < least) | (array > _MOST)
+    if np.any(wrong):
+        raise _bad_value(name, array, wrong, f"must be from {least} to {_MOST}")
+    return array.astype(np.int64)
+
+
+def _is_whole(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value) and value == int(value)
+
+
+def _bad_value(name: str, array: Any, wrong: Bools, problem: str) -> InputError:
+    """A fault that shows the first value that is wrong, as Python shows it."""
+    value = array.tolist()[int(np.argmax(wrong))]
+    return InputError(
+        Fault(source="columns", field=name, value=value, has_value=True, problem=problem)
+    )
+
+
+def _is_one(value: Any, kind: type) -> bool:
+    """Whether a sequence is one set or list, of words or numbers, rather than a column of them."""
+    if isinstance(value, np.ndarray):
+        return False
+    return isinstance(value, (str, int, np.integer)) or all(isinstance(v, kind) for v in value)
+
+
+def _sets(name: str, column: Any, length: int) -> Ints:
+    """Sets of words as bits; numbers are bits already."""
+    if not length:
+        return np.zeros(0, dtype=np.int64)
+    if _is_one(column, str):
+        return np.full(length, _set(name, column), dtype=np.int64)
+    known: dict[Any, int] = {}
+    keys = [v if isinstance(v, (str, int, np.integer)) else tuple(v) for v in column]
+    for key in keys:
+        if key not in known:
+            known[key] = _set(name, key)
+    return np.array([known[key] for key in keys], dtype=np.int64)
+
+
+def _set(name: str, value: Any) -> int:
+    if isinstance(value, (int, np.integer)):
+        if not 0 <= value < 1 << len(SETS[name]):
+            raise _bad_value(name, np.array([value]), np.array([True]), "no set")
+        return int(value)
+    return bits_of(getattr(Strategy.validated({name: value}, source="columns"), name), name)
+
+
+def _stage_lists(column: Any, length: int) -> tuple[Ints, tuple[tuple[int, ...], ...]]:
+    """Positions of lists of layers by stage, -1 for None, and the lists."""
+    nulls = isinstance(column, np.ndarray) and column.dtype.kind == "f"  # a data frame's
+    if column is None or nulls:
+        return np.full(length, -1, dtype=np.int64), ()
+    every = [column] * length if _is_one(column, int) else list(column)
+    lists: list[tuple[int, ...]] = []
+    codes = np.full(length, -1, dtype=np.int64)
+    for row, value in enumerate(every):
+        if _is_open(value):
+            continue
+        given = value if isinstance(value, str) else list(value)
+        one = Strategy.validated({"stage_layers": given}, source="columns").stage_layers
+        if one is not None:
+            if one not in lists:
+                lists.append(one)
+            codes[row] = lists.index(one)
+    return codes, tuple(lists)
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a list was left open: None, a data frame's null, or no entry of `to_columns`."""
+    if isinstance(value, (float, np.floating)):
+        return math.isnan(value)
+    return value is None or (isinstance(value, str) and not value)
+
+
+def _floats(name: str, column: Any, length: int, least: float) -> Floats:
+    array = _broadcast(name, column, length)
+    if array.dtype.kind not in "iuf":
+        raise InputError(Fault(source="columns", field=name, problem="must be numbers"))
+    wrong = ~np.isfinite(array) | (array < least)
+    if np.any(wrong):
+        raise _bad_value(name, array, wrong, f"must be finite and at least {least:g}")
+    return array.astype(np.float64)
+
+
+def _open(name: str, column: Any, length: int) -> Ints | Floats:
+    """Numbers above 0, and 0 for None."""
+    array: Any = _broadcast(name, 0 if column is None else column, length)
+    if array.dtype == object:
+        array = np.array([0 if value is None else value for value in array.tolist()])
+    elif array.dtype.kind == "f":  # a data frame's nulls
+        array = np.where(np.isnan(array), 0, array)
+    if name == "expert_capacity":
+        return _floats(name, array, length, least=0.0)
+    return _integers(name, array, length, least=0)
+
+
+def _booleans(name: str, column: Any, length: int) -> Bools:
+    array = _broadcast(name, column, length)
+    if array.dtype.kind != "b" and length:
+        raise InputError(Fault(field=name, problem="must be true or false"))
+    return array.astype(np.bool_)
+
+
+def _tiers(name: str, column: Any, length: int) -> Ints:
+    """Positions of tiers, -1 for None."""
+    if column is None:
+        return np.full(length, -1, dtype=np.int64)
+    array: Any = _broadcast(name, column, length)
+    if array.dtype == object:
+        array = np.array([-1 if value is None else value for value in array.tolist()])
+    elif array.dtype.kind == "f":  # a data frame's nulls
+        array = np.where(np.isnan(array), -1, array)
+    return _integers(name, array, length, least=-1)
+
+
+def _fill_exchange(
+    codes: dict[str, Ints], given: Mapping[str, Any], splits: Bools, length: int
+) -> None:
+    """Fill in `tp_exchange` from `sequence_parallel`, or from whether there is a group at all."""
+    if "sequence_parallel" not in given:
+        parallel = splits
+    else:
+        parallel = _booleans("sequence_parallel", given["sequence_parallel"], length)
+        if "tp_exchange" in codes:
+            wrong = parallel != (codes["tp_exchange"] == _SEQUENCE_PARALLEL)
+            if np.any(wrong):
+                problem = "contradicts tp_exchange; give one"
+                raise _bad_value("sequence_parallel", parallel, wrong, problem)
+    codes.setdefault("tp_exchange", np.where(parallel, _SEQUENCE_PARALLEL, _ALL_REDUCE))
+
+
+def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
+    """Turn words (or positions already) into positions."""
+    array = _broadcast(name, column, length)
+    if array.dtype.kind in "iu":
+        wrong = (array < 0) | (array >= len(known))
+        if np.any(wrong):
+            raise _bad_value(name, array, wrong, f"positions reach from 0 to {len(known) - 1}")
+        return array.astype(np.int64)
+    if isinstance(column, str):
+        array = np.asarray([column])
+    distinct, inverse = np.unique(array.astype(str), return_inverse=True)
+    canonical = [
+        getattr(Strategy.validated({name: word}, source="columns"), name)
+        for word in distinct.tolist()
+    ]
+    positions = np.asarray([known.index(word) for word in canonical], dtype=np.int64)
+    return np.broadcast_to(positions[inverse], (length,)).astype(np.int64)
+
+
+def _stacks(column: Any, length: int) -> tuple[Ints, tuple[Stack, ...]]:
+    if isinstance(column, (str, Mapping, Stack)):
+        return np.zeros(length, dtype=np.int64), (_stack(column),)
+    column = np.broadcast_to(np.asarray(column, dtype=object), (length,))
+    by_item: dict[Any, int] = {}  # by name, or by identity of what is not a name
+    stacks: list[Stack] = []
+    codes = np.empty(length, dtype=np.int64)
+    for row, item in enumerate(column):
+        key = item if isinstance(item, str) else id(item)
+        if key not in by_item:
+            stack = _stack(item)
+            if stack not in stacks:
+                stacks.append(stack)
+            by_item[key] = stacks.index(stack)
+        codes[row] = by_item[key]
+    return codes, tuple(stacks)
+
+
+def _stack(item: Any) -> Stack:
+    return Stack.load(Strategy.validated({"stack": item}, source="columns").stack)
+
+
+def _fill_degrees(integers: dict[str, Ints], model: Model, length: int) -> None:
+    # In floating point, which does not wrap around: 2^31 three times over is too much for int64.
+    product = 1.0 * integers["tp"] * integers["pp"] * integers["cp"]
+    if "gpus" not in integers and "dp" not in integers:
+        raise InputError(Fault(field="gpus", problem="is missing: give gpus or dp"))
+    if "dp" not in integers:
+        integers["dp"] = np.maximum(integers["gpus"] // product, 1).astype(np.int64)
+    if "gpus" not in integers:
+        integers["gpus"] = _integers("gpus", integers["dp"] * product, length)
+    if "seq_len" not in integers:
+        if model.seq_len is None:
+            problem = f"is missing: model {model.name} names none"
+            raise InputError(Fault(field="seq_len", problem=problem))
+        integers["seq_len"] = np.full(length, model.seq_len, dtype=np.int64)
+    if "global_batch_size" not in integers:
+        raise InputError(Fault(field="global_batch_size", problem="is missing: give it (gbs)"))

@@ -1,0 +1,167 @@
+"""What a stack fuses, by hand: norms, gated activations, the sum of weight gradients."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import samples
+from samples import flops, moved, saved
+from shardwise import InputError, Stack, catalog, estimate_many
+from shardwise.ops.accumulation import with_accumulation
+from shardwise.ops.layer import layer_operations
+from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase
+from shardwise.ops.trainable import Subset, with_subset
+
+FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase
+T = 64
+FIELDS = ("fused_norm", "fused_swiglu", "fused_gradient_accumulation")
+NORM = "attention.norm"
+NONE = Subset(frozen=np.array([0]), rank=np.array([0]), adapted=np.array([3]))
+
+
+def layer(**work: Any) -> dict[str, Operation]:
+    return samples.operations(samples.llama(), **work)
+
+
+def apart(subset: Subset = NONE, **work: Any) -> dict[str, Operation]:
+    """Operations of a layer whose products do not add up gradients."""
+    model, columns = samples.llama(), samples.rank_work(**work | {"fused_accumulation": False})
+    whole = layer_operations(model, model.layers[0], columns)
+    listed = with_subset(model, "layer", whole, columns, subset)
+    return {o.name: o for o in with_accumulation(listed, columns)}
+
+
+def kernels(operation: Operation, phase: Phase) -> list[MemoryBound]:
+    """Element-wise kernels that run in a phase."""
+    every = [k for k in operation.kernels if isinstance(k, MemoryBound) and k.phase is phase]
+    return [k for k in every if k.bytes[0] > 0]
+
+
+def test_every_stack_of_the_catalog_fuses_everything() -> None:
+    """And so does one that says nothing."""
+    for name in catalog.names("stacks"):
+        assert all(getattr(Stack.load(name), field) for field in FIELDS)
+    assert all(getattr(samples.stack(), field) for field in FIELDS)
+
+
+def test_a_norm_of_several_kernels() -> None:
+    """Of 64 x 64 elements in 2 bytes.
+
+    Forward: 2 + 4 to fp32, 8 squared, 4 summed, 8 scaled, 4 + 2 back, 4 weighed. Backward: 4 and 8
+    of the weighing, 2 + 4 to fp32, 8 and 16 of the scaling, 8 of the square, 12 added, 4 + 2 back.
+    """
+    fused, several = layer()[NORM], layer(fused_norm=False)[NORM]
+    elements = T * 64
+    assert (moved(fused, FORWARD), moved(fused, INPUT_GRAD)) == (4 * elements, 6 * elements)
+    assert (moved(several, FORWARD), moved(several, INPUT_GRAD)) == (36 * elements, 68 * elements)
+    assert [k.bytes[0] / elements for k in kernels(several, FORWARD)] == [6, 8, 4, 8, 6, 4]
+    assert len(kernels(several, INPUT_GRAD)) == 8
+    for phase in (FORWARD, INPUT_GRAD):
+        done = [sum(k.flops[0] for k in kernels(one, phase)) for one in (fused, several)]
+        assert done[0] == pytest.approx(done[1])
+    assert (saved([fused]), saved([several])) == (2 * elements, 6 * elements)
+    assert several.working_bytes[0] == fused.working_bytes[0] + 4 * elements
+
+
+def test_a_norm_in_fp32_needs_no_conversion() -> None:
+    """Six kernels forward become four, eight backward six; input and what is weighed are kept."""
+    several = layer(fused_norm=False, element_bytes=4)[NORM]
+    elements = T * 64
+    assert [k.bytes[0] / elements for k in kernels(several, FORWARD)] == [8, 4, 8, 8]
+    assert [k.bytes[0] / elements for k in kernels(several, INPUT_GRAD)] == [8, 16, 8, 16, 8, 12]
+    assert saved([several]) == 8 * elements
+
+
+def test_a_gated_activation_of_two_kernels() -> None:
+    """One tensor of 64 x 192 more: written, read, kept; and its gradient written and read."""
+    fused, two = layer()["mlp.activation"], layer(fused_swiglu=False)["mlp.activation"]
+    size = 2 * T * 192
+    assert [k.bytes[0] / size for k in kernels(two, FORWARD)] == [3, 2]
+    assert (moved(fused, INPUT_GRAD), moved(two, INPUT_GRAD)) == (5 * size, 9 * size)
+    assert (saved([fused]), saved([two])) == (2 * size, 3 * size)
+    assert two.working_bytes[0] == fused.working_bytes[0] + size
+    gelu = [samples.operations(samples.model(), fused_swiglu=f)["mlp.activation"] for f in (1, 0)]
+    for phase in Phase:
+        assert moved(gelu[0], phase) == moved(gelu[1], phase)
+    assert saved(gelu[:1]) == saved(gelu[1:])
+
+
+@pytest.mark.parametrize(("element_bytes", "gradient_bytes"), [(2, 4), (2, 2), (4, 4)])
+def test_gradients_added_by_another_kernel(element_bytes: int, gradient_bytes: int) -> None:
+    """The product writes them in the compute type; they are read, the sum is read and written."""
+    work: dict[str, Any] = {"element_bytes": element_bytes, "gradient_bytes": gradient_bytes}
+    fused, two = layer(**work)["mlp.down"], apart(**work)["mlp.down"]
+    weights = 192 * 64
+    wide = [[k for k in o.kernels if isinstance(k, Matmul)][-1] for o in (fused, two)]
+    assert [k.phase for k in wide] == [WEIGHT_GRAD] * 2
+    assert [k.output_bytes[0] for k in wide] == [2 * gradient_bytes, element_bytes]
+    assert moved(fused, WEIGHT_GRAD) == 0
+    assert moved(two, WEIGHT_GRAD) == weights * (element_bytes + 2 * gradient_bytes)
+    assert two.working_bytes[0] == fused.working_bytes[0] + weights * element_bytes
+    assert two.forward_working_bytes is not None
+    assert two.forward_working_bytes[0] == fused.working_bytes[0]
+    assert (saved([two]), flops(two, WEIGHT_GRAD)) == (saved([fused]), flops(fused, WEIGHT_GRAD))
+    for name, operation in apart(**work).items():
+        if name.endswith(("norm", "residual", "activation", "core")):
+            assert operation.working_bytes[0] == layer(**work)[name].working_bytes[0]
+
+
+def test_frozen_products_have_no_gradient_to_add() -> None:
+    """Neither bytes nor a buffer."""
+    frozen = Subset(frozen=np.array([4]), rank=np.array([0]), adapted=np.array([3]))
+    down = apart(frozen)["mlp.down"]
+    assert moved(down, WEIGHT_GRAD) == 0
+    assert down.working_bytes[0] == layer()["mlp.down"].working_bytes[0]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_fused_kernel_is_faster_and_smaller(field: str) -> None:
+    """Side by side in one table; what is not fused alone differs."""
+    stacks = [samples.stack(), samples.stack(**{field: False}), samples.stack()]
+    columns = {"dp": 1, "mbs": 2, "gbs": 4, "stack": stacks}
+    found = estimate_many(samples.llama(), samples.system(), columns)
+    step, total = found.step_time_s, found.memory_total_bytes
+    assert step[0] == step[2] < step[1]
+    assert total[0] == total[2] <= total[1]
+    ahead = found.time_s["forward"]
+    assert bool(ahead[0] < ahead[1]) is (field != "fused_gradient_accumulation")
+    same = estimate_many(samples.llama(), samples.system(), columns | {"stack": stacks[1]})
+    assert same.step_time_s[0] == step[1]
+
+
+def test_host_launches_every_kernel() -> None:
+    """9 norms of 5 and 7 kernels more; 4 activations of 1 and 1 more; 17 products of 1 more."""
+
+    def step(**fields: Any) -> dict[str, float]:
+        stack = samples.stack(host_launch=1.0, **fields)  # the host alone counts
+        given = {"dp": 1, "gbs": 1, "stack": stack}
+        found = estimate_many(samples.llama(), samples.system(), given).time_s
+        return {part: float(found[part][0]) for part in ("forward", "backward")}
+
+    usual = step()
+    for fields, forward, backward in (
+        ({"fused_norm": False}, 9 * 5, 9 * 7),
+        ({"fused_swiglu": False}, 4, 4),
+        ({"fused_gradient_accumulation": False}, 0, 4 * 4 + 1),
+    ):
+        several = step(**fields)
+        assert several["forward"] - usual["forward"] == pytest.approx(forward)
+        assert several["backward"] - usual["backward"] == pytest.approx(backward)
+
+
+def test_what_products_that_add_need_is_refused_without_them() -> None:
+    """Their buffers, and the activation computed again beside its gradient."""
+    with pytest.raises(InputError) as refused:
+        samples.stack(fused_gradient_accumulation=False, weight_gradient_buffers=True)
+    assert str(refused.value) == (
+        "weight_gradient_buffers: True: are of fused_gradient_accumulation; allowed without it: "
+        "false"
+    )
+    software = {"fused_swiglu": False}
+    with pytest.raises(InputError) as refused:
+        samples.run(samples.llama(), software, fused_activation=True)
+    assert str(refused.value) == (
+        "strategy: fused_activation: True: plain has no fused_swiglu that could; allowed: false"
+    )
+    samples.run(samples.model(), software, fused_activation=True)  # GELU is one kernel

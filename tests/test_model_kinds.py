@@ -1,0 +1,391 @@
+"""Kinds of layers: norms, positions, sinks; their parameters, FLOPs and recompute.
+
+Published counts of parameters are those of the safetensors of each model on huggingface.co; the
+architectures are those of the config.json beside them.
+"""
+
+from typing import Any
+
+import pytest
+
+import samples
+from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
+from shardwise.model import Model
+from shardwise.ops.layer import layer_operations
+from shardwise.ops.mtp import mtp_operations
+from shardwise.ops.operation import Operation, Phase
+from shardwise.ops.parameters import REPLICATED, count_parameters, flops_per_token
+from shardwise.strategy import CP_EXCHANGES, RECOMPUTE_PARTS
+
+FORWARD, INPUT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD
+TOKENS, SIZE = 64, 2
+
+
+def mla(heads: int, q_rank: int | None) -> dict[str, Any]:
+    """DeepSeek's attention: heads of 128 + 64 and 128, keys and values through 512."""
+    latent = {"q_rank": q_rank, "kv_rank": 512, "rope_dim": 64}
+    widths = {"heads": heads, "kv_heads": heads, "head_dim": 192, "v_head_dim": 128}
+    return {"attention": widths | {"latent": latent}}
+
+
+def gqa(heads: int, kv_heads: int, head_dim: int, **fields: Any) -> dict[str, Any]:
+    """Grouped queries."""
+    return {"attention": {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim} | fields}
+
+
+def mlp(ffn: int, activation: str = "swiglu") -> dict[str, Any]:
+    """A dense block."""
+    return {"mlp": {"ffn": ffn, "activation": activation}}
+
+
+def moe(experts: int, top_k: int, ffn: int, **fields: Any) -> dict[str, Any]:
+    """A mixture."""
+    sizes = {"experts": experts, "top_k": top_k, "ffn": ffn, "activation": "swiglu"}
+    return {"moe": sizes | fields}
+
+
+def runs(count: int, *parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A run of equal layers."""
+    layer: dict[str, Any] = {"count": count} | fields
+    for part in parts:
+        layer |= part
+    return layer
+
+
+def model(hidden: int, vocab: int, *layers: dict[str, Any], **fields: Any) -> Model:
+    """RMSNorm and RoPE, untied unless told otherwise."""
+    plain = {"name": "published", "norm": "rmsnorm", "position": "rope", "hidden": hidden}
+    return Model.validated(plain | {"vocab": vocab, "layers": list(layers)} | fields)
+
+
+def gpt_oss(layers: int, experts: int) -> Model:
+    """Sinks, biases everywhere, a window in every second layer."""
+    kinds = [
+        runs(
+            layers // 2,
+            gqa(64, 8, 64, bias="all", sinks=True, window=window),
+            moe(experts, 4, 2880, bias=True, router_bias=True),
+        )
+        for window in (128, None)
+    ]
+    return model(2880, 201088, *kinds, interleave=[1, 1])
+
+
+V3_MOE = moe(256, 8, 2048, shared_ffn=2048, selection_bias=True)
+SCOUT = gqa(40, 8, 128, qk_norm="unweighted")
+PUBLISHED = {
+    "deepseek-ai/DeepSeek-V3": (
+        model(7168, 129280, runs(3, mla(128, 1536), mlp(18432)), runs(58, mla(128, 1536), V3_MOE)),
+        671_026_419_200,
+        37_552_297_472,
+    ),
+    "deepseek-ai/DeepSeek-V2": (
+        model(
+            5120,
+            102400,
+            runs(1, mla(128, 1536), mlp(12288)),
+            runs(59, mla(128, 1536), moe(160, 6, 1536, shared_ffn=3072)),
+        ),
+        235_741_434_880,
+        21_375_800_320,
+    ),
+    "deepseek-ai/DeepSeek-V2-Lite": (
+        model(
+            2048,
+            102400,
+            runs(1, mla(16, None), mlp(10944)),
+            runs(26, mla(16, None), moe(64, 6, 1408, shared_ffn=2816)),
+        ),
+        15_706_484_224,
+        2_661_150_208,
+    ),
+    "mistralai/Mixtral-8x7B-v0.1": (
+        model(4096, 32000, runs(32, gqa(32, 8, 128), moe(8, 2, 14336))),
+        46_702_792_704,
+        12_879_925_248,
+    ),
+    "mistralai/Mixtral-8x22B-v0.1": (
+        model(6144, 32000, runs(56, gqa(48, 8, 128), moe(8, 2, 16384))),
+        140_620_634_112,
+        39_152_031_744,
+    ),
+    "Qwen/Qwen3-235B-A22B": (
+        model(4096, 151936, runs(94, gqa(64, 4, 128, qk_norm="head"), moe(128, 8, 1536))),
+        235_093_634_560,
+        22_190_763_520,
+    ),
+    "Qwen/Qwen3-30B-A3B": (
+        model(2048, 151936, runs(48, gqa(32, 4, 128, qk_norm="head"), moe(128, 8, 768))),
+        30_532_122_624,
+        3_353_032_704,
+    ),
+    "meta-llama/Llama-4-Scout-17B-16E, text": (
+        model(5120, 202048, runs(48, SCOUT, moe(16, 1, 8192, shared_ffn=8192))),
+        107_769_861_120,
+        17_172_894_720,
+    ),
+    "meta-llama/Llama-4-Maverick-17B-128E, text": (
+        model(
+            5120,
+            202048,
+            runs(24, SCOUT, mlp(16384)),
+            runs(24, SCOUT, moe(128, 1, 8192, shared_ffn=8192)),
+            interleave=[1, 1],
+        ),
+        400_711_848_960,
+        17_184_691_200,
+    ),
+    "openai/gpt-oss-20b": (gpt_oss(24, 32), 20_914_757_184, 4_187_440_704),
+    "openai/gpt-oss-120b": (gpt_oss(36, 128), 116_829_156_672, 5_711_982_912),
+    "allenai/OLMo-2-1124-7B": (
+        model(4096, 100352, runs(32, gqa(32, 32, 128, qk_norm="width"), mlp(11008), norms="post")),
+        7_298_617_344,
+        7_298_617_344,
+    ),
+    "google/gemma-2-9b": (
+        model(
+            3584,
+            256000,
+            runs(42, gqa(16, 8, 256), mlp(14336, "geglu"), norms="both"),
+            tied_embeddings=True,
+        ),
+        9_241_705_984,
+        9_241_705_984,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_parameters(name: str) -> None:
+    """To the last one; those that a token passes through are our own sum."""
+    described, total, active = PUBLISHED[name]
+    counted = count_parameters(described)
+    assert (counted.total, counted.active) == (total, active)
+    assert sum(counted.breakdown.values()) == total
+
+
+def test_parameters_of_multi_token_prediction() -> None:
+    """One of DeepSeek V3's layers of experts, a projection of 2 h to h and three norms."""
+    described = PUBLISHED["deepseek-ai/DeepSeek-V3"][0].model_copy(update={"mtp": 1})
+    counted = count_parameters(described)
+    assert counted.total == 671_026_419_200
+    layer = 187_107_328 + 257 * 3 * 7168 * 2048 + 256 * 7169 + 2 * 7168
+    assert counted.mtp == layer + 2 * 7168**2 + 3 * 7168
+    assert count_parameters(described.model_copy(update={"mtp": 2})).mtp == 2 * counted.mtp
+
+
+def grouped(**fields: Any) -> Model:
+    """Llama's kind with other heads."""
+    kept = {name: fields.pop(name) for name in ("norms", "parallel") if name in fields}
+    gated = {"activation": "swiglu", "bias": False}
+    layer = samples.layer(attention={"kv_heads": 2, "bias": "none"} | fields, mlp=gated)
+    return samples.llama(layers=[layer | kept])
+
+
+def test_norms_before_after_and_both() -> None:
+    """Each norm after a block stands before its residual, over the same tokens as one before."""
+    names = {
+        norms: [n for n in operations(grouped(norms=norms)) if "norm" in n or "residual" in n]
+        for norms in ("pre", "post", "both")
+    }
+    before, after = ["attention.norm", "mlp.norm"], ["attention.post_norm", "mlp.post_norm"]
+    ends = ["attention.residual", "mlp.residual"]
+    assert names["pre"] == [before[0], ends[0], before[1], ends[1]]
+    assert names["post"] == [after[0], ends[0], after[1], ends[1]]
+    assert names["both"] == [before[0], after[0], ends[0], before[1], after[1], ends[1]]
+    split = operations(grouped(norms="both"), tp=4, sequence_parallel=True)
+    for name in (*before, *after):
+        assert saved([split[name]]) == TOKENS / 4 * 64 * SIZE
+        assert held([split[name]]) == 64
+    assert list(operations(grouped(norms="post")))[-2:] == ["mlp.post_norm", "mlp.residual"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "split"), [("head", 16, 16), ("width", 80, 24), ("unweighted", 0, 0)]
+)
+def test_kinds_of_query_key_norms(kind: str, weights: int, split: int) -> None:
+    """Weights of one head each, of all 8 + 2 heads (4 ranks: 2 + 1), or none; the same work."""
+    one = operations(grouped(qk_norm=kind))["attention.qk_norm"]
+    four = operations(grouped(qk_norm=kind), tp=4)["attention.qk_norm"]
+    assert (held([one]), held([four])) == (weights, split)
+    assert saved([one]) == TOKENS * 10 * 8 * SIZE
+    assert moved(one, FORWARD) == 2 * saved([one])
+    # Over the whole width, two fp32 sums per token are added over the ranks.
+    summed = [("all_reduce", phase, TOKENS * 2 * 4) for phase in ("forward", "input_grad")]
+    assert exchanges(four) == (summed if kind == "width" else [])
+    assert exchanges(one) == []
+
+
+def test_sinks_are_one_weight_per_head() -> None:
+    """8, split with the heads."""
+    assert held([operations(grouped(sinks=True))["attention.core"]]) == 8
+    assert held([operations(grouped(sinks=True), tp=4)["attention.core"]]) == 2
+    swapped = {"cp": 4, "cp_exchange": CP_EXCHANGES.index("all_to_all")}
+    assert held([operations(grouped(sinks=True), **swapped)["attention.core"]]) == 8
+    assert held([operations(grouped())["attention.core"]]) == 0
+
+
+def test_part_of_each_head_may_turn() -> None:
+    """4 of 8: half the work; 0: none, as in every fourth layer of Llama 4."""
+    whole = operations(grouped())["attention.rope"]
+    half = operations(grouped(rotary_dim=4))["attention.rope"]
+    assert moved(half, FORWARD) == moved(whole, FORWARD) / 2
+    assert [float(k.flops[0]) * 2 for k in half.kernels] == [
+        float(k.flops[0]) for k in whole.kernels
+    ]
+    assert "attention.rope" not in operations(grouped(rotary_dim=0))
+
+
+def mixed() -> Model:
+    """Latent attention over a mixture with shared experts, and one module of prediction."""
+    heads = {"heads": 8, "kv_heads": 8, "head_dim": 12, "v_head_dim": 8}
+    latent = {"q_rank": 24, "kv_rank": 16, "rope_dim": 4}
+    experts = moe(8, 2, 32, shared_ffn=64, shared_gate=True, selection_bias=True)
+    last = runs(2, {"attention": heads | {"latent": latent}}, experts)
+    return model(64, 1024, last, mtp=1, seq_len=32)
+
+
+KINDS = {
+    "gpt": samples.model(samples.layer(attention={"bias": "none"}, mlp={"bias": False})),
+    "parallel": samples.model(samples.layer(parallel=True, attention={"qk_norm": True})),
+    "llama": grouped(),
+    "post": grouped(norms="post", qk_norm="width"),
+    "both": grouped(norms="both", window=8, sinks=True),
+    "latent": mixed(),
+    "moe": model(64, 1024, runs(2, gqa(8, 2, 8), moe(8, 2, 32)), seq_len=32),
+}
+
+
+def named(described: Model, **work: Any) -> dict[str, Operation]:
+    """Operations of a layer, and of a module of multi-token prediction where there is one."""
+    columns = samples.rank_work(**work)
+    ops = layer_operations(described, described.layers[0], columns)
+    ops += mtp_operations(described, columns) if described.mtp else []
+    return {o.name: o for o in ops}
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama", "post", "both", "latent", "moe"])
+@pytest.mark.parametrize(("tp", "ep", "etp"), [(2, 1, 1), (1, 4, 1), (2, 2, 2), (2, 4, 2)])
+def test_weights_of_all_ranks_are_the_models(kind: str, tp: int, ep: int, etp: int) -> None:
+    """Experts over ep x etp ranks, all others over tp, those that are whole on each rank once."""
+    described = KINDS[kind]
+    whole, part = named(described), named(described, tp=tp, ep=ep, etp=etp, sequence_parallel=True)
+    for name, operation in part.items():
+        ranks = ep * etp if operation.expert else tp
+        replicated = name.removeprefix("mtp.") in REPLICATED
+        assert held([operation]) * (1 if replicated else ranks) == held([whole[name]]), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("work", [{}, {"flash": False}, {"tp": 2, "sequence_parallel": True}])
+def test_recompute_drops_no_more_than_is_kept(kind: str, work: dict[str, Any]) -> None:
+    """What goes was kept, and where something goes something runs again."""
+    ops = named(KINDS[kind], **work)
+    for part in RECOMPUTE_PARTS:
+        gone = dropped(ops.values(), part)
+        assert 0 <= gone <= saved(ops.values())
+        again = {name for name, o in ops.items() if part in o.reruns_with}
+        assert bool(again) >= bool(gone), part
+        for operation in ops.values():
+            assert dropped([operation], part) <= saved([operation])
+
+
+def test_parts_of_a_dense_layer() -> None:
+    """Each part by hand: what runs again, and the bytes that go."""
+    ops = operations(grouped(qk_norm="head"))
+    heads, inner = TOKENS * 8 * SIZE, TOKENS * 256 * SIZE
+    stream = TOKENS * 64 * SIZE
+    core = {"attention.core", "attention.softmax"}
+    block = core | {"attention.qkv", "attention.qk_norm", "attention.rope", "attention.out"}
+    # q, k before and after their norm, v, o, and the statistics.
+    whole = heads * (10 + 12 + 8) + TOKENS * 8 * 4
+    dense = {"mlp.up", "mlp.activation", "mlp.down"}
+    expected = {
+        "core_attention": (core, TOKENS * 8 * 4),
+        "attention": (block, whole),
+        "attention_norm": ({"attention.norm"}, stream),
+        "mla_up": (set[str](), heads * 0),
+        "mlp_norm": ({"mlp.norm"}, stream),
+        "activation": ({"mlp.activation"}, inner),
+        "mlp": (dense, 3 * inner),
+        "moe": (set[str](), 0),
+    }
+    found = {
+        part: ({n for n, o in ops.items() if part in o.reruns_with}, dropped(ops.values(), part))
+        for part in RECOMPUTE_PARTS
+    }
+    assert found == expected
+
+
+def test_input_that_no_norm_made_stays() -> None:
+    """After OLMo 2's residual stands no norm that could rebuild the input of a block."""
+    ops = operations(grouped(norms="post"))
+    for part in ("attention_norm", "mlp_norm"):
+        assert dropped(ops.values(), part) == 0
+        assert not [name for name, o in ops.items() if part in o.reruns_with]
+    both = operations(grouped(norms="both"))
+    assert dropped(both.values(), "mlp_norm") == TOKENS * 64 * SIZE
+    assert {n for n, o in both.items() if "mlp_norm" in o.reruns_with} == {"mlp.norm"}
+
+
+def test_parallel_blocks_share_the_norm_that_runs_again() -> None:
+    """Either part rebuilds the one input."""
+    ops = operations(samples.model(samples.layer(parallel=True)))
+    for part in ("attention_norm", "mlp_norm"):
+        assert dropped(ops.values(), part) == TOKENS * 64 * SIZE
+        assert {n for n, o in ops.items() if part in o.reruns_with} == {"norm"}
+
+
+def test_module_of_multi_token_prediction() -> None:
+    """Embedding, two norms, 128 x 64, a layer, norm, head and loss; table and head are shared."""
+    described = mixed()
+    ops = named(described)
+    own = {n.removeprefix("mtp."): o for n, o in ops.items() if n.startswith("mtp.")}
+    layer = {n: o for n, o in ops.items() if not n.startswith("mtp.")}
+    first = ["embedding", "embedding_norm", "hidden_norm", "projection"]
+    assert list(own) == [*first, *layer, "final_norm", "head", "loss"]
+    assert held([own["projection"]]) == 2 * 64 * 64
+    assert held([own["embedding"]]) == held([own["head"]]) == 0
+    assert held([own[n] for n in ("embedding_norm", "hidden_norm", "final_norm")]) == 3 * 64
+    assert held(own.values()) == held(layer.values()) + 2 * 64 * 64 + 3 * 64
+    assert count_parameters(described).mtp == held(own.values())
+    for phase in Phase:
+        assert flops(own["projection"], phase) == 2 * TOKENS * 128 * 64
+        assert flops(own["head"], phase) == 2 * TOKENS * 64 * 1024
+    assert saved([own["projection"]]) == TOKENS * 128 * SIZE
+    assert saved([own["loss"]]) == saved([head(described)["loss"]])
+    assert moved(own["embedding"], FORWARD) == moved(embedding(described), FORWARD)
+
+
+def test_projection_of_a_module_is_column_parallel() -> None:
+    """Gathered 128 wide before and 64 wide after it; backward the reverse."""
+    split = named(mixed(), tp=4, sequence_parallel=True)["mtp.projection"]
+    assert held([split]) == 128 * 16
+    before, after = TOKENS * 128 * SIZE, TOKENS * 64 * SIZE
+    assert sorted(exchanges(split)) == [
+        ("all_gather", "forward", after),
+        ("all_gather", "forward", before),
+        ("all_gather", "input_grad", after),
+        ("all_gather", "weight_grad", before),
+        ("reduce_scatter", "input_grad", after),
+        ("reduce_scatter", "input_grad", before),
+    ]
+    assert sorted(exchanges(named(mixed(), tp=4)["mtp.projection"])) == [
+        ("all_gather", "forward", after),
+        ("all_reduce", "input_grad", before),
+        ("reduce_scatter", "input_grad", after),
+    ]
+
+
+def test_flops_of_mixtures_and_modules() -> None:
+    """Active parameters, with the module's own and the head a second time; narrower values."""
+    described = mixed()
+    without = described.model_copy(update={"mtp": 0})
+    counted = count_parameters(described)
+    assert counted.total - counted.active == 2 * 6 * 3 * 64 * 32
+    dense = 6 * (counted.active - counted.embedding)
+    scores = 2 * 6 * 8 * (12 + 8) * 16
+    assert flops_per_token(without, 32) == dense + scores
+    module = 6 * (counted.mtp - 6 * 3 * 64 * 32 + 1024 * 64)
+    assert flops_per_token(described, 32) == dense + module + scores * 3 / 2
+    assert flops_per_token(described, 32, "parameters") == dense + module

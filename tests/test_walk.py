@@ -1,0 +1,228 @@
+"""The fullest moment of operations, by hand and against a simulation that keeps a list of buffers.
+
+By hand: three operations that save 10, 20 and 30 bytes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import samples
+from samples import column
+from shardwise import Model
+from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, bits, step_of, walk
+from shardwise.ops.embedding import embedding_operations, head_operations
+from shardwise.ops.layer import layer_operations
+from shardwise.ops.mtp import mtp_operations
+from shardwise.ops.operation import Operation
+from shardwise.strategy import RECOMPUTE_PARTS
+
+fast = settings(deadline=None, max_examples=200)
+CORE, MLP = bits(frozenset({"core_attention"})), bits(frozenset({"mlp"}))
+
+
+def step(saved: float, ahead: float, back: float, **fields: Any) -> Step:
+    """One operation; what parts drop of it is all it saves, unless told."""
+    plain: dict[str, Any] = {"rebuilt": saved, "reruns": 0, "drops": 0} | fields
+    plain["rebuilt"] = column(plain["rebuilt"] if plain["drops"] else 0)
+    return Step(saved=column(saved), ahead=column(ahead), back=column(back), **plain)
+
+
+def fullest(steps: Sequence[Step], parts: int = 0, checkpoint: float = 0) -> tuple[float, ...]:
+    """Kept, beyond it at the fullest moment, and which moment."""
+    found = walk(steps, parts, column(checkpoint))
+    return float(found.kept[0]), float(found.over[0]), int(found.peak[0])
+
+
+def test_backward_releases_what_it_has_passed() -> None:
+    """60 are kept. Back: 60 + 5, 30 + 50, 10 + 40; forward at most 30 + 5."""
+    steps = [step(10, 0, 40), step(20, 0, 50), step(30, 5, 5)]
+    assert fullest(steps) == (60, 20, 1)
+
+
+def test_forward_may_be_fullest() -> None:
+    """Before the last saves its 30 it needs 45 beside 30; back it needs nothing."""
+    steps = [step(10, 0, 0), step(20, 0, 0), step(30, 45, 0)]
+    assert fullest(steps) == (60, 15, 2 + 3)
+
+
+def test_an_idle_walk_is_fullest_where_it_turns() -> None:
+    """All 60 and not a byte more, when the last operation goes backward."""
+    assert fullest([step(10, 0, 0), step(20, 0, 0), step(30, 0, 0)]) == (60, 0, 2)
+
+
+def test_forward_only_keeps_nothing() -> None:
+    """The largest transient of the forward pass."""
+    steps = [step(10, 7, 40), step(20, 9, 50), step(30, 8, 5)]
+    assert fullest(steps, FORWARD_ONLY) == (0, 9, 1 + 3)
+
+
+def test_full_recompute_keeps_its_checkpoint() -> None:
+    """Rebuilt 60 and 5 beside, less the 8 that are kept."""
+    steps = [step(10, 0, 20), step(20, 0, 20), step(30, 0, 5)]
+    assert fullest(steps, FULL, checkpoint=8) == (8, 57, 2)
+
+
+def test_what_a_part_drops_comes_back_for_its_own_operations() -> None:
+    """The middle drops its 20: 40 are kept. Last 40 + 5; middle 10 + 20 + 30; first 10 + 1."""
+    steps = [step(10, 0, 1), step(20, 0, 30, reruns=CORE, drops=CORE), step(30, 0, 5)]
+    assert fullest(steps, CORE) == (40, 20, 1)
+    assert fullest(steps, MLP) == fullest(steps, 0) == (60, 5, 2)
+
+
+def test_the_first_operation_that_runs_again_rebuilds_for_all() -> None:
+    """The last runs again too: what it shares a part with is back: 10 + 20 + 30 + 5."""
+    steps = [
+        step(10, 0, 1),
+        step(20, 0, 30, reruns=MLP, drops=MLP),
+        step(30, 0, 5, reruns=MLP),
+    ]
+    assert fullest(steps, MLP) == (40, 25, 2)
+    # A part that only drops what the last saved, all but 12 of it: 28 kept, the same 65 in all.
+    steps[2] = step(30, 0, 5, drops=MLP, rebuilt=18)
+    assert fullest(steps, MLP) == (22, 43, 2)
+
+
+def test_two_parts_come_back_one_by_one() -> None:
+    """The last rebuilds its own 30 when the middle's 20 are not back: 10 + 30 + 5, 10 + 20 + 30."""
+    steps = [
+        step(10, 0, 1),
+        step(20, 0, 30, reruns=CORE, drops=CORE),
+        step(30, 0, 5, reruns=MLP, drops=MLP),
+    ]
+    assert fullest(steps, CORE | MLP) == (10, 50, 1)
+    steps[1] = step(20, 0, 3, reruns=CORE, drops=CORE)
+    assert fullest(steps, CORE | MLP) == (10, 35, 2)
+
+
+def test_rows_have_moments_of_their_own() -> None:
+    """The same operations of other sizes: the middle decides in one row, the last in another."""
+    many = [
+        Step(
+            saved=column(10, 10),
+            rebuilt=column(0, 0),
+            ahead=column(0, 0),
+            back=column(back, 5),
+            reruns=0,
+            drops=0,
+        )
+        for back in (0, 30, 5)
+    ]
+    found = walk(many, 0, column(0, 0))
+    assert found.over.tolist() == [20, 5]
+    assert found.peak.tolist() == [1, 2]
+
+
+def simulated(operations: Sequence[Operation], parts: frozenset[str], checkpoint: float) -> float:
+    """Most bytes at once in a forward and a backward pass, with a list of buffers by name.
+
+    Parameters
+    ----------
+    parts
+        Run again; all parts and more for a whole layer.
+    """
+    whole = "full" in parts
+
+    def keeps(operation: Operation) -> float:
+        if whole:
+            return 0.0
+        gone = operation.rebuilt_bytes[0] if operation.dropped_with & parts else 0.0
+        return float(operation.saved_bytes[0] - gone)
+
+    buffers = {"checkpoint": checkpoint if whole else 0.0}
+    most = sum(buffers.values())
+    for operation in operations:
+        ahead = operation.forward_working_bytes
+        beside = operation.working_bytes if ahead is None else ahead
+        if not whole:
+            most = max(most, sum(buffers.values()) + float(beside[0]))
+        buffers[operation.name] = keeps(operation)
+    if whole:  # the input of the layer is its first operation's
+        buffers["checkpoint"] = 0.0
+    for operation in reversed(operations):
+        again = {"full"} if whole else (operation.reruns_with | operation.dropped_with) & parts
+        for other in operations:
+            if other.name in buffers and (whole or other.dropped_with & again):
+                buffers[other.name] = float(other.saved_bytes[0])
+        most = max(most, sum(buffers.values()) + float(operation.working_bytes[0]))
+        del buffers[operation.name]
+    return most
+
+
+LAYERS: dict[str, tuple[Model, int]] = {
+    "gpt": (samples.model(), 0),
+    "llama": (samples.llama(), 0),
+    "parallel": (samples.model(samples.layer(parallel=True)), 0),
+    "latent": (samples.deepseek(), 0),
+    "experts": (samples.deepseek(), 1),
+    "wide experts": (samples.deepseek({"ffn": 512, "shared_ffn": 8}), 1),
+}
+WORK: list[dict[str, Any]] = [
+    {},
+    {"flash": False},
+    {"tp": 2, "sequence_parallel": True},
+    {"seq_len": 512, "fused_activation": True},
+]
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("work", WORK, ids=str)
+def test_a_layer_under_every_set_of_parts(kind: str, work: dict[str, Any]) -> None:
+    """All 256 of them, and the whole layer: kept and the fullest moment are the simulation's."""
+    model, which = LAYERS[kind]
+    operations = layer_operations(model, model.layers[which], samples.rank_work(**work))
+    steps = [step_of(operation) for operation in operations]
+    for code in range(1 << len(RECOMPUTE_PARTS)):
+        parts = frozenset(p for place, p in enumerate(RECOMPUTE_PARTS) if code >> place & 1)
+        found = walk(steps, code, column(0))
+        kept = sum(
+            float(o.saved_bytes[0] - (o.rebuilt_bytes[0] if o.dropped_with & parts else 0))
+            for o in operations
+        )
+        assert found.kept[0] == pytest.approx(kept)
+        whole = float(found.kept[0] + found.over[0])
+        assert whole == pytest.approx(simulated(operations, parts, 0)), parts
+        assert 0 <= found.peak[0] < 2 * len(steps)
+    checkpoint = float(operations[0].saved_bytes[0])
+    found = walk(steps, FULL, column(checkpoint))
+    assert found.kept[0] == checkpoint
+    most = simulated(operations, frozenset({"full"}), checkpoint)
+    assert found.kept[0] + found.over[0] == pytest.approx(most)
+
+
+def test_embedding_head_and_modules_are_the_simulation() -> None:
+    """They too, without recompute; names of operations are their own."""
+    model, work = samples.deepseek(mtp=1), samples.rank_work()
+    for operations in (
+        embedding_operations(model, work),
+        head_operations(model, work, holds_copy=np.array([True])),
+        mtp_operations(model, work),
+    ):
+        assert len({operation.name for operation in operations}) == len(operations)
+        found = walk([step_of(operation) for operation in operations], 0, column(0))
+        most = simulated(operations, frozenset(), 0)
+        assert found.kept[0] + found.over[0] == pytest.approx(most)
+
+
+sizes = st.integers(0, 50)
+marks = st.sampled_from([0, CORE, MLP, CORE | MLP])
+
+
+@fast
+@given(st.lists(st.tuples(sizes, sizes, sizes, marks), min_size=1, max_size=8), marks)
+def test_more_recompute_keeps_less_and_needs_no_more_than_all(
+    figures: list[tuple[int, int, int, int]], parts: int
+) -> None:
+    """What is kept falls; the fullest moment in all is at most that without recompute."""
+    steps = [step(s, a, b, reruns=m, drops=m) for s, a, b, m in figures]
+    none, some, whole = (walk(steps, code, column(0)) for code in (0, parts, FULL))
+    assert whole.kept <= some.kept <= none.kept
+    assert some.kept + some.over <= none.kept + none.over
+    assert whole.kept + whole.over <= none.kept + none.over
+    assert none.kept == sum(s for s, *_ in figures)
+    largest = max(b for *_, b, _ in figures)
+    assert some.kept + some.over >= largest

@@ -1,0 +1,208 @@
+"""ZeRO 2 and 3 and hybrid sharding by hand: what a rank holds, and how long exchanges take.
+
+The sample of GPT with 10 words on one stage: 4 layers, embedding, final norm, in 2 bytes, gradients
+in 4, 12 bytes of optimizer state; links of 100 GB/s that start at once.
+"""
+
+from typing import Any
+
+import pytest
+
+import samples
+from shardwise import Estimate, Model
+from shardwise.results import Memory
+
+GB = 1e9
+SBH = 64 * 64
+LAYER = 12 * 64**2 + 13 * 64
+ENDS = (10 + 32) * 64 + 2 * 64
+WHOLE = 4 * LAYER + ENDS
+WORKING = 2 * 64 * 320 - SBH
+LINK = 100 * GB
+
+
+def run(
+    software: dict[str, Any] | None = None, architecture: Model | None = None, **columns: Any
+) -> Estimate:
+    """8 replicas of the sample, two micro-batches each, nothing hidden."""
+    model = architecture or samples.model(vocab=10)
+    machine = samples.system(network=[samples.tier(bandwidth=LINK)])
+    given = {"dp": 8, "gbs": 32, "dp_overlap": False} | columns
+    return samples.run(model, software, machine, **given)
+
+
+def held(software: dict[str, Any] | None = None, **columns: Any) -> Memory:
+    return run(software, **columns).memory_bytes
+
+
+def test_each_stage_splits_one_thing_more() -> None:
+    """Optimizer state, gradients, weights; the last are gathered from the fp32 copy in the state.
+
+    Split gradients are whole for one layer; split weights for the layer that computes and the one
+    gathered ahead.
+    """
+    bare = {0: (2, 4, 12), 1: (2, 4, 12 / 8), 2: (2, 4 / 8, 12 / 8), 3: (0, 4 / 8, 12 / 8)}
+    live = {0: 0, 1: 0, 2: 4 * LAYER, 3: (4 + 2 * 2) * LAYER}
+    for zero, sizes in bare.items():
+        found = held(zero=zero)
+        each = (found.weights, found.gradients, found.optimizer)
+        assert each == pytest.approx([size * WHOLE for size in sizes])
+        assert found.buffers == WORKING + live[zero]
+        assert found.activations == held(zero=0).activations
+
+
+def test_shards_beside_the_fp32_copy() -> None:
+    """DeepSpeed keeps 16-bit shards too; with fp32 weights there is no other copy."""
+    assert held({"gathers_master": False}, zero=3).weights == pytest.approx(2 * WHOLE / 8)
+    assert held(zero=3, dtype="fp32").weights == pytest.approx(4 * WHOLE / 8)
+    assert held(zero=3, training=False).weights == pytest.approx(2 * WHOLE / 8)
+
+
+def test_weights_that_are_not_released_are_whole() -> None:
+    """All 2 bytes from forward to backward, and no layer beside; shards beside, if any."""
+    kept = held(zero=3, fsdp_reshard=False)
+    assert kept.weights == 2 * WHOLE
+    assert kept.buffers == WORKING + 4 * LAYER
+    beside = held({"gathers_master": False}, zero=3, fsdp_reshard=False)
+    assert beside.weights == pytest.approx(2 * WHOLE + 2 * WHOLE / 8)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_layers_gathered_ahead_are_whole(prefetch: int) -> None:
+    """So many and the one that computes; the wider kind where there are two."""
+    ahead = 4 + 2 * (1 + prefetch)
+    assert held(zero=3, fsdp_prefetch=prefetch).buffers == WORKING + ahead * LAYER
+    wide = samples.layer(mlp={"ffn": 512})
+    architecture = samples.model(samples.layer(count=1), wide, vocab=10)
+    wider = LAYER + 256 * (2 * 64 + 1)
+    working = 2 * 64 * (512 + 64) - SBH
+    columns: dict[str, Any] = {"architecture": architecture, "zero": 3, "fsdp_prefetch": prefetch}
+    assert held(**columns).buffers == working + ahead * wider
+
+
+def test_context_parallel_ranks_are_replicas_too() -> None:
+    """2 replicas of 2 ranks each share as 4 do."""
+    for zero in (1, 2, 3):
+        two, four = held(zero=zero, dp=2, cp=2, gbs=8), held(zero=zero, dp=4, gbs=16)
+        assert (two.weights, two.gradients, two.optimizer) == pytest.approx(
+            (four.weights, four.gradients, four.optimizer)
+        )
+
+
+@pytest.mark.parametrize(("shard", "zero"), [(1, 1), (2, 1), (2, 2), (4, 3), (8, 3)])
+def test_hybrid_sharding_splits_among_a_part(shard: int, zero: int) -> None:
+    """What 8 replicas would split by 8 they split by the size of a group."""
+    found = held(zero=zero, dp_shard=shard)
+    assert found.optimizer == pytest.approx(12 * WHOLE / shard)
+    assert found.gradients == pytest.approx(4 * WHOLE / (shard if zero > 1 else 1))
+    assert found.weights == pytest.approx(0 if zero == 3 else 2 * WHOLE)
+    # Of 2 x 4 ranks of a replica too: every other replica and both halves of its context.
+    split = held(zero=zero, dp_shard=shard, cp=2)
+    assert split.optimizer == pytest.approx(12 * WHOLE / shard / 2)
+
+
+def spent(**columns: Any) -> float:
+    """Bytes that would take as long as the exchange at the rate of the link."""
+    result = run(**columns)
+    assert result.comm_s["dp"].total == pytest.approx(result.time_s["dp_comm"])
+    return result.time_s["dp_comm"] * LINK
+
+
+def test_zero_2_scatters_gradients_of_every_micro_batch() -> None:
+    """2 x 7/8 of 4 bytes, and once 7/8 of 2 bytes; ZeRO 1 does both once."""
+    assert spent(zero=1) == pytest.approx(7 / 8 * (4 + 2) * WHOLE)
+    assert spent(zero=2) == pytest.approx(7 / 8 * (2 * 4 + 2) * WHOLE)
+    assert spent(zero=2, gbs=64) == pytest.approx(7 / 8 * (4 * 4 + 2) * WHOLE)
+
+
+def test_zero_3_gathers_weights_forward_and_backward() -> None:
+    """2 x 7/8 of 2 + 2 + 4 bytes; kept from forward to backward they are gathered once."""
+    assert spent(zero=3) == pytest.approx(2 * 7 / 8 * 8 * WHOLE)
+    assert spent(zero=3, fsdp_reshard=False) == pytest.approx(2 * 7 / 8 * 6 * WHOLE)
+    assert spent(zero=3, training=False) == pytest.approx(2 * 7 / 8 * 2 * WHOLE)
+    assert spent(zero=2, training=False) == 0
+
+
+def test_hybrid_sharding_adds_up_among_groups_once() -> None:
+    """Inside a group of 2 as ever; then half the gradients all-reduced among 4 groups."""
+    among = 2 * 3 / 4 * 4 * WHOLE / 2
+    assert spent(zero=3, dp_shard=2) == pytest.approx(2 * 1 / 2 * 8 * WHOLE + among)
+    assert spent(zero=2, dp_shard=2) == pytest.approx((2 * 4 + 2) / 2 * WHOLE + among)
+    # Each replica on its own: nothing is split, whole gradients are added up.
+    assert spent(zero=3, dp_shard=1) == pytest.approx(2 * 7 / 8 * 4 * WHOLE)
+
+
+def test_layers_are_exchanged_one_by_one() -> None:
+    """A second for each: 4 layers, embedding and head; 3 exchanges of each in a micro-batch."""
+    machine = samples.system(network=[samples.tier(bandwidth=1e30, latency=1)])
+    columns = {"dp": 8, "gbs": 32, "dp_overlap": False}
+
+    def seconds(**fields: Any) -> float:
+        return samples.run(samples.model(), None, machine, **columns | fields).time_s["dp_comm"]
+
+    assert seconds(zero=3) == pytest.approx(2 * 3 * 6)
+    assert seconds(zero=3, fsdp_reshard=False) == pytest.approx(2 * 2 * 6)
+    assert seconds(zero=2) == pytest.approx(2 * 6 + 6)
+    # Half of the replicas each: also two all-reduces of what all layers hold, dense.
+    assert seconds(zero=2, dp_shard=4) == pytest.approx(2 * 6 + 6 + 1)
+
+
+def overlapped(bandwidth: float, **columns: Any) -> Estimate:
+    machine = samples.system(network=[samples.tier(bandwidth=bandwidth)])
+    return samples.run(samples.model(vocab=10), None, machine, dp=8, gbs=32, zero=3, **columns)
+
+
+def test_gathers_run_behind_the_pass_before() -> None:
+    """Over slow links, of each micro-batch: what a forward, and a backward pass does not hide."""
+    slow = overlapped(1e9)
+    forward, backward = (slow.time_s[part] / 2 for part in ("forward", "backward"))
+    gather, scatter = (7 / 8 * size * WHOLE / 1e9 for size in (2, 4))
+    assert gather > forward
+    assert gather + scatter > backward
+    exposed = gather - forward + gather + scatter - backward
+    assert slow.time_s["dp_comm"] == pytest.approx(2 * exposed)
+    # Nothing gathered ahead: gathers wait, scatters still run behind the pass.
+    waits = overlapped(1e9, fsdp_prefetch=0).time_s["dp_comm"]
+    assert waits == pytest.approx(2 * (gather + gather + max(0, scatter - backward)))
+    # Fast links: all of it is hidden, or the gathers alone are not.
+    quick = 7 / 8 * 2 * WHOLE / 1e15
+    assert overlapped(1e15).time_s["dp_comm"] == pytest.approx(0, abs=1e-18)
+    assert overlapped(1e15, fsdp_prefetch=0).time_s["dp_comm"] == pytest.approx(2 * 2 * quick)
+
+
+def test_only_a_part_of_the_pass_hides() -> None:
+    """Contention halves what a pass hides, and a tenth of that is the tail."""
+    machine = samples.system(network=[samples.tier(bandwidth=1e9)])
+    software = {"dp_contention": 0.5, "dp_tail": 0.1}
+    result = samples.run(samples.model(vocab=10), software, machine, dp=8, gbs=32, zero=3)
+    passes = result.time_s["forward"] + result.time_s["backward"]
+    alone = 2 * 7 / 8 * 8 * WHOLE / 1e9
+    assert result.comm_s["dp"].total == pytest.approx(alone)
+    assert result.time_s["dp_comm"] == pytest.approx(alone - 0.9 * 0.5 * passes)
+
+
+def test_stages_exchange_what_the_largest_holds() -> None:
+    """2 stages of 2 layers, untied with 1000 words: the last holds the final norm, no positions.
+
+    Both hold words; the first has 32 x 64 positions, more than the norm's 2 x 64.
+    """
+    architecture = samples.model(tied_embeddings=False)
+    first = 2 * LAYER + 1032 * 64
+    result = run(architecture=architecture, pp=2, zero=3, gbs=32)
+    assert max(stage.parameters for stage in result.stages) == first
+    assert result.time_s["dp_comm"] * LINK == pytest.approx(2 * 7 / 8 * 8 * first)
+    assert [stage.gradients for stage in result.stages] == pytest.approx(
+        [4 * first / 8, 4 * (2 * LAYER + 1000 * 64 + 2 * 64) / 8]
+    )
+
+
+def test_the_update_is_of_the_shard() -> None:
+    """24 + 2 + 4 bytes for an eighth, or a quarter, of the weights, and 1.5 sweeps of gradients."""
+    sweeps = 1.5 * 4 * WHOLE
+    cases: list[tuple[dict[str, Any], float]] = [
+        ({"zero": 0}, WHOLE),
+        ({"zero": 1}, WHOLE / 8),
+        ({"zero": 1, "dp_shard": 4}, WHOLE / 4),
+    ]
+    for columns, owned in cases:
+        assert run(**columns).time_s["optimizer"] * 1e12 == pytest.approx(30 * owned + sweeps)
