@@ -186,6 +186,16 @@ def test_models_json_counts_parameters(shardwise):
     assert result["active_parameters"] == 8_030_261_248
     assert result["embedding_parameters"] == 128256 * 4096
     assert sum(result["breakdown"].values()) == result["parameters"]
+    assert result["mtp_parameters"] == 0
+
+
+def test_modules_of_multi_token_prediction_stand_beside_the_published_count(shardwise):
+    """671.0 B with 37 B active, and one module of 11.6 B (arXiv 2412.19437, section 2)."""
+    result = json.loads(shardwise("models", "deepseek-v3", "--json")[1])
+    assert result["parameters"] == 671_026_419_200
+    assert round(result["active_parameters"] / 1e9, 1) == 37.6
+    assert result["mtp_parameters"] == 11_610_068_224
+    assert "11,610,068,224" in shardwise("models", "deepseek-v3")[1]
 
 
 def test_a_model_is_shown_with_the_share_of_each_part(shardwise):

@@ -177,6 +177,7 @@ def _record(model: Model) -> dict[str, Any]:
         "parameters": counted.total,
         "active_parameters": counted.active,
         "embedding_parameters": counted.embedding,
+        "mtp_parameters": counted.mtp,
         "breakdown": counted.breakdown,
         "model": model.to_dict(),
     }

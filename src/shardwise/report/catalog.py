@@ -52,6 +52,8 @@ def print_model(model: Model) -> None:
     table.add_row("total", f"{counted.total:,}", "")
     table.add_row("of it embeddings", f"{counted.embedding:,}", "")
     table.add_row("active per token", f"{counted.active:,}", "")
+    if counted.mtp:
+        table.add_row("beside it, multi-token prediction", f"{counted.mtp:,}", "")
     show(table)
 
 

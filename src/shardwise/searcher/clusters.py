@@ -5,7 +5,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from shardwise._version import __version__
@@ -143,8 +143,15 @@ def _client(dask: Any, distributed: Any, jobs: int | None) -> Iterator[Any]:
         }
         with _deaf_children():
             cluster = distributed.LocalCluster(**local, silence_logs="CRITICAL")
-        with cluster, distributed.Client(cluster, set_as_default=False) as client:
-            yield client
+            client = distributed.Client(cluster, set_as_default=False)
+            with suppress(TimeoutError):  # told where the workers are needed
+                client.wait_for_workers(local["n_workers"], timeout=_ANSWER_S)
+        try:
+            with client:
+                yield client
+        finally:
+            with suppress(AssertionError):  # Dask cannot end a worker that it is just restarting
+                cluster.close()
 
 
 @contextmanager

@@ -170,8 +170,16 @@ def _told_if_lost(jobs: int, *lost: type[Exception]) -> Iterator[None]:
 
 
 def _done(task: Callable[[T], R], item: T) -> R:
-    """Do a task; a plain function, as some backends hash what they call."""
-    return task(item)
+    """Do a task; a plain function, as some backends hash what they call.
+
+    Workers ignore an interrupt, whose end is for the parent to bring; Polars raises it all the
+    same, and a worker of Dask would die of it with a traceback.
+    """
+    try:
+        return task(item)
+    except KeyboardInterrupt as error:
+        message = "interrupted"
+        raise RuntimeError(message) from error
 
 
 def _done_by_child(task: Callable[[T], R], item: T) -> R:
