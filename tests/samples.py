@@ -250,9 +250,7 @@ def saved(group: Iterable[Operation]) -> float:
 
 def dropped(group: Iterable[Operation], part: str) -> float:
     """Bytes that recompute of a part drops of what a group of operations keeps."""
-    marked = [o for o in group if part in o.dropped_with]
-    columns = [o.saved_bytes if o.droppable_bytes is None else o.droppable_bytes for o in marked]
-    return sum(float(column[0]) for column in columns)
+    return saved(o for o in group if part in o.dropped_with)
 
 
 def held(group: Iterable[Operation]) -> float:

@@ -269,8 +269,6 @@ class Operation:
     """Parts of `strategy.RECOMPUTE_PARTS` whose recompute runs its forward again."""
     dropped_with: frozenset[str] = frozenset()
     """Parts whose recompute rebuilds what it saved."""
-    droppable_bytes: Floats | None = None
-    """What of `saved_bytes` these rebuild; None: all of it [byte]."""
 
     @property
     def trained(self) -> Floats:
@@ -286,9 +284,7 @@ class Operation:
     @property
     def rebuilt_bytes(self) -> Floats:
         """What is not kept if a part that rebuilds it is run again [byte]."""
-        if not self.dropped_with:
-            return np.zeros_like(self.saved_bytes)
-        return self.saved_bytes if self.droppable_bytes is None else self.droppable_bytes
+        return self.saved_bytes if self.dropped_with else np.zeros_like(self.saved_bytes)
 
 
 def zeros(work: RankWork) -> Floats:

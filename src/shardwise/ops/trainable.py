@@ -213,15 +213,8 @@ def _frozen(operation: Operation, work: RankWork, subset: Subset, needs: Bools) 
     elif _plain(operation.name) == "embedding":  # its gradient has no other use
         one = _without(one, Phase.INPUT_GRAD, frozen)
         kept = np.where(frozen, 0.0, kept)
-    one = replace(one, trained_parameters=np.where(frozen, 0.0, one.trained))
-    return _keeping(one, kept)
-
-
-def _keeping(operation: Operation, kept: Floats) -> Operation:
-    droppable = operation.droppable_bytes
-    if droppable is not None:
-        droppable = np.minimum(droppable, kept)
-    return replace(operation, saved_bytes=kept, droppable_bytes=droppable)
+    trained = np.where(frozen, 0.0, one.trained)
+    return replace(one, saved_bytes=kept, trained_parameters=trained)
 
 
 def _without(operation: Operation, phase: Phase, rows: Bools) -> Operation:
@@ -255,7 +248,7 @@ def _forward_only(operation: Operation, rows: Bools, stream: Floats) -> Operatio
         working_bytes=np.where(rows, 0.0, back),
         forward_working_bytes=np.where(rows, ahead + stream, ahead),
     )
-    return _keeping(one, np.where(rows, 0.0, one.saved_bytes))
+    return replace(one, saved_bytes=np.where(rows, 0.0, one.saved_bytes))
 
 
 def _adapter_tokens(operation: Operation, product: Matmul, work: RankWork) -> tuple[Floats, Floats]:
