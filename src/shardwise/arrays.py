@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,10 +23,11 @@ _DENSE_SPAN = 1 << 12
 
 def total(columns: Iterable[Floats], like: Floats) -> Floats:
     """Add up columns; zeros of the shape of `like` if there are none."""
-    added: Floats = np.zeros_like(like, dtype=np.float64)
-    for column in columns:
-        added = added + column
-    return added
+    left = iter(columns)
+    first = next(left, None)
+    if first is None:
+        return np.zeros_like(like, dtype=np.float64)
+    return sum(left, first)
 
 
 def once_per(keys: Sequence[NDArray[Any]], evaluate: Callable[[Ints], T]) -> tuple[T, Ints]:
@@ -82,22 +84,32 @@ def combined(function: Callable[..., Any], record: T, *others: T) -> T:
         nested = dataclasses.is_dataclass(values[0])
         return combined(function, *values) if nested else function(*values)
 
-    return type(record)(**{f.name: item(f.name) for f in dataclasses.fields(record)})  # type: ignore[arg-type]
+    kind: Any = type(record)
+    whole: T = kind(**{name: item(name) for name in _field_names(kind)})
+    return whole
 
 
-def gather(record: T, index: Ints | slice) -> T:
-    """Take rows of every array in a dataclass, following nested dataclasses and tuples."""
-    return _gathered(record, index)
+def gather(record: T, index: Ints | slice, *, but: type | None = None) -> T:
+    """Take rows of every array in a dataclass, following nested dataclasses and tuples.
+
+    Records of the type `but` are left as they are, for who has no use for them.
+    """
+    return _gathered(record, index, but)
 
 
-def _gathered(value: Any, index: Ints | slice) -> Any:
+def _gathered(value: Any, index: Ints | slice, but: type | None) -> Any:
     if isinstance(value, np.ndarray):
         return value[index]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {
-            f.name: _gathered(getattr(value, f.name), index) for f in dataclasses.fields(value)
-        }
-        return type(value)(**fields)
+        if type(value) is but:
+            return value
+        names = _field_names(type(value))
+        return type(value)(**{n: _gathered(getattr(value, n), index, but) for n in names})
     if isinstance(value, tuple):
-        return tuple(_gathered(item, index) for item in value)
+        return tuple(_gathered(item, index, but) for item in value)
     return value
+
+
+@lru_cache(maxsize=None)
+def _field_names(record: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(record))

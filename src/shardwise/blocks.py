@@ -214,17 +214,28 @@ def _of_operations(model: Model, table: Table, extents: Extents) -> list[Ints | 
     return columns
 
 
-def blocks_of(model: Model, system: System, table: Table, extents: Extents) -> Blocks:
+def blocks_of(
+    model: Model,
+    system: System,
+    table: Table,
+    extents: Extents,
+    costs: Sequence[PartCosts] | None = None,
+) -> Blocks:
     """Cost a layer of each kind, the embedding and the head, row by row.
 
     Depends only on the columns that `PlacedBlocks` names. Operations do not depend on what is
     recomputed or offloaded, so they are costed once for all of these.
+
+    Parameters
+    ----------
+    costs
+        `operation_costs` of a table of one row, if they are known already.
     """
 
     def add_up(rows: Ints) -> tuple[tuple[BlockWork, ...], Floats, Floats]:
         some, where = table.take(rows), extents.take(rows)
         machine = Machine.of(system, some, where)
-        parts = operation_costs(model, system, some, where)
+        parts = costs or operation_costs(model, system, some, where)
         works = tuple(block_work(costs, machine) for _, _, costs in parts)
         rate = _matrix_rate(machine, model.hidden, rank_work(some).element_bytes)
         return works, machine.memory_rate, rate
@@ -296,8 +307,17 @@ class PlacedBlocks:
     _runs: tuple[StageRun, ...]
 
     @classmethod
-    def of(cls, model: Model, system: System, table: Table) -> "PlacedBlocks":
-        """Place the axes and cost the blocks, once for each value of what they depend on."""
+    def of(
+        cls,
+        model: Model,
+        system: System,
+        table: Table,
+        costs: Sequence[PartCosts] | None = None,
+    ) -> "PlacedBlocks":
+        """Place the axes and cost the blocks, once for each value of what they depend on.
+
+        Those of one row may be known already, as in `blocks_of`.
+        """
         tiers = (table.tp_tier, table.cp_tier, table.dp_tier, table.pp_tier)
         degrees = [table.tp, table.cp, table.dp, table.pp, table.placement, *tiers]
         if model.has_experts:
@@ -318,7 +338,7 @@ class PlacedBlocks:
         )
 
         def cost(rows: Ints) -> Blocks:
-            return blocks_of(model, system, table.take(rows), placed.take(where[rows]))
+            return blocks_of(model, system, table.take(rows), placed.take(where[rows]), costs)
 
         blocks, position = once_per(columns, cost)
         return cls(placed, where, blocks, position, stage_runs(model, table))
@@ -331,15 +351,19 @@ class PlacedBlocks:
         """Blocks of some rows."""
         return gather(self._blocks, self._position[rows])
 
+    def without_times(self, rows: Ints | slice) -> Blocks:
+        """Blocks of some rows for what is held alone: their times are of no rows."""
+        return gather(self._blocks, self._position[rows], but=BlockTimes)
+
     def runs(self, rows: Ints | slice) -> tuple[StageRun, ...]:
         """Stages of some rows."""
         return gather(self._runs, rows)
 
 
 def placed_blocks(
-    model: Model, system: System, table: Table
+    model: Model, system: System, table: Table, costs: Sequence[PartCosts] | None = None
 ) -> tuple[Extents, Blocks, tuple[StageRun, ...]]:
     """Place the axes, cost the blocks and lay out the stages of every row."""
-    placed = PlacedBlocks.of(model, system, table)
+    placed = PlacedBlocks.of(model, system, table, costs)
     every = slice(None)
     return placed.extents(every), placed.blocks(every), placed.runs(every)

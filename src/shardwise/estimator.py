@@ -26,6 +26,7 @@ from shardwise.ops.parameters import (
 )
 from shardwise.ops.quantization import RECIPES
 from shardwise.ops.trainable import Subset
+from shardwise.placement import place
 from shardwise.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.rules import broken_rule, refuse_illegal
 from shardwise.stack import Stack
@@ -86,12 +87,12 @@ def estimate(
     resolved = given.resolved(the_model)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
-    result = evaluate(the_model, the_system, table)
+    parts = operation_costs(the_model, the_system, table, place(the_system, table))
+    result = evaluate(the_model, the_system, table, parts)
     per_s = rates(the_model, the_system, table, result, flops_convention)
     counted_model = the_model.with_attention(resolved.attention)
     counted = count_parameters(counted_model)
     stack = table.stacks[0]
-    parts = operation_costs(the_model, the_system, table, result.extents)
     return Estimate(
         model=the_model.name,
         system=the_system.name,

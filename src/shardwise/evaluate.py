@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, combined, total
-from shardwise.blocks import Blocks, part_times, placed_blocks
+from shardwise.blocks import Blocks, PartCosts, part_times, placed_blocks
 from shardwise.memory import Shares, StageMemory, reserved_bytes, stage_memory
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
@@ -76,9 +76,17 @@ class Evaluation(Holding, Timing):
     """Where the axes were placed."""
 
 
-def evaluate(model: Model, system: System, table: Table) -> Evaluation:
-    """Evaluate legal strategies: times of the step and memory of the fullest stage."""
-    extents, blocks, runs = placed_blocks(model, system, table)
+def evaluate(
+    model: Model, system: System, table: Table, costs: Sequence[PartCosts] | None = None
+) -> Evaluation:
+    """Evaluate legal strategies: times of the step and memory of the fullest stage.
+
+    Parameters
+    ----------
+    costs
+        `operation_costs` of a table of one row, if they are known already.
+    """
+    extents, blocks, runs = placed_blocks(model, system, table, costs)
     holding = held(table, blocks, runs)
     timing = timed(model, system, table, extents, blocks, runs)
     parts = [(part, f.name) for part in (holding, timing) for f in fields(part)]

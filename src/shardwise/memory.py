@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, combined
+from shardwise.arrays import Bools, Floats, Ints, combined, total
 from shardwise.blocks import Blocks, layer_bytes, part_bytes, trained_on
 from shardwise.cost.block import BlockBytes
 from shardwise.cost.optimizer import state_bytes
@@ -323,9 +323,9 @@ def _after(
     run: StageRun, place: int, parts: Sequence[tuple[int, Floats, BlockBytes]]
 ) -> Floats | float:
     """What layers of other kinds keep that stand after the last one of a kind [byte]."""
-    counts = run.after[place]
+    counts = run.after[:, place].T
     kept = [counts[other] * held.saved_bytes for other, _, held in parts if other < len(counts)]
-    return sum(kept, np.zeros_like(run.length)) if len(counts) > 1 else 0.0
+    return total(kept, run.length) if len(kept) > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from shardwise.arrays import Floats, Ints, gather, once_per, total
 from shardwise.blocks import Blocks
 from shardwise.cost.block import BlockTimes
 from shardwise.schedule.pipelines import Times
-from shardwise.schedule.step_time import step_time
+from shardwise.schedule.step_time import StepTime, step_time
 from shardwise.slowest import Boundary, SlowestStage
 from shardwise.stages import StageRun
 from shardwise.table import Table
@@ -24,35 +24,32 @@ def bubble_and_transfers(
     The step is the closed form of the schedule; its passes on the slowest stage and the messages
     that this stage waits for beside no compute are taken from it, the rest is the bubble.
     """
-    _, hop = np.unique(boundary.time_s, return_inverse=True)
-    columns = (slowest.blocks.key, runs[0].key, table.micro_batches, hop, table.training)
-
-    def of_rows(rows: Ints) -> tuple[Floats, Floats]:
-        some = (table.take(rows), gather(tuple(runs), rows))
-        return _bubble_and_transfers(*some, gather(slowest, rows), gather(boundary, rows))
-
-    (bubble, transfers), where = once_per(columns, of_rows)
-    return bubble[where], transfers[where]
-
-
-def _bubble_and_transfers(
-    table: Table, runs: Sequence[StageRun], slowest: SlowestStage, boundary: Boundary
-) -> tuple[Floats, Floats]:
-    """The same, row by row."""
     blocks = slowest.blocks
+    hop_s = boundary.time_s
+    _, hop = np.unique(hop_s, return_inverse=True)
+    columns = (blocks.key, runs[0].key, table.micro_batches, hop, table.training)
+    lengths = np.stack([run.length.astype(np.int64) for run in runs])
+    forward = _times(blocks, runs, lambda part: part.forward_pass_s)
+    input_grad = _times(blocks, runs, lambda part: part.backward_pass_s - part.weight_grad_s)
+    weight_grad = _times(blocks, runs, lambda part: part.weight_grad_s)
+
+    def of_rows(rows: Ints) -> StepTime:
+        return step_time(
+            schedule=table.schedule[rows],
+            lengths=lengths[:, rows],
+            forward=forward.take(rows),
+            input_grad=input_grad.take(rows),
+            weight_grad=weight_grad.take(rows),
+            micro_batches=table.micro_batches[rows],
+            chunks=table.vpp[rows],
+            hop_s=hop_s[rows],
+            hop_hidden=boundary.hidden[rows],
+            training=table.training[rows],
+        )
+
+    distinct, where = once_per(columns, of_rows)
+    found = gather(distinct, where)
     busy = table.micro_batches * slowest.on(lambda part: part.time_s)
-    found = step_time(
-        schedule=table.schedule,
-        lengths=np.stack([run.length.astype(np.int64) for run in runs]),
-        forward=_times(blocks, runs, lambda part: part.forward_pass_s),
-        input_grad=_times(blocks, runs, lambda part: part.backward_pass_s - part.weight_grad_s),
-        weight_grad=_times(blocks, runs, lambda part: part.weight_grad_s),
-        micro_batches=table.micro_batches,
-        chunks=table.vpp,
-        hop_s=boundary.time_s,
-        hop_hidden=boundary.hidden,
-        training=table.training,
-    )
     waiting = np.maximum(0.0, found.step_s - busy)
     transfers = np.minimum(found.transfer_s, waiting)
     return waiting - transfers, transfers

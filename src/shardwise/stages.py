@@ -6,6 +6,7 @@ dualpipe one of each direction. Layers are spread over virtual stages in the ord
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -54,8 +55,9 @@ class StageRun:
     chunk: tuple[Floats, ...]
     """How many of each part made of layers stand in the first of two unlike chunks (ZB-V,
     DualPipe); all of them in other schedules."""
-    after: tuple[tuple[Floats, ...], ...]
-    """For each part that is made of layers, how many of each such part stand after its last one."""
+    after: Floats
+    """For each part that is made of layers, how many of each such part stand after its last one;
+    shape (rows, parts, parts)."""
     layers: Floats
     """Layers held."""
     key: Ints
@@ -93,7 +95,7 @@ def stage_runs(model: Model, table: Table) -> tuple[StageRun, ...]:
 
     def of_rows(rows: Ints) -> tuple[StageRun, ...]:
         order = model.order
-        every = [_runs_of(model, order, table, int(row)) for row in rows]
+        every = [_runs_of(_Pipeline.of(model, table, order, row)) for row in rows.tolist()]
         return _as_columns(every, max(map(len, every), default=1))
 
     runs, where = once_per(columns, of_rows)
@@ -115,10 +117,7 @@ def by_stage(runs: Sequence[StageRun]) -> StageRun:
         held=tuple(every(run.held[n] for run in runs) for n in parts),
         own=tuple(every(run.own[n] for run in runs) for n in range(len(runs[0].own))),
         chunk=tuple(every(run.chunk[n] for run in runs) for n in range(len(runs[0].chunk))),
-        after=tuple(
-            tuple(every(run.after[n][k] for run in runs) for k in range(len(runs[0].after)))
-            for n in range(len(runs[0].after))
-        ),
+        after=np.array([run.after[0] for run in runs])[which],
         layers=every(run.layers for run in runs),
         key=np.zeros(len(which), dtype=np.int64),
     )
@@ -129,9 +128,36 @@ def virtual_stages(model: Model, table: Table, row: int = 0) -> StageRun:
 
     What recomputes so many layers of a rank takes them from its first chunks.
     """
-    every = enumerate(_ranks(model, model.order, table, row, apart=True))
+    every = enumerate(_ranks(_Pipeline.of(model, table, model.order, row), apart=True))
     stages = [(1, place, content) for place, content in every]
     return by_stage(_as_columns([stages], len(stages)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pipeline:
+    """What one row's ranks depend on."""
+
+    order: tuple[int, ...]
+    """The kind of every layer."""
+    kinds: int
+    mtp: int
+    stages: int
+    schedule: int
+    sizes: tuple[int, ...]
+    """Layers on every virtual stage."""
+    recompute_layers: int
+
+    @classmethod
+    def of(cls, model: Model, table: Table, order: tuple[int, ...], row: int) -> "_Pipeline":
+        return cls(
+            order=order,
+            kinds=len(model.layers),
+            mtp=model.mtp,
+            stages=int(table.pp[row]),
+            schedule=int(table.schedule[row]),
+            sizes=tuple(layers_on_ranks(model.depth, table, row)),
+            recompute_layers=int(table.recompute_layers[row]) or model.depth,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +170,16 @@ class _Rank:
     layers: int
 
 
-def _runs_of(
-    model: Model, order: Sequence[int], table: Table, row: int
-) -> list[tuple[int, int, _Rank]]:
-    """Length, first position and content of each run of one row."""
-    ranks = _ranks(model, order, table, row)
+# A search meets the same pipelines again and again: with every tp, batch, placement ...
+@lru_cache(maxsize=1 << 14)
+def _runs_of(pipeline: _Pipeline) -> tuple[tuple[int, int, _Rank], ...]:
+    """Length, first position and content of each run of equal ranks."""
     runs, first = [], 0
-    for content, equal in groupby(ranks):
+    for content, equal in groupby(_ranks(pipeline)):
         length = len(list(equal))
         runs.append((length, first, content))
         first += length
-    return runs
+    return tuple(runs)
 
 
 def _as_columns(every: Sequence[Any], most: int) -> tuple[StageRun, ...]:
@@ -172,10 +197,7 @@ def _as_columns(every: Sequence[Any], most: int) -> tuple[StageRun, ...]:
                 held=_transposed([rank.held for _, _, rank in runs]),
                 own=_transposed([rank.own for _, _, rank in runs]),
                 chunk=_transposed([rank.chunk for _, _, rank in runs]),
-                after=tuple(
-                    _transposed(others)
-                    for others in zip(*(r.after for _, _, r in runs), strict=True)
-                ),
+                after=np.array([rank.after for _, _, rank in runs]),
                 layers=np.array([float(rank.layers) for _, _, rank in runs]),
                 key=np.arange(len(every)),
             )
@@ -187,20 +209,16 @@ def _transposed(rows: Sequence[tuple[float, ...]]) -> tuple[Floats, ...]:
     return tuple(np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
 
 
-def _ranks(
-    model: Model, order: Sequence[int], table: Table, row: int, *, apart: bool = False
-) -> list[_Rank]:
-    """Content of every pipeline rank of one row, first to last; or of every virtual stage."""
-    stages, schedule = int(table.pp[row]), int(table.schedule[row])
-    sizes = layers_on_ranks(model.depth, table, row)
+def _ranks(pipeline: _Pipeline, *, apart: bool = False) -> list[_Rank]:
+    """Content of every pipeline rank, first to last; or of every virtual stage."""
+    stages, schedule, sizes = pipeline.stages, pipeline.schedule, pipeline.sizes
+    order, most_again = pipeline.order, pipeline.recompute_layers
     starts = np.cumsum([0, *sizes]).tolist()
     virtual = [
         (order[start : start + size], place == 0, place == len(sizes) - 1)
         for place, (start, size) in enumerate(zip(starts, sizes, strict=False))
     ]
-    most_again = int(table.recompute_layers[row]) or model.depth
-
-    kinds = range(len(model.layers))
+    kinds = range(pipeline.kinds)
 
     def counted(layers: Sequence[int], first: int) -> tuple[float, ...]:
         parted = layers[:first], layers[first:]
@@ -213,18 +231,18 @@ def _ranks(
         head = float(any(virtual[place][2] for place in places))
         held = (
             *counted(layers, first),
-            head * model.mtp,
+            head * pipeline.mtp,
             float(any(virtual[place][1] for place in places)),
             head,
         )
         in_order = [*again, *(kind + len(kinds) for kind in plain)]
-        in_order += [2 * len(kinds)] * int(head * model.mtp)
+        in_order += [2 * len(kinds)] * int(head * pipeline.mtp)
         after = _after_last(in_order, 2 * len(kinds) + 1)
         own = counted(layers if share == 1 else virtual[places[0]][0], first)
         chunk = held[:-2]
         if schedule in BOTH_ENDS_ON_A_RANK and len(places) > 1:
             here, _, is_last = virtual[places[0]]
-            chunk = (*counted(here, first), float(is_last) * model.mtp)
+            chunk = (*counted(here, first), float(is_last) * pipeline.mtp)
         work = tuple(share * count for count in held)
         return _Rank(work, held, own, chunk, after, len(layers))
 

@@ -48,6 +48,9 @@ def collective_time(
         Part of what an all-to-all sends beyond the first tier that has to go there, where copies
         for one domain travel once.
     """
+    exchanged = buffer_bytes > 0
+    if not np.any(exchanged):
+        return np.zeros(np.broadcast_shapes(buffer_bytes.shape, extents[-1].shape))
     members = extents[-1].astype(np.float64)
     latency = np.zeros_like(members * buffer_bytes)
     transfer = np.zeros_like(latency)
@@ -73,7 +76,7 @@ def collective_time(
             transfer = np.maximum(transfer, np.where(spans, volume / rate, 0.0))
             join = np.where(spans, tier.join_exponent, join)
         inner = extents[index].astype(np.float64)
-    return np.where(buffer_bytes > 0, _joined(latency, transfer, join), 0.0)
+    return np.where(exchanged, _joined(latency, transfer, join), 0.0)
 
 
 def transfer_time(system: System, message_bytes: Floats, extents: Ints) -> Floats:

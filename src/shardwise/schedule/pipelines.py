@@ -21,6 +21,14 @@ class Times:
     on_last: Floats
     """More, on the last virtual stage only: the head."""
 
+    def take(self, rows: Ints) -> "Times":
+        """Those of some rows."""
+        return Times(
+            on_stage=self.on_stage[:, rows],
+            on_first=self.on_first[rows],
+            on_last=self.on_last[rows],
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pipelines:

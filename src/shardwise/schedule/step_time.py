@@ -147,18 +147,15 @@ def _solve(
 
 
 def _rows(whole: Pipelines, at: Ints) -> Pipelines:
-    def times(of: Times) -> Times:
-        return Times(on_stage=of.on_stage[:, at], on_first=of.on_first[at], on_last=of.on_last[at])
-
     columns = {
         name: gather(getattr(whole, name), at)
         for name in ("micro_batches", "chunks", "hop_s", "pair_share")
     }
     return Pipelines(
         lengths=whole.lengths[:, at],
-        forward=times(whole.forward),
-        input_grad=times(whole.input_grad),
-        weight_grad=times(whole.weight_grad),
+        forward=whole.forward.take(at),
+        input_grad=whole.input_grad.take(at),
+        weight_grad=whole.weight_grad.take(at),
         few=whole.few,
         blocking=whole.blocking,
         **columns,

@@ -116,7 +116,7 @@ def judge(
     placed = PlacedBlocks.of(model, system, lawful_table)
     for start in range(0, rows.size, _CHUNK):
         piece = slice(start, start + _CHUNK)
-        holding = held(storing.take(piece), placed.blocks(piece), placed.runs(piece))
+        holding = held(storing.take(piece), placed.without_times(piece), placed.runs(piece))
         legal = lawful[:, piece]
         feasible = legal & fits(system, holding, capacity_bytes)[held_as] & (over[:, piece] < 0)
         within = np.flatnonzero(feasible.any(axis=0))
