@@ -157,11 +157,11 @@ def test_what_stands_after_the_last_of_a_kind() -> None:
     """A B B A B B: two B after the last A, nothing after the last B."""
     architecture = model(2, 4, interleave=(1, 2))
     found = stages(architecture)
-    after = [[float(count[0]) for count in part] for part in found.after]
+    after = found.after[0].tolist()
     assert after == [[0, 2, 0, 0, 0], *[[0.0] * 5] * 4]
     # The first A and B recompute: A' B' B A B B, then a module of multi-token prediction.
     found = stages(model(2, 4, interleave=(1, 2), mtp=1), recompute="full", recompute_layers=2)
-    after = [[float(count[0]) for count in part] for part in found.after]
+    after = found.after[0].tolist()
     assert after == [
         [0, 1, 1, 3, 1],
         [0, 0, 1, 3, 1],

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -89,19 +89,19 @@ def combined(function: Callable[..., Any], record: T, *others: T) -> T:
     return whole
 
 
-def gather(record: T, index: Ints | slice, *, but: type | None = None) -> T:
+def gather(record: T, index: Ints | slice, *, but: tuple[type, ...] = ()) -> T:
     """Take rows of every array in a dataclass, following nested dataclasses and tuples.
 
-    Records of the type `but` are left as they are, for who has no use for them.
+    Records of the types `but` are left as they are, for who has no use for them.
     """
     return _gathered(record, index, but)
 
 
-def _gathered(value: Any, index: Ints | slice, but: type | None) -> Any:
+def _gathered(value: Any, index: Ints | slice, but: tuple[type, ...]) -> Any:
     if isinstance(value, np.ndarray):
         return value[index]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if type(value) is but:
+        if type(value) in but:
             return value
         names = _field_names(type(value))
         return type(value)(**{n: _gathered(getattr(value, n), index, but) for n in names})
@@ -110,6 +110,6 @@ def _gathered(value: Any, index: Ints | slice, but: type | None) -> Any:
     return value
 
 
-@lru_cache(maxsize=None)
+@cache
 def _field_names(record: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(record))

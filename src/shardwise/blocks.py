@@ -20,6 +20,7 @@ from shardwise.cost.expert_overlap import with_expert_overlap
 from shardwise.cost.offload import with_offload
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.cost.trained import TrainedWeights
+from shardwise.cost.weight_bytes import WeightBytes, weight_bytes
 from shardwise.model import Model
 from shardwise.ops.accumulation import with_accumulation
 from shardwise.ops.embedding import embedding_operations, head_operations
@@ -56,6 +57,11 @@ class Blocks:
     mtp: BlockCost | None
     """One module of multi-token prediction, where the model has any."""
     head: BlockCost
+    weights: tuple[WeightBytes | None, ...]
+    """Of every kind of layer, a module of multi-token prediction, the embedding, the head: what
+    their weights take, without those of routed experts."""
+    expert_weights: tuple[WeightBytes | None, ...]
+    """What those of routed experts take; None where a part has none."""
     element_bytes: Floats
     weight_sizes: WeightSizes
     gradient_bytes: Floats
@@ -269,6 +275,8 @@ def blocks_of(
         )
 
     kinds = inner[: len(model.layers)]
+    several = (*kinds, inner[-1] if model.mtp else None, embedding, head)
+    gradient = work.gradient_bytes
     partly = bool(np.any(table.recompute_layers > 0))
     return Blocks(
         kinds=tuple(layer(kind, recompute) for kind in kinds),
@@ -276,13 +284,49 @@ def blocks_of(
         embedding=block_cost(embedding, training=table.training),
         mtp=layer(inner[-1], recompute) if model.mtp else None,
         head=block_cost(head, training=table.training),
+        weights=tuple(_dense(table, part, sizes, gradient) for part in several),
+        expert_weights=tuple(_expert(table, part, sizes, gradient) for part in several),
         element_bytes=work.element_bytes,
         weight_sizes=sizes,
-        gradient_bytes=work.gradient_bytes,
+        gradient_bytes=gradient,
         boundary_bytes=checkpoint,
         memory_rate=memory_rate,
         key=np.arange(len(table)),
         matrix_rate=matrix_rate,
+    )
+
+
+def _dense(
+    table: Table, part: BlockWork | None, sizes: WeightSizes, gradient: Floats
+) -> WeightBytes | None:
+    """What the weights of a part take, without those of routed experts; None without the part."""
+    if part is None:
+        return None
+    return weight_bytes(
+        parameters=part.parameters,
+        quantized=part.quantized_parameters,
+        trained=part.trained,
+        sizes=sizes,
+        gradient_bytes=gradient,
+        optimizer=table.optimizer,
+        training=table.training,
+    )
+
+
+def _expert(
+    table: Table, part: BlockWork | None, sizes: WeightSizes, gradient: Floats
+) -> WeightBytes | None:
+    """What those of its routed experts take; None where it has none."""
+    if part is None or not np.any(part.expert_parameters):
+        return None
+    return weight_bytes(
+        parameters=part.expert_parameters,
+        quantized=part.quantized_expert_parameters,
+        trained=part.expert_trained,
+        sizes=sizes,
+        gradient_bytes=gradient,
+        optimizer=table.optimizer,
+        training=table.training,
     )
 
 
@@ -335,6 +379,7 @@ class PlacedBlocks:
             table.quantized_weights,
             table.offload_weights,
             table.offload_activations,
+            table.optimizer,
         )
 
         def cost(rows: Ints) -> Blocks:
@@ -352,8 +397,8 @@ class PlacedBlocks:
         return gather(self._blocks, self._position[rows])
 
     def without_times(self, rows: Ints | slice) -> Blocks:
-        """Blocks of some rows for what is held alone: their times are of no rows."""
-        return gather(self._blocks, self._position[rows], but=BlockTimes)
+        """Blocks of some rows for `memory` alone, which asks for none of their times."""
+        return gather(self._blocks, self._position[rows], but=(BlockTimes, TrainedWeights))
 
     def runs(self, rows: Ints | slice) -> tuple[StageRun, ...]:
         """Stages of some rows."""

@@ -1,15 +1,14 @@
 """Bytes held on one rank of a pipeline stage at its fullest."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, combined, total
-from shardwise.blocks import Blocks, layer_bytes, part_bytes, trained_on
+from shardwise.arrays import Bools, Floats, Ints, total
+from shardwise.blocks import Blocks, layer_bytes, part_bytes
 from shardwise.cost.block import BlockBytes
-from shardwise.cost.optimizer import state_bytes
-from shardwise.cost.trained import TrainedWeights
+from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.ops.layer import DTYPE_BYTES, stack_column
 from shardwise.schedule.in_flight import chunks_in_flight, first_stage_in_flight
 from shardwise.stages import StageRun
@@ -58,21 +57,6 @@ class StageMemory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """Something that the ranks of a stage hold for each weight, dense and of experts."""
-
-    dense: Floats
-    expert: Floats
-
-    @property
-    def total(self) -> Floats:
-        return self.dense + self.expert
-
-    def times(self, dense: Floats, expert: Floats) -> "_Held":
-        return _Held(self.dense * dense, self.expert * expert)
-
-
 def stage_parameters(blocks: Blocks, run: StageRun) -> tuple[Floats, Floats]:
     """Weights on a rank of a stage: without those of routed experts, and those."""
     return (
@@ -103,23 +87,53 @@ class Shares:
     weights: tuple[Floats, Floats]
     """Of trained ones. Weights that are gathered from the optimizer's copy have no shard of their
     own; where they are not released after forward, they are whole."""
-    beside_master: tuple[Floats, Floats]
-    """What a rank has more of frozen weights, which have no fp32 copy."""
+    beside_master: tuple[Floats, Floats] | None
+    """What a rank has more of frozen weights, which have no fp32 copy; None where no row has."""
 
     @classmethod
     def of(cls, table: Table, blocks: Blocks) -> "Shares":
         """Gather them, once for all stages of the pipeline."""
-        weights = _inverse(table, _ZERO_WEIGHTS)
+        dense, expert = _inverse(table, _ZERO_WEIGHTS)
         whole = np.where((table.zero >= _ZERO_WEIGHTS) & ~table.fsdp_reshard, 1.0, 0.0)
         from_master = _from_master(table, blocks)
-        dense, expert = (whole + np.where(from_master, 0.0, share) for share in weights)
-        frozen, frozen_expert = (np.where(from_master, share, 0.0) for share in weights)
+        frozen = None
+        if np.any(from_master):
+            frozen = np.where(from_master, dense, 0.0), np.where(from_master, expert, 0.0)
+            dense, expert = dense - frozen[0], expert - frozen[1]
         return cls(
             optimizer=_inverse(table, _ZERO_OPTIMIZER),
             gradients=_inverse(table, _ZERO_GRADIENTS),
-            weights=(dense, expert),
-            beside_master=(frozen, frozen_expert),
+            weights=(whole + dense, whole + expert),
+            beside_master=frozen,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What the weights of some parts of the model take on a rank, without experts' and theirs."""
+
+    dense: WeightBytes
+    expert: WeightBytes | None
+
+    def shared(self, name: str, shares: tuple[Floats, Floats]) -> Floats:
+        """A rank's shares of it [byte]."""
+        size: Floats = getattr(self.dense, name) * shares[0]
+        return size if self.expert is None else size + getattr(self.expert, name) * shares[1]
+
+    def whole(self, name: str) -> Floats:
+        """All of it [byte]."""
+        size: Floats = getattr(self.dense, name)
+        return size if self.expert is None else size + getattr(self.expert, name)
+
+    def weights(self, shares: Shares, releases: Bools) -> Floats:
+        """Weights of a rank [byte]; their quantised copies are whole, and last as long as these."""
+        held = self.shared("stored", shares.weights)
+        copies = self.whole("copies")
+        if np.any(copies):
+            held = held + np.where(releases, 0.0, copies)
+        if shares.beside_master is not None:
+            held = held + self.shared("frozen", shares.beside_master)
+        return held
 
 
 def stage_memory(
@@ -148,52 +162,32 @@ def stage_memory(
     shares
         Those of the table, if they are known already.
     """
-    training = table.training
     shares = shares or Shares.of(table, blocks)
     counts = {"micro_batches": table.micro_batches, "stages": table.pp, "chunks": table.vpp}
     at = run.first if stage is None else stage
     flying = chunks_in_flight(schedule=table.schedule, stage=at, **counts)
-    kept, layers = _in_flight(blocks, run, flying)
-    trained = trained_on(blocks, run.held)
-    trained_layers = trained_on(blocks, run.held, layers=True)
-    trained_ends = (
-        combined(np.subtract, trained[0], trained_layers[0]),
-        combined(np.subtract, trained[1], trained_layers[1]),
-    )
-    parameters = _Held(*stage_parameters(blocks, run))
-    element, gradient = blocks.element_bytes, blocks.gradient_bytes
-    in_layers = _Held(
-        layer_bytes(blocks, run.held, lambda held: held.parameters),
-        layer_bytes(blocks, run.held, lambda held: held.expert_parameters),
-    )
-    ends = _Held(parameters.dense - in_layers.dense, parameters.expert - in_layers.expert)
-    frozen = [
-        _Held(held.dense - some[0].weights, held.expert - some[1].weights)
-        for held, some in ((parameters, trained), (in_layers, trained_layers))
-    ]
-    apart = [held.times(*shares.beside_master).total * element for held in frozen]
-    here = _tiers(
-        _layer_weights(table, blocks, run, in_layers, shares.weights) + apart[1],
-        table.offload_weights,
-        run.layers,
-    )
-    optimizer = _tiers(
-        _state(table, blocks, trained_layers, shares), table.offload_optimizer, run.layers
-    )
-    activations = _tiers(kept, table.offload_activations, layers)
+    kept, kept_layers = _in_flight(blocks, run, flying)
+    layers, ends = _standing(blocks, run)
+    releases = _releases(table)
+    here = _tiers(layers.weights(shares, releases), table.offload_weights, run.layers)
+    state = layers.shared("state", shares.optimizer)
+    optimizer = _tiers(state, table.offload_optimizer, run.layers)
+    activations = _tiers(kept, table.offload_activations, kept_layers)
 
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
     held = activations.here + run.held[-2] * blocks.embedding.bytes.saved_bytes * looked_up
     live, part = _live(table, blocks, run)
-    copied = np.where(gradient < _FP32_BYTES, _FP32_BYTES, 0.0)
-    gradients = _Held(trained[0].weights, trained[1].weights)
-    copies = np.where(training, gradients.times(*shares.optimizer).total * copied, 0.0)
-    local = gradients.times(*shares.gradients).total
+    local, copies = (
+        layers.shared("gradients", share) + ends.shared("gradients", share)
+        for share in (shares.gradients, shares.optimizer)
+    )
+    element = blocks.gradient_bytes
+    copies = copies * np.where(element < _FP32_BYTES, _FP32_BYTES / element, 0.0)
     in_update = copies > held + live
     return StageMemory(
-        weights=ends.times(*shares.weights).total * element + apart[0] - apart[1] + here.here,
-        gradients=np.where(training, local * gradient, 0.0),
-        optimizer=_state(table, blocks, trained_ends, shares) + optimizer.here,
+        weights=ends.weights(shares, releases) + here.here,
+        gradients=local,
+        optimizer=ends.shared("state", shares.optimizer) + optimizer.here,
         activations=np.where(in_update, 0.0, held),
         buffers=np.where(in_update, copies, live),
         part=part,
@@ -202,28 +196,27 @@ def stage_memory(
     )
 
 
-def _layer_weights(
-    table: Table,
-    blocks: Blocks,
-    run: StageRun,
-    parameters: _Held,
-    shares: tuple[Floats, Floats],
-) -> Floats:
-    """Bytes of a rank's weights of layers, of which it holds these shares.
+def _standing(blocks: Blocks, run: StageRun) -> tuple[_Standing, _Standing]:
+    """What the weights of layers take on a rank, and what those of embedding and head do."""
+    kinds = len(blocks.kinds)
+    counts = [*map(np.add, run.held[:kinds], run.held[kinds : 2 * kinds]), *run.held[2 * kinds :]]
 
-    Quantised copies are of whole weights, and last as long as these do.
-    """
-    sizes = blocks.weight_sizes
-    quantized = _Held(
-        layer_bytes(blocks, run.held, lambda held: held.quantized_parameters),
-        layer_bytes(blocks, run.held, lambda held: held.quantized_expert_parameters),
-    )
-    stored = _Held(
-        sizes.total(parameters.dense, quantized.dense, sizes.stored),
-        sizes.total(parameters.expert, quantized.expert, sizes.stored),
-    )
-    copies = np.where(_releases(table), 0.0, quantized.total * sizes.copies)
-    return stored.times(*shares).total + copies
+    def summed(places: slice, parts: Sequence[WeightBytes | None]) -> WeightBytes | None:
+        there = [(n, one) for n, one in zip(counts[places], parts[places], strict=True) if one]
+        if not there:
+            return None
+        columns = {
+            f.name: total((n * getattr(one, f.name) for n, one in there), counts[0])
+            for f in fields(WeightBytes)
+        }
+        return WeightBytes(**columns)
+
+    def standing(places: slice) -> _Standing:
+        dense = summed(places, blocks.weights)
+        assert dense is not None  # noqa: S101 - every part has weights of its own
+        return _Standing(dense, summed(places, blocks.expert_weights))
+
+    return standing(slice(None, -2)), standing(slice(-2, None))
 
 
 def _releases(table: Table) -> Bools:
@@ -239,32 +232,21 @@ def _in_flight(
 
     Chunks that are unlike keep each their own number of micro-batches.
     """
-    second = [whole - first for whole, first in zip(run.held, run.chunk, strict=False)]
-    kept, layers = 0.0 * blocks.memory_rate, 0.0 * blocks.memory_rate
-    for counts, number in zip((run.chunk, second), flying, strict=True):
-        ends = (blocks.memory_rate * 0.0,) * 2
-        here = layer_bytes(blocks, (*counts, *ends), lambda held: held.saved_bytes)
-        kept = kept + number * here
-        layers = layers + number * sum(counts)
-    return kept, layers
+    kept = layer_bytes(blocks, run.held, lambda held: held.saved_bytes)
+    if flying[0] is flying[1]:
+        return flying[0] * kept, flying[0] * run.layers_and_modules
+    first = layer_bytes(blocks, (*run.chunk, *run.held[-2:]), lambda held: held.saved_bytes)
+    layers = total(run.chunk, kept)
+    return (
+        flying[0] * first + flying[1] * (kept - first),
+        flying[0] * layers + flying[1] * (run.layers_and_modules - layers),
+    )
 
 
 def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
     """Share of a rank of what a ZeRO stage splits, dense and of experts."""
     dense, expert = shards(table, stage)
     return 1 / dense, 1 / expert
-
-
-def _state(
-    table: Table,
-    blocks: Blocks,
-    trained: tuple[TrainedWeights, TrainedWeights],
-    shares: Shares,
-) -> Floats:
-    """Optimizer state of a rank for so many weights, without and of routed experts [byte]."""
-    dense, expert = (state_bytes(table.optimizer, blocks.element_bytes, one) for one in trained)
-    state = _Held(dense, expert).times(*shares.optimizer).total
-    return np.where(table.training, state, 0.0)
 
 
 def _from_master(table: Table, blocks: Blocks) -> Bools:
@@ -288,8 +270,7 @@ def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
     ]
     zero = np.zeros_like(blocks.memory_rate)
     fullest, where = np.full_like(zero, -np.inf), np.zeros(zero.shape, dtype=np.int64)
-    shapes, scattered, unsplit, copies = zero, zero, zero, zero
-    sizes = blocks.weight_sizes
+    shapes = zero
     embedding, head = len(run.held) - 2, len(run.held) - 1
     for place, count, held in held_here:
         here = count > 0
@@ -300,23 +281,40 @@ def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
         elif place != embedding:
             over = over - _after(run, place, held_here)
             shapes = np.where(here, np.maximum(shapes, held.gradient_buffer_bytes), shapes)
-            weights, quantized = held.all_parameters, held.all_quantized_parameters
-            reduced = held.trained.weights + held.expert_trained.weights
-            scattered = np.where(here, np.maximum(scattered, reduced), scattered)
-            whole = sizes.total(weights, quantized, sizes.stored)
-            unsplit = np.where(here, np.maximum(unsplit, whole), unsplit)
-            copies = np.where(here, np.maximum(copies, quantized * sizes.copies), copies)
         fuller = here & (over > fullest)
         fullest, where = np.where(fuller, over, fullest), np.where(fuller, place, where)
     buffers = stack_column(table, "weight_gradient_buffers") > 0
     beside = np.where(buffers & table.training, shapes, 0.0)
     beside = beside + np.where(table.training, 0.0, blocks.boundary_bytes)
+    return np.maximum(fullest, 0.0) + beside + _unsplit(table, blocks, run), where
+
+
+def _unsplit(table: Table, blocks: Blocks, run: StageRun) -> Floats:
+    """What is whole for a layer at a time: weights, so many ahead, and gradients [byte].
+
+    Of the layer that has most of each.
+    """
+    size = np.zeros_like(blocks.memory_rate)
+    scatters = table.zero >= _ZERO_GRADIENTS
+    if not np.any(scatters):
+        return size
+    kinds = len(blocks.kinds)
+
+    def most(name: str) -> Floats:
+        largest = np.zeros_like(size)
+        for place in range(kinds + 1):
+            dense, expert = blocks.weights[place], blocks.expert_weights[place]
+            if dense is None:
+                continue
+            held = run.held[place] + run.held[kinds + place] if place < kinds else run.held[-3]
+            whole = _Standing(dense, expert).whole(name)
+            largest = np.maximum(largest, np.where(held > 0, whole, 0.0))
+        return largest
+
     releases = _releases(table)
-    ahead = np.where(releases, 1.0 + table.fsdp_prefetch, 0.0)
-    beside = beside + ahead * unsplit + np.where(releases, copies, 0.0)
-    scatters = (table.zero >= _ZERO_GRADIENTS) & table.training
-    whole = np.where(scatters, scattered * blocks.gradient_bytes, 0.0)
-    return np.maximum(fullest, 0.0) + beside + whole, where
+    size = size + np.where(scatters, most("gradients"), 0.0)
+    ahead = (1.0 + table.fsdp_prefetch) * most("stored") + most("copies")
+    return size + np.where(releases, ahead, 0.0)
 
 
 def _after(

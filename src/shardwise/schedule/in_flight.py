@@ -1,5 +1,6 @@
 """How many micro-batches' activations a rank keeps at its fullest, for each schedule."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,26 +40,31 @@ def in_flight(
     stage
         Rank i, from 0.
     """
-    m, p, v, i = micro_batches, stages, chunks, stage
-    none = np.zeros(np.broadcast(schedule, m, p, v, i).shape)
-    plain = np.minimum(m, p - i)
+    m, p, i = micro_batches, stages, stage
+    none = np.zeros(np.broadcast(schedule, m, p, chunks, i).shape)
     depth = np.minimum(i, p - 1 - i)
-    kept = {
-        "1f1b": plain,
-        "interleaved": np.where(v > 1, _interleaved(m, p, v, i), plain),
-        "gpipe": m,
-        "zb-h1": np.minimum(m, p),
-        "zb-v": (np.minimum(2 * p - 1 - i, m) + np.minimum(i + 1, m)) / 2,
-        "dualpipe": p + 1,
-    }
     waiting = {
-        "zb-h1": np.minimum(i + 1, m),
-        "zb-v": _late_in_v(m, p, i),
-        "dualpipe": depth + 1,
+        "zb-h1": lambda: np.minimum(i + 1, m),
+        "zb-v": lambda: _late_in_v(m, p, i),
+        "dualpipe": lambda: depth + 1,
     }
     return InFlight(
-        kept=_chosen(schedule, {name: kept[name] + none for name in SCHEDULES}),
-        waiting=_chosen(schedule, {name: waiting.get(name, 0) + none for name in SCHEDULES}),
+        kept=_kept(schedule, m, p, chunks, i) + none,
+        waiting=_chosen(schedule, waiting) + none,
+    )
+
+
+def _kept(schedule: Ints, m: Ints, p: Ints, v: Ints, i: Ints) -> Floats:
+    return _chosen(
+        schedule,
+        {
+            "1f1b": lambda: np.minimum(m, p - i),
+            "interleaved": lambda: np.where(v > 1, _interleaved(m, p, v, i), np.minimum(m, p - i)),
+            "gpipe": lambda: m,
+            "zb-h1": lambda: np.minimum(m, p),
+            "zb-v": lambda: (np.minimum(2 * p - 1 - i, m) + np.minimum(i + 1, m)) / 2,
+            "dualpipe": lambda: p + 1,
+        },
     )
 
 
@@ -71,36 +77,46 @@ def chunks_in_flight(
     each other. Of other schedules the same number twice, in units of whole stages.
     """
     m, p, i = micro_batches, stages, stage
-    whole = in_flight(schedule=schedule, micro_batches=m, stages=p, chunks=chunks, stage=stage).kept
+    whole = _kept(schedule, m, p, chunks, i)
     zb_v, dual = (schedule == SCHEDULES.index(name) for name in ("zb-v", "dualpipe"))
+    if not np.any(zb_v | dual):
+        return whole, whole
     first = np.where(zb_v, np.minimum(2 * p - 1 - i, m), np.where(dual, p - i, whole))
     second = np.where(zb_v, np.minimum(i + 1, m), np.where(dual, i + 1, whole))
-    return first * 1.0, second * 1.0
+    return first, second
 
 
 def first_stage_in_flight(
     *, schedule: Ints, micro_batches: Ints, stages: Ints, chunks: Ints
-) -> Ints:
+) -> Floats:
     """Micro-batches that the first virtual stage keeps at its fullest.
 
     1F1B and ZB-H1 min(m, p), GPipe m, ZB-V min(m, 2 p - 1), DualPipe p. Interleaved, a second group
     of p enters the first chunk before the first group has come back to it: min(m, 2 p).
     """
     m, p = micro_batches, stages
-    most = {
-        "1f1b": p,
-        "interleaved": np.where(chunks > 1, 2, 1) * p,
-        "gpipe": m,
-        "zb-h1": p,
-        "zb-v": 2 * p - 1,
-        "dualpipe": p,
-    }
-    columns = [np.minimum(m, most[name] + np.zeros_like(m)) for name in SCHEDULES]
-    return np.choose(schedule, columns)
+    most = _chosen(
+        schedule,
+        {
+            "1f1b": lambda: p,
+            "interleaved": lambda: np.where(chunks > 1, 2, 1) * p,
+            "gpipe": lambda: m,
+            "zb-h1": lambda: p,
+            "zb-v": lambda: 2 * p - 1,
+            "dualpipe": lambda: p,
+        },
+    )
+    return np.minimum(m, most)
 
 
-def _chosen(schedule: Ints, columns: dict[str, Floats]) -> Floats:
-    return np.choose(schedule, [columns[name] for name in SCHEDULES])
+def _chosen(schedule: Ints, ways: Mapping[str, Callable[[], Floats | Ints]]) -> Floats:
+    """Each row by the way of its schedule, 0 where it has none; only ways that occur are gone."""
+    found = np.zeros(schedule.shape)
+    for code, name in enumerate(SCHEDULES):
+        rows = schedule == code
+        if name in ways and np.any(rows):
+            found = np.where(rows, ways[name](), found)
+    return found
 
 
 def _interleaved(m: Ints, p: Ints, v: Ints, i: Ints) -> Floats:
