@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from shardwise.searcher.candidates import CHOICE_FIELDS, Box
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["Fitting", "Judged", "broken_options", "broken_reasons", "excess_bytes", "judge"]
+__all__ = ["Fitting", "Judge", "Judged", "broken_options", "broken_reasons", "excess_bytes"]
 
 # Rows, each with all its choices, that are evaluated at a time: their columns stay in the cache.
 _CHUNK = 1 << 13
@@ -40,6 +40,8 @@ class Judged:
 
     rows: Ints
     """Positions in `Box.table`."""
+    first: int
+    """Position of the first of them among those that obey the rules."""
     legal: Bools
     """Choices that obey the rules; shape (choices, rows)."""
     feasible: Bools
@@ -51,7 +53,7 @@ class Judged:
     held_as: Ints
     """The holding of each choice."""
     fitting: Fitting | None
-    """None where nothing fits, or times are not asked for."""
+    """None where nothing fits, or is not timed yet."""
 
     def too_full(self, capacity_bytes: float) -> Bools:
         """Choices that need more of the first memory tier than may be used; (choices, rows)."""
@@ -81,63 +83,97 @@ def excess_bytes(system: System, holding: Holding, capacity_bytes: float) -> Flo
     return np.stack(np.broadcast_arrays(*excess))
 
 
-def judge(
-    model: Model,
-    system: System,
-    table: Table,
-    broken: Ints,
-    capacity_bytes: float,
-    *,
-    passed: Ints | None = None,
-    times: bool = True,
-) -> Iterator[Judged]:
-    """Judge rows with all their choices, chunk by chunk; rows of which nothing fits are not timed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Rows that obey the rules, with all their choices, placed and costed: what judging needs."""
 
-    Parameters
-    ----------
-    table, broken
-        Of a `Box` of legal layouts, and of `broken_options`.
-    capacity_bytes
-        What of the first memory tier may be used.
-    passed
-        What is passed over though it fits; shape (choices, rows), -1 where nothing is.
-    times
-        Whether what fits is timed, too.
-    """
-    rows = np.flatnonzero((broken < 0).any(axis=0))
-    if not rows.size:
-        return
-    lawful, lawful_table = broken[:, rows] < 0, table.take(rows)
-    over = np.full(lawful.shape, -1) if passed is None else passed[:, rows]
-    columns = {name: getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"}
-    distinct, held_as = once_per(list(columns.values()), lambda first: first)
-    chosen = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
-    storing = lawful_table.with_choices(chosen)
-    placed = PlacedBlocks.of(model, system, lawful_table)
-    for start in range(0, rows.size, _CHUNK):
-        piece = slice(start, start + _CHUNK)
-        holding = held(storing.take(piece), placed.without_times(piece), placed.runs(piece))
-        legal = lawful[:, piece]
-        feasible = legal & fits(system, holding, capacity_bytes)[held_as] & (over[:, piece] < 0)
-        within = np.flatnonzero(feasible.any(axis=0))
-        fitting = None
-        if times and within.size:
-            timeable = start + within
-            some, extents = lawful_table.take(timeable), placed.extents(timeable)
-            fitting = Fitting(
-                table=some,
-                rows=within,
-                feasible=feasible[:, within],
-                timing=timed(
-                    model, system, some, extents, placed.blocks(timeable), placed.runs(timeable)
-                ),
+    _model: Model
+    _system: System
+    _capacity_bytes: float
+    _rows: Ints
+    """Positions in the table that was given."""
+    _table: Table
+    _legal: Bools
+    """Choices that obey the rules; shape (choices, rows)."""
+    _placed: PlacedBlocks
+    _holdings: Table
+    """The rows with the choices that change what is held."""
+    _held_as: Ints
+    """The holding of each choice."""
+
+    @classmethod
+    def of(
+        cls, model: Model, system: System, table: Table, broken: Ints, capacity_bytes: float
+    ) -> "Judge":
+        """Place the rows of which some choice obeys the rules.
+
+        Parameters
+        ----------
+        table, broken
+            Of a `Box` of legal layouts, and of `broken_options`.
+        capacity_bytes
+            What of the first memory tier may be used.
+        """
+        rows = np.flatnonzero((broken < 0).any(axis=0))
+        lawful = table.take(rows)
+        columns = [getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"]
+        distinct, held_as = once_per(columns, lambda first: first)
+        chosen = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
+        return cls(
+            _model=model,
+            _system=system,
+            _capacity_bytes=capacity_bytes,
+            _rows=rows,
+            _table=lawful,
+            _legal=broken[:, rows] < 0,
+            _placed=PlacedBlocks.of(model, system, lawful),
+            _holdings=lawful.with_choices(chosen),
+            _held_as=held_as,
+        )
+
+    def weighed(self) -> Iterator[Judged]:
+        """Find what fits, chunk by chunk; nothing is timed."""
+        for start in range(0, self._rows.size, _CHUNK):
+            piece = slice(start, start + _CHUNK)
+            some = self._holdings.take(piece)
+            holding = held(some, self._placed.without_times(piece), self._placed.runs(piece))
+            legal = self._legal[:, piece]
+            fit = fits(self._system, holding, self._capacity_bytes)[self._held_as]
+            yield Judged(
+                rows=self._rows[piece],
+                first=start,
+                legal=legal,
+                feasible=legal & fit,
+                passed=np.full(legal.shape, -1),
+                holding=holding,
+                held_as=self._held_as,
+                fitting=None,
             )
-        yield Judged(
-            rows=rows[piece],
-            legal=legal,
-            feasible=feasible,
-            passed=over[:, piece],
-            holding=holding,
-            held_as=held_as,
-            fitting=fitting,
+
+    def timed(self, judged: Judged, passed: Ints | None = None) -> Judged:
+        """Time what fits and is not passed over; rows without any are not timed.
+
+        Parameters
+        ----------
+        passed
+            What is passed over though it fits; shape (choices, rows of the table that was given),
+            -1 where nothing is.
+        """
+        if passed is not None:
+            over = passed[:, judged.rows]
+            judged = replace(judged, passed=over, feasible=judged.feasible & (over < 0))
+        within = np.flatnonzero(judged.feasible.any(axis=0))
+        if not within.size:
+            return judged
+        rows, placed = judged.first + within, self._placed
+        table, extents = self._table.take(rows), placed.extents(rows)
+        blocks, runs = placed.blocks(rows), placed.runs(rows)
+        return replace(
+            judged,
+            fitting=Fitting(
+                table=table,
+                rows=within,
+                feasible=judged.feasible[:, within],
+                timing=timed(self._model, self._system, table, extents, blocks, runs),
+            ),
         )

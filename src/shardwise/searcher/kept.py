@@ -4,14 +4,15 @@ Of recomputed layers the fewest that fit, of micro-batches the largest that fits
 the layers over the stages that with the shortest step: in this order, each among what is left.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, once_per
 from shardwise.model import Model
 from shardwise.searcher.candidates import OPTION_FIELDS, Box
-from shardwise.searcher.judge import judge
+from shardwise.searcher.judge import Judge, Judged
 from shardwise.searcher.layouts import same_but
-from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["PASSED", "passed_over"]
@@ -23,28 +24,24 @@ _FIELDS = ("recompute_layers", "micro_batch_size", "stage_layers")
 
 
 def passed_over(
-    model: Model, system: System, box: Box, table: Table, broken: Ints, capacity_bytes: float
-) -> Ints | None:
+    model: Model, box: Box, table: Table, judge: Judge, weighed: Sequence[Judged]
+) -> Ints:
     """Position in `PASSED` of why each candidate is passed over, or -1; shape (choices, rows).
-
-    None where every candidate is kept that fits. All of a box are looked at together.
 
     Parameters
     ----------
-    table, broken
-        Of the box, and of `broken_options`.
+    table, judge, weighed
+        Of the box; all that the judge has weighed, since a box is looked at as a whole.
     """
-    if not box.kept:
-        return None
-    fitting = np.zeros(broken.shape, dtype=np.bool_)
-    for judged in judge(model, system, table, broken, capacity_bytes, times=False):
+    fitting = np.zeros((len(box.choices), len(table)), dtype=np.bool_)
+    for judged in weighed:
         fitting[:, judged.rows] = judged.feasible
-    passed = np.full(broken.shape, -1, dtype=np.int64)
+    passed = np.full(fitting.shape, -1, dtype=np.int64)
     worse: Floats
     for number, field in enumerate(_FIELDS):
         if field in box.kept:
             if field == "stage_layers":
-                worse = _times(model, system, table, broken, capacity_bytes, passed)
+                worse = _times(judge, weighed, passed)
             elif field == "recompute_layers":
                 layers = table.recompute_layers
                 worse = np.where(layers > 0, layers, model.depth + 1).astype(np.float64)
@@ -55,18 +52,11 @@ def passed_over(
     return passed
 
 
-def _times(
-    model: Model,
-    system: System,
-    table: Table,
-    broken: Ints,
-    capacity_bytes: float,
-    passed: Ints,
-) -> Floats:
+def _times(judge: Judge, weighed: Sequence[Judged], passed: Ints) -> Floats:
     """Step times of what fits and is not passed over yet; shape (choices, rows) [s]."""
-    times = np.full(broken.shape, np.inf)
-    for judged in judge(model, system, table, broken, capacity_bytes, passed=passed):
-        fitting = judged.fitting
+    times = np.full(passed.shape, np.inf)
+    for judged in weighed:
+        fitting = judge.timed(judged, passed).fitting
         if fitting is not None:
             rows = judged.rows[fitting.rows]
             times[:, rows] = np.where(fitting.feasible, fitting.timing.step_time_s, np.inf)

@@ -1,7 +1,7 @@
 """Look through a box of candidates: what a search asks of it, and what is found there."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.model import Model
 from shardwise.searcher.best import Ranked, best_of_each, front, top
 from shardwise.searcher.candidates import Box
-from shardwise.searcher.judge import Judged, broken_options, broken_reasons, excess_bytes, judge
+from shardwise.searcher.judge import Judge, Judged, broken_options, broken_reasons, excess_bytes
 from shardwise.searcher.kept import PASSED, passed_over
 from shardwise.searcher.objective import OBJECTIVES, against, seconds_per_token
 from shardwise.system import System
@@ -118,9 +118,14 @@ def look(question: Question, box: Box, witness: Witness | None = None) -> Found:
         candidates=len(box),
         rejected=broken_reasons(broken),
     )
-    capacity = question.capacity_bytes
-    passed = passed_over(question.model, question.system, box, table, broken, capacity)
-    for judged in judge(question.model, question.system, table, broken, capacity, passed=passed):
+    judge = Judge.of(question.model, question.system, table, broken, question.capacity_bytes)
+    weighed: Iterable[Judged] = judge.weighed()
+    passed = None
+    if box.kept:
+        weighed = list(weighed)
+        passed = passed_over(question.model, box, table, judge, weighed)
+    for one in weighed:
+        judged = judge.timed(one, passed)
         found = merged([found, _of_chunk(question, box, judged, found)], question)
         if witness is not None:
             witness.judged(judged)

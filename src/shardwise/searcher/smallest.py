@@ -15,7 +15,7 @@ from shardwise.model import Model
 from shardwise.results import Result
 from shardwise.searcher.candidates import Candidates, refusals
 from shardwise.searcher.decisive import decisive
-from shardwise.searcher.judge import broken_options, broken_reasons, judge
+from shardwise.searcher.judge import Judge, broken_options, broken_reasons
 from shardwise.searcher.layouts import divisors
 from shardwise.searcher.look import MEMORY, SECOND_MEMORY
 from shardwise.searcher.space import Space
@@ -183,8 +183,8 @@ def _feasible(case: _Case, gpus: int) -> tuple[dict[str, Any] | None, Counter[st
         table = piece.table()
         broken = broken_options(case.model, case.system, piece, table)
         rejected += broken_reasons(broken)
-        judging = judge(case.model, case.system, table, broken, case.capacity_bytes, times=False)
-        for judged in judging:
+        judge = Judge.of(case.model, case.system, table, broken, case.capacity_bytes)
+        for judged in judge.weighed():
             choice, row = (index[:1] for index in np.nonzero(judged.feasible))
             if row.size:
                 number = piece.numbers(judged.rows[row], choice)

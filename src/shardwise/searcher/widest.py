@@ -13,7 +13,7 @@ from shardwise.model import Model
 from shardwise.ops.layer import stack_column
 from shardwise.rules import RULES, broken_rule
 from shardwise.searcher.candidates import Box, Scale, boxes_of
-from shardwise.searcher.judge import Judged, broken_reasons, excess_bytes, judge
+from shardwise.searcher.judge import Judge, Judged, broken_reasons, excess_bytes
 from shardwise.searcher.layouts import expert_degrees, long_enough
 from shardwise.searcher.space import Space
 from shardwise.searcher.spreads import Spreads
@@ -137,7 +137,7 @@ class _Case:
             broken = np.broadcast_to(broken, (len(piece.choices), len(table)))
             view.refused.update(broken_reasons(broken))
             room = self.capacity_bytes
-            for judged in judge(self.model, self.system, table, broken, room, times=False):
+            for judged in Judge.of(self.model, self.system, table, broken, room).weighed():
                 needed = _least_replicas(table.take(judged.rows), judged, room)
                 np.minimum.at(view.least, rows[judged.rows // len(piece.options)], needed)
                 if not judged.feasible.any():
