@@ -315,7 +315,7 @@ def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
         array = np.asarray([column])
     distinct, inverse = np.unique(array.astype(str), return_inverse=True)
     canonical = [
-        getattr(Strategy.validated({name: word}, source="columns"), name)
+        word if word in known else getattr(Strategy.validated({name: word}, source="columns"), name)
         for word in distinct.tolist()
     ]
     positions = np.asarray([known.index(word) for word in canonical], dtype=np.int64)

@@ -252,6 +252,7 @@ class _Inside:
         self._model, self._system, self._space = model, system, space
         self._by_layers = space.values("recompute_layers", system) != (None,)
         self._of_kind: dict[Kind, tuple[Table, Table]] = {}
+        self._of_values: dict[tuple[str, bool, int], Table] = {}
 
     def boxes(
         self, scale: Scale, layouts: Table, broken: Ints | None = None
@@ -297,7 +298,7 @@ class _Inside:
         for name in NEUTRAL:  # known, but tried only in the place of others
             if name in values and NEUTRAL[name] not in values[name]:
                 values[name] = (*values[name], NEUTRAL[name])
-        every = {name: self._alone(name, tried) for name, tried in values.items()}
+        every = {name: self._alone(kind, name, tried) for name, tried in values.items()}
         for name in EFFECTS:
             if name in values and len(values[name]) > 1:
                 idle = idle_rows(kind, _gathered(every, at), name)
@@ -313,9 +314,13 @@ class _Inside:
         usual = self._model.seq_len if name == "seq_len" else None
         return tuple(usual if value is None else value for value in values)
 
-    def _alone(self, name: str, values: Sequence[Any]) -> Table:
+    def _alone(self, kind: Kind, name: str, values: Sequence[Any]) -> Table:
         """A table of the values of one field."""
-        return Table.of(self._model, {"dp": 1, "gbs": 1, "seq_len": 1, name: list(values)})
+        key = name, kind.training, kind.layers if name == "recompute_layers" else 0
+        if key not in self._of_values:
+            one = {"dp": 1, "gbs": 1, "seq_len": 1, name: list(values)}
+            self._of_values[key] = Table.of(self._model, one)
+        return self._of_values[key]
 
     def _representative(self, kind: Kind, name: str, values: Sequence[Any], alone: Table) -> int:
         """Position of the value that stands for all where they change nothing.
