@@ -96,6 +96,7 @@ def kind_of(model: Model, layout: Mapping[str, Any], *, legal: bool = True) -> d
         "dp": dp * cp > 1 or (experts and tp * cp * dp // shared > 1),
         "experts": experts,
         "dispatches": experts and shared > 1,
+        "uneven": experts and layout["ep"] > 1,
         "both_ways": experts and layout["schedule"] == "dualpipe",
         "layers": most,
     }
@@ -116,7 +117,7 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
         "quantized_weights": options["quantization"] != "none",
         "lora_parts": options["lora_rank"] is not None,
         "expert_capacity": kind["experts"],
-        "expert_imbalance": kind["experts"],
+        "expert_imbalance": kind["uneven"],
         "dispatch_dtype": kind["experts"],
         "expert_overlap": kind["dispatches"] and training and not kind["both_ways"],
         "fsdp_reshard": zero == 3,

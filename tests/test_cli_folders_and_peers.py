@@ -141,7 +141,7 @@ def test_peers_of_one_rank(shardwise):
     ):
         assert shown in out
     _, out, _ = shardwise("peers", "gpt3-175b", *JOB[1:], "--rank", 40)
-    assert "tied embeddings shared with rank 8" in out
+    assert "copy of the embedding shared with rank 8" in out
 
 
 def test_peers_for_people(shardwise):
@@ -155,6 +155,6 @@ def test_peers_for_people(shardwise):
     assert "context" not in out
     _, out, _ = shardwise("peers", "gpt3-175b", *JOB[1:])
     rows = [" ".join(line.split()) for line in out.splitlines()]
-    assert "tied embeddings 32 2 0, 32 | 1, 33 | 2, 34 | ..." in rows
+    assert "embedding copies 32 2 0, 32 | 1, 33 | 2, 34 | ..." in rows
     _, out, _ = shardwise("peers", "llama3-8b", "h100-sxm", "--gpus", 1, "--gbs", 1)
     assert "one rank, no groups" in out

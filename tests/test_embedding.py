@@ -3,8 +3,11 @@
 GPT sample: width 64, 4 layers, 1000 words, 32 positions; 2 sequences of 32 tokens in 2 bytes.
 """
 
+import pytest
+
 import samples
 from samples import embedding, exchanges, flops, head, held, moved, operations, saved
+from shardwise import estimate, estimate_many
 from shardwise.ops.operation import Phase
 from shardwise.ops.parameters import count_parameters, flops_per_token
 
@@ -92,6 +95,41 @@ def test_flops_per_token_by_convention() -> None:
         assert flops_per_token(model, 32, "parameters") == dense
     both_ways = samples.model(samples.layer(attention={"causal": False}))
     assert flops_per_token(both_ways, 32) == dense + scores
+
+
+def test_documents_meet_their_own_keys_alone() -> None:
+    """8 of 32 tokens; the full-attention convention counts all pairs of a sequence."""
+    model = samples.model()
+    dense = flops_per_token(model, 32, "parameters")
+    scores = flops_per_token(model, 32) - dense
+    assert flops_per_token(model, 32, document_len=8) == dense + scores / 4
+    packed = flops_per_token(model, 32, "full-attention", document_len=8)
+    assert packed == flops_per_token(model, 32, "full-attention")
+
+
+def test_what_is_dropped_is_not_credited() -> None:
+    """Half of the copies for 2 experts' three matrices in 3 layers, and in a module of the last."""
+    for modules in (0, 1):
+        model = samples.deepseek(mtp=modules)
+        whole = flops_per_token(model, 32)
+        routed = 6 * (3 + modules) * 2 * 3 * 64 * 32
+        assert whole - flops_per_token(model, 32, expert_capacity=0.5) == routed / 2
+        assert flops_per_token(model, 32, expert_capacity=1.5) == whole
+
+
+@pytest.mark.parametrize("changed", [{"document_len": 8}, {"expert_capacity": 0.25}])
+def test_utilisation_credits_what_is_done(changed: dict[str, float]) -> None:
+    """One estimate and a table of them, by the same count."""
+    model, machine = samples.deepseek(), samples.system()
+    given = {"dp": 1, "gbs": 4, "seq_len": 32, "stack": samples.stack()}
+    both = [estimate(model, machine, given | more) for more in ({}, changed)]
+    done = [one.mfu * one.step_time_s for one in both]
+    share = flops_per_token(model, 32, **changed) / flops_per_token(model, 32)
+    assert done[1] / done[0] == pytest.approx(share)
+    table = estimate_many(
+        model, machine, {name: [value] for name, value in (given | changed).items()}
+    )
+    assert table.mfu[0] == pytest.approx(both[1].mfu)
 
 
 def test_products_of_a_step_are_six_per_weight() -> None:

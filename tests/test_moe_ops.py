@@ -160,6 +160,16 @@ def test_imbalance_loads_the_fullest_rank() -> None:
     assert saved([uneven["moe.router"]]) == saved([even["moe.router"]])
 
 
+def test_no_rank_gets_more_than_there_is() -> None:
+    """2 of 8 experts: on one rank of 2 all 64 tokens meet both of theirs there, twice an even load;
+
+    on one of 8 every token of all ranks, four times; unsplit nothing is uneven.
+    """
+    for ep, most in ((1, 1), (2, 2), (8, 4)):
+        even, full = block(mixture(), ep=ep), block(mixture(), ep=ep, imbalance=4)
+        assert flops(full["moe.up"], FORWARD) == most * flops(even["moe.up"], FORWARD)
+
+
 def test_capacity_gives_each_expert_places() -> None:
     """1.25 x 16 = 20 places each, however uneven; 1.3 x 16 = 20.8 makes 21; half drops half."""
     for capacity, places in ((1.25, 20), (1.3, 21), (0.5, 8)):

@@ -307,3 +307,19 @@ def test_at_the_required_bandwidth_nothing_is_exposed(parts: tuple[str, ...]) ->
     assert needed is not None
     assert away(*parts, bandwidth=needed * (1 + 1e-9), gbs=8).time_s["offload"] == 0
     assert away(*parts, bandwidth=needed * 0.9, gbs=8).time_s["offload"] > 0
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+@pytest.mark.parametrize("parts", [("optimizer",), ("optimizer", "weights", "activations")])
+def test_a_faster_machine_is_never_slower(zero: int, parts: tuple[str, ...]) -> None:
+    """What the link and the network each have left when the pass is over they do side by side."""
+    second = {"name": "host", "capacity": 1e12, "bandwidth": 4e9}
+    flags = {f"offload_{part}": True for part in parts}
+    steps = []
+    for speed in (1, 2, 4, 8, 1000):
+        first = {"name": "hbm", "capacity": 80e9, "bandwidth": speed * 1e11}
+        network = [samples.tier(bandwidth=1e9)]
+        slow = samples.system(memory=[first, second], network=network)
+        steps.append(run(machine=slow, zero=zero, dp=4, gbs=8, **flags).step_time_s)
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > steps[-1]

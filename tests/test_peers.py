@@ -122,6 +122,9 @@ def test_tied_embeddings_join_first_and_last_stage():
     untied = samples.model(tied_embeddings=False)
     assert found(model=untied, gpus=8, tp=2, pp=4).embedding_groups.tolist() == []
     assert found(gpus=8, tp=2).embedding_groups.tolist() == []
+    predicting = samples.model(tied_embeddings=False, mtp=1)
+    assert found(model=predicting, gpus=8, tp=2, pp=4).embedding_groups.tolist() == [[0, 6], [1, 7]]
+    assert found(gpus=4, pp=2, schedule="zb-v").embedding_groups.tolist() == []
 
 
 def test_one_rank_and_its_peers():

@@ -240,6 +240,12 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
     ),
     "expert_load": ({"expert_imbalance": 1.5}, MODEL, SYSTEM, ("1.5", "no experts")),
     "expert_overlap": ({"expert_overlap": True}, MODEL, SYSTEM, ("no experts", "allowed: false")),
+    "expert_overload": (
+        {"expert_capacity": 4.5},
+        EXPERTS,
+        SYSTEM,
+        ("4.5", "every token once", "allowed: at most 4"),
+    ),
     "expert_loads": (
         {"expert_capacity": 1.5, "expert_imbalance": 1.25},
         EXPERTS,
@@ -358,6 +364,9 @@ def test_bounds_of_axes_and_stages_are_legal() -> None:
     assert reasons(MODEL, pp=2, first_stage_layers=4) == []
     assert reasons(MODEL, pp=2, first_stage_layers=1, last_stage_layers=3) == []
     assert reasons(MODEL, pp=2, first_stage_layers=1, last_stage_layers=2) == ["spread"]
+    assert reasons(MODEL, first_stage_layers=4, last_stage_layers=4) == []
+    assert reasons(MODEL, first_stage_layers=5) == ["spread"]
+    assert reasons(MODEL, first_stage_layers=1, last_stage_layers=3) == ["spread"]
     assert reasons(MODEL, pp=6, embedding_as_layer=True, loss_as_layer=True) == []
     assert reasons(MODEL, pp=2, schedule="dualpipe", gbs=4) == []
     assert reasons(MODEL, pp=2, schedule="dualpipe", gbs=2) == ["dualpipe"]

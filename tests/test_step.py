@@ -276,6 +276,18 @@ def test_interleaved_stages_hide_more_of_the_exchange() -> None:
     assert hidden[2] == pytest.approx(1.5 * hidden[1])
 
 
+def test_copies_for_multi_token_prediction_are_added_up_too() -> None:
+    """Untied, both stages hold the words (padded to 8 x 128 rows); one direction of a V needs none."""
+    model = samples.model(samples.layer(count=8), tied_embeddings=False, mtp=1)
+    padded = samples.stack(vocab_multiple=128)
+    shared = run(model, pp=2, tp=8, stack=padded)
+    assert shared.comm_s["dp"].total == pytest.approx(1024 / 8 * 64 * 4 / 10e9)
+    alone = samples.model(samples.layer(count=8), tied_embeddings=False)
+    for columns in ({"architecture": alone}, {"architecture": model, "schedule": "zb-v"}):
+        assert run(pp=2, tp=8, **columns).comm_s["dp"].total == 0
+    assert run(model, pp=2, frozen=("embedding",)).comm_s["dp"].total == 0
+
+
 def test_first_and_last_stage_add_up_tied_words() -> None:
     """64,000 shared weights of 4-byte gradients all-reduced by a pair; untied: nothing."""
     tied = run(pp=2, dp=2, gbs=8, zero=0)
@@ -288,6 +300,12 @@ def test_first_and_last_stage_add_up_tied_words() -> None:
     # On stages of different nodes, over the slow links.
     tied = run(tp=8, pp=2)
     assert tied.comm_s["dp"].total == pytest.approx(64_000 / 8 * 4 / 10e9)
+
+
+def test_a_single_stage_waits_for_none() -> None:
+    """Not even for the rounding of its own sum."""
+    for m in (1, 3, 7):
+        assert run(gbs=2 * m).time_s["bubble"] == 0
 
 
 def test_fixed_overhead_and_stragglers() -> None:

@@ -67,6 +67,33 @@ def test_weights_that_are_not_released_are_whole() -> None:
     assert beside.weights == pytest.approx(2 * WHOLE + 2 * WHOLE / 8)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_head_and_its_gradient_are_whole_while_it_works(tied: bool) -> None:
+    """At the fullest moment, in the loss: a layer is gathered ahead of it, no other is whole.
+
+    On one stage a tied head works with the embedding's table, positions included.
+    """
+    words = samples.model(vocab=20_000, tied_embeddings=tied)
+    head = 64 * 20_000 + 2 * 64 + (64 * 32 if tied else 0)
+    bare, gradients, weights = (held(architecture=words, zero=zero).buffers for zero in (1, 2, 3))
+    assert gradients - bare == 4 * head
+    assert weights - bare == (4 + 2) * head + 2 * LAYER
+    assert {run(architecture=words, zero=zero).stages[0].peak.operation for zero in (1, 3)} == {
+        "loss"
+    }
+
+
+def test_the_embedding_is_whole_while_it_is_looked_up() -> None:
+    """On the first of two stages, where little else is needed."""
+    words = samples.model(samples.layer(count=2), vocab=200_000, tied_embeddings=False)
+    bare, weights = (run(architecture=words, zero=zero, pp=2).stages[0] for zero in (1, 3))
+    table = 64 * (200_000 + 32)
+    assert bare.peak.operation != "embedding"
+    assert weights.peak.operation == "embedding"
+    whole = (4 + 2) * table + 2 * LAYER
+    assert whole <= weights.buffers <= whole + bare.buffers
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_layers_gathered_ahead_are_whole(prefetch: int) -> None:
     """So many and the one that computes; the wider kind where there are two."""

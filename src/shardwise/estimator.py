@@ -230,13 +230,16 @@ def rates(
                     int(table.seq_len[row]),
                     convention,
                     gather(subset, slice(row, row + 1)),
+                    **_dropped_and_packed(table, row),
                 )
                 for row in rows.tolist()
             ]
         )
 
+    _, capacity = np.unique(table.expert_capacity, return_inverse=True)
+    columns = (table.seq_len, table.document_len, table.attention, capacity)
     trained = (subset.frozen, subset.rank, subset.adapted)
-    flops, where = once_per([table.seq_len, table.attention, *trained], flops_of)
+    flops, where = once_per([*columns, *trained], flops_of)
     per_token = flops[where]
     per_token = per_token * np.where(table.training, 1.0, _FORWARD_SHARE)
     peak = product_peak(system.accelerator, table)
@@ -251,13 +254,22 @@ def rates(
     }
 
 
+def _dropped_and_packed(table: Table, row: int) -> dict[str, Any]:
+    """What of a row makes a token do less than the model alone says."""
+    return {
+        "document_len": int(table.document_len[row]) or None,
+        "expert_capacity": float(table.expert_capacity[row]) or None,
+    }
+
+
 def _by_convention(
     model: Model, table: Table, counted: Parameters, mfu: float, convention: FlopsConvention
 ) -> dict[str, float]:
     """The utilisation of one row as every convention counts it."""
     the_model = model.with_attention(ATTENTIONS[int(table.attention[0])])
+    seq_len, subset, more = int(table.seq_len[0]), Subset.of(table), _dropped_and_packed(table, 0)
     flops = {
-        name: flops_per_token(the_model, int(table.seq_len[0]), name, Subset.of(table), counted)
+        name: flops_per_token(the_model, seq_len, name, subset, counted, **more)
         for name in FLOPS_CONVENTIONS
     }
     return {name: mfu * number / flops[convention] for name, number in flops.items()}

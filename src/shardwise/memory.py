@@ -1,6 +1,6 @@
 """Bytes held on one rank of a pipeline stage at its fullest."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -12,6 +12,7 @@ from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.ops.layer import DTYPE_BYTES, stack_column
 from shardwise.schedule.in_flight import chunks_in_flight, first_stage_in_flight
 from shardwise.stages import StageRun
+from shardwise.strategy import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.table import Table
 
 __all__ = [
@@ -27,8 +28,6 @@ __all__ = [
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
 
 _FP32_BYTES = DTYPE_BYTES["fp32"]
-# Stages of ZeRO (arXiv 1910.02054) from which on these are split.
-_ZERO_OPTIMIZER, _ZERO_GRADIENTS, _ZERO_WEIGHTS = 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +92,16 @@ class Shares:
     @classmethod
     def of(cls, table: Table, blocks: Blocks) -> "Shares":
         """Gather them, once for all stages of the pipeline."""
-        dense, expert = _inverse(table, _ZERO_WEIGHTS)
-        whole = np.where((table.zero >= _ZERO_WEIGHTS) & ~table.fsdp_reshard, 1.0, 0.0)
+        dense, expert = _inverse(table, ZERO_WEIGHTS)
+        whole = np.where((table.zero >= ZERO_WEIGHTS) & ~table.fsdp_reshard, 1.0, 0.0)
         from_master = _from_master(table, blocks)
         frozen = None
         if np.any(from_master):
             frozen = np.where(from_master, dense, 0.0), np.where(from_master, expert, 0.0)
             dense, expert = dense - frozen[0], expert - frozen[1]
         return cls(
-            optimizer=_inverse(table, _ZERO_OPTIMIZER),
-            gradients=_inverse(table, _ZERO_GRADIENTS),
+            optimizer=_inverse(table, ZERO_OPTIMIZER),
+            gradients=_inverse(table, ZERO_GRADIENTS),
             weights=(whole + dense, whole + expert),
             beside_master=frozen,
         )
@@ -198,8 +197,7 @@ def stage_memory(
 
 def _standing(blocks: Blocks, run: StageRun) -> tuple[_Standing, _Standing]:
     """What the weights of layers take on a rank, and what those of embedding and head do."""
-    kinds = len(blocks.kinds)
-    counts = [*map(np.add, run.held[:kinds], run.held[kinds : 2 * kinds]), *run.held[2 * kinds :]]
+    counts = _counts(blocks, run)
 
     def summed(places: slice, parts: Sequence[WeightBytes | None]) -> WeightBytes | None:
         there = [(n, one) for n, one in zip(counts[places], parts[places], strict=True) if one]
@@ -219,9 +217,21 @@ def _standing(blocks: Blocks, run: StageRun) -> tuple[_Standing, _Standing]:
     return standing(slice(None, -2)), standing(slice(-2, None))
 
 
+def _counts(blocks: Blocks, run: StageRun) -> list[Floats]:
+    """How many of each part of `Blocks.weights` a rank holds, whether they recompute or not."""
+    kinds = len(blocks.kinds)
+    both = zip(run.held[:kinds], run.held[kinds : 2 * kinds], strict=True)
+    return [*(again + plain for again, plain in both), *run.held[2 * kinds :]]
+
+
+def _pairs(blocks: Blocks) -> Iterator[tuple[WeightBytes | None, WeightBytes | None]]:
+    """What the weights of each part take, without those of routed experts, and those."""
+    return zip(blocks.weights, blocks.expert_weights, strict=True)
+
+
 def _releases(table: Table) -> Bools:
     """Rows whose weights are whole for a layer at a time."""
-    releases: Bools = (table.zero >= _ZERO_WEIGHTS) & table.fsdp_reshard
+    releases: Bools = (table.zero >= ZERO_WEIGHTS) & table.fsdp_reshard
     return releases
 
 
@@ -251,7 +261,7 @@ def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
 
 def _from_master(table: Table, blocks: Blocks) -> Bools:
     """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
-    split = (table.zero >= _ZERO_WEIGHTS) & table.training
+    split = (table.zero >= ZERO_WEIGHTS) & table.training
     gathers = stack_column(table, "gathers_master") > 0
     rows: Bools = split & gathers & (blocks.element_bytes < _FP32_BYTES)
     return rows
@@ -269,6 +279,7 @@ def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
         if part is not None
     ]
     zero = np.zeros_like(blocks.memory_rate)
+    whole = _Whole.of(table, blocks, run)
     fullest, where = np.full_like(zero, -np.inf), np.zeros(zero.shape, dtype=np.int64)
     shapes = zero
     embedding, head = len(run.held) - 2, len(run.held) - 1
@@ -276,45 +287,65 @@ def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
         here = count > 0
         over = held.over_bytes
         if place == head:
-            over = over + held.saved_bytes
+            over = over + held.saved_bytes + whole.head
             shapes = shapes + np.where(here, held.gradient_buffer_bytes, 0.0)
-        elif place != embedding:
-            over = over - _after(run, place, held_here)
+        elif place == embedding:
+            over = over + whole.embedding
+        else:
+            over = over - _after(run, place, held_here) + whole.layer
             shapes = np.where(here, np.maximum(shapes, held.gradient_buffer_bytes), shapes)
         fuller = here & (over > fullest)
         fullest, where = np.where(fuller, over, fullest), np.where(fuller, place, where)
     buffers = stack_column(table, "weight_gradient_buffers") > 0
     beside = np.where(buffers & table.training, shapes, 0.0)
     beside = beside + np.where(table.training, 0.0, blocks.boundary_bytes)
-    return np.maximum(fullest, 0.0) + beside + _unsplit(table, blocks, run), where
+    return np.maximum(fullest, 0.0) + beside, where
 
 
-def _unsplit(table: Table, blocks: Blocks, run: StageRun) -> Floats:
-    """What is whole for a layer at a time: weights, so many ahead, and gradients [byte].
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What ZeRO has split and a rank holds whole while a part is at work [byte].
 
-    Of the layer that has most of each.
+    From stage 2 on the gradients of the part, from 3 on its weights, and those of so many layers
+    ahead. A tied head works with the embedding's table.
     """
-    size = np.zeros_like(blocks.memory_rate)
-    scatters = table.zero >= _ZERO_GRADIENTS
-    if not np.any(scatters):
-        return size
-    kinds = len(blocks.kinds)
 
-    def most(name: str) -> Floats:
-        largest = np.zeros_like(size)
-        for place in range(kinds + 1):
-            dense, expert = blocks.weights[place], blocks.expert_weights[place]
-            if dense is None:
-                continue
-            held = run.held[place] + run.held[kinds + place] if place < kinds else run.held[-3]
-            whole = _Standing(dense, expert).whole(name)
-            largest = np.maximum(largest, np.where(held > 0, whole, 0.0))
-        return largest
+    layer: Floats
+    """Of the layer that has most of each."""
+    embedding: Floats
+    head: Floats
 
-    releases = _releases(table)
-    size = size + np.where(scatters, most("gradients"), 0.0)
-    ahead = (1.0 + table.fsdp_prefetch) * most("stored") + most("copies")
-    return size + np.where(releases, ahead, 0.0)
+    @classmethod
+    def of(cls, table: Table, blocks: Blocks, run: StageRun) -> "_Whole":
+        """Gather it; nothing where no row splits gradients."""
+        none = np.zeros_like(blocks.memory_rate)
+        scatters, releases = table.zero >= ZERO_GRADIENTS, _releases(table)
+        if not np.any(scatters):
+            return cls(none, none, none)
+        parts = [_Standing(one, expert) if one else None for one, expert in _pairs(blocks)]
+        counts = _counts(blocks, run)
+        in_layers = [(n, one) for n, one in zip(counts[:-2], parts[:-2], strict=True) if one]
+
+        def most(name: str) -> Floats:
+            sizes = [np.where(count > 0, one.whole(name), 0.0) for count, one in in_layers]
+            return np.maximum.reduce(sizes)
+
+        def whole(gradients: Floats, weights: Floats) -> Floats:
+            later = weights + table.fsdp_prefetch * stored
+            return np.where(scatters, gradients, 0.0) + np.where(releases, later, 0.0)
+
+        stored = most("stored")
+        embedding, head = (one.dense for one in parts[-2:] if one)
+        # A head with a table of its own has about as much, a tied one a norm.
+        tied = (counts[-2] > 0) & (2 * head.stored < embedding.stored)
+        return cls(
+            layer=whole(most("gradients"), stored + most("copies")),
+            embedding=whole(embedding.gradients, embedding.stored),
+            head=whole(
+                head.gradients + np.where(tied, embedding.gradients, 0.0),
+                head.stored + np.where(tied, embedding.stored, 0.0),
+            ),
+        )
 
 
 def _after(

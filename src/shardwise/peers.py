@@ -16,6 +16,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.model import Model
 from shardwise.placement import given_tiers, place
 from shardwise.rules import refuse_illegal
+from shardwise.stages import BOTH_ENDS_ON_A_RANK
 from shardwise.strategy import PLACED_AXES, PLACEMENTS, SCHEDULES, Strategy
 from shardwise.system import System
 from shardwise.table import Table
@@ -75,7 +76,7 @@ class RankPeers:
     next_rank: int | None
     """Rank of the next pipeline stage."""
     embedding_peer: int | None
-    """Holder of the other copy of tied embeddings: the last stage for the first, and back."""
+    """Holder of the other copy of the embedding: the last stage for the first, and back."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -105,7 +106,8 @@ class Peers:
     next_rank: Ints
     """Rank of the next pipeline stage, -1 for none."""
     embedding_groups: Ints
-    """Ranks of first and last stage that share tied embeddings; shape (groups, 2)."""
+    """Ranks of first and last stage that each hold a copy of the embedding, for a tied head or for
+    multi-token prediction; shape (groups, 2)."""
 
     def __len__(self) -> int:
         return len(self.node)
@@ -194,7 +196,7 @@ class Peers:
         return tuple(member for member in members if member != rank)
 
     def _embedding_peer(self) -> Ints:
-        """For each rank, who holds the other copy of tied embeddings; -1 for nobody."""
+        """For each rank, who holds the other copy of the embedding; -1 for nobody."""
         peer = np.full(len(self), _NOBODY, dtype=np.int64)
         peer[self.embedding_groups] = self.embedding_groups[:, ::-1]
         return peer
@@ -206,7 +208,7 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
     Parameters
     ----------
     model
-        Tells what is legal, and whether embeddings are tied.
+        Tells what is legal, and whether the last stage has a copy of the embedding.
     system
         Its network tiers and nodes are what the axes are laid over.
     strategy
@@ -242,7 +244,8 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
     given = bool(np.any(given_tiers(table) >= 0))
     per_node = _used_of_a_node(system, extents) if given else system.node.accelerators
     around = int(table.schedule[0]) == SCHEDULES.index("interleaved")
-    shares = model.tied_embeddings and axes["pp"].degree > 1
+    copied = model.tied_embeddings or model.mtp > 0
+    shares = copied and axes["pp"].degree > 1 and table.schedule[0] not in BOTH_ENDS_ON_A_RANK
     return Peers(
         model=model.name,
         system=system.name,

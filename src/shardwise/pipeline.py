@@ -50,7 +50,7 @@ def bubble_and_transfers(
     distinct, where = once_per(columns, of_rows)
     found = gather(distinct, where)
     busy = table.micro_batches * slowest.on(lambda part: part.time_s)
-    waiting = np.maximum(0.0, found.step_s - busy)
+    waiting = np.where(table.pp > 1, np.maximum(0.0, found.step_s - busy), 0.0)
     transfers = np.minimum(found.transfer_s, waiting)
     return waiting - transfers, transfers
 

@@ -12,19 +12,19 @@ from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange
 from shardwise.cost.operations import processor_share
 from shardwise.cost.optimizer import MUON
 from shardwise.model import Model
-from shardwise.ops.layer import stack_column
+from shardwise.ops.embedding import vocabulary_part
+from shardwise.ops.layer import rank_work, stack_column
 from shardwise.ops.operation import CollectiveKind
 from shardwise.ops.trainable import Subset
 from shardwise.placement import Extents
 from shardwise.slowest import LargestStage, SlowestStage
 from shardwise.stages import BOTH_ENDS_ON_A_RANK
+from shardwise.strategy import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["Windows", "exchange_times", "windows"]
 
-# Stages of ZeRO from which on gradients and weights are split (arXiv 1910.02054).
-_ZERO_GRADIENTS, _ZERO_WEIGHTS = 2, 3
 _NEWTON_SCHULZ_BYTES = 2  # bf16 (arXiv 2502.16982, section 2.3)
 
 
@@ -104,10 +104,10 @@ def exchange_times(
         What of one transfer to the next stage travels beside the compute [s].
     """
     blocks = slowest.blocks
-    once = np.where(table.zero < _ZERO_GRADIENTS, 1.0, 0.0)
+    once = np.where(table.zero < ZERO_GRADIENTS, 1.0, 0.0)
     alone, exposed = _once_a_step(system, table, extents, largest, slowest, transfer_s)
     alone, exposed = once * alone, once * exposed
-    if np.any(table.zero >= _ZERO_GRADIENTS):
+    if np.any(table.zero >= ZERO_GRADIENTS):
         every = _every_micro_batch(system, table, extents, largest, slowest)
         alone = alone + (1 - once) * every[0]
         exposed = exposed + (1 - once) * every[1]
@@ -115,9 +115,9 @@ def exchange_times(
     if np.any(table.optimizer == MUON):
         completed = _completed_matrices(system, table, extents, largest)
         alone, exposed = alone + completed, exposed + completed
-    if model.tied_embeddings:  # first and last stage add up their copies' gradients
-        tied = _tied_embeddings(model, system, table, extents, blocks.gradient_bytes)
-        return alone + tied, exposed + tied
+    if model.tied_embeddings or model.mtp:
+        copied = _copied_embeddings(model, system, table, extents, blocks.gradient_bytes)
+        return alone + copied, exposed + copied
     return alone, exposed
 
 
@@ -145,7 +145,7 @@ def _once_a_step(
             system,
             gradient_bytes=np.where(table.training, trained.weights * blocks.gradient_bytes, 0.0),
             weight_bytes=np.where(table.training, weights, 0.0),
-            sharded=table.zero >= 1,
+            sharded=table.zero >= ZERO_OPTIMIZER,
             extents=_shard_extents(table, members),
         )
         sums = [before + time for before, time in zip(sums, times, strict=True)]
@@ -225,7 +225,7 @@ def _every_micro_batch(
 
     gathered = time(CollectiveKind.ALL_GATHER, weights)
     scattered = np.where(training, time(CollectiveKind.REDUCE_SCATTER, gradients), 0.0)
-    split = table.zero >= _ZERO_WEIGHTS
+    split = table.zero >= ZERO_WEIGHTS
     m = table.micro_batches
     again = np.where(split & table.fsdp_reshard & training, gathered, 0.0)
     some_frozen = np.any(Subset.of(table).frozen)
@@ -287,7 +287,7 @@ def _completed_matrices(
     most where gradients and weights are exchanged in fp32 (arXiv 2502.16982, section 2.3). Ranks
     whose share is many whole matrices need less.
     """
-    splits = (table.optimizer == MUON) & (table.zero >= 1) & table.training
+    splits = (table.optimizer == MUON) & (table.zero >= ZERO_OPTIMIZER) & table.training
     spent = np.zeros_like(largest.trained.weights)
     for trained, replicas in (
         (largest.trained, extents.replicas),
@@ -299,13 +299,17 @@ def _completed_matrices(
     return np.where(splits, spent, 0.0)
 
 
-def _tied_embeddings(
+def _copied_embeddings(
     model: Model, system: System, table: Table, extents: Extents, gradient_bytes: Floats
 ) -> Floats:
-    """Time of adding up the gradients of both copies of the embedding [s]."""
+    """Time of adding up the gradients of both copies of the embedding [s].
+
+    The last stage has one for a tied head, or for multi-token prediction.
+    """
     several = (table.pp > 1) & table.training & ~np.isin(table.schedule, BOTH_ENDS_ON_A_RANK)
-    several &= ~Subset.of(table).freezes("head")
-    copied = np.where(several, np.ceil(model.vocab / table.tp) * model.hidden, 0.0)
+    several &= ~Subset.of(table).freezes("head" if model.tied_embeddings else "embedding")
+    rows = vocabulary_part(model, rank_work(table))
+    copied = np.where(several, rows * model.hidden, 0.0)
     pair = np.where(extents.pp >= table.pp, 2, 1)
     pair[-1] = 2
     return collective_time(system, CollectiveKind.ALL_REDUCE, copied * gradient_bytes, pair)

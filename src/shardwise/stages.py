@@ -311,10 +311,10 @@ def layers_on_ranks(depth: int, table: Table, row: int) -> list[int]:
 
 
 def _spread(depth: int, places: int, given: tuple[int, int], extra: tuple[bool, bool]) -> list[int]:
-    """Layers on every rank; -1 layers where what is given leaves too few for the others."""
-    if places == 1:
-        return [depth]
+    """Layers on every rank; -1 where what is given leaves too few, or some, for no other rank."""
     first, last = given
+    if places == 1:
+        return [depth if first in {0, depth} and last in {0, depth} else -1]
     # What counts as a layer, but is none, where the count of its rank is not given.
     embedding, head = int(extra[0] and not first), int(extra[1] and not last)
     open_places = places - bool(first) - bool(last)

@@ -1,6 +1,6 @@
 """Time of a step: its slowest stage, what that stage waits for, and what all ranks do together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,13 +17,12 @@ from shardwise.placement import Extents
 from shardwise.replicas import exchange_times
 from shardwise.slowest import Boundary, LargestStage, SlowestStage
 from shardwise.stages import StageRun
+from shardwise.strategy import ZERO_GRADIENTS, ZERO_OPTIMIZER
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["TIME_PARTS", "step_times"]
+__all__ = ["TIME_PARTS", "after_backward", "step_times"]
 
-# Stages of ZeRO from which on state and gradients are split.
-_ZERO_OPTIMIZER, _ZERO_GRADIENTS = 1, 2
 
 TIME_PARTS = (
     "forward",
@@ -58,8 +57,8 @@ def step_times(
     transfers = directions * m * table.vpp * boundary.time_s
     bubble, exposed = bubble_and_transfers(table, runs, slowest, boundary)
     zero = np.zeros(len(table))
-    dense, expert = shards(table, _ZERO_OPTIMIZER)
-    whole, whole_expert = shards(table, _ZERO_GRADIENTS)
+    dense, expert = shards(table, ZERO_OPTIMIZER)
+    whole, whole_expert = shards(table, ZERO_GRADIENTS)
     update = optimizer_time(
         table,
         held=largest.trained.over(whole).plus(largest.expert_trained.over(whole_expert)),
@@ -93,22 +92,37 @@ def step_times(
     exchange, times["dp_comm"] = exchange_times(
         model, system, table, extents, largest, slowest, hidden * boundary.message_s
     )
-    moved, times["offload"] = _offload(system, table, slowest, largest, times["optimizer"])
+    after_s = after_backward(table, times)
+    moved, times["offload"] = _offload(system, table, slowest, largest, after_s)
     times["other"] = _overheads(system, table, total(times.values(), zero))
     comm |= {"dp": (exchange, times["dp_comm"]), "offload": (moved, times["offload"])}
     return times, {axis: comm[axis] for axis in (*COMM_AXES, "pp", "dp", "offload")}
 
 
+def after_backward(table: Table, time_s: Mapping[str, Floats]) -> Floats:
+    """What follows the last backward pass: exposed exchange among replicas, and the update [s].
+
+    Where ZeRO splits gradients, every micro-batch has its part of that exchange.
+    """
+    exchanges = np.where(table.zero >= ZERO_GRADIENTS, table.micro_batches, 1)
+    return time_s["dp_comm"] / exchanges + time_s["optimizer"]
+
+
 def _offload(
-    system: System, table: Table, slowest: SlowestStage, largest: LargestStage, update_s: Floats
+    system: System, table: Table, slowest: SlowestStage, largest: LargestStage, after_s: Floats
 ) -> tuple[Floats, Floats]:
     """Time of all transfers to and from the second memory tier, alone and exposed [s].
 
     Those of the update are of the stage that trains most, as the optimizer's own time is.
+
+    Parameters
+    ----------
+    after_s
+        What follows the last backward pass and does not use this link [s].
     """
     blocks, m = slowest.blocks, table.micro_batches
     trained, expert = trained_on(blocks, largest.held, layers=True)
-    dense_shards, expert_shards = shards(table, _ZERO_OPTIMIZER)
+    dense_shards, expert_shards = shards(table, ZERO_OPTIMIZER)
     owned = trained.over(dense_shards).plus(expert.over(expert_shards))
     state = state_bytes(table.optimizer, blocks.element_bytes, owned)
     updated = trained.plus(expert)
@@ -119,8 +133,8 @@ def _offload(
         system,
         state_bytes=np.where(table.offload_optimizer & table.training, state, 0.0),
         weight_bytes=np.where(table.offload_weights & table.training, weights, 0.0),
-        idle_in_s=np.maximum(0.0, back - busy) + update_s,
-        idle_out_s=back + update_s,
+        idle_in_s=np.maximum(0.0, back - busy) + after_s,
+        idle_out_s=back + after_s,
     )
     moved = slowest.on(lambda part: part.offload_forward_s) + busy
     return m * moved + alone, m * slowest.on(lambda part: part.offload_exposed_s) + exposed

@@ -41,6 +41,9 @@ __all__ = [
     "TIER_FIELDS",
     "TP_EXCHANGES",
     "TP_OVERLAPS",
+    "ZERO_GRADIENTS",
+    "ZERO_OPTIMIZER",
+    "ZERO_WEIGHTS",
     "Strategy",
 ]
 
@@ -81,6 +84,8 @@ RECOMPUTE_PARTS: tuple[str, ...] = get_args(RecomputePart)
 FROZEN_PARTS: tuple[str, ...] = get_args(FrozenPart)
 LORA_PARTS: tuple[str, ...] = get_args(LoraPart)
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+# Stages of ZeRO (arXiv 1910.02054) from which on each of these is split.
+ZERO_OPTIMIZER, ZERO_GRADIENTS, ZERO_WEIGHTS = 1, 2, 3
 PLACED_AXES = ("tp", "cp", "dp", "pp")
 TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
@@ -93,7 +98,6 @@ _DTYPE_ALIASES = {
     "float32": "fp32",
     "float": "fp32",
 }
-_RECOMPUTE_ALIASES = {"attention": "selective", "attn_only": "selective", "core_attn": "selective"}
 _EXCHANGE_ALIASES = {"ar": "all_reduce", "allreduce": "all_reduce", "sequence_parallel": "rs_ag"}
 
 
@@ -102,7 +106,7 @@ def _canonical_dtype(value: object) -> object:
 
 
 def _canonical_recompute(value: object) -> object:
-    return _canonical(value, _RECOMPUTE_ALIASES)
+    return _canonical(value, {})
 
 
 def _canonical_exchange(value: object) -> object:
@@ -121,7 +125,6 @@ def _accept_aliases(schema: dict[str, Any]) -> None:
     for short, name in SHORT_NAMES.items():
         properties[short] = {**properties[name], "title": short.capitalize()}
     properties["dtype"]["enum"] = [*DTYPES, *_DTYPE_ALIASES]
-    properties["recompute"]["enum"] = [*RECOMPUTES, *_RECOMPUTE_ALIASES]
     properties["tp_exchange"]["anyOf"][0]["enum"] = [*TP_EXCHANGES, *_EXCHANGE_ALIASES]
     part = {"type": "object", "required": ["base"], "properties": {"base": {"type": "string"}}}
     properties["stack"]["anyOf"].append(part)

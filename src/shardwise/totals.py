@@ -29,6 +29,7 @@ from shardwise.results import (
     PhaseTotals,
     RequiredBandwidth,
 )
+from shardwise.step import after_backward
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -217,8 +218,8 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
 
     Weights and activations: of the average layer of the slowest stage over its pass; forward they
     go different ways, backward both come in. Optimizer state: of the stage that trains most, with
-    what else comes in then, over the last backward pass and the update; what goes back meanwhile
-    is no more.
+    what else comes in then, over the last backward pass and what follows it; what goes back
+    meanwhile is no more.
     """
     blocks, training, slowest = evaluation.blocks, table.training, evaluation.slowest
     layers = np.maximum(np.sum(slowest.work[:-2], axis=0), 1.0)
@@ -232,7 +233,7 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
     forward, backward = forward / layers, backward / layers
     least = np.where(training, np.minimum(forward, backward), forward)
     last = slowest.on(lambda t: t.backward_pass_s - t.offload_backward_exposed_s)
-    last = last + evaluation.time_s["optimizer"]
+    last = last + after_backward(table, evaluation.time_s)
     element = blocks.element_bytes
     weights = blocks.weight_sizes.held(
         layer_bytes(blocks, slowest.work, lambda held: held.all_parameters),

@@ -84,7 +84,8 @@ def optimizer_transfer(
 
     Once a step the optimizer state of a stage comes in and goes back, layer by layer, and updated
     weights that wait there go back too; alone that takes as long as the way back, the fuller one.
-    Both ways run behind the last backward pass, as far as it leaves them idle, and the update:
+    Both ways run behind the last backward pass, as far as it leaves them idle, and what follows it
+    (the exposed exchange among replicas, the update):
     exposed = max(0, t(state) - idle in, t(state + weights) - idle out).
 
     Parameters

@@ -6,7 +6,7 @@ from shardwise.arrays import Floats, Ints
 from shardwise.cost.trained import TrainedWeights
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.quantization import WeightSizes
-from shardwise.strategy import OPTIMIZERS
+from shardwise.strategy import OPTIMIZERS, ZERO_WEIGHTS
 from shardwise.table import Table
 
 __all__ = ["MUON", "least_state_bytes", "newton_schulz_time", "optimizer_time"]
@@ -36,7 +36,6 @@ MUON = OPTIMIZERS.index("muon")
 # Passes over all local gradients beside the update itself: written to zero, read for the norm,
 # and the larger part again to be scaled (1.5 in grade-A published runs, together with the update).
 _GRADIENT_SWEEPS = 1.5
-_ZERO_WEIGHTS = 3  # the stage of ZeRO that splits weights
 
 
 def _moments(optimizer: Ints) -> Floats:
@@ -129,5 +128,5 @@ def quantizing_time(
         Weights of the rank that products read quantised.
     """
     gathers = table.micro_batches * np.where(table.fsdp_reshard, 2.0, 1.0)
-    times = np.where(table.zero >= _ZERO_WEIGHTS, gathers, 1.0)
+    times = np.where(table.zero >= ZERO_WEIGHTS, gathers, 1.0)
     return times * quantized * sizes.quantizing / memory_rate

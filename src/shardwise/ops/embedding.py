@@ -17,7 +17,7 @@ from shardwise.ops.operation import (
     zeros,
 )
 
-__all__ = ["embedding_operations", "head_operations"]
+__all__ = ["embedding_operations", "head_operations", "vocabulary_part"]
 
 # Per token the loss exchanges, in fp32: largest logit, target's logit, sum of exponents.
 _LOSS_EXCHANGES = 3
@@ -26,7 +26,7 @@ _FP32_BYTES = 4
 _LOSS_FLOPS = (4.0, 2.0)
 
 
-def _vocabulary_part(model: Model, work: RankWork) -> Floats:
+def vocabulary_part(model: Model, work: RankWork) -> Floats:
     """Rows of the vocabulary on one rank: ceil(V / (m tp)) m, padded to a multiple m."""
     return np.ceil(model.vocab / (work.vocab_multiple * work.tp)) * work.vocab_multiple
 
@@ -37,7 +37,7 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     Each rank finds the tokens of its part, the rest are zero; the sum over the ranks is the
     embedding. Backward adds the gradients of the tokens to rows of the table.
     """
-    rows = _vocabulary_part(model, work)
+    rows = vocabulary_part(model, work)
     size = work.tokens * model.hidden * work.element_bytes
     kept = work.split_tokens * model.hidden
     positions = 0
@@ -83,7 +83,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         Rows in which the head holds weights of its own: untied models, and tied ones whose
         embedding is on another stage.
     """
-    columns = _vocabulary_part(model, work)
+    columns = vocabulary_part(model, work)
     operations = []
     if model.final_norm:
         parameters = float(model.norm_parameters)

@@ -59,14 +59,16 @@ def routed(moe: Moe, work: RankWork) -> Routed:
     """Spread a rank's tokens over experts.
 
     An even load is k T / E copies from each rank for each expert; a capacity c gives it exactly
-    ceil(c k T / E) places. The fullest rank's experts get `imbalance` times an even load.
+    ceil(c k T / E) places. The fullest rank's experts get `imbalance` times an even load, at most
+    what there is: all tokens of the ep ranks, once for each of min(k, E / ep) experts.
     """
     tokens = work.split_tokens
     even = tokens * moe.top_k / moe.experts
     limited = work.capacity > 0
     places = np.where(limited, np.ceil(work.capacity * even), even)
     copies = moe.experts * places
-    arriving = copies * np.where(limited, 1.0, work.imbalance)
+    fullest = np.minimum(work.imbalance, np.minimum(work.ep, moe.experts / moe.top_k))
+    arriving = copies * np.where(limited, 1.0, fullest)
     rows = arriving * work.etp
     experts = moe.experts / work.ep
     return Routed(

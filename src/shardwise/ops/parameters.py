@@ -1,6 +1,6 @@
 """Parameters and model FLOPs of an architecture, from the same operations that are timed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -172,6 +172,9 @@ def flops_per_token(
     convention: FlopsConvention = "causal",
     subset: Subset | None = None,
     counted: Parameters | None = None,
+    *,
+    document_len: int | None = None,
+    expert_capacity: float | None = None,
 ) -> float:
     """Model FLOPs of one token, forward and backward.
 
@@ -182,7 +185,8 @@ def flops_per_token(
     the product is done all the same. Modules of multi-token prediction are trained with the rest:
     the active parameters, head and attention of each are added. Frozen parameters have 4 instead of
     6, adapters 6; where nothing before the head is trained, no gradients of inputs: 2 less for each
-    parameter, and 4 for each product of attention.
+    parameter, and 4 for each product of attention. What a capacity c < 1 of an even load drops,
+    1 - c of the routed experts, is not done.
 
     Parameters
     ----------
@@ -192,6 +196,11 @@ def flops_per_token(
         What is trained, of one row; None: everything.
     counted
         The model's parameters, if they are counted already.
+    document_len
+        Tokens of packed documents, which attention does not leave; None: s. (By the full-attention
+        convention it does.)
+    expert_capacity
+        c; None: nothing is dropped.
     """
     counted = counted or count_parameters(model)
     head = model.vocab * model.hidden
@@ -203,6 +212,8 @@ def flops_per_token(
     share = _expert_share(last)
     extra = sum(float(o.parameters[0]) * (share if o.expert else 1.0) for o in module)
     dense_and_modules = dense + model.mtp * (extra + head)
+    if expert_capacity is not None and expert_capacity < 1:
+        dense_and_modules -= (1 - expert_capacity) * _routed(model, module)
     flops = 6.0 * dense_and_modules
     back = 4.0
     if subset is not None and np.any(subset.frozen):
@@ -217,8 +228,20 @@ def flops_per_token(
     for layer, count, each in [*every, (last, model.mtp, 6.0)]:
         attention = layer.attention
         widths = attention.heads * (attention.head_dim + attention.value_dim)
-        flops += each * count * widths * _keys_of_a_token(attention, seq_len, convention)
+        keys = _keys_of_a_token(attention, seq_len, document_len or seq_len, convention)
+        flops += each * count * widths * keys
     return flops
+
+
+def _routed(model: Model, module: Sequence[Operation]) -> float:
+    """Active parameters of routed experts, those of modules of multi-token prediction included."""
+    parts = [*_parts(model, _unsplit_token()), (module, model.mtp, _expert_share(model.layers[-1]))]
+    return sum(
+        float(operation.parameters[0]) * count * share
+        for operations, count, share in parts
+        for operation in operations
+        if operation.expert
+    )
 
 
 def _untrained(model: Model, subset: Subset) -> tuple[float, float]:
@@ -240,10 +263,12 @@ def _untrained(model: Model, subset: Subset) -> tuple[float, float]:
     return frozen, adapters
 
 
-def _keys_of_a_token(attention: Attention, seq_len: int, convention: FlopsConvention) -> float:
+def _keys_of_a_token(
+    attention: Attention, seq_len: int, document_len: int, convention: FlopsConvention
+) -> float:
     """Keys that the mean token is scored against by the convention."""
     if convention == "full-attention":
         return float(seq_len)
-    whole = np.array([float(seq_len)])
     half = 0.5 if attention.causal else 1.0
-    return half * float(keys_met(attention, whole, whole)[0])
+    whole, document = np.array([float(seq_len)]), np.array([float(document_len)])
+    return half * float(keys_met(attention, whole, document)[0])

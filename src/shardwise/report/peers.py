@@ -47,7 +47,7 @@ def print_peers(peers: Peers) -> None:
     if peers.embedding_groups.size:
         pairs = peers.embedding_groups.tolist()
         blank = ("" for _ in peers.tiers)
-        table.add_row("tied embeddings", str(len(pairs)), "2", *blank, _first(pairs))
+        table.add_row("embedding copies", str(len(pairs)), "2", *blank, _first(pairs))
     told = "in a network tier: members of a group that share one of its domains"
     show(table, Text(told, style="dim"))
 
@@ -69,7 +69,7 @@ def print_rank(peers: Peers, one: RankPeers) -> None:
         neighbours = f"previous stage: {_rank(one.previous_rank)}, next: {_rank(one.next_rank)}"
         show(Text(f"pipeline stage {one.stage}; {neighbours}"))
     if one.embedding_peer is not None:
-        show(Text(f"tied embeddings shared with rank {one.embedding_peer}"))
+        show(Text(f"copy of the embedding shared with rank {one.embedding_peer}"))
 
 
 def as_ranges(ranks: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from shardwise.arrays import Bools
-from shardwise.model import Layer, Model
+from shardwise.model import Layer, Model, Moe
 from shardwise.ops.attention import key_value_heads
 from shardwise.rules.rule import Rule, any_of, one
 from shardwise.strategy import CP_EXCHANGES, DTYPES
@@ -157,12 +157,16 @@ def _no_experts(degree: str) -> Callable[[Model, System, Table], Bools]:
     return lambda model, _, table: (getattr(table, degree) > 1) & (not model.has_experts)
 
 
+def _moes(model: Model) -> list[Moe]:
+    return [layer.moe for layer in model.layers if layer.moe is not None]
+
+
 def _experts(model: Model) -> list[int]:
-    return sorted({layer.moe.experts for layer in model.layers if layer.moe is not None})
+    return sorted({moe.experts for moe in _moes(model)})
 
 
 def _expert_widths(model: Model) -> list[int]:
-    return sorted({layer.moe.ffn for layer in model.layers if layer.moe is not None})
+    return sorted({moe.ffn for moe in _moes(model)})
 
 
 def _expert_ranks(_: Model, __: System, table: Table) -> Bools:
@@ -180,6 +184,17 @@ def _load(model: Model, _: System, table: Table) -> Bools:
 
 def _two_loads(_: Model, __: System, table: Table) -> Bools:
     return (table.expert_capacity > 0) & (table.expert_imbalance > 1)
+
+
+def _most_load(model: Model) -> float:
+    """Every token once: E / k of an even load."""
+    return max((moe.experts / moe.top_k for moe in _moes(model)), default=np.inf)
+
+
+def _overloaded(model: Model, _: System, table: Table) -> Bools:
+    most = _most_load(model)
+    rows: Bools = (table.expert_capacity > most) | (table.expert_imbalance > most)
+    return rows
 
 
 def _each(numbers: list[int]) -> str:
@@ -243,6 +258,18 @@ EXPERT_RULES: tuple[Rule, ...] = (
         field="expert_overlap",
         broken=lambda m, _, t: t.expert_overlap & (not m.has_experts),
         problem=lambda m, _, __: f"{m.name} has no experts; allowed: false",
+    ),
+    Rule(
+        reason="expert_overload",
+        field="expert_capacity",
+        broken=_overloaded,
+        blame=lambda m, _, t: (
+            "expert_capacity" if t.expert_capacity[0] > _most_load(m) else "expert_imbalance"
+        ),
+        problem=lambda m, _, __: (
+            "is more than every token once, experts / top_k of an even load; "
+            f"allowed: at most {_most_load(m):g}"
+        ),
     ),
     Rule(
         reason="expert_loads",

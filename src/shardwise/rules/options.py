@@ -8,7 +8,7 @@ from shardwise.arrays import Bools
 from shardwise.model import Layer, Model
 from shardwise.rules.rule import Rule, one
 from shardwise.rules.trainable import TRAINABLE_RULES
-from shardwise.strategy import DTYPES, QUANTIZATIONS, RECOMPUTES
+from shardwise.strategy import DTYPES, QUANTIZATIONS, RECOMPUTES, ZERO_OPTIMIZER
 from shardwise.system import System
 from shardwise.table import Table
 from shardwise.tabulate import bits_of, set_of
@@ -209,7 +209,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule(
         reason="dp_shard_zero",
         field="dp_shard",
-        broken=lambda _, __, t: (t.dp_shard > 0) & (t.zero < 1),
+        broken=lambda _, __, t: (t.dp_shard > 0) & (t.zero < ZERO_OPTIMIZER),
         problem=lambda *_: "zero 0 shards nothing; leave it out",
     ),
     Rule(

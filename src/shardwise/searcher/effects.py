@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from shardwise.arrays import Bools, Ints, once_per
 from shardwise.model import Model
 from shardwise.stages import stage_runs
-from shardwise.strategy import QUANTIZATIONS, RECOMPUTES, SCHEDULES, TP_EXCHANGES, Strategy
+from shardwise.strategy import (
+    QUANTIZATIONS,
+    RECOMPUTES,
+    SCHEDULES,
+    TP_EXCHANGES,
+    ZERO_GRADIENTS,
+    ZERO_WEIGHTS,
+    Strategy,
+)
 from shardwise.table import Table
 
 __all__ = ["EFFECTS", "NEUTRAL", "Kind", "idle_rows", "kinds_of", "most_layers_on_a_rank"]
@@ -19,7 +27,6 @@ _SPLIT = TP_EXCHANGES.index("rs_ag")
 _NONE, _SELECTIVE = RECOMPUTES.index("none"), RECOMPUTES.index("selective")
 _UNQUANTIZED = QUANTIZATIONS.index("none")
 _DUALPIPE = SCHEDULES.index("dualpipe")
-_ZERO_GRADIENTS, _ZERO_WEIGHTS = 2, 3
 
 Columns = Callable[[str], NDArray[Any]]
 """Columns of a table by name."""
@@ -39,6 +46,8 @@ class Kind:
     """Whether there are experts."""
     dispatches: bool
     """Whether they exchange tokens."""
+    uneven: bool
+    """Whether one rank may get more tokens than another."""
     both_ways: bool
     """Whether the schedule pairs a forward with a backward pass."""
     layers: int
@@ -66,6 +75,7 @@ def kinds_of(
         "dp": replicas > 1,
         "experts": several,
         "dispatches": several & (layouts.ep * layouts.etp > 1),
+        "uneven": several & (layouts.ep > 1),
         "both_ways": several & (layouts.schedule == _DUALPIPE),
         "layers": np.zeros(len(layouts), dtype=np.int64) if layers is None else layers,
     }
@@ -93,14 +103,14 @@ def _idle_zero(kind: Kind, at: Columns) -> Bools:
     Gradients and state are there only in training, and weights gathered layer by layer take room
     even on one replica.
     """
-    splits = at("zero") >= (_ZERO_GRADIENTS if kind.training else _ZERO_WEIGHTS)
-    splits &= at("zero") <= _ZERO_WEIGHTS
+    splits = at("zero") >= (ZERO_GRADIENTS if kind.training else ZERO_WEIGHTS)
+    splits &= at("zero") <= ZERO_WEIGHTS
     return ~splits if not (kind.dp and kind.training) else np.zeros_like(splits)
 
 
 def _exchanges(kind: Kind, at: Columns) -> Bools:
     """Whether replicas exchange anything."""
-    return np.asarray(kind.dp & (kind.training | (at("zero") >= _ZERO_WEIGHTS)))
+    return np.asarray(kind.dp & (kind.training | (at("zero") >= ZERO_WEIGHTS)))
 
 
 EFFECTS: dict[str, Idle] = {
@@ -112,7 +122,7 @@ EFFECTS: dict[str, Idle] = {
     "cp_exchange": lambda kind, _: not kind.cp,
     "quantized_weights": lambda _, at: at("quantization") == _UNQUANTIZED,
     "expert_capacity": lambda kind, _: not kind.experts,
-    "expert_imbalance": lambda kind, _: not kind.experts,
+    "expert_imbalance": lambda kind, _: not kind.uneven,
     "dispatch_dtype": lambda kind, _: not kind.experts,
     "expert_overlap": lambda kind, _: not (kind.dispatches and kind.training) or kind.both_ways,
     "recompute": lambda kind, _: not kind.training,
@@ -123,8 +133,8 @@ EFFECTS: dict[str, Idle] = {
     "fused_activation": lambda kind, _: not kind.training,
     "offload_activations": lambda kind, _: not kind.training,
     "zero": _idle_zero,
-    "fsdp_reshard": lambda _, at: at("zero") < _ZERO_WEIGHTS,
-    "fsdp_prefetch": lambda _, at: at("zero") < _ZERO_WEIGHTS,
+    "fsdp_reshard": lambda _, at: at("zero") < ZERO_WEIGHTS,
+    "fsdp_prefetch": lambda _, at: at("zero") < ZERO_WEIGHTS,
     "dp_overlap": lambda kind, at: ~_exchanges(kind, at),
     "offload_optimizer": lambda kind, _: not kind.training,
 }

@@ -17,7 +17,7 @@ from shardwise.searcher.judge import Judge, Judged, broken_reasons, excess_bytes
 from shardwise.searcher.layouts import expert_degrees, long_enough
 from shardwise.searcher.space import Space
 from shardwise.searcher.spreads import Spreads
-from shardwise.strategy import SCHEDULES
+from shardwise.strategy import SCHEDULES, ZERO_OPTIMIZER
 from shardwise.system import System
 from shardwise.table import Table
 
@@ -241,7 +241,7 @@ def _least_replicas(table: Table, judged: Judged, capacity_bytes: float) -> Floa
     state = judged.holding.memory.optimizer[split]
     room = np.where(judged.feasible, state + spare, np.inf)
     needed = table.dp * state / np.where(room > 0, room, 1.0)
-    needed = np.where((table.zero >= 1) & (room > 0), needed, 1.0)
+    needed = np.where((table.zero >= ZERO_OPTIMIZER) & (room > 0), needed, 1.0)
     needed = np.maximum(1.0, np.ceil(needed * (1 - _ROUNDING)))
     return np.where(judged.feasible, needed, np.inf).min(axis=0)
 

@@ -14,7 +14,7 @@ from shardwise.model import Model
 from shardwise.recompute import parts_of
 from shardwise.schedule.orders import WEIGHTS
 from shardwise.stages import StageRun, by_stage, chunks_of, layers_on_ranks, virtual_stages
-from shardwise.strategy import SCHEDULES
+from shardwise.strategy import SCHEDULES, ZERO_GRADIENTS
 from shardwise.system import System
 from shardwise.table import Table
 from shardwise.timeline.actions import KINDS, Actions, Pipeline, run
@@ -35,7 +35,6 @@ AFTER = ("replicas", "offload", "optimizer", "overhead")
 """What follows the last pass on all ranks, in this order."""
 
 # From this stage of ZeRO on every micro-batch exchanges gradients (arXiv 1910.02054).
-_ZERO_GRADIENTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +168,7 @@ def _after(table: Table, evaluation: Evaluation) -> dict[str, float]:
 
 def _hidden(table: Table, evaluation: Evaluation) -> float:
     alone, exposed = evaluation.comm_s["dp"]
-    return max(0.0, float(alone[0] - exposed[0])) if table.zero[0] < _ZERO_GRADIENTS else 0.0
+    return max(0.0, float(alone[0] - exposed[0])) if table.zero[0] < ZERO_GRADIENTS else 0.0
 
 
 def rank_totals(timeline: StepTimeline) -> RankTotals:
