@@ -116,6 +116,7 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
         "recompute_parts": options["recompute"] == "selective" and training,
         "quantized_weights": options["quantization"] != "none",
         "lora_parts": options["lora_rank"] is not None,
+        "offload_parts": options["offload_activations"] and training,
         "expert_capacity": kind["experts"],
         "expert_imbalance": kind["uneven"],
         "dispatch_dtype": kind["experts"],

@@ -53,6 +53,7 @@ NEUTRAL = {
     name: Strategy.model_fields[name].default
     for name in (
         *("recompute_parts", "recompute_layers", "quantized_weights", "lora_parts"),
+        "offload_parts",
         *("expert_capacity", "expert_imbalance", "expert_overlap", "fsdp_reshard"),
     )
 }

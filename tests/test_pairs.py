@@ -81,6 +81,7 @@ VALUES: dict[str, list[Any]] = {
     "fused_activation": BOTH,
     "offload_weights": BOTH,
     "offload_activations": BOTH,
+    "offload_parts": [None, ("qkv", "activation"), ("expert_up",), ("other",)],
     "offload_optimizer": BOTH,
     "placement": ["tp-cp-dp-pp", "pp-dp-cp-tp"],
     "tp_tier": [None, 0, 1],

@@ -36,6 +36,15 @@ def filled() -> System:
     return samples.system(network=[inner, samples.tier("rack", domain=32), samples.tier("all")])
 
 
+def second() -> System:
+    """With a second memory tier."""
+    sizes = [
+        {"name": name, "capacity": 80e9, "bandwidth": rate}
+        for name, rate in (("hbm", 1e12), ("host", 1e10))
+    ]
+    return samples.system(memory=sizes)
+
+
 BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
     "degrees": ({"gpus": 8, "tp": 2, "pp": 2, "dp": 4}, MODEL, SYSTEM, ("8", "2 x 1 x 2 x 4 = 16")),
     "accelerators": ({"dp": 16}, MODEL, island(), ("16", "at most 8")),
@@ -117,6 +126,18 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         MODEL,
         SYSTEM,
         ("activation", "already"),
+    ),
+    "offload_parts": (
+        {"offload_parts": ("mlp",)},
+        MODEL,
+        second(),
+        ("mlp", "offload_activations only"),
+    ),
+    "offload_lacking": (
+        {"offload_activations": True, "offload_parts": ("router", "expert_up", "other")},
+        MODEL,
+        second(),
+        ("sample has no router or expert_up or other; nothing would be offloaded",),
     ),
     "frozen_adapters": (
         {"frozen": ("mlp",), "lora_rank": 4},

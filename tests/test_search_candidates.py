@@ -179,6 +179,7 @@ VALUES: dict[str, list[Any]] = {
     "dispatch_dtype": ["dtype", "fp8"],
     "expert_overlap": [False, True],
     "lora_parts": [("attention",), ("attention", "mlp")],
+    "offload_parts": [None, ("qkv",), ("activation", "core_attention")],
 }
 REFUSED = ("lora_parts", "expert_capacity", "expert_imbalance")  # where they have no effect
 FIGURES = ("step_time_s", "memory_reserved_bytes", "memory_offloaded_bytes", "mfu", "hfu")

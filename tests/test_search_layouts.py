@@ -62,6 +62,7 @@ OTHER: dict[str, Any] = {
     "frozen": ("embedding",),
     "lora_rank": 8,
     "lora_parts": ("attention",),
+    "offload_parts": ("qkv",),
     "training": False,
     "stack": "calculon",
     "recompute_parts": ("activation",),

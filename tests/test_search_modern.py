@@ -58,6 +58,16 @@ MODERN: dict[str, dict[str, Any]] = {
         "recompute_layers": [1, 2, None, 3],
         "ep": [1],
     },
+    "offload by part": {
+        "recompute": ["none", "selective", "full"],
+        "recompute_parts": [("moe", "mlp")],
+        "offload_activations": [False, True],
+        "offload_parts": [("expert_up", "activation"), None, ("core_attention",), ("other",)],
+        "offload_weights": [False],
+        "training": [True, False],
+        "ep": [1],
+        "micro_batch_size": [1],
+    },
     "uneven stages": {
         "first_stage_layers": [None, 1],
         "last_stage_layers": [None, 1],
@@ -106,7 +116,8 @@ MODERN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", MODERN)
 def test_modern_fields_are_searched_as_trying_everything_does(name):
     """Candidates, reasons and the best of a model with experts, with room for a part of them."""
-    system, space = SYSTEMS[0], NARROW | MODERN[name]
+    space = NARROW | MODERN[name]
+    system = SYSTEMS["offload_activations" in space]  # which needs a second memory tier
     candidates = Candidates.of(EXPERTS, system, Space.validated(space))
     naive = everything(EXPERTS, system, space, np.inf)
     held_bytes = naive.estimates.memory_reserved_bytes[naive.estimates.refused < 0]

@@ -20,6 +20,7 @@ from shardwise.step import TIME_PARTS
 from shardwise.strategy import (
     ATTENTIONS,
     CP_EXCHANGES,
+    OFFLOAD_PARTS,
     OPTIMIZERS,
     PLACEMENTS,
     RECOMPUTE_PARTS,
@@ -73,6 +74,8 @@ models, machines = st.sampled_from(MODELS), st.sampled_from(MACHINES)
 tier = st.sampled_from([None, None, None, 0, 1])
 PARTS = [part for part in RECOMPUTE_PARTS if part not in ("mla_up", "moe")]
 parts = st.sets(st.sampled_from(PARTS), min_size=1).map(lambda some: tuple(sorted(some)))
+KEPT = [part for part in OFFLOAD_PARTS if part not in ("router", "expert_up", "expert_down")]
+offloaded = st.none() | st.sets(st.sampled_from(KEPT[:-1]), min_size=1).map(tuple)
 
 
 @st.composite
@@ -81,7 +84,7 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     pp, dp = draw(st.sampled_from([1, 2, 3, 4, 5, 11])), draw(st.sampled_from([1, 2, 3, 8]))
     mbs = draw(st.sampled_from([1, 2]))
     recompute, zero = draw(st.sampled_from(RECOMPUTES)), draw(st.sampled_from([0, 1, 2, 3]))
-    longest = -(-11 // pp)
+    longest, moves = -(-11 // pp), draw(st.booleans())
     chunks = st.sampled_from([v for v in (1, 2, 3, 4) if longest % v == 0])
     return {
         "tp": draw(st.sampled_from([1, 2, 4, 8, 16])),
@@ -112,7 +115,8 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
         "dp_overlap": draw(st.booleans()),
         "fused_activation": draw(st.booleans()),
         "offload_weights": draw(st.booleans()),
-        "offload_activations": draw(st.booleans()),
+        "offload_activations": moves,
+        "offload_parts": draw(offloaded) if moves else None,
         "offload_optimizer": draw(st.booleans()),
         "placement": draw(st.sampled_from(PLACEMENTS)),
         "tp_tier": draw(tier),
@@ -313,6 +317,7 @@ GIVEN: dict[str, dict[str, Any]] = {
         "recompute": "selective",
         "values": [("core_attention",), ("mlp",), ("activation", "mlp_norm")],
     },
+    "offload_parts": {"offload_activations": True, "values": [None, ("mlp",), ("qkv", "mlp")]},
     "fsdp_reshard": {"zero": 3, "values": [True, False]},
     "fsdp_prefetch": {"zero": 3, "values": [0, 1, 2]},
     "embedding_as_layer": {"pp": 3, "values": [False, True]},

@@ -27,7 +27,7 @@ CORE, MLP = bits(frozenset({"core_attention"})), bits(frozenset({"mlp"}))
 
 def step(saved: float, ahead: float, back: float, **fields: Any) -> Step:
     """One operation; what parts drop of it is all it saves, unless told."""
-    plain: dict[str, Any] = {"rebuilt": saved, "reruns": 0, "drops": 0} | fields
+    plain: dict[str, Any] = {"rebuilt": saved, "reruns": 0, "drops": 0, "part": 1} | fields
     plain["rebuilt"] = column(plain["rebuilt"] if plain["drops"] else 0)
     return Step(saved=column(saved), ahead=column(ahead), back=column(back), **plain)
 
@@ -109,6 +109,7 @@ def test_rows_have_moments_of_their_own() -> None:
             back=column(back, 5),
             reruns=0,
             drops=0,
+            part=1,
         )
         for back in (0, 30, 5)
     ]

@@ -1,6 +1,6 @@
 """Bytes held on one rank of a pipeline stage at its fullest."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -19,6 +19,7 @@ __all__ = [
     "MEMORY_PARTS",
     "Shares",
     "StageMemory",
+    "moves",
     "reserved_bytes",
     "shards",
     "stage_memory",
@@ -165,13 +166,12 @@ def stage_memory(
     counts = {"micro_batches": table.micro_batches, "stages": table.pp, "chunks": table.vpp}
     at = run.first if stage is None else stage
     flying = chunks_in_flight(schedule=table.schedule, stage=at, **counts)
-    kept, kept_layers = _in_flight(blocks, run, flying)
+    activations = _activations(table, blocks, run, flying)
     layers, ends = _standing(blocks, run)
     releases = _releases(table)
     here = _tiers(layers.weights(shares, releases), table.offload_weights, run.layers)
     state = layers.shared("state", shares.optimizer)
     optimizer = _tiers(state, table.offload_optimizer, run.layers)
-    activations = _tiers(kept, table.offload_activations, kept_layers)
 
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
     held = activations.here + run.held[-2] * blocks.embedding.bytes.saved_bytes * looked_up
@@ -235,22 +235,43 @@ def _releases(table: Table) -> Bools:
     return releases
 
 
+def _activations(
+    table: Table, blocks: Blocks, run: StageRun, flying: tuple[Floats, Floats]
+) -> "_Tiers":
+    """What layers keep of all micro-batches in flight, and where it is.
+
+    Of the parts that are offloaded two layers are here, of those that keep any of them: so what the
+    layer that computes keeps is back by then, as the walk over its operations has it.
+    """
+    kept = _in_flight(blocks, run, flying, lambda held: held.saved_bytes)
+    if not np.any(table.offload_activations):
+        return _Tiers(kept, np.zeros_like(kept))
+    movable = _in_flight(blocks, run, flying, lambda held: held.movable_bytes)
+    layers = _in_flight(blocks, run, flying, moves)
+    moved = _tiers(movable, table.offload_activations, layers)
+    return _Tiers(kept - movable + moved.here, moved.away)
+
+
+def moves(held: BlockBytes) -> Floats:
+    """1 for a layer of which something is moved where activations are offloaded, else 0."""
+    return np.where(held.movable_bytes > 0, 1.0, 0.0)
+
+
 def _in_flight(
-    blocks: Blocks, run: StageRun, flying: tuple[Floats, Floats]
-) -> tuple[Floats, Floats]:
-    """What layers keep of all micro-batches in flight [byte], and how many layers that is.
+    blocks: Blocks,
+    run: StageRun,
+    flying: tuple[Floats, Floats],
+    select: Callable[[BlockBytes], Floats],
+) -> Floats:
+    """Add up over the layers of all micro-batches in flight.
 
     Chunks that are unlike keep each their own number of micro-batches.
     """
-    kept = layer_bytes(blocks, run.held, lambda held: held.saved_bytes)
+    whole = layer_bytes(blocks, run.held, select)
     if flying[0] is flying[1]:
-        return flying[0] * kept, flying[0] * run.layers_and_modules
-    first = layer_bytes(blocks, (*run.chunk, *run.held[-2:]), lambda held: held.saved_bytes)
-    layers = total(run.chunk, kept)
-    return (
-        flying[0] * first + flying[1] * (kept - first),
-        flying[0] * layers + flying[1] * (run.layers_and_modules - layers),
-    )
+        return flying[0] * whole
+    first = layer_bytes(blocks, (*run.chunk, *run.held[-2:]), select)
+    return flying[0] * first + flying[1] * (whole - first)
 
 
 def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:

@@ -64,11 +64,6 @@ class StageRun:
     """The same number in rows whose pipelines are alike."""
 
     @property
-    def layers_and_modules(self) -> Floats:
-        """Held, with those of multi-token prediction."""
-        return self.layers + self.held[-3]
-
-    @property
     def last(self) -> Ints:
         """Position of its last rank."""
         return self.first + np.maximum(self.length, 1).astype(np.int64) - 1

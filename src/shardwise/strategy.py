@@ -12,6 +12,7 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeInt,
+    ValidationInfo,
     field_serializer,
     field_validator,
     model_validator,
@@ -31,6 +32,7 @@ __all__ = [
     "DTYPES",
     "FROZEN_PARTS",
     "LORA_PARTS",
+    "OFFLOAD_PARTS",
     "OPTIMIZERS",
     "PLACEMENTS",
     "QUANTIZATIONS",
@@ -68,6 +70,19 @@ RecomputePart = Literal[
 ]
 FrozenPart = Literal["embedding", "attention", "mlp", "experts", "router", "norms", "head"]
 LoraPart = Literal["attention", "mlp", "experts"]
+OffloadPart = Literal[
+    "attention_norm",
+    "qkv",
+    "core_attention",
+    "attention_out",
+    "mlp_norm",
+    "mlp",
+    "router",
+    "expert_up",
+    "activation",
+    "expert_down",
+    "other",
+]
 Optimizer = Literal["adamw", "adamw-8bit", "adamw-bf16", "adafactor", "muon", "sgd-momentum", "sgd"]
 
 KNOWN_WORDS = frozenset((*get_args(Dtype), *get_args(Recompute), *get_args(TpExchange)))
@@ -83,6 +98,7 @@ CP_EXCHANGES: tuple[str, ...] = get_args(CpExchange)
 RECOMPUTE_PARTS: tuple[str, ...] = get_args(RecomputePart)
 FROZEN_PARTS: tuple[str, ...] = get_args(FrozenPart)
 LORA_PARTS: tuple[str, ...] = get_args(LoraPart)
+OFFLOAD_PARTS: tuple[str, ...] = get_args(OffloadPart)
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 # Stages of ZeRO (arXiv 1910.02054) from which on each of these is split.
 ZERO_OPTIMIZER, ZERO_GRADIENTS, ZERO_WEIGHTS = 1, 2, 3
@@ -90,6 +106,13 @@ PLACED_AXES = ("tp", "cp", "dp", "pp")
 TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
 
+# Of fields that are sets: their words, and what stands in place of none of them.
+_WORDS_OF_SETS: dict[str, tuple[tuple[str, ...], str]] = {
+    "recompute_parts": (RECOMPUTE_PARTS, "to recompute nothing, recompute is none"),
+    "frozen": (FROZEN_PARTS, ""),
+    "lora_parts": (LORA_PARTS, "for no adapters leave out lora_rank"),
+    "offload_parts": (OFFLOAD_PARTS, "to offload nothing, offload_activations is false"),
+}
 SHORT_NAMES = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
 _DTYPE_ALIASES = {
     "bfloat16": "bf16",
@@ -101,22 +124,12 @@ _DTYPE_ALIASES = {
 _EXCHANGE_ALIASES = {"ar": "all_reduce", "allreduce": "all_reduce", "sequence_parallel": "rs_ag"}
 
 
-def _canonical_dtype(value: object) -> object:
-    return _canonical(value, _DTYPE_ALIASES)
-
-
-def _canonical_recompute(value: object) -> object:
-    return _canonical(value, {})
-
-
-def _canonical_exchange(value: object) -> object:
-    return _canonical(value, _EXCHANGE_ALIASES)
-
-
-def _canonical(value: object, aliases: Mapping[str, str]) -> object:
-    if not isinstance(value, str):
-        return value
-    return aliases.get(value.lower(), value.lower() if value.lower() in KNOWN_WORDS else value)
+def _canonical(aliases: Mapping[str, str]) -> BeforeValidator:
+    """Take other words for some values, in any case."""
+    words = {word: word for word in KNOWN_WORDS} | dict(aliases)
+    return BeforeValidator(
+        lambda value: words.get(value.lower(), value) if isinstance(value, str) else value
+    )
 
 
 def _accept_aliases(schema: dict[str, Any]) -> None:
@@ -168,7 +181,7 @@ class Strategy(Noun):
     """Sequences per step, over all replicas."""
     seq_len: Count | None = None
     """Tokens per sequence."""
-    dtype: Annotated[Dtype, BeforeValidator(_canonical_dtype)] = "bf16"
+    dtype: Annotated[Dtype, _canonical(_DTYPE_ALIASES)] = "bf16"
     """Type of weights, activations and matrix products."""
     quantization: Quantization = "none"
     """Recipe for products of layers with their weights in fewer bits: fp8 scaled by tensor or block
@@ -180,7 +193,7 @@ class Strategy(Noun):
     lengths l, sum l^2 / sum l); None: one sequence is one document."""
     attention: AttentionKind = "model"
     """Key-value heads: as the model has them, one per query head, or one for all of them."""
-    recompute: Annotated[Recompute, BeforeValidator(_canonical_recompute)] = "none"
+    recompute: Annotated[Recompute, _canonical({})] = "none"
     """What the backward pass computes again: nothing, some parts of layers, or whole layers."""
     recompute_parts: tuple[RecomputePart, ...] = ("core_attention",)
     """Parts that selective recompute runs again."""
@@ -220,7 +233,7 @@ class Strategy(Noun):
     """Whether a step also goes backward and updates the weights; if not, it is forward only."""
     sequence_parallel: bool | None = None
     """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
-    tp_exchange: Annotated[TpExchange | None, BeforeValidator(_canonical_exchange)] = None
+    tp_exchange: Annotated[TpExchange | None, _canonical(_EXCHANGE_ALIASES)] = None
     """How tensor-parallel ranks exchange activations: reduced in place, or with norms and residuals
     split along the sequence (reduce-scatter, all-gather), or scattered between stages only."""
     tp_overlap: TpOverlap = "stack"
@@ -249,6 +262,8 @@ class Strategy(Noun):
     """Whether the weights of layers wait in the second memory tier for their turn."""
     offload_activations: bool = False
     """Whether what layers keep for backward waits in the second memory tier."""
+    offload_parts: tuple[OffloadPart, ...] | None = None
+    """Parts whose kept activations offload_activations moves; None: all of a layer."""
     offload_optimizer: bool = False
     """Whether the optimizer state of layers waits in the second memory tier."""
     placement: str = "tp-cp-dp-pp"
@@ -282,29 +297,20 @@ class Strategy(Noun):
             raise ValueError(f"must be an order of {allowed}")
         return "-".join(axes)
 
-    @field_validator("recompute_parts", "frozen", "lora_parts", "stage_layers", mode="before")
+    @field_validator(*_WORDS_OF_SETS, "stage_layers", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         return tuple(re.findall(r"[^\s,+]+", value)) if isinstance(value, str) else value
 
-    @field_validator("recompute_parts")
+    @field_validator(*_WORDS_OF_SETS)
     @classmethod
-    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("must name a part; to recompute nothing, recompute is none")
-        return tuple(part for part in RECOMPUTE_PARTS if part in value)
-
-    @field_validator("frozen")
-    @classmethod
-    def _frozen_in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(part for part in FROZEN_PARTS if part in value)
-
-    @field_validator("lora_parts")
-    @classmethod
-    def _adapted_in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("must name a part; for no adapters leave out lora_rank")
-        return tuple(part for part in LORA_PARTS if part in value)
+    def _in_order(
+        cls, value: tuple[str, ...] | None, info: ValidationInfo
+    ) -> tuple[str, ...] | None:
+        known, instead = _WORDS_OF_SETS[str(info.field_name)]
+        if value == () and instead:
+            raise ValueError(f"must name a part; {instead}")
+        return None if value is None else tuple(part for part in known if part in value)
 
     @field_validator("stack", mode="before")
     @classmethod

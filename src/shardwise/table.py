@@ -17,6 +17,7 @@ from shardwise.tabulate import (
     BOOLEANS,
     FLOATS,
     INTEGERS,
+    OPEN_SETS,
     OPTIONALS,
     SETS,
     WORDS,
@@ -38,8 +39,8 @@ class Table:
 
     Columns of words hold the position of the word in `strategy.DTYPES`, `ATTENTIONS`, ...; `stack`
     and `stage_layers` the position in `stacks` and `stage_lists`; sets of words (`tabulate.SETS`) a
-    bit for each word; those of tiers -1 where the placement decides; numbers that may be left
-    open 0 where they are. `with_choices` tries several values on all rows.
+    bit for each word; those of tiers -1 where the placement decides; numbers and sets that may be
+    left open 0 where they are. `with_choices` tries several values on all rows.
     """
 
     gpus: Ints
@@ -89,6 +90,7 @@ class Table:
     recompute_parts: Ints
     frozen: Ints
     lora_parts: Ints
+    offload_parts: Ints
     tp_tier: Ints
     cp_tier: Ints
     dp_tier: Ints
@@ -170,7 +172,8 @@ class Table:
         for name, known in WORDS.items():
             values[name] = known[int(getattr(self, name)[row])]
         for name in SETS:
-            values[name] = set_of(int(getattr(self, name)[row]), name)
+            words_of = set_of(int(getattr(self, name)[row]), name)
+            values[name] = None if name in OPEN_SETS and not words_of else words_of
         listed = int(self.stage_layers[row])
         values["stage_layers"] = self.stage_lists[listed] if listed >= 0 else None
         for name in TIER_FIELDS:

@@ -17,6 +17,7 @@ __all__ = [
     "BOOLEANS",
     "FLOATS",
     "INTEGERS",
+    "OPEN_SETS",
     "OPTIONALS",
     "SETS",
     "WORDS",
@@ -82,8 +83,11 @@ SETS = {
     "recompute_parts": words.RECOMPUTE_PARTS,
     "frozen": words.FROZEN_PARTS,
     "lora_parts": words.LORA_PARTS,
+    "offload_parts": words.OFFLOAD_PARTS,
 }
 """Fields that are sets of words, which a column holds as bits."""
+OPEN_SETS = ("offload_parts",)
+"""Those of them that may be left open, which a column holds as 0."""
 _LEAST = {"zero": 0, "fsdp_prefetch": 0}
 _SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
 _ALL_REDUCE = words.TP_EXCHANGES.index("all_reduce")
@@ -119,7 +123,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
         faults = [Fault(field=n, problem=f"unknown column{nearest(n, known)}") for n in unknown]
         raise InputError(faults)
     given = {name: column for name, column in columns.items() if column is not None}
-    sets = {name: given.pop(name) for name in SETS}
+    sets = {name: given.pop(name, None) for name in SETS}
     lists = given.pop("stage_layers", None)
     length = _common_length(given, sets, lists)
     integers = {
@@ -144,7 +148,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
 def _common_length(columns: Mapping[str, Any], sets: Mapping[str, Any], lists: Any) -> int:
     lengths = {n: len(c) for n, c in columns.items() if np.ndim(c) or isinstance(c, (list, tuple))}
     lengths |= {name: len(column) for name, column in sets.items() if not _is_one(column, str)}
-    if lists is not None and not _is_one(lists, int):
+    if not _is_one(lists, int):
         lengths["stage_layers"] = len(lists)
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} {length}" for name, length in lengths.items())
@@ -194,7 +198,9 @@ def _is_one(value: Any, kind: type) -> bool:
     """Whether a sequence is one set or list, of words or numbers, rather than a column of them."""
     if isinstance(value, np.ndarray):
         return False
-    return isinstance(value, (str, int, np.integer)) or all(isinstance(v, kind) for v in value)
+    if value is None or isinstance(value, (str, int, np.integer)):
+        return True
+    return all(isinstance(v, kind) for v in value)
 
 
 def _sets(name: str, column: Any, length: int) -> Ints:
@@ -204,7 +210,7 @@ def _sets(name: str, column: Any, length: int) -> Ints:
     if _is_one(column, str):
         return np.full(length, _set(name, column), dtype=np.int64)
     known: dict[Any, int] = {}
-    keys = [v if isinstance(v, (str, int, np.integer)) else tuple(v) for v in column]
+    keys = [tuple(v) if isinstance(v, (list, tuple, np.ndarray)) else v for v in column]
     for key in keys:
         if key not in known:
             known[key] = _set(name, key)
@@ -216,6 +222,8 @@ def _set(name: str, value: Any) -> int:
         if not 0 <= value < 1 << len(SETS[name]):
             raise _bad_value(name, np.array([value]), np.array([True]), "no set")
         return int(value)
+    if name in OPEN_SETS and _is_open(value):
+        return 0
     return bits_of(getattr(Strategy.validated({name: value}, source="columns"), name), name)
 
 

@@ -216,10 +216,10 @@ def required_bandwidth(
 def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
     """Each part alone, whether or not it is offloaded, and all that is offloaded together.
 
-    Weights and activations: of the average layer of the slowest stage over its pass; forward they
-    go different ways, backward both come in. Optimizer state: of the stage that trains most, with
-    what else comes in then, over the last backward pass and what follows it; what goes back
-    meanwhile is no more.
+    Weights and activations, of these the parts that are to move: of the average layer of the
+    slowest stage over its pass; forward they go different ways, backward both come in. Optimizer
+    state: of the stage that trains most, with what else comes in then, over the last backward pass
+    and what follows it; what goes back meanwhile is no more.
     """
     blocks, training, slowest = evaluation.blocks, table.training, evaluation.slowest
     layers = np.maximum(np.sum(slowest.work[:-2], axis=0), 1.0)
@@ -240,7 +240,7 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
         layer_bytes(blocks, slowest.work, lambda held: held.all_quantized_parameters),
     )
     weights = weights / layers
-    kept = layer_bytes(blocks, slowest.work, lambda held: held.saved_bytes) / layers
+    kept = layer_bytes(blocks, slowest.work, lambda held: held.movable_bytes) / layers
     most = evaluation.largest.held
     dense, expert = shards(table, 1)
     trained, expert_trained = trained_on(blocks, most, layers=True)

@@ -96,6 +96,8 @@ class BlockBytes:
     expert_trained: TrainedWeights
     saved_bytes: Floats
     """Kept for backward under the row's recompute."""
+    movable_bytes: Floats
+    """What of it moves where activations are offloaded: all, or that of the parts named."""
     over_bytes: Floats
     """Live beyond what is kept at the fullest moment (see `cost.walk`)."""
     peak: Ints
@@ -254,7 +256,11 @@ def _segment(costs: Sequence[OperationCost], parts: int, zero: Floats) -> _Segme
 
 
 def block_cost(
-    work: BlockWork, *, training: Bools, recompute: Recompute | None = None
+    work: BlockWork,
+    *,
+    training: Bools,
+    recompute: Recompute | None = None,
+    movable: Ints | None = None,
 ) -> BlockCost:
     """What a run of operations costs under each row's recompute.
 
@@ -268,6 +274,8 @@ def block_cost(
         Rows that go backward too.
     recompute
         None: nothing runs again.
+    movable
+        Bits of `OFFLOAD_PARTS` that may be offloaded, 0 for all; None: all in all rows.
     """
     zero = np.zeros_like(work.parameters)
     times = BlockTimes(
@@ -291,7 +299,7 @@ def block_cost(
         again = np.where(recompute.full, FULL, recompute.parts)
         checkpoint = recompute.checkpoint_bytes
         times = _with_recompute(times, work, np.where(training, again, 0))
-    walked = _walked(work, np.where(training, again, FORWARD_ONLY), checkpoint)
+    walked = _walked(work, np.where(training, again, FORWARD_ONLY), checkpoint, movable)
     held = BlockBytes(
         parameters=work.parameters,
         expert_parameters=work.expert_parameters,
@@ -300,6 +308,7 @@ def block_cost(
         trained=work.trained,
         expert_trained=work.expert_trained,
         saved_bytes=walked.kept,
+        movable_bytes=walked.movable,
         over_bytes=walked.over,
         peak=walked.peak,
         gradient_buffer_bytes=work.gradient_buffer_bytes,
@@ -334,16 +343,19 @@ def _with_recompute(times: BlockTimes, work: BlockWork, again: Ints) -> BlockTim
     return times
 
 
-def _walked(work: BlockWork, again: Ints, checkpoint: Floats) -> Walk:
+def _walked(work: BlockWork, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:
     """Walk through the operations, with each kind of recompute that occurs on its rows."""
     kinds = np.unique(again).tolist()
     if len(kinds) == 1:
-        return walk(work.steps, kinds[0], checkpoint)
-    zero = np.zeros_like(work.parameters)
-    whole = Walk(kept=zero, over=zero.copy(), peak=np.zeros(zero.shape, dtype=np.int64))
+        return walk(work.steps, kinds[0], checkpoint, movable)
+    columns = [np.zeros_like(work.parameters) for _ in range(3)]
+    kept, over, moves = columns
+    peak = np.zeros(kept.shape, dtype=np.int64)
+    whole = Walk(kept=kept, movable=moves, over=over, peak=peak)
     for kind in kinds:
         rows = np.flatnonzero(again == kind)
-        part = walk(gather(work.steps, rows), kind, checkpoint[rows])
+        moved = None if movable is None else movable[rows]
+        part = walk(gather(work.steps, rows), kind, checkpoint[rows], moved)
         for column in fields(Walk):
             getattr(whole, column.name)[rows] = getattr(part, column.name)
     return whole

@@ -55,10 +55,10 @@ def with_offload(
     training
         Rows that go backward; in others nothing comes back.
     weights, activations
-        Rows that offload them.
+        Rows that offload them; of activations what `BlockBytes.movable_bytes` says.
     """
     fetched = np.where(weights, weight_bytes, 0.0)
-    kept = np.where(activations, layer.bytes.saved_bytes, 0.0)
+    kept = np.where(activations, layer.bytes.movable_bytes, 0.0)
     ahead = np.maximum(link_time(system, fetched), link_time(system, kept))
     back = np.where(training, link_time(system, fetched + kept), 0.0)
     times = layer.times

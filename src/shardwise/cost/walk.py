@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
+from shardwise.ops.kept import part_of
 from shardwise.ops.operation import Operation
-from shardwise.strategy import RECOMPUTE_PARTS
+from shardwise.strategy import OFFLOAD_PARTS, RECOMPUTE_PARTS
 
 __all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "bits", "step_of", "walk"]
 
@@ -35,6 +36,8 @@ class Step:
     reruns: int
     """Bits of `RECOMPUTE_PARTS`."""
     drops: int
+    part: int
+    """Bit of `OFFLOAD_PARTS`: the part that what it keeps belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,8 @@ class Walk:
 
     kept: Floats
     """From forward to backward."""
+    movable: Floats
+    """What of it belongs to the parts that may be offloaded."""
     over: Floats
     """At the fullest moment, beyond what is kept."""
     peak: Ints
@@ -66,26 +71,33 @@ def step_of(operation: Operation) -> Step:
         back=back,
         reruns=bits(operation.reruns_with),
         drops=bits(operation.dropped_with),
+        part=1 << OFFLOAD_PARTS.index(part_of(operation.name)),
     )
 
 
-def walk(steps: Sequence[Step], parts: int, checkpoint: Floats) -> Walk:
+def walk(
+    steps: Sequence[Step], parts: int, checkpoint: Floats, movable: Ints | None = None
+) -> Walk:
     """Walk through the operations of a layer (or of embedding or head) under some recompute.
 
     The fullest moment is the largest over the operations j of
     forward: sum_{i<j} kept_i + ahead_j, unless all is run again;
     backward: sum_{i<=j} kept_i + what of it is rebuilt by then + back_j.
+    What is offloaded counts as kept: it is back before its layer goes backward.
 
     Parameters
     ----------
     parts
         Bits of the parts that are run again, 0 for none, or `FULL`, or `FORWARD_ONLY`.
     checkpoint
-        What is kept where everything is run again [byte].
+        What is kept where everything is run again [byte]; it is the first operation's.
+    movable
+        Bits of `OFFLOAD_PARTS` that may be offloaded in each row, 0 for all; None: all in all rows.
     """
     zero = np.zeros_like(steps[0].saved)
     if parts == FORWARD_ONLY:
-        return _fullest(zero, [(step.ahead, j + len(steps)) for j, step in enumerate(steps)])
+        moments = [(step.ahead, j + len(steps)) for j, step in enumerate(steps)]
+        return _fullest(zero, zero, moments)
     whole = parts == FULL
     dropped = [s.saved if whole else s.rebuilt if s.drops & parts else zero for s in steps]
     kept = [s.saved - gone for s, gone in zip(steps, dropped, strict=True)]
@@ -99,17 +111,29 @@ def walk(steps: Sequence[Step], parts: int, checkpoint: Floats) -> Walk:
         again = [dropped[i] for i in range(j + 1) if j <= back_from[i]]
         here = before[j + 1] + sum(again, zero) + step.back
         moments.append((here - all_kept, j))
-    return _fullest(all_kept, moments)
+    by_step = [all_kept, *kept[1:]] if whole else kept
+    return _fullest(all_kept, _movable(steps, by_step, all_kept, movable), moments)
 
 
-def _fullest(kept: Floats, moments: Sequence[tuple[Floats, int]]) -> Walk:
+def _movable(
+    steps: Sequence[Step], kept: Sequence[Floats], all_kept: Floats, parts: Ints | None
+) -> Floats:
+    """What of what is kept belongs to some parts; all of it in rows that name none."""
+    if parts is None or not np.any(parts):
+        return all_kept
+    pairs = zip(steps, kept, strict=True)
+    named = [np.where(parts & step.part > 0, here, 0.0) for step, here in pairs]
+    return np.where(parts > 0, sum(named, np.zeros_like(all_kept)), all_kept)
+
+
+def _fullest(kept: Floats, movable: Floats, moments: Sequence[tuple[Floats, int]]) -> Walk:
     """The largest of several moments, the last of equal ones."""
     over, peak = moments[0][0], np.full(kept.shape, moments[0][1], dtype=np.int64)
     for live, position in moments[1:]:
         fuller = live >= over
         over = np.where(fuller, live, over)
         peak = np.where(fuller, position, peak)
-    return Walk(kept=kept, over=over, peak=peak)
+    return Walk(kept=kept, movable=movable, over=over, peak=peak)
 
 
 def _rebuilt_at(steps: Sequence[Step], i: int, parts: int) -> int:

@@ -320,6 +320,7 @@ _USUAL: dict[str, Any] = {
     "quantized_weights": False,
     "frozen": [],
     "lora_rank": None,
+    "offload_parts": None,
     "first_stage_layers": None,
     "last_stage_layers": None,
     "stage_layers": None,

@@ -106,6 +106,8 @@ def _options(strategy: dict[str, Any]) -> list[str]:
     }
     parts = _OFFLOADED if training else _OFFLOADED[:1]  # forward only, the weights are all there is
     away = [part for part in parts if strategy[f"offload_{part}"]]
+    if "activations" in away and strategy["offload_parts"]:
+        away[away.index("activations")] += f" of {'+'.join(strategy['offload_parts'])}"
     tiers = [f"{axis} on {strategy[f'{axis}_tier']}" for axis in _AXES if _placed(strategy, axis)]
     options = [label for label, holds in told.items() if holds]
     options += [f"offloaded {', '.join(away)}"] if away else []

@@ -25,6 +25,7 @@ _SHORT = {
     "dp_overlap": "dp overlap",
     "offload_weights": "offl. weights",
     "offload_activations": "offl. act.",
+    "offload_parts": "offl. parts",
     "offload_optimizer": "offl. optimizer",
     "placement": "placement",
 }

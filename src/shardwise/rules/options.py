@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwise.arrays import Bools
-from shardwise.model import Layer, Model
+from shardwise.model import OWN_KIND, Layer, Model
 from shardwise.rules.rule import Rule, one
 from shardwise.rules.trainable import TRAINABLE_RULES
 from shardwise.strategy import DTYPES, QUANTIZATIONS, RECOMPUTES, ZERO_OPTIMIZER
@@ -33,6 +33,15 @@ _OF_SOME: dict[str, Callable[[Layer], bool]] = {
     "mla_up": lambda layer: layer.attention.latent is not None,
     "mlp": lambda layer: layer.mlp is not None,
     "moe": lambda layer: layer.moe is not None,
+}
+
+
+# Parts of offload that not every layer keeps anything of.
+_KEPT_BY_SOME: dict[str, Callable[[Layer], bool]] = {
+    "mlp_norm": lambda layer: not layer.parallel,
+    "mlp": lambda layer: layer.moe is None or layer.moe.shared_ffn > 0,
+    **dict.fromkeys(("router", "expert_up", "expert_down"), lambda layer: layer.moe is not None),
+    "other": lambda _: False,
 }
 
 
@@ -76,6 +85,22 @@ def _parts_lacking(model: Model, _: System, table: Table) -> Bools:
     selective = table.recompute == _SELECTIVE
     lacks: Bools = selective & ((table.recompute_parts & ~_lacking(model)) == 0)
     return lacks
+
+
+def _keeps_none(model: Model) -> int:
+    """Parts that no layer of a model keeps anything of, as bits."""
+    if any(layer.kind != OWN_KIND for layer in model.layers):
+        return 0
+    lacking = [part for part, has in _KEPT_BY_SOME.items() if not any(map(has, model.layers))]
+    if model.mtp:
+        lacking.remove("other")
+    return bits_of(lacking, "offload_parts")
+
+
+def _moves_nothing(model: Model, _: System, table: Table) -> Bools:
+    named = table.offload_activations & (table.offload_parts > 0)
+    nothing: Bools = named & ((table.offload_parts & ~_keeps_none(model)) == 0)
+    return nothing
 
 
 def _hybrid_experts(model: Model, _: System, table: Table) -> Bools:
@@ -237,5 +262,20 @@ OPTION_RULES: tuple[Rule, ...] = (
             ),
         )
         for flag in ("offload_weights", "offload_activations", "offload_optimizer")
+    ),
+    Rule(
+        reason="offload_parts",
+        field="offload_parts",
+        broken=lambda _, __, t: ~t.offload_activations & (t.offload_parts > 0),
+        problem=lambda *_: "has an effect with offload_activations only; leave it out",
+    ),
+    Rule(
+        reason="offload_lacking",
+        field="offload_parts",
+        broken=_moves_nothing,
+        problem=lambda m, _, t: (
+            f"{m.name} has no {' or '.join(set_of(one(t.offload_parts), 'offload_parts'))}; "
+            "nothing would be offloaded"
+        ),
     ),
 )

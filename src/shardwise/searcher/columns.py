@@ -18,7 +18,7 @@ from shardwise.searcher.look import MEMORY, SECOND_MEMORY, Question
 from shardwise.step import TIME_PARTS
 from shardwise.strategy import TIER_FIELDS, Strategy
 from shardwise.table import Table
-from shardwise.tabulate import OPTIONALS
+from shardwise.tabulate import OPEN_SETS, OPTIONALS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -185,5 +185,5 @@ def _in_words(table: Table) -> "pl.DataFrame":
     return whole.with_columns(
         pl.col(*TIER_FIELDS, *counts).cast(pl.Float64).fill_nan(None).cast(pl.Int64),
         pl.col("expert_capacity").fill_nan(None),
-        pl.col("stage_layers").replace("", None),
+        pl.col("stage_layers", *OPEN_SETS).replace("", None),
     )

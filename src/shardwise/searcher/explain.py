@@ -203,11 +203,13 @@ def _shortage(tier: str, stage: int, usable_bytes: float, parts: Mapping[str, fl
 
 def _offloaded(question: Question, mine: Estimate, stage: int) -> dict[str, float]:
     """Bytes that each offloaded part has in the second tier on a stage."""
-    alone = dict.fromkeys(_OFFLOADS.values(), False)
+    alone: dict[str, Any] = dict.fromkeys(_OFFLOADS.values(), False)
     found = {}
     for part, flag in _OFFLOADS.items():
         if mine.strategy[flag]:
-            only = Strategy.validated(mine.strategy | alone | {flag: True})
+            named = mine.strategy["offload_parts"] if part == "activations" else None
+            one = alone | {flag: True, "offload_parts": named}
+            only = Strategy.validated(mine.strategy | one)
             record = estimate(question.model, question.system, only)
             found[part] = record.stages[stage].offloaded
     return found

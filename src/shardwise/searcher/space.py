@@ -20,7 +20,7 @@ from shardwise.noun import Noun, unfold
 from shardwise.stack import Stack
 from shardwise.strategy import PLACEMENTS, SHORT_NAMES, TIER_FIELDS, Strategy
 from shardwise.system import System
-from shardwise.tabulate import OPTIONALS
+from shardwise.tabulate import OPEN_SETS, OPTIONALS, SETS
 
 __all__ = ["SPACE_FIELDS", "Space"]
 
@@ -40,13 +40,14 @@ _WITHOUT_END = (
     "recompute_parts",
     "frozen",
     "lora_parts",
+    "offload_parts",
     "stage_layers",
     "stack",
     *(name for name in OPTIONALS if name not in ("recompute_layers", "dp_shard")),
 )
-_TOGETHER = ("recompute_parts", "frozen", "lora_parts", "stage_layers")
+_TOGETHER = (*SETS, "stage_layers")
 """Fields one value of which is itself a list: its items are joined by `+` in a text."""
-_MAY_BE_OPEN = (*OPTIONALS, "stage_layers")
+_MAY_BE_OPEN = (*OPTIONALS, *OPEN_SETS, "stage_layers")
 _BY_PLACEMENT = ("none", "placement")
 _BY_LAYOUT = ("tp", "pp", "dp", "vpp", "micro_batch_size")
 _WHOLE_BY_LAYOUT = ("cp", "ep", "etp", "dp_shard", "recompute_layers")
@@ -79,6 +80,7 @@ _USUALLY_ONE = (
     "optimizer",
     "frozen",
     "lora_parts",
+    "offload_parts",
     "stage_layers",
     "embedding_as_layer",
     "loss_as_layer",
@@ -200,6 +202,7 @@ class Space(Noun):
     fused_activation: Choices = None
     offload_weights: Choices = None
     offload_activations: Choices = None
+    offload_parts: Choices = None
     offload_optimizer: Choices = None
     placement: Choices = None
     tp_tier: Choices = None

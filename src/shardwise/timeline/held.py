@@ -34,12 +34,12 @@ def held_at_actions(actions: Actions, passes: StagePasses, *, offloaded: bool) -
     Of what is offloaded two layers are here. The two of a pair hold the same: what the forward
     keeps, what the backward has not released yet, and the larger of what each needs for a moment.
     """
-    here = passes.kept_bytes[actions.stage]
-    kept, after = _running(actions, here)
+    kept, after = _running(actions, passes.kept_bytes[actions.stage])
     if offloaded:
-        layers, layers_after = _running(actions, passes.layers[actions.stage])
-        kept = kept * np.minimum(1.0, _LAYERS_HERE / np.maximum(layers, 1.0))
-        after = after * np.minimum(1.0, _LAYERS_HERE / np.maximum(layers_after, 1.0))
+        moved, moved_after = _running(actions, passes.movable_bytes[actions.stage])
+        layers, layers_after = _running(actions, passes.moving_layers[actions.stage])
+        kept = kept - moved * _away(layers)
+        after = after - moved_after * _away(layers_after)
     looked_up, looked_up_after = _running(actions, passes.looked_up_bytes[actions.stage])
     live = np.select(
         [actions.kind == _F, actions.kind == _B],
@@ -49,6 +49,12 @@ def held_at_actions(actions: Actions, passes: StagePasses, *, offloaded: bool) -
     first = np.flatnonzero(actions.paired)
     live[first] = live[first + 1] = np.maximum(live[first], live[first + 1])
     return HeldAtActions(activations=kept + looked_up, after=after + looked_up_after, live=live)
+
+
+def _away(layers: Floats) -> Floats:
+    """Share that is in the second tier of what so many layers keep there."""
+    share: Floats = 1.0 - np.minimum(1.0, _LAYERS_HERE / np.maximum(layers, 1.0))
+    return share
 
 
 def _running(actions: Actions, amount: Floats) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ from shardwise.cost.block import COMM_AXES, BlockCost, BlockTimes
 from shardwise.cost.operations import OperationCost
 from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, bits, step_of, walk
 from shardwise.evaluate import Evaluation
-from shardwise.memory import stage_memory
+from shardwise.memory import moves, stage_memory
 from shardwise.recompute import ALL, parts_of
 from shardwise.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 from shardwise.stages import StageRun
@@ -58,9 +58,12 @@ class StagePasses:
     """F; B without gradients of weights; W, these."""
     kept_bytes: Floats
     """Of a micro-batch, by the layers of the stage, from forward to backward."""
+    movable_bytes: Floats
+    """What of it moves where activations are offloaded."""
     looked_up_bytes: Floats
-    """The same by the embedding."""
-    layers: Floats
+    """Kept by the embedding."""
+    moving_layers: Floats
+    """Layers that have any of `movable_bytes`."""
 
 
 def stage_passes(
@@ -105,8 +108,9 @@ def stage_passes(
     return StagePasses(
         of={FORWARD: forward, BACKWARD: backward, WEIGHTS: weights},
         kept_bytes=layer_bytes(blocks, stages.work, lambda held: held.saved_bytes),
+        movable_bytes=layer_bytes(blocks, stages.work, lambda held: held.movable_bytes),
         looked_up_bytes=part_bytes(blocks, _only(stages, -2), lambda held: held.saved_bytes),
-        layers=stages.layers,
+        moving_layers=layer_bytes(blocks, stages.work, moves),
     )
 
 
