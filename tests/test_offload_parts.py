@@ -3,6 +3,7 @@
 Micro-batches of 2 x 32 tokens of width 64 in bf16, so that T rows of the stream are T x 128 bytes.
 """
 
+import json
 from dataclasses import fields
 from functools import cache
 from itertools import product
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import InputError, Model, Strategy, System, estimate, estimate_many, trace
+from shardwise.cli import run as cli
 from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, walk
 from shardwise.evaluate import Evaluation, evaluate
 from shardwise.memory import MEMORY_PARTS, StageMemory, stage_memory
@@ -462,3 +464,25 @@ def test_no_part_at_all_is_refused() -> None:
             Table.of(DENSE, {"dp": 1, "gbs": 1, "offload_parts": [value]})
     with pytest.raises(InputError, match="no set"):
         Table.of(DENSE, {"dp": 1, "gbs": 1, "offload_parts": [EVERY + 1]})
+
+
+def test_people_read_which_parts_are_offloaded(capsys: pytest.CaptureFixture[str]) -> None:
+    """In an estimate after a flag, and in a search as a column; machines get a list."""
+    called = ["llama3-8b", "h100-sxm", "--gpus", "8", "--gbs", "64"]
+    chosen = ["--offload-activations", "--offload-parts", "mlp,qkv"]
+    assert cli(["estimate", *called, "--tp", "2", *chosen]) == 0
+    assert "offloaded activations of qkv+mlp" in " ".join(capsys.readouterr().out.split())
+    assert cli(["estimate", *called, "--tp", "2", *chosen, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["strategy"]["offload_parts"] == ["qkv", "mlp"]
+    fixed = "tp=2,pp=1,mbs=1,recompute=none,zero=1,tp_overlap=stack,offload_activations=true"
+    fixed += ",placement=tp-cp-dp-pp,offload_weights=false,offload_optimizer=false"
+    fixed += ",tp_exchange=rs_ag,tp_regather=true,dp_overlap=true,fused_activation=false"
+    allow = "offload_parts=qkv,mlp+qkv,none"
+    assert cli(["search", *called, "--fix", fixed, "--allow", allow, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    tried = [one["strategy"]["offload_parts"] for one in found["best"]]
+    assert {tuple(parts or ()) for parts in tried} == {("qkv",), ("qkv", "mlp"), ()}
+    assert cli(["search", *called, "--fix", fixed, "--allow", allow]) == 0
+    shown = capsys.readouterr().out
+    assert "offl. parts" in shown
+    assert "qkv+mlp" in shown

@@ -129,6 +129,27 @@ def test_the_second_tier_lacks_what_is_offloaded_to_it():
     assert set(short.parts) == {"weights", "activations"}
 
 
+def test_the_second_tier_lacks_the_parts_that_are_offloaded_to_it():
+    """Weights, and of the activations of 2 layers the inputs of norms with their mask alone."""
+    tiers = [
+        {"name": "hbm", "capacity": 80 * GB, "bandwidth": 1 * TB},
+        {"name": "host", "capacity": 1e5, "bandwidth": 0.1 * TB},
+    ]
+    said = {"gpus": 1, "mbs": 2, "gbs": 2, "offload_weights": True, "offload_activations": True}
+    found = explain(MODEL, system(memory=tiers), None, said | {"offload_parts": "mlp_norm"})
+    (short,) = found.shortages
+    assert short.parts["activations"] == 4 * (64 * 64 * 2 + 64 * 64)
+    assert short.needed_bytes == found.estimate.memory_bytes.offloaded
+
+
+def test_parts_of_what_is_not_offloaded_are_a_field_to_change():
+    """The rule is told; the nearest legal strategy leaves them out."""
+    said = {"gpus": 1, "gbs": 2, "offload_parts": "mlp_norm"}
+    found = explain(MODEL, SYSTEM, {"offload_activations": False}, said)
+    assert [rule.reason for rule in found.broken] == ["offload_parts"]
+    assert found.broken[0].problem == "has an effect with offload_activations only; leave it out"
+
+
 def test_what_the_space_does_not_try_is_told_with_what_it_tries():
     """Fields outside, each with its values; what has no effect here, and what is open, is not."""
     space = {**SPACE, "tp": [1, 2], "zero": 0, "placement": "tp-cp-dp-pp"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise import InputError, Model, Strategy
+from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.cli import run
 from shardwise.ops.parameters import count_parameters
 from shardwise.stack import Stack
@@ -243,6 +243,25 @@ def test_what_is_run_again(fields: dict[str, Any], mode: str, parts: str | None)
     assert ours.recompute == mode
     assert ours.recompute_layers == (None if mode == "none" else 2)
     assert ours.recompute_parts == tuple((parts or "core_attention").split(","))
+
+
+def test_inputs_of_experts_that_are_offloaded() -> None:
+    """Those of the first grouped product, 2 x 4096 tokens x 6 experts x 2048 wide in 2 bytes."""
+    ours = strategy(offload_groupgemm_col_inputs=True, pp_size=1)
+    assert (ours.offload_activations, ours.offload_parts) == (True, ("expert_up",))
+    assert (strategy().offload_activations, strategy().offload_parts) == (False, None)
+    told = System.load(DATA / "b200.json").to_dict()
+    host = {"name": "host", "capacity": 1e12, "bandwidth": 50e9}
+    told["accelerator"]["memory"].append(host)
+    model = Model.load(DATA / "deepseekv2.json")
+    sparse = model.layers[-1]
+    assert sparse.moe is not None
+    moved = estimate(model, System.validated(told), ours).memory_bytes.offloaded
+    assert moved == sparse.count * 4096 * sparse.moe.top_k * model.hidden * 2
+    with pytest.raises(InputError, match="no second memory tier"):
+        estimate(model, DATA / "b200.json", ours)
+    with pytest.raises(InputError, match="llama3_8b has no expert_up; nothing would be offloaded"):
+        estimate(DATA / "llama3-8b.json", System.validated(told), ours)
 
 
 WITHOUT_EFFECT = {

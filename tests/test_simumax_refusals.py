@@ -88,10 +88,6 @@ BAD_STRATEGIES: list[tuple[dict[str, Any], str]] = [
     ({"zero_state": 3}, "zero_state: 3: allowed: 0, 1"),
     ({"dtype": "fp8"}, "dtype: 'fp8': allowed: bf16, fp16, fp32"),
     (
-        {"offload_groupgemm_col_inputs": True},
-        "offload_groupgemm_col_inputs: True: must be false: offload of parts is not modelled here",
-    ),
-    (
         {"cache_groupgemm_col_fp8_inputs": True},
         "cache_groupgemm_col_fp8_inputs: True: must be false: inputs are kept one way here",
     ),

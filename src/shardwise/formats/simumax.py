@@ -122,7 +122,7 @@ def strategy_fields(strategy: SimumaxStrategy, source: str = "") -> dict[str, An
     """
     _refuse(_strategy_faults(strategy), source)
     sequences = strategy.micro_batch_size * strategy.micro_batch_num
-    fields = {
+    fields: dict[str, Any] = {
         "gpus": strategy.world_size,
         "tp": strategy.tp_size,
         "cp": strategy.cp_size,
@@ -149,6 +149,8 @@ def strategy_fields(strategy: SimumaxStrategy, source: str = "") -> dict[str, An
     }
     if strategy.ep_size > 1:  # only then it is certain that there are experts
         fields["expert_capacity"] = 1
+    if strategy.offload_groupgemm_col_inputs:
+        fields |= {"offload_activations": True, "offload_parts": ("expert_up",)}
     return fields | _recompute(strategy)
 
 
@@ -216,15 +218,9 @@ def _parts(strategy: SimumaxStrategy) -> tuple[str, ...]:
 
 
 def _strategy_faults(strategy: SimumaxStrategy) -> Iterator[tuple[str, object, str]]:
-    for field, problem in (
-        (
-            "cache_groupgemm_col_fp8_inputs",
-            "must be false: inputs are kept one way here",
-        ),
-        ("offload_groupgemm_col_inputs", "must be false: offload of parts is not modelled here"),
-    ):
-        if getattr(strategy, field):
-            yield field, True, problem
+    if strategy.cache_groupgemm_col_fp8_inputs:
+        problem = "must be false: inputs are kept one way here"
+        yield "cache_groupgemm_col_fp8_inputs", True, problem
     for field in ("use_fp32_accum_grad", "use_accm_weight"):
         if not getattr(strategy, field):
             yield field, False, "must be true: there is no other way here"
