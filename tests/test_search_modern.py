@@ -61,7 +61,7 @@ MODERN: dict[str, dict[str, Any]] = {
     "offload by part": {
         "recompute": ["none", "selective", "full"],
         "recompute_parts": [("moe", "mlp")],
-        "offload_activations": [False, True],
+        "offload_activations": [True, False],
         "offload_parts": [("expert_up", "activation"), None, ("core_attention",), ("other",)],
         "offload_weights": [False],
         "training": [True, False],

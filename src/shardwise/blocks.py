@@ -262,7 +262,9 @@ def blocks_of(
     taken = stack_column(table, "expert_overlap_processors")
 
     def layer(kind: BlockWork, again: Recompute | None) -> BlockCost:
-        one = block_cost(kind, training=table.training, recompute=again, movable=_moved(table))
+        one = block_cost(
+            kind, training=table.training, recompute=again, movable=table.offload_parts
+        )
         if model.has_experts:
             one = with_expert_overlap(one, overlaps, taken)
         return with_offload(
@@ -330,11 +332,6 @@ def _expert(
     )
 
 
-def _moved(table: Table) -> Ints:
-    """Bits of the parts that each row names for offload of activations; 0 for all."""
-    return np.where(table.offload_activations, table.offload_parts, 0)
-
-
 def _matrix_rate(machine: Machine, width: int, element_bytes: Floats) -> Floats:
     """FLOPs over time of a product of square matrices in the row's type [FLOP/s]."""
     one = np.ones_like(machine.host_launch_s)
@@ -385,7 +382,7 @@ class PlacedBlocks:
             table.offload_weights,
             table.offload_activations,
             table.optimizer,
-            _moved(table),
+            table.offload_parts,
         )
 
         def cost(rows: Ints) -> Blocks:
