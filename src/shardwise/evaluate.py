@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, combined, total
 from shardwise.blocks import Blocks, PartCosts, part_times, placed_blocks
-from shardwise.memory import Shares, StageMemory, reserved_bytes, stage_memory
+from shardwise.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
 from shardwise.placement import Extents
@@ -22,6 +22,7 @@ from shardwise.stages import BOTH_ENDS_ON_A_RANK, StageRun
 from shardwise.step import step_times
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.weights import Shares
 
 __all__ = [
     "Evaluation",

@@ -1,27 +1,24 @@
 """Bytes held on one rank of a pipeline stage at its fullest."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.blocks import Blocks, layer_bytes, part_bytes
 from shardwise.cost.block import BlockBytes
-from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.ops.layer import DTYPE_BYTES, stack_column
 from shardwise.schedule.in_flight import chunks_in_flight, first_stage_in_flight
 from shardwise.stages import StageRun
-from shardwise.strategy import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.table import Table
+from shardwise.weights import Shares, Whole, releases, standing
 
 __all__ = [
     "MEMORY_PARTS",
-    "Shares",
     "StageMemory",
     "moves",
     "reserved_bytes",
-    "shards",
     "stage_memory",
     "stage_parameters",
 ]
@@ -65,77 +62,6 @@ def stage_parameters(blocks: Blocks, run: StageRun) -> tuple[Floats, Floats]:
     )
 
 
-def shards(table: Table, stage: int) -> tuple[Floats, Floats]:
-    """Ranks that split what a ZeRO stage splits: of all weights but experts', and of experts'.
-
-    1 in rows of a lower stage. Hybrid sharding splits among a part of the replicas.
-    """
-    split = table.zero >= stage
-    share = table.shard_share
-    return (
-        np.where(split, np.maximum(table.replicas * share, 1.0), 1.0),
-        np.where(split, np.maximum(table.expert_replicas * share, 1.0), 1.0),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Shares of a rank of what each stage of ZeRO splits, dense and of experts; and of weights."""
-
-    optimizer: tuple[Floats, Floats]
-    gradients: tuple[Floats, Floats]
-    weights: tuple[Floats, Floats]
-    """Of trained ones. Weights that are gathered from the optimizer's copy have no shard of their
-    own; where they are not released after forward, they are whole."""
-    beside_master: tuple[Floats, Floats] | None
-    """What a rank has more of frozen weights, which have no fp32 copy; None where no row has."""
-
-    @classmethod
-    def of(cls, table: Table, blocks: Blocks) -> "Shares":
-        """Gather them, once for all stages of the pipeline."""
-        dense, expert = _inverse(table, ZERO_WEIGHTS)
-        whole = np.where((table.zero >= ZERO_WEIGHTS) & ~table.fsdp_reshard, 1.0, 0.0)
-        from_master = _from_master(table, blocks)
-        frozen = None
-        if np.any(from_master):
-            frozen = np.where(from_master, dense, 0.0), np.where(from_master, expert, 0.0)
-            dense, expert = dense - frozen[0], expert - frozen[1]
-        return cls(
-            optimizer=_inverse(table, ZERO_OPTIMIZER),
-            gradients=_inverse(table, ZERO_GRADIENTS),
-            weights=(whole + dense, whole + expert),
-            beside_master=frozen,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """What the weights of some parts of the model take on a rank, without experts' and theirs."""
-
-    dense: WeightBytes
-    expert: WeightBytes | None
-
-    def shared(self, name: str, shares: tuple[Floats, Floats]) -> Floats:
-        """A rank's shares of it [byte]."""
-        size: Floats = getattr(self.dense, name) * shares[0]
-        return size if self.expert is None else size + getattr(self.expert, name) * shares[1]
-
-    def whole(self, name: str) -> Floats:
-        """All of it [byte]."""
-        size: Floats = getattr(self.dense, name)
-        return size if self.expert is None else size + getattr(self.expert, name)
-
-    def weights(self, shares: Shares, releases: Bools) -> Floats:
-        """Weights of a rank [byte]; their quantised copies are whole, and last as long as these."""
-        held = self.shared("stored", shares.weights)
-        copies = self.whole("copies")
-        if np.any(copies):
-            held = held + np.where(releases, 0.0, copies)
-        if shares.beside_master is not None:
-            held = held + self.shared("frozen", shares.beside_master)
-        return held
-
-
 def stage_memory(
     table: Table,
     blocks: Blocks,
@@ -167,9 +93,9 @@ def stage_memory(
     at = run.first if stage is None else stage
     flying = chunks_in_flight(schedule=table.schedule, stage=at, **counts)
     activations = _activations(table, blocks, run, flying)
-    layers, ends = _standing(blocks, run)
-    releases = _releases(table)
-    here = _tiers(layers.weights(shares, releases), table.offload_weights, run.layers)
+    layers, ends = standing(blocks, run)
+    released = releases(table)
+    here = _tiers(layers.weights(shares, released), table.offload_weights, run.layers)
     state = layers.shared("state", shares.optimizer)
     optimizer = _tiers(state, table.offload_optimizer, run.layers)
 
@@ -184,7 +110,7 @@ def stage_memory(
     copies = copies * np.where(element < _FP32_BYTES, _FP32_BYTES / element, 0.0)
     in_update = copies > held + live
     return StageMemory(
-        weights=ends.weights(shares, releases) + here.here,
+        weights=ends.weights(shares, released) + here.here,
         gradients=local,
         optimizer=ends.shared("state", shares.optimizer) + optimizer.here,
         activations=np.where(in_update, 0.0, held),
@@ -193,46 +119,6 @@ def stage_memory(
         in_update=in_update,
         offloaded=here.away + activations.away + optimizer.away,
     )
-
-
-def _standing(blocks: Blocks, run: StageRun) -> tuple[_Standing, _Standing]:
-    """What the weights of layers take on a rank, and what those of embedding and head do."""
-    counts = _counts(blocks, run)
-
-    def summed(places: slice, parts: Sequence[WeightBytes | None]) -> WeightBytes | None:
-        there = [(n, one) for n, one in zip(counts[places], parts[places], strict=True) if one]
-        if not there:
-            return None
-        columns = {
-            f.name: total((n * getattr(one, f.name) for n, one in there), counts[0])
-            for f in fields(WeightBytes)
-        }
-        return WeightBytes(**columns)
-
-    def standing(places: slice) -> _Standing:
-        dense = summed(places, blocks.weights)
-        assert dense is not None  # noqa: S101 - every part has weights of its own
-        return _Standing(dense, summed(places, blocks.expert_weights))
-
-    return standing(slice(None, -2)), standing(slice(-2, None))
-
-
-def _counts(blocks: Blocks, run: StageRun) -> list[Floats]:
-    """How many of each part of `Blocks.weights` a rank holds, whether they recompute or not."""
-    kinds = len(blocks.kinds)
-    both = zip(run.held[:kinds], run.held[kinds : 2 * kinds], strict=True)
-    return [*(again + plain for again, plain in both), *run.held[2 * kinds :]]
-
-
-def _pairs(blocks: Blocks) -> Iterator[tuple[WeightBytes | None, WeightBytes | None]]:
-    """What the weights of each part take, without those of routed experts, and those."""
-    return zip(blocks.weights, blocks.expert_weights, strict=True)
-
-
-def _releases(table: Table) -> Bools:
-    """Rows whose weights are whole for a layer at a time."""
-    releases: Bools = (table.zero >= ZERO_WEIGHTS) & table.fsdp_reshard
-    return releases
 
 
 def _activations(
@@ -274,20 +160,6 @@ def _in_flight(
     return flying[0] * first + flying[1] * (whole - first)
 
 
-def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
-    """Share of a rank of what a ZeRO stage splits, dense and of experts."""
-    dense, expert = shards(table, stage)
-    return 1 / dense, 1 / expert
-
-
-def _from_master(table: Table, blocks: Blocks) -> Bools:
-    """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
-    split = (table.zero >= ZERO_WEIGHTS) & table.training
-    gathers = stack_column(table, "gathers_master") > 0
-    rows: Bools = split & gathers & (blocks.element_bytes < _FP32_BYTES)
-    return rows
-
-
 def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
     """What lives for a moment beside what layers keep [byte], and in which part of the model most.
 
@@ -300,7 +172,7 @@ def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
         if part is not None
     ]
     zero = np.zeros_like(blocks.memory_rate)
-    whole = _Whole.of(table, blocks, run)
+    whole = Whole.of(table, blocks, run)
     fullest, where = np.full_like(zero, -np.inf), np.zeros(zero.shape, dtype=np.int64)
     shapes = zero
     embedding, head = len(run.held) - 2, len(run.held) - 1
@@ -321,52 +193,6 @@ def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
     beside = np.where(buffers & table.training, shapes, 0.0)
     beside = beside + np.where(table.training, 0.0, blocks.boundary_bytes)
     return np.maximum(fullest, 0.0) + beside, where
-
-
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """What ZeRO has split and a rank holds whole while a part is at work [byte].
-
-    From stage 2 on the gradients of the part, from 3 on its weights, and those of so many layers
-    ahead. A tied head works with the embedding's table.
-    """
-
-    layer: Floats
-    """Of the layer that has most of each."""
-    embedding: Floats
-    head: Floats
-
-    @classmethod
-    def of(cls, table: Table, blocks: Blocks, run: StageRun) -> "_Whole":
-        """Gather it; nothing where no row splits gradients."""
-        none = np.zeros_like(blocks.memory_rate)
-        scatters, releases = table.zero >= ZERO_GRADIENTS, _releases(table)
-        if not np.any(scatters):
-            return cls(none, none, none)
-        parts = [_Standing(one, expert) if one else None for one, expert in _pairs(blocks)]
-        counts = _counts(blocks, run)
-        in_layers = [(n, one) for n, one in zip(counts[:-2], parts[:-2], strict=True) if one]
-
-        def most(name: str) -> Floats:
-            sizes = [np.where(count > 0, one.whole(name), 0.0) for count, one in in_layers]
-            return np.maximum.reduce(sizes)
-
-        def whole(gradients: Floats, weights: Floats) -> Floats:
-            later = weights + table.fsdp_prefetch * stored
-            return np.where(scatters, gradients, 0.0) + np.where(releases, later, 0.0)
-
-        stored = most("stored")
-        embedding, head = (one.dense for one in parts[-2:] if one)
-        # A head with a table of its own has about as much, a tied one a norm.
-        tied = (counts[-2] > 0) & (2 * head.stored < embedding.stored)
-        return cls(
-            layer=whole(most("gradients"), stored + most("copies")),
-            embedding=whole(embedding.gradients, embedding.stored),
-            head=whole(
-                head.gradients + np.where(tied, embedding.gradients, 0.0),
-                head.stored + np.where(tied, embedding.stored, 0.0),
-            ),
-        )
 
 
 def _after(

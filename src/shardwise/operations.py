@@ -10,13 +10,13 @@ from shardwise.blocks import Blocks, PartCosts
 from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
 from shardwise.cost.optimizer import newton_schulz_time
 from shardwise.evaluate import Evaluation
-from shardwise.memory import shards
 from shardwise.model import Model
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
 from shardwise.placement import Extents
 from shardwise.recompute import ALL, kept_bytes, parts_of, runs_again
 from shardwise.results import OperationEstimate
 from shardwise.table import Table
+from shardwise.weights import shards
 
 __all__ = ["missed_operations", "operation_estimates"]
 

@@ -9,7 +9,6 @@ from shardwise.blocks import part_bytes, trained_on
 from shardwise.cost.block import COMM_AXES
 from shardwise.cost.offload import optimizer_transfer
 from shardwise.cost.optimizer import optimizer_time, quantizing_time, state_bytes
-from shardwise.memory import shards
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
 from shardwise.pipeline import bubble_and_transfers
@@ -20,6 +19,7 @@ from shardwise.stages import StageRun
 from shardwise.strategy import ZERO_GRADIENTS, ZERO_OPTIMIZER
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.weights import shards
 
 __all__ = ["TIME_PARTS", "after_backward", "step_times"]
 

@@ -18,7 +18,6 @@ from shardwise.cost.optimizer import (
 )
 from shardwise.cost.trained import TrainedWeights, trained_weights
 from shardwise.evaluate import Evaluation
-from shardwise.memory import shards
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 from shardwise.recompute import ALL, kept_bytes, parts_of, runs_again
 from shardwise.replicas import windows
@@ -32,6 +31,7 @@ from shardwise.results import (
 from shardwise.step import after_backward
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.weights import shards
 
 __all__ = ["efficiency", "layer_totals", "required_bandwidth"]
 
