@@ -30,7 +30,7 @@ from shardwise.ops.operation import Matmul, Operation, Phase, RankWork
 from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.ops.trainable import Subset, with_subset
 from shardwise.placement import Extents, place
-from shardwise.stages import BOTH_ENDS_ON_A_RANK, StageRun, stage_runs
+from shardwise.stages import BOTH_ENDS_ON_A_RANK, StageRun, distinct_runs
 from shardwise.strategy import RECOMPUTES, SCHEDULES
 from shardwise.system import System
 from shardwise.table import Table
@@ -351,6 +351,7 @@ class PlacedBlocks:
     _blocks: Blocks
     _position: Ints
     _runs: tuple[StageRun, ...]
+    _pipeline: Ints
 
     @classmethod
     def of(
@@ -389,7 +390,7 @@ class PlacedBlocks:
             return blocks_of(model, system, table.take(rows), placed.take(where[rows]), costs)
 
         blocks, position = once_per(columns, cost)
-        return cls(placed, where, blocks, position, stage_runs(model, table))
+        return cls(placed, where, blocks, position, *distinct_runs(model, table))
 
     def extents(self, rows: Ints | slice) -> Extents:
         """Extents of some rows."""
@@ -405,7 +406,7 @@ class PlacedBlocks:
 
     def runs(self, rows: Ints | slice) -> tuple[StageRun, ...]:
         """Stages of some rows."""
-        return gather(self._runs, rows)
+        return gather(self._runs, self._pipeline[rows])
 
 
 def placed_blocks(

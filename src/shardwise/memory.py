@@ -9,8 +9,13 @@ from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.blocks import Blocks, layer_bytes, part_bytes
 from shardwise.cost.block import BlockBytes
 from shardwise.ops.layer import DTYPE_BYTES, stack_column
-from shardwise.schedule.in_flight import chunks_in_flight, first_stage_in_flight
+from shardwise.schedule.in_flight import (
+    chunks_in_flight,
+    first_stage_in_flight,
+    most_of_unlike_chunks,
+)
 from shardwise.stages import StageRun
+from shardwise.strategy import SCHEDULES
 from shardwise.table import Table
 from shardwise.weights import Shares, Whole, releases, standing
 
@@ -26,6 +31,7 @@ __all__ = [
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
 
 _FP32_BYTES = DTYPE_BYTES["fp32"]
+_INTERLEAVED = SCHEDULES.index("interleaved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +97,7 @@ def stage_memory(
     shares = shares or Shares.of(table, blocks)
     counts = {"micro_batches": table.micro_batches, "stages": table.pp, "chunks": table.vpp}
     at = run.first if stage is None else stage
-    flying = chunks_in_flight(schedule=table.schedule, stage=at, **counts)
-    activations = _activations(table, blocks, run, flying)
+    activations = _activations(table, blocks, run, at)
     layers, ends = standing(blocks, run)
     released = releases(table)
     here = _tiers(layers.weights(shares, released), table.offload_weights, run.layers)
@@ -121,20 +126,18 @@ def stage_memory(
     )
 
 
-def _activations(
-    table: Table, blocks: Blocks, run: StageRun, flying: tuple[Floats, Floats]
-) -> "_Tiers":
+def _activations(table: Table, blocks: Blocks, run: StageRun, stage: Ints) -> "_Tiers":
     """What layers keep of all micro-batches in flight, and where it is.
 
     Of the parts that are offloaded two layers are here, of those that keep any of them: so what the
     layer that computes keeps is back by then, as the walk over its operations has it.
     """
-    kept = _in_flight(blocks, run, flying, lambda held: held.saved_bytes)
+    flight = _InFlight.of(table, blocks, run, stage)
+    kept = flight.total(lambda held: held.saved_bytes)
     if not np.any(table.offload_activations):
         return _Tiers(kept, np.zeros_like(kept))
-    movable = _in_flight(blocks, run, flying, lambda held: held.movable_bytes)
-    layers = _in_flight(blocks, run, flying, moves)
-    moved = _tiers(movable, table.offload_activations, layers)
+    movable = flight.total(lambda held: held.movable_bytes)
+    moved = _tiers(movable, table.offload_activations, flight.total(moves))
     return _Tiers(kept - movable + moved.here, moved.away)
 
 
@@ -143,21 +146,61 @@ def moves(held: BlockBytes) -> Floats:
     return np.where(held.movable_bytes > 0, 1.0, 0.0)
 
 
-def _in_flight(
-    blocks: Blocks,
-    run: StageRun,
-    flying: tuple[Floats, Floats],
-    select: Callable[[BlockBytes], Floats],
-) -> Floats:
-    """Add up over the layers of all micro-batches in flight.
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """Micro-batches in flight on a rank at its fullest, over whose layers bytes add up."""
 
-    Chunks that are unlike keep each their own number of micro-batches.
-    """
-    whole = layer_bytes(blocks, run.held, select)
-    if flying[0] is flying[1]:
-        return flying[0] * whole
-    first = layer_bytes(blocks, (*run.chunk, *run.held[-2:]), select)
-    return flying[0] * first + flying[1] * (whole - first)
+    blocks: Blocks
+    run: StageRun
+    numbers: tuple[Floats, Floats]
+    """Of the first and of the second chunk; the same where chunks are alike."""
+    uneven: Ints
+    """Rows whose interleaved chunks are unlike: each keeps a number of its own."""
+    order: dict[str, Ints]
+    """Columns of these rows that decide it."""
+
+    @classmethod
+    def of(cls, table: Table, blocks: Blocks, run: StageRun, stage: Ints) -> "_InFlight":
+        order = {
+            "micro_batches": table.micro_batches,
+            "stages": table.pp,
+            "chunks": table.vpp,
+            "stage": stage,
+        }
+        uneven = np.flatnonzero(run.unlike & (table.schedule == _INTERLEAVED))
+        return cls(
+            blocks=blocks,
+            run=run,
+            numbers=chunks_in_flight(schedule=table.schedule, **order),
+            uneven=uneven,
+            order={n: np.broadcast_to(o, run.key.shape)[uneven] for n, o in order.items()},
+        )
+
+    def total(self, select: Callable[[BlockBytes], Floats]) -> Floats:
+        """Add up what layers keep."""
+        whole = layer_bytes(self.blocks, self.run.held, select)
+        first, second = self.numbers
+        if first is second:
+            found = first * whole
+        else:
+            one = self._of_chunk(0, select, np.arange(self.run.key.size))
+            found = first * one + second * (whole - one)
+        if self.uneven.size:
+            chunks = range(self.run.contents.chunks.shape[1])
+            kept = np.stack([self._of_chunk(chunk, select, self.uneven) for chunk in chunks])
+            found[self.uneven] = most_of_unlike_chunks(kept, **self.order)
+        return found
+
+    def _of_chunk(self, chunk: int, select: Callable[[BlockBytes], Floats], rows: Ints) -> Floats:
+        counts = self.run.contents.chunks[self.run.key[rows], chunk].T
+        parts = zip(counts, self.blocks.layers, strict=True)
+        shape = self.run.key.shape
+        sizes = (
+            count * np.broadcast_to(select(part.bytes), shape)[rows]
+            for count, part in parts
+            if part is not None
+        )
+        return total(sizes, counts[0])
 
 
 def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
@@ -199,7 +242,7 @@ def _after(
     run: StageRun, place: int, parts: Sequence[tuple[int, Floats, BlockBytes]]
 ) -> Floats | float:
     """What layers of other kinds keep that stand after the last one of a kind [byte]."""
-    counts = run.after[:, place].T
+    counts = run.contents.after[run.key, place].T
     kept = [counts[other] * held.saved_bytes for other, _, held in parts if other < len(counts)]
     return total(kept, run.length) if len(kept) > 1 else 0.0
 

@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, gather, once_per
+from shardwise.arrays import Bools, Floats, Ints, gather, once_per
 from shardwise.model import Model
 from shardwise.strategy import SCHEDULES
 from shardwise.table import Table
 
 __all__ = [
     "BOTH_ENDS_ON_A_RANK",
+    "Contents",
     "StageRun",
     "by_stage",
     "chunks_of",
+    "distinct_runs",
     "layers_on_ranks",
     "most_layers",
     "stage_runs",
@@ -31,6 +33,19 @@ __all__ = [
 _ZB_V, _DUALPIPE = SCHEDULES.index("zb-v"), SCHEDULES.index("dualpipe")
 BOTH_ENDS_ON_A_RANK = (_ZB_V, _DUALPIPE)
 """Schedules (positions in `SCHEDULES`) whose first rank holds embedding and head."""
+
+
+class Contents:
+    """What stands where on ranks, once for each distinct pipeline; not taken by row, but by key."""
+
+    __slots__ = ("after", "chunks")
+
+    def __init__(self, *, after: Floats, chunks: Floats) -> None:
+        self.after = after
+        """For each part that is made of layers, how many of each such part stand after its last
+        one; shape (pipelines, parts, parts)."""
+        self.chunks = chunks
+        """How many of each such part stand in every chunk; shape (pipelines, chunks, parts)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +67,13 @@ class StageRun:
     own: tuple[Floats, ...]
     """How many layers of each kind, as far as they recompute and as far as not, a micro-batch
     passes on a rank; in dualpipe, on the stage of its number, the mean of both directions."""
-    chunk: tuple[Floats, ...]
-    """How many of each part made of layers stand in the first of two unlike chunks (ZB-V,
-    DualPipe); all of them in other schedules."""
-    after: Floats
-    """For each part that is made of layers, how many of each such part stand after its last one;
-    shape (rows, parts, parts)."""
+    unlike: Bools
+    """Whether a rank's chunks hold different layers."""
     layers: Floats
     """Layers held."""
     key: Ints
-    """The same number in rows whose pipelines are alike."""
+    """The same number in rows whose pipelines are alike: their position in `contents`."""
+    contents: Contents
 
     @property
     def last(self) -> Ints:
@@ -81,6 +93,12 @@ def chunks_of(table: Table) -> Ints:
 
 def stage_runs(model: Model, table: Table) -> tuple[StageRun, ...]:
     """Runs of equal ranks of every row's pipeline."""
+    runs, where = distinct_runs(model, table)
+    return gather(runs, where)
+
+
+def distinct_runs(model: Model, table: Table) -> tuple[tuple[StageRun, ...], Ints]:
+    """Runs of every distinct pipeline, and which one each row has."""
     columns = (
         table.pp,
         table.vpp,
@@ -98,8 +116,7 @@ def stage_runs(model: Model, table: Table) -> tuple[StageRun, ...]:
         every = [_runs_of(_Pipeline.of(model, table, order, row)) for row in rows.tolist()]
         return _as_columns(every, max(map(len, every), default=1))
 
-    runs, where = once_per(columns, of_rows)
-    return gather(runs, where)
+    return once_per(columns, of_rows)
 
 
 def by_stage(runs: Sequence[StageRun]) -> StageRun:
@@ -116,10 +133,13 @@ def by_stage(runs: Sequence[StageRun]) -> StageRun:
         work=tuple(every(run.work[n] for run in runs) for n in parts),
         held=tuple(every(run.held[n] for run in runs) for n in parts),
         own=tuple(every(run.own[n] for run in runs) for n in range(len(runs[0].own))),
-        chunk=tuple(every(run.chunk[n] for run in runs) for n in range(len(runs[0].chunk))),
-        after=np.array([run.after[0] for run in runs])[which],
+        unlike=np.array([bool(run.unlike[0]) for run in runs])[which],
         layers=every(run.layers for run in runs),
-        key=np.zeros(len(which), dtype=np.int64),
+        key=which,
+        contents=Contents(
+            after=np.array([run.contents.after[run.key[0]] for run in runs]),
+            chunks=np.array([run.contents.chunks[run.key[0]] for run in runs]),
+        ),
     )
 
 
@@ -165,7 +185,7 @@ class _Rank:
     work: tuple[float, ...]
     held: tuple[float, ...]
     own: tuple[float, ...]
-    chunk: tuple[float, ...]
+    chunks: tuple[tuple[float, ...], ...]
     after: tuple[tuple[float, ...], ...]
     layers: int
 
@@ -196,13 +216,22 @@ def _as_columns(every: Sequence[Any], most: int) -> tuple[StageRun, ...]:
                 work=_transposed([rank.work for _, _, rank in runs]),
                 held=_transposed([rank.held for _, _, rank in runs]),
                 own=_transposed([rank.own for _, _, rank in runs]),
-                chunk=_transposed([rank.chunk for _, _, rank in runs]),
-                after=np.array([rank.after for _, _, rank in runs]),
+                unlike=np.array([len(set(rank.chunks)) > 1 for _, _, rank in runs]),
                 layers=np.array([float(rank.layers) for _, _, rank in runs]),
                 key=np.arange(len(every)),
+                contents=_contents([rank for _, _, rank in runs]),
             )
         )
     return tuple(columns)
+
+
+def _contents(ranks: Sequence[_Rank]) -> Contents:
+    """Of one rank of each pipeline; chunks that it does not have are empty."""
+    most = max((len(rank.chunks) for rank in ranks), default=1)
+    chunks = np.zeros((len(ranks), most, len(ranks[0].after) if ranks else 0))
+    for row, rank in enumerate(ranks):
+        chunks[row, : len(rank.chunks)] = rank.chunks
+    return Contents(after=np.array([rank.after for rank in ranks]), chunks=chunks)
 
 
 def _transposed(rows: Sequence[tuple[float, ...]]) -> tuple[Floats, ...]:
@@ -239,12 +268,13 @@ def _ranks(pipeline: _Pipeline, *, apart: bool = False) -> list[_Rank]:
         in_order += [2 * len(kinds)] * int(head * pipeline.mtp)
         after = _after_last(in_order, 2 * len(kinds) + 1)
         own = counted(layers if share == 1 else virtual[places[0]][0], first)
-        chunk = held[:-2]
-        if schedule in BOTH_ENDS_ON_A_RANK and len(places) > 1:
-            here, _, is_last = virtual[places[0]]
-            chunk = (*counted(here, first), float(is_last) * pipeline.mtp)
+        chunks, before = [], 0
+        for here, _, is_last in (virtual[place] for place in places):
+            own_first = max(0, first - before)
+            chunks.append((*counted(here, own_first), float(is_last) * pipeline.mtp))
+            before += len(here)
         work = tuple(share * count for count in held)
-        return _Rank(work, held, own, chunk, after, len(layers))
+        return _Rank(work, held, own, tuple(chunks), after, len(layers))
 
     if apart:
         before = _earlier_on_rank(sizes, stages, zb_v=schedule == _ZB_V)

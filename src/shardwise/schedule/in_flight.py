@@ -9,6 +9,7 @@ from shardwise.arrays import Floats, Ints
 from shardwise.schedule.orders import SCHEDULES
 
 __all__ = ["InFlight", "chunks_in_flight", "first_stage_in_flight", "in_flight"]
+__all__ += ["most_of_unlike_chunks"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,46 @@ def chunks_in_flight(
     first = np.where(zb_v, np.minimum(2 * p - 1 - i, m), np.where(dual, p - i, whole))
     second = np.where(zb_v, np.minimum(i + 1, m), np.where(dual, i + 1, whole))
     return first, second
+
+
+def most_of_unlike_chunks(
+    kept: Floats, *, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints
+) -> Floats:
+    """Most that the chunks of an interleaved rank keep together, where they are unlike.
+
+    After the warm-up the number in flight stays the same, but they move on: p at a time through
+    each chunk, forward from the first one on, backward from the last one on. So what they keep is
+    largest where one of both comes to another chunk. With fewer than 2 p micro-batches, that of the
+    end of the warm-up.
+
+    Parameters
+    ----------
+    kept
+        By one micro-batch on each chunk, (chunks, rows).
+    """
+    m, p, v, i = micro_batches, stages, chunks, stage
+    ahead = 2 * (p - 1 - i) + 1
+
+    def of(chunk: Ints) -> Floats:
+        found: Floats = np.take_along_axis(kept, (chunk % v)[np.newaxis], axis=0)[0]
+        return found
+
+    before = np.arange(kept.shape[0])[:, np.newaxis] < v - 1
+    now = np.minimum(m, p) * (before * kept).sum(axis=0)
+    now = now + np.minimum(np.minimum(ahead, p), m) * of(v - 1)
+    now = now + np.clip(np.minimum(ahead - p, m - p), 0, None) * of(0 * v)
+    most, goes_on = now, m >= 2 * p
+    short = ahead < p
+    first = np.where(short, p - ahead, 2 * p - ahead)
+    for turn in range(kept.shape[0]):
+        left = of(v - 1 - turn)
+        for steps, chunk in (
+            (first, np.where(short, v - 1 + turn, v + turn)),
+            (p - first, np.where(short, v + turn, v + 1 + turn)),
+        ):
+            now = now + steps * (of(chunk) - left)
+            most = np.where(goes_on, np.maximum(most, now), most)
+    return most
 
 
 def first_stage_in_flight(
