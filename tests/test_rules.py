@@ -36,13 +36,8 @@ def filled() -> System:
     return samples.system(network=[inner, samples.tier("rack", domain=32), samples.tier("all")])
 
 
-def second() -> System:
-    """With a second memory tier."""
-    sizes = [
-        {"name": name, "capacity": 80e9, "bandwidth": rate}
-        for name, rate in (("hbm", 1e12), ("host", 1e10))
-    ]
-    return samples.system(memory=sizes)
+TIERS = [{"name": name, "capacity": 80e9, "bandwidth": 1e12} for name in ("hbm", "host")]
+SECOND = samples.system(memory=TIERS)
 
 
 BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
@@ -130,13 +125,13 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
     "offload_parts": (
         {"offload_parts": ("mlp",)},
         MODEL,
-        second(),
+        SECOND,
         ("mlp", "offload_activations only"),
     ),
     "offload_lacking": (
         {"offload_activations": True, "offload_parts": ("router", "expert_up", "other")},
         MODEL,
-        second(),
+        SECOND,
         ("sample has no router or expert_up or other; nothing would be offloaded",),
     ),
     "frozen_adapters": (
