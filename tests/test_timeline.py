@@ -1,5 +1,6 @@
 """Timelines by hand, and against the estimate."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -178,17 +179,35 @@ def test_models_of_the_catalog_end_and_peak_as_estimated(name: str, columns: Any
 
 
 def test_chunks_of_unequal_layers_hold_what_they_hold() -> None:
-    """The estimate takes a rank's chunks as equal: 5 in flight, of 2 layers.
-
-    Of 3 layers first and 1 later, four and one are held at the fullest moment of rank 0.
-    """
+    """Of 3 layers first and 1 later, four and one are held at the fullest moment of rank 0."""
     lists: dict[str, Any] = {"stage_layers": (3, 3, 1, 1), "schedule": "interleaved", "vpp": 2}
     model = samples.llama(layers=[samples.layer(count=8)], vocab=64)
     found, result = both(model, FAST, pp=2, gbs=32, **lists)
     line = found.timeline
     layers = line.held.activations / line.passes.kept_bytes[0] * 3
     assert layers[line.actions.rank == 0].max() == pytest.approx(4 * 3 + 1)
-    assert result.stages[0].in_flight * 4 == pytest.approx(5 * 2)
+    layer = line.passes.kept_bytes[0] / 3
+    assert result.stages[0].activations == pytest.approx((4 * 3 + 1) * layer)
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+def test_unlike_chunks_keep_what_the_estimate_says(kinds: int, recompute: str) -> None:
+    """Chunks without their last layer, layers of two kinds, any list of layers: to the byte."""
+    rng = np.random.default_rng(3)
+    for p, v, groups in itertools.product((2, 3, 5), (2, 3), (1, 2, 4)):
+        listed = tuple(rng.integers(1, 4, p * v).tolist())
+        for given in ({}, {"stage_layers": listed, "schedule": "interleaved"}):
+            depth = sum(listed) if given else 2 * p * v - int(rng.integers(0, p))
+            wide = [samples.layer(count=depth // 2, mlp={"ffn": 700})] * (kinds - 1)
+            rest = samples.layer(count=depth - (depth // 2) * (kinds - 1))
+            model = samples.llama(layers=[rest, *wide], vocab=64)
+            columns = {"pp": p, "vpp": v, "gbs": 2 * p * groups, "recompute": recompute, **given}
+            one = {"dp": 1, "mbs": 2} | columns
+            line = trace(model, samples.system(), one).timeline
+            ranks = line.actions.rank
+            held = [line.held.activations[ranks == rank].max() for rank in range(p)]
+            assert line.memory.activations == pytest.approx(held, rel=1e-12)
 
 
 def test_recompute_of_some_layers_takes_the_first_chunks() -> None:
