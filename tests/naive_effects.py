@@ -70,8 +70,11 @@ def most_layers(model: Model, fields: tuple[tuple[str, Any], ...]) -> int:
     key = id(model), fields
     if key not in _LAYERS:
         one = {**dict(fields), "dp": 1, "gbs": 1, "seq_len": 1}
-        runs = stage_runs(model, Table.of(model, [Strategy.validated(one)]))
-        _LAYERS[key] = model, int(max(run.layers[0] for run in runs))
+        table = Table.of(model, [Strategy.validated(one)])
+        most = int(max(run.layers[0] for run in stage_runs(model, table)))
+        if one.get("schedule") == "dualpipe":  # its two stages count apart
+            most = max(layers_on_ranks(model.depth, table, 0))
+        _LAYERS[key] = model, most
     return _LAYERS[key][1]
 
 

@@ -277,7 +277,7 @@ def test_interleaved_stages_hide_more_of_the_exchange() -> None:
 
 
 def test_copies_for_multi_token_prediction_are_added_up_too() -> None:
-    """Untied, both stages hold the words (padded to 8 x 128 rows); the two ends of a V need none."""
+    """Untied, both stages hold the words (padded to 8 x 128 rows); both ends of a V need none."""
     model = samples.model(samples.layer(count=8), tied_embeddings=False, mtp=1)
     padded = samples.stack(vocab_multiple=128)
     shared = run(model, pp=2, tp=8, stack=padded)

@@ -152,8 +152,9 @@ class _InFlight:
 
     blocks: Blocks
     run: StageRun
-    numbers: tuple[Floats, Floats]
-    """Of the first and of the second chunk; the same where chunks are alike."""
+    moments: tuple[tuple[Floats, Floats], ...]
+    """Of the first and of the second chunk, at each moment that may be the fullest; the same number
+    where chunks are alike."""
     uneven: Ints
     """Rows whose interleaved chunks are unlike: each keeps a number of its own."""
     order: dict[str, Ints]
@@ -171,7 +172,7 @@ class _InFlight:
         return cls(
             blocks=blocks,
             run=run,
-            numbers=chunks_in_flight(schedule=table.schedule, **order),
+            moments=chunks_in_flight(schedule=table.schedule, **order),
             uneven=uneven,
             order={n: np.broadcast_to(o, run.key.shape)[uneven] for n, o in order.items()},
         )
@@ -179,12 +180,12 @@ class _InFlight:
     def total(self, select: Callable[[BlockBytes], Floats]) -> Floats:
         """Add up what layers keep."""
         whole = layer_bytes(self.blocks, self.run.held, select)
-        first, second = self.numbers
+        first, second = self.moments[0]
         if first is second:
             found = first * whole
         else:
             one = self._of_chunk(0, select, np.arange(self.run.key.size))
-            found = first * one + second * (whole - one)
+            found = np.maximum.reduce([a * one + b * (whole - one) for a, b in self.moments])
         if self.uneven.size:
             chunks = range(self.run.contents.chunks.shape[1])
             kept = np.stack([self._of_chunk(chunk, select, self.uneven) for chunk in chunks])

@@ -4,16 +4,19 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, gather, once_per, total
+from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
 from shardwise.blocks import Blocks
 from shardwise.cost.block import BlockTimes
 from shardwise.schedule.pipelines import Times
 from shardwise.schedule.step_time import StepTime, step_time
 from shardwise.slowest import Boundary, SlowestStage
 from shardwise.stages import StageRun
+from shardwise.strategy import SCHEDULES
 from shardwise.table import Table
 
 __all__ = ["bubble_and_transfers"]
+
+_INTERLEAVED = SCHEDULES.index("interleaved")
 
 
 def bubble_and_transfers(
@@ -29,9 +32,14 @@ def bubble_and_transfers(
     _, hop = np.unique(hop_s, return_inverse=True)
     columns = (blocks.key, runs[0].key, table.micro_batches, hop, table.training)
     lengths = np.stack([run.length.astype(np.int64) for run in runs])
-    forward = _times(blocks, runs, lambda part: part.forward_pass_s)
-    input_grad = _times(blocks, runs, lambda part: part.backward_pass_s - part.weight_grad_s)
-    weight_grad = _times(blocks, runs, lambda part: part.weight_grad_s)
+    forward, input_grad, weight_grad = (
+        _times(table, blocks, runs, select)
+        for select in (
+            lambda part: part.forward_pass_s,
+            lambda part: part.backward_pass_s - part.weight_grad_s,
+            lambda part: part.weight_grad_s,
+        )
+    )
 
     def of_rows(rows: Ints) -> StepTime:
         return step_time(
@@ -56,9 +64,16 @@ def bubble_and_transfers(
 
 
 def _times(
-    blocks: Blocks, runs: Sequence[StageRun], select: Callable[[BlockTimes], Floats]
+    table: Table,
+    blocks: Blocks,
+    runs: Sequence[StageRun],
+    select: Callable[[BlockTimes], Floats],
 ) -> Times:
-    """One kind of pass on the layers of a stage of each run, and on embedding and head [s]."""
+    """One kind of pass on the layers of a stage of each run, and on embedding and head [s].
+
+    Where the first or the last of all chunks has other layers than its rank's rest, the ends of the
+    model carry the difference; of other unlike chunks a rank takes the mean.
+    """
     kinds = len(blocks.layers) - 1
     columns = [None if part is None else select(part.times) for part in blocks.layers[:kinds]]
     zero = np.zeros_like(blocks.memory_rate)
@@ -73,6 +88,32 @@ def _times(
     if blocks.mtp is not None:
         modules = np.max([run.held[kinds] for run in runs], axis=0)
         on_last = on_last + modules * select(blocks.mtp.times)
-    return Times(
+    times = Times(
         on_stage=np.stack(on_stage), on_first=select(blocks.embedding.times), on_last=on_last
     )
+    unlike = (table.schedule == _INTERLEAVED) & np.any([run.unlike for run in runs], axis=0)
+    return _with_unlike_ends(times, table, runs, columns, unlike) if np.any(unlike) else times
+
+
+def _with_unlike_ends(
+    times: Times,
+    table: Table,
+    runs: Sequence[StageRun],
+    columns: Sequence[Floats | None],
+    rows: Bools,
+) -> Times:
+    """Take the first and the last of all chunks apart from the others of their ranks."""
+    on_stage, on_first, on_last = times.on_stage.copy(), times.on_first.copy(), times.on_last.copy()
+    lengths = np.stack([run.length for run in runs])
+    last_run = len(runs) - 1 - np.argmax(lengths[::-1] > 0, axis=0)
+    for place, run in enumerate(runs):
+        ends = ((place == 0, 0 * table.vpp, on_first), (last_run == place, table.vpp - 1, on_last))
+        for here, chunk, more in ends:
+            at = np.flatnonzero(rows & run.unlike & here)
+            counts = run.contents.chunks[run.key[at], chunk[at]].T
+            layers = zip(counts, columns, strict=False)
+            here_s = total((n * c[at] for n, c in layers if c is not None), more[at])
+            others_s = (on_stage[place, at] - here_s) / (table.vpp[at] - 1)
+            more[at] += here_s - others_s
+            on_stage[place, at] = table.vpp[at] * others_s
+    return Times(on_stage=on_stage, on_first=on_first, on_last=on_last)

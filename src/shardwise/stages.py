@@ -5,7 +5,7 @@ dualpipe one of each direction. Layers are spread over virtual stages in the ord
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -66,7 +66,7 @@ class StageRun:
     """How many of each part a rank holds the weights of."""
     own: tuple[Floats, ...]
     """How many layers of each kind, as far as they recompute and as far as not, a micro-batch
-    passes on a rank; in dualpipe, on the stage of its number, the mean of both directions."""
+    passes on a rank; in dualpipe, on the stage of its number."""
     unlike: Bools
     """Whether a rank's chunks hold different layers."""
     layers: Floats
@@ -254,42 +254,29 @@ def _ranks(pipeline: _Pipeline, *, apart: bool = False) -> list[_Rank]:
         return tuple(float(some.count(kind)) for some in parted for kind in kinds)
 
     def rank(places: Sequence[int], share: float, first: int = most_again) -> _Rank:
-        """What stands there, of which so many first layers recompute."""
-        layers = [kind for place in places for kind in virtual[place][0]]
-        again, plain = layers[:first], layers[first:]
-        head = float(any(virtual[place][2] for place in places))
-        held = (
-            *counted(layers, first),
-            head * pipeline.mtp,
-            float(any(virtual[place][1] for place in places)),
-            head,
-        )
-        in_order = [*again, *(kind + len(kinds) for kind in plain)]
-        in_order += [2 * len(kinds)] * int(head * pipeline.mtp)
-        after = _after_last(in_order, 2 * len(kinds) + 1)
-        own = counted(layers if share == 1 else virtual[places[0]][0], first)
-        chunks, before = [], 0
+        """What stands there, of which so many first layers recompute; in dualpipe, of each stage."""
+        chunks, in_order, before = [], [], 0
         for here, _, is_last in (virtual[place] for place in places):
-            own_first = max(0, first - before)
-            chunks.append((*counted(here, own_first), float(is_last) * pipeline.mtp))
-            before += len(here)
+            again = max(0, first - before)
+            modules = int(is_last) * pipeline.mtp
+            chunks.append((*counted(here, again), float(modules)))
+            in_order += [*here[:again], *(kind + len(kinds) for kind in here[again:])]
+            in_order += [2 * len(kinds)] * modules
+            before += 0 if schedule == _DUALPIPE else len(here)
+        layers = tuple(map(sum, zip(*chunks, strict=True)))
+        ends = tuple(float(any(virtual[place][end] for place in places)) for end in (1, 2))
+        held = (*layers, *ends)
         work = tuple(share * count for count in held)
-        return _Rank(work, held, own, tuple(chunks), after, len(layers))
+        own = (layers if share == 1 else chunks[0])[:-1]
+        after = _after_last(in_order, 2 * len(kinds) + 1)
+        return _Rank(work, held, own, tuple(chunks), after, round(sum(layers[:-1])))
 
     if apart:
         before = _earlier_on_rank(sizes, stages, zb_v=schedule == _ZB_V)
         left = [max(0, most_again - earlier) for earlier in before]
         return [rank((place,), 1.0, first) for place, first in enumerate(left)]
     if schedule == _DUALPIPE:
-        ranks = [rank((place, stages - 1 - place), 0.5) for place in range(stages)]
-        other = [
-            counted(virtual[place][0], max(0, most_again - len(virtual[stages - 1 - place][0])))
-            for place in range(stages)
-        ]
-        return [  # the other rank that does a stage may recompute less of it
-            replace(one, own=tuple((a + b) / 2 for a, b in zip(one.own, late, strict=True)))
-            for one, late in zip(ranks, other, strict=True)
-        ]
+        return [rank((place, stages - 1 - place), 0.5) for place in range(stages)]
     if schedule == _ZB_V:
         return [rank((place, 2 * stages - 1 - place), 1.0) for place in range(stages)]
     return [rank(range(place, len(sizes), stages), 1.0) for place in range(stages)]
@@ -322,7 +309,7 @@ def layers_on_ranks(depth: int, table: Table, row: int) -> list[int]:
     A list that was given is taken as it is. Else layers are spread evenly over the ranks, where
     embedding and head may count as a layer each; what is left over goes to the first ranks. Given
     counts of the first and the last rank stand, and the rest is spread over the others. A rank's
-    layers are spread evenly over its chunks.
+    layers, and what counts as one, are spread evenly over its chunks, the embedding in the first.
     """
     listed = int(table.stage_layers[row])
     if listed >= 0:
@@ -332,7 +319,11 @@ def layers_on_ranks(depth: int, table: Table, row: int) -> list[int]:
     extra = bool(table.embedding_as_layer[row]), bool(table.loss_as_layer[row])
     given = int(table.first_stage_layers[row]), int(table.last_stage_layers[row])
     counts = _spread(depth, places, given, extra)
-    return [_share(count, chunks, chunk) for chunk in range(chunks) for count in counts]
+    embedding = int(extra[0] and not given[0] and places > 1)
+    counts[0] += embedding
+    sizes = [_share(count, chunks, chunk) for chunk in range(chunks) for count in counts]
+    sizes[0] -= embedding
+    return sizes
 
 
 def _spread(depth: int, places: int, given: tuple[int, int], extra: tuple[bool, bool]) -> list[int]:

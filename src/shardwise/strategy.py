@@ -198,7 +198,8 @@ class Strategy(Noun):
     recompute_parts: tuple[RecomputePart, ...] = ("core_attention",)
     """Parts that selective recompute runs again."""
     recompute_layers: Count | None = None
-    """Layers of each stage that recompute applies to, from its first on; None: all."""
+    """Layers of each rank that recompute applies to, from its first on (in dualpipe, of each of its
+    two stages); None: all."""
     zero: NonNegativeInt = 1
     """What data parallelism shards: 0 nothing, 1 the optimizer state, 2 gradients too, 3 weights
     too (FSDP)."""

@@ -84,7 +84,11 @@ def _uneven_spread(model: Model, system: System, table: Table) -> Bools:
 
 def _no_spread(model: Model, table: Table, row: int) -> bool:
     sizes = layers_on_ranks(model.depth, table, row)
-    return min(sizes) < 0 or sum(sizes) != model.depth
+    stages, chunks = int(table.pp[row]), int(table.vpp[row])
+    on_ranks = [sum(sizes[rank::stages]) for rank in range(stages)]
+    on_ranks[0] += bool(table.embedding_as_layer[row]) and not table.first_stage_layers[row]
+    on_ranks[-1] += bool(table.loss_as_layer[row]) and not table.last_stage_layers[row]
+    return min(sizes) < 0 or sum(sizes) != model.depth or max(on_ranks) % chunks != 0
 
 
 def _no_bubbles(_: Model, __: System, table: Table) -> Bools:
@@ -157,6 +161,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         ),
         problem=lambda m, _, t: (
             f"leaves no way to spread the {m.depth} layers over {one(t.pp)} stages"
+            + (f" of {one(t.vpp)} chunks" if one(t.vpp) > 1 else "")
         ),
     ),
     Rule(

@@ -71,20 +71,24 @@ def _kept(schedule: Ints, m: Ints, p: Ints, v: Ints, i: Ints) -> Floats:
 
 def chunks_in_flight(
     *, schedule: Ints, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints
-) -> tuple[Floats, Floats]:
-    """Micro-batches kept by the first and by the second chunk of a rank when it keeps most.
+) -> tuple[tuple[Floats, Floats], ...]:
+    """Micro-batches kept by the first and by the second chunk of a rank when it may keep most.
 
-    ZB-V min(m, 2 p - 1 - i) and min(m, i + 1), DualPipe p - i and i + 1: their chunks are unlike
-    each other. Of other schedules the same number twice, in units of whole stages.
+    ZB-V min(m, 2 p - 1 - i) and min(m, i + 1), or, once there are as many, 2 p - i and i, which is
+    more where the first chunk is the larger one; DualPipe p - i and i + 1. Of other schedules the
+    same number twice, in units of whole stages.
     """
     m, p, i = micro_batches, stages, stage
     whole = _kept(schedule, m, p, chunks, i)
     zb_v, dual = (schedule == SCHEDULES.index(name) for name in ("zb-v", "dualpipe"))
     if not np.any(zb_v | dual):
-        return whole, whole
+        return ((whole, whole),)
     first = np.where(zb_v, np.minimum(2 * p - 1 - i, m), np.where(dual, p - i, whole))
     second = np.where(zb_v, np.minimum(i + 1, m), np.where(dual, i + 1, whole))
-    return first, second
+    if not np.any(zb_v):
+        return ((first, second),)
+    later = zb_v & (m >= 2 * p - i)
+    return (first, second), (np.where(later, 2 * p - i, first), np.where(later, i, second))
 
 
 def most_of_unlike_chunks(

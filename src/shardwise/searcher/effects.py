@@ -89,9 +89,16 @@ def kinds_of(
 
 
 def most_layers_on_a_rank(model: Model, layouts: Table) -> Ints:
-    """Layers on the fullest rank of each row."""
-    runs = stage_runs(model, layouts)
-    return np.max([run.layers for run in runs], axis=0).astype(np.int64)
+    """Layers on the fullest rank of each row, as `recompute_layers` counts them."""
+    counted = [
+        np.where(
+            layouts.schedule == _DUALPIPE,
+            run.contents.chunks[run.key, :, :-1].sum(axis=2).max(axis=1),  # of each stage apart
+            run.layers,
+        )
+        for run in stage_runs(model, layouts)
+    ]
+    return np.max(counted, axis=0).astype(np.int64)
 
 
 Idle = Callable[[Kind, Columns], Bools | bool]
