@@ -157,11 +157,11 @@ def test_what_stands_after_the_last_of_a_kind() -> None:
     """A B B A B B: two B after the last A, nothing after the last B."""
     architecture = model(2, 4, interleave=(1, 2))
     found = stages(architecture)
-    after = found.after[0].tolist()
+    after = found.contents.after[0].tolist()
     assert after == [[0, 2, 0, 0, 0], *[[0.0] * 5] * 4]
     # The first A and B recompute: A' B' B A B B, then a module of multi-token prediction.
     found = stages(model(2, 4, interleave=(1, 2), mtp=1), recompute="full", recompute_layers=2)
-    after = found.after[0].tolist()
+    after = found.contents.after[0].tolist()
     assert after == [
         [0, 1, 1, 3, 1],
         [0, 0, 1, 3, 1],
@@ -196,14 +196,16 @@ def dealt_counts(row: dict[str, Any], depth: int, places: int) -> list[int]:
     return [n - extra for n, extra in zip(counts, beside, strict=True)]
 
 
-def dealt(row: dict[str, Any], order: tuple[int, ...]) -> list[list[int]]:
-    """Kinds of the layers of every rank."""
+def dealt(row: dict[str, Any], order: tuple[int, ...]) -> list[list[list[int]]]:
+    """Kinds of the layers of every chunk of every rank; the embedding stands in the first one."""
     pp, vpp = row["pp"], row["vpp"]
     places = 2 * pp if row["schedule"] == "zb-v" else pp
     counts = dealt_counts(row, len(order), places) if places > 1 else [len(order)]
     chunk_counts = [[0] * vpp for _ in range(places)]
     for place, n in enumerate(counts):
-        for card in range(n):
+        looked_up = row["embedding_as_layer"] and not row["first_stage_layers"]
+        looked_up = looked_up and place == 0 and places > 1
+        for card in range(looked_up, n + looked_up):
             chunk_counts[place][card % vpp] += 1
     deck = iter(order)
     virtual = [
@@ -213,10 +215,19 @@ def dealt(row: dict[str, Any], order: tuple[int, ...]) -> list[list[int]]:
     ]
     assert next(deck, None) is None
     if row["schedule"] == "zb-v":
-        return [virtual[rank] + virtual[-1 - rank] for rank in range(pp)]
+        return [[virtual[rank], virtual[-1 - rank]] for rank in range(pp)]
     if row["schedule"] == "dualpipe":
-        return [virtual[rank] + virtual[pp - 1 - rank] for rank in range(pp)]
-    return [[kind for stage in virtual[rank::pp] for kind in stage] for rank in range(pp)]
+        return [[virtual[rank], virtual[pp - 1 - rank]] for rank in range(pp)]
+    return [virtual[rank::pp] for rank in range(pp)]
+
+
+def again_and_plain(row: dict[str, Any], chunks: list[list[int]]) -> tuple[list[int], list[int]]:
+    """Layers that recompute and others: the first of the rank; in dualpipe of each stage."""
+    first = row["recompute_layers"] or 99
+    if row["schedule"] != "dualpipe":
+        chunks = [[kind for chunk in chunks for kind in chunk]]
+    again = [kind for chunk in chunks for kind in chunk[:first]]
+    return again, [kind for chunk in chunks for kind in chunk[first:]]
 
 
 @st.composite
@@ -258,16 +269,19 @@ def test_layers_are_dealt_out(
     for at, row in enumerate([rows[i] for i in legal]):
         found = by_stage(gather(runs, np.array([at])))
         ranks = dealt(row, architecture.order)
-        first = row["recompute_layers"] or 99
         held = np.array(listed(found.held))
-        for rank, kinds in enumerate(ranks):
-            expected = [
-                float(part.count(kind))
-                for part in (kinds[:first], kinds[first:])
-                for kind in range(3)
-            ]
+        for rank, chunks in enumerate(ranks):
+            parted = again_and_plain(row, chunks)
+            expected = [float(part.count(kind)) for part in parted for kind in range(3)]
             assert held[rank][:6].tolist() == expected
-            assert found.layers[rank] == len(kinds)
+            assert found.layers[rank] == sum(map(len, chunks))
+            here = found.contents.chunks[found.key[rank]]
+            by_kind = here[: len(chunks), :3] + here[: len(chunks), 3:6]
+            assert by_kind.tolist() == [
+                [chunk.count(kind) for kind in range(3)] for chunk in chunks
+            ]
+            assert here.sum(axis=0).tolist() == held[rank][:7].tolist()
+            assert found.unlike[rank] == any((one != here[0]).any() for one in here[: len(chunks)])
         times = 2 if row["schedule"] == "dualpipe" else 1
         whole = held.sum(axis=0) / times
         assert (whole[:3] + whole[3:6]).tolist() == list(counts)

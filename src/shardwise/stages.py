@@ -254,7 +254,7 @@ def _ranks(pipeline: _Pipeline, *, apart: bool = False) -> list[_Rank]:
         return tuple(float(some.count(kind)) for some in parted for kind in kinds)
 
     def rank(places: Sequence[int], share: float, first: int = most_again) -> _Rank:
-        """What stands there, of which so many first layers recompute; in dualpipe, of each stage."""
+        """What stands there, of which so many first layers recompute (in dualpipe, by stage)."""
         chunks, in_order, before = [], [], 0
         for here, _, is_last in (virtual[place] for place in places):
             again = max(0, first - before)
