@@ -302,6 +302,19 @@ def test_first_and_last_stage_add_up_tied_words() -> None:
     assert tied.comm_s["dp"].total == pytest.approx(64_000 / 8 * 4 / 10e9)
 
 
+def test_mirrored_ranks_add_up_their_gradients() -> None:
+    """Both do both stages: 4-byte gradients all-reduced by a pair; of two replicas' sum each half.
+
+    With one replica that is all; with two these add up before, in as long as one pair takes.
+    """
+    model = samples.model(vocab=10, max_positions=32)
+    weights = 4 * (12 * 64**2 + 13 * 64) + (10 + 32) * 64 + 2 * 64
+    for dp, turns in ((1, 1), (2, 1 + 1 / 2)):
+        result = run(model, pp=2, dp=dp, gbs=8 * dp, zero=0, schedule="dualpipe")
+        assert result.comm_s["dp"].total == pytest.approx(turns * 4 * weights / 100e9)
+    assert run(model, pp=2, gbs=8, training=False).comm_s["dp"].total == 0
+
+
 def test_a_single_stage_waits_for_none() -> None:
     """Not even for the rounding of its own sum."""
     for m in (1, 3, 7):

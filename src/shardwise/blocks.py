@@ -375,7 +375,6 @@ class PlacedBlocks:
             table.recompute,
             table.recompute_parts,
             table.recompute_layers > 0,
-            table.recompute_layers > 0,
             table.expert_overlap,
             table.schedule == _DUALPIPE,
             table.training,

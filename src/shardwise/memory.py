@@ -229,7 +229,7 @@ def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
         elif place == embedding:
             over = over + whole.embedding
         else:
-            over = over - _after(run, place, held_here) + whole.layer
+            over = over - _after(table, run, place, held_here) + whole.layer
             shapes = np.where(here, np.maximum(shapes, held.gradient_buffer_bytes), shapes)
         fuller = here & (over > fullest)
         fullest, where = np.where(fuller, over, fullest), np.where(fuller, place, where)
@@ -240,11 +240,16 @@ def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
 
 
 def _after(
-    run: StageRun, place: int, parts: Sequence[tuple[int, Floats, BlockBytes]]
+    table: Table, run: StageRun, place: int, parts: Sequence[tuple[int, Floats, BlockBytes]]
 ) -> Floats | float:
-    """What layers of other kinds keep that stand after the last one of a kind [byte]."""
+    """What layers of other kinds keep here that stand after the last one of a kind [byte]."""
     counts = run.contents.after[run.key, place].T
-    kept = [counts[other] * held.saved_bytes for other, _, held in parts if other < len(counts)]
+    kept = [
+        counts[other]
+        * (held.saved_bytes - np.where(table.offload_activations, held.movable_bytes, 0))
+        for other, _, held in parts
+        if other < len(counts)
+    ]
     return total(kept, run.length) if len(kept) > 1 else 0.0
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.blocks import Blocks
 from shardwise.cost.block import COMM_AXES, BlockBytes
 from shardwise.cost.collective import collective_time
 from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange
@@ -19,12 +20,13 @@ from shardwise.ops.trainable import Subset
 from shardwise.placement import Extents
 from shardwise.slowest import LargestStage, SlowestStage
 from shardwise.stages import BOTH_ENDS_ON_A_RANK
-from shardwise.strategy import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
+from shardwise.strategy import SCHEDULES, ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["Windows", "exchange_times", "windows"]
 
+_DUALPIPE = SCHEDULES.index("dualpipe")
 _NEWTON_SCHULZ_BYTES = 2  # bf16 (arXiv 2502.16982, section 2.3)
 
 
@@ -115,6 +117,10 @@ def exchange_times(
     if np.any(table.optimizer == MUON):
         completed = _completed_matrices(system, table, extents, largest)
         alone, exposed = alone + completed, exposed + completed
+    mirrored = table.schedule == _DUALPIPE
+    if np.any(mirrored):
+        between = np.where(mirrored, _between_mirrors(system, table, extents, largest, blocks), 0.0)
+        alone, exposed = alone + between, exposed + between
     if model.tied_embeddings or model.mtp:
         copied = _copied_embeddings(model, system, table, extents, blocks.gradient_bytes)
         return alone + copied, exposed + copied
@@ -277,6 +283,33 @@ def _between_shards(
     return spent
 
 
+def _between_mirrors(
+    system: System, table: Table, extents: Extents, largest: LargestStage, blocks: Blocks
+) -> Floats:
+    """Time of adding up gradients with the mirrored rank, which does the same stages, once a step.
+
+    In DualPipe ranks i and p - 1 - i share both stages: an all-reduce, in pairs across the
+    pipeline, of what each of the replicas has added up before, behind nothing [s].
+    """
+    spent = np.zeros_like(blocks.gradient_bytes)
+    pair = _ends_of_pipeline(table, extents)
+    groups = (
+        (largest.trained.weights, extents.replicas),
+        (largest.expert_trained.weights, extents.edp),
+    )
+    for trained, replicas in groups:
+        buffer = np.where(table.training, trained * blocks.gradient_bytes / replicas[-1], 0.0)
+        spent = spent + collective_time(system, CollectiveKind.ALL_REDUCE, buffer, pair)
+    return spent
+
+
+def _ends_of_pipeline(table: Table, extents: Extents) -> Ints:
+    """Extents of a pair of ranks as far apart as the first and the last stage."""
+    pair = np.where(extents.pp >= table.pp, 2, 1)
+    pair[-1] = 2
+    return pair
+
+
 def _completed_matrices(
     system: System, table: Table, extents: Extents, largest: LargestStage
 ) -> Floats:
@@ -310,6 +343,5 @@ def _copied_embeddings(
     several &= ~Subset.of(table).freezes("head" if model.tied_embeddings else "embedding")
     rows = vocabulary_part(model, rank_work(table))
     copied = np.where(several, rows * model.hidden, 0.0)
-    pair = np.where(extents.pp >= table.pp, 2, 1)
-    pair[-1] = 2
+    pair = _ends_of_pipeline(table, extents)
     return collective_time(system, CollectiveKind.ALL_REDUCE, copied * gradient_bytes, pair)
