@@ -9,6 +9,7 @@ import trace_format
 from shardwise import trace
 
 NO_EFFECT = "has no effect without --output, the file that it shortens or fills"
+COUNTED = "must be a whole number of at least 1"
 TOO_MANY = "are more than the 100,000 that a file may hold"
 ASKED = ["trace", "llama3-8b", "h100-sxm", "--gpus", "16", "--tp", "2", "--pp", "2", "--gbs", "32"]
 
@@ -85,9 +86,12 @@ def test_long_pipelines_show_their_ends(shardwise):
         ),
         (
             ["--micro-batches", "two", "-o", "step.json"],
-            "command line: micro_batches: 'two': must be a whole number",
+            f"command line: micro_batches: 'two': {COUNTED}",
         ),
-        (["--micro-batches", "0", "-o", "step.json"], "micro_batches: 0: must be at least 1"),
+        (
+            ["--micro-batches", "0", "-o", "step.json"],
+            f"command line: micro_batches: '0': {COUNTED}",
+        ),
         (
             ["--gbs", "104000", "-o", "step.json"],
             f"micro_batches: 26000: 104,000 passes on 2 ranks {TOO_MANY}; write at most 25000",

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from shardwise.formats.hub import fetch_config, is_hub_id
 from shardwise.formats.recognise import native_fields
-from shardwise.noun import Count, Noun, Sourced
+from shardwise.noun import MOST_LAYERS, Count, Noun, Number, Sourced, Whole
 
 __all__ = ["OWN_KIND", "Attention", "Latent", "Layer", "Mlp", "Model", "Moe"]
 
@@ -60,7 +60,7 @@ class Attention(Noun):
     ] = "none"
     """Whether queries and keys are normalised: per head (`true`), over the whole width, or per head
     without weights."""
-    rotary_dim: NonNegativeInt | None = None
+    rotary_dim: Whole | None = None
     """Part of each head's width that rotary positions turn; None: all of it, 0: none."""
 
     @property
@@ -125,7 +125,7 @@ class Moe(Noun):
     """Of all experts."""
     bias: bool = False
     """Whether the projections of the experts have biases."""
-    shared_ffn: NonNegativeInt = 0
+    shared_ffn: Whole = 0
     """Inner width of the shared experts together, which every token passes through; 0: none."""
     shared_gate: bool = False
     """Whether a learned gate scales the output of the shared experts (Qwen2-MoE)."""
@@ -143,6 +143,9 @@ class Moe(Noun):
     def _enough_experts(self) -> Self:
         if self.top_k > self.experts:
             raise ValueError(f"top_k {self.top_k} is more than the experts, {self.experts}")
+        if self.top_groups is not None and self.top_groups > self.experts:
+            told = f"the groups that {self.experts} experts can make"
+            raise ValueError(f"top_groups {self.top_groups} is more than {told}")
         if self.shared_gate and not self.shared_ffn:
             raise ValueError("shared_gate: there are no shared experts (shared_ffn) to gate")
         return self
@@ -163,7 +166,7 @@ class Layer(Noun):
     kind: str = OWN_KIND
     """What the layer does: as described here, or a kind that was registered (`ops.kinds`), which
     may take from this description what it needs."""
-    options: dict[str, float | str] = Field(default_factory=dict)
+    options: dict[str, Number | str] = Field(default_factory=dict)
     """Figures of a registered kind."""
     norms: Literal["pre", "post", "both"] = "pre"
     """Where the norms of attention and MLP stand: before them, after them (OLMo 2), or both."""
@@ -204,7 +207,7 @@ class Model(Sourced):
     interleave: tuple[Count, ...] | None = None
     """How many of each run follow one another before the next run has its turn, until all are
     used up; None: each run as a whole."""
-    mtp: NonNegativeInt = 0
+    mtp: Whole = 0
     """Modules of multi-token prediction, each one more layer of the last kind with a projection
     and norms (arXiv 2412.19437, section 2.2). Published counts of parameters leave them out."""
     norm: Literal["layernorm", "rmsnorm"]
@@ -234,6 +237,15 @@ class Model(Sourced):
     def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
         """Recognise files of other systems."""
         return native_fields("model", data, name=name, source=source)
+
+    @model_validator(mode="after")
+    def _few_enough_layers(self) -> Self:
+        if self.depth > MOST_LAYERS:
+            raise ValueError(f"layers: {self.depth} of them; must be at most {MOST_LAYERS}")
+        if self.depth + self.mtp > MOST_LAYERS:
+            most = MOST_LAYERS - self.depth
+            raise ValueError(f"mtp {self.mtp} must be at most {most}, with {self.depth} layers")
+        return self
 
     @model_validator(mode="after")
     def _positions_known(self) -> Self:

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from shardwise import catalog, files
 from shardwise.errors import Fault, InputError, UnknownNameError, nearest
 
-__all__ = ["Count", "Noun", "Source", "Sourced", "unfold"]
+__all__ = ["MOST", "MOST_LAYERS", "Count", "Noun", "Number", "Source", "Sourced", "Whole", "unfold"]
 
 
 def _no_flag(value: object) -> object:
@@ -23,8 +23,13 @@ def _no_flag(value: object) -> object:
     return value
 
 
-# Products of a few such numbers stay exact in the float64 of the maths.
-Count = Annotated[int, BeforeValidator(_no_flag), Field(ge=1, le=2**31)]
+MOST = 2**31
+"""Products of a few numbers up to here stay exact in the float64 of the maths."""
+Count = Annotated[int, BeforeValidator(_no_flag), Field(ge=1, le=MOST)]
+Whole = Annotated[int, BeforeValidator(_no_flag), Field(ge=0, le=MOST)]
+Number = Annotated[float, BeforeValidator(_no_flag)]
+MOST_LAYERS = 10_000
+"""Layers are looked at one by one; no published model has a tenth of this."""
 
 
 class Noun(BaseModel):
@@ -153,6 +158,9 @@ class Sourced(Noun):
         return next((self.sources[p] for p in prefixes if p in self.sources), None)
 
 
+_LENGTHS = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}
+
+
 def _root_causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
     """Leave out that a list is too short where the reason is a fault in one of its items."""
     places = [error["loc"] for error in errors]
@@ -186,8 +194,18 @@ def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
         problem = f"allowed: {', '.join(options)}{nearest(str(value), options)}"
     elif kind == "value_error":
         problem = str(details["ctx"]["error"])
-    has_value = not isinstance(value, Mapping)
+    elif kind in _LENGTHS:
+        problem = _length(details)
+    # A rule of a whole record names what it is about; the record itself would fill the line.
+    has_value = not (isinstance(value, Mapping) and kind == "value_error")
     return Fault(source=source, field=field, value=value, has_value=has_value, problem=problem)
+
+
+def _length(details: ErrorDetails) -> str:
+    """How many items a list or mapping must have."""
+    word, limit = _LENGTHS[details["type"]]
+    number = details["ctx"][limit]
+    return f"must have {word} {number} item{'' if number == 1 else 's'}"
 
 
 def _aliases(noun: type[BaseModel]) -> set[str]:

@@ -5,13 +5,13 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from shardwise.errors import Fault, InputError
-from shardwise.noun import Sourced
+from shardwise.noun import Count, Number, Sourced
 from shardwise.units import Bytes, Duration
 
 __all__ = ["Stack"]
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Factor = Annotated[float, Field(gt=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Factor = Annotated[Number, Field(gt=0)]
 
 
 class Stack(Sourced):
@@ -46,7 +46,7 @@ class Stack(Sourced):
     grouped_products: Literal["fused", "loop"] = "fused"
     """Products of experts: all in one kernel (CUTLASS), or one of the library for each expert
     (Transformer Engine's GroupedLinear on cuBLAS)."""
-    vocab_multiple: Annotated[int, Field(ge=1)] = 1
+    vocab_multiple: Count = 1
     """Rows of the vocabulary on a rank are padded to a multiple of this (Megatron-LM: 128)."""
     gradient_dtype: Literal["fp32", "compute"]
     """Type that gradients accumulate in and are reduced in; `compute`: the strategy's dtype."""
@@ -69,18 +69,18 @@ class Stack(Sourced):
     expert_sends_once: bool = False
     """Whether copies of a token for several experts of one node travel to it once and are handed on
     inside it (DeepEP), rather than each on its own."""
-    expert_overlap_processors: Annotated[float, Field(ge=0, lt=1)] = 0.15
+    expert_overlap_processors: Annotated[Number, Field(ge=0, lt=1)] = 0.15
     """Share of the processor that exchanges among experts take from the compute they run beside
     (DeepSeek-V3: 20 of 132 multiprocessors; arXiv 2412.19437, section 3.2.2)."""
-    dp_contention: Annotated[float, Field(gt=0, le=1)]
+    dp_contention: Annotated[Number, Field(gt=0, le=1)]
     """Speed of an overlapped gradient exchange over that of one that runs alone."""
     dp_tail: Share
     """Share of an overlapped gradient exchange with nothing left to hide it: end buckets."""
     step_overhead: Duration
     """Fixed time per step: data, loss reduction, logging, gradient norm."""
-    straggler_per_doubling: Annotated[float, Field(ge=0)]
+    straggler_per_doubling: Annotated[Number, Field(ge=0)]
     """Relative growth of the step per doubling of the nodes: jitter and slow members."""
-    allocator_slack: Annotated[float, Field(ge=1)]
+    allocator_slack: Annotated[Number, Field(ge=1)]
     """Memory reserved by the allocator over memory allocated."""
     runtime_memory: Bytes
     """Held beside the allocator: contexts, libraries, communicators."""

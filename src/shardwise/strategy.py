@@ -1,7 +1,7 @@
 """`Strategy`: one way to run a model on a system."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import permutations
 from typing import Annotated, Any, Literal, Self, get_args
@@ -11,7 +11,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    NonNegativeInt,
     ValidationInfo,
     field_serializer,
     field_validator,
@@ -22,7 +21,7 @@ from shardwise import catalog
 from shardwise.errors import Fault, InputError
 from shardwise.formats.recognise import native_fields
 from shardwise.model import Model
-from shardwise.noun import Count, Noun
+from shardwise.noun import MOST, Count, Noun, Number, Whole
 from shardwise.stack import Stack
 
 __all__ = [
@@ -200,14 +199,14 @@ class Strategy(Noun):
     recompute_layers: Count | None = None
     """Layers of each rank that recompute applies to, from its first on (in dualpipe, of each of its
     two stages); None: all."""
-    zero: NonNegativeInt = 1
+    zero: Whole = 1
     """What data parallelism shards: 0 nothing, 1 the optimizer state, 2 gradients too, 3 weights
     too (FSDP)."""
     dp_shard: Count | None = None
     """Replicas that share one set of shards (hybrid sharding); None: all."""
     fsdp_reshard: bool = True
     """Whether weights sharded by ZeRO 3 are released after forward and gathered again backward."""
-    fsdp_prefetch: NonNegativeInt = 1
+    fsdp_prefetch: Whole = 1
     """Layers whose weights are gathered ahead of the one that computes."""
     optimizer: Optimizer = "adamw"
     """Update rule and the type of its state."""
@@ -224,7 +223,7 @@ class Strategy(Noun):
     """Layers on the first stage; None: as many as on the others."""
     last_stage_layers: Count | None = None
     """Layers on the last stage; None: as many as on the others."""
-    stage_layers: tuple[NonNegativeInt, ...] | None = None
+    stage_layers: tuple[Whole, ...] | None = None
     """Layers of every stage, first to last; with chunks, of every chunk in the order of layers."""
     embedding_as_layer: bool = False
     """Whether the embedding counts as a layer where layers are spread over the stages."""
@@ -245,10 +244,10 @@ class Strategy(Noun):
     cp_exchange: CpExchange = "ring"
     """How context-parallel ranks share keys and values: passed on in a ring beside the compute,
     gathered, or by swapping sequence for heads (all_to_all, Ulysses)."""
-    expert_capacity: Annotated[float, Field(gt=0)] | None = None
+    expert_capacity: Annotated[Number, Field(gt=0)] | None = None
     """Tokens an expert takes over those of an even load: more are dropped, room not used is padded;
     None: none is dropped."""
-    expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
+    expert_imbalance: Annotated[Number, Field(ge=1)] = 1.0
     """Tokens sent to the fullest rank over those of an even load."""
     dispatch_dtype: DispatchDtype = "dtype"
     """Type of tokens on the way to their experts; their outputs and all gradients keep `dtype`."""
@@ -269,13 +268,13 @@ class Strategy(Noun):
     """Whether the optimizer state of layers waits in the second memory tier."""
     placement: str = "tp-cp-dp-pp"
     """Order of the axes over the accelerators, innermost first."""
-    tp_tier: NonNegativeInt | None = None
+    tp_tier: Whole | None = None
     """Network tier of all tensor-parallel exchanges, 0 innermost, instead of by placement."""
-    cp_tier: NonNegativeInt | None = None
+    cp_tier: Whole | None = None
     """Network tier of all context-parallel exchanges, likewise."""
-    dp_tier: NonNegativeInt | None = None
+    dp_tier: Whole | None = None
     """Network tier of all exchanges among replicas, likewise."""
-    pp_tier: NonNegativeInt | None = None
+    pp_tier: Whole | None = None
     """Network tier of all transfers between stages, likewise."""
     stack: str | Stack = "megatron-core-2025"
     """Software: catalog name or file; in a strategy file also `base` and the fields that differ."""
@@ -367,19 +366,7 @@ class Strategy(Noun):
             place = {"source": "strategy", "field": field}
             faults.append(Fault(**place, value=value, has_value=given, problem=problem))
 
-        product = self.tp * self.pp * self.cp
-        gpus, dp = self.gpus, self.dp
-        degrees = f"tp {self.tp} x cp {self.cp} x pp {self.pp}"
-        if gpus is None and dp is None:
-            fault("gpus", "is missing: give gpus or dp")
-        elif gpus is None:
-            gpus = product * (dp or 1)
-        elif dp is None:
-            dp = gpus // product
-            if gpus % product:
-                fault("gpus", f"must be a multiple of {degrees} = {product}", gpus)
-        elif dp * product != gpus:
-            fault("gpus", f"must equal {degrees} x dp {dp} = {dp * product}", gpus)
+        gpus, dp = self._accelerators(fault)
         seq_len = self.seq_len or model.seq_len
         if seq_len is None:
             fault("seq_len", f"is missing: model {model.name} names none")
@@ -401,3 +388,22 @@ class Strategy(Noun):
                 "stack": Stack.load(self.stack),
             }
         )
+
+    def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
+        """Accelerators and replicas, each from the other where only one is given."""
+        product = self.tp * self.pp * self.cp
+        gpus, dp = self.gpus, self.dp
+        degrees = f"tp {self.tp} x cp {self.cp} x pp {self.pp}"
+        if gpus is None and dp is None:
+            fault("gpus", "is missing: give gpus or dp")
+        elif gpus is None:
+            gpus = product * (dp or 1)
+            if gpus > MOST:
+                fault("dp", f"with {degrees} makes {gpus} GPUs; at most {MOST}", dp)
+        elif dp is None:
+            dp = gpus // product
+            if gpus % product:
+                fault("gpus", f"must be a multiple of {degrees} = {product}", gpus)
+        elif dp * product != gpus:
+            fault("gpus", f"must equal {degrees} x dp {dp} = {dp * product}", gpus)
+        return gpus, dp

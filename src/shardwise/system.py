@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from shardwise.formats.recognise import native_fields
-from shardwise.noun import Count, Noun, Sourced
+from shardwise.noun import Count, Noun, Number, Sourced
 from shardwise.units import LEAST_SHARE, ByteRate, Bytes, Duration, FlopRate, Power
 
 __all__ = [
@@ -27,10 +27,10 @@ __all__ = [
     "Tier",
 ]
 
-Fraction = Annotated[float, Field(ge=LEAST_SHARE, le=1)]
-Share = Annotated[float, Field(ge=LEAST_SHARE)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[Number, Field(ge=LEAST_SHARE, le=1)]
+Share = Annotated[Number, Field(ge=LEAST_SHARE)]
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Processing = Literal["measured", "roofline", "no_overlap"]
 TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
@@ -79,7 +79,7 @@ class ShapeTable(Noun):
     sequences, seq_len, heads, kv_heads, head_dim, v_head_dim."""
     rows: dict[TablePhase, tuple[tuple[Positive, ...], ...]]
     """Measured shapes by the phase they ran in (`any`: in any phase): the sizes, then the share."""
-    fallback: Annotated[float, Field(ge=LEAST_SHARE, le=_LARGEST_SHARE)]
+    fallback: Annotated[Number, Field(ge=LEAST_SHARE, le=_LARGEST_SHARE)]
     """Share of shapes that are far from all measured ones."""
     counts_all_pairs: bool = False
     """Attention: whether the shares are those of causal kernels with the FLOPs of all pairs of
@@ -135,7 +135,7 @@ class AttentionKernel(Noun):
     """Share of the memory bandwidth that queries, keys, values and outputs move at."""
     launch: Duration
     """Time that a kernel without work would take."""
-    backward_ratio: Annotated[float, Field(gt=0)]
+    backward_ratio: Annotated[Number, Field(gt=0)]
     """Time of the backward kernel over that of the forward kernel; it does 2.5 times the FLOPs."""
 
 
@@ -194,7 +194,7 @@ class Accelerator(Noun):
     memory_bound_class: dict[MemoryClass, MemoryKernel] = Field(default_factory=dict)
     """Classes of element-wise kernels with figures of their own: those that copy tokens in the
     order of experts and back, forward and backward, and those of the loss."""
-    matmul_speed: Annotated[float, Field(gt=0)] = 1.0
+    matmul_speed: Annotated[Number, Field(gt=0)] = 1.0
     """Rate of products on the machine at hand over that of the figures: its power limit, clocks and
     cooling. Declared by its owner; 1 in the catalog."""
     processing: Processing = "measured"
@@ -267,11 +267,11 @@ class Collective(Noun):
     efficiency: dict[Count, Share] = Field(min_length=1)
     """Share of the tier's bandwidth by the group's members in one domain of the tier inside (for
     the first tier: by its members there), interpolated in their logarithm."""
-    scale: Annotated[float, Field(gt=0)] | None = None
+    scale: Annotated[Number, Field(gt=0)] | None = None
     """With `offset`, the bytes that pass each of n members over those of the buffer:
     scale (1 + offset / n). None: what a ring passes, (n - 1) / n, twice that for all_reduce; for
     p2p, which has no offset, 1."""
-    offset: Annotated[float, Field(ge=-1)] | None = None
+    offset: Annotated[Number, Field(ge=-1)] | None = None
 
 
 CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
@@ -289,9 +289,9 @@ class Tier(Noun):
     """Links (NICs) that the accelerators of a node share; None: each has one of its own."""
     must_be_filled: bool = False
     """Whether the groups laid on one instance must divide it, so that none of it stays idle."""
-    processor_share: Annotated[float, Field(ge=0, lt=1)] = 0
+    processor_share: Annotated[Number, Field(ge=0, lt=1)] = 0
     """Share of the matrix and vector units that an exchange takes from compute beside it."""
-    join_exponent: Annotated[float, Field(gt=0, le=1)] = 0.6
+    join_exponent: Annotated[Number, Field(gt=0, le=1)] = 0.6
     """How latency and transfer join (see `cost.collective`); 1: they add up."""
     collectives: dict[CollectiveName, Collective]
 
@@ -324,7 +324,7 @@ class Node(Noun):
 class Price(Noun):
     """What an accelerator costs to rent."""
 
-    usd_per_accelerator_hour: Annotated[float, Field(gt=0)]
+    usd_per_accelerator_hour: Annotated[Number, Field(gt=0)]
     as_of: date
     source: str = Field(min_length=1)
 

@@ -1,7 +1,7 @@
 """Columns of a table from what people give: lists, arrays, single values, words."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from shardwise import strategy as words
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.model import Model
+from shardwise.noun import MOST
 from shardwise.stack import Stack
 from shardwise.strategy import SHORT_NAMES, TIER_FIELDS, Strategy
 
@@ -91,7 +92,6 @@ OPEN_SETS = ("offload_parts",)
 _LEAST = {"zero": 0, "fsdp_prefetch": 0}
 _SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
 _ALL_REDUCE = words.TP_EXCHANGES.index("all_reduce")
-_MOST = 2**31  # beyond it products of degrees would leave the exact integers of a float64
 
 
 def bits_of(parts: Iterable[str], field: str = "recompute_parts") -> int:
@@ -160,7 +160,19 @@ def _broadcast(name: str, column: Any, length: int) -> Any:
     array = np.asarray(column)
     if array.ndim > 1:
         raise InputError(Fault(field=name, problem="a column has one dimension"))
+    if array.dtype.kind in "iuf" and isinstance(column, (list, tuple)):
+        _refuse_flags(name, column)
     return np.broadcast_to(array, (length,))
+
+
+def _refuse_flags(name: str, column: Sequence[Any]) -> None:
+    """Refuse true and false among numbers, which numpy would take for 1 and 0."""
+    flag = next((value for value in column if isinstance(value, (bool, np.bool_))), None)
+    if flag is not None:
+        problem = "must be a number, not true or false"
+        raise InputError(
+            Fault(source="columns", field=name, value=flag, has_value=True, problem=problem)
+        )
 
 
 def _integers(name: str, column: Any, length: int, least: int = 1) -> Ints:
@@ -174,9 +186,9 @@ def _integers(name: str, column: Any, length: int, least: int = 1) -> Ints:
         if np.any(wrong):
             raise _bad_value(name, array, wrong, "must be integers")
         array = np.array([int(value) for value in array.tolist()], dtype=object)
-    wrong = (array < least) | (array > _MOST)
+    wrong = (array < least) | (array > MOST)
     if np.any(wrong):
-        raise _bad_value(name, array, wrong, f"must be from {least} to {_MOST}")
+        raise _bad_value(name, array, wrong, f"must be from {least} to {MOST}")
     return array.astype(np.int64)
 
 
@@ -268,6 +280,7 @@ def _open(name: str, column: Any, length: int) -> Ints | Floats:
     """Numbers above 0, and 0 for None."""
     array: Any = _broadcast(name, 0 if column is None else column, length)
     if array.dtype == object:
+        _refuse_flags(name, array.tolist())
         array = np.array([0 if value is None else value for value in array.tolist()])
     elif array.dtype.kind == "f":  # a data frame's nulls
         array = np.where(np.isnan(array), 0, array)
@@ -289,6 +302,7 @@ def _tiers(name: str, column: Any, length: int) -> Ints:
         return np.full(length, -1, dtype=np.int64)
     array: Any = _broadcast(name, column, length)
     if array.dtype == object:
+        _refuse_flags(name, array.tolist())
         array = np.array([-1 if value is None else value for value in array.tolist()])
     elif array.dtype.kind == "f":  # a data frame's nulls
         array = np.where(np.isnan(array), -1, array)
@@ -360,7 +374,11 @@ def _fill_degrees(integers: dict[str, Ints], model: Model, length: int) -> None:
     if "dp" not in integers:
         integers["dp"] = np.maximum(integers["gpus"] // product, 1).astype(np.int64)
     if "gpus" not in integers:
-        integers["gpus"] = _integers("gpus", integers["dp"] * product, length)
+        gpus = integers["dp"] * product
+        if np.any(gpus > MOST):
+            problem = f"with tp x pp x cp makes more than {MOST} GPUs"
+            raise _bad_value("dp", integers["dp"], gpus > MOST, problem)
+        integers["gpus"] = gpus.astype(np.int64)
     if "seq_len" not in integers:
         if model.seq_len is None:
             problem = f"is missing: model {model.name} names none"

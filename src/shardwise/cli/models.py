@@ -9,7 +9,7 @@ import typer
 
 from shardwise import catalog
 from shardwise.cli.listing import list_or_show
-from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_given
+from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_given, whole_number
 from shardwise.errors import Fault, InputError
 from shardwise.files import SUFFIXES, check_writable_ending
 from shardwise.model import Model
@@ -21,9 +21,9 @@ _NEEDS_LARGEST = "needs --largest-for SYSTEM"
 _NO_NAME = "has no effect beside --largest-for; leave it out"
 
 
-def _option(flag: str, metavar: str, told: str, **words: Any) -> Any:
+def _option(flag: str, metavar: str, told: str) -> Any:
     """A flag of the search for the largest model."""
-    return typer.Option(flag, metavar=metavar, help=told, rich_help_panel=_PANEL, **words)
+    return typer.Option(flag, metavar=metavar, help=told, rich_help_panel=_PANEL)
 
 
 NameOrFolder = Annotated[
@@ -62,8 +62,8 @@ def command(
         str | None, _option("--reserve", "SIZE", "Keep so much of the memory free.")
     ] = None,
     count: Annotated[
-        int | None,
-        _option("--count", "K", "Shapes to show around the limit. Default: 12.", min=1),
+        str | None,
+        _option("--count", "K", "Shapes to show around the limit. Default: 12."),
     ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
@@ -77,7 +77,8 @@ def command(
     writes that model.
     """
     asked: dict[str, Any] = {"gpus": gpus, "gbs": gbs, "seq_len": seq_len, "dtype": dtype}
-    asked |= {"space": space, "max_memory": max_memory, "reserve": reserve, "count": count}
+    asked |= {"space": space, "max_memory": max_memory, "reserve": reserve}
+    asked["count"] = whole_number("count", count)
     if largest_for is not None:
         refuse_given(_NO_NAME, name=name)
         return _show_largest(largest_for, asked, json=json, output=output)

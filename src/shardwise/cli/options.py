@@ -26,6 +26,7 @@ __all__ = [
     "given_strategy",
     "log",
     "refuse_given",
+    "whole_number",
     "with_strategy_flags",
 ]
 
@@ -132,6 +133,19 @@ def refuse_given(problem: str, **words: object) -> None:
     ]
     if faults:
         raise InputError(faults)
+
+
+def whole_number(field: str, text: str | None) -> int | None:
+    """Read a flag that counts something; None if it was not given."""
+    if text is None:
+        return None
+    number = int(text) if text.strip().isascii() and text.strip().isdigit() else 0
+    if number < 1:
+        problem = "must be a whole number of at least 1"
+        raise InputError(
+            Fault(source="command line", field=field, value=text, has_value=True, problem=problem)
+        )
+    return number
 
 
 class Stopwatch:

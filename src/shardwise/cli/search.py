@@ -12,6 +12,7 @@ from shardwise.cli.options import (
     OutputOption,
     SystemArgument,
     refuse_given,
+    whole_number,
 )
 from shardwise.cli.search_own import (
     COMMAND_LINE,
@@ -88,7 +89,10 @@ def command(
         ),
     ] = None,
     top: Annotated[
-        int | None, typer.Option("--top", metavar="K", help="How many to show.", min=1)
+        str | None,
+        typer.Option(
+            "--top", metavar="K", help="How many to show. Default: 10; with --reference 1."
+        ),
     ] = None,
     pareto: Annotated[
         bool, typer.Option("--pareto", help="Show what nothing beats in both time and memory.")
@@ -128,9 +132,9 @@ def command(
         bool, typer.Option("--save-all", help="With --save: also the rejected, with the reason.")
     ] = False,
     jobs: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            "--jobs", metavar="N", help="Processes. Default: 1, or all that a cluster has.", min=1
+            "--jobs", metavar="N", help="Processes. Default: 1, or all that a cluster has."
         ),
     ] = None,
     backend: Annotated[
@@ -201,7 +205,7 @@ def command(
     }
     asked = {
         "objective": objective,
-        "top": top,
+        "top": whole_number("top", top),
         "pareto": pareto,
         "against": against,
         "axes": axes,
@@ -211,7 +215,7 @@ def command(
         "explain": explain,
         "save": save,
         "save_all": save_all,
-        "jobs": jobs,
+        "jobs": whole_number("jobs", jobs),
         "backend": backend,
     }
     varied = {"batch": batch, "space": space, "fix": fix or None, "allow": allow or None}
@@ -220,7 +224,7 @@ def command(
         refuse_given(_NO_EFFECT, **varied, seq_len=seq_len, **only_ours)
         return _by_reference(
             (model, system),
-            {"reference": reference, "gpus": gpus, "gbs": gbs, "dtype": dtype, "top": top}
+            {"reference": reference, "gpus": gpus, "gbs": gbs, "dtype": dtype, "top": asked["top"]}
             | {"count": count}
             | theirs,
             ok_if_none=ok_if_none or count,

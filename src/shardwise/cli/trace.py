@@ -15,9 +15,9 @@ from shardwise.cli.options import (
     given_strategy,
     log,
     refuse_given,
+    whole_number,
     with_strategy_flags,
 )
-from shardwise.errors import Fault, InputError
 from shardwise.report.trace import check_trace_file, trace
 
 _NO_EFFECT = "has no effect without --output, the file that it shortens or fills"
@@ -61,7 +61,7 @@ def command(
         model,
         system,
         given_strategy(strategy, flags),
-        micro_batches=None if micro_batches is None else _number(micro_batches),
+        micro_batches=whole_number("micro_batches", micro_batches),
         operations=ops,
     )
     log.info("simulated %d passes in %s", len(result.timeline.actions), watch)
@@ -75,19 +75,3 @@ def command(
 
         print_trace(result)
     return 0 if result.timeline.fits else 1
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        problem = "must be a whole number"
-        raise InputError(
-            Fault(
-                source="command line",
-                field="micro_batches",
-                value=text,
-                has_value=True,
-                problem=problem,
-            )
-        ) from None

@@ -18,6 +18,7 @@ from shardwise.formats.calculon_files import (
     CalculonProcessor,
     CalculonSystem,
 )
+from shardwise.noun import MOST_LAYERS
 from shardwise.units import LEAST_SHARE
 
 __all__ = ["DTYPES", "model_fields", "strategy_fields", "system_fields"]
@@ -36,8 +37,17 @@ _LEAST_RATE = 1.0  # of a `System` [byte/s, FLOP/s]
 _THEIRS = "--reference calculon takes it where the strategy is an execution file without flags"
 
 
-def model_fields(model: CalculonModel, name: str) -> dict[str, Any]:
-    """The layers that Calculon assumes, with the words that its parameter calculator adds."""
+def model_fields(model: CalculonModel, name: str, source: str = "") -> dict[str, Any]:
+    """The layers that Calculon assumes, with the words that its parameter calculator adds.
+
+    Raises
+    ------
+    InputError
+        If there are more of them than a `Model` may have; the fault names `source`.
+    """
+    if model.num_blocks > MOST_LAYERS:
+        problem = f"must be at most {MOST_LAYERS}"
+        _refuse(iter([("num_blocks", model.num_blocks, problem)]), source)
     heads = {"heads": model.attn_heads, "kv_heads": model.attn_heads, "head_dim": model.attn_size}
     return {
         "name": name,

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.errors import Fault, InputError
+from shardwise.noun import MOST, MOST_LAYERS
 
 __all__ = ["MOST", "Config"]
-
-MOST = 2**31  # as `Count` of our nouns
-# Layers are looked at one by one; no published model has a tenth of this.
-_MOST_LAYERS = 10_000
 
 # What changes the architecture, by the key that says so. Where a family does not read such a key,
 # it must have a value that stands for nothing.
@@ -119,8 +116,8 @@ class Config:
     def depth(self, key: str) -> int:
         """Number of layers."""
         layers = self.count(key)
-        if layers > _MOST_LAYERS:
-            self.wrong(key, f"must be at most {_MOST_LAYERS}", layers)
+        if layers > MOST_LAYERS:
+            self.wrong(key, f"must be at most {MOST_LAYERS}", layers)
             return 1
         return layers
 

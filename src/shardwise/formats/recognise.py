@@ -21,7 +21,7 @@ _CALCULON: dict[str, Kind] = {"model": "model", "system": "system", "execution":
 # By whose file it is; of the mapping, a name for what has none, and where it was read.
 _READERS: dict[str, Callable[[Mapping[str, Any], str, str], Mapping[str, Any]]] = {
     "Calculon model": lambda data, name, source: calculon.model_fields(
-        calculon_files.CalculonModel.parse(data, source), name
+        calculon_files.CalculonModel.parse(data, source), name, source
     ),
     "Calculon system": lambda data, name, source: calculon.system_fields(
         calculon_files.CalculonSystem.parse(data, source), name, source

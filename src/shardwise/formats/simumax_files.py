@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, Strict, model_validator
 
 from shardwise.errors import Fault, InputError
-from shardwise.noun import Noun
+from shardwise.noun import MOST_LAYERS, Noun
 
 __all__ = ["SimumaxModel", "SimumaxStrategy", "looks_like"]
 
 Count = Annotated[int, Strict(), Field(ge=1, le=2**31)]
+Layers = Annotated[int, Strict(), Field(ge=1, le=MOST_LAYERS)]
 Index = Annotated[int, Strict(), Field(ge=0, le=2**31)]
 Flag = Annotated[bool, Strict()]
 Real = Annotated[float, Strict()]
@@ -33,7 +34,7 @@ class SimumaxModel(Noun):
     """Null: hidden_size / head_num. Without effect in latent attention."""
     intermediate_size: Count
     """Inner width of a dense MLP."""
-    layer_num: Count
+    layer_num: Layers
     vocab_size: Count
     """Words, padded or not: what is padded is padded again to the same."""
     use_swiglu: Flag

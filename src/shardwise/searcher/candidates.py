@@ -27,6 +27,7 @@ from shardwise.searcher.effects import (
 )
 from shardwise.searcher.layouts import LAYOUT_FIELDS, layouts_of, same_but
 from shardwise.searcher.space import SPACE_FIELDS, Space
+from shardwise.strategy import SHORT_NAMES
 from shardwise.system import System
 from shardwise.table import CHOICES, Table
 
@@ -217,7 +218,9 @@ def _first_values(model: Model, system: System, space: Space) -> dict[str, Any]:
     if first["seq_len"] is None and model.seq_len is None:
         missing.append("seq_len")
     if missing:
-        raise InputError([Fault(field=n, problem="is missing: give it") for n in missing])
+        short = {name: f" ({short})" for short, name in SHORT_NAMES.items()}
+        problems = {name: f"is missing: give it{short.get(name, '')}" for name in missing}
+        raise InputError([Fault(source="search", field=n, problem=p) for n, p in problems.items()])
     return first
 
 

@@ -1,0 +1,205 @@
+"""Numbers that are none, too many of something, and what is said of them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardwise import InputError, Model, Stack, Strategy, System, estimate_many
+
+SIMUMAX = Path(__file__).parent / "data" / "simumax" / "llama3-8b.json"
+CALCULON = {
+    "name": "deep",
+    "hidden": 12_288,
+    "feedforward": 49_152,
+    "seq_size": 2048,
+    "attn_heads": 96,
+    "attn_size": 128,
+    "num_blocks": 10_001,
+}
+LLAMA = Model.load("llama3-8b").to_dict()
+EXPERTS = Model.load("deepseek-v3").to_dict()
+NO_FLAG = "must be a number, not true or false"
+
+
+def faults(noun, data):
+    """What is wrong, line by line."""
+    with pytest.raises(InputError) as caught:
+        noun.load(data)
+    return str(caught.value).splitlines()
+
+
+def _flagged(value, path=""):
+    """Copies of plain data with one number replaced by true, and where."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return
+    if isinstance(value, (int, float)):
+        yield path, True
+        return
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        inside = f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".lstrip(".")
+        for place, changed in _flagged(item, inside):
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            copy[key] = changed
+            yield place, copy
+
+
+FULL = {
+    "gpus": 8,
+    "dp": 8,
+    "seq_len": 1,
+    "global_batch_size": 8,
+    "document_len": 1,
+    "recompute_layers": 1,
+    "dp_shard": 1,
+    "lora_rank": 1,
+    "first_stage_layers": 1,
+    "last_stage_layers": 1,
+    "stage_layers": [1],
+    "expert_capacity": 1.5,
+    **dict.fromkeys(("tp_tier", "cp_tier", "dp_tier", "pp_tier"), 0),
+}
+NOUNS = [
+    (Model, EXPERTS),
+    (Model, LLAMA | {"layers": [LLAMA["layers"][0] | {"kind": "gated", "options": {"rank": 4}}]}),
+    (System, System.load("h100-sxm").to_dict()),
+    (Stack, Stack.load("megatron-core-2025").to_dict()),
+    (Strategy, Strategy.load(FULL).to_dict()),
+]
+
+
+@pytest.mark.parametrize(("noun", "data"), NOUNS, ids=["model", "kind", "system", "stack", "row"])
+def test_true_is_no_number(noun, data):
+    """In no field of any noun, though Python counts it as 1."""
+    places = dict(_flagged(data))
+    assert places
+    for place, changed in places.items():
+        told = "\n".join(faults(noun, changed))
+        assert "True" in told, place
+        assert place.split(".")[-1].split("[")[0] in told
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"zero": True}, f"zero: True: {NO_FLAG}"),
+        ({"fsdp_prefetch": True}, f"fsdp_prefetch: True: {NO_FLAG}"),
+        ({"tp_tier": True}, f"tp_tier: True: {NO_FLAG}"),
+        ({"stage_layers": [4, True]}, f"stage_layers[1]: True: {NO_FLAG}"),
+        ({"expert_capacity": True}, f"expert_capacity: True: {NO_FLAG}"),
+        ({"frozen": {"a": 1}}, "frozen: {'a': 1}: must be a list"),
+        ({"stage_layers": {}}, "stage_layers: {}: must be a list"),
+    ],
+)
+def test_a_field_of_a_strategy_shows_what_it_was_given(fields, told):
+    """A mapping too."""
+    assert faults(Strategy, fields) == [f"strategy: {told}"]
+
+
+@pytest.mark.parametrize(
+    "column", [[True, 2], [None, True], np.array([True, False]), np.array([2, True], dtype=object)]
+)
+@pytest.mark.parametrize("field", ["tp_tier", "document_len", "zero", "expert_imbalance"])
+def test_true_is_no_number_in_a_column_either(field, column):
+    """Beside numbers numpy would make it one of them."""
+    given = {"gpus": [8, 8], "gbs": 8, "seq_len": 128, field: column}
+    with pytest.raises(InputError, match=f"{field}: "):
+        estimate_many("llama3-8b", "h100-sxm", given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"layers": []}, "layers: []: must have at least 1 item"),
+        ({"layers": {}}, "layers: {}: must be a list"),
+        (
+            {"layers": [LLAMA["layers"][0] | {"count": 200_000_000}]},
+            "layers: 200000000 of them; must be at most 10000",
+        ),
+        (
+            {"layers": [LLAMA["layers"][0] | {"count": 5001}] * 2},
+            "layers: 10002 of them; must be at most 10000",
+        ),
+        ({"mtp": 9969}, "mtp 9969 must be at most 9968, with 32 layers"),
+    ],
+)
+def test_a_model_has_some_layers_but_not_without_end(changes, told):
+    """They are looked at one by one."""
+    assert faults(Model, LLAMA | changes) == [f"model: {told}"]
+
+
+def test_as_many_layers_as_may_be_are_read():
+    """10,000 of them, modules of multi-token prediction included."""
+    layers = [LLAMA["layers"][0] | {"count": 9_999}]
+    assert len(Model.load(LLAMA | {"layers": layers, "mtp": 1}).order) == 9_999
+
+
+def test_a_simumax_model_has_no_more_layers():
+    """Told under its own key."""
+    data = json.loads(SIMUMAX.read_text()) | {"layer_num": 1_000_000_000}
+    assert faults(Model, data) == [
+        "model: layer_num: 1000000000: must be less than or equal to 10000"
+    ]
+
+
+def test_a_calculon_model_has_no_more_layers():
+    """Told under its own key; Calculon's own formulas take any number."""
+    (told,) = faults(Model, CALCULON)
+    assert told.startswith("model: num_blocks: 10001: must be at most 10000; --reference calculon")
+    assert Model.load(CALCULON | {"num_blocks": 10_000}).depth == 10_000
+
+
+def test_a_token_takes_no_more_groups_than_there_can_be():
+    """A group has an expert at least."""
+    layer = EXPERTS["layers"][1]
+    layers = [layer | {"moe": layer["moe"] | {"top_groups": 257}}]
+    assert faults(Model, EXPERTS | {"layers": layers, "interleave": None}) == [
+        "model: layers[0].moe: top_groups 257 is more than the groups that 256 experts can make"
+    ]
+
+
+def test_accelerators_that_follow_are_told_by_what_was_given(shardwise):
+    """Not by a column that nobody wrote."""
+    words = ("llama3-8b", "h100-sxm", "--dp", 2**31, "--tp", 8, "--gbs", 8)
+    code, out, err = shardwise("estimate", *words)
+    told = "with tp 8 x cp 1 x pp 1 makes 17179869184 GPUs; at most 2147483648"
+
+    assert (code, out, err) == (2, "", f"error: strategy: dp: 2147483648: {told}\n")
+
+
+def test_accelerators_that_follow_are_told_in_columns_too():
+    """The first replica count that makes too many."""
+    given = {"dp": [1, 2**30], "tp": 4, "gbs": 2**30}
+    with pytest.raises(InputError) as caught:
+        estimate_many("llama3-8b", "h100-sxm", given)
+    told = "with tp x pp x cp makes more than 2147483648 GPUs"
+
+    assert str(caught.value) == f"columns: dp: 1073741824: {told}"
+
+
+SEARCH = ("search", "llama3-8b", "h100-sxm", "--gpus", 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (SEARCH, "search: global_batch_size: is missing: give it (gbs)"),
+        (
+            ("search", "llama3-8b", "h100-sxm", "--gbs", 8),
+            "search: gpus: is missing: give it",
+        ),
+        ((*SEARCH, "--gbs", 8, "--top", 0), "command line: top: '0': {}"),
+        ((*SEARCH, "--gbs", 8, "--top", "many"), "command line: top: 'many': {}"),
+        ((*SEARCH, "--gbs", 8, "--jobs", -1), "command line: jobs: '-1': {}"),
+        (
+            ("models", "--largest-for", "h100-sxm", "--gpus", 8, "--count", 0),
+            "command line: count: '0': {}",
+        ),
+    ],
+)
+def test_a_flag_that_is_wrong_or_missing_is_one_line(shardwise, words, told):
+    """With where it comes from."""
+    line = told.format("must be a whole number of at least 1")
+    assert shardwise(*words) == (2, "", f"error: {line}\n")
