@@ -11,8 +11,10 @@ from pathlib import PurePath
 from typing import Any
 
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.huggingface_config import MOST, Config
+from shardwise.formats.huggingface_config import Config
 from shardwise.formats.huggingface_families import MODEL_TYPES, READERS
+from shardwise.formats.huggingface_keys import CLASS_DEFAULTS, TEXT_TYPES
+from shardwise.noun import MOST
 
 __all__ = ["looks_like", "model_fields"]
 
@@ -97,7 +99,7 @@ _OF_DIFFUSERS = ("_class_name", "_diffusers_version")
 
 def looks_like(data: Mapping[str, Any]) -> bool:
     """Whether a mapping has the keys by which Hugging Face's files say what they describe."""
-    if isinstance(data.get("architectures"), list) or "_diffusers_version" in data:
+    if "architectures" in data or "_diffusers_version" in data:
         return True
     # SimuMax's files have a `model_type` too, beside words that no config.json has.
     return isinstance(data.get("model_type"), str) and "head_num" not in data
@@ -117,6 +119,7 @@ def model_fields(data: Mapping[str, Any], name: str, source: str) -> dict[str, A
     config, architecture = _language_model(data, source)
     fields = READERS[architecture](config)
     config.refuse_unread(architecture)
+    config.refuse_misspelt()
     config.refuse()
     runs, interleave = _runs(fields["layers"])
     called = _name(data, name, source)
@@ -128,9 +131,17 @@ def model_fields(data: Mapping[str, Any], name: str, source: str) -> dict[str, A
         "interleave": interleave,
         "left_out": left_out,
         "sources": {
-            "": {"kind": "published", "text": f"Hugging Face's config.json of {called}"},
+            "": {"kind": "published", "text": _origin(config, called)},
         },
     }
+
+
+def _origin(config: Config, called: str) -> str:
+    """Where the figures are from, and what the file had to be understood with or without."""
+    parts = [f"Hugging Face's config.json of {called}"]
+    told = {"defaults of its class": config.assumed(), "keys not used": config.unknown()}
+    parts += [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
+    return "; ".join(parts)
 
 
 def _name(data: Mapping[str, Any], name: str, source: str) -> str:
@@ -143,7 +154,7 @@ def _name(data: Mapping[str, Any], name: str, source: str) -> str:
 
 def _language_model(data: Mapping[str, Any], source: str) -> tuple[Config, str]:
     """The keys of the language model, and which architecture it has."""
-    field, named = _architecture(data)
+    field, named = _architecture(data, source)
     nested = next((key for key in _TEXT if isinstance(data.get(key), Mapping)), None)
     if nested is None:
         named = _FLAT.get(named, named)
@@ -154,21 +165,55 @@ def _language_model(data: Mapping[str, Any], source: str) -> tuple[Config, str]:
     if nested is None:
         problem = "is missing and has no default"
         raise InputError(Fault(source=source, field=_TEXT[0], problem=problem))
+    usual = {"model_type": TEXT_TYPES[named]} if named in TEXT_TYPES else {}
     tied = {key: data[key] for key in ("tie_word_embeddings",) if key in data}
-    text = tied | dict(data[nested])
-    field, inner = _architecture(text)
+    text = usual | tied | dict(data[nested])
+    prefix = f"{nested}."
+    field, found = _architecture(text, source, prefix)
+    inner = _FLAT.get(found, found)
     if inner not in READERS:
-        raise _refusal(source, f"{nested}.{field}", inner, _reason(inner, text), text)
-    return Config(text, source=source, prefix=f"{nested}."), inner
+        raise _refusal(source, f"{prefix}{field}", inner, _reason(inner, text), text)
+    defaults = CLASS_DEFAULTS.get(str(text.get("model_type")))
+    return Config(text, source=source, prefix=prefix, defaults=defaults), inner
 
 
-def _architecture(data: Mapping[str, Any]) -> tuple[str, str]:
-    """The key that names the architecture, and the name."""
-    named = data.get("architectures")
-    if isinstance(named, list) and named:
-        return "architectures", str(named[0])
-    kind = str(data.get("model_type"))
-    return "model_type", MODEL_TYPES.get(kind) or _WRAPPERS.get(kind, kind)
+def _architecture(data: Mapping[str, Any], source: str, prefix: str = "") -> tuple[str, str]:
+    """The key that names the architecture, and the name.
+
+    Raises
+    ------
+    InputError
+        If no key names it, or two keys name different ones.
+    """
+
+    def wrong(field: str, problem: str) -> InputError:
+        value = data.get(field)
+        place = {"source": source, "field": f"{prefix}{field}"}
+        return InputError(Fault(**place, value=value, has_value=value is not None, problem=problem))
+
+    named, kind = data.get("architectures"), data.get("model_type")
+    if not isinstance(named or [], list) or not all(isinstance(n, str) for n in named or ()):
+        raise wrong("architectures", "must be a list of names")
+    if kind is not None and not isinstance(kind, str):
+        raise wrong("model_type", "must be a name")
+    if not named and not kind:
+        raise wrong("architectures", "is missing, and so is model_type")
+    if not named:
+        return "model_type", MODEL_TYPES.get(str(kind)) or _WRAPPERS.get(str(kind), str(kind))
+    ours, theirs = (_FLAT.get(name, name) for name in (named[0], _implied(kind, named[0])))
+    if ours != theirs:
+        raise wrong("model_type", f"is the type of {theirs}; architectures says {named[0]}")
+    return "architectures", named[0]
+
+
+def _implied(kind: str | None, named: str) -> str:
+    """The architecture that a `model_type` stands for beside a name that is known, or that name.
+
+    A language model alone may keep the type of the whole that it was taken from.
+    """
+    of_wholes = _WRAPPERS if named in _WRAPPERS.values() else {}
+    known = named in READERS or bool(of_wholes)
+    return {**MODEL_TYPES, **of_wholes}.get(kind or "", named) if known else named
 
 
 def _reason(named: str, data: Mapping[str, Any]) -> str:

@@ -1,61 +1,21 @@
 """One Hugging Face config.json: keys read with their defaults, and all that is wrong with them."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from shardwise.errors import Fault, InputError
+from shardwise.formats.huggingface_keys import EXPERTS, MATTERS, OF_EXPERTS, is_without_effect
 from shardwise.noun import MOST, MOST_LAYERS
 
-__all__ = ["MOST", "Config"]
+__all__ = ["Config"]
 
-# What changes the architecture, by the key that says so. Where a family does not read such a key,
-# it must have a value that stands for nothing.
-_MATTERS = {
-    "add_cross_attention": "cross-attention",
-    "add_full_attention_sink_bias": "sinks of attention",
-    "add_swa_attention_sink_bias": "sinks of attention",
-    "alibi": "ALiBi positions",
-    "attention_bias": "biases of the attention",
-    "attention_chunk_size": "attention in chunks",
-    "bias": "biases",
-    "cross_attention_layers": "cross-attention",
-    "hidden_size_per_layer_input": "embeddings of every layer",
-    "hybrid_override_pattern": "hybrid layers",
-    "index_n_heads": "sparse attention",
-    "index_topk": "sparse attention",
-    "is_encoder_decoder": "an encoder beside the decoder",
-    "kv_lora_rank": "latent attention",
-    "layer_types": "kinds of layers",
-    "linear_attn_config": "linear attention",
-    "linear_num_value_heads": "linear attention",
-    "mamba_d_state": "Mamba layers",
-    "mamba_num_heads": "Mamba layers",
-    "mlp_bias": "biases of the MLP",
-    "moe_num_experts": "experts",
-    "n_routed_experts": "experts",
-    "num_experts": "experts",
-    "num_kv_shared_layers": "layers that share keys and values",
-    "num_local_experts": "experts",
-    "num_mtp_modules": "multi-token prediction",
-    "num_nextn_predict_layers": "multi-token prediction",
-    "parallel_attn": "attention and MLP side by side",
-    "q_lora_rank": "latent attention",
-    "qkv_bias": "biases of the attention",
-    "qk_layernorm": "norms of queries and keys",
-    "sliding_window": "sliding windows",
-    "ssm_cfg": "Mamba layers",
-    "ssm_state_size": "Mamba layers",
-    "use_bias": "biases",
-    "use_bidirectional_attention": "attention in both directions",
-    "use_parallel_residual": "attention and MLP side by side",
-    "use_qk_norm": "norms of queries and keys",
-    "use_qkv_bias": "biases of the attention",
-    "word_embed_proj_dim": "an embedding of another width",
-}
+# Typing errors are this alike: `head_dim` and `v_head_dim`, both right, are less.
+_ALIKE = 0.9
+_MAPPINGS = ("rope_parameters", "rope_scaling")
 _NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 _ALL_ALIKE = {"full_attention"}
 _OF_OTHER_HEADS = ("classifier_", "summary_")
-_EXPERTS = frozenset({"moe_num_experts", "n_routed_experts", "num_experts", "num_local_experts"})
 
 
 class Config:
@@ -65,17 +25,29 @@ class Config:
     is wrong; `refuse` raises what was noted.
     """
 
-    def __init__(self, data: Mapping[str, Any], *, source: str, prefix: str = "") -> None:
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        *,
+        source: str,
+        prefix: str = "",
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
         self.data = data
+        self.defaults = defaults or {}
         self.source = source
         self.prefix = prefix
         self.faults: list[Fault] = []
         self._read: set[str] = set()
 
     def value(self, key: str) -> Any:
-        """The value of a key; None where it is null or missing."""
+        """The value of a key, or its default; None where it is null or neither is there."""
         self._read.add(key)
-        return self.data.get(key)
+        return self.data[key] if key in self.data else self.defaults.get(key)
+
+    def says(self, key: str) -> bool:
+        """Whether a key is there, or has a default; either may be null."""
+        return key in self.data or key in self.defaults
 
     def wrong(self, key: str, problem: str, value: object = ...) -> None:
         """Note that a key is wrong; `value` is shown unless it is left out."""
@@ -165,6 +137,13 @@ class Config:
             return []
         return value
 
+    def layers(self, key: str, depth: int) -> set[int]:
+        """A list of layers, counted from 0; empty where it is null or missing."""
+        listed = self.numbers(key)
+        if not all(0 <= layer < depth for layer in listed) and not self.faults:
+            self.wrong(key, f"must be layers from 0 to {depth - 1}", listed)
+        return set(listed)
+
     def drops(self) -> bool:
         """Whether any probability of dropout is above 0."""
         keys = [key for key in self.data if key.endswith(("_dropout", "_pdrop"))]
@@ -172,13 +151,40 @@ class Config:
 
     def refuse_unread(self, architecture: str) -> None:
         """Note every key that changes the architecture in a way its family does not read."""
-        for key, what in _MATTERS.items():
+        for key, what in MATTERS.items():
+            if key not in self._read and not self._says_nothing(key):
+                problem = f"{what}: not modelled for {architecture}"
+                self.wrong(key, problem, self.data.get(key))
+        for key in sorted(OF_EXPERTS & self.data.keys()):
+            if self._read.isdisjoint(EXPERTS) and not self._says_nothing(key):
+                self.wrong(key, f"of experts, which {architecture} has not", self.data[key])
+        for key in _MAPPINGS:
             value = self.data.get(key)
-            nothing = value in _NOTHING or (key in _EXPERTS and value == 1)
-            if key == "layer_types" and isinstance(value, list):
-                nothing = {str(kind) for kind in value} <= _ALL_ALIKE
-            if key not in self._read and not nothing:
-                self.wrong(key, f"{what}: not modelled for {architecture}", value)
+            if value is not None and not isinstance(value, Mapping):
+                self.wrong(key, "must be a mapping", value)
+
+    def _says_nothing(self, key: str) -> bool:
+        value = self.data.get(key)
+        if key == "layer_types" and isinstance(value, list):
+            return {str(kind) for kind in value} <= _ALL_ALIKE
+        return value in _NOTHING or (key in EXPERTS | OF_EXPERTS and value == 1)
+
+    def refuse_misspelt(self) -> None:
+        """Note every key that nobody knows and that is nearly one which was looked for."""
+        absent = sorted(self._read - self.data.keys())
+        for key in self.unknown():
+            found = get_close_matches(key, absent, n=1, cutoff=_ALIKE)
+            if found:
+                self.wrong(key, f"unknown key; did you mean {found[0]!r}?")
+
+    def unknown(self) -> list[str]:
+        """Keys that were read for nothing and are not known to be without effect."""
+        known = self._read | MATTERS.keys() | OF_EXPERTS
+        return sorted(k for k in self.data if k not in known and not is_without_effect(k))
+
+    def assumed(self) -> list[str]:
+        """Keys that are not there and whose defaults were read."""
+        return sorted((self._read & self.defaults.keys()) - self.data.keys())
 
     def refuse(self) -> None:
         """Raise what was noted, if anything."""

@@ -51,7 +51,7 @@ def _either(c: Config, sparse: list[bool], experts: Fields, key: str = "") -> li
 def _qwen_blocks(c: Config, **shared: Any) -> list[Fields]:
     """Every `decoder_sparse_step`-th layer has experts, but for those in `mlp_only_layers`."""
     depth, step = c.depth("num_hidden_layers"), c.count("decoder_sparse_step", 1)
-    dense = set(c.numbers("mlp_only_layers"))
+    dense = c.layers("mlp_only_layers", depth)
     sparse = [i not in dense and (i + 1) % step == 0 for i in range(depth)]
     return _either(c, sparse, experts_of(c, "num_experts", "moe_intermediate_size", **shared))
 
@@ -74,21 +74,27 @@ def _leading_dense(c: Config, experts: Fields) -> list[Fields]:
     depth, step = c.depth("num_hidden_layers"), c.count("moe_layer_freq", 1)
     c.needed("first_k_dense_replace")
     first = c.whole("first_k_dense_replace")
+    if first > depth and not c.faults:
+        problem = f"must be at most num_hidden_layers {depth}"
+        c.wrong("first_k_dense_replace", problem, first)
     return _either(c, [i >= first and i % step == 0 for i in range(depth)], experts)
 
 
 def _deepseek_experts(c: Config, **more: Any) -> Fields:
     """Routed and shared experts of one width."""
     shared = c.whole("n_shared_experts") * c.count("moe_intermediate_size")
-    more |= _groups(c)
+    more |= _groups(c, "n_routed_experts")
     return experts_of(c, "n_routed_experts", "moe_intermediate_size", shared_ffn=shared, **more)
 
 
-def _groups(c: Config) -> Fields:
+def _groups(c: Config, experts: str) -> Fields:
     """How many groups of experts a token's are chosen from, where it is not any."""
-    several = (c.value("n_group") or 1) != 1
-    chosen = c.count("topk_group", 1)
-    return {"top_groups": chosen} if several else {}
+    groups, chosen, number = c.whole("n_group"), c.whole("topk_group"), c.count(experts)
+    if groups > 1 and number % groups and not c.faults:
+        c.wrong("n_group", f"must divide {experts} {number}", groups)
+    if chosen > max(1, groups) and not c.faults:
+        c.wrong("topk_group", f"must be at most n_group {max(1, groups)}", chosen)
+    return {"top_groups": max(1, chosen)} if groups > 1 else {}
 
 
 def deepseek(c: Config) -> Fields:
@@ -152,7 +158,7 @@ def bailing_moe_v2(c: Config) -> Fields:
         "moe_intermediate_size",
         shared_ffn=c.whole("num_shared_experts") * c.count("moe_intermediate_size"),
         selection_bias=c.flag("moe_router_enable_expert_bias"),
-        **_groups(c),
+        **_groups(c, "num_experts"),
     )
     mtp = c.whole("num_nextn_predict_layers")
     return decoder(c, attention, _leading_dense(c, experts), mtp=mtp)
@@ -181,7 +187,7 @@ def llama4(c: Config) -> Fields:
     experts["shared_ffn"] = experts["ffn"]
     every = c.count("interleave_moe_layer_step", 1)
     listed = c.value("moe_layers") is not None
-    named = set(c.numbers("moe_layers") if listed else range(every - 1, depth, every))
+    named = c.layers("moe_layers", depth) if listed else set(range(every - 1, depth, every))
     blocks = _either(c, [i in named for i in range(depth)], experts, "intermediate_size_mlp")
     return decoder(c, attention, blocks)
 

@@ -30,8 +30,6 @@ __all__ = ["MODEL_TYPES", "READERS"]
 # GPT-NeoX and the larger Falcons norm the input of attention and MLP apart; our parallel layers
 # have one norm for both.
 _SECOND_NORM = "the second norm of every layer, before its MLP"
-# Published files of Gemma 3 with a vision tower leave out what equals these defaults of its class.
-_GEMMA3_HEADS, _GEMMA3_KV_HEADS, _GEMMA3_HEAD_DIM, _GEMMA3_VOCAB = 8, 4, 256, 262_208
 
 
 def _llama(c: Config) -> Fields:
@@ -40,7 +38,7 @@ def _llama(c: Config) -> Fields:
 
 
 def _mistral(c: Config) -> Fields:
-    if "sliding_window" not in c.data:  # the default of the class is a window
+    if not c.says("sliding_window"):  # the default of the class is a window
         c.needed("sliding_window")
     return decoder(c, sliding(c, attention_of(c, "num_key_value_heads")), gated_mlp(c))
 
@@ -72,13 +70,12 @@ def _gemma(c: Config) -> Fields:
     return decoder(c, _gemma_attention(c), _gemma_mlp(c), tied=True)
 
 
-def _between_norms(c: Config, attention: list[Fields], vocab: int | None = None) -> Fields:
+def _between_norms(c: Config, attention: list[Fields]) -> Fields:
     """Gemma 2 and 3: norms on both sides of each block; caps on logits are left out."""
     capped = {"attention": "attn_logit_softcapping", "output": "final_logit_softcapping"}
     left_out = [f"soft-capping of {part} logits" for part, key in capped.items() if c.value(key)]
     layer = {"norms": "both"}
-    block = _gemma_mlp(c)
-    return decoder(c, attention, block, tied=True, vocab=vocab, layer=layer, left_out=left_out)
+    return decoder(c, attention, _gemma_mlp(c), tied=True, layer=layer, left_out=left_out)
 
 
 def _gemma2(c: Config) -> Fields:
@@ -86,15 +83,9 @@ def _gemma2(c: Config) -> Fields:
 
 
 def _gemma3(c: Config) -> Fields:
-    attention = {
-        "heads": c.count("num_attention_heads", _GEMMA3_HEADS),
-        "kv_heads": c.count("num_key_value_heads", _GEMMA3_KV_HEADS),
-        "head_dim": c.count("head_dim", _GEMMA3_HEAD_DIM),
-        "qk_norm": "head",
-    }
+    attention = _gemma_attention(c) | {"qk_norm": "head"}
     step = c.count("sliding_window_pattern", 6)
-    windows = with_windows(c, attention | biases(c), lambda i: (i + 1) % step != 0)
-    return _between_norms(c, windows, _GEMMA3_VOCAB)
+    return _between_norms(c, with_windows(c, attention, lambda i: (i + 1) % step != 0))
 
 
 def _olmo2(c: Config) -> Fields:

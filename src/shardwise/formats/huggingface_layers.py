@@ -126,6 +126,8 @@ def qwen_windows(c: Config, attention: Fields) -> list[Fields]:
 def qwen3_attention(c: Config) -> Fields:
     """Grouped heads with norms of queries and keys."""
     attention = attention_of(c, "num_key_value_heads", "head_dim")
+    if not c.flag("use_qk_norm", default=True):  # told by some files, read by no class
+        c.wrong("use_qk_norm", "must be true: the class has these norms always", value=False)
     return attention | biases(c) | {"qk_norm": "head"}
 
 
@@ -135,7 +137,6 @@ def decoder(
     blocks: Fields | Sequence[Fields],
     *,
     tied: bool = False,
-    vocab: int | None = None,
     layer: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Fields:
@@ -145,7 +146,7 @@ def decoder(
     each_block = [blocks] * depth if isinstance(blocks, dict) else blocks
     return {
         "hidden": c.count("hidden_size"),
-        "vocab": c.count("vocab_size", vocab),
+        "vocab": c.count("vocab_size"),
         "layers": [
             {"attention": a, "moe" if "experts" in b else "mlp": b, **(layer or {})}
             for a, b in zip(each_attention, each_block, strict=True)

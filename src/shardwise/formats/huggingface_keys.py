@@ -1,0 +1,241 @@
+"""Keys of Hugging Face's config.json: which matter, which have no effect here, what classes assume.
+
+Sources: the configuration classes of `transformers`, and keys of published files.
+"""
+
+from collections.abc import Mapping
+
+__all__ = [
+    "CLASS_DEFAULTS",
+    "EXPERTS",
+    "MATTERS",
+    "OF_EXPERTS",
+    "TEXT_TYPES",
+    "is_without_effect",
+]
+
+MATTERS = {
+    "add_cross_attention": "cross-attention",
+    "add_full_attention_sink_bias": "sinks of attention",
+    "add_swa_attention_sink_bias": "sinks of attention",
+    "alibi": "ALiBi positions",
+    "attention_bias": "biases of the attention",
+    "attention_chunk_size": "attention in chunks",
+    "bias": "biases",
+    "cross_attention_layers": "cross-attention",
+    "hidden_size_per_layer_input": "embeddings of every layer",
+    "hybrid_override_pattern": "hybrid layers",
+    "index_n_heads": "sparse attention",
+    "index_topk": "sparse attention",
+    "is_encoder_decoder": "an encoder beside the decoder",
+    "kv_lora_rank": "latent attention",
+    "layer_types": "kinds of layers",
+    "linear_attn_config": "linear attention",
+    "linear_num_value_heads": "linear attention",
+    "mamba_d_state": "Mamba layers",
+    "mamba_num_heads": "Mamba layers",
+    "mlp_bias": "biases of the MLP",
+    "moe_num_experts": "experts",
+    "n_routed_experts": "experts",
+    "n_shared_experts": "shared experts",
+    "num_experts": "experts",
+    "num_kv_shared_layers": "layers that share keys and values",
+    "num_local_experts": "experts",
+    "num_mtp_modules": "multi-token prediction",
+    "num_nextn_predict_layers": "multi-token prediction",
+    "num_shared_experts": "shared experts",
+    "parallel_attn": "attention and MLP side by side",
+    "q_lora_rank": "latent attention",
+    "qkv_bias": "biases of the attention",
+    "qk_layernorm": "norms of queries and keys",
+    "shared_expert_intermediate_size": "shared experts",
+    "sliding_window": "sliding windows",
+    "ssm_cfg": "Mamba layers",
+    "ssm_state_size": "Mamba layers",
+    "use_bias": "biases",
+    "use_bidirectional_attention": "attention in both directions",
+    "use_parallel_residual": "attention and MLP side by side",
+    "use_qk_norm": "norms of queries and keys",
+    "use_qkv_bias": "biases of the attention",
+    "word_embed_proj_dim": "an embedding of another width",
+}
+"""What changes the architecture, by the key that says so. Where a family does not read such a key,
+it must have a value that stands for nothing."""
+EXPERTS = frozenset({"moe_num_experts", "n_routed_experts", "num_experts", "num_local_experts"})
+"""How many experts there are, each in some family; one is none."""
+OF_EXPERTS = frozenset(
+    {
+        "decoder_sparse_step",
+        "experts_per_token",
+        "first_k_dense_replace",
+        "moe_intermediate_size",
+        "moe_layer_freq",
+        "n_group",
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "topk_group",
+    }
+)
+"""What else is told of experts, and means that there are some."""
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        # what the file is, and by what it was written
+        "architectures",
+        "auto_map",
+        "dtype",
+        "for_llm_compression",
+        "model_type",
+        "name_or_path",
+        "torch_dtype",
+        "transformers_version",
+        # language models beside towers, and the towers, which `left_out` names
+        "audio_config",
+        "mm_tokens_per_image",
+        "text_config",
+        "vision_config",
+        # words, labels, heads of other tasks, generation
+        "cache_implementation",
+        "cross_attention_hidden_size",
+        "finetuning_task",
+        "id2label",
+        "is_decoder",
+        "label2id",
+        "num_labels",
+        "output_attentions",
+        "output_hidden_states",
+        "predict_special_tokens",
+        "problem_type",
+        "return_dict",
+        "tie_encoder_decoder",
+        "use_cache",
+        "use_return_dict",
+        # start and numerics
+        "attention_softmax_in_fp32",
+        "attn_implementation",
+        "chunk_size_feed_forward",
+        "embedding_multiplier",
+        "initializer_range",
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "layer_norm_rms_epsilon",
+        "logit_scale",
+        "norm_epsilon",
+        "norm_eps",
+        "norm_type",
+        "pretraining_tp",
+        "quantization_config",
+        "query_pre_attn_scalar",
+        "rms_norm_eps",
+        "scale_attn_by_inverse_layer_idx",
+        "scale_attn_weights",
+        "swiglu_limit",
+        "torchscript",
+        "use_bfloat16",
+        "use_rmsnorm",
+        # positions: their scaling and base, and how long sequences may be
+        "attn_temperature_tuning",
+        "attn_scale",
+        "floor_scale",
+        "initial_context_length",
+        "max_position_embeddings",
+        "max_sequence_length",
+        "n_ctx",
+        "original_max_position_embeddings",
+        "rope_interleave",
+        "rope_local_base_freq",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "rotary_emb_base",
+        "use_mrope",
+        # windows that no layer uses
+        "max_window_layers",
+        "use_sliding_window",
+        # how a router scores and balances, and coefficients of losses
+        "aux_loss_alpha",
+        "ep_size",
+        "norm_topk_prob",
+        "output_router_logits",
+        "routed_scaling_factor",
+        "router_aux_loss_coef",
+        "router_jitter_noise",
+        "router_z_loss_coef",
+        "score_function",
+        "scoring_func",
+        "seq_aux",
+        # said twice, or of layers that are not there
+        "head_dim",
+        "hidden_act",
+        "intermediate_size",
+        "intermediate_size_mlp",
+        "mlp_type",
+        "n_inner",
+        "num_key_value_heads",
+        "qk_head_dim",
+    }
+)
+# Token ids of every kind; switches of summaries and classifiers; what a program left for itself.
+_ENDS = ("_token_id", "_token_ids", "_token_index")
+_STARTS = ("_", "classifier_", "summary_")
+
+CLASS_DEFAULTS: Mapping[str, Mapping[str, int]] = {
+    "gemma3_text": {
+        "head_dim": 256,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 26,
+        "num_key_value_heads": 4,
+        "sliding_window": 4096,
+        "vocab_size": 262_208,
+    },
+    "llama": {
+        "hidden_size": 4096,
+        "intermediate_size": 11_008,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "vocab_size": 32_000,
+    },
+    "mistral": {
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+        "vocab_size": 32_000,
+    },
+    "qwen2": {
+        "hidden_size": 4096,
+        "intermediate_size": 22_016,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 32,
+        "sliding_window": 4096,
+        "vocab_size": 151_936,
+    },
+    "qwen2_vl_text": {
+        "hidden_size": 8192,
+        "intermediate_size": 29_568,
+        "max_window_layers": 80,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 80,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+        "vocab_size": 152_064,
+    },
+}
+"""What language models inside others leave out, as their configuration classes fill it in, by
+`model_type`. Files of language models alone say all of this."""
+TEXT_TYPES = {
+    "Gemma3ForConditionalGeneration": "gemma3_text",
+    "LlavaForConditionalGeneration": "llama",
+    "Qwen2VLForConditionalGeneration": "qwen2_vl_text",
+}
+"""The `model_type` of language models that do not name theirs, by what they are inside."""
+
+
+def is_without_effect(key: str) -> bool:
+    """Whether a key is known to change nothing that is modelled, where no family reads it."""
+    return key in _WITHOUT_EFFECT or key.endswith(_ENDS) or key.startswith(_STARTS)
