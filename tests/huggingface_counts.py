@@ -7,12 +7,27 @@ modules of multi-token prediction.
 
 from math import ceil
 
-__all__ = ["block_scales", "language_model", "siglip_with_projector", "vision_of_llama4"]
+__all__ = [
+    "block_scales",
+    "clip_with_projector",
+    "language_model",
+    "siglip_with_projector",
+    "vision_of_llama4",
+]
+
+# Llama 7B, which LLaVA's files leave out.
+LLAMA_7B = {
+    "hidden_size": 4096,
+    "intermediate_size": 11_008,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+}
 
 
 def language_model(config):
     """All parameters of the language model."""
-    config = config.get("text_config", config)
+    is_llava = config["model_type"] == "llava"
+    config = (LLAMA_7B if is_llava else {}) | config.get("text_config", config)
     return COUNTS[config["model_type"]](config)
 
 
@@ -236,6 +251,16 @@ def siglip_with_projector(config):
     layer = 4 * (w * w + w) + (w * f + f) + (f * w + w) + 4 * w
     tower = v["num_hidden_layers"] * layer + 3 * v["patch_size"] ** 2 * w + w + patches * w + 2 * w
     return tower + w * h + w
+
+
+def clip_with_projector(config):
+    """The tower of LLaVA and the two layers behind it."""
+    v, h = config["vision_config"], LLAMA_7B["hidden_size"]
+    w, f = v["hidden_size"], v["intermediate_size"]
+    patches = (v["image_size"] // v["patch_size"]) ** 2 + 1
+    layer = 4 * (w * w + w) + (w * f + f) + (f * w + w) + 4 * w
+    tower = v["num_hidden_layers"] * layer + 3 * v["patch_size"] ** 2 * w + w + patches * w + 4 * w
+    return tower + w * h + h + h * h + h
 
 
 def block_scales(c, *, modules):

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from huggingface_counts import block_scales, language_model, siglip_with_projector, vision_of_llama4
+from huggingface_counts import (
+    block_scales,
+    clip_with_projector,
+    language_model,
+    siglip_with_projector,
+    vision_of_llama4,
+)
 from shardwise import Model, catalog
 from shardwise.formats.huggingface_families import MODEL_TYPES, READERS
 from shardwise.ops.parameters import count_parameters
@@ -98,6 +104,7 @@ def test_the_norm_that_is_left_out_is_all_that_is_missing():
         ("gemma3-4b", 4_300_079_472, siglip_with_projector),
         ("gemma3-12b", 12_187_325_040, siglip_with_projector),
         ("gemma3-27b", 27_432_406_640, siglip_with_projector),
+        ("llava-1.5-7b", 7_063_427_072, clip_with_projector),
     ],
 )
 def test_language_model_and_tower_are_the_checkpoint(name, published, tower):

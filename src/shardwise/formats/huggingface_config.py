@@ -147,7 +147,8 @@ class Config:
     def drops(self) -> bool:
         """Whether any probability of dropout is above 0."""
         keys = [key for key in self.data if key.endswith(("_dropout", "_pdrop"))]
-        return any(self.share(key, 0.0) > 0 for key in keys if not key.startswith(_OF_OTHER_HEADS))
+        shares = [self.share(key, 0.0) for key in keys if not key.startswith(_OF_OTHER_HEADS)]
+        return any(share > 0 for share in shares)
 
     def refuse_unread(self, architecture: str) -> None:
         """Note every key that changes the architecture in a way its family does not read."""

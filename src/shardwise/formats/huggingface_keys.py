@@ -165,6 +165,7 @@ _WITHOUT_EFFECT = frozenset(
         "scoring_func",
         "seq_aux",
         # said twice, or of layers that are not there
+        "activation_function",
         "head_dim",
         "hidden_act",
         "intermediate_size",
