@@ -1,4 +1,4 @@
-"""Numbers that are none, too many of something, and what is said of them."""
+"""Numbers that are none, too many of something, words that may mean two things."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from shardwise import InputError, Model, Stack, Strategy, System, estimate_many
+from shardwise.table import Table
 
 SIMUMAX = Path(__file__).parent / "data" / "simumax" / "llama3-8b.json"
 CALCULON = {
@@ -203,3 +204,46 @@ def test_a_flag_that_is_wrong_or_missing_is_one_line(shardwise, words, told):
     """With where it comes from."""
     line = told.format("must be a whole number of at least 1")
     assert shardwise(*words) == (2, "", f"error: {line}\n")
+
+
+PARTS = ["core_attention", "mlp"]
+TWO = {"gpus": 8, "gbs": 8, "recompute": "selective"}
+
+
+def _table(**columns):
+    return Table.of(Model.load("llama3-8b"), TWO | columns).recompute_parts.tolist()
+
+
+def test_as_many_words_as_rows_are_refused():
+    """They may be one set for all rows, or a word for each."""
+    for words in (PARTS, tuple(PARTS)):
+        with pytest.raises(InputError) as caught:
+            _table(tp=[1, 2], recompute_parts=words)
+        assert str(caught.value) == (
+            f"columns: recompute_parts: {words}: may be one set for all rows or a word for each of "
+            "the 2; write 'core_attention,mlp' for the set, [['core_attention'], ['mlp']] for rows"
+        )
+
+
+def test_all_such_columns_are_told_at_once():
+    """One line for each."""
+    with pytest.raises(InputError) as caught:
+        _table(stage_layers=[[16, 16], [15, 17]], frozen=["mlp", "head"], recompute_parts=PARTS)
+    assert [fault.field for fault in caught.value.faults] == ["recompute_parts", "frozen"]
+
+
+def test_what_the_message_says_to_write_is_read():
+    """A text is a set, a list of lists has one for each row."""
+    both, first, second = 0b1000001, 0b1, 0b1000000
+    assert _table(tp=[1, 2], recompute_parts="core_attention,mlp") == [both, both]
+    assert _table(tp=[1, 2], recompute_parts=[["core_attention"], ["mlp"]]) == [first, second]
+    assert _table(tp=[1, 2], recompute_parts=np.array(PARTS)) == [first, second]
+
+
+def test_words_that_can_mean_one_thing_are_read():
+    """Single values beside them, more rows than words, one word, one row; defaults too."""
+    assert _table(tp=1, recompute_parts=PARTS) == [0b1000001]
+    assert _table(tp=[1, 2, 4], recompute_parts=PARTS) == [0b1000001] * 3
+    assert _table(tp=[1], recompute_parts=["mlp"]) == [0b1000000]
+    assert _table(tp=[1, 2], recompute_parts=["mlp", "mlp"]) == [0b1000000] * 2
+    assert _table(tp=[1, 2], lora_rank=[8, 8]) == [0b1, 0b1]  # two parts have adapters by default

@@ -112,7 +112,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     InputError
         If a column is unknown, of the wrong type, or of another length than the others.
     """
-    columns = {n: Strategy.model_fields[n].default for n in Strategy.model_fields}
+    columns = {n: _default(n) for n in Strategy.model_fields}
     twice = [name for alias, name in SHORT_NAMES.items() if alias in given and name in given]
     if twice:
         raise InputError([Fault(field=n, problem="is given twice, by two names") for n in twice])
@@ -126,6 +126,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     sets = {name: given.pop(name, None) for name in SETS}
     lists = given.pop("stage_layers", None)
     length = _common_length(given, sets, lists)
+    _refuse_ambiguous({n: c for n, c in sets.items() if c is not _default(n)}, length)
     integers = {
         n: _integers(n, given[n], length, least=_LEAST.get(n, 1)) for n in INTEGERS if n in given
     }
@@ -143,6 +144,25 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     filled |= {name: _sets(name, column, length) for name, column in sets.items()}
     filled["stage_layers"], filled["stage_lists"] = _stage_lists(lists, length)
     return filled
+
+
+def _default(name: str) -> Any:
+    return Strategy.model_fields[name].default
+
+
+def _refuse_ambiguous(sets: Mapping[str, Any], rows: int) -> None:
+    """Refuse as many words as there are rows, which may be one set or a word for each row."""
+    faults = []
+    for name, column in sets.items():
+        is_list = isinstance(column, (list, tuple)) and _is_one(column, str)
+        if rows > 1 and is_list and len(column) == rows and len(set(column)) > 1:
+            problem = f"may be one set for all rows or a word for each of the {rows}; write "
+            problem += f"{','.join(column)!r} for the set, {[[word] for word in column]} for rows"
+            faults.append(
+                Fault(source="columns", field=name, value=column, has_value=True, problem=problem)
+            )
+    if faults:
+        raise InputError(faults)
 
 
 def _common_length(columns: Mapping[str, Any], sets: Mapping[str, Any], lists: Any) -> int:
@@ -167,12 +187,10 @@ def _broadcast(name: str, column: Any, length: int) -> Any:
 
 def _refuse_flags(name: str, column: Sequence[Any]) -> None:
     """Refuse true and false among numbers, which numpy would take for 1 and 0."""
-    flag = next((value for value in column if isinstance(value, (bool, np.bool_))), None)
-    if flag is not None:
-        problem = "must be a number, not true or false"
-        raise InputError(
-            Fault(source="columns", field=name, value=flag, has_value=True, problem=problem)
-        )
+    wrong = np.array([isinstance(value, (bool, np.bool_)) for value in column], dtype=np.bool_)
+    if np.any(wrong):
+        given = np.array(column, dtype=object)
+        raise _bad_value(name, given, wrong, "must be a number, not true or false")
 
 
 def _integers(name: str, column: Any, length: int, least: int = 1) -> Ints:
@@ -207,7 +225,10 @@ def _bad_value(name: str, array: Any, wrong: Bools, problem: str) -> InputError:
 
 
 def _is_one(value: Any, kind: type) -> bool:
-    """Whether a sequence is one set or list, of words or numbers, rather than a column of them."""
+    """Whether a sequence is one set or list, of words or numbers, rather than a column of them.
+
+    `_refuse_ambiguous` looks at what may be both.
+    """
     if isinstance(value, np.ndarray):
         return False
     if value is None or isinstance(value, (str, int, np.integer)):
