@@ -5,6 +5,12 @@ import pytest
 from shardwise.cli import run
 
 
+@pytest.fixture(autouse=True)
+def _of_usual_width(monkeypatch):
+    """Tables are as wide as in a file, whatever terminal the tests are run in."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def shardwise(capsys):
     """Run a command in this process; return exit code, standard output and standard error."""

@@ -16,6 +16,8 @@ from shardwise.units import format_quantity, readable
 __all__ = ["print_figures", "print_model", "print_models", "print_stacks", "print_systems"]
 
 _VALUE_WIDTH = 18
+# More than any accelerator has: files of other systems say so where memory is to be no limit.
+_NO_LIMIT = 2.0**50
 _NOT_FIGURES = {"sources", "name", "description"}
 
 
@@ -23,7 +25,8 @@ def print_models(models: Sequence[Model], files: Sequence[str] = ()) -> None:
     """Print one line per model, with the file that each is from if they are given."""
     figures = ("parameters", "layers", "hidden", "heads", "kv heads", "ffn", "vocab", "sequence")
     named = ("file", "model") if files else ("model",)
-    table = plain_table(*named, *figures, left=len(named))
+    goes = ("kv heads", "vocab", "sequence", "ffn", "heads")
+    table = plain_table(*named, *figures, left=len(named), goes=goes)
     for position, model in enumerate(models):
         layer = model.layers[0]
         table.add_row(
@@ -71,6 +74,7 @@ def print_systems(systems: Sequence[System]) -> None:
         "beyond, per GPU",
         "power",
         "$/GPU h",
+        goes=("fp16", "power", "$/GPU h", "domain", "fp8", "beyond, per GPU", "bandwidth"),
     )
     for system in systems:
         chip, inner = system.accelerator, system.network[0]
@@ -81,7 +85,7 @@ def print_systems(systems: Sequence[System]) -> None:
         table.add_row(
             system.name,
             *(readable(rate, "FLOP/s", 4) if rate else "-" for rate in rates),
-            readable(near.capacity, "bytes"),
+            "unlimited" if near.capacity >= _NO_LIMIT else readable(near.capacity, "bytes"),
             readable(near.bandwidth, "byte/s"),
             str(inner.domain or "all"),
             readable(system.tier_bandwidth(0), "byte/s"),
@@ -94,7 +98,9 @@ def print_systems(systems: Sequence[System]) -> None:
 
 def print_stacks(stacks: Sequence[Stack]) -> None:
     """Print one line per stack."""
-    table = plain_table("stack", "what it is", "attention", "gradients", left=4)
+    table = plain_table(
+        "stack", "what it is", "attention", "gradients", left=4, wraps=("what it is",)
+    )
     for stack in stacks:
         table.add_row(stack.name, stack.description, stack.attention, stack.gradient_dtype)
     show(table)
@@ -111,7 +117,7 @@ def print_figures(noun: Sourced) -> None:
         exclude=_NOT_FIGURES,
         exclude_unset=isinstance(noun, System),
     )
-    table = plain_table("figure", "value", "origin", left=3)
+    table = plain_table("figure", "value", "origin", left=3, wraps=("figure",))
     table.columns[1].no_wrap = False
     table.columns[1].overflow = "fold"
     table.columns[1].max_width = _VALUE_WIDTH

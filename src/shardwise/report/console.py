@@ -3,12 +3,13 @@
 import math
 import os
 import sys
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
+from rich.text import Text, TextType
 
 from shardwise.units import readable
 
@@ -18,6 +19,10 @@ GIB = 2.0**30
 # Wide enough for every table when the output goes to a file or a pipe.
 _WIDTH_WITHOUT_TERMINAL = 150
 _WIDEST = 1000
+# On narrower terminals tables leave out columns; from here on they are whole, if need be too wide.
+_NARROW = 120
+# Shorter lines of text are hard to read.
+_LEAST_TEXT = 16
 
 
 class _Terminal(Console):
@@ -28,26 +33,121 @@ class _Terminal(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Fitting(Table):
+    """A table without frames that knows what to do where it is wider than the terminal."""
+
+    def __init__(
+        self, title: TextType | None, *, goes: Sequence[str] = (), wraps: Sequence[str] = ()
+    ) -> None:
+        super().__init__(
+            box=box.SIMPLE_HEAD,
+            title=title,
+            title_justify="left",
+            title_style="bold",
+            padding=(0, 1, 0, 0),
+        )
+        self.goes = goes
+        self.wraps = wraps
+
+    def fitted(self, width: int) -> "tuple[_Fitting, list[str]]":
+        """The table in lines of so many characters, as far as may be, and what was left out."""
+        for left_out in range(len(self.goes) + 1):
+            table = self._copy(self.goes[:left_out])
+            if table._wrap(width):  # noqa: SLF001 - of the same class
+                break
+        return table, list(self.goes[:left_out])
+
+    def _wrap(self, width: int) -> bool:
+        """Let columns of text take several lines where that is needed; whether it all fits then."""
+        over = _measured(self).maximum - width
+        texts = [column for column in self.columns if column.header in self.wraps]
+        if over <= 0 or not texts:
+            return over <= 0
+        long = [min(_longest(column), column.max_width or _WIDEST) for column in texts]
+        room = sum(long) - over
+        for column, needed in zip(texts, long, strict=True):
+            column.no_wrap, column.overflow = False, "fold"
+            column.max_width = max(room * needed // sum(long), min(needed, _LEAST_TEXT))
+        return _measured(self).maximum <= width
+
+    def _copy(self, left_out: Sequence[str]) -> "_Fitting":
+        """The same table without some columns."""
+        kept = [column for column in self.columns if column.header not in left_out]
+        smaller = _Fitting(self.title, wraps=self.wraps)
+        for column in kept:
+            smaller.add_column(
+                column.header,
+                justify=column.justify,
+                no_wrap=column.no_wrap,
+                overflow=column.overflow,
+                max_width=column.max_width,
+            )
+        rows = zip(*(column.cells for column in kept), strict=True)
+        for row, cells in zip(self.rows, rows, strict=True):
+            smaller.add_row(*cells, style=row.style, end_section=row.end_section)
+        return smaller
+
+
 def show(*things: RenderableType, style: str | None = None) -> None:
-    """Print on standard output, never cutting a table: wider than the terminal if need be."""
-    terminal = Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+    """Print on standard output, never cutting a table.
+
+    On a narrow terminal a table leaves out columns that it may, and says so; if that is not enough
+    it is wider than the terminal.
+    """
+    wide = _width()
     for thing in things:
-        unlimited = terminal.options.update(max_width=_WIDEST)
-        needed = Measurement.get(terminal, unlimited, thing).maximum
-        flexible = isinstance(thing, (str, Text))
-        width = terminal.width if flexible else max(terminal.width, needed)
-        _Terminal(width=width, highlight=False).print(thing, style=style)
+        if isinstance(thing, _Fitting) and is_narrow(_NARROW):
+            table, left_out = thing.fitted(wide)
+            _print(table, wide, style)
+            if left_out:
+                told = f"left out to fit: {' · '.join(left_out)}; see a wider terminal or --json"
+                _print(Text(told), wide, "dim")
+        else:
+            _print(thing, wide, style)
 
 
-def plain_table(*columns: str, left: int = 1, title: str | None = None) -> Table:
-    """Make a table without frames: the first `left` columns to the left, numbers to the right."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-    )
+def _print(thing: RenderableType, width: int, style: str | None) -> None:
+    flexible = isinstance(thing, (str, Text))
+    width = width if flexible else max(width, _measured(thing).maximum)
+    _Terminal(width=width, highlight=False).print(thing, style=style)
+
+
+def _longest(column: Column) -> int:
+    return max(_measured(cell).maximum for cell in (column.header, *column.cells))
+
+
+def _measured(thing: RenderableType) -> Measurement:
+    """Characters that it takes in a line, at least and at most."""
+    console = Console(width=_WIDEST)
+    return Measurement.get(console, console.options, thing)
+
+
+def _width() -> int:
+    """Characters in a line of the terminal; in a file or pipe only fewer if COLUMNS says so."""
+    if sys.stdout.isatty():
+        return Console().width
+    told = os.environ.get("COLUMNS", "")
+    given = int(told) if told.isascii() and told.isdigit() else 0
+    return given if 0 < given < _NARROW else _WIDTH_WITHOUT_TERMINAL
+
+
+def plain_table(
+    *columns: str,
+    left: int = 1,
+    title: str | None = None,
+    goes: Sequence[str] = (),
+    wraps: Sequence[str] = (),
+) -> Table:
+    """Make a table without frames: the first `left` columns to the left, numbers to the right.
+
+    Parameters
+    ----------
+    goes
+        Columns that are left out on narrow terminals, the first to go first.
+    wraps
+        Columns of text that take several lines there.
+    """
+    table = _Fitting(title, goes=goes, wraps=wraps)
     for position, name in enumerate(columns):
         table.add_column(name, justify="left" if position < left else "right", no_wrap=True)
     return table
@@ -55,7 +155,7 @@ def plain_table(*columns: str, left: int = 1, title: str | None = None) -> Table
 
 def is_narrow(least: int) -> bool:
     """Whether the output is a terminal of fewer columns than that."""
-    return sys.stdout.isatty() and Console().width < least
+    return _width() < least
 
 
 def seconds(value: float) -> str:

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise import catalog
-from shardwise.report.console import count, gib, is_narrow, percent, plain_table, seconds, show
+from shardwise.report.console import count, gib, percent, plain_table, seconds, show
 from shardwise.report.layer import bandwidth_table, layer_table
 from shardwise.results import Estimate, Memory, OperationEstimate, StageEstimate
 from shardwise.units import readable
@@ -31,8 +31,6 @@ PART_NAMES = {
 _MOST_STAGES = 8
 _OFFLOADED = ("weights", "activations", "optimizer")
 _AXES = ("tp", "cp", "dp", "pp")
-# Columns that the memory table with all of its parts takes.
-_WIDE = 106
 _PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")  # 1 needs no telling
 # Of what nobody gave, these are told; the others are off or follow from them.
 _TOLD = (
@@ -170,17 +168,16 @@ def _colour(part: str) -> str:
 def _memory(result: Estimate) -> Table:
     names = ("weights", "gradients", "optimizer", "activations", "buffers", "total", "reserved")
     capacity = gib(result.memory_bytes.capacity)
-    narrow = is_narrow(_WIDE)
     table = plain_table(
         "stage",
-        *(() if narrow else ("layers", "parameters")),
+        "layers",
+        "parameters",
         *names,
-        *(() if narrow else ("peak in",)),
+        "peak in",
         title=f"Memory by stage [GiB]; capacity {capacity}",
-        left=1,
+        goes=("parameters", "layers", "peak in", "buffers"),
     )
-    if not narrow:
-        table.columns[-1].justify = "left"
+    table.columns[-1].justify = "left"
     for stage in _shown(result.stages):
         if stage is None:
             table.add_row("...")
@@ -188,8 +185,8 @@ def _memory(result: Estimate) -> Table:
         amounts = [gib(getattr(stage, name)) for name in names]
         style = "red" if stage.reserved > stage.capacity else None
         held = (str(stage.layers), count(stage.parameters))
-        row = (*held, *amounts, stage.peak.operation) if not narrow else amounts
-        table.add_row(str(stage.stage), *row, style=style)
+        row = (str(stage.stage), *held, *amounts, stage.peak.operation)
+        table.add_row(*row, style=style)
     return table
 
 
@@ -219,6 +216,10 @@ def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
         "saved",
         title="One micro-batch on one rank; group: members within each network tier, inside out",
         left=3,
+        goes=(
+            *("pass", "weights", "saved", "bound by", "group", "memory", "compute", "bytes"),
+            *("FLOPs", "volume", "kernel or exchange"),
+        ),
     )
     part = ""
     for row in operations:

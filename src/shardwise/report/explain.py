@@ -90,7 +90,13 @@ def _parts(loss: Loss) -> Table:
 
 
 def _differs(found: Explanation) -> Table:
-    table = plain_table("field", "here", "the best", title="What the best does otherwise")
+    table = plain_table(
+        "field",
+        "here",
+        "the best",
+        title="What the best does otherwise",
+        wraps=("here", "the best"),
+    )
     for change in found.differs:
         table.add_row(change.field, word(change.given), word(change.value))
     return table
@@ -99,7 +105,7 @@ def _differs(found: Explanation) -> Table:
 def _changes(found: Explanation) -> Table:
     title = "Smallest changes"
     title += " that make it feasible" if found.better is None else " that make it better"
-    table = plain_table("fields", "change", "step time", "memory", title=title)
+    table = plain_table("fields", "change", "step time", "memory", title=title, wraps=("change",))
     table.columns[1].justify = "left"
     for change in found.changes:
         if not change.improves:

@@ -38,7 +38,8 @@ def _headline(found: LargestModel) -> Text:
 
 def _ladder(found: LargestModel) -> Table:
     heads = ("hidden", "layers", "heads", "ffn", "fits", "spare GiB", "of", "with most room")
-    table = plain_table("model", "parameters", *heads)
+    goes = ("heads", "ffn", "of", "spare GiB")
+    table = plain_table("model", "parameters", *heads, goes=goes, wraps=heads[-1:])
     for column in table.columns[-2:]:
         column.justify = "left"
     for shape in found.ladder:

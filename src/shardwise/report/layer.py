@@ -45,6 +45,7 @@ def layer_table(layer: LayerTotals) -> Table:
         "time",
         "exposed",
         title=f"One layer of {layer.count}, added up",
+        goes=("compute", "memory", "bytes"),
     )
     for name, label in _PASSES.items():
         done = getattr(layer, name)

@@ -95,7 +95,8 @@ def print_beside(
 ) -> None:
     """Print Calculon's figures beside ours, with the difference and what it comes from."""
     table = plain_table(
-        "Calculon's name", "shardwise", "Calculon", "difference", "may come from", left=1
+        *("Calculon's name", "shardwise", "Calculon", "difference", "may come from"),
+        wraps=("may come from",),
     )
     table.columns[-1].justify = "left"
     table.columns[-1].no_wrap = False
@@ -140,6 +141,7 @@ def print_executions(
         "samples/s",
         "time",
         "tier 1",
+        goes=("networks", "overlap", "samples/s", "offload", "sharded", "exchange", "batch"),
     )
     for rank, (execution, statistics) in enumerate(found, start=1):
         options = [execution["tensor_par_comm_type"]]
@@ -168,7 +170,9 @@ def print_executions(
 
 def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
     """Print the operations of a block; the JSON has all of their fields."""
-    table = plain_table("operation", *_LAYER_COLUMNS, title="One block, one micro-batch")
+    title = "One block, one micro-batch"
+    goes = tuple(reversed(_LAYER_COLUMNS))
+    table = plain_table("operation", *_LAYER_COLUMNS, title=title, goes=goes)
     for layer in layers:
         cells = (_amount(name, layer[name]) for name in _LAYER_COLUMNS)
         table.add_row(layer["name"], *cells)

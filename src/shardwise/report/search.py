@@ -101,7 +101,10 @@ def _best(best: Sequence[Estimate]) -> Table:
     fields = _columns(strategies)
     heads = [DEGREE_HEADS.get(f) or _SHORT.get(f, f.replace("_", " ")) for f in fields]
     figures = ["step time", "tokens/s/GPU", "MFU", "memory GiB"]
-    table = plain_table("", *heads, *figures, left=0)
+    kept = (*DEGREE_HEADS, "gpus", "global_batch_size")
+    options = [head for field, head in zip(fields, heads, strict=True) if field not in kept]
+    goes = ("tokens/s/GPU", *reversed(options), "MFU")
+    table = plain_table("", *heads, *figures, left=0, goes=goes)
     for rank, estimate in enumerate(best, start=1):
         row = [word(estimate.strategy[field]) for field in fields]
         table.add_row(
@@ -150,7 +153,8 @@ def _agreed(result: SearchResult) -> str:
 
 def _scales(scales: Sequence[ScaleResult]) -> Table:
     heads = ("step time", "tokens/s", "per GPU", "speed-up", "efficiency", "MFU", "best")
-    table = plain_table("GPUs", "batch", *heads, left=0, title="By scale")
+    more: dict[str, Any] = {"goes": ("per GPU", "efficiency", "tokens/s"), "wraps": ("best",)}
+    table = plain_table("GPUs", "batch", *heads, left=0, title="By scale", **more)
     table.columns[-1].justify = "left"
     for scale in scales:
         plan = scale.best
@@ -174,8 +178,8 @@ def _scales(scales: Sequence[ScaleResult]) -> Table:
 
 def _pareto(plans: Sequence[Plan], against: str) -> Table:
     title = f"Pareto front: time and {against}, {len(plans)} strategies"
-    table = plain_table("memory GiB", "GPUs", "step time", "$/B tokens", "strategy", left=0)
-    table.title = title
+    heads = ("memory GiB", "GPUs", "step time", "$/B tokens", "strategy")
+    table = plain_table(*heads, left=0, title=title, wraps=("strategy",))
     table.columns[-1].justify = "left"
     step = -(-len(plans) // _MOST_PARETO)
     beside = _unnamed([plan.strategy for plan in plans])
@@ -207,7 +211,7 @@ def _cells(cells: Sequence[Cell]) -> Table:
     """Step time of the best of every cell, the first axis down, the second across."""
     down, *across = cells[0].values
     if len(across) != 1:
-        table = plain_table(*cells[0].values, "step time", "best", left=0)
+        table = plain_table(*cells[0].values, "step time", "best", left=0, wraps=("best",))
         table.columns[-1].justify = "left"
         for cell in cells:
             words = [word(value) for value in cell.values.values()]
@@ -233,7 +237,7 @@ def _short(field: str) -> str:
 
 
 def _reasons(rejected: Mapping[str, int]) -> Table:
-    table = plain_table("rejected", "strategies", "because")
+    table = plain_table("rejected", "strategies", "because", wraps=("because",))
     table.columns[-1].justify = "left"
     for reason, number in rejected.items():
         table.add_row(reason, f"{number:,}", _REASONS.get(reason, ""))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.report.console import is_narrow, plain_table, show
+from shardwise.report.console import plain_table, show
 from shardwise.validate import Part, Score, Scoreboard
 
 __all__ = ["print_scoreboard", "print_suites"]
@@ -16,13 +16,11 @@ _TEXT_WIDTH = 80
 _SYMBOLS = {"percent": "%"}
 _NAMES = {"calculon": "Calculon", "simumax": "SimuMax"}
 _DIGITS = 4
-# Columns that the table of scores with all of its columns takes.
-_WIDE = 90
 
 
 def print_suites(suites: Mapping[str, str]) -> None:
     """Print each suite on a line."""
-    table = plain_table("suite", "compares", left=2)
+    table = plain_table("suite", "compares", left=2, wraps=("compares",))
     for name, summary in suites.items():
         table.add_row(name, summary)
     show(table, Text("run one with: shardwise validate SUITE", style="dim"))
@@ -42,7 +40,8 @@ def print_scoreboard(board: Scoreboard) -> None:
 
 
 def _rows(part: Part, elder: str) -> Table:
-    table = plain_table("case", part.kind, "ours", "error", elder, "error")
+    heads = ("case", part.kind, "ours", "error", elder, "error")
+    table = plain_table(*heads, wraps=("case",))
     for row in part.rows:
         table.add_row(
             row.case,
@@ -66,13 +65,12 @@ def _notes(part: Part, elder: str) -> Text:
 
 
 def _scores(board: Scoreboard, elder: str) -> Table:
-    narrow = is_narrow(_WIDE)
-    names = ("part",) if narrow else ("part", "against")
     scores = ("ours", "largest", "bias", elder, "largest", "bias")
-    table = plain_table(*names, "n", *scores, left=len(names))
+    table = plain_table("part", "against", "n", *scores, left=2, goes=("against",), wraps=("part",))
     for part in board.parts:
         table.add_row(
-            *((part.name,) if narrow else (part.name, part.kind)),
+            part.name,
+            part.kind,
             str(len(part.rows)),
             *(cell for score in (part.ours, part.theirs) for cell in _cells(score)),
         )
