@@ -27,7 +27,7 @@ VERBS = {
     "models": "Models of the catalog or a folder, or one by its parts.",
     "systems": "The systems of the catalog, or one with sources.",
     "stacks": "The software stacks of the catalog, or one.",
-    "convert": "A file of ours or of Calculon's as the other's.",
+    "convert": "A file of any system that is known as ours; a result as a table.",
     "schema": "JSON Schema of a noun, such as model or strategy.",
 }
 _INTERRUPTED = 130

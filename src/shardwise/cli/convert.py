@@ -79,10 +79,16 @@ def command(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="Of a strategy that is written for Calculon.")
+        str | None,
+        typer.Option(
+            "--model", metavar="MODEL", help="Of a strategy that is written for Calculon."
+        ),
     ] = None,
     system: Annotated[
-        str | None, typer.Option("--system", help="Of a strategy that is written for Calculon.")
+        str | None,
+        typer.Option(
+            "--system", metavar="SYSTEM", help="Of a strategy that is written for Calculon."
+        ),
     ] = None,
     rows: Annotated[
         str | None,

@@ -5,7 +5,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -32,9 +32,15 @@ __all__ = [
 
 log = logging.getLogger("shardwise")
 
-_NAME_OR_FILE = "Catalog name or file (YAML, JSON, TOML; also .gz), ours or Calculon's."
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=_NAME_OR_FILE)]
-SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_NAME_OR_FILE)]
+_NAME_OR_FILE = "Catalog name, or file (YAML, JSON, TOML; also .gz)"
+_OF_MODELS = "of ours, Calculon's, SimuMax's or Hugging Face's; or owner/name on the hub."
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help=f"{_NAME_OR_FILE} {_OF_MODELS}")
+]
+SystemArgument = Annotated[
+    str,
+    typer.Argument(metavar="SYSTEM", help=f"{_NAME_OR_FILE} of ours, Calculon's or SimuMax's."),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 OutputOption = Annotated[
     str | None,
@@ -45,7 +51,8 @@ StrategyOption = Annotated[
     typer.Option(
         "--strategy",
         metavar="FILE",
-        help="Strategy file of ours, or execution file of Calculon's; flags override its fields.",
+        help="Strategy file of ours or SimuMax's, or execution file of Calculon's; flags override "
+        "its fields.",
     ),
 ]
 
@@ -84,19 +91,43 @@ def _flag(name: str) -> Any:
     field = Strategy.model_fields[name]
     dashed = "--" + name.replace("_", "-")
     names = [_SHORT[name], dashed] if name in _SHORT else [dashed]
-    description = " ".join((field.description or "").split())
-    if field.default is not None and not isinstance(field.default, bool):
-        description += f" Default: {field.default}."
+    description = " ".join((field.description or "").split()).replace("; None:", "; if not given:")
     panel = "Strategy"
     kinds = list(unfold(field.annotation))
+    parts = _words(list(unfold(get_args(kinds[0])))) if get_origin(kinds[0]) is tuple else []
+    description += f" Of: {', '.join(parts)}." if parts else ""
+    description += "" if field.default is None else f" Default: {_told(field.default)}."
     if bool in kinds:
         switch = f"{dashed}/--no-{dashed.removeprefix('--')}"
         option = typer.Option(switch, help=description, rich_help_panel=panel)
         return Annotated[bool | None, option]
-    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-    metavar = "N" if int in kinds else "|".join(words) or "NAME"
-    option = typer.Option(*names, metavar=metavar, help=description, rich_help_panel=panel)
+    option = typer.Option(*names, metavar=_metavar(kinds), help=description, rich_help_panel=panel)
     return Annotated[str | None, option]
+
+
+def _metavar(kinds: Sequence[Any]) -> str:
+    """What stands for a value of some types: a number, one of some words, a list, a name."""
+    for kind in kinds:
+        if get_origin(kind) is tuple:
+            inside = _metavar(list(unfold(get_args(kind))))
+            return f"{inside},..." if inside == "N" else "PART,..."
+    if int in kinds:
+        return "N"
+    return "X" if float in kinds else "|".join(_words(kinds)) or "NAME"
+
+
+def _words(kinds: Sequence[Any]) -> list[str]:
+    """Words that may be given, if only these may."""
+    return [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+
+
+def _told(default: object) -> str:
+    """A default as people write it on the command line."""
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if isinstance(default, tuple):
+        return ",".join(map(str, default)) or "none"
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def given_strategy(path: str | None, flags: Mapping[str, Any]) -> Strategy:

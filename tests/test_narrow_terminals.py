@@ -1,0 +1,223 @@
+"""Tables on terminals of 80 columns, and on wide ones; what the help of a flag says."""
+
+import fcntl
+import os
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise import Strategy, System
+from shardwise.cli import VERBS
+from shardwise.report import console
+from shardwise.report.console import plain_table, show
+
+WIDTH = 80
+LARGE = ("llama3-70b", "h100-sxm", "--gpus", 64, "--tp", 8, "--pp", 4, "--gbs", 64)
+SMALL = ("search", "llama2-7b", "h100-sxm", "--gpus", 8, "--gbs", 16, "--fix", "tp=2,pp=2")
+COMMANDS = {
+    "models": ("models",),
+    "largest": ("models", "--largest-for", "h100-sxm", "--gpus", 8, "--count", 3),
+    "model": ("models", "deepseek-v3"),
+    "systems": ("systems",),
+    "system": ("systems", "simumax-b200"),
+    "stacks": ("stacks",),
+    "estimate": ("estimate", *LARGE),
+    "operations": ("estimate", *LARGE, "--ops"),
+    "beside": (
+        *("estimate", "calculon-gpt3-175b", "calculon-a100-80g", "--gpus", 64, "--gbs", 64),
+        *("--dtype", "fp16", "--also", "calculon"),
+    ),
+    "trace": ("trace", *LARGE),
+    "peers": ("peers", *LARGE),
+    "search": (*SMALL, "--top", 4, "--pareto", "--axes", "tp,mbs"),
+    "validate": ("validate", "simumax"),
+    "suites": ("validate",),
+}
+
+
+def _widest(text):
+    return max(len(line.rstrip()) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_no_line_is_wider_than_a_narrow_terminal(shardwise, monkeypatch, words):
+    """Nothing is cut short either: columns go, and are named."""
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    _, out, err = shardwise(*words)
+
+    assert "error" not in err
+    assert _widest(out) <= WIDTH
+    assert "…" not in out
+
+
+def test_what_is_left_out_is_named(shardwise, monkeypatch):
+    """With how to see it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = shardwise("estimate", *LARGE)
+    line = "left out to fit: parameters · layers · peak in; see a wider terminal or --json"
+    assert line in out.splitlines()
+    head = next(line for line in out.splitlines() if "reserved" in line).split()
+    kept = ["weights", "gradients", "optimizer", "activations", "buffers", "total", "reserved"]
+    assert head == ["stage", *kept]
+
+    monkeypatch.setenv("COLUMNS", "119")
+    assert "left out" not in shardwise("estimate", *LARGE)[1]
+
+
+@pytest.mark.parametrize("columns", ["120", "200", "0", "", "x", "-5"])
+@pytest.mark.parametrize("verb", ["systems", "stacks", "models"])
+def test_output_that_is_not_narrow_is_whole(shardwise, monkeypatch, verb, columns):
+    """As in a file."""
+    _, usual, _ = shardwise(verb)
+    monkeypatch.setenv("COLUMNS", columns)
+    assert shardwise(verb)[1] == usual
+    assert "left out" not in usual
+
+
+def test_a_terminal_is_asked_for_its_width():
+    """A process whose output is a terminal of 80 columns."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, WIDTH, 0, 0))
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    program = [sys.executable, "-c", "from shardwise.cli import main; main()", "systems"]
+    with subprocess.Popen(program, stdout=theirs, env=env | {"TERM": "xterm"}) as process:
+        os.close(theirs)
+        printed = b""
+        while True:
+            try:
+                some = os.read(ours, 65_536)
+            except OSError:  # the other end is closed
+                break
+            if not some:
+                break
+            printed += some
+    os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", printed.decode())
+
+    assert process.returncode == 0
+    assert "left out to fit: " in text
+    assert _widest(text) <= WIDTH
+
+
+def test_memory_without_a_limit_is_called_so(shardwise):
+    """Calculon's file for machines whose memory is to be no limit."""
+    _, out, _ = shardwise("systems")
+    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+
+    assert "unlimited" in rows["calculon-a100-80e"]
+    assert "unlimited" not in rows["calculon-a100-80g"]
+    assert "TiB" not in out
+    assert System.load("calculon-a100-80e").accelerator.memory[0].capacity > 1e19
+
+
+words = st.text("ab c", min_size=1, max_size=40).map(lambda text: " ".join(text.split()) or "a")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.lists(st.lists(words, min_size=4, max_size=4), min_size=1, max_size=4),
+    goes=st.permutations(["one", "two"]),
+    width=st.integers(20, 119),
+)
+def test_a_table_leaves_out_no_more_than_it_must(rows, goes, width):
+    """Columns go in their order until the rest fits; what stays is whole."""
+    table = plain_table("kept", "one", "two", "text", goes=goes, wraps=("text",))
+    for row in rows:
+        table.add_row(*row)
+    least = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    names = {"kept": least[0], "one": least[1], "two": least[2], "text": min(least[3], 16)}
+    needed = {name: max(size, len(name)) for name, size in names.items()}
+
+    fitted, left_out = table.fitted(width)
+    assert left_out == goes[: len(left_out)]
+
+    def fits(without):
+        kept = [size for name, size in needed.items() if name not in without]
+        return sum(kept) + 2 * len(kept) <= width
+
+    number = next((n for n in range(3) if fits(goes[:n])), 2)
+    assert len(left_out) == number
+    shown = [column.header for column in fitted.columns]
+    assert shown == [name for name in needed if name not in left_out]
+    assert [list(column.cells) for column in fitted.columns] == [
+        [row[i] for row in rows] for i, name in enumerate(needed) if name in shown
+    ]
+
+
+def test_rows_keep_their_style_and_their_lines_where_columns_go(monkeypatch, capsys):
+    """Red rows stay red, sections stay apart."""
+    table = plain_table("a", "b", title="t", goes=("b",))
+    table.add_row("x" * 70, "y" * 20, style="red")
+    table.add_section()
+    table.add_row("1", "2")
+    fitted, left_out = table.fitted(80)
+
+    assert left_out == ["b"]
+    assert [(row.style, row.end_section) for row in fitted.rows] == [("red", True), (None, False)]
+    assert fitted.title == "t"
+    monkeypatch.setattr(console, "_width", lambda: 80)
+    show(table)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("left out to fit: b; ")
+
+
+HELPED = [verb for verb in VERBS if verb not in ("schema", "validate")]
+
+
+@pytest.mark.parametrize("verb", HELPED)
+def test_help_leaks_no_python(shardwise, verb):
+    """No tuples, no None."""
+    _, out, _ = shardwise(verb, "--help")
+    assert not re.search(r"\(\)|',|None|True|False", out)
+
+
+@pytest.mark.parametrize("verb", ["estimate", "trace", "peers", "search"])
+def test_help_names_all_systems_whose_files_are_read(shardwise, verb):
+    """Of models, of systems, of strategies."""
+    out = " ".join(shardwise(verb, "--help")[1].split())
+    names = "Catalog name, or file (YAML, JSON, TOML; also .gz)"
+
+    assert f"{names} of ours, Calculon's, SimuMax's or Hugging Face's; or owner/name" in out
+    assert f"{names} of ours, Calculon's or SimuMax's." in out
+    if verb != "search":
+        assert "Strategy file of ours or SimuMax's, or execution file of Calculon's" in out
+
+
+FLAGS = {
+    "--tp N": "Default: 1.",
+    "--stage-layers N,...": "",
+    "--expert-capacity X": "if not given: none is dropped.",
+    "--expert-imbalance X": "Default: 1.",
+    "--recompute-parts PART,...": "Default: core_attention.",
+    "--frozen PART,...": "norms, head. Default: none.",
+    "--lora-parts PART,...": "Of: attention, mlp, experts. Default: attention,mlp.",
+    "--stack NAME": "Default: megatron-core-2025.",
+    "--fsdp-reshard / --no-fsdp-reshard": "Default: on.",
+    "--zero N": "Default: 1.",
+}
+
+
+def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
+    """By the types of the fields."""
+    text = " ".join(shardwise("estimate", "--help")[1].split())
+    flags = re.split(r" (?=--[a-z])", text)
+    for flag, ending in FLAGS.items():
+        name = flag.split(" ")[0]
+        told = next(part for part in flags if part.startswith(f"{name} "))
+        if "/" in flag:  # split at its second name
+            told += " " + flags[flags.index(told) + 1]
+        assert told.startswith(flag)
+        assert ending in told
+
+
+def test_defaults_in_the_help_are_those_of_the_noun(shardwise):
+    """None is forgotten."""
+    text = shardwise("estimate", "--help")[1]
+    told = len(re.findall(r"Default:", text)) - 1  # of --flops-convention
+    fields = Strategy.model_fields.values()
+    assert told == sum(field.default is not None for field in fields)
