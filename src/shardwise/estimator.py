@@ -150,7 +150,8 @@ def estimate_many(
     ----------
     strategies
         A mapping of columns (single values hold for all rows), a data frame with such columns, or
-        a sequence of strategies.
+        a sequence of strategies. Of fields that are sets of words, such as `recompute_parts`, a
+        text or one list of words is a set for all rows, a list of lists has one for each.
 
     Returns
     -------
