@@ -72,6 +72,14 @@ def test_a_key_that_is_alike_but_beside_the_right_one_is_no_typing_error():
     assert model.sources[""].text.endswith("; keys not used: num_key_value_head")
 
 
+@pytest.mark.parametrize("key", ["attention_out_bias", "num_kv_heads", "hidden_sizes_of_towers"])
+def test_a_key_that_is_somewhat_like_another_is_not_taken_for_it(key):
+    """It may well be one of its own."""
+    absent = {"num_key_value_heads": ..., "attention_bias": ...}
+    model = Model.load(_changed("llama3-8b", **absent, **{key: 1}))
+    assert model.sources[""].text.endswith(f"; keys not used: {key}")
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -262,12 +270,25 @@ def test_llava_next_on_mistral_has_the_heads_of_its_class():
     assert model.layers[0].attention.window == 4096
 
 
+# Hidden width, layers, heads, groups, width of the MLP, words: arguments of the classes.
+CLASSES = {
+    "gemma3_text": (2304, 26, 8, 4, 9216, 262_208),
+    "llama": (4096, 32, 32, 32, 11_008, 32_000),
+    "mistral": (4096, 32, 32, 8, 14_336, 32_000),
+    "qwen2": (4096, 32, 32, 32, 22_016, 151_936),
+    "qwen2_vl_text": (8192, 80, 64, 8, 29_568, 152_064),
+}
+
+
 @pytest.mark.parametrize("kind", CLASS_DEFAULTS)
 def test_the_defaults_of_every_class_are_a_model(kind):
     """With nothing but its type."""
     wrapper = "LlavaNextForConditionalGeneration"
     model = Model.load({"architectures": [wrapper], "text_config": {"model_type": kind}})
-    assert model.depth == CLASS_DEFAULTS[kind]["num_hidden_layers"]
+    attention, mlp = model.layers[0].attention, model.layers[0].mlp
+    heads = (attention.heads, attention.kv_heads)
+
+    assert (model.hidden, model.depth, *heads, mlp.ffn, model.vocab) == CLASSES[kind]
 
 
 @pytest.mark.parametrize("whole", TEXT_TYPES)

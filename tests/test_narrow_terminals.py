@@ -71,12 +71,12 @@ def test_what_is_left_out_is_named(shardwise, monkeypatch):
 
 
 @pytest.mark.parametrize("columns", ["120", "200", "0", "", "x", "-5"])
-@pytest.mark.parametrize("verb", ["systems", "stacks", "models"])
-def test_output_that_is_not_narrow_is_whole(shardwise, monkeypatch, verb, columns):
+@pytest.mark.parametrize("words", [("systems",), ("stacks",), ("estimate", *LARGE)])
+def test_output_that_is_not_narrow_is_whole(shardwise, monkeypatch, words, columns):
     """As in a file."""
-    _, usual, _ = shardwise(verb)
+    _, usual, _ = shardwise(*words)
     monkeypatch.setenv("COLUMNS", columns)
-    assert shardwise(verb)[1] == usual
+    assert shardwise(*words)[1] == usual
     assert "left out" not in usual
 
 
