@@ -287,5 +287,5 @@ def test_help_says_whose_files_are_taken(shardwise, verb):
     """Ours and Calculon's."""
     _, out, _ = shardwise(verb, "--help")
     words = " ".join(out.split())
-    assert words.count("ours or Calculon's") == 2
+    assert words.count("of ours, Calculon's") == 2
     assert ("execution file of Calculon's" in words) == (verb != "search")

@@ -369,12 +369,15 @@ def test_more_replicas_than_sequences_are_counted_once():
     assert refused == {"batch": len(found)}
 
 
-@pytest.mark.parametrize("missing", ["gpus", "global_batch_size"])
-def test_what_nothing_implies_must_be_given(missing):
-    """One fault that names the field."""
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [("gpus", "gpus: is missing: give it"), ("global_batch_size", r".*: give it \(gbs\)")],
+)
+def test_what_nothing_implies_must_be_given(missing, told):
+    """One fault that names the field and what wants it."""
     given = {"gpus": 8, "global_batch_size": 8}
     del given[missing]
-    with pytest.raises(InputError, match=f"^{missing}: is missing: give it$"):
+    with pytest.raises(InputError, match=f"^search: {told}$"):
         Candidates.of(MODEL, SYSTEM, Space.validated(given))
 
 
