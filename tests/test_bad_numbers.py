@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise import InputError, Model, Stack, Strategy, System, estimate_many
+from shardwise import InputError, Model, Stack, Strategy, System, estimate_many, trace
 from shardwise.table import Table
 
 SIMUMAX = Path(__file__).parent / "data" / "simumax" / "llama3-8b.json"
@@ -204,6 +204,15 @@ def test_a_flag_that_is_wrong_or_missing_is_one_line(shardwise, words, told):
     """With where it comes from."""
     line = told.format("must be a whole number of at least 1")
     assert shardwise(*words) == (2, "", f"error: {line}\n")
+
+
+@pytest.mark.parametrize("number", [True, 0, 1.5, "3"])
+def test_a_trace_writes_a_number_of_micro_batches(number):
+    """As the flag of the command line does."""
+    with pytest.raises(InputError) as caught:
+        trace("llama3-8b", "h100-sxm", {"gpus": 8, "gbs": 8}, micro_batches=number)
+    told = "must be a whole number of at least 1"
+    assert str(caught.value) == f"micro_batches: {number!r}: {told}"
 
 
 PARTS = ["core_attention", "mlp"]

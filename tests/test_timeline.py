@@ -323,7 +323,7 @@ def test_a_trace_too_large_for_a_file_is_refused() -> None:
     )
     with pytest.raises(InputError, match=r"1,600,000 passes are more than the 1,000,000 that"):
         trace(samples.model(), samples.system(), given | {"gbs": 200_000})
-    with pytest.raises(InputError, match="must be at least 1"):
+    with pytest.raises(InputError, match="must be a whole number of at least 1"):
         trace(samples.model(), samples.system(), given, micro_batches=0)
 
 

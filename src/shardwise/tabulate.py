@@ -187,10 +187,11 @@ def _broadcast(name: str, column: Any, length: int) -> Any:
 
 def _refuse_flags(name: str, column: Sequence[Any]) -> None:
     """Refuse true and false among numbers, which numpy would take for 1 and 0."""
-    wrong = np.array([isinstance(value, (bool, np.bool_)) for value in column], dtype=np.bool_)
-    if np.any(wrong):
-        given = np.array(column, dtype=object)
-        raise _bad_value(name, given, wrong, "must be a number, not true or false")
+    if {bool, np.bool_}.isdisjoint(map(type, column)):
+        return
+    wrong = np.array([isinstance(value, (bool, np.bool_)) for value in column])
+    given = np.array(column, dtype=object)
+    raise _bad_value(name, given, wrong, "must be a number, not true or false")
 
 
 def _integers(name: str, column: Any, length: int, least: int = 1) -> Ints:
@@ -297,14 +298,18 @@ def _floats(name: str, column: Any, length: int, least: float) -> Floats:
     return array.astype(np.float64)
 
 
-def _open(name: str, column: Any, length: int) -> Ints | Floats:
-    """Numbers above 0, and 0 for None."""
-    array: Any = _broadcast(name, 0 if column is None else column, length)
+def _filled(name: str, column: Any, length: int, nothing: int) -> Any:
+    """A column with a number in place of None, and of a data frame's nulls."""
+    array: Any = _broadcast(name, nothing if column is None else column, length)
     if array.dtype == object:
         _refuse_flags(name, array.tolist())
-        array = np.array([0 if value is None else value for value in array.tolist()])
-    elif array.dtype.kind == "f":  # a data frame's nulls
-        array = np.where(np.isnan(array), 0, array)
+        return np.array([nothing if value is None else value for value in array.tolist()])
+    return np.where(np.isnan(array), nothing, array) if array.dtype.kind == "f" else array
+
+
+def _open(name: str, column: Any, length: int) -> Ints | Floats:
+    """Numbers above 0, and 0 for None."""
+    array = _filled(name, column, length, 0)
     if name == "expert_capacity":
         return _floats(name, array, length, least=0.0)
     return _integers(name, array, length, least=0)
@@ -319,15 +324,7 @@ def _booleans(name: str, column: Any, length: int) -> Bools:
 
 def _tiers(name: str, column: Any, length: int) -> Ints:
     """Positions of tiers, -1 for None."""
-    if column is None:
-        return np.full(length, -1, dtype=np.int64)
-    array: Any = _broadcast(name, column, length)
-    if array.dtype == object:
-        _refuse_flags(name, array.tolist())
-        array = np.array([-1 if value is None else value for value in array.tolist()])
-    elif array.dtype.kind == "f":  # a data frame's nulls
-        array = np.where(np.isnan(array), -1, array)
-    return _integers(name, array, length, least=-1)
+    return _integers(name, _filled(name, column, length, -1), length, least=-1)
 
 
 def _fill_exchange(

@@ -157,11 +157,11 @@ def trace(
     >>> len(step.to_dict()["ranks"])
     2
     """
-    if micro_batches is not None and micro_batches < 1:
-        fault = Fault(
-            field="micro_batches", value=micro_batches, has_value=True, problem="must be at least 1"
-        )
-        raise InputError(fault)
+    whole = isinstance(micro_batches, int) and not isinstance(micro_batches, bool)
+    if micro_batches is not None and not (whole and micro_batches >= 1):
+        problem = "must be a whole number of at least 1"
+        place = {"field": "micro_batches", "problem": problem}
+        raise InputError(Fault(**place, value=micro_batches, has_value=True))
     the_model, the_system = Model.load(model), System.load(system)
     resolved = Strategy.load(strategy).resolved(the_model)
     table = Table.of(the_model, [resolved])
