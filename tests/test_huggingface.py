@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from huggingface_counts import (
-    block_scales,
-    clip_with_projector,
-    language_model,
-    siglip_with_projector,
-    vision_of_llama4,
-)
+import huggingface_counts as counts
 from shardwise import Model, catalog
 from shardwise.formats.huggingface_families import MODEL_TYPES, READERS
 from shardwise.ops.parameters import count_parameters
@@ -67,7 +61,7 @@ def test_parameters_are_those_of_the_tensors(name):
     model = _load(name)
     norms_left_out = 2 * model.hidden * model.depth if "second norm" in str(model.left_out) else 0
 
-    assert language_model(CONFIGS[name]) - norms_left_out == count_parameters(model).total
+    assert counts.language_model(CONFIGS[name]) - norms_left_out == count_parameters(model).total
 
 
 # Sizes of checkpoints on the hub, in parameters, of what is not in the catalog.
@@ -99,12 +93,12 @@ def test_the_norm_that_is_left_out_is_all_that_is_missing():
 @pytest.mark.parametrize(
     ("name", "published", "tower"),
     [
-        ("llama4-scout", 108_641_793_536, vision_of_llama4),
-        ("llama4-maverick", 401_583_781_376, vision_of_llama4),
-        ("gemma3-4b", 4_300_079_472, siglip_with_projector),
-        ("gemma3-12b", 12_187_325_040, siglip_with_projector),
-        ("gemma3-27b", 27_432_406_640, siglip_with_projector),
-        ("llava-1.5-7b", 7_063_427_072, clip_with_projector),
+        ("llama4-scout", 108_641_793_536, counts.vision_of_llama4),
+        ("llama4-maverick", 401_583_781_376, counts.vision_of_llama4),
+        ("gemma3-4b", 4_300_079_472, counts.siglip_with_projector),
+        ("gemma3-12b", 12_187_325_040, counts.siglip_with_projector),
+        ("gemma3-27b", 27_432_406_640, counts.siglip_with_projector),
+        ("llava-1.5-7b", 7_063_427_072, counts.clip_with_projector),
     ],
 )
 def test_language_model_and_tower_are_the_checkpoint(name, published, tower):
@@ -127,7 +121,7 @@ def test_the_module_for_prediction_is_the_rest_of_the_checkpoint(name, published
     one = model.model_copy(update={"layers": (last.model_copy(update={"count": 1}),), "mtp": 0})
     layer = count_parameters(one).total - 2 * model.vocab * h - h
     module = layer + 2 * h + 2 * h * h + h + 2 * model.vocab * h
-    scales = block_scales(CONFIGS[name], modules=1) if name == "deepseek-v3" else 0
+    scales = counts.block_scales(CONFIGS[name], modules=1) if name == "deepseek-v3" else 0
 
     assert model.mtp == 1
     assert count_parameters(model).total + module + scales == published
