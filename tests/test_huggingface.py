@@ -1,5 +1,6 @@
 """Hugging Face's config.json: what is read, what is left out, and what is refused."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -387,6 +388,14 @@ def test_a_file_is_named_by_its_folder_or_by_what_it_says(tmp_path):
     file.write_text(json.dumps(CONFIGS["gpt2"] | {"_name_or_path": "openai-community/gpt2-XL"}))
     assert Model.load(file).name == "gpt2-xl"
     assert Model.load(CONFIGS["gpt2"]).name == "model"
+
+    # Dots that are no ending stay, as in names of the catalog.
+    other = tmp_path / "Llava-1.5_7b.json"
+    other.write_text(json.dumps(CONFIGS["gpt2"]))
+    assert Model.load(other).name == "llava-1.5-7b"
+    with gzip.open(tmp_path / "v0.1.json.gz", "wt") as packed:
+        json.dump(CONFIGS["gpt2"], packed)
+    assert Model.load(tmp_path / "v0.1.json.gz").name == "v0.1"
 
 
 def test_what_was_read_is_written_and_read_again(tmp_path):

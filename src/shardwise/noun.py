@@ -130,7 +130,10 @@ class Noun(BaseModel):
 
 def _stem(path: str) -> str:
     """Name of a file without its endings, as names of the catalog are written."""
-    return Path(path).name.split(".")[0].lower().replace("_", "-").replace(" ", "-") or "file"
+    name = Path(path).name.removesuffix(".gz")
+    for ending in files.SUFFIXES:
+        name = name.removesuffix(ending)
+    return name.lower().replace("_", "-").replace(" ", "-") or "file"
 
 
 class Source(Noun):
