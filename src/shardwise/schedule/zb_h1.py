@@ -76,6 +76,10 @@ def _heads(ranks: Ranks, forward: Passes, backward: Passes, m: Ints, *, few: boo
         coming = own[rank] + done(lag[upto], rank) + backward.through[rank]
         np.maximum(start[upto], coming - backward.through[upto], out=start[upto])
     gates.reach(done(lag, slice(None)), start)
+    number = ranks.count - 1
+    work = number * forward.at + i * backward.at
+    own = np.where(ranks.first, 0.0, own)
+    gates.reach(work, towards_last(own + work, forward), there=ranks.count <= m)
     return gates
 
 
@@ -94,10 +98,14 @@ def _tails(
     gates = Gates(np.zeros(last.shape), few=few)
     gates.spread(last, towards_last, backward)
     number = m - 1 - ahead
-    between = np.clip(m - 1 - np.maximum(number, lag), 0, ahead)
-    pace = so_far(backward.at + weights.at)
-    alone = so_far(backward.at)
-    end = backward.before + between * pace + (ahead - between) * alone + weights.at[0]
-    gates.reach(ahead * backward.at + left(number), end)
+    after = gates.starts(last)
+    start = np.full(last.shape, NEVER)
+    for rank in range(last.shape[0]):
+        behind = slice(rank, None)
+        late = np.clip(m - 1 - np.maximum(number[behind], lag[rank]), 0, ahead[behind])
+        stay = ahead[behind] * backward.at[rank] + late * weights.at[rank]
+        coming = after[rank] + stay + backward.before[behind] - backward.before[rank]
+        np.maximum(start[behind], coming, out=start[behind])
+    gates.reach(ahead * backward.at + left(number), start)
     gates.spread((ahead + 1) * backward.at + left(number), towards_first, forward)
     return gates
