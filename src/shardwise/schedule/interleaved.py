@@ -33,9 +33,8 @@ def interleaved(given: Pipelines) -> Solved:
     there = _Side(ranks, forward, backward, given)
     back = _Side(ranks, backward, forward, given)
     waiting = busy + _missing_s(forward.base, backward.base, m, p, v)
+    waiting = waiting + _gain_s(there, back) * np.maximum(m / p - 2, 0.0)
     step = longest(there.gates, waiting, back.gates)
-    step = np.maximum(step, _from_head(there, back))
-    step = np.maximum(step, _from_embedding(there, back, waiting))
     if (m < p).any():
         step = np.where(m < p, _one_group(there, back), step)
     return Solved(
@@ -140,7 +139,8 @@ class _Side:
     def _gates(self) -> Gates:
         """First pass; last of the first chunk's first group; end of the warm-up; first backward.
 
-        And, where the last rank is slow, the first pass of the second group in its second chunk.
+        Then the last backward of the first group's last chunk, and the first pass of the second
+        group in its second chunk.
         """
         ranks, p, v = self.ranks, self.p, self.v
         kind, other = self.kind, self.other
@@ -148,34 +148,32 @@ class _Side:
         gates = Gates((kind.base + kind.first).before, few=self.few)
         for number in (np.minimum(p - 1, ahead), ahead):
             gates.reach(self.passes_s(number), self.start_s(number))
-        gates.spread(self.passes_s(ahead + 1), towards_first, other.base + other.last)
-        self.first_gates = Gates(gates.longest_wait_s, few=self.few)
-        self.first_gates.found = list(gates.found)
+        backward = other.base + other.last
+        gates.spread(self.passes_s(ahead + 1), towards_first, backward)
+        number = p * v
+        late = number - ahead
+        leaving = gates.longest_wait_s + self.passes_s(number) + self.others_s(late)
+        leaving = np.where(late > 0, leaving - kind.base.before, 0.0).max(axis=0) + kind.round_s
+        work = self.passes_s(ahead + p) + self.others_s(p - 1)
+        gates.spread(work, towards_first, backward)
         number = p * v + p
-        late = number > ahead
         work = self.passes_s(number) + self.others_s(np.maximum(number - ahead, 0))
-        before = (self.passes_s(p * v) + self.others_s(p))[-1]
-        wait = gates.longest_wait_s[-1]
-        arrival = wait + before + kind.base.at[-1] + kind.wrap_s + kind.base.before
-        gates.reach(work, arrival, there=late & (self.m >= 2 * p))
+        arrival = leaving + kind.base.before
+        gates.reach(work, arrival, there=(number > ahead) & (self.m >= 2 * p))
         return gates
 
-    def _first_and_last(self, number: Ints) -> tuple[Ints, Ints]:
-        """How many of so many passes are through the first and through the last chunk."""
-        groups, left = np.divmod(number, self.p * self.v)
-        first = groups * self.p + np.minimum(left, self.p)
-        return first, groups * self.p + np.maximum(left - (self.v - 1) * self.p, 0)
-
     def passes_s(self, number: Ints) -> Floats:
-        """Time of a rank's first passes of this kind."""
-        first, last = self._first_and_last(number)
-        kind = self.kind
+        """Time of a rank's first passes of this kind, of at most the first two groups."""
+        p, v, kind = self.p, self.v, self.kind
+        first = np.minimum(number, p) + np.clip(number - v * p, 0, p)
+        late = number - (v - 1) * p
+        last = np.clip(late, 0, p) + np.clip(late - v * p, 0, p)
         return number * kind.base.at + first * kind.first.at + last * kind.last.at
 
     def others_s(self, number: Ints) -> Floats:
         """Time of a rank's first passes of the other kind, which starts in the last chunk."""
-        first, last = self._first_and_last(number)
-        other = self.other
+        p, other = self.p, self.other
+        first, last = np.minimum(number, p), np.clip(number - (self.v - 1) * p, 0, p)
         return number * other.base.at + last * other.first.at + first * other.last.at
 
     def start_s(self, number: Ints) -> Floats:
@@ -186,73 +184,58 @@ class _Side:
         leads round no more, so that ends with pass v p - 1.
         """
         base, first, p, v = self.kind.base, self.kind.first, self.p, self.v
-        passed = self._first_and_last(number + (self.ranks.at > 0))[0]
+        passed = number + (self.ranks.at > 0)
+        passed = np.minimum(passed, p) + np.maximum(passed - v * p, 0)
         pace, slowest = so_far(base.at), base.at.max(axis=0)
+        group = (p - 1) * (base.at[0] + first.at[0])
         best = np.maximum(
             base.before + number * pace + first.before,
             base.before + number * base.at[0] + passed * first.at[0],
         )
+        late = number - (p - 1)
+        through = base.before + group + first.before + late * pace
+        best = np.where(late >= 0, np.maximum(best, through), best)
         free = np.minimum(number, v * p - 1)
         rest = base.before + first.at[0] + (number - free) * pace
         rounds = np.maximum(np.minimum(number // p, v - 1), 1)
-        ahead = (p - 1) * (base.at[0] + first.at[0])
-        for round_, passes, more in ((1, p, 0.0), (rounds, rounds * p, 0.0), (1, 2 * p - 1, ahead)):
+        for round_, passes, more in ((1, p, 0.0), (rounds, rounds * p, 0.0), (1, 2 * p - 1, group)):
             around = rest + round_ * self.kind.round_s + more + (free - passes) * slowest
             best = np.where(free >= passes, np.maximum(best, around), best)
         return best
 
-    @property
-    def last_chunk_s(self) -> Floats:
-        """Earliest start of the last rank in its last chunk."""
-        number = (self.v - 1) * self.p + 0 * self.ranks.at
-        start = (self.kind.base + self.kind.first).before + self.passes_s(number)
-        return np.maximum(self.start_s(number), start)[-1]
 
-
-def _from_head(there: _Side, back: _Side) -> Floats:
-    """Longest path that goes from the head's chunk to a slower rank and back in every group.
+def _gain_s(there: _Side, back: _Side) -> Floats:
+    """What the longest path gains in every group but two where it visits the ends of the model.
 
     A group has p v turns of a forward and a backward. The last rank's p turns in the last chunk
     carry the head. The rest may pass on rank i: on the way there and back, p - 1 - i steps each,
     a step costs a turn and gains one pass. Or the way goes round, from the last rank to the first
-    one and on to rank i.
+    one and on to rank i; or one way is that and the other direct, so that all ranks are passed in
+    one direction. Likewise for the embedding, whose backwards of a group meet its forwards of the
+    second group after it, so that it keeps rank 0 for about two turns more.
     """
     p, v, i = there.p, there.v, there.ranks.at
     turn = there.kind.base + back.kind.base
-    last = turn.at[-1]
-    with_head = p * (last + (there.kind.last + back.kind.last).at[-1])
-    left = p * v - p + 1 - 2 * (p - 1 - i)
-    direct = with_head + left * turn.at + turn.before[-1] - turn.through
-    left_round = p * v - p - 2 - 2 * i
-    around = with_head + last + left_round * turn.at + turn.before + 2 * there.kind.wrap_s
-    paths = [
-        np.where((i < p - 1) & (turns >= 1), path, 0.0)
-        for turns, path in ((left, direct), (left_round, around))
-    ]
-    cycle = np.maximum(np.maximum(*paths).max(axis=0), with_head + (v - 1) * p * last)
-    repeats = np.maximum(there.m / p - 1, 0.0)
-    return there.last_chunk_s + repeats * cycle + with_head + back.last_chunk_s
-
-
-def _from_embedding(there: _Side, back: _Side, busy_s: Floats) -> Floats:
-    """Longest path that visits rank 0 for the embedding's turns of every group.
-
-    As `_from_head`. The embedding's backwards of a group meet its forwards of the second group
-    after it, so there are two visits less than groups.
-    """
-    p, v, i = there.p, there.v, there.ranks.at
-    turn = there.kind.base + back.kind.base
-    first = turn.at[0]
-    embedding = p * (there.kind.first + back.kind.first).at[0]
-    head = p * (there.kind.last + back.kind.last).at
-    own = p * v * turn.at + head
-    left = p * v - p - 2 * i
-    direct = (p + 1) * first + embedding + left * turn.at + turn.before - turn.through[0]
-    left_round = p * v - p - 3
-    around = (p + 2) * first + embedding + left_round * turn.at
-    gain = np.maximum(
-        np.where((left >= 1) & (i > 0), direct - own, 0.0),
-        np.where((left_round >= 1) & (i == p - 1) & (i > 0), around - own, 0.0),
+    first, last = turn.at[0], turn.at[-1]
+    first_end, last_end = there.kind.first + back.kind.first, there.kind.last + back.kind.last
+    own = p * (v * turn.at + first_end.at + last_end.at)
+    lap = np.maximum(there.kind.round_s, back.kind.round_s)
+    wraps = there.kind.wrap_s + back.kind.wrap_s
+    with_head = p * (last + last_end.at[-1])
+    behind = turn.before[-1] - turn.through
+    left = p * v - p
+    ways = (
+        (left + 1 - 2 * (p - 1 - i), with_head + behind, i < p - 1),
+        (left - 2 - 2 * i, with_head + last + turn.before + wraps, i < p - 1),
+        (left - p + 1, with_head + lap - turn.at, i < p - 1),
     )
-    longer = busy_s + np.maximum(gain, 0.0) * np.maximum(there.m / p - 2, 0.0)
-    return longest(there.first_gates, longer, back.first_gates)
+    with_embedding = (p + 1) * first + p * first_end.at[0]
+    ways += (
+        (left - 2 * i, with_embedding + turn.before - first, i > 0),
+        (left - 3 - 2 * (p - 1 - i), with_embedding + first + behind + last + wraps, i > 0),
+        (left - p, with_embedding + lap - turn.at, i > 0),
+    )
+    gain = np.zeros(i.shape)
+    for turns, path, there_ in ways:
+        gain = np.where((turns >= 1) & there_, np.maximum(gain, path + turns * turn.at - own), gain)
+    return gain
