@@ -154,7 +154,7 @@ class _Side:
         late = number - ahead
         leaving = gates.longest_wait_s + self.passes_s(number) + self.others_s(late)
         leaving = np.where(late > 0, leaving - kind.base.before, 0.0).max(axis=0) + kind.round_s
-        work = self.passes_s(ahead + p) + self.others_s(p - 1)
+        work = self.passes_s(np.minimum(ahead + p, self.m * v)) + self.others_s(p - 1)
         gates.spread(work, towards_first, backward)
         number = p * v + p
         work = self.passes_s(number) + self.others_s(np.maximum(number - ahead, 0))
@@ -186,7 +186,7 @@ class _Side:
         base, first, p, v = self.kind.base, self.kind.first, self.p, self.v
         passed = number + (self.ranks.at > 0)
         passed = np.minimum(passed, p) + np.maximum(passed - v * p, 0)
-        pace, slowest = so_far(base.at), base.at.max(axis=0)
+        pace, slowest = so_far(base.at + np.minimum(first.at, 0.0)), base.at.max(axis=0)
         group = (p - 1) * (base.at[0] + first.at[0])
         best = np.maximum(
             base.before + number * pace + first.before,
