@@ -196,7 +196,8 @@ class _Side:
         through = base.before + group + first.before + late * pace
         best = np.where(late >= 0, np.maximum(best, through), best)
         free = np.minimum(number, v * p - 1)
-        rest = base.before + first.at[0] + (number - free) * pace
+        second = np.maximum(passed - p, 0) * first.at
+        rest = base.before + first.at[0] + second + (number - free) * pace
         rounds = np.maximum(np.minimum(number // p, v - 1), 1)
         for round_, passes, more in ((1, p, 0.0), (rounds, rounds * p, 0.0), (1, 2 * p - 1, group)):
             around = rest + round_ * self.kind.round_s + more + (free - passes) * slowest
