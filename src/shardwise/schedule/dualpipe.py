@@ -1,5 +1,6 @@
 """Closed form of DualPipe."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,11 +73,14 @@ class _Half:
         depths = ranks.at.shape[0] // 2
         p, number = ranks.count, given.micro_batches // 2
         depth = ranks.at[:depths]
-        near, far = _both(given.linear(ranks), depths)
-        plain, plain_far = _both(given.without_hops(ranks), depths)
+        kinds = (given.forward, given.input_grad, given.weight_grad)
+        weights = given.alone(ranks, given.weight_grad)
+        waiting = (given.forwards(ranks), given.backwards(ranks, given.input_grad), weights)
+        near, far = _both(waiting, depths)
+        plain, plain_far = _both([given.alone(ranks, kind) for kind in kinds], depths)
         # The messages of a pair arrive from both sides: a path through it takes one of them.
         less = Passes(
-            at=np.zeros(depth.shape), before=np.where(given.blocking, 0.0, given.hop_s) * depth
+            at=np.zeros(depth.shape), before=given.beside_s * depth
         )
         saved = 1 - given.pair_share
         near_forward = near[0] + far[1] + far[2] - less
@@ -91,7 +95,7 @@ class _Half:
             far=far,
             near_forward=near_forward - (plain[0] + plain_far[1] + plain_far[2]) * saved,
             far_forward=far_forward - (plain_far[0] + plain[1] + plain[2]) * saved,
-            cross_s=np.where(given.blocking, 0.0, given.hop_s),
+            cross_s=given.beside_s,
         )
 
     @property
@@ -108,7 +112,7 @@ class _Half:
 Three = tuple[Passes, Passes, Passes]
 
 
-def _both(passes: Three, depths: int) -> tuple[Three, Three]:
+def _both(passes: Sequence[Passes], depths: int) -> tuple[Three, Three]:
     """Near and far ones by depth."""
     near, far = [], []
     for one in passes:

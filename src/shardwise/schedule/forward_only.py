@@ -20,10 +20,10 @@ def forward_only(given: Pipelines) -> Solved:
     """
     ranks = Ranks.of(given.lengths)
     m, p, v = given.micro_batches, given.stages, given.chunks
-    base = ranks.passes(given.forward.on_stage, given.lengths) * (1 / v) + given.arriving(ranks)
-    first = (ranks.on_first(given.forward.on_first) - given.not_arriving(ranks)).at
-    last = ranks.on_last(given.forward.on_last).at
-    round_s = base.total + np.where(given.blocking, 0.0, given.hop_s)
+    base = given.arriving(ranks, given.forward.on_stage / v)
+    first = ranks.first * (given.forward.on_first - given.blocking_s)
+    last = ranks.last * given.forward.on_last
+    round_s = base.total + given.beside_s
     groups, left = np.divmod(m, p)
     waits = groups * np.maximum(round_s - p * base.at, 0.0)
     waits = waits + np.where(left > 0, np.maximum(round_s - left * base.at, 0.0), 0.0)

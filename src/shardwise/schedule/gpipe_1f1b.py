@@ -22,8 +22,7 @@ def gpipe(given: Pipelines) -> Solved:
     (arXiv 1811.06965, section 2.3, for equal ones).
     """
     ranks = Ranks.of(given.lengths)
-    forward, backward, weights = given.linear(ranks)
-    backward = backward + weights
+    forward, backward = given.forwards(ranks), given.backwards(ranks, given.backward)
     m = given.micro_batches
     parts = [passes.total + (m - 1) * passes.at.max(axis=0) for passes in (forward, backward)]
     occupied = m * (forward.at + backward.at)
@@ -42,8 +41,7 @@ def one_f_one_b(given: Pipelines) -> Solved:
     exact for equal stages then, else at most 2 % short (`_zigzag`).
     """
     ranks = Ranks.of(given.lengths)
-    forward, backward, weights = given.linear(ranks)
-    backward = backward + weights
+    forward, backward = given.forwards(ranks), given.backwards(ranks, given.backward)
     m = given.micro_batches
     step = longest_1f1b(ranks, forward, backward, m, few=given.few)
     if not given.blocking and given.hop_s.any():

@@ -1,12 +1,13 @@
 """Closed form of interleaved 1F1B."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.schedule.gpipe_1f1b import longest_1f1b
-from shardwise.schedule.paths import Gates, longest
+from shardwise.schedule.paths import NEVER, Gates, longest
 from shardwise.schedule.pipelines import Pipelines, Solved, Times
 from shardwise.schedule.ranks import Passes, Ranks, so_far, towards_first
 
@@ -29,11 +30,15 @@ def interleaved(given: Pipelines) -> Solved:
     ranks = Ranks.of(given.lengths)
     m, p, v = given.micro_batches, given.stages, given.chunks
     forward, backward = _kinds(given, ranks)
-    busy = m * (v * (forward.base.at + backward.base.at) + forward.ends.at + backward.ends.at)
+    turn_s = forward.base.at + backward.base.at
+    ends_s = forward.ends_s(ranks) + backward.ends_s(ranks)
+    busy = m * (v * turn_s + ends_s)
     there = _Side(ranks, forward, backward, given)
     back = _Side(ranks, backward, forward, given)
     waiting = busy + _missing_s(forward.base, backward.base, m, p, v)
-    waiting = waiting + _gain_s(there, back) * np.maximum(m / p - 2, 0.0)
+    within = np.maximum(m / p - 2, 0.0)
+    if within.any():
+        waiting = waiting + within * _gain_s(there, back, ends_s, 2 * given.beside_s)
     step = longest(there.gates, waiting, back.gates)
     if (m < p).any():
         step = np.where(m < p, _one_group(there, back), step)
@@ -49,44 +54,27 @@ class _Kind:
     """One direction: what each chunk takes, and what the first and the last one take more."""
 
     base: Passes
-    first: Passes
-    last: Passes
-    wrap_s: Floats
-    """From the last rank to the first one, or back, where that occupies no rank."""
+    first_s: Floats
+    last_s: Floats
+    round_s: Floats
+    """One micro-batch through a chunk of every rank, and on to the next chunk."""
 
-    @property
-    def ends(self) -> Passes:
-        return self.first + self.last
-
-    @property
-    def round_s(self) -> Floats:
-        """One micro-batch through a chunk of every rank, and on to the next chunk."""
-        return self.base.total + self.wrap_s
+    def ends_s(self, ranks: Ranks) -> Floats:
+        return ranks.first * self.first_s + ranks.last * self.last_s
 
 
 def _kinds(given: Pipelines, ranks: Ranks) -> tuple[_Kind, _Kind]:
-    hop = given.arriving(ranks)
+    def kind(times: Times, first_hop_s: Floats | float, last_hop_s: Floats | float) -> _Kind:
+        base = given.arriving(ranks, times.on_stage / given.chunks)
+        return _Kind(
+            base=base,
+            first_s=times.on_first - first_hop_s,
+            last_s=times.on_last - last_hop_s,
+            round_s=base.total + given.beside_s,
+        )
 
-    def part(times: Times) -> tuple[Passes, Passes, Passes]:
-        base = ranks.passes(times.on_stage, given.lengths) * (1 / given.chunks)
-        return base, ranks.on_first(times.on_first), ranks.on_last(times.on_last)
-
-    forward, backward, weights = map(part, (given.forward, given.input_grad, given.weight_grad))
-    wrap = np.where(given.blocking, 0.0, given.hop_s)
-    return (
-        _Kind(
-            base=forward[0] + hop,
-            first=forward[1] - given.not_arriving(ranks),
-            last=forward[2],
-            wrap_s=wrap,
-        ),
-        _Kind(
-            base=backward[0] + weights[0] + hop,
-            first=backward[1] + weights[1],
-            last=backward[2] + weights[2] - given.not_arriving(ranks, last=True),
-            wrap_s=wrap,
-        ),
-    )
+    hop = given.blocking_s
+    return kind(given.forward, hop, 0.0), kind(given.backward, 0.0, hop)
 
 
 def _missing_s(forward: Passes, backward: Passes, m: Ints, p: Ints, v: Ints) -> Floats:
@@ -115,10 +103,11 @@ def _one_group(there: "_Side", back: "_Side") -> Floats:
     m, rounds, ranks = there.m, there.v - 1, there.ranks
     kinds = (there.kind, back.kind)
     apart = [np.maximum(kind.round_s, m * kind.base.at.max(axis=0)) * rounds for kind in kinds]
-    with_ends = [kind.base + kind.ends for kind in kinds]
-    with_head = [kind.base + kind.last for kind in kinds]
+    none = np.zeros(there.p.shape)
+    with_ends = [ranks.with_ends(kind.base, kind.first_s, kind.last_s) for kind in kinds]
+    with_head = [ranks.with_ends(kind.base, none, kind.last_s) for kind in kinds]
     embedded = [
-        np.maximum(time + kind.first.at[0], m * (rounds * kind.base.at[0] + kind.first.at[0]))
+        np.maximum(time + kind.first_s, m * (rounds * kind.base.at[0] + kind.first_s))
         for time, kind in zip(apart, kinds, strict=True)
     ]
     return np.maximum(
@@ -139,73 +128,80 @@ class _Side:
     def _gates(self) -> Gates:
         """First pass; last of the first chunk's first group; end of the warm-up; first backward.
 
-        Then the last backward of the first group's last chunk, and the first pass of the second
-        group in its second chunk.
+        Then the first group's last backward in the last chunk, and the first pass of the second
+        group in its second chunk, for paths that have gone round from a rank with a backward.
         """
-        ranks, p, v = self.ranks, self.p, self.v
-        kind, other = self.kind, self.other
-        ahead = np.minimum(2 * (p - 1 - ranks.at) + (v - 1) * p, self.m * v - 1)
-        gates = Gates((kind.base + kind.first).before, few=self.few)
-        for number in (np.minimum(p - 1, ahead), ahead):
-            gates.reach(self.passes_s(number), self.start_s(number))
-        backward = other.base + other.last
-        gates.spread(self.passes_s(ahead + 1), towards_first, backward)
-        number = p * v
-        late = number - ahead
-        leaving = gates.longest_wait_s + self.passes_s(number) + self.others_s(late)
-        leaving = np.where(late > 0, leaving - kind.base.before, 0.0).max(axis=0) + kind.round_s
-        work = self.passes_s(np.minimum(ahead + p, self.m * v)) + self.others_s(p - 1)
+        p, m, v, base = self.p, self.m, self.v, self.kind.base
+        i, group = self.ranks.at, p * v
+        none, whole = np.zeros(i.shape), np.broadcast_to(1.0 * group, i.shape)
+        ahead = np.minimum(2.0 * (p - 1 - i) + (group - p), m * v - 1.0)
+        gates = Gates(base.before + self._entry_s, few=self.few)
+        gates.reach(self.work_s(none + (p - 1.0), none), base.before + self._group_s)
+        gates.reach(self.work_s(ahead, none), base.before + self._warm_s(ahead))
+        backward = self.ranks.with_ends(self.other.base, none[0], self.other.last_s)
+        gates.spread(self.work_s(ahead + 1.0, none), towards_first, backward)
+        late = whole - ahead
+        leaving = gates.longest_wait_s + self.work_s(whole, late) - base.before
+        arriving = np.maximum.reduce(leaving * (late > 0)) + self.kind.round_s
+        arriving = np.where(m >= 2 * p, arriving, NEVER)
+        work = self.work_s(np.minimum(ahead + p, m * v), none + (p - 1.0))
         gates.spread(work, towards_first, backward)
-        number = p * v + p
-        work = self.passes_s(number) + self.others_s(np.maximum(number - ahead, 0))
-        arrival = leaving + kind.base.before
-        gates.reach(work, arrival, there=(number > ahead) & (self.m >= 2 * p))
+        gates.reach(self.work_s(whole + p, late + p), base.before + arriving)
         return gates
 
-    def passes_s(self, number: Ints) -> Floats:
-        """Time of a rank's first passes of this kind, of at most the first two groups."""
-        p, v, kind = self.p, self.v, self.kind
-        first = np.minimum(number, p) + np.clip(number - v * p, 0, p)
-        late = number - (v - 1) * p
-        last = np.clip(late, 0, p) + np.clip(late - v * p, 0, p)
-        return number * kind.base.at + first * kind.first.at + last * kind.last.at
+    def work_s(self, number: Floats, others: Floats) -> Floats:
+        """Time of a rank's first passes of this kind, at most two groups, and of the other kind."""
+        ranks, kind, other, p = self.ranks, self.kind, self.other, self.p
+        group = p * self.v
+        first = np.minimum(number[0], p) + np.clip(number[0] - group, 0, p)
+        late = number[-1] - (group - p)
+        last = np.clip(late, 0, p) + np.clip(late - group, 0, p)
+        others_first = np.clip(others[0] - (group - p), 0, p)
+        work = number * kind.base.at + others * other.base.at
+        work += ranks.first * (first * kind.first_s + others_first * other.first_s)
+        work += ranks.last * (last * kind.last_s + np.minimum(others[-1], p) * other.last_s)
+        return work
 
-    def others_s(self, number: Ints) -> Floats:
-        """Time of a rank's first passes of the other kind, which starts in the last chunk."""
-        p, other = self.p, self.other
-        first, last = np.minimum(number, p), np.clip(number - (self.v - 1) * p, 0, p)
-        return number * other.base.at + last * other.first.at + first * other.last.at
+    @property
+    def _entry_s(self) -> Floats:
+        """What the first chunk's end takes longer, for the ranks behind it."""
+        return self.kind.first_s * (1.0 - self.ranks.first)
 
-    def start_s(self, number: Ints) -> Floats:
-        """Earliest start of a pass of the warm-up: the pace is that of the slowest rank before it.
+    @cached_property
+    def _pace_s(self) -> Floats:
+        """Slowest pass up to each rank; rank 0 saves in one of its chunks what it waits not for."""
+        saved = self.ranks.first * np.minimum(self.kind.first_s, 0.0)
+        return so_far(self.kind.base.at + saved)
 
-        Or of the slowest of all, if the path goes round through them: once, for every chunk, or
-        after the first p passes of rank 0, which may carry an end of the model. The last chunk
-        leads round no more, so that ends with pass v p - 1.
+    @cached_property
+    def _group_s(self) -> Floats:
+        """Start of pass p - 1 after the first pass came through, all of them with the first end."""
+        own = self.kind.base.at[0] + self.kind.first_s
+        return self._entry_s + (self.p - 1) * np.maximum(self._pace_s, own)
+
+    def _warm_s(self, number: Floats) -> Floats:
+        """Start of a later pass of the warm-up: the pace is that of the slowest rank before it.
+
+        Or that of rank 0, whose every pass of the first chunk carries an end of the model; or of
+        the slowest of all, if the path goes round through them: once, for every chunk, or after
+        the first p passes of rank 0. The last chunk leads round no more, so that ends with pass
+        v p - 1.
         """
-        base, first, p, v = self.kind.base, self.kind.first, self.p, self.v
-        passed = number + (self.ranks.at > 0)
-        passed = np.minimum(passed, p) + np.maximum(passed - v * p, 0)
-        pace, slowest = so_far(base.at + np.minimum(first.at, 0.0)), base.at.max(axis=0)
-        group = (p - 1) * (base.at[0] + first.at[0])
-        best = np.maximum(
-            base.before + number * pace + first.before,
-            base.before + number * base.at[0] + passed * first.at[0],
-        )
-        late = number - (p - 1)
-        through = base.before + group + first.before + late * pace
-        best = np.where(late >= 0, np.maximum(best, through), best)
+        kind, base, p, v = self.kind, self.kind.base, self.p, self.v
+        slowest = base.at.max(axis=0)
+        ended = np.maximum(number + (1 - p * v) - self.ranks.first, 0.0)
+        direct = self._group_s + (number - (p - 1)) * self._pace_s
+        along = number * base.at[0] + (p + ended) * kind.first_s
         free = np.minimum(number, v * p - 1)
-        second = np.maximum(passed - p, 0) * first.at
-        rest = base.before + first.at[0] + second + (number - free) * pace
-        rounds = np.maximum(np.minimum(number // p, v - 1), 1)
-        for round_, passes, more in ((1, p, 0.0), (rounds, rounds * p, 0.0), (1, 2 * p - 1, group)):
-            around = rest + round_ * self.kind.round_s + more + (free - passes) * slowest
-            best = np.where(free >= passes, np.maximum(best, around), best)
-        return best
+        gain = kind.round_s - p * slowest
+        later = (p - 1) * (base.at[0] + kind.first_s - slowest) + gain
+        best = np.maximum(np.maximum(gain, gain * (v - 1)), later + NEVER * (free < 2 * p - 1))
+        around = kind.first_s + best + free * slowest + (number - free) * self._pace_s
+        around += ended * (self.ranks.first * kind.first_s)
+        return np.maximum(np.maximum(direct, along), around)
 
 
-def _gain_s(there: _Side, back: _Side) -> Floats:
+def _gain_s(there: _Side, back: _Side, ends_s: Floats, wraps_s: Floats) -> Floats:
     """What the longest path gains in every group but two where it visits the ends of the model.
 
     A group has p v turns of a forward and a backward. The last rank's p turns in the last chunk
@@ -215,28 +211,24 @@ def _gain_s(there: _Side, back: _Side) -> Floats:
     one direction. Likewise for the embedding, whose backwards of a group meet its forwards of the
     second group after it, so that it keeps rank 0 for about two turns more.
     """
-    p, v, i = there.p, there.v, there.ranks.at
+    p, v = there.p, there.v
+    up = 2.0 * there.ranks.at
+    down = 2.0 * (p - 1) - up
     turn = there.kind.base + back.kind.base
     first, last = turn.at[0], turn.at[-1]
-    first_end, last_end = there.kind.first + back.kind.first, there.kind.last + back.kind.last
-    own = p * (v * turn.at + first_end.at + last_end.at)
-    lap = np.maximum(there.kind.round_s, back.kind.round_s)
-    wraps = there.kind.wrap_s + back.kind.wrap_s
-    with_head = p * (last + last_end.at[-1])
-    behind = turn.before[-1] - turn.through
+    head = p * (last + there.kind.last_s + back.kind.last_s)
+    embedding = (p + 1) * first + p * (there.kind.first_s + back.kind.first_s)
+    round_ = np.maximum(there.kind.round_s, back.kind.round_s)
     left = p * v - p
+    behind = turn.total - turn.through - down * turn.at
+    before = turn.before - up * turn.at
     ways = (
-        (left + 1 - 2 * (p - 1 - i), with_head + behind, i < p - 1),
-        (left - 2 - 2 * i, with_head + last + turn.before + wraps, i < p - 1),
-        (left - p + 1, with_head + lap - turn.at, i < p - 1),
+        round_ + head - 2 * p * turn.at,
+        round_ + embedding - (2 * p + 1) * turn.at + NEVER * (left <= p),
+        behind + (head - last) - (p - 1) * turn.at + NEVER * (down > left),
+        behind + (embedding + first + wraps_s) - (p + 3) * turn.at + NEVER * (down > left - 4),
+        before + (head + last + wraps_s) - (p + 2) * turn.at + NEVER * (up > left - 3),
+        before + (embedding - first) - p * turn.at + NEVER * (up > left - 1),
     )
-    with_embedding = (p + 1) * first + p * first_end.at[0]
-    ways += (
-        (left - 2 * i, with_embedding + turn.before - first, i > 0),
-        (left - 3 - 2 * (p - 1 - i), with_embedding + first + behind + last + wraps, i > 0),
-        (left - p, with_embedding + lap - turn.at, i > 0),
-    )
-    gain = np.zeros(i.shape)
-    for turns, path, there_ in ways:
-        gain = np.where((turns >= 1) & there_, np.maximum(gain, path + turns * turn.at - own), gain)
+    gain: Floats = np.maximum(np.maximum.reduce(ways) - p * ends_s, 0.0)
     return gain

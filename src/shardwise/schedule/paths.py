@@ -56,10 +56,10 @@ class Gates:
         """When a pass can start as far as the rank itself decides, after so much own work."""
         if not self.few:
             return self.longest_wait_s + work_s
-        wait = np.full(work_s.shape, NEVER)
+        wait = np.zeros(work_s.shape)
+        limit = work_s * (1 + SAME)
         for gate in self.found:
-            earlier = gate.work_s <= work_s * (1 + SAME)
-            np.maximum(wait, np.where(earlier, gate.wait_s, NEVER), out=wait)
+            np.maximum(wait, (gate.work_s <= limit) * gate.wait_s, out=wait)
         return wait + work_s
 
     @property
@@ -98,4 +98,4 @@ def _paths(heads: Sequence[Gate], busy_s: Floats, tails: Sequence[Gate]) -> Iter
         left = (busy_s - tail.work_s) * (1 - SAME)
         rest = busy_s + tail.wait_s
         for head in heads:
-            yield np.where(head.work_s < left, head.wait_s + rest, 0.0)
+            yield (head.work_s < left) * (head.wait_s + rest)

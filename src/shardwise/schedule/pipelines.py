@@ -29,6 +29,14 @@ class Times:
             on_last=self.on_last[rows],
         )
 
+    def __add__(self, other: "Times") -> "Times":
+        """Passes one right after the other."""
+        return Times(
+            on_stage=self.on_stage + other.on_stage,
+            on_first=self.on_first + other.on_first,
+            on_last=self.on_last + other.on_last,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pipelines:
@@ -56,36 +64,41 @@ class Pipelines:
         count: Ints = self.lengths.sum(axis=0)
         return count
 
-    def arriving(self, ranks: Ranks) -> Passes:
-        """What a message adds to the pass that waits for it."""
-        if self.blocking:
-            return ranks.on_all(self.hop_s)
-        return ranks.between(self.hop_s)
+    @property
+    def backward(self) -> Times:
+        """B with the weights' gradient."""
+        return self.input_grad + self.weight_grad
 
-    def not_arriving(self, ranks: Ranks, *, last: bool = False) -> Passes:
-        """What the first (or last) rank saves of it, whose pass waits for no message."""
-        saved = self.hop_s if self.blocking else np.zeros(self.hop_s.shape)
-        return ranks.on_last(saved) if last else ranks.on_first(saved)
+    @property
+    def blocking_s(self) -> Floats:
+        """What a message takes of the rank that receives it."""
+        return self.hop_s if self.blocking else np.zeros(self.hop_s.shape)
 
-    def without_hops(self, ranks: Ranks) -> tuple[Passes, Passes, Passes]:
-        """F, B and W where every rank holds one stage and the last one the head."""
-        forward, backward, weights = (
-            ranks.passes(times.on_stage, self.lengths)
-            + ranks.on_first(times.on_first)
-            + ranks.on_last(times.on_last)
-            for times in (self.forward, self.input_grad, self.weight_grad)
-        )
-        return forward, backward, weights
+    @property
+    def beside_s(self) -> Floats:
+        """What it takes beside the ranks."""
+        return self.hop_s - self.blocking_s
 
-    def linear(self, ranks: Ranks) -> tuple[Passes, Passes, Passes]:
-        """Add to these the messages that come in."""
-        forward, backward, weights = self.without_hops(ranks)
-        hop = self.arriving(ranks)
-        return (
-            forward + hop - self.not_arriving(ranks),
-            backward + hop - self.not_arriving(ranks, last=True),
-            weights,
-        )
+    def arriving(self, ranks: Ranks, on_stage: Floats) -> Passes:
+        """Passes of the stages alone, each with the message it waits for."""
+        passes = ranks.passes(on_stage + self.blocking_s, self.lengths)
+        return passes if self.blocking else ranks.apart(passes, self.hop_s)
+
+    def forwards(self, ranks: Ranks) -> Passes:
+        """F and its message where every rank holds one stage; the first waits for none."""
+        times = self.forward
+        passes = self.arriving(ranks, times.on_stage)
+        return ranks.with_ends(passes, times.on_first - self.blocking_s, times.on_last)
+
+    def backwards(self, ranks: Ranks, times: Times) -> Passes:
+        """B and its message, likewise; the last rank waits for none."""
+        passes = self.arriving(ranks, times.on_stage)
+        return ranks.with_ends(passes, times.on_first, times.on_last - self.blocking_s)
+
+    def alone(self, ranks: Ranks, times: Times) -> Passes:
+        """Passes that wait for no message."""
+        passes = ranks.passes(times.on_stage, self.lengths)
+        return ranks.with_ends(passes, times.on_first, times.on_last)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,16 @@ longest path gains from rank to rank within a run is linear, so it turns at one 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Floats, Ints
 
 __all__ = ["Passes", "Ranks", "slowest_round", "so_far", "towards_first", "towards_last"]
+
+Numbers = TypeVar("Numbers", Floats, Ints)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +58,9 @@ class Ranks:
     """Positions from 0, (ranks, rows)."""
     count: Ints
     """p, by row."""
-    _run: Ints
-    """Run of every known rank."""
-    _behind: Ints
+    _place: Ints
+    """Where the run of every known rank stands in an array of shape (runs, rows)."""
+    _behind: Floats
     """Ranks of its run that stand before it."""
 
     @classmethod
@@ -70,7 +74,8 @@ class Ranks:
         breaks
             Further ranks that shall be known, where what ranks do changes its course.
         """
-        ends = np.cumsum(lengths, axis=0)
+        starts = _before(lengths)
+        ends = starts + lengths
         count = ends[-1]
         last = count - 1
         known = [np.zeros_like(count)]
@@ -82,41 +87,44 @@ class Ranks:
         if len(breaks):
             at = np.sort(np.clip(np.stack([*known, *breaks]), 0, last), axis=0)
         run = sum((at >= end for end in ends[:-1]), np.zeros_like(at))
-        start = np.take_along_axis(ends - lengths, run, axis=0)
-        return cls(at=at, count=count, _run=run, _behind=at - start)
+        place = run * count.size + np.arange(count.size)
+        behind = (at - np.take(starts, place)).astype(np.float64)
+        return cls(at=at, count=count, _place=place, _behind=behind)
 
-    @property
-    def first(self) -> Bools:
-        """Which of the known ranks are rank 0."""
-        return self.at == 0
+    @cached_property
+    def first(self) -> Floats:
+        """1 for the known ranks that are rank 0, else 0."""
+        return (self.at == 0).astype(np.float64)
 
-    @property
-    def last(self) -> Bools:
-        """Which of the known ranks are rank p - 1."""
-        return self.at == self.count - 1
+    @cached_property
+    def last(self) -> Floats:
+        """1 for the known ranks that are rank p - 1, else 0."""
+        return (self.at == self.count - 1).astype(np.float64)
 
     def passes(self, times: Floats, lengths: Ints) -> Passes:
         """Gather what one micro-batch takes on a rank, of shape (runs, rows)."""
-        whole = np.cumsum(lengths * times, axis=0) - lengths * times
-        at = np.take_along_axis(times, self._run, axis=0)
-        before = np.take_along_axis(whole, self._run, axis=0) + self._behind * at
+        at = np.take(times, self._place)
+        before = np.take(_before(lengths * times), self._place) + self._behind * at
         return Passes(at=at, before=before)
 
-    def on_first(self, time: Floats) -> Passes:
-        """Something that only rank 0 does."""
-        return Passes(at=time * self.first, before=time * ~self.first)
+    def with_ends(self, passes: Passes, first_s: Floats, last_s: Floats) -> Passes:
+        """Add what only rank 0 and only rank p - 1 do."""
+        more = self.first * first_s
+        return Passes(
+            at=passes.at + more + self.last * last_s, before=passes.before + (first_s - more)
+        )
 
-    def on_last(self, time: Floats) -> Passes:
-        """Something that only rank p - 1 does."""
-        return Passes(at=time * self.last, before=np.zeros(self.at.shape))
+    def apart(self, passes: Passes, hop_s: Floats) -> Passes:
+        """Add what passes from rank to rank and occupies none of them."""
+        return Passes(at=passes.at, before=passes.before + hop_s * self.at)
 
-    def on_all(self, time: Floats) -> Passes:
-        """Something that every rank does."""
-        return Passes(at=np.broadcast_to(time, self.at.shape), before=time * self.at)
 
-    def between(self, time: Floats) -> Passes:
-        """What passes from rank to rank and occupies none of them."""
-        return Passes(at=np.zeros(self.at.shape), before=time * self.at)
+def _before(parts: Numbers) -> Numbers:
+    """Sum of the parts before each one: `np.cumsum`, faster for few of them."""
+    whole = np.zeros_like(parts)
+    for part in range(1, parts.shape[0]):
+        np.add(whole[part - 1], parts[part - 1], out=whole[part])
+    return whole
 
 
 def so_far(times: Floats) -> Floats:

@@ -31,12 +31,12 @@ def zb_h1(given: Pipelines) -> Solved:
     """
     m, p = given.micro_batches, given.stages
     ranks = Ranks.of(given.lengths, [m - 1, p - m] if given.few else ())
-    passes = given.linear(ranks)
-    forward, backward, weights = passes
+    forward, backward = given.forwards(ranks), given.backwards(ranks, given.input_grad)
+    weights = given.alone(ranks, given.weight_grad)
     busy = m * (forward.at + backward.at + weights.at)
     heads, tails = (
         _heads(ranks, forward, backward, m, few=given.few),
-        _tails(ranks, *passes, m, few=given.few),
+        _tails(ranks, forward, backward, weights, m, few=given.few),
     )
     step = longest(heads, busy, tails)
     if not given.blocking and given.hop_s.any():
@@ -78,7 +78,7 @@ def _heads(ranks: Ranks, forward: Passes, backward: Passes, m: Ints, *, few: boo
     gates.reach(done(lag, slice(None)), start)
     number = ranks.count - 1
     work = number * forward.at + i * backward.at
-    own = np.where(ranks.first, 0.0, own)
+    own = np.where(ranks.at == 0, 0.0, own)
     gates.reach(work, towards_last(own + work, forward), there=ranks.count <= m)
     return gates
 

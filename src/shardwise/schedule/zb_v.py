@@ -7,7 +7,7 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.schedule.orders import BACKWARD, FORWARD
 from shardwise.schedule.paths import Gates, longest
-from shardwise.schedule.pipelines import Pipelines, Solved, Times
+from shardwise.schedule.pipelines import Pipelines, Solved
 from shardwise.schedule.ranks import Passes, Ranks, so_far, towards_first, towards_last
 
 __all__ = ["zb_v"]
@@ -45,20 +45,18 @@ def zb_v(given: Pipelines) -> Solved:
 
 def _passes(given: Pipelines, ranks: Ranks) -> dict[Pass, Passes]:
     """F, B and W of both chunks; rank 0 has both ends of the model, rank p - 1 its middle."""
-    hop = given.arriving(ranks)
-    start, middle = given.not_arriving(ranks), given.not_arriving(ranks, last=True)
-
-    def chunk(times: Times, number: int) -> Passes:
-        end = ranks.on_first(times.on_last if number else times.on_first)
-        return ranks.passes(times.on_stage, given.lengths) * 0.5 + end
-
+    ahead, back, later = given.forward, given.input_grad, given.weight_grad
+    forward = given.arriving(ranks, ahead.on_stage * 0.5)
+    backward = given.arriving(ranks, back.on_stage * 0.5)
+    weights = ranks.passes(later.on_stage * 0.5, given.lengths)
+    hop, none = given.blocking_s, np.zeros(given.hop_s.shape)
     return {
-        FIRST_DOWN: chunk(given.forward, 0) + hop - start,
-        THEN_UP: chunk(given.forward, 1) + hop - middle,
-        BACK_DOWN: chunk(given.input_grad, 1) + hop - start,
-        BACK_UP: chunk(given.input_grad, 0) + hop - middle,
-        ("W", 1): chunk(given.weight_grad, 1),
-        ("W", 0): chunk(given.weight_grad, 0),
+        FIRST_DOWN: ranks.with_ends(forward, ahead.on_first - hop, none),
+        THEN_UP: ranks.with_ends(forward, ahead.on_last, -hop),
+        BACK_DOWN: ranks.with_ends(backward, back.on_last - hop, none),
+        BACK_UP: ranks.with_ends(backward, back.on_first, -hop),
+        ("W", 1): ranks.with_ends(weights, later.on_last, none),
+        ("W", 0): ranks.with_ends(weights, later.on_first, none),
     }
 
 
