@@ -145,7 +145,8 @@ class _Side:
         arriving = np.maximum.reduce(leaving * (late > 0)) + self.kind.round_s
         arriving = np.where(m >= 2 * p, arriving, NEVER)
         work = self.work_s(np.minimum(ahead + p, m * v), none + (p - 1.0))
-        gates.spread(work, towards_first, backward)
+        start = towards_first(gates.starts(work), backward)
+        gates.reach(work, start, there=(m == p) | (m >= 2 * p))
         gates.reach(self.work_s(whole + p, late + p), base.before + arriving)
         return gates
 
