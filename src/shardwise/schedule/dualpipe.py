@@ -11,6 +11,7 @@ from shardwise.schedule.pipelines import Pipelines, Solved
 from shardwise.schedule.ranks import (
     Passes,
     Ranks,
+    after_stay,
     slowest_round,
     so_far,
     towards_first,
@@ -147,10 +148,20 @@ def _heads(half: _Half) -> Gates:
     work = (ahead + 1) * forward.at
     crossing = np.where(deepest, forward.before + forward.at + half.cross_s, 0.0)
     gates.spread(work, towards_first, far_forward, crossing)
+    both = forward.at + far_forward.at
+    start = after_stay(
+        gates.starts(work), far_forward, lambda at, to: depth[to] * both[at], towards_last=False
+    )
+    gates.reach(work + depth * both, start)
     work = (ahead + depth + 1 + deepest) * forward.at + (depth + 1) * far_forward.at
     gates.spread(work, towards_last, far_back)
     whole = gates.found[-1].wait_s + work + far_back.at + far_weights.at
     crossing = np.where(deepest, whole + half.cross_s, 0.0)
+    split = far_back.at + far_weights.at + far_forward.at
+    start = after_stay(
+        gates.starts(work), far_back, lambda at, to: inner[to] * split[at], towards_last=True
+    )
+    gates.reach(work + inner * split, start)
     work = (ahead + depth + 1) * forward.at + (depth + 1 + inner) * far_forward.at
     work = work + inner * (far_back.at + far_weights.at)
     first_pair = forward.at + far_back.at + far_weights.at
@@ -165,20 +176,46 @@ def _tails(half: _Half) -> Gates:
     inner, depth = half.inner, half.depth
     deepest = inner == 0
     gates = Gates(np.zeros(depth.shape), few=half.few)
-    far_late = np.maximum(depth + 1 - inner, 0) // 2
-    work = far_late * far_weights.at + (depth + 1 - far_late) * weights.at
+
+    def late(rounds: Ints, rank: int | slice) -> Floats:
+        """W's from so many last rounds on, in which near backwards leave theirs."""
+        far = np.maximum(depth[rank] + 1 - inner[rank] + rounds, 0) // 2
+        return far * far_weights.at[rank] + (depth[rank] + 1 + rounds - far) * weights.at[rank]
+
+    every = slice(None)
+    work = late(np.zeros_like(inner), every)
     gates.spread(work, towards_last, back)
     end = gates.found[-1].wait_s + work
     crossing = np.where(deepest, end + back.at + half.cross_s, 0.0)
-    far_late = (depth + 1) // 2
-    work = (1 + inner) * back.at
-    work = work + far_late * far_weights.at + (depth + 1 - far_late + inner) * weights.at
-    gates.spread(work, towards_first, far_back, crossing)
+
+    def ending(at: int, to: slice) -> Floats:
+        return inner[to] * back.at[at] + late(inner[to], at) - work[at]
+
+    start = after_stay(end, back, ending, towards_last=True)
+    work = inner * back.at + late(inner, every)
+    gates.reach(work, start)
+    last = gates.starts(work)
+    gates.spread(work + back.at, towards_first, far_back, crossing)
+    late_far = (depth + 1) // 2
+
+    def both(at: int, to: slice) -> Floats:
+        rounds = depth[at] + 1
+        far = np.minimum(rounds, depth[to] + 1 - late_far[to])
+        stay = rounds * (far_back.at[to] + back.at[to]) + far * far_weights.at[to]
+        return stay + np.minimum(rounds, late_far[to]) * weights.at[to]
+
+    start = after_stay(last, back, both, towards_last=True)
     work = (depth + 1) * (far_back.at + far_weights.at)
     work = work + (depth + 1 + inner) * (back.at + weights.at)
+    gates.reach(work, start)
     gates.spread(work, towards_last, half.far_forward)
     end = gates.found[-1].wait_s + work
     crossing = np.where(deepest, end + half.far_forward.at + half.cross_s, 0.0)
+    turn = half.far_forward.at + far_back.at + far_weights.at
+    start = after_stay(
+        end, half.far_forward, lambda at, to: inner[to] * turn[at], towards_last=True
+    )
+    gates.reach(work + inner * turn, start)
     work = work + (1 + inner) * half.far_forward.at + inner * (far_back.at + far_weights.at)
     gates.spread(work, towards_first, half.near_forward, crossing)
     return gates

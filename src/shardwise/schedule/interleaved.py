@@ -7,9 +7,9 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.schedule.gpipe_1f1b import longest_1f1b
-from shardwise.schedule.paths import NEVER, Gates, longest
+from shardwise.schedule.paths import Gates, longest
 from shardwise.schedule.pipelines import Pipelines, Solved, Times
-from shardwise.schedule.ranks import Passes, Ranks, so_far, towards_first
+from shardwise.schedule.ranks import NEVER, Passes, Ranks, so_far, towards_first
 
 __all__ = ["interleaved"]
 

@@ -18,12 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.schedule.ranks import Passes
+from shardwise.schedule.ranks import NEVER, Passes
 
-__all__ = ["NEVER", "SAME", "Gate", "Gates", "longest"]
-
-# Stands for a path that does not exist: shorter than any other one, and finite.
-NEVER = -1e30
+__all__ = ["SAME", "Gate", "Gates", "longest"]
 
 # Two times of a rank within this part of each other are the same: sums of different order.
 SAME = 1e-9

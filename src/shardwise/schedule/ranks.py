@@ -4,7 +4,7 @@ A pipeline is known by few ranks: the first and the last one of every run of equ
 longest path gains from rank to rank within a run is linear, so it turns at one of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -13,7 +13,19 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 
-__all__ = ["Passes", "Ranks", "slowest_round", "so_far", "towards_first", "towards_last"]
+__all__ = [
+    "NEVER",
+    "Passes",
+    "Ranks",
+    "after_stay",
+    "slowest_round",
+    "so_far",
+    "towards_first",
+    "towards_last",
+]
+
+# Stands for a path that does not exist: shorter than any other one, and finite.
+NEVER = -1e30
 
 Numbers = TypeVar("Numbers", Floats, Ints)
 
@@ -148,6 +160,23 @@ def towards_first(times: Floats, passes: Passes) -> Floats:
     """Longest of the paths that come to a rank from itself or from one behind it, pass by pass."""
     whole = passes.through
     return so_far((times + whole)[::-1])[::-1] - whole
+
+
+def after_stay(
+    times: Floats, passes: Passes, stay: Callable[[int, slice], Floats], *, towards_last: bool
+) -> Floats:
+    """Longest of the paths that stay on a rank for a while before they come on to another one.
+
+    `times` are the starts of the stay, which `stay` gives by the known rank it is on and by those
+    where the path goes, itself among them.
+    """
+    start = np.full(times.shape, NEVER)
+    along = passes.before if towards_last else -passes.through
+    for rank in range(times.shape[0]):
+        to = slice(rank, None) if towards_last else slice(0, rank + 1)
+        coming = times[rank] + stay(rank, to) + along[to] - along[rank]
+        np.maximum(start[to], coming, out=start[to])
+    return start
 
 
 def slowest_round(at: Ints, passes: Passes, turn_s: Floats) -> Floats:

@@ -4,11 +4,12 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.schedule.gpipe_1f1b import messages_of_linear
-from shardwise.schedule.paths import NEVER, Gates, longest
+from shardwise.schedule.paths import Gates, longest
 from shardwise.schedule.pipelines import Pipelines, Solved
 from shardwise.schedule.ranks import (
     Passes,
     Ranks,
+    after_stay,
     slowest_round,
     so_far,
     towards_first,
@@ -65,17 +66,13 @@ def _heads(ranks: Ranks, forward: Passes, backward: Passes, m: Ints, *, few: boo
     gates.spread(first, towards_first, backward)
     lag = np.minimum(i, m - 1)
 
-    def done(number: Ints, rank: int | slice) -> Floats:
-        forwards = np.minimum(number + ranks.count - i[rank], m)
-        return forwards * forward.at[rank] + number * backward.at[rank]
+    def done(rank: int | slice, to: slice) -> Floats:
+        forwards = np.minimum(lag[to] + ranks.count - i[rank], m)
+        return forwards * forward.at[rank] + lag[to] * backward.at[rank]
 
     own = gates.starts(first) - first
-    start = np.full(i.shape, NEVER)
-    for rank in range(i.shape[0]):
-        upto = slice(0, rank + 1)
-        coming = own[rank] + done(lag[upto], rank) + backward.through[rank]
-        np.maximum(start[upto], coming - backward.through[upto], out=start[upto])
-    gates.reach(done(lag, slice(None)), start)
+    start = after_stay(own, backward, done, towards_last=False)
+    gates.reach(done(slice(None), slice(None)), start)
     number = ranks.count - 1
     work = number * forward.at + i * backward.at
     own = np.where(ranks.at == 0, 0.0, own)
@@ -98,14 +95,12 @@ def _tails(
     gates = Gates(np.zeros(last.shape), few=few)
     gates.spread(last, towards_last, backward)
     number = m - 1 - ahead
-    after = gates.starts(last)
-    start = np.full(last.shape, NEVER)
-    for rank in range(last.shape[0]):
-        behind = slice(rank, None)
-        late = np.clip(m - 1 - np.maximum(number[behind], lag[rank]), 0, ahead[behind])
-        stay = ahead[behind] * backward.at[rank] + late * weights.at[rank]
-        coming = after[rank] + stay + backward.before[behind] - backward.before[rank]
-        np.maximum(start[behind], coming, out=start[behind])
+
+    def stay(rank: int, to: slice) -> Floats:
+        late = np.clip(m - 1 - np.maximum(number[to], lag[rank]), 0, ahead[to])
+        return ahead[to] * backward.at[rank] + late * weights.at[rank]
+
+    start = after_stay(gates.starts(last), backward, stay, towards_last=True)
     gates.reach(ahead * backward.at + left(number), start)
     gates.spread((ahead + 1) * backward.at + left(number), towards_first, forward)
     return gates
