@@ -161,7 +161,8 @@ def _heads(half: _Half) -> Gates:
     start = after_stay(
         gates.starts(work), far_back, lambda at, to: inner[to] * split[at], towards_last=True
     )
-    gates.reach(work + inner * split, start)
+    work = work + inner * split
+    gates.reach(work, start)
     work = (ahead + depth + 1) * forward.at + (depth + 1 + inner) * far_forward.at
     work = work + inner * (far_back.at + far_weights.at)
     first_pair = forward.at + far_back.at + far_weights.at
@@ -196,6 +197,7 @@ def _tails(half: _Half) -> Gates:
     gates.reach(work, start)
     last = gates.starts(work)
     gates.spread(work + back.at, towards_first, far_back, crossing)
+    turned = gates.starts(work + back.at)
     late_far = (depth + 1) // 2
 
     def both(at: int, to: slice) -> Floats:
@@ -204,10 +206,19 @@ def _tails(half: _Half) -> Gates:
         stay = rounds * (far_back.at[to] + back.at[to]) + far * far_weights.at[to]
         return stay + np.minimum(rounds, late_far[to]) * weights.at[to]
 
+    def again(at: int, to: slice) -> Floats:
+        rounds = depth[to] + 1
+        stay = rounds * far_back.at[at] + (rounds - 1) * back.at[at]
+        stay = stay + np.maximum(rounds - late_far[at], 0) * far_weights.at[at]
+        stay = stay + np.maximum(late_far[at] - (depth[at] + 1 - rounds), 0) * weights.at[at]
+        first = far_back.at[to] + far_weights.at[to] - far_back.at[at]
+        return stay + (depth[at] > depth[to]) * first
+
     start = after_stay(last, back, both, towards_last=True)
+    other = after_stay(turned, far_back, again, towards_last=False)
     work = (depth + 1) * (far_back.at + far_weights.at)
     work = work + (depth + 1 + inner) * (back.at + weights.at)
-    gates.reach(work, start)
+    gates.reach(work, np.maximum(start, other))
     gates.spread(work, towards_last, half.far_forward)
     end = gates.found[-1].wait_s + work
     crossing = np.where(deepest, end + half.far_forward.at + half.cross_s, 0.0)
