@@ -161,13 +161,21 @@ def _heads(half: _Half) -> Gates:
     start = after_stay(
         gates.starts(work), far_back, lambda at, to: inner[to] * split[at], towards_last=True
     )
-    work = work + inner * split
-    gates.reach(work, start)
+    pairs = work + inner * split
+    gates.reach(pairs, start)
     work = (ahead + depth + 1) * forward.at + (depth + 1 + inner) * far_forward.at
     work = work + inner * (far_back.at + far_weights.at)
     first_pair = forward.at + far_back.at + far_weights.at
     work = work + np.where(deepest, first_pair, half.near_forward.at)
     gates.spread(work, towards_first, half.far_forward, crossing)
+    first = deepest * (half.near_forward.at - far_back.at - far_weights.at)
+    round_ = half.near_forward.at + half.far_forward.at
+
+    def pair(at: int, to: slice) -> Floats:
+        ahead = depth[to] - depth[at]
+        return np.where(ahead > 0, first[to] - ahead * round_[to], 0.0)
+
+    gates.reach(pairs, after_stay(start, half.near_forward, pair, towards_last=True))
     return gates
 
 
