@@ -8,7 +8,15 @@ from shardwise.arrays import Floats, Ints
 from shardwise.schedule.orders import BACKWARD, FORWARD
 from shardwise.schedule.paths import Gates, longest
 from shardwise.schedule.pipelines import Pipelines, Solved
-from shardwise.schedule.ranks import Passes, Ranks, so_far, towards_first, towards_last
+from shardwise.schedule.ranks import (
+    NEVER,
+    Passes,
+    Ranks,
+    after_stay,
+    so_far,
+    towards_first,
+    towards_last,
+)
 
 __all__ = ["zb_v"]
 
@@ -68,11 +76,36 @@ def _heads(order: "_Order", *, few: bool) -> Gates:
     pace = so_far(down.at)
     gates.reach(ahead * down.at, down.before + ahead * pace)
     last = np.broadcast_to(order.m - 1, order.rank.shape)
-    for one in _IN_TURN[1:]:
+
+    def add(one: Pass) -> Floats:
+        """Add its first pass, with few micro-batches its last one too; when the first starts."""
         spread = towards_last if one == BACK_DOWN else towards_first
-        gates.spread(order.before(one, np.zeros_like(order.rank)), spread, order.passes[one])
+        work = order.before(one, np.zeros_like(order.rank))
+        gates.spread(work, spread, order.passes[one])
+        start = gates.starts(work)
         if few and one != BACK_UP:
             gates.spread(order.before(one, last), spread, order.passes[one])
+        return start
+
+    up, back = order.passes[THEN_UP], order.passes[BACK_DOWN]
+    rank, count, m = order.rank, order.count, order.m
+
+    def filling(at: int, to: slice) -> Floats:
+        ups = np.minimum(rank[to], m - 1)
+        downs = np.clip(m - 2 * (count - rank[at]) + 1, 0, ups)
+        return ups * up.at[at] + downs * down.at[at]
+
+    start = after_stay(add(THEN_UP), up, filling, towards_last=False)
+    gates.reach(order.before(THEN_UP, np.minimum(rank, m - 1)), start)
+
+    def turning(at: int, to: slice) -> Floats:
+        rounds = np.minimum(count - 1 - rank[to], m - 1)
+        ups = np.minimum(rank[at] + 1 + rounds, m) - np.minimum(rank[at] + 1, m)
+        return ups * up.at[at] + rounds * (back.at[at] + order.passes["W", 1].at[at])
+
+    start = after_stay(add(BACK_DOWN), back, turning, towards_last=True)
+    gates.reach(order.before(BACK_DOWN, np.minimum(count - 1 - rank, m - 1)), start)
+    add(BACK_UP)
     return gates
 
 
@@ -87,12 +120,43 @@ def _tails(order: "_Order", *, few: bool) -> Gates:
         spread = towards_first if one in {FIRST_DOWN, BACK_DOWN} else towards_last
         gates.spread(order.after(one, number), spread, order.passes[one])
 
+    rank, count, m, n = order.rank, order.count, order.m, order.n
+    down, up = order.passes[BACK_DOWN], order.passes[BACK_UP]
+    then = order.passes[THEN_UP]
+    weights = order.passes["W", 0]
     add(BACK_UP, last)
+    ending = np.minimum(n - count + rank, m - 1)
+
+    def alone(at: int, to: slice) -> Floats:
+        rounds = m - 1 - ending[to]
+        return rounds * (up.at[at] + weights.at[at])
+
+    work = order.after(BACK_UP, ending)
+    gates.reach(work, after_stay(gates.starts(order.after(BACK_UP, last)), up, alone, towards_last=True))
+    left = gates.starts(work)
+    add(BACK_DOWN, last)
+    if few:
+        add(BACK_UP, np.zeros_like(order.rank))
+
+    def both(at: int, to: slice) -> Floats:
+        ups = np.clip(m - n + count, 0, rank[at])
+        downs = np.clip(m - n + rank[to], 0, rank[at])
+        there = n - count + rank[at] < m
+        return (ups + 1) * up.at[to] + downs * down.at[to] + NEVER * ~there
+
+    start = after_stay(left, up, both, towards_last=True)
+    gates.reach(order.after(BACK_UP, steady[0] + 0 * rank) + up.at, start)
     add(BACK_UP, steady)
-    for one, earlier in ((BACK_DOWN, BACK_UP), (THEN_UP, BACK_DOWN), (FIRST_DOWN, None)):
-        add(one, last)
-        if few and earlier is not None:
-            add(earlier, np.zeros_like(order.rank))
+    add(THEN_UP, last)
+    if few:
+        add(BACK_DOWN, np.zeros_like(order.rank))
+    else:
+        cycle = np.add.reduce([one.at for one in order.passes.values()]) - order.passes[FIRST_DOWN].at
+        start = after_stay(
+            gates.starts(order.after(THEN_UP, last)), then,
+            lambda at, to: (count - 1 - rank[to]) * cycle[at], towards_last=True)
+        gates.reach(order.after(THEN_UP, m - count + rank), start)
+    add(FIRST_DOWN, last)
     return gates
 
 
