@@ -114,7 +114,6 @@ def _tails(order: "_Order", *, few: bool) -> Gates:
     # The backward of the steady state comes after others on rank 0 alone.
     gates = Gates(np.zeros(order.rank.shape), few=True)
     last = np.broadcast_to(order.m - 1, order.rank.shape)
-    steady = np.broadcast_to(np.minimum(order.n - order.count, order.m - 1), order.rank.shape)
 
     def add(one: Pass, number: Ints) -> None:
         spread = towards_first if one in {FIRST_DOWN, BACK_DOWN} else towards_last
@@ -125,27 +124,42 @@ def _tails(order: "_Order", *, few: bool) -> Gates:
     then = order.passes[THEN_UP]
     weights = order.passes["W", 0]
     add(BACK_UP, last)
-    ending = np.minimum(n - count + rank, m - 1)
+    ending = np.clip(m - count + rank, 0, m - 1)
 
     def alone(at: int, to: slice) -> Floats:
-        rounds = m - 1 - ending[to]
-        return rounds * (up.at[at] + weights.at[at])
+        later = n - count + rank[at]
+        done = np.minimum(m - 1, n - count) + np.maximum(m - 1 - later, 0)
+        before = np.minimum(ending[to], n - count) + np.maximum(ending[to] - later, 0)
+        return (m - 1 - ending[to]) * up.at[at] + (done - before) * weights.at[at]
 
     work = order.after(BACK_UP, ending)
     gates.reach(work, after_stay(gates.starts(order.after(BACK_UP, last)), up, alone, towards_last=True))
     left = gates.starts(work)
     add(BACK_DOWN, last)
+    steady = np.maximum(m - count, 0)
+    number = np.minimum(count - rank + steady, m - 1)
+
+    def again(at: int, to: slice) -> Floats:
+        rounds = m - 1 - number[to]
+        early = n - count - steady - rank[at] + rank[to]
+        done = np.clip(early, 0, rounds) * order.passes["W", 1].at[at]
+        done = done + np.clip(early - 1, 0, rounds) * weights.at[at]
+        return rounds * (down.at[at] + up.at[at]) + done
+
+    start = after_stay(gates.starts(order.after(BACK_DOWN, last)), down, again, towards_last=False)
+    gates.reach(order.after(BACK_DOWN, number), start)
     if few:
         add(BACK_UP, np.zeros_like(order.rank))
 
     def both(at: int, to: slice) -> Floats:
-        ups = np.clip(m - n + count, 0, rank[at])
-        downs = np.clip(m - n + rank[to], 0, rank[at])
-        there = n - count + rank[at] < m
-        return (ups + 1) * up.at[to] + downs * down.at[to] + NEVER * ~there
+        rounds = ending[at] - steady[0]
+        done = np.clip(n - count - steady[0], 0, rounds) * both_weights[to]
+        return rounds * (up.at[to] + down.at[to]) + done + up.at[to]
 
+    both_weights = weights.at + order.passes["W", 1].at
+    steady = np.broadcast_to(steady, rank.shape)
     start = after_stay(left, up, both, towards_last=True)
-    gates.reach(order.after(BACK_UP, steady[0] + 0 * rank) + up.at, start)
+    gates.reach(order.after(BACK_UP, steady) + up.at, start)
     add(BACK_UP, steady)
     add(THEN_UP, last)
     if few:
