@@ -149,6 +149,7 @@ def _tails(order: "_Order", *, few: bool) -> Gates:
     start = after_stay(gates.starts(order.after(BACK_DOWN, last)), down, again, towards_last=False)
     gates.reach(order.after(BACK_DOWN, number), start)
     if few:
+        add(BACK_UP, np.broadcast_to(np.minimum(n - count, m - 1), rank.shape))
         add(BACK_UP, np.zeros_like(order.rank))
 
     def both(at: int, to: slice) -> Floats:
