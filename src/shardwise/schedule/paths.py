@@ -12,7 +12,7 @@ which is exact where those gates are all that matter (each schedule says), else 
 since every such chain is in the step.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,13 +86,12 @@ def longest(heads: Gates, busy_s: Floats, tails: Gates) -> Floats:
     """Longest path over all ranks: idle up to a gate, busy from there to another, idle then [s]."""
     if not heads.few:
         return (heads.longest_wait_s + busy_s + tails.longest_wait_s).max(axis=0)
-    return np.maximum.reduce(list(_paths(heads.found, busy_s, tails.found))).max(axis=0)
-
-
-def _paths(heads: Sequence[Gate], busy_s: Floats, tails: Sequence[Gate]) -> Iterator[Floats]:
-    """Paths through each pair of gates that stand in this order on the rank."""
-    for tail in tails:
+    best = np.zeros(busy_s.shape)
+    for tail in tails.found:
         left = (busy_s - tail.work_s) * (1 - SAME)
-        rest = busy_s + tail.wait_s
-        for head in heads:
-            yield (head.work_s < left) * (head.wait_s + rest)
+        wait = np.zeros(busy_s.shape)
+        for head in heads.found:
+            np.maximum(wait, (head.work_s < left) * head.wait_s, out=wait)
+        np.maximum(best, wait + tail.wait_s, out=best)
+    longest_path: Floats = (busy_s + best).max(axis=0)
+    return longest_path

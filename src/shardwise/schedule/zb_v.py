@@ -40,8 +40,8 @@ def zb_v(given: Pipelines) -> Solved:
     """
     m, p = given.micro_batches, given.stages
     few = given.few
-    turns = (p - (m + 1) // 2, 2 * p - 1 - m, m - 1, p - m, m - p) if few else ()
-    ranks = Ranks.of(given.lengths, [turn + more for turn in turns for more in (-1, 0, 1)])
+    turns = (p - (m + 1) // 2, 2 * p - m, m - 1, np.abs(p - m)) if few else ()
+    ranks = Ranks.of(given.lengths, [turn - before for turn in turns for before in (0, 1)])
     passes = _passes(given, ranks)
     order = _Order(ranks, m, passes)
     return Solved(
