@@ -48,6 +48,8 @@ class Gates:
     def __init__(self, wait_s: Floats, *, few: bool) -> None:
         self.few = few
         self.found = [Gate(wait_s=wait_s, work_s=np.zeros(wait_s.shape))]
+        self.longest_wait_s = wait_s
+        """Wait of the rank at the last gate, whichever it has waited at."""
 
     def starts(self, work_s: Floats) -> Floats:
         """When a pass can start as far as the rank itself decides, after so much own work."""
@@ -58,12 +60,6 @@ class Gates:
         for gate in self.found:
             np.maximum(wait, (gate.work_s <= limit) * gate.wait_s, out=wait)
         return wait + work_s
-
-    @property
-    def longest_wait_s(self) -> Floats:
-        """Wait of the rank at the last gate, whichever it has waited at."""
-        longest_wait: Floats = np.maximum.reduce([gate.wait_s for gate in self.found])
-        return longest_wait
 
     def spread(
         self, work_s: Floats, spread: Spread, passes: Passes, over_s: Floats | float = 0.0
@@ -80,6 +76,7 @@ class Gates:
         if there is not None:
             wait = np.where(there, wait, NEVER)
         self.found.append(Gate(wait_s=wait, work_s=work_s))
+        self.longest_wait_s = np.maximum(self.longest_wait_s, wait)
 
 
 def longest(heads: Gates, busy_s: Floats, tails: Gates) -> Floats:

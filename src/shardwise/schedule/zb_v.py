@@ -21,7 +21,7 @@ from shardwise.schedule.ranks import (
 __all__ = ["zb_v"]
 
 Pass = tuple[str, int]
-Counts = tuple[Floats | Ints, ...]
+Counts = tuple[Floats, ...]
 
 FIRST_DOWN, THEN_UP = (FORWARD, 0), (FORWARD, 1)
 BACK_DOWN, BACK_UP = (BACKWARD, 1), (BACKWARD, 0)
@@ -39,13 +39,12 @@ def zb_v(given: Pipelines) -> Solved:
     inside as well.
     """
     m, p = given.micro_batches, given.stages
-    few = given.few
-    turns = (p - (m + 1) // 2, 2 * p - m, m - 1, np.abs(p - m)) if few else ()
+    turns = (p - (m + 1) // 2, 2 * p - m, m - 1, np.abs(p - m)) if given.few else ()
     ranks = Ranks.of(given.lengths, [turn - before for turn in turns for before in (0, 1)])
     passes = _passes(given, ranks)
-    order = _Order(ranks, m, passes)
+    order = _Order(ranks, m, passes, few=given.few)
     return Solved(
-        step_s=longest(_heads(order, few=few), order.busy_s, _tails(order, few=few)),
+        step_s=longest(_heads(order), order.busy_s, _tails(order)),
         occupied_s=order.busy_s,
         messages=2.0 * m * (2.0 - ranks.first - ranks.last),
     )
@@ -68,110 +67,110 @@ def _passes(given: Pipelines, ranks: Ranks) -> dict[Pass, Passes]:
     }
 
 
-def _heads(order: "_Order", *, few: bool) -> Gates:
-    """First pass of each kind; with few micro-batches also the last before the next kind."""
-    down = order.passes[FIRST_DOWN]
-    gates = Gates(down.before, few=few)
-    ahead = np.minimum(2 * (order.count - order.rank) - 2, order.m - 1)
-    pace = so_far(down.at)
-    gates.reach(ahead * down.at, down.before + ahead * pace)
-    last = np.broadcast_to(order.m - 1, order.rank.shape)
+def _heads(order: "_Order") -> Gates:
+    """First pass of each kind; with few micro-batches also the last before the next kind.
 
-    def add(one: Pass) -> Floats:
-        """Add its first pass, with few micro-batches its last one too; when the first starts."""
-        spread = towards_last if one == BACK_DOWN else towards_first
-        work = order.before(one, np.zeros_like(order.rank))
-        gates.spread(work, spread, order.passes[one])
-        start = gates.starts(work)
-        if few and one != BACK_UP:
-            gates.spread(order.before(one, last), spread, order.passes[one])
-        return start
-
-    up, back = order.passes[THEN_UP], order.passes[BACK_DOWN]
-    rank, count, m = order.rank, order.count, order.m
+    Until its first second backward, and until its first backward of the steady state, a rank's
+    pace is one that a rank behind it, or before it, may be slower at.
+    """
+    rank, p, m, passes = order.rank, order.count, order.m, order.passes
+    down, up, back, weights = passes[FIRST_DOWN], passes[THEN_UP], passes[BACK_DOWN], passes["W", 1]
+    gates = Gates(down.before, few=order.few)
+    ahead = np.minimum(2 * (p - rank) - 2, m - 1)
+    gates.reach(ahead * down.at, down.before + ahead * so_far(down.at))
 
     def filling(at: int, to: slice) -> Floats:
         ups = np.minimum(rank[to], m - 1)
-        downs = np.clip(m - 2 * (count - rank[at]) + 1, 0, ups)
-        return ups * up.at[at] + downs * down.at[at]
-
-    start = after_stay(add(THEN_UP), up, filling, towards_last=False)
-    gates.reach(order.before(THEN_UP, np.minimum(rank, m - 1)), start)
+        return ups * up.at[at] + np.clip(m - 2 * (p - rank[at]) + 1, 0, ups) * down.at[at]
 
     def turning(at: int, to: slice) -> Floats:
-        rounds = np.minimum(count - 1 - rank[to], m - 1)
+        rounds = np.minimum(p - 1 - rank[to], m - 1)
         ups = np.minimum(rank[at] + 1 + rounds, m) - np.minimum(rank[at] + 1, m)
-        return ups * up.at[at] + rounds * (back.at[at] + order.passes["W", 1].at[at])
+        return ups * up.at[at] + rounds * (back.at[at] + weights.at[at])
 
-    start = after_stay(add(BACK_DOWN), back, turning, towards_last=True)
-    gates.reach(order.before(BACK_DOWN, np.minimum(count - 1 - rank, m - 1)), start)
-    add(BACK_UP)
+    start = _reach_first(gates, order, THEN_UP)
+    start = after_stay(start, up, filling, towards_last=False)
+    gates.reach(order.before(THEN_UP, np.minimum(rank, m - 1)), start)
+    start = _reach_first(gates, order, BACK_DOWN)
+    start = after_stay(start, back, turning, towards_last=True)
+    gates.reach(order.before(BACK_DOWN, np.minimum(p - 1 - rank, m - 1)), start)
+    _reach_first(gates, order, BACK_UP)
     return gates
 
 
-def _tails(order: "_Order", *, few: bool) -> Gates:
-    """Last pass of each kind, and the backward that ends the steady state, number n - p."""
+def _reach_first(gates: Gates, order: "_Order", one: Pass) -> Floats:
+    """Add the first pass of a kind; when it starts."""
+    spread = towards_last if one == BACK_DOWN else towards_first
+    work = order.before(one, order.none)
+    gates.spread(work, spread, order.passes[one])
+    start = gates.starts(work)
+    if order.few and one != BACK_UP:
+        gates.spread(order.before(one, order.last), spread, order.passes[one])
+    return start
+
+
+def _tails(order: "_Order") -> Gates:
+    """Last pass of each kind, mirrored; and where backwards go on alone, or ranks turn to them.
+
+    From the last second forward on, a rank does backwards of both kinds, as many as it has ranks
+    before it; then those of the first kind alone.
+    """
+    rank, p, m, n = order.rank, order.count, order.m, order.n
+    then, down, up = (order.passes[one] for one in (THEN_UP, BACK_DOWN, BACK_UP))
+    weights, later = order.passes["W", 0], order.passes["W", 1]
     # The backward of the steady state comes after others on rank 0 alone.
-    gates = Gates(np.zeros(order.rank.shape), few=True)
-    last = np.broadcast_to(order.m - 1, order.rank.shape)
+    gates = Gates(order.none, few=True)
 
-    def add(one: Pass, number: Ints) -> None:
+    def add(one: Pass, number: Floats) -> Floats:
         spread = towards_first if one in {FIRST_DOWN, BACK_DOWN} else towards_last
-        gates.spread(order.after(one, number), spread, order.passes[one])
+        work = order.after(one, number)
+        gates.spread(work, spread, order.passes[one])
+        return gates.starts(work)
 
-    rank, count, m, n = order.rank, order.count, order.m, order.n
-    down, up = order.passes[BACK_DOWN], order.passes[BACK_UP]
-    then = order.passes[THEN_UP]
-    weights = order.passes["W", 0]
-    add(BACK_UP, last)
-    ending = np.clip(m - count + rank, 0, m - 1)
+    steady = np.maximum(m - p, 0.0) + order.none
+    alone = np.maximum(m - p + rank, 0.0)
+    turned = np.minimum(p - rank + steady, m - 1)
 
-    def alone(at: int, to: slice) -> Floats:
-        later = n - count + rank[at]
-        done = np.minimum(m - 1, n - count) + np.maximum(m - 1 - later, 0)
-        before = np.minimum(ending[to], n - count) + np.maximum(ending[to] - later, 0)
-        return (m - 1 - ending[to]) * up.at[at] + (done - before) * weights.at[at]
-
-    work = order.after(BACK_UP, ending)
-    gates.reach(work, after_stay(gates.starts(order.after(BACK_UP, last)), up, alone, towards_last=True))
-    left = gates.starts(work)
-    add(BACK_DOWN, last)
-    steady = np.maximum(m - count, 0)
-    number = np.minimum(count - rank + steady, m - 1)
+    def ending(at: int, to: slice) -> Floats:
+        late = n - p + rank[at]
+        done = np.minimum(m - 1, n - p) + np.maximum(m - 1 - late, 0.0)
+        before = np.minimum(alone[to], n - p) + np.maximum(alone[to] - late, 0.0)
+        return (m - 1 - alone[to]) * up.at[at] + (done - before) * weights.at[at]
 
     def again(at: int, to: slice) -> Floats:
-        rounds = m - 1 - number[to]
-        early = n - count - steady - rank[at] + rank[to]
-        done = np.clip(early, 0, rounds) * order.passes["W", 1].at[at]
-        done = done + np.clip(early - 1, 0, rounds) * weights.at[at]
+        rounds = m - 1 - turned[to]
+        early = n - p - steady[0] - rank[at] + rank[to]
+        done = np.clip(early, 0, rounds) * later.at[at]
+        done += np.clip(early - 1, 0, rounds) * weights.at[at]
         return rounds * (down.at[at] + up.at[at]) + done
 
-    start = after_stay(gates.starts(order.after(BACK_DOWN, last)), down, again, towards_last=False)
-    gates.reach(order.after(BACK_DOWN, number), start)
-    if few:
-        add(BACK_UP, np.broadcast_to(np.minimum(n - count, m - 1), rank.shape))
-        add(BACK_UP, np.zeros_like(order.rank))
-
     def both(at: int, to: slice) -> Floats:
-        rounds = ending[at] - steady[0]
-        done = np.clip(n - count - steady[0], 0, rounds) * both_weights[to]
+        rounds = alone[at] - steady[0]
+        done = np.clip(n - p - steady[0], 0, rounds) * (weights.at[to] + later.at[to])
         return rounds * (up.at[to] + down.at[to]) + done + up.at[to]
 
-    both_weights = weights.at + order.passes["W", 1].at
-    steady = np.broadcast_to(steady, rank.shape)
-    start = after_stay(left, up, both, towards_last=True)
-    gates.reach(order.after(BACK_UP, steady) + up.at, start)
+    end = after_stay(add(BACK_UP, order.last), up, ending, towards_last=True)
+    work = order.after(BACK_UP, alone)
+    gates.reach(work, end)
+    left = gates.starts(work)
+    end = after_stay(add(BACK_DOWN, order.last), down, again, towards_last=False)
+    gates.reach(order.after(BACK_DOWN, turned), end)
+    if order.few:
+        add(BACK_UP, np.minimum(n - p, m - 1) + order.none)
+        add(BACK_UP, order.none)
+    end = after_stay(left, up, both, towards_last=True)
+    gates.reach(order.after(BACK_UP, steady) + up.at, end)
     add(BACK_UP, steady)
-    add(THEN_UP, last)
-    if few:
-        add(BACK_DOWN, np.zeros_like(order.rank))
+    end = add(THEN_UP, order.last)
+    if order.few:
+        add(BACK_DOWN, order.none)
     else:
-        cycle = np.add.reduce([one.at for one in order.passes.values()]) - order.passes[FIRST_DOWN].at
-        start = after_stay(
-            gates.starts(order.after(THEN_UP, last)), then,
-            lambda at, to: (count - 1 - rank[to]) * cycle[at], towards_last=True)
-        gates.reach(order.after(THEN_UP, m - count + rank), start)
-    add(FIRST_DOWN, last)
+        cycle = order.round_s - order.passes[FIRST_DOWN].at
+        end = after_stay(
+            end, then, lambda at, to: (p - 1 - rank[to]) * cycle[at], towards_last=True
+        )
+        gates.reach(order.after(THEN_UP, m - p + rank), end)
+    add(FIRST_DOWN, order.last)
     return gates
 
 
@@ -183,27 +182,34 @@ class _Order:
     many the other way round. What is of micro-batches from m on is left out.
     """
 
-    def __init__(self, ranks: Ranks, micro_batches: Ints, passes: dict[Pass, Passes]) -> None:
-        self.rank, self.count = ranks.at, ranks.count
-        self.m = micro_batches
-        self.n = np.maximum(micro_batches, 2 * ranks.count - 1)
+    def __init__(
+        self, ranks: Ranks, micro_batches: Ints, passes: dict[Pass, Passes], *, few: bool
+    ) -> None:
+        self.few = few
         self.passes = passes
-        self.busy_s = micro_batches * np.add.reduce([one.at for one in passes.values()])
+        # As floats, since they are multiplied with times.
+        self.rank, self.count, self.m = 1.0 * ranks.at, 1.0 * ranks.count, 1.0 * micro_batches
+        self.n = np.maximum(self.m, 2 * self.count - 1)
+        self.none = np.zeros(self.rank.shape)
+        self.last = self.m - 1 + self.none
+        self.round_s = sum((one.at for one in passes.values()), self.none)
+        self.busy_s = micro_batches * self.round_s
 
-    def before(self, one: Pass, number: Ints) -> Floats:
+    def before(self, one: Pass, number: Floats) -> Floats:
         """Time of the passes before this one of a micro-batch."""
-        times = self.passes.values()
         counts = self._counts(one, number)
-        done = [np.minimum(n, self.m) * t.at for n, t in zip(counts, times, strict=True)]
-        return np.add.reduce(done)
+        work = self.none.copy()
+        for count, times in zip(counts, self.passes.values(), strict=True):
+            work += np.minimum(count, self.m) * times.at
+        return work
 
-    def after(self, one: Pass, number: Ints) -> Floats:
+    def after(self, one: Pass, number: Floats) -> Floats:
         """Time of the passes after it."""
         return self.busy_s - self.before(one, number) - self.passes[one].at
 
-    def _counts(self, one: Pass, number: Ints) -> Counts:
+    def _counts(self, one: Pass, number: Floats) -> Counts:
         """Of F0, F1, B1, B0, W1, W0."""
-        counted: dict[Pass, Callable[[Ints], Counts]] = {
+        counted: dict[Pass, Callable[[Floats], Counts]] = {
             FIRST_DOWN: self._before_first_down,
             THEN_UP: self._before_then_up,
             BACK_DOWN: self._before_back_down,
@@ -211,34 +217,32 @@ class _Order:
         }
         return counted[one](number)
 
-    def _before_first_down(self, number: Ints) -> Counts:
+    def _before_first_down(self, number: Floats) -> Counts:
         i, p = self.rank, self.count
         warm = 2 * (p - i) - 1
         turn = number - warm - i
         steady = np.maximum(turn, 0)
-        second = np.where(turn >= 0, p - i + steady, 0)
+        second = (turn >= 0) * (p - i + steady)
         return number, np.clip(number - warm + 1, 0, i) + second, second, steady, second, steady
 
-    def _before_then_up(self, number: Ints) -> Counts:
+    def _before_then_up(self, number: Floats) -> Counts:
         i, p = self.rank, self.count
         turn = np.maximum(number - p + 1, 0)
         second = np.maximum(number - i, 0)
         first = np.minimum(2 * (p - i) - 1 + np.minimum(number, i) + turn, self.n)
         return first, number, second, turn, second, turn
 
-    def _before_back_down(self, number: Ints) -> Counts:
+    def _before_back_down(self, number: Floats) -> Counts:
         i, p, n = self.rank, self.count, self.n
         turn = np.clip(number - (p - i) + 1, 0, n - p)
         first, second = np.minimum(2 * p - i - 1 + turn, n), np.minimum(i + number + 1, n)
         late = np.maximum(number - (n - i), -1) + 1
         return first, second, number, turn + late, np.minimum(number, n - i), turn
 
-    def _before_back_up(self, number: Ints) -> Counts:
+    def _before_back_up(self, number: Floats) -> Counts:
         i, p, n = self.rank, self.count, self.n
-        steady = number < n - p
+        steady = np.minimum(number, n - p)
         late = np.clip(number - (n - p), 0, i)
-        first = np.where(steady, np.minimum(2 * p - i + number, n), n)
-        second = np.where(steady, p - i + number, n - i)
-        weights = np.minimum(number, n - p) + np.maximum(number - (n - p + i), 0)
-        then = np.where(steady, p + number, n)
-        return first, then, second + late, number, second, weights
+        first, then = np.minimum(2 * p - i + number, n), np.minimum(p + number, n)
+        weights = steady + np.maximum(number - (n - p + i), 0)
+        return first, then, p - i + steady + late, number, p - i + steady, weights
