@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints
+from shardwise.arrays import Floats
 from shardwise.schedule.paths import Gates, longest
 from shardwise.schedule.pipelines import Pipelines, Solved
 from shardwise.schedule.ranks import (
@@ -53,16 +53,16 @@ class _Half:
     """Ranks of the first half, by depth: how far they are from their end of the pipeline."""
 
     few: bool
-    depth: Ints
-    inner: Ints
+    depth: Floats
+    inner: Floats
     """Ranks of the half that are deeper."""
-    number: Ints
+    number: Floats
     """Micro-batches of each direction."""
-    pairs: Ints
+    pairs: Floats
     """Overlapped pairs of a near forward and a far backward, with the first of the deepest rank."""
-    near: tuple[Passes, Passes, Passes]
+    near: Sequence[Passes]
     """F, B, W of the stage of the direction that enters here."""
-    far: tuple[Passes, Passes, Passes]
+    far: Sequence[Passes]
     near_forward: Passes
     """A pair of near forward and whole far backward."""
     far_forward: Passes
@@ -72,30 +72,32 @@ class _Half:
     @classmethod
     def of(cls, given: Pipelines, ranks: Ranks) -> "_Half":
         depths = ranks.at.shape[0] // 2
-        p, number = ranks.count, given.micro_batches // 2
-        depth = ranks.at[:depths]
-        kinds = (given.forward, given.input_grad, given.weight_grad)
+        # As floats, since they are multiplied with times.
+        half, number = 0.5 * ranks.count, 0.5 * given.micro_batches
+        depth = 1.0 * ranks.at[:depths]
         weights = given.alone(ranks, given.weight_grad)
         waiting = (given.forwards(ranks), given.backwards(ranks, given.input_grad), weights)
         near, far = _both(waiting, depths)
-        plain, plain_far = _both([given.alone(ranks, kind) for kind in kinds], depths)
         # The messages of a pair arrive from both sides: a path through it takes one of them.
-        less = Passes(
-            at=np.zeros(depth.shape), before=given.beside_s * depth
-        )
-        saved = 1 - given.pair_share
+        less = Passes(at=np.zeros(depth.shape), before=given.beside_s * depth)
         near_forward = near[0] + far[1] + far[2] - less
         far_forward = far[0] + near[1] + near[2] - less
+        saved = 1 - given.pair_share
+        if saved.any():
+            kinds = (given.forward, given.backward)
+            plain, plain_far = _both([given.alone(ranks, kind) for kind in kinds], depths)
+            near_forward = near_forward - (plain[0] + plain_far[1]) * saved
+            far_forward = far_forward - (plain_far[0] + plain[1]) * saved
         return cls(
             few=given.few,
             depth=depth,
-            inner=p // 2 - 1 - depth,
+            inner=half - 1 - depth,
             number=number,
-            pairs=number - p + depth + 1,
+            pairs=number - 2 * half + depth + 1,
             near=near,
             far=far,
-            near_forward=near_forward - (plain[0] + plain_far[1] + plain_far[2]) * saved,
-            far_forward=far_forward - (plain_far[0] + plain[1] + plain[2]) * saved,
+            near_forward=near_forward,
+            far_forward=far_forward,
             cross_s=given.beside_s,
         )
 
@@ -110,17 +112,14 @@ class _Half:
         return self.number * alone + overlapped
 
 
-Three = tuple[Passes, Passes, Passes]
-
-
-def _both(passes: Sequence[Passes], depths: int) -> tuple[Three, Three]:
+def _both(passes: Sequence[Passes], depths: int) -> tuple[list[Passes], list[Passes]]:
     """Near and far ones by depth."""
     near, far = [], []
     for one in passes:
         near.append(Passes(at=one.at[:depths], before=one.before[:depths]))
         behind = one.total - one.through
         far.append(Passes(at=one.at[::-1][:depths], before=behind[::-1][:depths]))
-    return (near[0], near[1], near[2]), (far[0], far[1], far[2])
+    return near, far
 
 
 def _delay_s(half: _Half) -> Floats:
@@ -140,13 +139,13 @@ def _heads(half: _Half) -> Gates:
     """First forward and backward of either direction, and the last forward of the warm-up."""
     (forward, _, _), (far_forward, far_back, far_weights) = half.near, half.far
     inner, depth = half.inner, half.depth
-    deepest = inner == 0
+    deepest = 1.0 * (inner == 0)
     gates = Gates(forward.before, few=half.few)
     ahead = 2 * inner
     pace = so_far(forward.at)
     gates.reach(ahead * forward.at, forward.before + ahead * pace)
     work = (ahead + 1) * forward.at
-    crossing = np.where(deepest, forward.before + forward.at + half.cross_s, 0.0)
+    crossing = deepest * (forward.before + forward.at + half.cross_s)
     gates.spread(work, towards_first, far_forward, crossing)
     both = forward.at + far_forward.at
     start = after_stay(
@@ -156,7 +155,7 @@ def _heads(half: _Half) -> Gates:
     work = (ahead + depth + 1 + deepest) * forward.at + (depth + 1) * far_forward.at
     gates.spread(work, towards_last, far_back)
     whole = gates.found[-1].wait_s + work + far_back.at + far_weights.at
-    crossing = np.where(deepest, whole + half.cross_s, 0.0)
+    crossing = deepest * (whole + half.cross_s)
     split = far_back.at + far_weights.at + far_forward.at
     start = after_stay(
         gates.starts(work), far_back, lambda at, to: inner[to] * split[at], towards_last=True
@@ -166,14 +165,14 @@ def _heads(half: _Half) -> Gates:
     work = (ahead + depth + 1) * forward.at + (depth + 1 + inner) * far_forward.at
     work = work + inner * (far_back.at + far_weights.at)
     first_pair = forward.at + far_back.at + far_weights.at
-    work = work + np.where(deepest, first_pair, half.near_forward.at)
+    work = work + half.near_forward.at + deepest * (first_pair - half.near_forward.at)
     gates.spread(work, towards_first, half.far_forward, crossing)
     first = deepest * (half.near_forward.at - far_back.at - far_weights.at)
     round_ = half.near_forward.at + half.far_forward.at
 
     def pair(at: int, to: slice) -> Floats:
         ahead = depth[to] - depth[at]
-        return np.where(ahead > 0, first[to] - ahead * round_[to], 0.0)
+        return (ahead > 0) * first[to] - ahead * round_[to]
 
     gates.reach(pairs, after_stay(start, half.near_forward, pair, towards_last=True))
     return gates
@@ -183,19 +182,19 @@ def _tails(half: _Half) -> Gates:
     """Last backward and forward of either direction; the order ends with W's that waited."""
     (_, back, weights), (_, far_back, far_weights) = half.near, half.far
     inner, depth = half.inner, half.depth
-    deepest = inner == 0
+    deepest = 1.0 * (inner == 0)
     gates = Gates(np.zeros(depth.shape), few=half.few)
 
-    def late(rounds: Ints, rank: int | slice) -> Floats:
+    def late(rounds: Floats, rank: int | slice) -> Floats:
         """W's from so many last rounds on, in which near backwards leave theirs."""
-        far = np.maximum(depth[rank] + 1 - inner[rank] + rounds, 0) // 2
+        far = np.floor(0.5 * np.maximum(depth[rank] + 1 - inner[rank] + rounds, 0.0))
         return far * far_weights.at[rank] + (depth[rank] + 1 + rounds - far) * weights.at[rank]
 
     every = slice(None)
-    work = late(np.zeros_like(inner), every)
+    work = late(np.zeros(inner.shape), every)
     gates.spread(work, towards_last, back)
     end = gates.found[-1].wait_s + work
-    crossing = np.where(deepest, end + back.at + half.cross_s, 0.0)
+    crossing = deepest * (end + back.at + half.cross_s)
 
     def ending(at: int, to: slice) -> Floats:
         return inner[to] * back.at[at] + late(inner[to], at) - work[at]
@@ -206,7 +205,7 @@ def _tails(half: _Half) -> Gates:
     last = gates.starts(work)
     gates.spread(work + back.at, towards_first, far_back, crossing)
     turned = gates.starts(work + back.at)
-    late_far = (depth + 1) // 2
+    late_far = np.floor(0.5 * (depth + 1))
 
     def both(at: int, to: slice) -> Floats:
         rounds = depth[at] + 1
@@ -229,7 +228,7 @@ def _tails(half: _Half) -> Gates:
     gates.reach(work, np.maximum(start, other))
     gates.spread(work, towards_last, half.far_forward)
     end = gates.found[-1].wait_s + work
-    crossing = np.where(deepest, end + half.far_forward.at + half.cross_s, 0.0)
+    crossing = deepest * (end + half.far_forward.at + half.cross_s)
     turn = half.far_forward.at + far_back.at + far_weights.at
     start = after_stay(
         end, half.far_forward, lambda at, to: inner[to] * turn[at], towards_last=True
