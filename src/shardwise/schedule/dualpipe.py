@@ -73,8 +73,8 @@ class _Half:
     def of(cls, given: Pipelines, ranks: Ranks) -> "_Half":
         depths = ranks.at.shape[0] // 2
         # As floats, since they are multiplied with times.
-        half, number = 0.5 * ranks.count, 0.5 * given.micro_batches
-        depth = 1.0 * ranks.at[:depths]
+        half, number = ranks.count / 2, given.micro_batches / 2
+        depth = ranks.at[:depths].astype(np.float64)
         weights = given.alone(ranks, given.weight_grad)
         waiting = (given.forwards(ranks), given.backwards(ranks, given.input_grad), weights)
         near, far = _both(waiting, depths)
@@ -102,13 +102,24 @@ class _Half:
         )
 
     @property
+    def deepest(self) -> Floats:
+        """1 for the deepest rank, else 0."""
+        return (self.inner == 0).astype(np.float64)
+
+    @property
+    def backwards_s(self) -> Floats:
+        """What a rank does after its last forward."""
+        (_, back, weights), (_, far_back, far_weights) = self.near, self.far
+        far = (self.depth + 1) * (far_back.at + far_weights.at)
+        return far + (self.depth + 1 + self.inner) * (back.at + weights.at)
+
+    @property
     def busy_s(self) -> Floats:
         """All passes; what overlaps counts once. The deepest rank's first pair does not overlap."""
         alone = sum((one.at for one in (*self.near, *self.far)), np.zeros(self.depth.shape))
         near = self.near_forward.at - self.near[0].at - self.far[1].at - self.far[2].at
         far = self.far_forward.at - self.far[0].at - self.near[1].at - self.near[2].at
-        deepest = self.inner == 0
-        overlapped = (self.pairs - deepest) * near + (self.pairs + self.inner) * far
+        overlapped = (self.pairs - self.deepest) * near + (self.pairs + self.inner) * far
         return self.number * alone + overlapped
 
 
@@ -136,14 +147,17 @@ def _delay_s(half: _Half) -> Floats:
 
 
 def _heads(half: _Half) -> Gates:
-    """First forward and backward of either direction, and the last forward of the warm-up."""
+    """First forward and backward of either direction, and where the rounds between them end.
+
+    These are forwards of both directions, then far passes with split backwards, then pairs: a path
+    may stay on a rank whose pace is slower there, and come on to another one as that goes over to
+    the next kind. From the first pairs on it may go down further.
+    """
     (forward, _, _), (far_forward, far_back, far_weights) = half.near, half.far
-    inner, depth = half.inner, half.depth
-    deepest = 1.0 * (inner == 0)
+    inner, depth, deepest = half.inner, half.depth, half.deepest
     gates = Gates(forward.before, few=half.few)
     ahead = 2 * inner
-    pace = so_far(forward.at)
-    gates.reach(ahead * forward.at, forward.before + ahead * pace)
+    gates.reach(ahead * forward.at, forward.before + ahead * so_far(forward.at))
     work = (ahead + 1) * forward.at
     crossing = deepest * (forward.before + forward.at + half.cross_s)
     gates.spread(work, towards_first, far_forward, crossing)
@@ -154,86 +168,91 @@ def _heads(half: _Half) -> Gates:
     gates.reach(work + depth * both, start)
     work = (ahead + depth + 1 + deepest) * forward.at + (depth + 1) * far_forward.at
     gates.spread(work, towards_last, far_back)
-    whole = gates.found[-1].wait_s + work + far_back.at + far_weights.at
-    crossing = deepest * (whole + half.cross_s)
+    crossing = gates.found[-1].wait_s + work + far_back.at + far_weights.at + half.cross_s
     split = far_back.at + far_weights.at + far_forward.at
-    start = after_stay(
+    first_pair = after_stay(
         gates.starts(work), far_back, lambda at, to: inner[to] * split[at], towards_last=True
     )
     pairs = work + inner * split
-    gates.reach(pairs, start)
-    work = (ahead + depth + 1) * forward.at + (depth + 1 + inner) * far_forward.at
-    work = work + inner * (far_back.at + far_weights.at)
-    first_pair = forward.at + far_back.at + far_weights.at
-    work = work + half.near_forward.at + deepest * (first_pair - half.near_forward.at)
-    gates.spread(work, towards_first, half.far_forward, crossing)
-    first = deepest * (half.near_forward.at - far_back.at - far_weights.at)
+    gates.reach(pairs, first_pair)
+    # The deepest rank's first pair does not overlap, so its forward has been done before.
+    more = half.near_forward.at - far_back.at - far_weights.at
+    work = pairs + half.near_forward.at - deepest * more
+    gates.spread(work, towards_first, half.far_forward, deepest * crossing)
     round_ = half.near_forward.at + half.far_forward.at
 
-    def pair(at: int, to: slice) -> Floats:
-        ahead = depth[to] - depth[at]
-        return (ahead > 0) * first[to] - ahead * round_[to]
+    def back(at: int, to: slice) -> Floats:
+        down = depth[to] - depth[at]
+        return (down > 0) * deepest[to] * more[to] - down * round_[to]
 
-    gates.reach(pairs, after_stay(start, half.near_forward, pair, towards_last=True))
+    gates.reach(pairs, after_stay(first_pair, half.near_forward, back, towards_last=True))
     return gates
 
 
 def _tails(half: _Half) -> Gates:
-    """Last backward and forward of either direction; the order ends with W's that waited."""
+    """Last forward and backward of either direction, mirrored, and where rounds between them end.
+
+    Behind the pairs come pairs of far forwards alone, each with a far backward, while any are left.
+    """
+    far_back, far_weights = half.far[1:]
+    inner, deepest = half.inner, half.deepest
+    gates = _last_backwards(half)
+    pair = half.far_forward
+    work = half.backwards_s
+    gates.spread(work, towards_last, pair)
+    end = gates.found[-1].wait_s + work
+    crossing = deepest * (end + pair.at + half.cross_s)
+    turn = pair.at + far_back.at + far_weights.at
+    start = after_stay(end, pair, lambda at, to: inner[to] * turn[at], towards_last=True)
+    gates.reach(work + inner * turn, start)
+    gates.spread(work + inner * turn + pair.at, towards_first, half.near_forward, crossing)
+    return gates
+
+
+def _last_backwards(half: _Half) -> Gates:
+    """Gates from the end back to the last forward: backwards of both directions, then near ones.
+
+    The last ones leave W's behind, which end the order. A path may stay with the backwards of both
+    directions until another rank has only near ones left (`both`); or turn down from a rank that
+    has few of them and stay on another one until that has done its last far backward (`again`).
+    """
     (_, back, weights), (_, far_back, far_weights) = half.near, half.far
     inner, depth = half.inner, half.depth
-    deepest = 1.0 * (inner == 0)
     gates = Gates(np.zeros(depth.shape), few=half.few)
+    far_late = np.floor(0.5 * (depth + 1))
 
     def late(rounds: Floats, rank: int | slice) -> Floats:
-        """W's from so many last rounds on, in which near backwards leave theirs."""
+        """W's behind so many last near backwards."""
         far = np.floor(0.5 * np.maximum(depth[rank] + 1 - inner[rank] + rounds, 0.0))
         return far * far_weights.at[rank] + (depth[rank] + 1 + rounds - far) * weights.at[rank]
+
+    def ending(at: int, to: slice) -> Floats:
+        return inner[to] * back.at[at] + late(inner[to], at) - work[at]
+
+    def both(at: int, to: slice) -> Floats:
+        rounds = depth[at] + 1
+        far = np.minimum(rounds, depth[to] + 1 - far_late[to])
+        stay = rounds * (far_back.at[to] + back.at[to]) + far * far_weights.at[to]
+        return stay + np.minimum(rounds, far_late[to]) * weights.at[to]
+
+    def again(at: int, to: slice) -> Floats:
+        rounds = depth[to]
+        stay = (rounds + 1) * far_back.at[at] + rounds * back.at[at]
+        stay += np.maximum(rounds + 1 - far_late[at], 0) * far_weights.at[at]
+        stay += np.maximum(far_late[at] - depth[at] + rounds, 0) * weights.at[at]
+        first = far_back.at[to] + far_weights.at[to] - far_back.at[at]
+        return stay + (depth[at] > rounds) * first
 
     every = slice(None)
     work = late(np.zeros(inner.shape), every)
     gates.spread(work, towards_last, back)
     end = gates.found[-1].wait_s + work
-    crossing = deepest * (end + back.at + half.cross_s)
-
-    def ending(at: int, to: slice) -> Floats:
-        return inner[to] * back.at[at] + late(inner[to], at) - work[at]
-
-    start = after_stay(end, back, ending, towards_last=True)
-    work = inner * back.at + late(inner, every)
-    gates.reach(work, start)
-    last = gates.starts(work)
-    gates.spread(work + back.at, towards_first, far_back, crossing)
-    turned = gates.starts(work + back.at)
-    late_far = np.floor(0.5 * (depth + 1))
-
-    def both(at: int, to: slice) -> Floats:
-        rounds = depth[at] + 1
-        far = np.minimum(rounds, depth[to] + 1 - late_far[to])
-        stay = rounds * (far_back.at[to] + back.at[to]) + far * far_weights.at[to]
-        return stay + np.minimum(rounds, late_far[to]) * weights.at[to]
-
-    def again(at: int, to: slice) -> Floats:
-        rounds = depth[to] + 1
-        stay = rounds * far_back.at[at] + (rounds - 1) * back.at[at]
-        stay = stay + np.maximum(rounds - late_far[at], 0) * far_weights.at[at]
-        stay = stay + np.maximum(late_far[at] - (depth[at] + 1 - rounds), 0) * weights.at[at]
-        first = far_back.at[to] + far_weights.at[to] - far_back.at[at]
-        return stay + (depth[at] > depth[to]) * first
-
-    start = after_stay(last, back, both, towards_last=True)
-    other = after_stay(turned, far_back, again, towards_last=False)
-    work = (depth + 1) * (far_back.at + far_weights.at)
-    work = work + (depth + 1 + inner) * (back.at + weights.at)
-    gates.reach(work, np.maximum(start, other))
-    gates.spread(work, towards_last, half.far_forward)
-    end = gates.found[-1].wait_s + work
-    crossing = deepest * (end + half.far_forward.at + half.cross_s)
-    turn = half.far_forward.at + far_back.at + far_weights.at
-    start = after_stay(
-        end, half.far_forward, lambda at, to: inner[to] * turn[at], towards_last=True
-    )
-    gates.reach(work + inner * turn, start)
-    work = work + (1 + inner) * half.far_forward.at + inner * (far_back.at + far_weights.at)
-    gates.spread(work, towards_first, half.near_forward, crossing)
+    crossing = half.deepest * (end + back.at + half.cross_s)
+    near = inner * back.at + late(inner, every)
+    gates.reach(near, after_stay(end, back, ending, towards_last=True))
+    end = gates.starts(near)
+    gates.spread(near + back.at, towards_first, far_back, crossing)
+    turned = after_stay(gates.starts(near + back.at), far_back, again, towards_last=False)
+    start = np.maximum(after_stay(end, back, both, towards_last=True), turned)
+    gates.reach(half.backwards_s, start)
     return gates

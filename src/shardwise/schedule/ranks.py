@@ -179,7 +179,7 @@ def after_stay(
     return start
 
 
-def slowest_round(at: Ints, passes: Passes, turn_s: Floats) -> Floats:
+def slowest_round(at: Floats | Ints, passes: Passes, turn_s: Floats) -> Floats:
     """Longest round trip between two ranks a and b, per micro-batch it advances: b - a + 1.
 
     It takes the passes and the hops from a to b, and what it turns round with on a.

@@ -9,7 +9,6 @@ from shardwise.schedule.orders import BACKWARD, FORWARD
 from shardwise.schedule.paths import Gates, longest
 from shardwise.schedule.pipelines import Pipelines, Solved
 from shardwise.schedule.ranks import (
-    NEVER,
     Passes,
     Ranks,
     after_stay,
