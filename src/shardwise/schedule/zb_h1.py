@@ -55,39 +55,43 @@ def _heads(ranks: Ranks, forward: Passes, backward: Passes, m: Ints, *, few: boo
     """As in 1F1B; and the first backward with a W behind it, number i of rank i.
 
     Until then a rank's pace is one of F and B alone, and a rank behind it, which lags more, may
-    be slower at that.
+    be slower at that. Forward p - 1 comes just before that backward on every rank: so a rank may
+    be slower as well that lags less, until it passes that forward on.
     """
-    i = ranks.at
-    ahead = np.minimum(ranks.count - 1 - i, m - 1)
+    i, p = ranks.at.astype(np.float64), ranks.count
+    ahead = np.minimum(p - 1 - i, m - 1)
     gates = Gates(forward.before, few=few)
-    pace = so_far(forward.at)
-    gates.reach(ahead * forward.at, forward.before + ahead * pace)
+    gates.reach(ahead * forward.at, forward.before + ahead * so_far(forward.at))
     first = (ahead + 1) * forward.at
     gates.spread(first, towards_first, backward)
     lag = np.minimum(i, m - 1)
 
     def done(rank: int | slice, to: slice) -> Floats:
-        forwards = np.minimum(lag[to] + ranks.count - i[rank], m)
+        forwards = np.minimum(lag[to] + p - i[rank], m)
         return forwards * forward.at[rank] + lag[to] * backward.at[rank]
 
     own = gates.starts(first) - first
     start = after_stay(own, backward, done, towards_last=False)
     gates.reach(done(slice(None), slice(None)), start)
-    number = ranks.count - 1
-    work = number * forward.at + i * backward.at
-    own = np.where(ranks.at == 0, 0.0, own)
-    gates.reach(work, towards_last(own + work, forward), there=ranks.count <= m)
+    # Rank 0 does that forward before its first backward.
+    work = (p - 1) * forward.at + i * backward.at
+    start = towards_last(own * (1 - ranks.first) + work, forward)
+    gates.reach(work, start, there=p <= m)
     return gates
 
 
 def _tails(
     ranks: Ranks, forward: Passes, backward: Passes, weights: Passes, m: Ints, *, few: bool
 ) -> Gates:
-    """Last backward, first backward after the last forward, last forward; W's come after them."""
-    ahead = np.minimum(ranks.count - 1 - ranks.at, m - 1)
-    lag = np.minimum(ranks.at, m)
+    """Last backward, first backward after the last forward, last forward; W's come after them.
 
-    def left(number: Ints) -> Floats:
+    Between the first two a rank's pace is one of B and W alone, and a rank before it may be slower.
+    """
+    i = ranks.at.astype(np.float64)
+    ahead = np.minimum(ranks.count - 1 - i, m - 1)
+    lag = np.minimum(i, m)
+
+    def left(number: Floats | Ints) -> Floats:
         """W's after a backward."""
         return (m - np.maximum(number - lag, 0)) * weights.at
 
