@@ -9,7 +9,7 @@ from shardwise.arrays import Floats, Ints
 from shardwise.schedule.gpipe_1f1b import longest_1f1b
 from shardwise.schedule.paths import Gates, longest
 from shardwise.schedule.pipelines import Pipelines, Solved, Times
-from shardwise.schedule.ranks import NEVER, Passes, Ranks, so_far, towards_first
+from shardwise.schedule.ranks import NEVER, Passes, Ranks, so_far, towards_first, towards_last
 
 __all__ = ["interleaved"]
 
@@ -122,33 +122,56 @@ class _Side:
     def __init__(self, ranks: Ranks, kind: _Kind, other: _Kind, given: Pipelines) -> None:
         self.ranks, self.kind, self.other = ranks, kind, other
         self.m, self.p, self.v = given.micro_batches, ranks.count, given.chunks
-        self.few = given.few
+        self.few, self.wrap_s = given.few, given.beside_s
+        self.none = np.zeros(ranks.at.shape)
+        group = self.p * self.v
+        warm_up = 2.0 * (self.p - 1 - ranks.at) + (group - self.p)
+        self.ahead = np.minimum(warm_up, self.m * self.v - 1.0)
         self.gates = self._gates()
 
     def _gates(self) -> Gates:
         """First pass; last of the first chunk's first group; end of the warm-up; first backward.
 
-        Then the first group's last backward in the last chunk, and the first pass of the second
-        group in its second chunk, for paths that have gone round from a rank with a backward.
+        Then the first group's last backward in the last chunk, for paths that leave the last rank
+        after all its turns with the head.
         """
-        p, m, v, base = self.p, self.m, self.v, self.kind.base
-        i, group = self.ranks.at, p * v
-        none, whole = np.zeros(i.shape), np.broadcast_to(1.0 * group, i.shape)
-        ahead = np.minimum(2.0 * (p - 1 - i) + (group - p), m * v - 1.0)
+        p, m, base = self.p, self.m, self.kind.base
+        none, ahead = self.none, self.ahead
         gates = Gates(base.before + self._entry_s, few=self.few)
         gates.reach(self.work_s(none + (p - 1.0), none), base.before + self._group_s)
         gates.reach(self.work_s(ahead, none), base.before + self._warm_s(ahead))
         backward = self.ranks.with_ends(self.other.base, none[0], self.other.last_s)
         gates.spread(self.work_s(ahead + 1.0, none), towards_first, backward)
-        late = whole - ahead
-        leaving = gates.longest_wait_s + self.work_s(whole, late) - base.before
-        arriving = np.maximum.reduce(leaving * (late > 0)) + self.kind.round_s
-        arriving = np.where(m >= 2 * p, arriving, NEVER)
-        work = self.work_s(np.minimum(ahead + p, m * v), none + (p - 1.0))
+        second = None if (m < 2 * p).all() else self._second_group(gates)
+        work = self.work_s(np.minimum(ahead + p, m * self.v), none + (p - 1.0))
         start = towards_first(gates.starts(work), backward)
         gates.reach(work, start, there=(m == p) | (m >= 2 * p))
-        gates.reach(self.work_s(whole + p, late + p), base.before + arriving)
+        for work, start in second or ():
+            gates.reach(work, start, there=m >= 2 * p)
         return gates
+
+    def _second_group(self, gates: Gates) -> list[tuple[Floats, Floats]]:
+        """Gates of the second group, for paths from a first backward: work before and start.
+
+        Its last pass in the first chunk, after all those with the first end; the backward that
+        comes round from there; and its first pass in the second chunk, to which a path may have
+        gone round from any rank with a backward before.
+        """
+        p, kind, other = self.p, self.kind, self.other
+        ahead, whole = self.ahead, self.none + p * self.v
+        late = whole - ahead
+        work = self.work_s(whole + (p - 1.0), late + (p - 1.0))
+        forward = self.ranks.with_ends(kind.base, kind.first_s, self.none[0])
+        start = towards_last(gates.starts(work), forward)
+        back = self.work_s(np.minimum(ahead + p + 2.0, self.m * self.v), self.none + (p + 1.0))
+        turned = start[0] + forward.at[0] + other.base.at[0] + self.wrap_s
+        leaving = gates.longest_wait_s + self.work_s(whole, late) - kind.base.before
+        round_ = np.maximum.reduce(leaving * (late > 0)) + kind.round_s
+        return [
+            (work, start),
+            (back, turned + other.base.total - other.base.through),
+            (self.work_s(whole + p, late + p), round_ + kind.base.before),
+        ]
 
     def work_s(self, number: Floats, others: Floats) -> Floats:
         """Time of a rank's first passes of this kind, at most two groups, and of the other kind."""

@@ -71,10 +71,10 @@ class Gates:
         self.reach(work_s, spread(np.maximum(self.starts(work_s), over_s), passes))
 
     def reach(self, work_s: Floats, start_s: Floats, *, there: Bools | None = None) -> None:
-        """Add a gate whose start is known, where it is there at all."""
+        """Add a gate whose start is known, in the rows where it is there at all."""
         wait = start_s - work_s
         if there is not None:
-            wait = np.where(there, wait, NEVER)
+            wait = np.minimum(wait, np.where(there, np.inf, NEVER))
         self.found.append(Gate(wait_s=wait, work_s=work_s))
         self.longest_wait_s = np.maximum(self.longest_wait_s, wait)
 
