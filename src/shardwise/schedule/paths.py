@@ -4,7 +4,9 @@ A step takes as long as the longest chain of passes that wait for each other. Su
 a rank, follows its work without a gap, and leaves it again. It can come and leave at few actions,
 the gates: the first and the last pass of each kind, where the rank changes what it does. What
 counts there is the wait: time the rank has stood idle so far. From gate to gate waits only grow,
-and a wait spreads from rank to rank with the pass that starts late. So a step takes
+and a wait spreads from rank to rank with the pass that starts late. Between two gates the pace of
+a rank is that of the passes it does in turn; ranks come to the next gate one after the other, so
+a chain may stay on a rank whose pace is slow there until another one goes over. So a step takes
 
     max over ranks of (wait at a gate + work of the rank + wait from a later gate to the end),
 
