@@ -209,12 +209,12 @@ def test_1f1b_by_hand():
 
 WITHIN = {
     # Above the largest errors seen on thousands of pipelines as drawn here, in parts of the step.
-    "1f1b": 0.04,
+    "1f1b": 0.02,
     "gpipe": 1e-9,
-    "zb-h1": 0.08,
-    "zb-v": 0.08,
-    "interleaved": 0.12,
-    "dualpipe": 0.04,
+    "zb-h1": 0.04,
+    "zb-v": 0.025,
+    "interleaved": 0.03,
+    "dualpipe": 0.025,
 }
 
 
@@ -256,13 +256,39 @@ def test_paths_from_many_pipelines_are_never_long(schedule):
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "interleaved", "dualpipe"])
-def test_typical_errors_are_below_half_a_percent(schedule):
-    """Of forty random uneven pipelines nine in ten are within 0.5 %; 0.2 % on average."""
+def test_typical_errors_are_far_below_half_a_percent(schedule):
+    """Of forty random uneven pipelines two at most are 0.5 % off; 0.05 % on average."""
     rng = np.random.default_rng(7)
     drawn = [_drawn(rng, schedule) for _ in range(40)]
     errors = np.abs(closed(drawn).step_s / [simulated(case).step_s for case in drawn] - 1)
-    assert np.mean(errors < 0.005) >= 0.9
-    assert errors.mean() < 0.002
+    assert np.mean(errors < 0.005) >= 0.95
+    assert errors.max() < 0.01
+    assert errors.mean() < 0.0005
+
+
+@pytest.mark.parametrize(
+    ("schedule", "mean"),
+    [("zb-h1", 1e-9), ("interleaved", 1e-9), ("zb-v", 2e-4), ("dualpipe", 2e-4)],
+)
+def test_pipelines_whose_every_rank_differs(schedule, mean):
+    """A path changes ranks wherever one goes over to other passes sooner than the next."""
+    rng = np.random.default_rng(5)
+    drawn = []
+    for _ in range(150):
+        p = 2 * int(rng.integers(1, 5))
+        groups = int(rng.integers(2 if schedule == "dualpipe" else 1, 4))
+        drawn.append(
+            Case(
+                schedule=schedule,
+                runs=tuple((1, tuple(rng.uniform(0.5, 1.5, 3))) for _ in range(p)),
+                m=p * groups,
+                v=int(rng.integers(2, 5)) if schedule == "interleaved" else 1,
+            )
+        )
+    errors = 1 - closed(drawn).step_s / [simulated(case).step_s for case in drawn]
+    assert errors.min() >= -1e-9
+    assert errors.mean() <= mean
+    assert errors.max() <= (1e-9 if mean == 1e-9 else 0.01)
 
 
 def _drawn(rng, schedule):
@@ -286,8 +312,8 @@ def _drawn(rng, schedule):
 @fast
 @given(cases(("interleaved",), whole=False, hops=False))
 def test_incomplete_groups_are_close(case):
-    """A last group of fewer micro-batches than ranks: within 15 %, on average 1 %."""
-    assert abs(error(case)) <= 0.15
+    """A last group of fewer micro-batches than ranks: within 12 %, on average 0.5 %."""
+    assert abs(error(case)) <= 0.12
 
 
 @fast

@@ -40,9 +40,10 @@ def one_f_one_b(given: Pipelines) -> Solved:
     state as well, since a backward that comes one hop later lets the next forward start later:
     exact for equal stages then, else at most 2 % short (`_zigzag`).
     """
-    ranks = Ranks.of(given.lengths)
-    forward, backward = given.forwards(ranks), given.backwards(ranks, given.backward)
     m = given.micro_batches
+    # With fewer micro-batches than ranks, those before this one do all forwards first.
+    ranks = Ranks.of(given.lengths, [given.stages - m] if given.few else ())
+    forward, backward = given.forwards(ranks), given.backwards(ranks, given.backward)
     step = longest_1f1b(ranks, forward, backward, m, few=given.few)
     if not given.blocking and given.hop_s.any():
         step = np.maximum(step, _zigzag(ranks, forward, backward, m, given.hop_s))

@@ -28,8 +28,9 @@ def interleaved(given: Pipelines) -> Solved:
     (Megatron-LM refuses such batches.)
     """
     m, p, v = given.micro_batches, given.stages, given.chunks
-    # Of one group, the ranks before the middle do all forwards before their first backward.
-    ranks = Ranks.of(given.lengths, [(p - 1) // 2, p // 2] if given.few else ())
+    # Of one group, the ranks before the middle do all forwards before their first backward; of
+    # fewer micro-batches than ranks, those before rank p - m.
+    ranks = Ranks.of(given.lengths, [(p - 1) // 2, p // 2, p - m] if given.few else ())
     forward, backward = _kinds(given, ranks)
     turn_s = forward.base.at + backward.base.at
     ends_s = forward.ends_s(ranks) + backward.ends_s(ranks)
