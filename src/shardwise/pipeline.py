@@ -1,6 +1,7 @@
 """How long all micro-batches of a step take to pass through the stages."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from shardwise.table import Table
 
 __all__ = ["bubble_and_transfers"]
 
-_INTERLEAVED = SCHEDULES.index("interleaved")
+_INTERLEAVED, _ZB_V = SCHEDULES.index("interleaved"), SCHEDULES.index("zb-v")
 
 
 def bubble_and_transfers(
@@ -71,8 +72,8 @@ def _times(
 ) -> Times:
     """One kind of pass on the layers of a stage of each run, and on embedding and head [s].
 
-    Where the first or the last of all chunks has other layers than its rank's rest, the ends of the
-    model carry the difference; of other unlike chunks a rank takes the mean.
+    Where the first or the last of all interleaved chunks has other layers than its rank's rest, the
+    ends of the model carry the difference; of other unlike ones a rank takes the mean.
     """
     kinds = len(blocks.layers) - 1
     columns = [None if part is None else select(part.times) for part in blocks.layers[:kinds]]
@@ -88,8 +89,14 @@ def _times(
     if blocks.mtp is not None:
         modules = np.max([run.held[kinds] for run in runs], axis=0)
         on_last = on_last + modules * select(blocks.mtp.times)
+    early = None
+    if np.any(table.schedule == _ZB_V):
+        early = np.stack([_of_chunk(run, columns, 0, slice(None)) for run in runs])
     times = Times(
-        on_stage=np.stack(on_stage), on_first=select(blocks.embedding.times), on_last=on_last
+        on_stage=np.stack(on_stage),
+        on_first=select(blocks.embedding.times),
+        on_last=on_last,
+        on_early=early,
     )
     unlike = (table.schedule == _INTERLEAVED) & np.any([run.unlike for run in runs], axis=0)
     return _with_unlike_ends(times, table, runs, columns, unlike) if np.any(unlike) else times
@@ -110,10 +117,17 @@ def _with_unlike_ends(
         ends = ((place == 0, 0 * table.vpp, on_first), (last_run == place, table.vpp - 1, on_last))
         for here, chunk, more in ends:
             at = np.flatnonzero(rows & run.unlike & here)
-            counts = run.contents.chunks[run.key[at], chunk[at]].T
-            layers = zip(counts, columns, strict=False)
-            here_s = total((n * c[at] for n, c in layers if c is not None), more[at])
+            here_s = _of_chunk(run, columns, chunk[at], at)
             others_s = (on_stage[place, at] - here_s) / (table.vpp[at] - 1)
             more[at] += here_s - others_s
             on_stage[place, at] = table.vpp[at] * others_s
-    return Times(on_stage=on_stage, on_first=on_first, on_last=on_last)
+    return replace(times, on_stage=on_stage, on_first=on_first, on_last=on_last)
+
+
+def _of_chunk(
+    run: StageRun, columns: Sequence[Floats | None], chunk: Ints | int, rows: Ints | slice
+) -> Floats:
+    """What the layers of one chunk of a rank take [s]."""
+    counts = run.contents.chunks[run.key[rows], chunk].T
+    layers = zip(counts, columns, strict=False)
+    return total((n * column[rows] for n, column in layers if column is not None), counts[0])

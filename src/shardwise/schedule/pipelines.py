@@ -20,6 +20,14 @@ class Times:
     """More, on the first virtual stage only: the embedding."""
     on_last: Floats
     """More, on the last virtual stage only: the head."""
+    on_early: Floats | None = None
+    """In ZB-V, of `on_stage` what the earlier of its two chunks takes; None: half."""
+
+    @property
+    def chunks_of_v(self) -> tuple[Floats, Floats]:
+        """What the earlier and the later chunk of a stage take."""
+        early = 0.5 * self.on_stage if self.on_early is None else self.on_early
+        return early, self.on_stage - early
 
     def take(self, rows: Ints) -> "Times":
         """Those of some rows."""
@@ -27,6 +35,7 @@ class Times:
             on_stage=self.on_stage[:, rows],
             on_first=self.on_first[rows],
             on_last=self.on_last[rows],
+            on_early=None if self.on_early is None else self.on_early[:, rows],
         )
 
     def __add__(self, other: "Times") -> "Times":

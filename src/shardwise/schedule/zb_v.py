@@ -51,17 +51,17 @@ def zb_v(given: Pipelines) -> Solved:
 def _passes(given: Pipelines, ranks: Ranks) -> dict[Pass, Passes]:
     """F, B and W of both chunks; rank 0 has both ends of the model, rank p - 1 its middle."""
     ahead, back, later = given.forward, given.input_grad, given.weight_grad
-    forward = given.arriving(ranks, ahead.on_stage * 0.5)
-    backward = given.arriving(ranks, back.on_stage * 0.5)
-    weights = ranks.passes(later.on_stage * 0.5, given.lengths)
+    down, up = (given.arriving(ranks, chunk_s) for chunk_s in ahead.chunks_of_v)
+    back_up, back_down = (given.arriving(ranks, chunk_s) for chunk_s in back.chunks_of_v)
+    early, late = (ranks.passes(chunk_s, given.lengths) for chunk_s in later.chunks_of_v)
     hop, none = given.blocking_s, np.zeros(given.hop_s.shape)
     return {
-        FIRST_DOWN: ranks.with_ends(forward, ahead.on_first - hop, none),
-        THEN_UP: ranks.with_ends(forward, ahead.on_last, -hop),
-        BACK_DOWN: ranks.with_ends(backward, back.on_last - hop, none),
-        BACK_UP: ranks.with_ends(backward, back.on_first, -hop),
-        ("W", 1): ranks.with_ends(weights, later.on_last, none),
-        ("W", 0): ranks.with_ends(weights, later.on_first, none),
+        FIRST_DOWN: ranks.with_ends(down, ahead.on_first - hop, none),
+        THEN_UP: ranks.with_ends(up, ahead.on_last, -hop),
+        BACK_DOWN: ranks.with_ends(back_down, back.on_last - hop, none),
+        BACK_UP: ranks.with_ends(back_up, back.on_first, -hop),
+        ("W", 1): ranks.with_ends(late, later.on_last, none),
+        ("W", 0): ranks.with_ends(early, later.on_first, none),
     }
 
 
