@@ -16,6 +16,7 @@ from shardwise import Model, estimate, estimate_many
 from shardwise.evaluate import evaluate
 from shardwise.results import Estimate
 from shardwise.rules import broken_rule
+from shardwise.schedule.in_flight import most_of_unlike_chunks, most_of_unlike_ends
 from shardwise.strategy import RECOMPUTES
 from shardwise.table import Table
 
@@ -317,3 +318,24 @@ def test_more_tensor_parallelism_never_holds_more(
     assume((broken_rule(model, machine, table) < 0).all())
     more, less = evaluate(model, machine, table).memory.total
     assert less < more
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(2, 6),
+    st.integers(1, 4),
+    st.tuples(*[st.floats(0, 3)] * 3),
+    st.data(),
+)
+def test_two_ways_to_add_up_unlike_ends(
+    p: int, v: int, groups: int, sizes: tuple[float, float, float], data: st.DataObject
+) -> None:
+    """Chunks alike but for the first and the last: the few moments at which their numbers turn."""
+    first, within, last = sizes
+    kept = np.array([first, *[within] * (v - 2), last])[:, np.newaxis]
+    stage = data.draw(st.integers(0, p - 1))
+    order = {"micro_batches": groups * p, "stages": p, "chunks": v, "stage": stage}
+    columns = {name: np.array([value]) for name, value in order.items()}
+    every = most_of_unlike_chunks(kept, **columns)
+    turns = most_of_unlike_ends(kept.sum(axis=0), kept[0], kept[-1], **columns)
+    assert turns == pytest.approx(every)

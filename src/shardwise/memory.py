@@ -13,6 +13,7 @@ from shardwise.schedule.in_flight import (
     chunks_in_flight,
     first_stage_in_flight,
     most_of_unlike_chunks,
+    most_of_unlike_ends,
 )
 from shardwise.stages import StageRun
 from shardwise.strategy import SCHEDULES
@@ -155,10 +156,13 @@ class _InFlight:
     moments: tuple[tuple[Floats, Floats], ...]
     """Of the first and of the second chunk, at each moment that may be the fullest; the same number
     where chunks are alike."""
-    uneven: Ints
-    """Rows whose interleaved chunks are unlike: each keeps a number of its own."""
     order: dict[str, Ints]
-    """Columns of these rows that decide it."""
+    """Columns that decide these numbers."""
+    unlike_ends: Ints
+    """Rows whose interleaved chunks are unlike, so that each keeps a number of its own: but for the
+    first and the last they are alike,"""
+    irregular: Ints
+    """or not even these."""
 
     @classmethod
     def of(cls, table: Table, blocks: Blocks, run: StageRun, stage: Ints) -> "_InFlight":
@@ -168,13 +172,14 @@ class _InFlight:
             "chunks": table.vpp,
             "stage": stage,
         }
-        uneven = np.flatnonzero(run.unlike & (table.schedule == _INTERLEAVED))
+        unlike = run.unlike & (table.schedule == _INTERLEAVED)
         return cls(
             blocks=blocks,
             run=run,
             moments=chunks_in_flight(schedule=table.schedule, **order),
-            uneven=uneven,
-            order={n: np.broadcast_to(o, run.key.shape)[uneven] for n, o in order.items()},
+            order={name: np.broadcast_to(o, run.key.shape) for name, o in order.items()},
+            unlike_ends=np.flatnonzero(unlike & ~run.irregular),
+            irregular=np.flatnonzero(unlike & run.irregular),
         )
 
     def total(self, select: Callable[[BlockBytes], Floats]) -> Floats:
@@ -186,13 +191,25 @@ class _InFlight:
         else:
             one = self._of_chunk(0, select, np.arange(self.run.key.size))
             found = np.maximum.reduce([a * one + b * (whole - one) for a, b in self.moments])
-        if self.uneven.size:
-            chunks = range(self.run.contents.chunks.shape[1])
-            kept = np.stack([self._of_chunk(chunk, select, self.uneven) for chunk in chunks])
-            found[self.uneven] = most_of_unlike_chunks(kept, **self.order)
+        at, order = self.unlike_ends, self._order_of(self.unlike_ends)
+        if at.size:
+            kept = np.broadcast_to(whole, found.shape)[at]
+            first = self._of_chunk(0, select, at)
+            last = self._of_chunk(order["chunks"] - 1, select, at)
+            found[at] = most_of_unlike_ends(kept, first, last, **order)
+        at, order = self.irregular, self._order_of(self.irregular)
+        if at.size:
+            chunks = range(order["chunks"].max())
+            kept = np.stack([self._of_chunk(chunk, select, at) for chunk in chunks])
+            found[at] = most_of_unlike_chunks(kept, **order)
         return found
 
-    def _of_chunk(self, chunk: int, select: Callable[[BlockBytes], Floats], rows: Ints) -> Floats:
+    def _order_of(self, rows: Ints) -> dict[str, Ints]:
+        return {name: column[rows] for name, column in self.order.items()}
+
+    def _of_chunk(
+        self, chunk: Ints | int, select: Callable[[BlockBytes], Floats], rows: Ints
+    ) -> Floats:
         counts = self.run.contents.chunks[self.run.key[rows], chunk].T
         parts = zip(counts, self.blocks.layers, strict=True)
         shape = self.run.key.shape

@@ -69,6 +69,8 @@ class StageRun:
     passes on a rank; in dualpipe, on the stage of its number."""
     unlike: Bools
     """Whether a rank's chunks hold different layers."""
+    irregular: Bools
+    """Whether its chunks but the first and the last do."""
     layers: Floats
     """Layers held."""
     key: Ints
@@ -134,6 +136,7 @@ def by_stage(runs: Sequence[StageRun]) -> StageRun:
         held=tuple(every(run.held[n] for run in runs) for n in parts),
         own=tuple(every(run.own[n] for run in runs) for n in range(len(runs[0].own))),
         unlike=np.array([bool(run.unlike[0]) for run in runs])[which],
+        irregular=np.array([bool(run.irregular[0]) for run in runs])[which],
         layers=every(run.layers for run in runs),
         key=which,
         contents=Contents(
@@ -217,6 +220,7 @@ def _as_columns(every: Sequence[Any], most: int) -> tuple[StageRun, ...]:
                 held=_transposed([rank.held for _, _, rank in runs]),
                 own=_transposed([rank.own for _, _, rank in runs]),
                 unlike=np.array([len(set(rank.chunks)) > 1 for _, _, rank in runs]),
+                irregular=np.array([len(set(rank.chunks[1:-1])) > 1 for _, _, rank in runs]),
                 layers=np.array([float(rank.layers) for _, _, rank in runs]),
                 key=np.arange(len(every)),
                 contents=_contents([rank for _, _, rank in runs]),

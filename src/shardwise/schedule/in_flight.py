@@ -9,7 +9,7 @@ from shardwise.arrays import Floats, Ints
 from shardwise.schedule.orders import SCHEDULES
 
 __all__ = ["InFlight", "chunks_in_flight", "first_stage_in_flight", "in_flight"]
-__all__ += ["most_of_unlike_chunks"]
+__all__ += ["most_of_unlike_chunks", "most_of_unlike_ends"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,43 @@ def chunks_in_flight(
         return ((first, second),)
     later = zb_v & (m >= 2 * p - i)
     return (first, second), (np.where(later, 2 * p - i, first), np.where(later, i, second))
+
+
+def most_of_unlike_ends(
+    kept: Floats,
+    first: Floats,
+    last: Floats,
+    *,
+    micro_batches: Ints,
+    stages: Ints,
+    chunks: Ints,
+    stage: Ints,
+) -> Floats:
+    """The same as `most_of_unlike_chunks`, where only the first and the last chunk are unlike.
+
+    The number in flight in the first and in the last chunk turns at few moments only.
+
+    Parameters
+    ----------
+    kept, first, last
+        By one micro-batch on all chunks, on the first and on the last of them.
+    """
+    m, p, v, i = micro_batches, stages, chunks, stage
+    ahead = 2 * (p - 1 - i) + 1
+    within = np.where(v > 2, (kept - first - last) / np.maximum(v - 2, 1), last)  # noqa: PLR2004
+    short, over = np.minimum(ahead, p), np.maximum(ahead - p, 0)
+    more, less = first - within, last - within
+    turns = (
+        (p + over, short),
+        (np.minimum(p + ahead, 2 * p), 0 * p),
+        (np.where(v > 2, 2 * p, p + short), over),  # noqa: PLR2004
+        (np.where(ahead < p, p + ahead, 2 * p), over),
+        (np.where(ahead < p, p + ahead, ahead), np.where(ahead < p, 0, p)),
+    )
+    most = np.maximum.reduce([a * more + b * less for a, b in turns])
+    early = np.minimum(m, p) * (kept - last) + np.minimum(short, m) * last
+    early = early + np.clip(np.minimum(over, m - p), 0, None) * first
+    return np.where(m >= 2 * p, ((v - 1) * p + ahead) * within + most, early)
 
 
 def most_of_unlike_chunks(
