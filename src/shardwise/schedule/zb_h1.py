@@ -24,14 +24,14 @@ def zb_h1(given: Pipelines) -> Solved:
 
     For equal stages and m >= p it idles (p - 1) max(F + B - W, F, B), B the gradient of the input
     alone; the paper's (p - 1) (F + B - W) for W <= F, B. Exact for any stages whose messages block
-    or take 0 s.
+    or take 0 s; of pipelines with fewer micro-batches than ranks, one in a thousand is 1 % short.
 
     Messages that travel beside compute delay the steady state only where two hops take longer
     than W: then a round trip between ranks sets the pace, as in 1F1B. Hops of a twentieth of a
     pass: 0.5 % short at most, but for fewer micro-batches than ranks (1.1 %); of a fifth 3 %.
     """
     m, p = given.micro_batches, given.stages
-    ranks = Ranks.of(given.lengths, [m - 1, p - m] if given.few else ())
+    ranks = Ranks.of(given.lengths, [m - 1, p - m - 1, p - m, p - m + 1] if given.few else ())
     forward, backward = given.forwards(ranks), given.backwards(ranks, given.input_grad)
     weights = given.alone(ranks, given.weight_grad)
     busy = m * (forward.at + backward.at + weights.at)
