@@ -21,8 +21,9 @@ def interleaved(given: Pipelines) -> Solved:
     Where the ends of the model make a chunk longer, its turns set the pace together with the
     slowest other rank: `_gain_s`. An incomplete last group adds the waits of `_missing_s`.
 
-    Whole groups: exact for any stages without ends and messages; with an embedding of several
-    chunks 0.02 % short on average, 2 % at most; with messages beside compute 0.05 % short on
+    Whole groups: exact for any stages without ends and messages (but rare pipelines of two groups,
+    0.1 % short), and with a head; with an embedding of several chunks 0.02 % short on average, 2 %
+    at most; with messages beside compute 0.05 % short on
     average. An incomplete group: 0.2 to 0.8 % off on average, 3 % at most, with fewer than two
     groups 8 %, either way: which chunk of the last group waits for which is not resolved.
     (Megatron-LM refuses such batches.)
