@@ -31,7 +31,7 @@ from shardwise.strategy import (
 )
 from shardwise.table import Table
 
-fast = settings(deadline=None, max_examples=30)
+fast = settings(deadline=None, max_examples=15)
 SLACK = 1 + 1e-9
 FLAGS = ("offload_weights", "offload_activations", "offload_optimizer")
 AXES = ("tp", "cp", "dp", "pp")
@@ -126,7 +126,7 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-tables = st.lists(rows(), min_size=1, max_size=6)
+tables = st.lists(rows(), min_size=4, max_size=10)
 
 
 def legal(model: Model, machine: System, given: list[dict[str, Any]]) -> Table:
