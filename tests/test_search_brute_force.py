@@ -6,7 +6,7 @@ and no sum runs over them, so a row does not feel which rows stand beside it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from random import Random
 from typing import Any
 
@@ -183,6 +183,12 @@ def cases(first: int, count: int, most: int = MOST) -> Iterator[Case]:
         )
 
 
+@cache
+def some(first: int) -> list[Case]:
+    """Those of 15 seeds, which several tests look at: trying everything takes longest."""
+    return list(cases(first, 15))
+
+
 def listed(ranked: Ranked) -> list[tuple[float, int]]:
     """Scores and numbers, in order."""
     return list(zip(ranked.score.tolist(), ranked.number.tolist(), strict=True))
@@ -192,7 +198,7 @@ def listed(ranked: Ranked) -> list[tuple[float, int]]:
 def test_every_strategy_is_a_candidate_once(first):
     """The same strategies as nested loops try, none of them twice."""
     seen = 0
-    for case in cases(first, 15):
+    for case in some(first):
         table = case.candidates.strategies(np.arange(len(case.candidates)))
         found = keys(asked(case.candidates), table)
         expected = keys(case.naive.asked, case.naive.strategies)
@@ -202,12 +208,12 @@ def test_every_strategy_is_a_candidate_once(first):
     assert seen > 500
 
 
-@pytest.mark.parametrize("first", range(100, 160, 15))
+@pytest.mark.parametrize("first", range(0, 60, 15))
 def test_candidates_are_counted_by_reason(first):
     """What is feasible, and why the rest is rejected: rules of layouts first, then the others,
     then memory."""
     feasible = 0
-    for case in cases(first, 15):
+    for case in some(first):
         found = case.look()
         assert len(case.candidates) == len(case.naive.reasons)
         assert found.feasible == len(case.naive.feasible)
@@ -218,11 +224,11 @@ def test_candidates_are_counted_by_reason(first):
 
 @pytest.mark.parametrize(
     ("objective", "first"),
-    [("step_time", 200), ("tokens_per_s_per_gpu", 220), ("tokens_per_dollar", 240)],
+    [("step_time", 0), ("tokens_per_s_per_gpu", 15), ("tokens_per_dollar", 30)],
 )
 def test_the_best_are_the_best_of_all(objective, first):
     """The first ten in order, of equals the lowest number first."""
-    for case in cases(first, 15):
+    for case in some(first):
         naive, rows = case.naive, case.naive.feasible
         seconds, table = naive.estimates.step_time_s, naive.strategies
         score = {row: seconds[row] for row in rows}
@@ -234,11 +240,11 @@ def test_the_best_are_the_best_of_all(objective, first):
         assert listed(case.look(objective=objective).best) == case.ordered(score)[:10]
 
 
-@pytest.mark.parametrize(("name", "first"), [("memory", 300), ("gpus", 320), ("cost", 340)])
+@pytest.mark.parametrize(("name", "first"), [("memory", 45), ("gpus", 0), ("cost", 15)])
 def test_the_front_is_what_nothing_beats_on_both_sides(name, first):
     """Of all feasible ones, those of which no other one is as good on both sides; of equals, the
     one with the lowest number."""
-    for case in cases(first, 15):
+    for case in some(first):
         naive = case.naive
         table, rows = naive.strategies, np.array(naive.feasible, dtype=np.int64)
         time_s = naive.estimates.step_time_s[rows]
@@ -261,7 +267,7 @@ def test_the_front_is_what_nothing_beats_on_both_sides(name, first):
 
 def test_every_cell_has_its_best():
     """For each combination of values of two fields that has a feasible strategy."""
-    for case in cases(400, 15):
+    for case in some(30):
         axes, naive = ("micro_batch_size", "recompute"), case.naive
         best: dict[tuple[int, ...], tuple[float, int]] = {}
         for row in naive.feasible:
@@ -277,7 +283,7 @@ def test_every_cell_has_its_best():
 def test_the_nearest_miss_lacks_least():
     """Where nothing fits: of what obeys the rules, the one with the least beyond the room."""
     seen = 0
-    for case in cases(420, 25, most=400):
+    for case in some(45):
         held = case.naive.estimates.memory_reserved_bytes
         obeys = np.flatnonzero(case.naive.estimates.refused < 0)
         if not obeys.size:
@@ -295,7 +301,7 @@ def test_single_estimates_say_the_same():
     """`estimate` of every strategy, one by one: refused, too large, or slower than the best."""
     seen = 0
     for case in cases(440, 40, most=60):
-        if len(case.naive.feasible) < 3 or seen == 3:
+        if len(case.naive.feasible) < 3:
             continue
         table, numbers = case.naive.strategies, case.numbers
         times = []
@@ -312,12 +318,14 @@ def test_single_estimates_say_the_same():
             times += [(one.step_time_s, numbers[row])] if fits else []
         assert listed(case.look(top=5).best) == sorted(times)[:5]
         seen += 1
-    assert seen > 1
+        if seen == 3:
+            break
+    assert seen == 3
 
 
 def test_search_answers_what_trying_everything_answers():
     """The whole way: counts, strategies best first, and the best of every scale."""
-    for case in cases(500, 6):
+    for case in some(0)[:6]:
         asked = {"objective": "step_time", "top": 3, "max_memory": case.capacity_bytes}
         found = search(case.model, case.system, case.space, **asked)
         naive, seconds = case.naive, case.naive.estimates.step_time_s
