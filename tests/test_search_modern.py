@@ -148,7 +148,7 @@ def test_modern_fields_are_searched_as_trying_everything_does(name):
 def test_estimates_one_by_one_find_the_same_of_a_model_with_experts():
     """Over ep, etp, cp, ZeRO and recomputed layers: `estimate` of each that is legal."""
     space = {**NARROW, "cp": [1, 2], "ep": [1, 2], "zero": [0, 3], "recompute": ["full"]}
-    space |= {"recompute_layers": "fit", "tp": [2], "micro_batch_size": [2], "pp": [1, 2]}
+    space |= {"recompute_layers": "fit", "tp": [2], "micro_batch_size": [2], "pp": [2]}
     system, room = SYSTEMS[0], 2.1505e9
     candidates = Candidates.of(EXPERTS, system, Space.validated(space))
     table = candidates.strategies(np.arange(len(candidates)))
@@ -260,11 +260,12 @@ def test_the_smallest_number_of_gpus_with_experts_and_split_weights():
         system = System.validated(told)
         found = smallest_gpus(EXPERTS, system, Space.validated(space), above=0, most=16)
         question = Question(model=EXPERTS, system=system, capacity_bytes=2**31 + room)
-        enough = []
+        enough = None
         for gpus in (1, 2, 4, 8, 16):
             every = Candidates.of(EXPERTS, system, Space.validated(space | {"gpus": gpus}))
             if any(look(question, box).feasible for box in every.legal):
-                enough.append(gpus)
-        assert found.gpus == min(enough, default=None)
+                enough = gpus
+                break
+        assert found.gpus == enough
         numbers.append(found.gpus)
     assert len(set(numbers)) > 1
