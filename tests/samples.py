@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import estimate
-from shardwise.arrays import Floats
+from shardwise.arrays import Floats, gather
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.collective import collective_time
 from shardwise.cost.matmul import MatmulRates, matmul_times
@@ -332,9 +332,11 @@ def run(
     return estimate(architecture or model(), described, given | columns, operations=operations)
 
 
-def every_stage(result: Evaluation, table: Table) -> StageMemory:
-    """Memory of every stage of a table of one row."""
-    return stage_memory(table, result.blocks, by_stage(result.runs))
+def every_stage(result: Evaluation, table: Table, row: int) -> StageMemory:
+    """Memory of every stage of one row of a table."""
+    one = slice(row, row + 1)
+    blocks, runs = gather((result.blocks, result.runs), one)
+    return stage_memory(table.take(one), blocks, by_stage(runs))
 
 
 MATRIX = [[0, 0.1], [1e6, 0.5], [1e9, 0.8]]

@@ -27,7 +27,7 @@ SPACE: dict[str, Any] = {
     "seq_len": [32, 30],
     "tp": [1, 2, 3, 4],
     "pp": [1, 2, 4, 8],
-    "tp_overlap": ["none", "ring"],
+    "tp_overlap": "none",
     "tp_tier": [None, 0],
     "tp_regather": True,
     "micro_batch_size": [1, 3],

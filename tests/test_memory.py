@@ -281,8 +281,8 @@ strategies = st.fixed_dictionaries(
 vocabularies = st.sampled_from([1, 100, 1000, 50_000])
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(strategies, min_size=1, max_size=6), vocabularies, st.booleans(), st.booleans())
+@settings(deadline=None, max_examples=30)
+@given(st.lists(strategies, min_size=4, max_size=12), vocabularies, st.booleans(), st.booleans())
 def test_fullest_stage_is_the_fullest_of_all(
     rows: list[dict[str, Any]], vocabulary: int, tied: bool, flash: bool
 ) -> None:
@@ -296,28 +296,30 @@ def test_fullest_stage_is_the_fullest_of_all(
     assume(len(table) > 0)
     result = evaluate(model, machine, table)
     for row in range(len(table)):
-        one = table.take(slice(row, row + 1))
-        every = samples.every_stage(evaluate(model, machine, one), one)
-        assert len(every.total) == one.pp[0]
+        every = samples.every_stage(result, table, row)
+        assert len(every.total) == table.pp[row]
         assert result.memory.total[row] == every.total.max()
         at = int(result.fullest_stage[row])
         assert every.total[at] == result.memory.total[row]
         assert every.activations[at] == result.memory.activations[row]
 
 
-@settings(deadline=None, max_examples=60)
-@given(strategies, st.sampled_from([2, 4, 8]), st.booleans())
+@settings(deadline=None, max_examples=20)
+@given(st.lists(strategies, min_size=4, max_size=12), st.sampled_from([2, 4, 8]), st.booleans())
 def test_more_tensor_parallelism_never_holds_more(
-    row: dict[str, Any], factor: int, split: bool
+    rows: list[dict[str, Any]], factor: int, split: bool
 ) -> None:
     """With the other degrees as they are, every stage holds less."""
     model = samples.model(samples.layer(count=12, attention={"heads": 32, "kv_heads": 2}))
-    columns = {**row, "tp": [row["tp"], row["tp"] * factor], "sequence_parallel": split}
-    table = Table.of(model, columns | {"stack": samples.stack()})
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    columns |= {"sequence_parallel": split, "stack": samples.stack()}
+    more = [tp * factor for tp in columns["tp"]]
     machine = samples.system()
-    assume((broken_rule(model, machine, table) < 0).all())
-    more, less = evaluate(model, machine, table).memory.total
-    assert less < more
+    one, other = (Table.of(model, columns | {"tp": tp}) for tp in (columns["tp"], more))
+    legal = (broken_rule(model, machine, one) < 0) & (broken_rule(model, machine, other) < 0)
+    assume(legal.any())
+    held, less = (evaluate(model, machine, t.take(legal)).memory.total for t in (one, other))
+    assert (less < held).all()
 
 
 @given(

@@ -15,10 +15,9 @@ import samples
 from shardwise import EstimateTable, InputError, Model, System, estimate, estimate_many
 from shardwise.arrays import Ints, gather, once_per
 from shardwise.evaluate import evaluate
-from shardwise.memory import MEMORY_PARTS, stage_memory
+from shardwise.memory import MEMORY_PARTS
 from shardwise.ops.parameters import count_parameters
 from shardwise.rules import RULES, broken_rule
-from shardwise.stages import by_stage
 from shardwise.strategy import PLACEMENTS, RECOMPUTES
 from shardwise.table import Table
 
@@ -291,9 +290,7 @@ def test_ranks_of_a_replica_hold_the_model_once(tied: bool, bias: bool, learned:
     result = evaluate(model, samples.system(), table)
     total = count_parameters(model).total
     for row, (tp, pp) in enumerate(degrees):
-        one_row = slice(row, row + 1)
-        blocks, runs = gather(result.blocks, one_row), by_stage(gather(result.runs, one_row))
-        weights = stage_memory(table.take(one_row), blocks, runs).weights / 2
+        weights = samples.every_stage(result, table, row).weights / 2
         assert weights.sum() * tp == pytest.approx(total + copies(model, tp, pp), rel=1e-12)
     one = estimate(model, samples.system(), {"tp": 2, "pp": 3, "dp": 3, "gbs": 3})
     assert one.parameters == total
