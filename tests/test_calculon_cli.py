@@ -276,7 +276,8 @@ def test_search_finds_calculons_optimum(shardwise):
 
 def test_searchs_switches(shardwise):
     """Each narrows or widens the space as it says; top and layers show more."""
-    words = ["search", *GPT3, "--reference", "calculon", "--gpus", 64, "--gbs", 64]
+    words = ["search", "calculon-megatron-22b", "calculon-a100-80g", "--reference", "calculon"]
+    words += ["--gpus", 8, "--gbs", 16]
 
     def found(*more):
         return json.loads(shardwise(*words, *more, "--json")[1])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import EstimateTable, InputError, Model, System, estimate, estimate_many
+from shardwise.arrays import gather
 from shardwise.evaluate import evaluate
 from shardwise.memory import stage_memory, stage_parameters
 from shardwise.ops.parameters import count_parameters
@@ -292,13 +293,12 @@ def test_no_weight_is_lost_in_any_split(rows: list[dict[str, Any]], tied: bool, 
     alike = WHOLE | {"mtp": MODULE if mtp else 0.0}
     every = evaluate(architecture, system, table)
     for row in range(len(table)):
-        one = table.take(slice(row, row + 1))
-        result = evaluate(architecture, system, one)
-        run = by_stage(result.runs)
+        one, blocks, runs = gather((table, every.blocks, every.runs), slice(row, row + 1))
+        run = by_stage(runs)
         tp, cp, dp = (int(getattr(one, axis)[0]) for axis in ("tp", "cp", "dp"))
         ep, etp = int(one.ep[0]), int(one.etp[0])
         times = 2 if SCHEDULES[int(one.schedule[0])] == "dualpipe" else 1
-        dense, expert = stage_parameters(result.blocks, run)
+        dense, expert = stage_parameters(blocks, run)
         parts = np.stack(run.held).sum(axis=1)
         layers = [parts[kind] + parts[kind + 2] for kind in range(2)]
         same = layers[0] * alike["0"] + layers[1] * alike["1"]
@@ -307,7 +307,7 @@ def test_no_weight_is_lost_in_any_split(rows: list[dict[str, Any]], tied: bool, 
         apart = one.pp[0] > 1 and int(one.schedule[0]) not in BOTH_ENDS_ON_A_RANK
         copies = 1000 * 64 * (1 if tied else mtp) if apart else 0
         assert found / times == pytest.approx(whole + copies, rel=1e-12)
-        memory = stage_memory(one, result.blocks, run)
+        memory = stage_memory(one, blocks, run)
         states = memory.optimizer.sum() * tp * cp * dp / 8
         assert states == pytest.approx(dense.sum() * tp + expert.sum() * ep * etp, rel=1e-12)
         assert every.largest.all_trained.weights[row] == pytest.approx((dense + expert).max())

@@ -52,7 +52,7 @@ def test_the_table_shows_the_best_and_the_reasons(shardwise):
 
 def test_fixed_and_allowed_fields_narrow_the_space(shardwise):
     """Every strategy found has the value fixed, and one of those allowed."""
-    words = ("--fix", "tp=2,zero=0", "--fix", "pp=1", "--allow", "mbs=1,2", "--top", 50, "--json")
+    words = ("--fix", "tp=2,zero=0", "--fix", "pp=1", "--allow", "mbs=1,2", "--top", 15, "--json")
     code, out, _ = shardwise(*SMALL, *words)
     found = [estimate["strategy"] for estimate in json.loads(out)["best"]]
 
@@ -113,7 +113,7 @@ def test_counting_needs_no_search(shardwise):
 
 def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
     """The reasons are counted and the nearest miss is told; --ok-if-none makes it 0."""
-    words = ("search", "megatron-1t", "h100-sxm", "--gpus", 8, "--gbs", 8)
+    words = ("search", "llama3-70b", "h100-sxm", "--gpus", 8, "--gbs", 8, *FEW)
     code, out, _ = shardwise(*words)
 
     assert code == 1
