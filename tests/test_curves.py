@@ -256,7 +256,9 @@ def test_latency_and_transfer_join_by_the_exponent_of_the_outermost_tier() -> No
 
 sizes = st.floats(0, 1e13)
 curves = st.lists(
-    st.tuples(st.floats(1.5, 1e12), st.floats(0.01, 1)), max_size=6, unique_by=lambda p: p[0]
+    st.tuples(st.floats(1.5, 1e12), st.floats(0.01, 1)),
+    max_size=6,
+    unique_by=lambda p: math.log10(p[0]),
 ).map(lambda points: [(0.0, 0.3), *sorted(points)])
 
 
