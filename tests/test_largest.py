@@ -168,6 +168,7 @@ def test_spare_room_is_that_of_the_roomiest_strategy():
     assert shape.spare_bytes == found.capacity_bytes - best.memory_bytes.reserved
     assert found.capacity_bytes == best.memory_bytes.capacity - 10 * GIB
     assert shape.tightest_tier == "hbm"
+    assert found.best.memory_bytes.reserved <= found.capacity_bytes
 
 
 def test_less_memory_never_fits_a_larger_model():
