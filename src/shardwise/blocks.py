@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -278,7 +279,13 @@ def blocks_of(
 
     kinds = inner[: len(model.layers)]
     several = (*kinds, inner[-1] if model.mtp else None, embedding, head)
-    gradient = work.gradient_bytes
+    taken_by = partial(
+        weight_bytes,
+        sizes=sizes,
+        gradient_bytes=work.gradient_bytes,
+        optimizer=table.optimizer,
+        training=table.training,
+    )
     partly = bool(np.any(table.recompute_layers > 0))
     return Blocks(
         kinds=tuple(layer(kind, recompute) for kind in kinds),
@@ -286,49 +293,15 @@ def blocks_of(
         embedding=block_cost(embedding, training=table.training),
         mtp=layer(inner[-1], recompute) if model.mtp else None,
         head=block_cost(head, training=table.training),
-        weights=tuple(_dense(table, part, sizes, gradient) for part in several),
-        expert_weights=tuple(_expert(table, part, sizes, gradient) for part in several),
+        weights=tuple(taken_by(part, expert=False) for part in several),
+        expert_weights=tuple(taken_by(part, expert=True) for part in several),
         element_bytes=work.element_bytes,
         weight_sizes=sizes,
-        gradient_bytes=gradient,
+        gradient_bytes=work.gradient_bytes,
         boundary_bytes=checkpoint,
         memory_rate=memory_rate,
         key=np.arange(len(table)),
         matrix_rate=matrix_rate,
-    )
-
-
-def _dense(
-    table: Table, part: BlockWork | None, sizes: WeightSizes, gradient: Floats
-) -> WeightBytes | None:
-    """What the weights of a part take, without those of routed experts; None without the part."""
-    if part is None:
-        return None
-    return weight_bytes(
-        parameters=part.parameters,
-        quantized=part.quantized_parameters,
-        trained=part.trained,
-        sizes=sizes,
-        gradient_bytes=gradient,
-        optimizer=table.optimizer,
-        training=table.training,
-    )
-
-
-def _expert(
-    table: Table, part: BlockWork | None, sizes: WeightSizes, gradient: Floats
-) -> WeightBytes | None:
-    """What those of its routed experts take; None where it has none."""
-    if part is None or not np.any(part.expert_parameters):
-        return None
-    return weight_bytes(
-        parameters=part.expert_parameters,
-        quantized=part.quantized_expert_parameters,
-        trained=part.expert_trained,
-        sizes=sizes,
-        gradient_bytes=gradient,
-        optimizer=table.optimizer,
-        training=table.training,
     )
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.cost.block import BlockWork
 from shardwise.cost.optimizer import state_bytes
-from shardwise.cost.trained import TrainedWeights
 from shardwise.ops.quantization import WeightSizes
 
 __all__ = ["WeightBytes", "weight_bytes"]
@@ -28,31 +28,38 @@ class WeightBytes:
 
 
 def weight_bytes(
+    part: BlockWork | None,
     *,
-    parameters: Floats,
-    quantized: Floats,
-    trained: TrainedWeights,
+    expert: bool,
     sizes: WeightSizes,
     gradient_bytes: Floats,
     optimizer: Ints,
     training: Bools,
-) -> WeightBytes:
-    """Bytes of so many weights; forward only there are neither gradients nor state.
+) -> WeightBytes | None:
+    """What the weights of a part take, without those of routed experts, or those.
+
+    None without the part, or where it has no experts. Forward only there are neither gradients nor
+    state.
 
     Parameters
     ----------
-    quantized
-        What of `parameters` products read quantised.
     gradient_bytes
         Of one gradient.
     optimizer
         Positions in `strategy.OPTIMIZERS`.
     """
+    if part is None or (expert and not np.any(part.expert_parameters)):
+        return None
+    held, quantized, trained = (
+        (part.expert_parameters, part.quantized_expert_parameters, part.expert_trained)
+        if expert
+        else (part.parameters, part.quantized_parameters, part.trained)
+    )
     state = state_bytes(optimizer, sizes.plain, trained)
     return WeightBytes(
-        stored=sizes.total(parameters, quantized, sizes.stored),
+        stored=sizes.total(held, quantized, sizes.stored),
         copies=quantized * sizes.copies,
-        frozen=(parameters - trained.weights) * sizes.plain,
+        frozen=(held - trained.weights) * sizes.plain,
         gradients=np.where(training, trained.weights * gradient_bytes, 0.0),
         state=np.where(training, state, 0.0),
     )
