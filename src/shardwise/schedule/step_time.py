@@ -108,7 +108,8 @@ def step_time(
     codes = np.where(plain, SCHEDULES.index("1f1b"), schedule)
     # Above this many, the first backward of every rank comes before its last forward; interleaved
     # passes of the second group come before the last but one.
-    bound = np.where(schedule == SCHEDULES.index("interleaved"), 3, 2) * lengths.sum(axis=0)
+    p = lengths.sum(axis=0)
+    bound = np.where(schedule == SCHEDULES.index("interleaved"), 3 * p - 1, 2 * p)
     back = np.ones(rows, dtype=np.bool_) if training is None else training
     _solve(forward_only, whole, ~back, hop_hidden, found)
     for code, name in enumerate(SCHEDULES):
