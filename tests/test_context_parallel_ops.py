@@ -17,7 +17,7 @@ from shardwise.model import Attention, Model
 from shardwise.ops.context import keys_met
 from shardwise.ops.operation import FlashAttention, Matmul, Operation, Phase
 from shardwise.ops.parameters import flops_per_token
-from shardwise.strategy import CP_EXCHANGES
+from shardwise.words import CP_EXCHANGES
 
 FORWARD, INPUT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD
 RING, GATHER, SWAP = (CP_EXCHANGES.index(way) for way in ("ring", "all_gather", "all_to_all"))

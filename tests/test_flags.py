@@ -17,7 +17,8 @@ from shardwise.memory import MEMORY_PARTS
 from shardwise.ops.parameters import count_parameters
 from shardwise.rules import broken_rule
 from shardwise.step import TIME_PARTS
-from shardwise.strategy import (
+from shardwise.table import Table
+from shardwise.words import (
     ATTENTIONS,
     CP_EXCHANGES,
     PLACEMENTS,
@@ -25,7 +26,6 @@ from shardwise.strategy import (
     TP_EXCHANGES,
     TP_OVERLAPS,
 )
-from shardwise.table import Table
 
 PAGE = Path(__file__).parent.parent / "docs" / "flags.md"
 HELD = (*MEMORY_PARTS, "offloaded")

@@ -11,7 +11,7 @@ PACKAGE = Path(shardwise.__file__).parent
 
 # From the bottom up; a module imports only from its own row and the rows above it here.
 LAYERS = [
-    ["_version", "errors", "catalog", "arrays"],
+    ["_version", "errors", "catalog", "arrays", "words"],
     ["units", "files"],
     ["noun"],
     ["formats"],
@@ -27,6 +27,7 @@ LAYERS = [
     ["cost"],
     ["schedule"],
     ["blocks"],
+    ["weights"],
     ["memory"],
     ["slowest"],
     ["pipeline"],
@@ -58,6 +59,7 @@ MATHS = {
     "schedule",
     "step",
     "timeline",
+    "weights",
 }
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
 

@@ -17,8 +17,8 @@ from shardwise.evaluate import evaluate
 from shardwise.results import Estimate
 from shardwise.rules import broken_rule
 from shardwise.schedule.in_flight import most_of_unlike_chunks, most_of_unlike_ends
-from shardwise.strategy import RECOMPUTES
 from shardwise.table import Table
+from shardwise.words import RECOMPUTES
 
 SBH = 64 * 64
 LAYER = 12 * 64**2 + 13 * 64

@@ -15,7 +15,7 @@ from shardwise.ops.layer import layer_operations
 from shardwise.ops.mtp import mtp_operations
 from shardwise.ops.operation import Operation, Phase
 from shardwise.ops.parameters import REPLICATED, count_parameters, flops_per_token
-from shardwise.strategy import CP_EXCHANGES, RECOMPUTE_PARTS
+from shardwise.words import CP_EXCHANGES, RECOMPUTE_PARTS
 
 FORWARD, INPUT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD
 TOKENS, SIZE = 64, 2

@@ -15,7 +15,7 @@ from shardwise import Model, estimate_many
 from shardwise.cost.optimizer import least_state_bytes, state_bytes
 from shardwise.cost.trained import TrainedWeights, newton_schulz_flops
 from shardwise.results import Estimate
-from shardwise.strategy import OPTIMIZERS
+from shardwise.words import OPTIMIZERS
 
 WORDS = 64 * 1000
 MATRICES = 4 * (64 * 96 + 64 * 64 + 64 * 384 + 192 * 64)

@@ -19,7 +19,7 @@ from shardwise.ops.linear import linear
 from shardwise.ops.mtp import mtp_operations
 from shardwise.ops.operation import Operation, RankWork
 from shardwise.results import Estimate
-from shardwise.strategy import OFFLOAD_PARTS
+from shardwise.words import OFFLOAD_PARTS
 
 T = 64
 ROWS = T * 64 * 2

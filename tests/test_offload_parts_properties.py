@@ -17,16 +17,16 @@ from shardwise.cli import run as cli
 from shardwise.evaluate import Evaluation, evaluate
 from shardwise.memory import MEMORY_PARTS, StageMemory, stage_memory
 from shardwise.results import Estimate
-from shardwise.strategy import OFFLOAD_PARTS, SCHEDULES
 from shardwise.table import Table
-from shardwise.tabulate import bits_of
 from shardwise.timeline.held import HeldAtActions
 from shardwise.timeline.step import StepTimeline, rank_totals
+from shardwise.words import OFFLOAD_PARTS, SCHEDULES, bits_of
 from test_offload_parts import DENSE, MIXED, machine
 
 fast = settings(deadline=None, max_examples=30)
 SLACK = 1 + 1e-12
 EVERY = (1 << len(OFFLOAD_PARTS)) - 1
+UNLIKE = ("interleaved", "zb-v")
 WAYS: list[dict[str, Any]] = [
     {"schedule": schedule, "vpp": 2 if schedule == "interleaved" else 1, **again}
     for schedule in SCHEDULES
@@ -90,12 +90,17 @@ def test_all_parts_are_all_of_a_layer(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", DEEP)
 def test_every_byte_is_of_one_part(kind: str) -> None:
-    """Over all parts, each alone, second tier and link have what they have of a whole layer."""
+    """Over all parts, each alone, second tier and link have what they have of a whole layer.
+
+    Where chunks are unlike, each part may have its highest at another moment than the whole.
+    """
     whole, stages = evaluated(kind, 0)
     alone = [evaluated(kind, 1 << place) for place in range(len(OFFLOAD_PARTS))]
     for number, stage in enumerate(stages):
         moved = sum(several[number].offloaded for _, several in alone)
-        np.testing.assert_allclose(moved, stage.offloaded, rtol=1e-12)
+        assert (moved >= stage.offloaded * (1 - 1e-12)).all()
+        alike = [kind != "mixed" or way["schedule"] not in UNLIKE for way in WAYS]
+        np.testing.assert_allclose(moved[alike], stage.offloaded[alike], rtol=1e-12)
     for way in ("offload_forward_s", "offload_backward_s"):
         for number, whole_s in enumerate(layer_times_of(whole, way)):
             apart = sum(layer_times_of(one, way)[number] for one, _ in alone)
@@ -113,12 +118,15 @@ sets = st.integers(1, EVERY)
 @fast
 @given(st.sampled_from(list(DEEP)), sets, sets)
 def test_more_parts_never_hold_more_in_the_first_tier(kind: str, some: int, others: int) -> None:
-    """On no stage; the second tier and the link have no less, and nothing else changes."""
+    """On no stage; the second tier and the link have no less, and nothing else changes.
+
+    What lives for a moment may: less of what other layers keep is away then.
+    """
     (_, fewer), (_, more) = evaluated(kind, some), evaluated(kind, some | others)
     for before, after in zip(fewer, more, strict=True):
         assert (after.total <= before.total * SLACK).all()
         assert (after.offloaded >= before.offloaded).all()
-        for part in {*MEMORY_PARTS} - {"activations"}:
+        for part in {*MEMORY_PARTS} - {"activations", "buffers"}:
             np.testing.assert_array_equal(getattr(after, part), getattr(before, part))
     before, after = (evaluated(kind, parts)[0] for parts in (some, some | others))
     for name, grows in (("offload_exposed_s", np.greater_equal), ("forward_s", np.equal)):

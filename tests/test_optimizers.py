@@ -10,7 +10,7 @@ import pytest
 
 import samples
 from shardwise.ops.parameters import count_parameters
-from shardwise.strategy import OPTIMIZERS
+from shardwise.words import OPTIMIZERS
 
 # Bytes of moments per weight; 8-bit ones have a scale of 4 bytes for each 256 weights.
 MOMENTS = {

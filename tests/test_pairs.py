@@ -21,7 +21,9 @@ from shardwise.memory import stage_memory, stage_parameters
 from shardwise.ops.parameters import count_parameters
 from shardwise.rules import RULES, broken_rule
 from shardwise.stages import BOTH_ENDS_ON_A_RANK, by_stage, stage_runs
-from shardwise.strategy import (
+from shardwise.strategy import Strategy
+from shardwise.table import Table
+from shardwise.words import (
     ATTENTIONS,
     CP_EXCHANGES,
     OPTIMIZERS,
@@ -29,9 +31,7 @@ from shardwise.strategy import (
     SCHEDULES,
     TP_EXCHANGES,
     TP_OVERLAPS,
-    Strategy,
 )
-from shardwise.table import Table
 
 BOTH = [False, True]
 # The first value of each is the base's. None: what `Strategy` fills in.

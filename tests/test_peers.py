@@ -12,8 +12,8 @@ from shardwise import InputError, Model, Strategy, System
 from shardwise.peers import axis_groups, peers_of, rank_coordinates
 from shardwise.placement import place
 from shardwise.report.peers import as_ranges
-from shardwise.strategy import PLACEMENTS
 from shardwise.table import Table
+from shardwise.words import PLACEMENTS
 
 AXES = ("tp", "cp", "dp", "pp")
 

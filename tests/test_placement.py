@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise.placement import place
-from shardwise.strategy import PLACEMENTS
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import PLACEMENTS
 
 AXES = ("tp", "cp", "dp", "pp")
 

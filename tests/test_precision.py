@@ -16,8 +16,8 @@ from samples import exchanges, moved, operations, saved
 from shardwise import Model
 from shardwise.cost.kernels import KernelRates, product_peak
 from shardwise.ops.operation import Matmul, Operation, Phase
-from shardwise.strategy import QUANTIZATIONS
 from shardwise.table import Table
+from shardwise.words import QUANTIZATIONS
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 TENSOR, BLOCK, MXFP8, NVFP4 = (

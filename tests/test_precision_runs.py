@@ -15,8 +15,8 @@ from samples import GB, TB
 from shardwise import InputError, Model, Strategy, System, estimate, estimate_many
 from shardwise.results import Estimate
 from shardwise.searcher.space import Space
-from shardwise.strategy import QUANTIZATIONS
 from shardwise.table import Table
+from shardwise.words import QUANTIZATIONS
 
 RECIPES = QUANTIZATIONS[1:]
 # Weights of a layer that products read: 64 x 96, 64 x 64, 64 x 384, 192 x 64; and two norms.
@@ -90,14 +90,26 @@ def test_gradients_buffers_and_state_keep_their_types() -> None:
 
 
 def test_quantised_copies_of_split_weights_are_of_one_layer() -> None:
-    """ZeRO 3 releases them with the layer; kept whole, they are of all layers."""
+    """ZeRO 3 releases them with the layer; kept whole, they are of all layers.
+
+    With few words: the head, which is not quantised, would be the fullest.
+    """
+    few = samples.llama(vocab=10)
+
+    def run(**columns: Any) -> Estimate:
+        return samples.run(few, None, chip(), **columns)
+
     columns = {"dp": 2, "zero": 3, "gbs": 4, "fsdp_prefetch": 0}
     for alone in (False, True):
         fewer = {"quantization": "fp8_tensor", "quantized_weights": alone}
         plain, split = (run(**columns, **kind).memory_bytes for kind in ({}, fewer))
+        gathered = [
+            memory.buffers - run(**columns | {"zero": 2}, **kind).memory_bytes.buffers
+            for memory, kind in ((plain, {}), (split, fewer))
+        ]
         stored = PRODUCTS if alone else 0  # a byte less each
         copies = PRODUCTS * (1 if alone else 2)
-        assert split.buffers - plain.buffers == copies - stored
+        assert gathered[1] - gathered[0] == copies - stored
         assert split.weights == plain.weights
         whole, kept = (
             run(**columns, fsdp_reshard=False, **kind).memory_bytes for kind in ({}, fewer)

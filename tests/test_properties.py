@@ -18,8 +18,8 @@ from shardwise.evaluate import evaluate
 from shardwise.memory import MEMORY_PARTS
 from shardwise.ops.parameters import count_parameters
 from shardwise.rules import RULES, broken_rule
-from shardwise.strategy import PLACEMENTS, RECOMPUTES
 from shardwise.table import Table
+from shardwise.words import PLACEMENTS, RECOMPUTES
 
 fast = settings(deadline=None, max_examples=25)
 small = st.sampled_from([1, 2, 4])

@@ -18,8 +18,9 @@ from shardwise.searcher.layouts import LAYOUT_FIELDS
 from shardwise.searcher.run import count
 from shardwise.searcher.space import SPACE_FIELDS, Space
 from shardwise.step import TIME_PARTS
-from shardwise.strategy import RECOMPUTES, TP_EXCHANGES, TP_OVERLAPS, Strategy
+from shardwise.strategy import Strategy
 from shardwise.table import Table
+from shardwise.words import RECOMPUTES, TP_EXCHANGES, TP_OVERLAPS
 
 MODEL = samples.model()
 

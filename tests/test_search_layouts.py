@@ -14,8 +14,8 @@ from shardwise.rules import RULES, broken_rule
 from shardwise.searcher.candidates import CHOICE_FIELDS, OPTION_FIELDS
 from shardwise.searcher.layouts import LAYOUT_FIELDS, layouts_of
 from shardwise.searcher.space import Space
-from shardwise.strategy import PLACED_AXES
 from shardwise.table import Table
+from shardwise.words import PLACED_AXES
 
 MODEL = samples.model()
 

@@ -71,7 +71,7 @@ def test_ranges_step_or_double(low, beyond, step):
 @pytest.mark.parametrize(
     ("field", "given_value", "values"),
     [
-        ("recompute", "attention, FULL", ("selective", "full")),
+        ("recompute", "Selective, FULL", ("selective", "full")),
         ("dtype", ["float16", "fp16", "bf16"], ("fp16", "bf16")),
         ("training", [True, "false"], (True, False)),
         ("placement", "tp-dp-pp, pp-tp-cp-dp", ("tp-cp-dp-pp", "pp-tp-cp-dp")),

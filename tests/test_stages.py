@@ -12,8 +12,8 @@ from shardwise import Model
 from shardwise.arrays import gather
 from shardwise.rules import broken_rule
 from shardwise.stages import StageRun, by_stage, chunks_of, layers_on_ranks, stage_runs
-from shardwise.strategy import SCHEDULES
 from shardwise.table import Table
+from shardwise.words import SCHEDULES
 
 fast = settings(deadline=None, max_examples=100)
 A, B, C = (samples.layer(mlp={"ffn": width}) for width in (64, 128, 256))

@@ -9,8 +9,8 @@ import pytest
 
 import samples
 from shardwise import InputError, Strategy, estimate_many
-from shardwise.strategy import PLACEMENTS
 from shardwise.table import Table
+from shardwise.words import PLACEMENTS
 
 MODEL = samples.model()
 SYSTEM = samples.system()

@@ -17,7 +17,8 @@ from shardwise.placement import place
 from shardwise.rules import broken_rule
 from shardwise.stages import by_stage
 from shardwise.step import TIME_PARTS
-from shardwise.strategy import (
+from shardwise.table import Table
+from shardwise.words import (
     ATTENTIONS,
     CP_EXCHANGES,
     OFFLOAD_PARTS,
@@ -29,7 +30,6 @@ from shardwise.strategy import (
     TP_EXCHANGES,
     TP_OVERLAPS,
 )
-from shardwise.table import Table
 
 fast = settings(deadline=None, max_examples=15)
 SLACK = 1 + 1e-9
@@ -207,7 +207,9 @@ def test_offload_never_raises_the_first_tier(
         assert (moved >= 0).all()
         assert (kept <= held * SLACK)[at_once].all()
         assert (held <= (kept + moved) * SLACK)[at_once].all()
-        for other in {*MEMORY_PARTS} - {part}:
+        # Of what other layers keep, less is away at the fullest moment of one.
+        unchanged = {*MEMORY_PARTS} - {part, "buffers" if part == "activations" else part}
+        for other in unchanged:
             assert (getattr(before, other) == getattr(after, other))[at_once].all()
     comm = {
         axis: (whole.comm_s[axis][0], less.comm_s[axis][0]) for axis in ("tp", "cp", "pp", "dp")

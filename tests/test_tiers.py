@@ -11,8 +11,8 @@ from samples import run
 from shardwise import System
 from shardwise.placement import place
 from shardwise.rules import RULES, broken_rule
-from shardwise.strategy import PLACEMENTS
 from shardwise.table import Table
+from shardwise.words import PLACEMENTS
 
 AXES = ("tp", "dp", "pp")
 SIZE = 8192

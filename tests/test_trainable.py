@@ -11,8 +11,8 @@ from shardwise.ops.layer import layer_operations
 from shardwise.ops.operation import Phase
 from shardwise.ops.parameters import count_parameters, flops_per_token
 from shardwise.ops.trainable import Subset, with_subset
-from shardwise.strategy import FROZEN_PARTS
 from shardwise.table import Table
+from shardwise.words import FROZEN_PARTS
 from trained_samples import (
     BELOW_THE_HEAD,
     DOWN,

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 import samples
 from shardwise import InputError, Strategy, estimate, estimate_many
 from shardwise.ops.trainable import goes_back
-from shardwise.strategy import LORA_PARTS
 from shardwise.table import Table
-from shardwise.tabulate import bits_of, set_of
+from shardwise.words import LORA_PARTS, bits_of, set_of
 from trained_samples import BELOW_THE_HEAD, SIZES, mixture, run, subset
 
 NOTHING_LEFT = "leaves nothing to train; for forward only training is false"

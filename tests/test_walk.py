@@ -19,7 +19,7 @@ from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.mtp import mtp_operations
 from shardwise.ops.operation import Operation
-from shardwise.strategy import RECOMPUTE_PARTS
+from shardwise.words import RECOMPUTE_PARTS
 
 fast = settings(deadline=None, max_examples=200)
 CORE, MLP = bits(frozenset({"core_attention"})), bits(frozenset({"mlp"}))

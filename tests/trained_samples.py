@@ -14,8 +14,7 @@ from shardwise.ops.layer import layer_operations
 from shardwise.ops.operation import Operation, Phase
 from shardwise.ops.trainable import Subset, with_subset
 from shardwise.results import Estimate
-from shardwise.strategy import FROZEN_PARTS
-from shardwise.tabulate import bits_of
+from shardwise.words import FROZEN_PARTS, bits_of
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase
 T = 64

@@ -32,9 +32,9 @@ from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.ops.trainable import Subset, with_subset
 from shardwise.placement import Extents, place
 from shardwise.stages import BOTH_ENDS_ON_A_RANK, StageRun, distinct_runs
-from shardwise.strategy import RECOMPUTES, SCHEDULES
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import RECOMPUTES, SCHEDULES
 
 __all__ = ["Blocks", "PartCosts", "PlacedBlocks", "blocks_of", "operation_costs", "placed_blocks"]
 __all__ += ["layer_bytes", "layer_times", "part_bytes", "part_times", "trained_on"]

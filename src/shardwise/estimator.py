@@ -31,10 +31,11 @@ from shardwise.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.rules import broken_rule, refuse_illegal
 from shardwise.stack import Stack
 from shardwise.step import TIME_PARTS
-from shardwise.strategy import ATTENTIONS, Strategy
+from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
 from shardwise.totals import efficiency, layer_totals, required_bandwidth
+from shardwise.words import ATTENTIONS
 
 __all__ = ["estimate", "estimate_many", "rates"]
 

@@ -16,9 +16,9 @@ from shardwise.schedule.in_flight import (
     most_of_unlike_ends,
 )
 from shardwise.stages import StageRun
-from shardwise.strategy import SCHEDULES
 from shardwise.table import Table
 from shardwise.weights import Shares, Whole, releases, standing
+from shardwise.words import SCHEDULES
 
 __all__ = [
     "MEMORY_PARTS",
@@ -107,7 +107,7 @@ def stage_memory(
 
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
     held = activations.here + run.held[-2] * blocks.embedding.bytes.saved_bytes * looked_up
-    live, part = _live(table, blocks, run)
+    live, part = _live(table, blocks, run, activations.share)
     local, copies = (
         layers.shared("gradients", share) + ends.shared("gradients", share)
         for share in (shares.gradients, shares.optimizer)
@@ -134,12 +134,14 @@ def _activations(table: Table, blocks: Blocks, run: StageRun, stage: Ints) -> "_
     layer that computes keeps is back by then, as the walk over its operations has it.
     """
     flight = _InFlight.of(table, blocks, run, stage)
-    kept = flight.total(lambda held: held.saved_bytes)
     if not np.any(table.offload_activations):
-        return _Tiers(kept, np.zeros_like(kept))
+        kept = flight.total(lambda held: held.saved_bytes)
+        return _Tiers(kept, np.zeros_like(kept), 1.0)
     movable = flight.total(lambda held: held.movable_bytes)
     moved = _tiers(movable, table.offload_activations, flight.total(moves))
-    return _Tiers(kept - movable + moved.here, moved.away)
+    away = 1 - moved.share
+    here = flight.total(lambda held: held.saved_bytes - away * held.movable_bytes)
+    return _Tiers(here, moved.away, moved.share)
 
 
 def moves(held: BlockBytes) -> Floats:
@@ -221,7 +223,9 @@ class _InFlight:
         return total(sizes, counts[0])
 
 
-def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
+def _live(
+    table: Table, blocks: Blocks, run: StageRun, here_share: Floats | float
+) -> tuple[Floats, Ints]:
     """What lives for a moment beside what layers keep [byte], and in which part of the model most.
 
     The fullest moment of a part is in the last one of its kind on the stage: what stands after it
@@ -246,7 +250,7 @@ def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
         elif place == embedding:
             over = over + whole.embedding
         else:
-            over = over - _after(table, run, place, held_here) + whole.layer
+            over = over - _after(run, place, held_here, here_share) + whole.layer
             shapes = np.where(here, np.maximum(shapes, held.gradient_buffer_bytes), shapes)
         fuller = here & (over > fullest)
         fullest, where = np.where(fuller, over, fullest), np.where(fuller, place, where)
@@ -257,13 +261,15 @@ def _live(table: Table, blocks: Blocks, run: StageRun) -> tuple[Floats, Ints]:
 
 
 def _after(
-    table: Table, run: StageRun, place: int, parts: Sequence[tuple[int, Floats, BlockBytes]]
+    run: StageRun,
+    place: int,
+    parts: Sequence[tuple[int, Floats, BlockBytes]],
+    here_share: Floats | float,
 ) -> Floats | float:
     """What layers of other kinds keep here that stand after the last one of a kind [byte]."""
     counts = run.contents.after[run.key, place].T
     kept = [
-        counts[other]
-        * (held.saved_bytes - np.where(table.offload_activations, held.movable_bytes, 0))
+        counts[other] * (held.saved_bytes - (1 - here_share) * held.movable_bytes)
         for other, _, held in parts
         if other < len(counts)
     ]
@@ -276,6 +282,8 @@ class _Tiers:
 
     here: Floats
     away: Floats
+    share: Floats | float
+    """What of those that may move is here."""
 
 
 def _tiers(size: Floats, offloaded: Bools, layers: Floats) -> _Tiers:
@@ -283,8 +291,8 @@ def _tiers(size: Floats, offloaded: Bools, layers: Floats) -> _Tiers:
 
     The two are the layer that computes and the one in transit.
     """
-    two = size * np.minimum(1.0, 2.0 / np.maximum(layers, 1.0))
-    return _Tiers(np.where(offloaded, two, size), np.where(offloaded, size, 0.0))
+    share = np.where(offloaded, np.minimum(1.0, 2.0 / np.maximum(layers, 1.0)), 1.0)
+    return _Tiers(size * share, np.where(offloaded, size, 0.0), share)
 
 
 def reserved_bytes(total: Floats, *, slack: Floats, runtime_memory: Floats) -> Floats:

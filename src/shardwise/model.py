@@ -281,7 +281,7 @@ class Model(Sourced):
         return tuple(order)
 
     def with_attention(self, kind: str) -> "Model":
-        """Return the model with the key-value heads a strategy gives it: `strategy.ATTENTIONS`."""
+        """Return the model with the key-value heads a strategy gives it: `words.ATTENTIONS`."""
         if kind == "model":
             return self
         layers = []

@@ -17,9 +17,10 @@ from shardwise.model import Model
 from shardwise.placement import given_tiers, place
 from shardwise.rules import refuse_illegal
 from shardwise.stages import BOTH_ENDS_ON_A_RANK
-from shardwise.strategy import PLACED_AXES, PLACEMENTS, SCHEDULES, Strategy
+from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import PLACED_AXES, PLACEMENTS, SCHEDULES
 
 __all__ = ["EXPERT_AXES", "AxisGroups", "Peers", "RankPeers"]
 __all__ += ["axis_groups", "peers_of", "rank_coordinates"]

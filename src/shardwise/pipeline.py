@@ -12,8 +12,8 @@ from shardwise.schedule.pipelines import Times
 from shardwise.schedule.step_time import StepTime, step_time
 from shardwise.slowest import Boundary, SlowestStage
 from shardwise.stages import StageRun
-from shardwise.strategy import SCHEDULES
 from shardwise.table import Table
+from shardwise.words import SCHEDULES
 
 __all__ = ["bubble_and_transfers"]
 

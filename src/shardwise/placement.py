@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardwise.arrays import Bools, Ints
-from shardwise.strategy import PLACED_AXES, PLACEMENTS
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import PLACED_AXES, PLACEMENTS
 
 __all__ = ["Extents", "given_tiers", "place"]
 

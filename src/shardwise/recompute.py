@@ -4,9 +4,8 @@
 """
 
 from shardwise.cost.operations import OperationCost
-from shardwise.strategy import RECOMPUTES
 from shardwise.table import Table
-from shardwise.tabulate import set_of
+from shardwise.words import RECOMPUTES, set_of
 
 __all__ = ["ALL", "kept_bytes", "parts_of", "runs_again"]
 
@@ -17,7 +16,7 @@ ALL = frozenset({"full"})
 def parts_of(table: Table, part: str) -> frozenset[str]:
     """What is recomputed of a part of the model in a table of one row.
 
-    Only layers are, and only in training. All of a layer, or some of `strategy.RECOMPUTE_PARTS`.
+    Only layers are, and only in training. All of a layer, or some of `words.RECOMPUTE_PARTS`.
     """
     if part not in ("layer", "mtp") or not table.training[0]:
         return frozenset()

@@ -20,9 +20,9 @@ from shardwise.ops.trainable import Subset
 from shardwise.placement import Extents
 from shardwise.slowest import LargestStage, SlowestStage
 from shardwise.stages import BOTH_ENDS_ON_A_RANK
-from shardwise.strategy import SCHEDULES, ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import SCHEDULES, ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 
 __all__ = ["Windows", "exchange_times", "windows"]
 

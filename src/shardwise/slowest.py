@@ -15,9 +15,9 @@ from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import CollectiveKind
 from shardwise.placement import Extents
 from shardwise.stages import StageRun
-from shardwise.strategy import SCHEDULES, TP_EXCHANGES
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import SCHEDULES, TP_EXCHANGES
 
 # Schedules whose ranks wait for every message before the pass that needs it.
 _IN_TURN = [SCHEDULES.index(name) for name in ("1f1b", "gpipe")]

@@ -14,8 +14,8 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, gather, once_per
 from shardwise.model import Model
-from shardwise.strategy import SCHEDULES
 from shardwise.table import Table
+from shardwise.words import SCHEDULES
 
 __all__ = [
     "BOTH_ENDS_ON_A_RANK",

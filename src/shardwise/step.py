@@ -16,10 +16,10 @@ from shardwise.placement import Extents
 from shardwise.replicas import exchange_times
 from shardwise.slowest import Boundary, LargestStage, SlowestStage
 from shardwise.stages import StageRun
-from shardwise.strategy import ZERO_GRADIENTS, ZERO_OPTIMIZER
 from shardwise.system import System
 from shardwise.table import Table
 from shardwise.weights import shards
+from shardwise.words import ZERO_GRADIENTS, ZERO_OPTIMIZER
 
 __all__ = ["TIME_PARTS", "after_backward", "step_times"]
 

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import permutations
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AliasChoices,
@@ -23,87 +22,33 @@ from shardwise.formats.recognise import native_fields
 from shardwise.model import Model
 from shardwise.noun import MOST, Count, Noun, Number, Whole
 from shardwise.stack import Stack
+from shardwise.words import (
+    DTYPES,
+    FROZEN_PARTS,
+    KNOWN_WORDS,
+    LORA_PARTS,
+    OFFLOAD_PARTS,
+    PLACEMENTS,
+    RECOMPUTE_PARTS,
+    SHORT_NAMES,
+    TP_EXCHANGES,
+    AttentionKind,
+    CpExchange,
+    DispatchDtype,
+    Dtype,
+    FrozenPart,
+    LoraPart,
+    OffloadPart,
+    Optimizer,
+    Quantization,
+    Recompute,
+    RecomputePart,
+    Schedule,
+    TpExchange,
+    TpOverlap,
+)
 
-__all__ = [
-    "ATTENTIONS",
-    "CP_EXCHANGES",
-    "DISPATCH_DTYPES",
-    "DTYPES",
-    "FROZEN_PARTS",
-    "LORA_PARTS",
-    "OFFLOAD_PARTS",
-    "OPTIMIZERS",
-    "PLACEMENTS",
-    "QUANTIZATIONS",
-    "RECOMPUTES",
-    "RECOMPUTE_PARTS",
-    "SCHEDULES",
-    "SHORT_NAMES",
-    "TIER_FIELDS",
-    "TP_EXCHANGES",
-    "TP_OVERLAPS",
-    "ZERO_GRADIENTS",
-    "ZERO_OPTIMIZER",
-    "ZERO_WEIGHTS",
-    "Strategy",
-]
-
-Dtype = Literal["bf16", "fp16", "fp32"]
-Quantization = Literal["none", "fp8_tensor", "fp8_block", "mxfp8", "nvfp4"]
-DispatchDtype = Literal["dtype", "fp8"]
-Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe"]
-AttentionKind = Literal["model", "multihead", "multiquery"]
-TpExchange = Literal["all_reduce", "rs_ag", "p2p_rs_ag"]
-TpOverlap = Literal["stack", "none", "ring", "pipe"]
-CpExchange = Literal["ring", "all_gather", "all_to_all"]
-RecomputePart = Literal[
-    "core_attention",
-    "attention",
-    "attention_norm",
-    "mla_up",
-    "mlp_norm",
-    "activation",
-    "mlp",
-    "moe",
-]
-FrozenPart = Literal["embedding", "attention", "mlp", "experts", "router", "norms", "head"]
-LoraPart = Literal["attention", "mlp", "experts"]
-OffloadPart = Literal[
-    "attention_norm",
-    "qkv",
-    "core_attention",
-    "attention_out",
-    "mlp_norm",
-    "mlp",
-    "router",
-    "expert_up",
-    "activation",
-    "expert_down",
-    "other",
-]
-Optimizer = Literal["adamw", "adamw-8bit", "adamw-bf16", "adafactor", "muon", "sgd-momentum", "sgd"]
-
-KNOWN_WORDS = frozenset((*get_args(Dtype), *get_args(Recompute), *get_args(TpExchange)))
-ATTENTIONS: tuple[str, ...] = get_args(AttentionKind)
-DTYPES: tuple[str, ...] = get_args(Dtype)
-QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
-DISPATCH_DTYPES: tuple[str, ...] = get_args(DispatchDtype)
-RECOMPUTES: tuple[str, ...] = get_args(Recompute)
-SCHEDULES: tuple[str, ...] = get_args(Schedule)
-TP_EXCHANGES: tuple[str, ...] = get_args(TpExchange)
-TP_OVERLAPS: tuple[str, ...] = get_args(TpOverlap)
-CP_EXCHANGES: tuple[str, ...] = get_args(CpExchange)
-RECOMPUTE_PARTS: tuple[str, ...] = get_args(RecomputePart)
-FROZEN_PARTS: tuple[str, ...] = get_args(FrozenPart)
-LORA_PARTS: tuple[str, ...] = get_args(LoraPart)
-OFFLOAD_PARTS: tuple[str, ...] = get_args(OffloadPart)
-OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
-# Stages of ZeRO (arXiv 1910.02054) from which on each of these is split.
-ZERO_OPTIMIZER, ZERO_GRADIENTS, ZERO_WEIGHTS = 1, 2, 3
-PLACED_AXES = ("tp", "cp", "dp", "pp")
-TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
-PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
+__all__ = ["Strategy"]
 
 # Of fields that are sets: their words, and what stands in place of none of them.
 _WORDS_OF_SETS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -112,7 +57,6 @@ _WORDS_OF_SETS: dict[str, tuple[tuple[str, ...], str]] = {
     "lora_parts": (LORA_PARTS, "for no adapters leave out lora_rank"),
     "offload_parts": (OFFLOAD_PARTS, "to offload nothing, offload_activations is false"),
 }
-SHORT_NAMES = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
 _DTYPE_ALIASES = {
     "bfloat16": "bf16",
     "float16": "fp16",

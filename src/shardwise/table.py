@@ -7,23 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise import strategy as words
+from shardwise import words
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
 from shardwise.stack import Stack
-from shardwise.strategy import TIER_FIELDS, Strategy
-from shardwise.tabulate import (
-    BOOLEANS,
-    FLOATS,
-    INTEGERS,
-    OPEN_SETS,
-    OPTIONALS,
-    SETS,
-    WORDS,
-    columns_of,
-    set_of,
-)
+from shardwise.strategy import Strategy
+from shardwise.tabulate import BOOLEANS, FLOATS, INTEGERS, OPTIONALS, columns_of
+from shardwise.words import OPEN_SETS, SETS, TIER_FIELDS, WORDS, set_of
 
 __all__ = ["CHOICES", "Table"]
 
@@ -37,8 +28,8 @@ _SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
 class Table:
     """Resolved strategies as columns of equal length.
 
-    Columns of words hold the position of the word in `strategy.DTYPES`, `ATTENTIONS`, ...; `stack`
-    and `stage_layers` the position in `stacks` and `stage_lists`; sets of words (`tabulate.SETS`) a
+    Columns of words hold the position of the word in `words.DTYPES`, `ATTENTIONS`, ...; `stack`
+    and `stage_layers` the position in `stacks` and `stage_lists`; sets of words (`words.SETS`) a
     bit for each word; those of tiers -1 where the placement decides; numbers and sets that may be
     left open 0 where they are. `with_choices` tries several values on all rows.
     """

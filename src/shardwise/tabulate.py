@@ -1,30 +1,26 @@
 """Columns of a table from what people give: lists, arrays, single values, words."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from shardwise import strategy as words
+from shardwise import words
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.model import Model
 from shardwise.noun import MOST
 from shardwise.stack import Stack
-from shardwise.strategy import SHORT_NAMES, TIER_FIELDS, Strategy
+from shardwise.strategy import Strategy
+from shardwise.words import OPEN_SETS, SETS, SHORT_NAMES, TIER_FIELDS, WORDS, bits_of
 
 __all__ = [
     "BOOLEANS",
     "FLOATS",
     "INTEGERS",
-    "OPEN_SETS",
     "OPTIONALS",
-    "SETS",
-    "WORDS",
-    "bits_of",
     "columns_of",
-    "set_of",
 ]
 
 INTEGERS = (
@@ -67,41 +63,9 @@ BOOLEANS = (
     "offload_activations",
     "offload_optimizer",
 )
-WORDS = {
-    "dtype": words.DTYPES,
-    "quantization": words.QUANTIZATIONS,
-    "dispatch_dtype": words.DISPATCH_DTYPES,
-    "attention": words.ATTENTIONS,
-    "recompute": words.RECOMPUTES,
-    "schedule": words.SCHEDULES,
-    "placement": words.PLACEMENTS,
-    "tp_exchange": words.TP_EXCHANGES,
-    "tp_overlap": words.TP_OVERLAPS,
-    "cp_exchange": words.CP_EXCHANGES,
-    "optimizer": words.OPTIMIZERS,
-}
-SETS = {
-    "recompute_parts": words.RECOMPUTE_PARTS,
-    "frozen": words.FROZEN_PARTS,
-    "lora_parts": words.LORA_PARTS,
-    "offload_parts": words.OFFLOAD_PARTS,
-}
-"""Fields that are sets of words, which a column holds as bits."""
-OPEN_SETS = ("offload_parts",)
-"""Those of them that may be left open, which a column holds as 0."""
 _LEAST = {"zero": 0, "fsdp_prefetch": 0}
 _SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
 _ALL_REDUCE = words.TP_EXCHANGES.index("all_reduce")
-
-
-def bits_of(parts: Iterable[str], field: str = "recompute_parts") -> int:
-    """A set of the words of a field as the bits of a number."""
-    return sum(1 << SETS[field].index(part) for part in set(parts))
-
-
-def set_of(bits: int, field: str = "recompute_parts") -> tuple[str, ...]:
-    """The words of a field that the bits of a number stand for."""
-    return tuple(part for place, part in enumerate(SETS[field]) if bits >> place & 1)
 
 
 def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from shardwise.blocks import Blocks
 from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.ops.layer import DTYPE_BYTES, stack_column
 from shardwise.stages import StageRun
-from shardwise.strategy import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.table import Table
+from shardwise.words import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 
 __all__ = ["Shares", "Standing", "Whole", "releases", "shards", "standing"]
 

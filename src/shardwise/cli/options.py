@@ -13,7 +13,8 @@ import typer
 from shardwise import files
 from shardwise.errors import Fault, InputError
 from shardwise.noun import unfold
-from shardwise.strategy import SHORT_NAMES, Strategy
+from shardwise.strategy import Strategy
+from shardwise.words import SHORT_NAMES
 
 __all__ = [
     "JsonFlag",

@@ -26,7 +26,8 @@ from shardwise.errors import nearest
 from shardwise.searcher.asked import given_space
 from shardwise.searcher.objective import FRONTS, OBJECTIVES
 from shardwise.searcher.space import SPACE_FIELDS
-from shardwise.strategy import SHORT_NAMES, Strategy
+from shardwise.strategy import Strategy
+from shardwise.words import SHORT_NAMES
 
 _REFERENCE = "Calculon's space, with --reference"
 _NO_EFFECT = "has no effect beside --reference, which searches a predecessor's own space"

@@ -16,7 +16,7 @@ from shardwise.searcher.results import SearchResult
 from shardwise.searcher.run import count as count_space
 from shardwise.searcher.run import search
 from shardwise.searcher.space import Space
-from shardwise.strategy import SHORT_NAMES
+from shardwise.words import SHORT_NAMES
 
 __all__ = [
     "COMMAND_LINE",

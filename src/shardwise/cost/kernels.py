@@ -15,9 +15,9 @@ from shardwise.cost.shape_table import RowTables
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, MemoryBound, Phase
 from shardwise.ops.quantization import RECIPES
-from shardwise.strategy import DTYPES, QUANTIZATIONS
 from shardwise.system import Accelerator, EfficiencyCurve, ShapeTable, System
 from shardwise.table import Table
+from shardwise.words import DTYPES, QUANTIZATIONS
 
 __all__ = ["KernelRates", "by_dtype", "product_peak"]
 

@@ -10,9 +10,9 @@ from shardwise.cost.kernels import KernelRates
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import Collective, Kernel, Operation, Phase
 from shardwise.placement import Extents
-from shardwise.strategy import TP_OVERLAPS
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import TP_OVERLAPS
 
 __all__ = [
     "ExchangeCost",
@@ -41,7 +41,7 @@ class Machine:
     kernels: KernelRates
     host_launch_s: Floats
     tp_overlap: Ints
-    """Position in `strategy.TP_OVERLAPS`."""
+    """Position in `words.TP_OVERLAPS`."""
     tp_hidden: Floats
     tp_backward_async: Floats
     sends_once: Bools

@@ -6,8 +6,8 @@ from shardwise.arrays import Floats, Ints
 from shardwise.cost.trained import TrainedWeights
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.quantization import WeightSizes
-from shardwise.strategy import OPTIMIZERS, ZERO_WEIGHTS
 from shardwise.table import Table
+from shardwise.words import OPTIMIZERS, ZERO_WEIGHTS
 
 __all__ = ["MUON", "least_state_bytes", "newton_schulz_time", "optimizer_time"]
 __all__ += ["quantizing_time", "state_bytes"]
@@ -54,7 +54,7 @@ def least_state_bytes(optimizer: Ints, element_bytes: Floats) -> Floats:
     Parameters
     ----------
     optimizer
-        Positions in `strategy.OPTIMIZERS`.
+        Positions in `words.OPTIMIZERS`.
     """
     return _moments(optimizer) + _master(element_bytes)
 

@@ -14,7 +14,7 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.ops.kept import part_of
 from shardwise.ops.operation import Operation
-from shardwise.strategy import OFFLOAD_PARTS, RECOMPUTE_PARTS
+from shardwise.words import OFFLOAD_PARTS, RECOMPUTE_PARTS
 
 __all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "bits", "step_of", "walk"]
 

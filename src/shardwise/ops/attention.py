@@ -20,7 +20,7 @@ from shardwise.ops.operation import (
     RankWork,
     zeros,
 )
-from shardwise.strategy import ATTENTIONS
+from shardwise.words import ATTENTIONS
 
 __all__ = ["attention_operations", "key_value_heads"]
 

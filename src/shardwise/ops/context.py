@@ -13,7 +13,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats
 from shardwise.model import Attention
 from shardwise.ops.operation import Collective, CollectiveKind, Phase, RankWork, zeros
-from shardwise.strategy import CP_EXCHANGES
+from shardwise.words import CP_EXCHANGES
 
 __all__ = ["CoreWork", "context_exchanges", "core_work", "keys_met", "swaps_heads"]
 

@@ -14,8 +14,8 @@ from shardwise.ops.norm import norm, residual
 from shardwise.ops.operation import Operation, RankWork
 from shardwise.ops.quantization import dispatch_bytes
 from shardwise.stack import Stack
-from shardwise.strategy import DTYPES
 from shardwise.table import Table
+from shardwise.words import DTYPES
 
 __all__ = ["DTYPE_BYTES", "layer_operations", "rank_work", "stack_column"]
 

@@ -60,7 +60,7 @@ class RankWork:
     cp: Floats
     """Context-parallel degree."""
     cp_exchange: Ints
-    """Position in `strategy.CP_EXCHANGES`."""
+    """Position in `words.CP_EXCHANGES`."""
     ep: Floats
     """Expert-parallel degree: groups that the experts of a layer are spread over."""
     etp: Floats
@@ -75,7 +75,7 @@ class RankWork:
     sequence_parallel: Bools
     """Whether norms and residuals are split along the sequence."""
     attention: Ints
-    """Position in `strategy.ATTENTIONS`."""
+    """Position in `words.ATTENTIONS`."""
     regather: Bools
     """Whether what sequence parallelism splits is kept in parts and gathered again in backward."""
     fused_activation: Bools
@@ -83,7 +83,7 @@ class RankWork:
     element_bytes: Floats
     """Size of a weight or activation [byte]."""
     quantization: Ints
-    """Position in `strategy.QUANTIZATIONS`."""
+    """Position in `words.QUANTIZATIONS`."""
     dispatch_bytes: Floats
     """Size of an element of tokens on the way to their experts [byte]."""
     training: Bools
@@ -266,7 +266,7 @@ class Operation:
     expert: bool = False
     """Whether the weights are those of routed experts, which have replicas of their own."""
     reruns_with: frozenset[str] = frozenset()
-    """Parts of `strategy.RECOMPUTE_PARTS` whose recompute runs its forward again."""
+    """Parts of `words.RECOMPUTE_PARTS` whose recompute runs its forward again."""
     dropped_with: frozenset[str] = frozenset()
     """Parts whose recompute rebuilds what it saved."""
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.strategy import DISPATCH_DTYPES, QUANTIZATIONS
 from shardwise.table import Table
+from shardwise.words import DISPATCH_DTYPES, QUANTIZATIONS
 
 __all__ = [
     "RECIPES",
@@ -107,7 +107,7 @@ RECIPES = {
         gathered_gradients=2.0,
     ),
 }
-"""By the words of `strategy.QUANTIZATIONS`."""
+"""By the words of `words.QUANTIZATIONS`."""
 
 
 def by_recipe(
@@ -118,7 +118,7 @@ def by_recipe(
     Parameters
     ----------
     quantization
-        Positions in `strategy.QUANTIZATIONS`.
+        Positions in `words.QUANTIZATIONS`.
     none
         The figure of rows that quantise nothing.
     """
@@ -132,7 +132,7 @@ def dispatch_bytes(dispatch_dtype: Ints, element_bytes: Floats) -> Floats:
     Parameters
     ----------
     dispatch_dtype
-        Positions in `strategy.DISPATCH_DTYPES`.
+        Positions in `words.DISPATCH_DTYPES`.
     """
     return np.where(dispatch_dtype == _FP8_DISPATCH, _DISPATCHED_BYTES, element_bytes)
 

@@ -38,7 +38,7 @@ from shardwise.ops.operation import (
     RankWork,
 )
 from shardwise.table import Table
-from shardwise.tabulate import bits_of, set_of
+from shardwise.words import bits_of, set_of
 
 __all__ = ["Subset", "goes_back", "parts_of_model", "with_subset"]
 
@@ -74,11 +74,11 @@ class Subset:
     """What is trained, as columns."""
 
     frozen: Ints
-    """Bits of `strategy.FROZEN_PARTS`; all of them where there are adapters."""
+    """Bits of `words.FROZEN_PARTS`; all of them where there are adapters."""
     rank: Ints
     """Rank of the adapters; 0: there are none."""
     adapted: Ints
-    """Bits of `strategy.LORA_PARTS`."""
+    """Bits of `words.LORA_PARTS`."""
 
     @classmethod
     def of(cls, table: Table) -> "Subset":
@@ -99,7 +99,7 @@ class Subset:
 
 
 def parts_of_model(model: Model) -> int:
-    """Parts that a model has, as bits of `strategy.FROZEN_PARTS`."""
+    """Parts that a model has, as bits of `words.FROZEN_PARTS`."""
     moe = [layer.moe for layer in model.layers if layer.moe is not None]
     dense = any(layer.mlp is not None for layer in model.layers) or any(m.shared_ffn for m in moe)
     has = {"mlp": dense, "experts": bool(moe), "router": bool(moe)}
@@ -143,7 +143,7 @@ def _plain(name: str) -> str:
 
 
 def _part(name: str) -> str:
-    """The part of `strategy.FROZEN_PARTS` whose weights an operation has, if any.
+    """The part of `words.FROZEN_PARTS` whose weights an operation has, if any.
 
     The projection of multi-token prediction counts with the head.
     """

@@ -8,9 +8,9 @@ from shardwise.arrays import Bools
 from shardwise.model import Layer, Model, Moe
 from shardwise.ops.attention import key_value_heads
 from shardwise.rules.rule import Rule, any_of, one
-from shardwise.strategy import CP_EXCHANGES, DTYPES
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import CP_EXCHANGES, DTYPES
 
 __all__ = ["AXIS_RULES", "EXPERT_RULES"]
 

@@ -12,9 +12,9 @@ from shardwise.rules.options import DTYPE_RULE, OPTION_RULES
 from shardwise.rules.pipeline import PIPELINE_RULES
 from shardwise.rules.rule import Rule, one
 from shardwise.rules.tiers import TIER_RULES, wrong_degrees
-from shardwise.strategy import TP_EXCHANGES
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import TP_EXCHANGES
 
 __all__ = ["RULES", "broken_rule", "illegal_faults", "refuse_illegal"]
 

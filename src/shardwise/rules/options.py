@@ -8,10 +8,9 @@ from shardwise.arrays import Bools
 from shardwise.model import OWN_KIND, Layer, Model
 from shardwise.rules.rule import Rule, one
 from shardwise.rules.trainable import TRAINABLE_RULES
-from shardwise.strategy import DTYPES, QUANTIZATIONS, RECOMPUTES, ZERO_OPTIMIZER
 from shardwise.system import System
 from shardwise.table import Table
-from shardwise.tabulate import bits_of, set_of
+from shardwise.words import DTYPES, QUANTIZATIONS, RECOMPUTES, ZERO_OPTIMIZER, bits_of, set_of
 
 __all__ = ["DTYPE_RULE", "OPTION_RULES"]
 

@@ -6,9 +6,9 @@ from shardwise.arrays import Bools, Ints, once_per
 from shardwise.model import Model
 from shardwise.rules.rule import Rule, one
 from shardwise.stages import chunks_of, layers_on_ranks, most_layers
-from shardwise.strategy import SCHEDULES
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import SCHEDULES
 
 __all__ = ["PIPELINE_RULES"]
 

@@ -8,9 +8,9 @@ from shardwise.arrays import Bools, Floats
 from shardwise.model import Model
 from shardwise.placement import given_tiers, place
 from shardwise.rules.rule import Rule, any_of
-from shardwise.strategy import PLACED_AXES
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import PLACED_AXES
 
 __all__ = ["TIER_RULES", "wrong_degrees"]
 

@@ -8,10 +8,10 @@ from shardwise.arrays import Bools
 from shardwise.model import Model
 from shardwise.ops.trainable import Subset, goes_back, parts_of_model
 from shardwise.rules.rule import Rule, one
-from shardwise.strategy import RECOMPUTES, Strategy
+from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
-from shardwise.tabulate import bits_of, set_of
+from shardwise.words import RECOMPUTES, bits_of, set_of
 
 __all__ = ["TRAINABLE_RULES"]
 

@@ -27,9 +27,9 @@ from shardwise.searcher.effects import (
 )
 from shardwise.searcher.layouts import LAYOUT_FIELDS, layouts_of, same_but
 from shardwise.searcher.space import SPACE_FIELDS, Space
-from shardwise.strategy import SHORT_NAMES
 from shardwise.system import System
 from shardwise.table import CHOICES, Table
+from shardwise.words import SHORT_NAMES
 
 __all__ = ["CHOICE_FIELDS", "OPTION_FIELDS", "Box", "Candidates", "Scale", "boxes_of", "refusals"]
 

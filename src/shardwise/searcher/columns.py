@@ -16,9 +16,10 @@ from shardwise.searcher.kept import PASSED
 from shardwise.searcher.layouts import LAYOUT_FIELDS
 from shardwise.searcher.look import MEMORY, SECOND_MEMORY, Question
 from shardwise.step import TIME_PARTS
-from shardwise.strategy import TIER_FIELDS, Strategy
+from shardwise.strategy import Strategy
 from shardwise.table import Table
-from shardwise.tabulate import OPEN_SETS, OPTIONALS
+from shardwise.tabulate import OPTIONALS
+from shardwise.words import OPEN_SETS, TIER_FIELDS
 
 if TYPE_CHECKING:
     import polars as pl

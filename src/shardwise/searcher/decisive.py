@@ -4,8 +4,8 @@ from typing import Any
 
 from shardwise.model import Model
 from shardwise.searcher.space import Space
-from shardwise.strategy import TIER_FIELDS
 from shardwise.system import System
+from shardwise.words import TIER_FIELDS
 
 __all__ = ["decisive"]
 

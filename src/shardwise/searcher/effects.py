@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from shardwise.arrays import Bools, Ints, once_per
 from shardwise.model import Model
 from shardwise.stages import stage_runs
-from shardwise.strategy import (
+from shardwise.strategy import Strategy
+from shardwise.table import Table
+from shardwise.words import (
     QUANTIZATIONS,
     RECOMPUTES,
     SCHEDULES,
     TP_EXCHANGES,
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
-    Strategy,
 )
-from shardwise.table import Table
 
 __all__ = ["EFFECTS", "NEUTRAL", "Kind", "idle_rows", "kinds_of", "most_layers_on_a_rank"]
 

@@ -28,9 +28,10 @@ from shardwise.searcher.layouts import expert_degrees
 from shardwise.searcher.space import SPACE_FIELDS, Space
 from shardwise.searcher.spreads import SPREAD_FIELDS
 from shardwise.stack import Stack
-from shardwise.strategy import PLACED_AXES, SCHEDULES, TIER_FIELDS, TP_EXCHANGES, Strategy
+from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import PLACED_AXES, SCHEDULES, TIER_FIELDS, TP_EXCHANGES
 
 __all__ = ["Given", "StrategyLike"]
 

@@ -28,8 +28,8 @@ from shardwise.searcher.layouts import divisors
 from shardwise.searcher.run import search
 from shardwise.searcher.shapes import depths, shape_of, widths
 from shardwise.searcher.space import Space
-from shardwise.strategy import OPTIMIZERS
 from shardwise.system import System
+from shardwise.words import OPTIMIZERS
 
 __all__ = ["LargestModel", "Shape", "largest_model"]
 

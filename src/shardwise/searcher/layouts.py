@@ -14,9 +14,9 @@ from shardwise.placement import given_tiers, place
 from shardwise.rules import RULES, broken_rule
 from shardwise.searcher.space import Space
 from shardwise.searcher.spreads import SPREAD_FIELDS, Spreads
-from shardwise.strategy import PLACED_AXES, SCHEDULES, TIER_FIELDS
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import PLACED_AXES, SCHEDULES, TIER_FIELDS
 
 __all__ = ["LAYOUT_FIELDS", "Layouts", "divisors", "expert_degrees", "layouts_of"]
 __all__ += ["long_enough", "same_but"]

@@ -18,9 +18,10 @@ from shardwise.errors import Fault, InputError, shorten
 from shardwise.model import Model
 from shardwise.noun import Noun, unfold
 from shardwise.stack import Stack
-from shardwise.strategy import PLACEMENTS, SHORT_NAMES, TIER_FIELDS, Strategy
+from shardwise.strategy import Strategy
 from shardwise.system import System
-from shardwise.tabulate import OPEN_SETS, OPTIONALS, SETS
+from shardwise.tabulate import OPTIONALS
+from shardwise.words import OPEN_SETS, PLACEMENTS, SETS, SHORT_NAMES, TIER_FIELDS
 
 __all__ = ["SPACE_FIELDS", "Space"]
 

@@ -12,9 +12,9 @@ from shardwise.model import Model
 from shardwise.rules import RULES, broken_rule
 from shardwise.searcher.space import Space
 from shardwise.stages import layers_on_ranks, most_layers
-from shardwise.strategy import SCHEDULES
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import SCHEDULES
 
 __all__ = ["SPREAD_FIELDS", "Spreads"]
 

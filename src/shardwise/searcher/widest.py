@@ -17,9 +17,9 @@ from shardwise.searcher.judge import Judge, Judged, broken_reasons, excess_bytes
 from shardwise.searcher.layouts import expert_degrees, long_enough
 from shardwise.searcher.space import Space
 from shardwise.searcher.spreads import Spreads
-from shardwise.strategy import SCHEDULES, ZERO_OPTIMIZER
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.words import SCHEDULES, ZERO_OPTIMIZER
 
 __all__ = ["Lack", "Spread", "Widest", "widest"]
 

@@ -14,12 +14,12 @@ from shardwise.model import Model
 from shardwise.recompute import parts_of
 from shardwise.schedule.orders import WEIGHTS
 from shardwise.stages import StageRun, by_stage, chunks_of, layers_on_ranks, virtual_stages
-from shardwise.strategy import SCHEDULES, ZERO_GRADIENTS
 from shardwise.system import System
 from shardwise.table import Table
 from shardwise.timeline.actions import KINDS, Actions, Pipeline, run
 from shardwise.timeline.held import HeldAtActions, fullest, held_at_actions
 from shardwise.timeline.passes import EXCHANGES, StagePasses, stage_passes
+from shardwise.words import SCHEDULES, ZERO_GRADIENTS
 
 __all__ = [
     "AFTER",
@@ -50,7 +50,7 @@ class StepTimeline:
     layer_kinds: tuple[tuple[int, ...], ...]
     """Kinds of the layers of every virtual stage, in the order of the model."""
     again: frozenset[str]
-    """What layers recompute that do: some of `strategy.RECOMPUTE_PARTS`, or `recompute.ALL`."""
+    """What layers recompute that do: some of `words.RECOMPUTE_PARTS`, or `recompute.ALL`."""
     actions: Actions
     held: HeldAtActions
     memory: StageMemory
