@@ -265,6 +265,8 @@ def test_what_the_space_insists_on_is_left_in_it():
     insisting = {"gpus": 4, "gbs": 8, "schedule": "interleaved", "mbs": [2, 4], "tp_tier": 0}
     left = decisive(MODEL, described, Space.validated(insisting))
     assert (left.vpp, left.micro_batch_size, left.placement) == (None, (2, 4), None)
+    chunked = {"gpus": 4, "gbs": 8, "vpp": [2, 4]}
+    assert decisive(MODEL, described, Space.validated(chunked)).vpp == (2, 4)
     filled = decisive(MODEL, machine(1e6, filled=True), Space.validated({"gpus": 4, "gbs": 8}))
     assert filled.placement is None
     uneven = {"gpus": 4, "gbs": 8, "seq_len": 30, "tp_exchange": "p2p_rs_ag"}
