@@ -47,7 +47,6 @@ def test_two_ranks_and_two_micro_batches():
     assert step.idle_s.tolist() == [3, 3]
     assert step.held.tolist() == [2, 1]
     assert step.held_at_s.tolist() == [1, 1]
-    assert step.waiting.tolist() == [0, 0]
 
 
 def test_gpipe_and_zb_h1_of_two_ranks():
@@ -55,7 +54,6 @@ def test_gpipe_and_zb_h1_of_two_ranks():
     assert drawn(equal("gpipe", 2, 2)) == ["Ff...BBbb", ".FfBBbb.."]
     step = equal("zb-h1", 2, 2)
     assert drawn(step) == ["Ff.BWbw", ".FBfbWw"]
-    assert step.waiting.tolist() == [1, 2]
     assert step.held.tolist() == [2, 2]
 
 
@@ -119,7 +117,6 @@ def test_published_peaks():
     """Chunk activations in flight: arXiv 2401.10241, table 2; 2412.19437, table 2."""
     assert equal("1f1b", 4, 12).held.tolist() == [4, 3, 2, 1]
     assert equal("zb-h1", 4, 12).held.tolist() == [4, 4, 4, 4]
-    assert equal("zb-h1", 4, 12).waiting.tolist() == [1, 2, 3, 4]
     assert equal("zb-v", 4, 12).held.tolist() == [8, 8, 8, 8]
     assert equal("dualpipe", 4, 12).held.tolist() == [5, 5, 5, 5]
     assert equal("gpipe", 4, 12).held.tolist() == [12, 12, 12, 12]

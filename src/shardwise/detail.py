@@ -65,7 +65,7 @@ def stage_estimates(
         stages=table.pp,
         chunks=table.vpp,
         stage=stage,
-    ).kept * np.where(table.training, 1.0, 0.0)
+    ) * np.where(table.training, 1.0, 0.0)
     in_update, fullest = (
         np.broadcast_to(where, memory.total.shape) for where in (memory.in_update, memory.part)
     )

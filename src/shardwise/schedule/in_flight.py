@@ -1,36 +1,25 @@
 """How many micro-batches' activations a rank keeps at its fullest, for each schedule."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.schedule.orders import SCHEDULES
 
-__all__ = ["InFlight", "chunks_in_flight", "first_stage_in_flight", "in_flight"]
+__all__ = ["chunks_in_flight", "first_stage_in_flight", "in_flight"]
 __all__ += ["most_of_unlike_chunks", "most_of_unlike_ends"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class InFlight:
-    """Micro-batches in units of whole stages, by row."""
-
-    kept: Floats
-    """Most between the start of F and the end of W, or of a B that does both."""
-    waiting: Floats
-    """Most at once that have done B and not yet W, the one whose W comes next among them: they
-    hold only the inputs of weighted products and the gradients of their outputs."""
 
 
 def in_flight(
     *, schedule: Ints, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints
-) -> InFlight:
-    """Peaks on a rank: they follow from the order alone, whatever the passes take.
+) -> Floats:
+    """Micro-batches whose activations a rank keeps at its fullest, in units of whole stages.
 
-    1F1B min(m, p - i), GPipe m, interleaved the warm-up and one more chunk (arXiv 2104.04473,
-    section 2.2); ZB-H1 and ZB-V at most p (arXiv 2401.10241, table 2 and section 6); DualPipe
-    p + 1 stages, of two copies (arXiv 2412.19437, table 2).
+    From the start of F to the end of W, or of a B that does both; the order alone decides, whatever
+    the passes take. 1F1B min(m, p - i), GPipe m, interleaved the warm-up and one more chunk (arXiv
+    2104.04473, section 2.2); ZB-H1 and ZB-V at most p (arXiv 2401.10241, table 2 and section 6);
+    DualPipe p + 1 stages, of two copies (arXiv 2412.19437, table 2).
 
     Parameters
     ----------
@@ -41,23 +30,9 @@ def in_flight(
     stage
         Rank i, from 0.
     """
-    m, p, i = micro_batches, stages, stage
-    none = np.zeros(np.broadcast(schedule, m, p, chunks, i).shape)
-    depth = np.minimum(i, p - 1 - i)
-    waiting = {
-        "zb-h1": lambda: np.minimum(i + 1, m),
-        "zb-v": lambda: _late_in_v(m, p, i),
-        "dualpipe": lambda: depth + 1,
-    }
-    return InFlight(
-        kept=_kept(schedule, m, p, chunks, i) + none,
-        waiting=_chosen(schedule, waiting) + none,
-    )
-
-
-def _kept(schedule: Ints, m: Ints, p: Ints, v: Ints, i: Ints) -> Floats:
+    m, p, v, i = np.broadcast_arrays(micro_batches, stages, chunks, stage)
     return _chosen(
-        schedule,
+        np.broadcast_to(schedule, m.shape),
         {
             "1f1b": lambda: np.minimum(m, p - i),
             "interleaved": lambda: np.where(v > 1, _interleaved(m, p, v, i), np.minimum(m, p - i)),
@@ -79,7 +54,7 @@ def chunks_in_flight(
     same number twice, in units of whole stages.
     """
     m, p, i = micro_batches, stages, stage
-    whole = _kept(schedule, m, p, chunks, i)
+    whole = in_flight(schedule=schedule, micro_batches=m, stages=p, chunks=chunks, stage=stage)
     zb_v, dual = (schedule == SCHEDULES.index(name) for name in ("zb-v", "dualpipe"))
     if not np.any(zb_v | dual):
         return ((whole, whole),)
@@ -211,10 +186,3 @@ def _interleaved(m: Ints, p: Ints, v: Ints, i: Ints) -> Floats:
     chunk, place = np.divmod(first, p)
     of_first = chunk * np.minimum(m, p) + np.minimum(place, m)
     return (of_first + np.minimum(second, np.maximum(m - p, 0))) / v
-
-
-def _late_in_v(m: Ints, p: Ints, i: Ints) -> Floats:
-    """Backwards of ZB-V's end that come before their W: i of either chunk and one more."""
-    n = np.maximum(m, 2 * p - 1)
-    up, down = np.clip(m - n + p, 0, i), np.clip(m - n + i, 0, i)
-    return np.maximum(up + down + (m > n - p + i), 1) / 2

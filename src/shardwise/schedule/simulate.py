@@ -44,9 +44,6 @@ class Timeline:
     """Most chunk activations kept at once, from the start of F to the end of W, or of a whole B."""
     held_at_s: Floats
     """When they are first as many: the start of an F."""
-    waiting: Ints
-    """Most of them at once that have done B and wait for W. Of these only the inputs of weighted
-    products and the gradients of their outputs are needed; everything else goes after B."""
 
     @property
     def span_s(self) -> Floats:
@@ -244,9 +241,8 @@ def _timeline(
         busy_s=busy,
         transfer_s=np.array(transfers),
         idle_s=step - busy - np.array(transfers),
-        held=np.array([most for most, _, _ in held]),
-        held_at_s=np.array([at for _, at, _ in held]),
-        waiting=np.array([late for _, _, late in held]),
+        held=np.array([most for most, _ in held]),
+        held_at_s=np.array([at for _, at in held]),
     )
 
 
@@ -258,22 +254,18 @@ def _busy(starts: list[float], ends: list[float]) -> float:
     return float(lasts.sum())
 
 
-def _held(order: Sequence[Action], starts: list[float]) -> tuple[int, float, int]:
-    """Most chunks kept, when, and most that wait for W.
+def _held(order: Sequence[Action], starts: list[float]) -> tuple[int, float]:
+    """Most chunks kept, and when.
 
     The order alone decides it: what a rank does next starts after what it did before has ended.
     """
-    kept = late = most = most_late = 0
+    kept = most = 0
     at = 0.0
     for one, start in zip(order, starts, strict=True):
         if one.kind == FORWARD:
             kept += 1
             if kept > most:
                 most, at = kept, start
-        elif one.kind == BACKWARD and one.split:
-            late += 1
-            most_late = max(most_late, late)
-        else:
+        elif one.kind != BACKWARD or not one.split:
             kept -= 1
-            late -= one.kind != BACKWARD
-    return most, at, most_late
+    return most, at
