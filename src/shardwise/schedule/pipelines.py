@@ -1,10 +1,12 @@
 """What closed forms take in and give back: many pipelines as columns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.schedule.paths import SAME
 from shardwise.schedule.ranks import Passes, Ranks
 
 __all__ = ["Pipelines", "Solved", "Times"]
@@ -22,12 +24,21 @@ class Times:
     """More, on the last virtual stage only: the head."""
     on_early: Floats | None = None
     """In ZB-V, of `on_stage` what the earlier of its two chunks takes; None: half."""
+    on_late: Floats | None = None
+    """Interleaved, of `on_stage` what the last of its chunks takes; None: an equal share."""
 
     @property
     def chunks_of_v(self) -> tuple[Floats, Floats]:
         """What the earlier and the later chunk of a stage take."""
         early = 0.5 * self.on_stage if self.on_early is None else self.on_early
         return early, self.on_stage - early
+
+    def chunks_apart(self, chunks: Ints) -> tuple[Floats, Floats]:
+        """What every chunk of a stage but the last takes, on average, and the last."""
+        if self.on_late is None:
+            equal = self.on_stage / chunks
+            return equal, equal
+        return (self.on_stage - self.on_late) / (chunks - 1), self.on_late
 
     def take(self, rows: Ints) -> "Times":
         """Those of some rows."""
@@ -36,14 +47,19 @@ class Times:
             on_first=self.on_first[rows],
             on_last=self.on_last[rows],
             on_early=None if self.on_early is None else self.on_early[:, rows],
+            on_late=None if self.on_late is None else self.on_late[:, rows],
         )
 
     def __add__(self, other: "Times") -> "Times":
         """Passes one right after the other."""
+        late = self.on_late
+        if late is not None and other.on_late is not None:
+            late = late + other.on_late
         return Times(
             on_stage=self.on_stage + other.on_stage,
             on_first=self.on_first + other.on_first,
             on_last=self.on_last + other.on_last,
+            on_late=late,
         )
 
 
@@ -72,6 +88,21 @@ class Pipelines:
         """Stages of each pipeline, p."""
         count: Ints = self.lengths.sum(axis=0)
         return count
+
+    @cached_property
+    def unlike_chunks(self) -> Bools:
+        """Rows where the last chunk of a rank takes another time; one rank alone never waits."""
+        unlike = np.zeros(self.chunks.shape, dtype=np.bool_)
+        for times in (self.forward, self.input_grad, self.weight_grad):
+            if times.on_late is not None:
+                more = np.abs(self.chunks * times.on_late - times.on_stage)
+                unlike |= np.any((self.lengths > 0) & (more > SAME * times.on_stage), axis=0)
+        return unlike & (self.stages > 1)
+
+    def with_like_chunks(self) -> "Pipelines":
+        """The same where every chunk takes an equal share."""
+        kinds = ("forward", "input_grad", "weight_grad")
+        return replace(self, **{k: replace(getattr(self, k), on_late=None) for k in kinds})
 
     @property
     def backward(self) -> Times:

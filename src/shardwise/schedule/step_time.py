@@ -103,6 +103,7 @@ def step_time(
         blocking=False,
         pair_share=np.ones(rows) if pair_share is None else pair_share,
     )
+    like = whole.with_like_chunks()
     found = StepTime(step_s=np.zeros(rows), busy_s=np.zeros(rows), transfer_s=np.zeros(rows))
     plain = (schedule == SCHEDULES.index("interleaved")) & (chunks == 1)
     codes = np.where(plain, SCHEDULES.index("1f1b"), schedule)
@@ -115,7 +116,10 @@ def step_time(
     for code, name in enumerate(SCHEDULES):
         for few in (False, True):
             chosen = back & (codes == code) & ((micro_batches <= bound) == few)
-            _solve(_SOLVERS[name], replace(whole, few=few), chosen, hop_hidden, found)
+            for unlike in (False, True):
+                part = whole if unlike else like
+                rows = chosen & (whole.unlike_chunks == unlike)
+                _solve(_SOLVERS[name], replace(part, few=few), rows, hop_hidden, found)
     return found
 
 
