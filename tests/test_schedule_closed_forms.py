@@ -1,158 +1,24 @@
 """Closed forms of the schedules against the event simulation, row by row and all rows at once."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines_drawn import (
+    Case,
+    cases,
+    closed,
+    error,
+    fast,
+    simulated,
+    three,
+    with_short_last_chunks,
+)
 from shardwise.schedule.in_flight import in_flight
-from shardwise.schedule.orders import SCHEDULES, rank_of, virtual_stages
+from shardwise.schedule.orders import SCHEDULES
 from shardwise.schedule.pipelines import Times
-from shardwise.schedule.simulate import simulate
 from shardwise.schedule.step_time import step_time
-
-fast = settings(deadline=None, max_examples=40)
-PASSES = ("forward", "input_grad", "weight_grad")
-NO_END = (0.0, 0.0, 0.0)
-seconds = st.floats(0.5, 1.5)
-three = st.tuples(seconds, seconds, seconds)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One pipeline: runs of (stages, seconds of F, B, W on each), and its ends.
-
-    `apart` is what one chunk of a rank of each run takes of it: interleaved the last one, in the V
-    the earlier one; without it all take equal shares.
-    """
-
-    schedule: str
-    runs: tuple
-    m: int
-    apart: tuple = ()
-    v: int = 1
-    embedding: tuple = NO_END
-    head: tuple = NO_END
-    hop: float = 0.0
-    hidden: bool = False
-
-    @property
-    def p(self):
-        return sum(length for length, _ in self.runs)
-
-
-def simulated(case, **given):
-    """The truth: times spread evenly over the chunks of a rank, the ends on their virtual stage."""
-    per_rank = [times for length, times in case.runs for _ in range(length)]
-    shares = case.apart or [None] * len(case.runs)
-    apart = [
-        part for (length, _), part in zip(case.runs, shares, strict=True) for _ in range(length)
-    ]
-    stages = virtual_stages(case.schedule, ranks=case.p, chunks=case.v)
-    held = 1 if case.schedule == "dualpipe" else stages // case.p
-    passes = []
-    for kind in range(3):
-        ranks = [rank_of(case.schedule, stage=s, ranks=case.p)[0] for s in range(stages)]
-        column = []
-        for stage, rank in enumerate(ranks):
-            whole, part = per_rank[rank][kind], apart[rank]
-            here = stage < case.p if case.schedule == "zb-v" else stage >= stages - case.p
-            if part is None:
-                column.append(whole / held)
-            else:
-                column.append(part[kind] if here else (whole - part[kind]) / (held - 1))
-        column[0] += case.embedding[kind]
-        column[-1] += case.head[kind]
-        passes.append(column)
-    return simulate(
-        case.schedule,
-        ranks=case.p,
-        micro_batches=case.m,
-        chunks=case.v,
-        forward_s=passes[0],
-        input_grad_s=passes[1],
-        weight_grad_s=passes[2],
-        hop_s=case.hop,
-        blocking=not case.hidden,
-        **given,
-    )
-
-
-def closed(cases, **given):
-    """All cases as rows, with as many runs as the longest has."""
-    most = max(len(case.runs) for case in cases)
-    runs = [case.runs + ((0, (9.0, 9.0, 9.0)),) * (most - len(case.runs)) for case in cases]
-
-    def column(values):
-        return np.array(list(values))
-
-    def apart(schedule, kind):
-        """Of the rows of other schedules too, where any has a chunk apart: they do not read it."""
-        if not any(case.apart and case.schedule == schedule for case in cases):
-            return None
-        return column(
-            [
-                case.apart[at][kind] if case.apart and at < len(case.apart) else times[kind] / held
-                for at, (_, times) in enumerate(row)
-            ]
-            for case, row in zip(cases, runs, strict=True)
-            for held in [2 if case.schedule == "zb-v" else case.v]
-        ).T
-
-    def times(kind):
-        return Times(
-            on_stage=column([[one[kind] for _, one in row] for row in runs]).T,
-            on_first=column(case.embedding[kind] for case in cases),
-            on_last=column(case.head[kind] for case in cases),
-            on_early=apart("zb-v", kind),
-            on_late=apart("interleaved", kind),
-        )
-
-    return step_time(
-        schedule=column(SCHEDULES.index(case.schedule) for case in cases),
-        lengths=column([[length for length, _ in row] for row in runs]).T,
-        **{kind: times(at) for at, kind in enumerate(PASSES)},
-        micro_batches=column(case.m for case in cases),
-        chunks=column(case.v for case in cases),
-        hop_s=column(case.hop for case in cases),
-        hop_hidden=column(float(case.hidden) for case in cases),
-        **given,
-    )
-
-
-@st.composite
-def cases(draw, schedules=SCHEDULES, *, runs=3, ends=True, hops=True, whole=True):
-    """Pipelines of p from 1 to 16 and m from 1 to 8 p, whose runs differ by up to half."""
-    schedule = draw(st.sampled_from(schedules))
-    p = draw(st.integers(1, 16))
-    v = 1
-    if schedule == "dualpipe":
-        p = 2 * draw(st.integers(1, 8))
-        m = 2 * p + 2 * draw(st.integers(0, 3 * p))
-    elif schedule == "interleaved":
-        v = draw(st.integers(2, 4))
-        m = p * draw(st.integers(1, 8)) if whole else draw(st.integers(1, 8 * p))
-    else:
-        m = draw(st.integers(1, 8 * p))
-    cuts = sorted(draw(st.lists(st.integers(0, p), min_size=runs - 1, max_size=runs - 1)))
-    lengths = np.diff([0, *cuts, p]).tolist()
-    share = st.tuples(*[st.floats(0, 0.5)] * 3)
-    return Case(
-        schedule=schedule,
-        runs=tuple((length, draw(three)) for length in lengths),
-        m=m,
-        v=v,
-        embedding=draw(share) if ends else NO_END,
-        head=draw(share) if ends else NO_END,
-        hop=draw(st.floats(0, 0.2)) / (2 if schedule == "zb-v" else v) if hops else 0.0,
-        hidden=draw(st.booleans()) if hops else False,
-    )
-
-
-def error(case):
-    return closed([case]).step_s[0] / simulated(case).step_s - 1
 
 
 @fast
@@ -193,120 +59,6 @@ def test_few_micro_batches_on_runs_of_sixteen_ranks(schedule, m):
 
 
 @fast
-@given(cases(("interleaved",), runs=4, ends=False, hops=False))
-def test_interleaved_groups_without_ends_or_messages_are_nearly_exact(case):
-    """Any stages that spread evenly over their chunks; rare pipelines of two groups are short."""
-    assert error(case) == pytest.approx(0, abs=1e-9 if case.m == case.p else 5e-3)
-
-
-def test_a_last_chunk_apart_by_hand():
-    """Two ranks, two chunks, two micro-batches, F = B = 1 s; rank 1's last chunk takes 0 or 2 s.
-
-    Empty, it lets rank 0 work without a gap: 8 s. With 2 s, rank 1 has done its last chunk at 11 s:
-    F 1, 1, then twice 4 s, a second after rank 0 began; the rest takes 1 s more on each in turn.
-    """
-    one = (1.0, 1.0, 0.0)
-    short, long = (
-        Case(
-            schedule="interleaved",
-            runs=((1, (2.0, 2.0, 0.0)), (1, (1.0 + last, 1.0 + last, 0.0))),
-            apart=(one, (last, last, 0.0)),
-            m=2,
-            v=2,
-        )
-        for last in (0.0, 2.0)
-    )
-    assert [simulated(short).step_s, simulated(long).step_s] == [8, 14]
-    assert closed([short, long]).step_s == pytest.approx([8, 14])
-
-
-@st.composite
-def with_short_last_chunks(draw):
-    """Chunks of up to four equal layers; of trailing ranks, if not of all, the last lacks one."""
-    p, v, layers = draw(st.integers(1, 12)), draw(st.integers(2, 5)), draw(st.integers(1, 4))
-    layer, share = np.array(draw(three)), st.floats(0, 1)
-    full = draw(st.integers(0, p))
-
-    def times(count):
-        return tuple((layer * count).tolist())
-
-    return Case(
-        schedule="interleaved",
-        runs=((full, times(v * layers)), (p - full, times(v * layers - 1))),
-        apart=(times(layers), times(layers - 1)),
-        m=p * draw(st.integers(1, 8)),
-        v=v,
-        embedding=times(0.02 * draw(share)),
-        head=times(2 * draw(share)),
-        hop=draw(st.floats(0, 0.05)),
-        hidden=draw(st.booleans()),
-    )
-
-
-@settings(deadline=None, max_examples=80)
-@given(with_short_last_chunks())
-def test_shorter_last_chunks_on_trailing_ranks(case):
-    """Short by 0.1 % at most; by 0.4 % with messages beside compute."""
-    assert -(4e-3 if case.hidden else 1e-3) <= error(case) <= 1e-9
-
-
-@pytest.mark.parametrize("like", [True, False])
-def test_last_chunks_of_any_length(like):
-    """Of 150 random pipelines: each rank's chunks within half of its others, or up to five times.
-
-    The first are within 0.5 % but for one in a hundred.
-    """
-    rng = np.random.default_rng(3)
-    drawn = [_with_last_chunks(rng, 0.8 if like else 0.3) for _ in range(150)]
-    errors = closed(drawn).step_s / [simulated(case).step_s for case in drawn] - 1
-    assert np.abs(errors).mean() < (5e-4 if like else 3e-3)
-    assert np.mean(np.abs(errors) < 0.005) >= (0.97 if like else 0.85)
-    assert errors.min() > (-0.02 if like else -0.05)
-    assert errors.max() < 0.005
-
-
-def _with_last_chunks(rng, least):
-    p, v = int(rng.integers(2, 11)), int(rng.integers(2, 6))
-    cuts = np.sort(rng.integers(0, p + 1, 2))
-    others = rng.uniform(least, 2 - least, (3, 3))
-    last = rng.uniform(least, 2 - least, (3, 3))
-    return Case(
-        schedule="interleaved",
-        runs=tuple(
-            (int(length), tuple(one))
-            for length, one in zip(np.diff([0, *cuts, p]), others * (v - 1) + last, strict=True)
-        ),
-        apart=tuple(map(tuple, last)),
-        m=p * int(rng.integers(1, 7)),
-        v=v,
-        embedding=tuple(rng.uniform(0, 0.3, 3)),
-        head=tuple(rng.uniform(0, 1, 3)),
-        hop=rng.uniform(0, 0.05),
-        hidden=bool(rng.integers(2)),
-    )
-
-
-@fast
-@given(cases(("interleaved",), whole=False))
-def test_equal_last_chunks_change_nothing(case):
-    """Given as a time of their own, as for a neighbour whose chunks differ, to the last digit."""
-    shares = tuple(tuple(part / case.v for part in times) for _, times in case.runs)
-    apart = Case(**{**vars(case), "apart": shares})
-    assert closed([apart]).step_s[0] == closed([case]).step_s[0]
-
-
-@fast
-@given(cases(("zb-v",)), st.lists(st.floats(0.3, 0.7), min_size=9, max_size=9))
-def test_zb_v_of_unlike_chunks(case, shares):
-    """The earlier chunk takes 30 to 70 % of its rank's time, of each kind another share."""
-    parts = np.array([times for _, times in case.runs]) * np.reshape(shares, (3, 3))
-    unlike = Case(**{**vars(case), "apart": tuple(map(tuple, parts.tolist()))})
-    assert abs(error(unlike)) <= 0.025
-    if not case.hop:
-        assert error(unlike) <= 1e-9
-
-
-@fast
 @given(cases(("zb-v",), runs=2, ends=False, hops=False))
 def test_zb_v_of_two_runs_is_nearly_exact(case):
     """Also with fewer micro-batches than ranks."""
@@ -331,18 +83,6 @@ def test_1f1b_with_about_as_many_micro_batches_as_stages(p, more):
 
 
 @fast
-@given(st.integers(2, 8), st.integers(2, 4), st.integers(1, 4), three, st.floats(0, 0.1))
-def test_interleaved_messages_beside_compute(p, v, groups, times, hop):
-    """Equal stages: 2 (p v - 1) hops, those of one micro-batch through all chunks and back."""
-    case = Case(
-        schedule="interleaved", runs=((p, times),), m=groups * p, v=v, hop=hop / v, hidden=True
-    )
-    exact = (case.m + (p - 1) / v) * sum(times) + 2 * (p * v - 1) * hop / v
-    assert simulated(case).step_s == pytest.approx(exact)
-    assert closed([case]).step_s[0] == pytest.approx(exact)
-
-
-@fast
 @given(st.integers(1, 6), st.integers(0, 12), three, st.floats(0, 0.2))
 def test_dualpipe_messages_beside_compute(half, more, times, hop):
     """Equal stages: within p / 2 hops; two ranks with four micro-batches meet three."""
@@ -363,17 +103,6 @@ def test_1f1b_by_hand():
     # Four stages of 3 s and 2 s of hops there and back for every one but the last, in two rounds.
     case = Case(schedule="1f1b", runs=((4, (1.0, 1.0, 1.0)),), m=8, hop=0.1, hidden=True)
     assert closed([case]).step_s[0] == pytest.approx((8 + 3) * 3 + 0.2 * (3 + 3 + 2))
-
-
-def test_one_group_of_interleaved_micro_batches():
-    """The rank behind the middle, within a run, is the first that turns to its backwards early."""
-    case = Case(
-        schedule="interleaved",
-        runs=((1, (1.28, 0.71, 1.08)), (1, (0.5, 1.5, 0.75)), (4, (0.75, 1.0, 0.5))),
-        m=6,
-        v=3,
-    )
-    assert closed([case]).step_s[0] == pytest.approx(simulated(case).step_s, rel=1e-12)
 
 
 WITHIN = {
@@ -460,35 +189,6 @@ def test_pipelines_whose_every_rank_differs(schedule, mean):
     assert errors.max() <= (1e-9 if mean == 1e-9 else 0.01)
 
 
-def test_interleaved_paths_to_the_head_and_the_embedding():
-    """They go there and back, or round, in every group, or once; exact for a short embedding.
-
-    With a long one the path visits the first rank in most groups: 2 % short at most.
-    """
-    rng = np.random.default_rng(3)
-    drawn = []
-    for long in [0] * 150 + [1] * 100:
-        p = int(rng.integers(2, 9))
-        cuts = np.sort(rng.integers(0, p + 1, 2))
-        drawn.append(
-            Case(
-                schedule="interleaved",
-                runs=tuple(
-                    (int(n), tuple(rng.uniform(0.5, 1.5, 3))) for n in np.diff([0, *cuts, p])
-                ),
-                m=p * int(rng.integers(1, 6)),
-                v=int(rng.integers(2, 5)),
-                embedding=tuple(rng.uniform(0, 1.0 if long else 0.1, 3)),
-                head=tuple(rng.uniform(0, 1, 3) * (1 - long)),
-            )
-        )
-    errors = 1 - closed(drawn).step_s / [simulated(case).step_s for case in drawn]
-    assert errors.min() >= -1e-9
-    assert errors[:150].max() <= 1e-9
-    assert errors[150:].max() <= 0.02
-    assert errors[150:].mean() <= 0.0006
-
-
 def _drawn(rng, schedule):
     p = 2 * int(rng.integers(1, 9))
     v = int(rng.integers(2, 5)) if schedule == "interleaved" else 1
@@ -505,22 +205,6 @@ def _drawn(rng, schedule):
         hop=rng.uniform(0, 0.2) / 4,
         hidden=bool(rng.integers(2)),
     )
-
-
-@fast
-@given(cases(("interleaved",), whole=False, hops=False))
-def test_incomplete_groups_are_close(case):
-    """A last group of fewer micro-batches than ranks: within 12 %, on average 0.5 %."""
-    assert abs(error(case)) <= 0.12
-
-
-@fast
-@given(st.integers(2, 8), st.integers(1, 7), st.integers(0, 3), three)
-def test_incomplete_groups_of_two_chunks_are_nearly_exact(p, short, groups, times):
-    """Equal stages: the longest of three waits counts, within 2 %."""
-    m = max(groups * p + p - min(short, p - 1), 1)
-    case = Case(schedule="interleaved", runs=((p, times),), m=m, v=2)
-    assert error(case) == pytest.approx(0, abs=2e-2)
 
 
 @settings(deadline=None, max_examples=20)
