@@ -160,7 +160,8 @@ PIPELINE_RULES: tuple[Rule, ...] = (
             "loss_as_layer",
         ),
         problem=lambda m, _, t: (
-            f"leaves no way to spread the {m.depth} layers over {one(t.pp)} stages"
+            f"leaves no way to spread the {m.depth} layers over "
+            + ("one stage" if one(t.pp) == 1 else f"{one(t.pp)} stages")
             + (f" of {one(t.vpp)} chunks" if one(t.vpp) > 1 else "")
         ),
     ),
