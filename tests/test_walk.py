@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 import samples
 from samples import column
 from shardwise import Model
-from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, bits, step_of, walk
+from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, step_of, walk
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.mtp import mtp_operations
 from shardwise.ops.operation import Operation
-from shardwise.words import RECOMPUTE_PARTS
+from shardwise.words import RECOMPUTE_PARTS, bits_of
 
 fast = settings(deadline=None, max_examples=200)
-CORE, MLP = bits(frozenset({"core_attention"})), bits(frozenset({"mlp"}))
+CORE, MLP = bits_of(frozenset({"core_attention"})), bits_of(frozenset({"mlp"}))
 
 
 def step(saved: float, ahead: float, back: float, **fields: Any) -> Step:

@@ -8,7 +8,8 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.blocks import Blocks, layer_bytes, part_bytes
 from shardwise.cost.block import BlockBytes
-from shardwise.ops.layer import DTYPE_BYTES, stack_column
+from shardwise.ops.layer import stack_column
+from shardwise.ops.operation import FP32_BYTES
 from shardwise.schedule.in_flight import (
     chunks_in_flight,
     first_stage_in_flight,
@@ -31,7 +32,6 @@ __all__ = [
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
 
-_FP32_BYTES = DTYPE_BYTES["fp32"]
 _INTERLEAVED = SCHEDULES.index("interleaved")
 
 
@@ -113,7 +113,7 @@ def stage_memory(
         for share in (shares.gradients, shares.optimizer)
     )
     element = blocks.gradient_bytes
-    copies = copies * np.where(element < _FP32_BYTES, _FP32_BYTES / element, 0.0)
+    copies = copies * np.where(element < FP32_BYTES, FP32_BYTES / element, 0.0)
     in_update = copies > held + live
     return StageMemory(
         weights=ends.weights(shares, released) + here.here,

@@ -12,6 +12,7 @@ from shardwise.cost.collective import collective_time
 from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange
 from shardwise.cost.operations import processor_share
 from shardwise.cost.optimizer import MUON
+from shardwise.cost.trained import TrainedWeights
 from shardwise.model import Model
 from shardwise.ops.embedding import vocabulary_part
 from shardwise.ops.layer import rank_work, stack_column
@@ -260,6 +261,11 @@ def _every_micro_batch(
     return alone, m * (in_forward + in_backward) + exposed(once, ahead_s) + groups
 
 
+def _groups(largest: LargestStage, extents: Extents) -> tuple[tuple[TrainedWeights, Ints], ...]:
+    """What is trained without routed experts, and these, each with who trains the same."""
+    return (largest.trained, extents.replicas), (largest.expert_trained, extents.edp)
+
+
 def _shard_extents(table: Table, replicas: Ints) -> Ints:
     """Extents of the replicas that share one set of shards, the inner part of all of them."""
     members = np.maximum(replicas[-1] * table.shard_share, 1.0).astype(np.int64)
@@ -271,13 +277,9 @@ def _between_shards(
 ) -> Floats:
     """Time of adding up gradient shards among the groups of hybrid sharding, once a step [s]."""
     spent = np.zeros_like(gradient_bytes)
-    groups = (
-        (largest.trained.weights, extents.replicas),
-        (largest.expert_trained.weights, extents.edp),
-    )
-    for trained, replicas in groups:
+    for trained, replicas in _groups(largest, extents):
         shard = _shard_extents(table, replicas)
-        buffer = np.where(table.training, trained * gradient_bytes / shard[-1], 0.0)
+        buffer = np.where(table.training, trained.weights * gradient_bytes / shard[-1], 0.0)
         others = replicas // shard
         spent = spent + collective_time(system, CollectiveKind.ALL_REDUCE, buffer, others)
     return spent
@@ -293,12 +295,10 @@ def _between_mirrors(
     """
     spent = np.zeros_like(blocks.gradient_bytes)
     pair = _ends_of_pipeline(table, extents)
-    groups = (
-        (largest.trained.weights, extents.replicas),
-        (largest.expert_trained.weights, extents.edp),
-    )
-    for trained, replicas in groups:
-        buffer = np.where(table.training, trained * blocks.gradient_bytes / replicas[-1], 0.0)
+    for trained, replicas in _groups(largest, extents):
+        buffer = np.where(
+            table.training, trained.weights * blocks.gradient_bytes / replicas[-1], 0.0
+        )
         spent = spent + collective_time(system, CollectiveKind.ALL_REDUCE, buffer, pair)
     return spent
 
@@ -322,10 +322,7 @@ def _completed_matrices(
     """
     splits = (table.optimizer == MUON) & (table.zero >= ZERO_OPTIMIZER) & table.training
     spent = np.zeros_like(largest.trained.weights)
-    for trained, replicas in (
-        (largest.trained, extents.replicas),
-        (largest.expert_trained, extents.edp),
-    ):
+    for trained, replicas in _groups(largest, extents):
         momenta = trained.matrices * _NEWTON_SCHULZ_BYTES
         shard = _shard_extents(table, replicas)
         spent = spent + collective_time(system, CollectiveKind.ALL_GATHER, momenta, shard)

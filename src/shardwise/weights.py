@@ -8,14 +8,13 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, total
 from shardwise.blocks import Blocks
 from shardwise.cost.weight_bytes import WeightBytes
-from shardwise.ops.layer import DTYPE_BYTES, stack_column
+from shardwise.ops.layer import stack_column
+from shardwise.ops.operation import FP32_BYTES
 from shardwise.stages import StageRun
 from shardwise.table import Table
 from shardwise.words import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 
 __all__ = ["Shares", "Standing", "Whole", "releases", "shards", "standing"]
-
-_FP32_BYTES = DTYPE_BYTES["fp32"]
 
 
 def shards(table: Table, stage: int) -> tuple[Floats, Floats]:
@@ -139,7 +138,7 @@ def _from_master(table: Table, blocks: Blocks) -> Bools:
     """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
     split = (table.zero >= ZERO_WEIGHTS) & table.training
     gathers = stack_column(table, "gathers_master") > 0
-    rows: Bools = split & gathers & (blocks.element_bytes < _FP32_BYTES)
+    rows: Bools = split & gathers & (blocks.element_bytes < FP32_BYTES)
     return rows
 
 

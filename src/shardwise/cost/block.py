@@ -8,8 +8,9 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, combined, gather, total
 from shardwise.cost.operations import ExchangeCost, Machine, OperationCost, with_host
 from shardwise.cost.trained import TrainedWeights, trained_weights
-from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, Walk, bits, step_of, walk
+from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, Walk, step_of, walk
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
+from shardwise.words import bits_of
 
 __all__ = ["COMM_AXES", "BlockBytes", "BlockCost", "BlockTimes", "BlockWork", "ByAxis"]
 __all__ += ["Recompute", "block_cost", "block_work"]
@@ -209,7 +210,7 @@ def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
     exchanges = [e for c in costs for e in c.exchanges]
     backward, back_busy = kernels(_BACKWARD), busy(_BACKWARD)
     weight_share = busy(_BACKWARD[1:]) / np.where(back_busy > 0, back_busy, 1.0)
-    reruns = tuple(sorted({bits(c.operation.reruns_with) for c in costs} - {0}))
+    reruns = tuple(sorted({bits_of(c.operation.reruns_with) for c in costs} - {0}))
     return BlockWork(
         forward_s=kernels((Phase.FORWARD,)),
         backward_s=backward,
@@ -246,7 +247,7 @@ def _exchanged(exchanges: Sequence[ExchangeCost], zero: Floats) -> _Exchanged:
 
 def _segment(costs: Sequence[OperationCost], parts: int, zero: Floats) -> _Segment:
     """Add up the operations that exactly these parts of recompute run again."""
-    group = [c for c in costs if bits(c.operation.reruns_with) == parts]
+    group = [c for c in costs if bits_of(c.operation.reruns_with) == parts]
     ahead = [e for c in group for e in c.exchanges if e.collective.phase is Phase.FORWARD]
     return _Segment(
         forward_s=total([c.kernel_s(Phase.FORWARD) for c in group], zero),

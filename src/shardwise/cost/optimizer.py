@@ -4,7 +4,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.cost.trained import TrainedWeights
-from shardwise.ops.layer import DTYPE_BYTES
+from shardwise.ops.operation import FP32_BYTES
 from shardwise.ops.quantization import WeightSizes
 from shardwise.table import Table
 from shardwise.words import OPTIMIZERS, ZERO_WEIGHTS
@@ -12,7 +12,6 @@ from shardwise.words import OPTIMIZERS, ZERO_WEIGHTS
 __all__ = ["MUON", "least_state_bytes", "newton_schulz_time", "optimizer_time"]
 __all__ += ["quantizing_time", "state_bytes"]
 
-_FP32_BYTES = DTYPE_BYTES["fp32"]
 # Bytes of state per weight beside the fp32 copy. Adam: two fp32 moments (arXiv 1412.6980, algorithm
 # 1); in 8 bits with an fp32 scale for each block (arXiv 2110.02861, section 2), blocks of 256 as in
 # bitsandbytes from 0.44 on (2048 in the paper); or in bf16 (arXiv 2412.19437, section 3.3.3).
@@ -45,7 +44,7 @@ def _moments(optimizer: Ints) -> Floats:
 
 def _master(element_bytes: Floats) -> Floats:
     """The fp32 copy of a weight in a smaller type [byte] (arXiv 1910.02054, section 3)."""
-    return np.where(element_bytes < _FP32_BYTES, _FP32_BYTES, 0.0)
+    return np.where(element_bytes < FP32_BYTES, FP32_BYTES, 0.0)
 
 
 def least_state_bytes(optimizer: Ints, element_bytes: Floats) -> Floats:
@@ -104,10 +103,10 @@ def optimizer_time(
     matrix_rate
         Rate of matrix products [FLOP/s].
     """
-    weight = np.where(element_bytes < _FP32_BYTES, element_bytes, 0.0)
+    weight = np.where(element_bytes < FP32_BYTES, element_bytes, 0.0)
     reads = np.array([_GRADIENT_READS[name] for name in OPTIMIZERS])[table.optimizer]
     again = np.array([_WEIGHT_READS[name] for name in OPTIMIZERS])[table.optimizer]
-    each = reads * gradient_bytes + (2 + again) * _FP32_BYTES + weight
+    each = reads * gradient_bytes + (2 + again) * FP32_BYTES + weight
     update = each * owned.weights + 2 * _moment_bytes(table.optimizer, owned)
     sweeps = _GRADIENT_SWEEPS * held.weights * gradient_bytes
     products = newton_schulz_time(table.optimizer, owned, matrix_rate)

@@ -14,9 +14,9 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.ops.kept import part_of
 from shardwise.ops.operation import Operation
-from shardwise.words import OFFLOAD_PARTS, RECOMPUTE_PARTS
+from shardwise.words import bits_of
 
-__all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "bits", "step_of", "walk"]
+__all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "step_of", "walk"]
 
 FULL, FORWARD_ONLY = -1, -2
 """In place of the bits of `RECOMPUTE_PARTS`: everything is run again; there is no backward."""
@@ -55,11 +55,6 @@ class Walk:
     operations."""
 
 
-def bits(parts: frozenset[str]) -> int:
-    """A set of parts as the bits of a number."""
-    return sum(1 << RECOMPUTE_PARTS.index(part) for part in parts)
-
-
 def step_of(operation: Operation) -> Step:
     """What the walk needs to know of an operation."""
     back = operation.working_bytes
@@ -69,9 +64,9 @@ def step_of(operation: Operation) -> Step:
         rebuilt=operation.rebuilt_bytes,
         ahead=back if ahead is None else ahead,
         back=back,
-        reruns=bits(operation.reruns_with),
-        drops=bits(operation.dropped_with),
-        part=1 << OFFLOAD_PARTS.index(part_of(operation.name)),
+        reruns=bits_of(operation.reruns_with),
+        drops=bits_of(operation.dropped_with),
+        part=bits_of([part_of(operation.name)], "offload_parts"),
     )
 
 

@@ -12,6 +12,7 @@ from shardwise.ops.latent import ROPE_FLOPS, latent_projections, latent_rope
 from shardwise.ops.linear import linear
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
+    FP32_BYTES,
     FlashAttention,
     Matmul,
     MemoryBound,
@@ -31,7 +32,6 @@ _CORE = _WHOLE | {"core_attention"}
 _RELATIVE_BUCKETS = 32
 # Vector FLOPs per score: scale, mask, max, exponent, sum, division; and backward.
 _SOFTMAX_FLOPS = (6.0, 4.0)
-_FP32_BYTES = 4
 
 
 def key_value_heads(attention: Attention, kind: Ints) -> Ints:
@@ -127,7 +127,7 @@ def _qk_norm(
         tokens=work.tokens * normed_heads,
         width=attention.head_dim,
         parameters=weighted[attention.qk_norm] * attention.head_dim * per_width,
-        collectives=summed_over_ranks(work, work.tokens * 2 * _FP32_BYTES) if whole else (),
+        collectives=summed_over_ranks(work, work.tokens * 2 * FP32_BYTES) if whole else (),
         reruns_with=_WHOLE,
         dropped_with=_WHOLE,
     )
@@ -273,7 +273,7 @@ def _softmax(model: Model, work: RankWork, core: CoreWork) -> Operation:
     size = scores * work.element_bytes
     mask = scores if model.dropout else np.zeros_like(scores)
     dropped = size if model.dropout else np.zeros_like(scores)
-    statistics = np.where(work.flash, rows * _FP32_BYTES, 0.0)
+    statistics = np.where(work.flash, rows * FP32_BYTES, 0.0)
     swapped = np.where(swaps_heads(work), core.output_bytes, 0.0)
     forward, backward = _SOFTMAX_FLOPS
     return Operation(

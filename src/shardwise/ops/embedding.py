@@ -8,6 +8,7 @@ from shardwise.ops.exchange import before_column_parallel
 from shardwise.ops.linear import linear
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
+    FP32_BYTES,
     Collective,
     CollectiveKind,
     MemoryBound,
@@ -21,7 +22,6 @@ __all__ = ["embedding_operations", "head_operations", "vocabulary_part"]
 
 # Per token the loss exchanges, in fp32: largest logit, target's logit, sum of exponents.
 _LOSS_EXCHANGES = 3
-_FP32_BYTES = 4
 # Vector FLOPs per logit: maximum, subtraction, exponent, sum; backward: subtraction, scale.
 _LOSS_FLOPS = (4.0, 2.0)
 
@@ -110,7 +110,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         )
     )
     logits = work.tokens * columns
-    exchanged = np.where(work.tp > 1, work.tokens * _FP32_BYTES, 0.0)
+    exchanged = np.where(work.tp > 1, work.tokens * FP32_BYTES, 0.0)
     reduce = Collective(
         phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=exchanged
     )

@@ -15,6 +15,7 @@ from shardwise.model import Mlp, Model, Moe
 from shardwise.ops.linear import linear
 from shardwise.ops.mlp import activation, mlp_operations
 from shardwise.ops.operation import (
+    FP32_BYTES,
     Collective,
     CollectiveKind,
     MemoryBound,
@@ -27,7 +28,6 @@ from shardwise.ops.operation import (
 __all__ = ["Routed", "moe_operations", "routed"]
 
 _WHOLE = frozenset({"moe"})
-_FP32_BYTES = 4
 # Kept per token and expert: the fp32 probability and the row that the copy went to.
 _ROUTING_BYTES = 8
 # Vector FLOPs per logit: maximum, subtraction, exponent, sum, division, selection; and backward.
@@ -162,16 +162,14 @@ def _router(
     chosen = Operation(
         name="moe.top_k",
         kernels=(
+            MemoryBound(phase=Phase.FORWARD, bytes=2 * FP32_BYTES * logits, flops=forward * logits),
             MemoryBound(
-                phase=Phase.FORWARD, bytes=2 * _FP32_BYTES * logits, flops=forward * logits
-            ),
-            MemoryBound(
-                phase=Phase.INPUT_GRAD, bytes=3 * _FP32_BYTES * logits, flops=backward * logits
+                phase=Phase.INPUT_GRAD, bytes=3 * FP32_BYTES * logits, flops=backward * logits
             ),
         ),
         parameters=zeros(work),
         saved_bytes=_ROUTING_BYTES * logits,
-        working_bytes=2 * _FP32_BYTES * logits,
+        working_bytes=2 * FP32_BYTES * logits,
         reruns_with=_WHOLE,
         dropped_with=_WHOLE,
     )

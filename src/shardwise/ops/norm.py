@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.ops.operation import Collective, MemoryBound, Operation, Phase, RankWork
+from shardwise.ops.operation import FP32_BYTES, Collective, MemoryBound, Operation, Phase, RankWork
 
 __all__ = ["norm", "residual"]
 
@@ -34,7 +34,6 @@ _UNFUSED: dict[Phase, tuple[_Pass, ...]] = {
         (1, 1, True),
     ),
 }
-_FP32_BYTES = 4
 
 
 def norm(
@@ -55,7 +54,7 @@ def norm(
     """
     elements = tokens * width
     size = elements * work.element_bytes
-    copies = np.where(work.fused_norm, 0.0, elements * _FP32_BYTES)
+    copies = np.where(work.fused_norm, 0.0, elements * FP32_BYTES)
     return Operation(
         name=name,
         kernels=tuple(
@@ -89,9 +88,9 @@ def _norm_kernels(
         MemoryBound(
             phase=phase,
             bytes=np.where(
-                fused | (converts & (size == _FP32_BYTES)),
+                fused | (converts & (size == FP32_BYTES)),
                 0.0,
-                (narrow * size + wide * _FP32_BYTES) * elements,
+                (narrow * size + wide * FP32_BYTES) * elements,
             ),
             flops=np.where(fused, 0.0, flops * elements / len(passes)),
         )

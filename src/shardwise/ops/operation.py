@@ -12,6 +12,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 
 __all__ = [
+    "FP32_BYTES",
     "Collective",
     "CollectiveKind",
     "FlashAttention",
@@ -23,6 +24,9 @@ __all__ = [
     "RankWork",
     "zeros",
 ]
+
+FP32_BYTES = 4
+"""Of one number, whatever the row's own type is."""
 
 
 class Phase(StrEnum):

@@ -9,13 +9,14 @@ from shardwise.arrays import Floats, total
 from shardwise.blocks import Blocks, PartCosts, layer_bytes, part_bytes, part_times
 from shardwise.cost.block import COMM_AXES, BlockCost, BlockTimes
 from shardwise.cost.operations import OperationCost
-from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, bits, step_of, walk
+from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, step_of, walk
 from shardwise.evaluate import Evaluation
 from shardwise.memory import moves, stage_memory
 from shardwise.recompute import ALL, parts_of
 from shardwise.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 from shardwise.stages import StageRun
 from shardwise.table import Table
+from shardwise.words import bits_of
 
 __all__ = ["EXCHANGES", "Pass", "StagePasses", "listed_parts", "stage_passes"]
 
@@ -195,7 +196,7 @@ def _over(
         return cost.bytes.over_bytes, np.zeros_like(never)
     again = parts_of(table, name)
     whole = again == ALL
-    run = FULL if whole else bits(again)
+    run = FULL if whole else bits_of(again)
 
     def over(some: Sequence[Step], how: int) -> Floats:
         return np.minimum(walk(some, how, blocks.boundary_bytes).over, cost.bytes.over_bytes)
