@@ -175,7 +175,7 @@ def test_accelerators_that_follow_are_told_in_columns_too():
     given = {"dp": [1, 2**30], "tp": 4, "gbs": 2**30}
     with pytest.raises(InputError) as caught:
         estimate_many("llama3-8b", "h100-sxm", given)
-    told = "with tp x pp x cp makes more than 2147483648 GPUs"
+    told = "with tp x tp2 x pp x cp makes more than 2147483648 GPUs"
 
     assert str(caught.value) == f"columns: dp: 1073741824: {told}"
 

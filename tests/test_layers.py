@@ -12,6 +12,7 @@ PACKAGE = Path(shardwise.__file__).parent
 # From the bottom up; a module imports only from its own row and the rows above it here.
 LAYERS = [
     ["_version", "errors", "catalog", "arrays", "words"],
+    ["seats"],
     ["units", "files"],
     ["noun"],
     ["formats"],

@@ -188,6 +188,8 @@ def _of_operations(model: Model, table: Table, extents: Extents) -> list[Ints | 
     """Columns that operations and their costs depend on."""
     columns: list[Ints | Bools] = [
         table.tp,
+        table.tp2,
+        table.summa_panels,
         table.pp > 1,
         table.micro_batch_size,
         table.seq_len,
@@ -205,6 +207,7 @@ def _of_operations(model: Model, table: Table, extents: Extents) -> list[Ints | 
         table.lora_rank,
         table.lora_parts,
         *extents.tp,
+        *extents.tp2,
         table.cp,
         table.cp_exchange,
         *extents.cp,
@@ -339,7 +342,8 @@ class PlacedBlocks:
         Those of one row may be known already, as in `blocks_of`.
         """
         tiers = (table.tp_tier, table.cp_tier, table.dp_tier, table.pp_tier)
-        degrees = [table.tp, table.cp, table.dp, table.pp, table.placement, *tiers]
+        degrees = [table.tp, table.tp2, table.cp, table.dp, table.pp, table.placement, *tiers]
+        degrees.append(table.extents)
         if model.has_experts:
             degrees += [table.ep, table.etp]
         placed, where = once_per(degrees, lambda rows: place(system, table.take(rows)))

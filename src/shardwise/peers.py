@@ -14,13 +14,13 @@ import numpy as np
 from shardwise.arrays import Ints
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
-from shardwise.placement import given_tiers, place
+from shardwise.placement import axis_order, given_tiers, place
 from shardwise.rules import refuse_illegal
 from shardwise.stages import BOTH_ENDS_ON_A_RANK
 from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
-from shardwise.words import PLACED_AXES, PLACEMENTS, SCHEDULES
+from shardwise.words import PLACEMENTS, SCHEDULES, SEATED_AXES
 
 __all__ = ["EXPERT_AXES", "AxisGroups", "Peers", "RankPeers"]
 __all__ += ["axis_groups", "peers_of", "rank_coordinates"]
@@ -54,11 +54,14 @@ class RankPeers:
     """Pipeline stage: its coordinate on pp."""
     tp: int
     """Coordinate on this axis; likewise below."""
+    tp2: int | None
+    """None without 2D products."""
     cp: int
     dp: int
     pp: int
     tp_peers: tuple[int, ...]
     """The other ranks of its group, in order; likewise below."""
+    tp2_peers: tuple[int, ...]
     cp_peers: tuple[int, ...]
     dp_peers: tuple[int, ...]
     pp_peers: tuple[int, ...]
@@ -136,10 +139,12 @@ class Peers:
             node=int(self.node[rank]),
             stage=at["pp"],
             tp=at["tp"],
+            tp2=at.get("tp2"),
             cp=at["cp"],
             dp=at["dp"],
             pp=at["pp"],
             tp_peers=self._others("tp", rank),
+            tp2_peers=self._others("tp2", rank),
             cp_peers=self._others("cp", rank),
             dp_peers=self._others("dp", rank),
             pp_peers=self._others("pp", rank),
@@ -233,16 +238,17 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
         )
         raise InputError(fault)
     placed = place(system, table)
-    extents = {axis: getattr(placed, axis)[:, 0] for axis in PLACED_AXES}
-    coordinates = rank_coordinates(extents, PLACEMENTS[int(table.placement[0])].split("-"))
-    axes = _groups(extents, coordinates, PLACED_AXES)
+    extents = {axis: getattr(placed, axis)[:, 0] for axis in SEATED_AXES}
+    coordinates = rank_coordinates(extents, axis_order(PLACEMENTS[int(table.placement[0])]))
+    shown = [axis for axis in SEATED_AXES if axis != "tp2" or table.tp2[0] > 1]
+    axes = _groups(extents, coordinates, shown)
     if model.has_experts:
         within = {axis: getattr(placed, axis)[:, 0] for axis in EXPERT_AXES}
         of_experts = _expert_coordinates(within, coordinates["pp"])
         axes |= _groups(within, of_experts | {"pp": coordinates["pp"]}, EXPERT_AXES)
         coordinates = coordinates | of_experts
     pipelines = axes["pp"].groups
-    given = bool(np.any(given_tiers(table) >= 0))
+    given = bool(np.any(given_tiers(table) >= 0)) or int(table.extents[0]) >= 0
     per_node = _used_of_a_node(system, extents) if given else system.node.accelerators
     around = int(table.schedule[0]) == SCHEDULES.index("interleaved")
     copied = model.tied_embeddings or model.mtp > 0
@@ -276,7 +282,7 @@ def _groups(
 
 
 def _expert_coordinates(extents: Mapping[str, Ints], stage: Ints) -> dict[str, Ints]:
-    """Coordinates on the axes of experts, which lie over tp, cp and dp of one stage together.
+    """Coordinates on the axes of experts, which lie over all axes of one stage together.
 
     The ranks of a stage are numbered in their order, and these numbers have the digits of etp, ep
     and the replicas of experts, from the innermost tier out.

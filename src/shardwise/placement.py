@@ -1,8 +1,9 @@
 """Where the members of each axis sit: extents.
 
-The extent of an axis on a tier is how many of its members share one domain of that tier. Axes are
-laid over the accelerators from the innermost out; the extents of all axes on a tier multiply to at
-most its domain. An axis may be given the one tier that all its exchanges take instead.
+The extent of an axis on a tier is how many of its members share one domain of that tier; the
+extents of all axes on a tier multiply to at most its domain. Extents may be given. Else axes are
+laid over the accelerators from the innermost out, or are given the one tier that all their
+exchanges take.
 """
 
 import math
@@ -11,14 +12,22 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardwise.arrays import Bools, Ints
+from shardwise.seats import SEAT_NAMES, seats_of
 from shardwise.system import System
 from shardwise.table import Table
-from shardwise.words import PLACED_AXES, PLACEMENTS
+from shardwise.words import PLACEMENTS, SEATED_AXES
 
-__all__ = ["Extents", "given_tiers", "place"]
+__all__ = ["Extents", "axis_order", "given_extents", "given_tiers", "place"]
 
-# For each placement and position from the inside out, the axis (as its position in PLACED_AXES).
-_ORDER = np.array([[PLACED_AXES.index(axis) for axis in p.split("-")] for p in PLACEMENTS])
+
+
+def axis_order(placement: str) -> tuple[str, ...]:
+    """All axes of a placement from the inside out; tp2 stands right after tp."""
+    return tuple(placement.replace("tp", "tp-tp2").split("-"))
+
+
+# For each placement and position from the inside out, the axis (as its position in SEATED_AXES).
+_ORDER = np.array([[SEATED_AXES.index(axis) for axis in axis_order(p)] for p in PLACEMENTS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +38,12 @@ class Extents:
     """
 
     tp: Ints
+    tp2: Ints
     cp: Ints
     dp: Ints
     pp: Ints
     ep: Ints
-    """Groups of experts; etp, ep and edp lie over the accelerators of tp, cp and dp together."""
+    """Groups of experts; etp, ep and edp lie over the accelerators of all axes but pp together."""
     etp: Ints
     edp: Ints
     """Replicas of an expert."""
@@ -55,20 +65,22 @@ def place(system: System, table: Table) -> Extents:
     Beyond it, domains are filled with whole nodes and some may stay free (64 of a rack of 72): an
     axis takes the largest divisor of what is left of its degree that is at most the room left. A
     domain that is larger than the job has room for the whole job. An axis with a tier of its own
-    has one member per domain inside that tier and all of them from there on.
+    has one member per domain inside that tier and all of them from there on. On a tier with given
+    extents the axes take those, and nothing else.
 
     Parameters
     ----------
     system
         Gives the domain of each tier and the size of a node.
     table
-        Strategies; uses the degrees, `gpus`, `placement` and the tiers given.
+        Strategies; uses the degrees, `gpus`, `placement` and what tiers or extents were given.
     """
-    left = np.stack([table.tp, table.cp, table.dp, table.pp])
+    left = np.stack([getattr(table, axis) for axis in SEATED_AXES])
     degrees = left.copy()
     given = given_tiers(table)
     left = np.where(given >= 0, 1, left)  # what has a tier of its own takes no room by placement
     placed = left.copy()
+    seated, experts = given_extents(table, len(system.network))
     order = _ORDER[table.placement].T
     extents = np.ones((len(system.network), *degrees.shape), dtype=np.int64)
     inner, node = 1, system.node.accelerators
@@ -77,8 +89,12 @@ def place(system: System, table: Table) -> Extents:
         if domain is None:
             left[:] = 1
         else:
-            whole = table.gpus <= domain
+            listed = seated[tier, 0] > 0
+            whole = (table.gpus <= domain) & ~listed
+            rest = np.maximum(left // np.maximum(seated[tier], 1), 1)
+            left = np.where(listed, rest, left)
             taken = np.prod(np.where(given == tier, degrees, 1), axis=0)
+            taken = np.where(listed, domain, taken)  # there is no room for anything else
             if inner < node < domain and domain % node == 0 and node % inner == 0:
                 inside = np.gcd(taken, node // inner)  # what has this tier takes whole nodes last
                 _fill(left, order, node // inner // inside, whole=whole, exact=True)
@@ -87,30 +103,50 @@ def place(system: System, table: Table) -> Extents:
             inner = domain
         own = np.where(given <= tier, degrees, 1)
         extents[tier] = np.where(given >= 0, own, placed // left)
-    tp, cp, dp, pp = (extents[:, axis] for axis in range(len(PLACED_AXES)))
-    etp, ep, edp = _of_experts(table, tp * cp * dp)
-    return Extents(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, edp=edp)
+    tp, tp2, cp, dp, pp = (extents[:, axis] for axis in range(len(SEATED_AXES)))
+    etp, ep, edp = _of_experts(table, tp * tp2 * cp * dp, experts)
+    return Extents(tp=tp, tp2=tp2, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, edp=edp)
 
 
-def _of_experts(table: Table, room: Ints) -> tuple[Ints, Ints, Ints]:
+def given_extents(table: Table, tiers: int) -> tuple[Ints, Ints]:
+    """Members that each tier was given to add: of the axes, and of the groups of experts.
+
+    Shapes (tiers, axes, rows) and (tiers, rows), 0 where nothing was given. Tiers beyond those of
+    the network are left out.
+    """
+    known = np.zeros((len(table.extent_lists) + 1, tiers, len(SEAT_NAMES)), dtype=np.int64)
+    for position, text in enumerate(table.extent_lists):
+        listed = seats_of(text)[:tiers]
+        known[position, : len(listed)] = listed
+    members = np.moveaxis(known[table.extents], 0, -1)
+    return members[:, :-1], members[:, -1]
+
+
+def _of_experts(table: Table, room: Ints, given: Ints) -> tuple[Ints, Ints, Ints]:
     """Extents of etp, ep and the replicas of experts, from the inside out.
 
-    They share what tp, cp and dp take of each tier: E_etp = gcd(etp, E), E_ep = gcd(ep, E / E_etp),
-    and the replicas have the rest.
+    They share what all axes but pp take of each tier: E_etp = gcd(etp, E), E_ep = gcd(ep, E /
+    E_etp), or as many as the tiers up to it were given, and the replicas have the rest.
 
     Parameters
     ----------
     room
-        E, accelerators of tp, cp and dp together in one domain of each tier; shape (tiers, rows).
+        E, accelerators of all axes but pp in one domain of each tier; shape (tiers, rows).
+    given
+        Groups of experts that each tier was given to add, 0 where none.
     """
     etp = np.gcd(table.etp, room)
     ep = np.gcd(table.ep, room // etp)
+    ep = np.where(given > 0, np.cumprod(np.maximum(given, 1), axis=0), ep)
     return etp, ep, room // (etp * ep)
 
 
 def given_tiers(table: Table) -> Ints:
-    """The tier each axis was given, -1 where the placement decides; shape (axes, rows)."""
-    return np.stack([getattr(table, f"{axis}_tier") for axis in PLACED_AXES])
+    """The tier each axis was given, -1 where the placement decides; shape (axes, rows).
+
+    Both tensor-parallel axes have the same.
+    """
+    return np.stack([getattr(table, f"{axis[:2]}_tier") for axis in SEATED_AXES])
 
 
 def _fill(left: Ints, order: Ints, room: Ints, *, whole: Bools, exact: bool) -> None:

@@ -21,6 +21,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.formats.recognise import native_fields
 from shardwise.model import Model
 from shardwise.noun import MOST, Count, Noun, Number, Whole
+from shardwise.seats import canonical_seats
 from shardwise.stack import Stack
 from shardwise.words import (
     DTYPES,
@@ -75,6 +76,11 @@ def _canonical(aliases: Mapping[str, str]) -> BeforeValidator:
     )
 
 
+def _seats() -> BeforeValidator:
+    """Take extents as text or as mappings."""
+    return BeforeValidator(lambda value: None if value is None else canonical_seats(value))
+
+
 def _accept_aliases(schema: dict[str, Any]) -> None:
     """Let the JSON Schema accept what `load` accepts: short names, aliases, part of a stack."""
     properties = schema["properties"]
@@ -99,9 +105,12 @@ class Strategy(Noun):
     )
 
     gpus: Count | None = None
-    """Accelerators in all: tp x cp x dp x pp."""
+    """Accelerators in all: tp x tp2 x cp x dp x pp."""
     tp: Count = 1
     """Tensor-parallel degree."""
+    tp2: Count = 1
+    """Second tensor-parallel degree of 2D products (tp_exchange summa): splits the sequence, and
+    each weight a second time."""
     pp: Count = 1
     """Pipeline stages."""
     cp: Count = 1
@@ -179,10 +188,14 @@ class Strategy(Noun):
     """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
     tp_exchange: Annotated[TpExchange | None, _canonical(_EXCHANGE_ALIASES)] = None
     """How tensor-parallel ranks exchange activations: reduced in place, or with norms and residuals
-    split along the sequence (reduce-scatter, all-gather), or scattered between stages only."""
+    split along the sequence (reduce-scatter, all-gather), or scattered between stages only; or
+    2D products (SUMMA), which broadcast panels of inputs and weights."""
     tp_overlap: TpOverlap = "stack"
     """What hides these exchanges: what the stack does, nothing, or pieces of the product beside
     them, passed on in a ring or as a pipeline of collectives."""
+    summa_panels: Count | None = None
+    """Panels that a 2D product is cut in, each broadcast beside the product of another; None: the
+    larger of tp and tp2."""
     tp_regather: bool = True
     """Whether rs_ag keeps a rank's part of an input and gathers it again in backward."""
     cp_exchange: CpExchange = "ring"
@@ -212,6 +225,9 @@ class Strategy(Noun):
     """Whether the optimizer state of layers waits in the second memory tier."""
     placement: str = "tp-cp-dp-pp"
     """Order of the axes over the accelerators, innermost first."""
+    extents: Annotated[str | None, _seats()] = None
+    """Members of each axis that share a domain of a network tier, such as tp=4+dp=2, instead of by
+    placement; after a slash what the next tier adds."""
     tp_tier: Whole | None = None
     """Network tier of all tensor-parallel exchanges, 0 innermost, instead of by placement."""
     cp_tier: Whole | None = None
@@ -335,9 +351,10 @@ class Strategy(Noun):
 
     def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
         """Accelerators and replicas, each from the other where only one is given."""
-        product = self.tp * self.pp * self.cp
+        product = self.tp * self.tp2 * self.pp * self.cp
         gpus, dp = self.gpus, self.dp
-        degrees = f"tp {self.tp} x cp {self.cp} x pp {self.pp}"
+        second = f" x tp2 {self.tp2}" if self.tp2 > 1 else ""
+        degrees = f"tp {self.tp}{second} x cp {self.cp} x pp {self.pp}"
         if gpus is None and dp is None:
             fault("gpus", "is missing: give gpus or dp")
         elif gpus is None:

@@ -29,13 +29,14 @@ class Table:
     """Resolved strategies as columns of equal length.
 
     Columns of words hold the position of the word in `words.DTYPES`, `ATTENTIONS`, ...; `stack`
-    and `stage_layers` the position in `stacks` and `stage_lists`; sets of words (`words.SETS`) a
+    `stage_layers` and `extents` the position in `stacks`, `stage_lists`, `extent_lists`; sets of words (`words.SETS`) a
     bit for each word; those of tiers -1 where the placement decides; numbers and sets that may be
     left open 0 where they are. `with_choices` tries several values on all rows.
     """
 
     gpus: Ints
     tp: Ints
+    tp2: Ints
     pp: Ints
     cp: Ints
     ep: Ints
@@ -53,6 +54,7 @@ class Table:
     last_stage_layers: Ints
     recompute_layers: Ints
     lora_rank: Ints
+    summa_panels: Ints
     expert_capacity: Floats
     expert_imbalance: Floats
     training: Bools
@@ -90,7 +92,10 @@ class Table:
     stacks: tuple[Stack, ...]
     stage_layers: Ints
     """-1 where no list was given."""
+    extents: Ints
+    """Position in `extent_lists`, -1 where the placement decides."""
     stage_lists: tuple[tuple[int, ...], ...] = ()
+    extent_lists: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -113,7 +118,7 @@ class Table:
     @property
     def expert_replicas(self) -> Ints:
         """Ranks that hold the same experts."""
-        return self.tp * self.cp * self.dp // (self.etp * self.ep)
+        return self.tp * self.tp2 * self.cp * self.dp // (self.etp * self.ep)
 
     @property
     def shard_share(self) -> Floats:
@@ -127,17 +132,23 @@ class Table:
         return replace(self, **taken)
 
     def replaced(self, other: "Table", names: Iterable[str]) -> "Table":
-        """Take some columns from another table of as many rows; not `stack`, `stage_layers`."""
+        """Take some columns from another table of as many rows, with the lists they stand for."""
         columns: dict[str, Any] = {name: getattr(other, name) for name in names}
+        columns |= {_LISTS[name]: getattr(other, _LISTS[name]) for name in names if name in _LISTS}
         return replace(self, **columns)
 
     @staticmethod
     def joined(tables: "Sequence[Table]") -> "Table":
-        """Rows of several tables of the same stacks and lists, one after the other."""
+        """Rows of several tables of the same stacks and stage lists, one after the other."""
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(table, name) for table in tables]) for name in _COLUMNS
         }
-        return replace(tables[0], **columns)
+        texts = tuple(dict.fromkeys(text for table in tables for text in table.extent_lists))
+        numbers = [[*map(texts.index, table.extent_lists), -1] for table in tables]
+        columns["extents"] = np.concatenate(
+            [np.array(n)[table.extents] for n, table in zip(numbers, tables, strict=True)]
+        )
+        return replace(tables[0], **columns, extent_lists=texts)
 
     def with_choices(self, choices: Mapping[str, NDArray[Any]]) -> "Table":
         """Try several values of `CHOICES` on every row.
@@ -167,6 +178,8 @@ class Table:
             values[name] = None if name in OPEN_SETS and not words_of else words_of
         listed = int(self.stage_layers[row])
         values["stage_layers"] = self.stage_lists[listed] if listed >= 0 else None
+        seated = int(self.extents[row])
+        values["extents"] = self.extent_lists[seated] if seated >= 0 else None
         for name in TIER_FIELDS:
             tier = int(getattr(self, name)[row])
             values[name] = tier if tier >= 0 else None
@@ -191,6 +204,8 @@ class Table:
             elif name == "stage_layers":
                 told = [*(" ".join(map(str, listed)) for listed in self.stage_lists), ""]
                 column = np.array(told)[column]
+            elif name == "extents":
+                column = np.array([*self.extent_lists, ""])[column]
             columns[name] = column
         return columns
 
@@ -225,4 +240,5 @@ class Table:
         raise InputError(Fault(source="strategies", value=rows, has_value=True, problem=problem))
 
 
-_COLUMNS = tuple(f.name for f in fields(Table) if f.name not in ("stacks", "stage_lists"))
+_LISTS = {"stack": "stacks", "stage_layers": "stage_lists", "extents": "extent_lists"}
+_COLUMNS = tuple(f.name for f in fields(Table) if f.name not in _LISTS.values())

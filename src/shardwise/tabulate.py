@@ -26,6 +26,7 @@ __all__ = [
 INTEGERS = (
     "gpus",
     "tp",
+    "tp2",
     "pp",
     "cp",
     "ep",
@@ -46,6 +47,7 @@ OPTIONALS = (
     "last_stage_layers",
     "recompute_layers",
     "lora_rank",
+    "summa_panels",
     "expert_capacity",
 )
 """Numbers that may be left open, which a column holds as 0."""
@@ -89,7 +91,8 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: column for name, column in columns.items() if column is not None}
     sets = {name: given.pop(name, None) for name in SETS}
     lists = given.pop("stage_layers", None)
-    length = _common_length(given, sets, lists)
+    seats = given.pop("extents", None)
+    length = _common_length(given, sets, lists, seats)
     _refuse_ambiguous({n: c for n, c in sets.items() if c is not _default(n)}, length)
     integers = {
         n: _integers(n, given[n], length, least=_LEAST.get(n, 1)) for n in INTEGERS if n in given
@@ -107,6 +110,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     filled["stack"], filled["stacks"] = _stacks(given["stack"], length)
     filled |= {name: _sets(name, column, length) for name, column in sets.items()}
     filled["stage_layers"], filled["stage_lists"] = _stage_lists(lists, length)
+    filled["extents"], filled["extent_lists"] = _extent_lists(seats, length)
     return filled
 
 
@@ -129,11 +133,15 @@ def _refuse_ambiguous(sets: Mapping[str, Any], rows: int) -> None:
         raise InputError(faults)
 
 
-def _common_length(columns: Mapping[str, Any], sets: Mapping[str, Any], lists: Any) -> int:
+def _common_length(
+    columns: Mapping[str, Any], sets: Mapping[str, Any], lists: Any, seats: Any
+) -> int:
     lengths = {n: len(c) for n, c in columns.items() if np.ndim(c) or isinstance(c, (list, tuple))}
     lengths |= {name: len(column) for name, column in sets.items() if not _is_one(column, str)}
     if not _is_one(lists, int):
         lengths["stage_layers"] = len(lists)
+    if not _is_one(seats, Mapping):
+        lengths["extents"] = len(seats)
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise InputError(Fault(field="columns", problem=f"differ in length: {told}"))
@@ -196,7 +204,7 @@ def _is_one(value: Any, kind: type) -> bool:
     """
     if isinstance(value, np.ndarray):
         return False
-    if value is None or isinstance(value, (str, int, np.integer)):
+    if value is None or isinstance(value, (str, int, np.integer, Mapping)):
         return True
     return all(isinstance(v, kind) for v in value)
 
@@ -243,6 +251,21 @@ def _stage_lists(column: Any, length: int) -> tuple[Ints, tuple[tuple[int, ...],
                 lists.append(one)
             codes[row] = lists.index(one)
     return codes, tuple(lists)
+
+
+def _extent_lists(column: Any, length: int) -> tuple[Ints, tuple[str, ...]]:
+    """Positions of extents, -1 for None, and their texts."""
+    nulls = isinstance(column, np.ndarray) and column.dtype.kind == "f"  # a data frame's
+    if column is None or nulls:
+        return np.full(length, -1, dtype=np.int64), ()
+    every = [column] * length if _is_one(column, Mapping) else list(column)
+    texts: dict[str, int] = {}
+    codes = np.full(length, -1, dtype=np.int64)
+    for row, value in enumerate(every):
+        if not _is_open(value):
+            one = Strategy.validated({"extents": value}, source="columns").extents
+            codes[row] = texts.setdefault(str(one), len(texts))
+    return codes, tuple(texts)
 
 
 def _is_open(value: Any) -> bool:
@@ -350,7 +373,7 @@ def _stack(item: Any) -> Stack:
 
 def _fill_degrees(integers: dict[str, Ints], model: Model, length: int) -> None:
     # In floating point, which does not wrap around: 2^31 three times over is too much for int64.
-    product = 1.0 * integers["tp"] * integers["pp"] * integers["cp"]
+    product = 1.0 * integers["tp"] * integers["tp2"] * integers["pp"] * integers["cp"]
     if "gpus" not in integers and "dp" not in integers:
         raise InputError(Fault(field="gpus", problem="is missing: give gpus or dp"))
     if "dp" not in integers:
@@ -358,7 +381,7 @@ def _fill_degrees(integers: dict[str, Ints], model: Model, length: int) -> None:
     if "gpus" not in integers:
         gpus = integers["dp"] * product
         if np.any(gpus > MOST):
-            problem = f"with tp x pp x cp makes more than {MOST} GPUs"
+            problem = f"with tp x tp2 x pp x cp makes more than {MOST} GPUs"
             raise _bad_value("dp", integers["dp"], gpus > MOST, problem)
         integers["gpus"] = gpus.astype(np.int64)
     if "seq_len" not in integers:

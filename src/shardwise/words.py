@@ -21,6 +21,7 @@ __all__ = [
     "RECOMPUTES",
     "RECOMPUTE_PARTS",
     "SCHEDULES",
+    "SEATED_AXES",
     "SETS",
     "SHORT_NAMES",
     "TIER_FIELDS",
@@ -54,7 +55,7 @@ DispatchDtype = Literal["dtype", "fp8"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe"]
 AttentionKind = Literal["model", "multihead", "multiquery"]
-TpExchange = Literal["all_reduce", "rs_ag", "p2p_rs_ag"]
+TpExchange = Literal["all_reduce", "rs_ag", "p2p_rs_ag", "summa"]
 TpOverlap = Literal["stack", "none", "ring", "pipe"]
 CpExchange = Literal["ring", "all_gather", "all_to_all"]
 RecomputePart = Literal[
@@ -102,6 +103,8 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 # Stages of ZeRO (arXiv 1910.02054) from which on each of these is split.
 ZERO_OPTIMIZER, ZERO_GRADIENTS, ZERO_WEIGHTS = 1, 2, 3
 PLACED_AXES = ("tp", "cp", "dp", "pp")
+SEATED_AXES = ("tp", "tp2", "cp", "dp", "pp")
+"""Axes that have extents; in a placement tp2 stands right after tp, on a tier of its own with it."""
 TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
 SHORT_NAMES = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}

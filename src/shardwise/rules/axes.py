@@ -170,7 +170,7 @@ def _expert_widths(model: Model) -> list[int]:
 
 
 def _expert_ranks(_: Model, __: System, table: Table) -> Bools:
-    return (table.tp * table.cp * table.dp) % (table.ep * table.etp) != 0
+    return (table.tp * table.tp2 * table.cp * table.dp) % (table.ep * table.etp) != 0
 
 
 def _split_routing(model: Model, _: System, table: Table) -> Bools:

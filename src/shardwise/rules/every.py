@@ -11,6 +11,7 @@ from shardwise.rules.axes import AXIS_RULES, EXPERT_RULES
 from shardwise.rules.options import DTYPE_RULE, OPTION_RULES
 from shardwise.rules.pipeline import PIPELINE_RULES
 from shardwise.rules.rule import Rule, one
+from shardwise.rules.summa import SUMMA_RULES
 from shardwise.rules.tiers import TIER_RULES, wrong_degrees
 from shardwise.system import System
 from shardwise.table import Table
@@ -42,6 +43,9 @@ RULES: tuple[Rule, ...] = (
         problem=lambda _, __, t: (
             f"must equal tp x cp x pp x dp = {one(t.tp)} x {one(t.cp)} x {one(t.pp)} "
             f"x {one(t.dp)} = {one(t.tp) * one(t.cp) * one(t.pp) * one(t.dp)}"
+            if one(t.tp2) == 1
+            else f"must equal tp x tp2 x cp x pp x dp = {one(t.tp)} x {one(t.tp2)} x {one(t.cp)} x "
+            f"{one(t.pp)} x {one(t.dp)}"
         ),
     ),
     Rule(
@@ -52,6 +56,7 @@ RULES: tuple[Rule, ...] = (
         problem=lambda _, s, __: f"the network connects at most {s.network[-1].domain}",
     ),
     DTYPE_RULE,
+    *SUMMA_RULES,
     *AXIS_RULES,
     Rule(
         reason="edges",

@@ -1,23 +1,24 @@
-"""Rules of the network: what has a tier of its own, and whether it fits into that tier."""
+"""Rules of the network: what has a tier of its own or extents, and whether it fits there."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.model import Model
-from shardwise.placement import given_tiers, place
-from shardwise.rules.rule import Rule, any_of
+from shardwise.placement import given_extents, given_tiers, place
+from shardwise.rules.rule import Rule, any_of, one
+from shardwise.seats import seats_of
 from shardwise.system import System
 from shardwise.table import Table
-from shardwise.words import PLACED_AXES
+from shardwise.words import PLACED_AXES, SEATED_AXES, TIER_FIELDS
 
 __all__ = ["TIER_RULES", "wrong_degrees"]
 
 
 def wrong_degrees(table: Table) -> Bools:
     """Rows whose degrees do not make up the accelerators."""
-    return table.gpus != 1.0 * table.tp * table.cp * table.pp * table.dp
+    return table.gpus != 1.0 * table.tp * table.tp2 * table.cp * table.pp * table.dp
 
 
 def _reach(system: System, table: Table) -> Floats:
@@ -25,11 +26,11 @@ def _reach(system: System, table: Table) -> Floats:
 
     Shape (tiers, axes, rows); all 1 in rows with other degrees, which another rule refuses.
     """
-    reach = np.ones((len(system.network), len(PLACED_AXES), len(table)))
+    reach = np.ones((len(system.network), len(SEATED_AXES), len(table)))
     rows = np.flatnonzero(~wrong_degrees(table))
     if rows.size:
         extents = place(system, table.take(rows))
-        whole = np.stack([getattr(extents, axis) for axis in PLACED_AXES], axis=1)
+        whole = np.stack([getattr(extents, axis) for axis in SEATED_AXES], axis=1)
         reach[..., rows] = whole / np.vstack([np.ones_like(whole[:1]), whole[:-1]])
     return reach
 
@@ -37,9 +38,9 @@ def _reach(system: System, table: Table) -> Floats:
 def _overfull(system: System, table: Table) -> Bools:
     """Whether the axes have more members than a domain of a tier; shape (tiers, rows).
 
-    Only an axis on a tier of its own can do that: placed ones take the room there is.
+    Only what was given can do that: placed axes take the room there is.
     """
-    if not np.any(given_tiers(table) >= 0):
+    if not np.any(given_tiers(table) >= 0) and not np.any(table.extents >= 0):
         return np.zeros((len(system.network), len(table)), dtype=np.bool_)
     members = np.cumprod(np.prod(_reach(system, table), axis=1), axis=0)
     return members > _domains(system)[:, np.newaxis]
@@ -69,8 +70,10 @@ def _crowding(
     def blamed(_: Model, system: System, table: Table) -> str:
         tier = int(np.argmax(wrong(system, table)[:, 0]))
         axis = int(np.argmax(_reach(system, table)[tier, :, 0]))
-        name = PLACED_AXES[axis]
-        return f"{name}_tier" if given_tiers(table)[axis, 0] >= 0 else name
+        if table.extents[0] >= 0:
+            return "extents"
+        name = SEATED_AXES[axis]
+        return f"{name[:2]}_tier" if given_tiers(table)[axis, 0] >= 0 else name
 
     return blamed
 
@@ -83,12 +86,49 @@ def _crowd(
     def problem(_: Model, system: System, table: Table) -> str:
         tier = int(np.argmax(wrong(system, table)[:, 0]))
         extents = place(system, table)
-        members = [int(getattr(extents, axis)[tier, 0]) for axis in PLACED_AXES]
-        axes = " x ".join(f"{a} {n}" for a, n in zip(PLACED_AXES, members, strict=True) if n > 1)
+        members = [int(getattr(extents, axis)[tier, 0]) for axis in SEATED_AXES]
+        axes = " x ".join(f"{a} {n}" for a, n in zip(SEATED_AXES, members, strict=True) if n > 1)
         described = system.network[tier]
         return f"{axes} in a domain of {described.name} {told} its {described.domain} accelerators"
 
     return problem
+
+
+def _listed_tiers(table: Table) -> Ints:
+    """Tiers that each row's extents name."""
+    numbers = np.array([*(len(seats_of(text)) for text in table.extent_lists), 0])
+    return numbers[table.extents]
+
+
+def _undivided(system: System, table: Table) -> Bools:
+    """Whether what tiers were given of an axis does not divide its degree; shape (axes, rows)."""
+    members, _ = given_extents(table, len(system.network))
+    degrees = np.stack([getattr(table, axis) for axis in SEATED_AXES])
+    return degrees % np.prod(np.maximum(members, 1), axis=0) != 0
+
+
+def _expert_seats(_: Model, system: System, table: Table) -> Bools:
+    """Whether experts cannot lie in the accelerators of a tier as they were given."""
+    _, given = given_extents(table, len(system.network))
+    broken = np.zeros(len(table), dtype=np.bool_)
+    rows = np.flatnonzero(np.any(given > 0, axis=0) & ~wrong_degrees(table))
+    if rows.size:
+        some = table.take(rows)
+        extents = place(system, some)
+        room = extents.tp * extents.tp2 * extents.cp * extents.dp
+        wrong = room % (extents.ep * extents.etp) != 0
+        for reach in (extents.ep, extents.etp, np.maximum(extents.edp, 1)):
+            wrong[1:] |= reach[1:] % reach[:-1] != 0
+        broken[rows] = np.any(wrong, axis=0) | (extents.ep[-1] != some.ep)
+    return broken
+
+
+def _two_ways(_: Model, __: System, table: Table) -> Bools:
+    return (table.extents >= 0) & np.any(given_tiers(table) >= 0, axis=0)
+
+
+def _named(table: Table) -> str:
+    return next(name for name in TIER_FIELDS if getattr(table, name)[0] >= 0)
 
 
 def _tier(axis: str) -> Callable[[Model, System, Table], Bools]:
@@ -107,6 +147,47 @@ TIER_RULES: tuple[Rule, ...] = (
             ),
         )
         for axis in PLACED_AXES
+    ),
+    Rule(
+        reason="extents_tier",
+        of_layout=True,
+        field="extents",
+        broken=_two_ways,
+        problem=lambda _, __, t: f"contradicts {_named(t)}; give one",
+    ),
+    Rule(
+        reason="extents_tiers",
+        of_layout=True,
+        field="extents",
+        broken=lambda _, s, t: _listed_tiers(t) >= len(s.network),
+        problem=lambda _, s, t: (
+            f"names {one(_listed_tiers(t))} tiers; the network has {len(s.network)}, of which the "
+            "outermost takes what is left"
+        ),
+    ),
+    Rule(
+        reason="extents_degrees",
+        of_layout=True,
+        field="extents",
+        broken=lambda _, s, t: any_of(_undivided(s, t)),
+        problem=lambda _, s, t: (
+            "must divide the degrees; does not divide "
+            + ", ".join(
+                f"{axis} {one(getattr(t, axis))}"
+                for axis, wrong in zip(SEATED_AXES, _undivided(s, t)[:, 0], strict=True)
+                if wrong
+            )
+        ),
+    ),
+    Rule(
+        reason="extents_experts",
+        of_layout=True,
+        field="extents",
+        broken=_expert_seats,
+        problem=lambda _, __, t: (
+            f"groups of experts (ep {one(t.ep)}, etp {one(t.etp)}) must divide the accelerators of "
+            "the other axes but pp on every tier, and what is left of both beyond it"
+        ),
     ),
     Rule(
         reason="tier_size",

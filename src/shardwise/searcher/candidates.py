@@ -132,8 +132,8 @@ class Box:
         columns: dict[str, Any] = {
             name: getattr(part, name)[rows] for part, names, rows in parts for name in names
         }
-        lists = self.layouts.stage_lists
-        return Table(**columns, stacks=self.options.stacks, stage_lists=lists)
+        lists = {name: getattr(self.layouts, name) for name in ("stage_lists", "extent_lists")}
+        return Table(**columns, **lists, stacks=self.options.stacks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,5 +186,5 @@ def _in_words(table: Table) -> "pl.DataFrame":
     return whole.with_columns(
         pl.col(*TIER_FIELDS, *counts).cast(pl.Float64).fill_nan(None).cast(pl.Int64),
         pl.col("expert_capacity").fill_nan(None),
-        pl.col("stage_layers", *OPEN_SETS).replace("", None),
+        pl.col("stage_layers", "extents", *OPEN_SETS).replace("", None),
     )

@@ -33,7 +33,7 @@ def decisive(model: Model, system: System, space: Space) -> Space:
         first["micro_batch_size"] = 1
     placed = all(_values(space, system, name) == (None,) for name in TIER_FIELDS)
     if placed and not any(tier.must_be_filled for tier in system.network):
-        first["placement"] = _values(space, system, "placement")[0]
+        first |= {"placement": _values(space, system, "placement")[0], "extents": None}
     return space.fixed(first, source="space")
 
 

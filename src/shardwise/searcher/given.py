@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Ints, once_per
 from shardwise.errors import Fault, InputError
@@ -31,15 +32,18 @@ from shardwise.stack import Stack
 from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
-from shardwise.words import PLACED_AXES, SCHEDULES, TIER_FIELDS, TP_EXCHANGES
+from shardwise.words import PLACED_AXES, SCHEDULES, SEATED_AXES, TIER_FIELDS, TP_EXCHANGES
 
 __all__ = ["Given", "StrategyLike"]
 
 StrategyLike = Strategy | Mapping[str, Any] | str | Path
 
-_NETWORK = ("placement", *TIER_FIELDS)
+_NETWORK = ("placement", "extents", *TIER_FIELDS)
 _NO_TIER = ("none", "placement")
-_PLAIN = ("gpus", "tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch_size", "global_batch_size")
+_PLAIN = (
+    *("gpus", "tp", "tp2", "cp", "ep", "etp", "pp", "vpp"),
+    *("micro_batch_size", "global_batch_size"),
+)
 # Where there is one stage, nothing is spread; where there is one replica, nothing is shared.
 _OF_STAGES, _OF_REPLICAS = (*SPREAD_FIELDS, "stage_layers"), ("dp_shard",)
 _BY_CHUNKS = [SCHEDULES.index(word) for word in ("1f1b", "interleaved")]
@@ -169,7 +173,7 @@ class Given:
         names += sorted(self.counted.intersection((*_FOLLOWING, *_PLAIN)) - set(names))
         differ = {name: getattr(layouts, name) != getattr(self.row, name)[0] for name in names}
         differ |= self._of_stages(layouts)
-        seats = [getattr(layouts, name) for name in (*PLACED_AXES, *_NETWORK)]
+        seats = [getattr(layouts, name) for name in (*SEATED_AXES, *_NETWORK)]
         network, where = once_per(seats, lambda rows: self._of_network(layouts.take(rows)))
         return differ | {name: column[where] for name, column in network.items()}
 
@@ -199,13 +203,16 @@ class Given:
             return _seated_differently(self.system, layouts, layouts.replaced(ours, kept))
 
         nothing_fits = moved(*_NETWORK)
+        given = (layouts.extents >= 0) | (ours.extents >= 0)
+        extents, nothing_fits = nothing_fits & given, nothing_fits & ~given
         of_tiers = nothing_fits & moved(*TIER_FIELDS)
-        differ = {"placement": nothing_fits & (moved("placement") | ~of_tiers)}
+        differ = {"placement": nothing_fits & (moved("placement") | ~of_tiers), "extents": extents}
         for axis, name in zip(PLACED_AXES, TIER_FIELDS, strict=True):
             other = getattr(layouts, name) != getattr(ours, name)
             differ[name] = of_tiers & other & (getattr(layouts, axis) > 1)
         for name in self.counted.intersection(_NETWORK):
-            differ[name] = getattr(layouts, name) != getattr(ours, name)
+            one, other = (_words_or_codes(table, name) for table in (layouts, ours))
+            differ[name] = one != other
         return differ
 
     def _of_options(
@@ -283,8 +290,13 @@ def _contradiction(model: Model, fields: Mapping[str, Any]) -> Fault | None:
 def _seated_differently(system: System, one: Table, other: Table) -> Bools:
     """Rows in which some axis has other extents."""
     here, there = place(system, one), place(system, other)
-    moved = [getattr(here, axis) != getattr(there, axis) for axis in PLACED_AXES]
+    moved = [getattr(here, axis) != getattr(there, axis) for axis in SEATED_AXES]
     return np.any(moved, axis=(0, 1))
+
+
+def _words_or_codes(table: Table, name: str) -> NDArray[Any]:
+    """A column of two tables in the same terms: extents as text, whose positions may differ."""
+    return table.to_columns()[name] if name == "extents" else getattr(table, name)
 
 
 def _counts(differ: Mapping[str, Bools], length: int) -> Ints:

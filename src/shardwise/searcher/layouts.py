@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,17 @@ from shardwise.arrays import Bools, Ints, once_per
 from shardwise.model import Model
 from shardwise.placement import given_tiers, place
 from shardwise.rules import RULES, broken_rule
+from shardwise.searcher.seating import divisors, seatings
 from shardwise.searcher.space import Space
 from shardwise.searcher.spreads import SPREAD_FIELDS, Spreads
 from shardwise.system import System
 from shardwise.table import Table
-from shardwise.words import PLACED_AXES, SCHEDULES, TIER_FIELDS
+from shardwise.words import SCHEDULES, SEATED_AXES, TIER_FIELDS
 
-__all__ = ["LAYOUT_FIELDS", "Layouts", "divisors", "expert_degrees", "layouts_of"]
+__all__ = ["LAYOUT_FIELDS", "Layouts", "expert_degrees", "layouts_of"]
 __all__ += ["long_enough", "same_but"]
 
-_DEGREES = ("gpus", "tp", "cp", "ep", "etp", "pp", "dp")
+_DEGREES = ("gpus", "tp", "tp2", "cp", "ep", "etp", "pp", "dp")
 LAYOUT_FIELDS = (
     *_DEGREES,
     "vpp",
@@ -32,11 +32,13 @@ LAYOUT_FIELDS = (
     "global_batch_size",
     "dp_shard",
     "placement",
+    "extents",
     *TIER_FIELDS,
 )
-_OF_NETWORK = ("placement", *TIER_FIELDS)
-_NETWORK_RULES = tuple(rule for rule in RULES if "tier" in rule.reason)
+_OF_NETWORK = ("placement", "extents", *TIER_FIELDS)
+_NETWORK_RULES = tuple(r for r in RULES if "tier" in r.reason or r.field == "extents")
 _LAYOUT_RULES = tuple(r for r in RULES if r.of_layout and r not in _NETWORK_RULES)
+_PLACED_BY = (*SEATED_AXES, "ep", "etp")
 _INTERLEAVED = SCHEDULES.index("interleaved")
 
 
@@ -50,12 +52,6 @@ class Layouts:
     """Those that break a rule."""
     broken: Ints
     """Position in `RULES` of the rule that each of these breaks."""
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors in ascending order."""
-    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
 
 
 def layouts_of(
@@ -106,7 +102,7 @@ def same_but(layouts: Table, kept: Sequence[str]) -> Ints:
 
 
 _UNPLACED = (
-    *("tp", "cp", "ep", "etp", "pp", "dp", "dp_shard"),
+    *("tp", "tp2", "cp", "ep", "etp", "pp", "dp", "dp_shard"),
     *("vpp", "schedule", "spread", "gbs", "mbs"),
 )
 
@@ -116,24 +112,25 @@ def _unplaced(
 ) -> Iterator[tuple[int, ...]]:
     """Yield degrees, chunks, schedule, stages and batch, in the order of `_UNPLACED`."""
     allowed = {"tp": _unbroken(model, system, gpus, "tp", ("heads", "ffn"))}
+    allowed["tp2"] = divisors(gpus)
     allowed["cp"] = long_enough(model, space, divisors(gpus), system)
     allowed["pp"] = _unbroken(model, system, gpus, "pp", ("layers",))
-    degrees = [space.values(axis, system) or allowed[axis] for axis in ("tp", "cp", "pp")]
+    degrees = [space.values(axis, system) or allowed[axis] for axis in ("tp", "tp2", "cp", "pp")]
     experts = _Experts(model, system, space, gpus)
     replicas = space.values("dp", system)
-    for tp, cp, pp in product(*degrees):
-        dp, rest = divmod(gpus, tp * cp * pp)
+    for tp, tp2, cp, pp in product(*degrees):
+        dp, rest = divmod(gpus, tp * tp2 * cp * pp)
         if rest or (replicas is not None and dp not in replicas):
             continue
         batches = _batches(system, space, batch, dp)
         shards = _shards(system, space, dp)
         for (vpp, schedule), (ep, etp) in product(
-            _chunks(model, system, space, pp), experts.degrees(tp, tp * cp * dp)
+            _chunks(model, system, space, pp), experts.degrees(tp, tp * tp2 * cp * dp)
         ):
             for spread, shard, (whole, micro) in product(
                 spreads.of(pp, vpp, schedule), shards, batches
             ):
-                yield tp, cp, ep, etp, pp, dp, shard, vpp, schedule, spread, whole, micro
+                yield tp, tp2, cp, ep, etp, pp, dp, shard, vpp, schedule, spread, whole, micro
 
 
 def _unbroken(
@@ -215,11 +212,15 @@ def _of_network(system: System, space: Space) -> dict[str, tuple[Any, ...]]:
 
 def _placed(model: Model, system: System, space: Space, unplaced: Table) -> tuple[Table, Ints]:
     """Every row with every placement of its own, and the rule that it breaks, or -1."""
+    if space.values("extents", system) is None:
+        return _seated(model, system, unplaced)
     values = _of_network(system, space)
     combined = list(zip(*product(*values.values()), strict=True))
     named: dict[str, Any] = dict(zip(_OF_NETWORK, map(list, combined), strict=True))
     networks = Table.of(model, {"dp": 1, "gbs": 1, "seq_len": 1, **named})
-    degrees = (unplaced.tp, unplaced.cp, unplaced.dp, unplaced.pp)
+    given = np.any(networks.extents >= 0)  # only those tell how experts are seated
+    by = _PLACED_BY if given else SEATED_AXES
+    degrees = [getattr(unplaced, axis) for axis in by]
 
     def of_degrees(rows: Ints) -> _Placements:
         return _placements(model, system, unplaced.take(rows), networks)
@@ -229,6 +230,22 @@ def _placed(model: Model, system: System, space: Space, unplaced: Table) -> tupl
     row, network = np.nonzero(tried)
     table = unplaced.take(row).replaced(networks.take(network), _OF_NETWORK)
     return table, found.broken[where][row, network]
+
+
+def _seated(model: Model, system: System, unplaced: Table) -> tuple[Table, Ints]:
+    """Every row with all extents that fill the domains, and the rule that it breaks, or -1."""
+
+    def of_degrees(rows: Ints) -> list[list[str]]:
+        degrees = np.stack([getattr(unplaced, axis)[rows] for axis in _PLACED_BY]).T.tolist()
+        return [seatings(system, one[:-2], (one[-2], one[-1])) for one in degrees]
+
+    every, where = once_per([getattr(unplaced, axis) for axis in _PLACED_BY], of_degrees)
+    texts = {text: code for code, text in enumerate(dict.fromkeys(t for one in every for t in one))}
+    codes = [np.array([texts[text] for text in one], dtype=np.int64) for one in every]
+    rows = np.repeat(np.arange(len(unplaced)), [len(every[position]) for position in where])
+    extents = np.concatenate([np.zeros(0, dtype=np.int64), *(codes[position] for position in where)])
+    table = replace(unplaced.take(rows), extents=extents, extent_lists=tuple(texts))
+    return table, broken_rule(model, system, table, _NETWORK_RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +268,7 @@ def _placements(model: Model, system: System, degrees: Table, networks: Table) -
         known = np.all(given_tiers(table) < len(system.network), axis=0)
         placed = np.flatnonzero(tried & known)  # the rules only ask for extents beyond that
         extents = place(system, table.take(placed))
-        every = np.concatenate([getattr(extents, axis) for axis in PLACED_AXES])
+        every = np.concatenate([getattr(extents, axis) for axis in _PLACED_BY])
         firsts, _ = once_per([row[placed], *every], lambda first: first)
         tried[placed] = False
         tried[placed[firsts]] = True
@@ -261,7 +278,7 @@ def _placements(model: Model, system: System, degrees: Table, networks: Table) -
 def _without_effect(table: Table, networks: Table) -> Bools:
     """Rows that give what does nothing another value than the first."""
     tiers = given_tiers(table)
-    alone = np.stack([getattr(table, axis) == 1 for axis in PLACED_AXES])
+    alone = np.stack([getattr(table, axis) == 1 for axis in SEATED_AXES])
     same = np.any(alone & (tiers != given_tiers(networks)[:, :1]), axis=0)
     placed_elsewhere = np.all(alone | (tiers >= 0), axis=0)
     return same | (placed_elsewhere & (table.placement != networks.placement[0]))

@@ -141,4 +141,5 @@ def _contents(box: Box) -> list[str]:
         for column in (*columns, box.broken)
     ]
     software = [stack.to_dict() for stack in box.options.stacks]
-    return [*hashed, _digest([software, box.layouts.stage_lists, box.kept])]
+    lists = box.layouts.stage_lists, box.layouts.extent_lists
+    return [*hashed, _digest([software, *lists, box.kept])]

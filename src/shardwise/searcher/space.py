@@ -48,10 +48,10 @@ _WITHOUT_END = (
 )
 _TOGETHER = (*SETS, "stage_layers")
 """Fields one value of which is itself a list: its items are joined by `+` in a text."""
-_MAY_BE_OPEN = (*OPTIONALS, *OPEN_SETS, "stage_layers")
+_MAY_BE_OPEN = (*OPTIONALS, *OPEN_SETS, "stage_layers", "extents")
 _BY_PLACEMENT = ("none", "placement")
 _BY_LAYOUT = ("tp", "pp", "dp", "vpp", "micro_batch_size")
-_WHOLE_BY_LAYOUT = ("cp", "ep", "etp", "dp_shard", "recompute_layers")
+_WHOLE_BY_LAYOUT = ("tp2", "extents", "cp", "ep", "etp", "dp_shard", "recompute_layers")
 """Fields all values of which depend on the layout."""
 _KEPT_BY = {
     "recompute_layers": "fit",
@@ -66,6 +66,8 @@ _LONG = 32_768
 # What a search does not vary unless it is told to: the answer would be another run's, not another
 # way to do this one.
 _USUALLY_ONE = (
+    "tp2",
+    "extents",
     "cp",
     "ep",
     "etp",
@@ -93,7 +95,11 @@ _USUALLY_ONE = (
     *OPTIONALS,
     *TIER_FIELDS,
 )
-_USUALLY: dict[str, tuple[Any, ...]] = {"schedule": ("1f1b", "interleaved"), "zero": (0, 1)}
+_USUALLY: dict[str, tuple[Any, ...]] = {
+    "schedule": ("1f1b", "interleaved"),
+    "zero": (0, 1),
+    "tp_exchange": ("all_reduce", "rs_ag", "p2p_rs_ag"),
+}
 """Of these fields some values are tried unless all are asked for."""
 SPACE_FIELDS = tuple(name for name in Strategy.model_fields if name != "sequence_parallel")
 """Fields of `Strategy` that a space may name: all but the short form of `tp_exchange`."""
@@ -155,6 +161,7 @@ class Space(Noun):
     that is not beyond it."""
     gpus: Choices = None
     tp: Choices = None
+    tp2: Choices = None
     pp: Choices = None
     cp: Choices = None
     ep: Choices = None
@@ -193,6 +200,7 @@ class Space(Noun):
     training: Choices = None
     tp_exchange: Choices = None
     tp_overlap: Choices = None
+    summa_panels: Choices = None
     tp_regather: Choices = None
     cp_exchange: Choices = None
     expert_capacity: Choices = None
@@ -206,6 +214,7 @@ class Space(Noun):
     offload_parts: Choices = None
     offload_optimizer: Choices = None
     placement: Choices = None
+    extents: Choices = None
     tp_tier: Choices = None
     cp_tier: Choices = None
     dp_tier: Choices = None
