@@ -100,10 +100,11 @@ VALUES: dict[str, list[Any]] = {
     "offload_parts": [None, None, ("qkv", "activation"), ("router", "mlp_norm")],
     "offload_optimizer": [True, False],
     "placement": [PLACEMENTS[0], "pp-dp-tp-cp", "dp-tp-cp-pp"],
-    "tp_tier": [-1, 0, 1],
-    "cp_tier": [-1, 0, 1],
-    "dp_tier": [-1, 0, 1],
-    "pp_tier": [-1, 0, 1],
+    "extents": [None, None, "tp=1"],
+    "tp_tier": [-1, -1, -1, 0, 1],
+    "cp_tier": [-1, -1, -1, 0, 1],
+    "dp_tier": [-1, -1, -1, 0, 1],
+    "pp_tier": [-1, -1, -1, 0, 1],
     "stack": STACKS,
 }
 

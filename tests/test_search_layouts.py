@@ -30,6 +30,7 @@ def test_rules_of_layouts_read_nothing_else(rule):
     """Another value of any option or choice leaves the verdict as it is."""
     random = np.random.default_rng(3)
     sizes = {name: [1, 2, 3, 4, 8] for name in ("tp", "pp", "dp", "cp", "ep", "etp", "vpp")}
+    sizes["tp2"] = [1, 1, 1, 2]
     sizes |= {"micro_batch_size": [1, 2, 3], "global_batch_size": [4, 6, 8], "gpus": [8, 16, 24]}
     ends = dict.fromkeys(("first_stage_layers", "last_stage_layers"), (None, None, None, 1, 2))
     flags = dict.fromkeys(("embedding_as_layer", "loss_as_layer"), (False, False, True))
@@ -39,6 +40,8 @@ def test_rules_of_layouts_read_nothing_else(rule):
     drawn = {n: random.choice(np.array(v, object), 400) for n, v in values.items()}
     lists = [None, None, (4,), (1, 3), (2, 2), (1, 1, 2)]
     drawn |= {name: drawn[name].astype(np.bool_) for name in flags}
+    seats = [None, None, None, "tp=2", "tp=2+dp=2+ep=2", "pp=4/dp=2", "tp=3+tp2=2"]
+    drawn["extents"] = [seats[i] for i in random.integers(len(seats), size=400)]
     drawn["stage_layers"] = [lists[i] for i in random.integers(len(lists), size=400)]
     assert {*drawn} == {*LAYOUT_FIELDS}
     table = Table.of(MODEL, {**drawn, "seq_len": 32})
@@ -67,6 +70,7 @@ OTHER: dict[str, Any] = {
     "stack": "calculon",
     "recompute_parts": ("activation",),
     "recompute_layers": 1,
+    "summa_panels": 2,
     "fsdp_reshard": False,
     "fsdp_prefetch": 3,
     "optimizer": "sgd",

@@ -35,7 +35,7 @@ from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
 from shardwise.totals import efficiency, layer_totals, required_bandwidth
-from shardwise.words import ATTENTIONS
+from shardwise.words import ATTENTIONS, SEATED_AXES
 
 __all__ = ["estimate", "estimate_many", "rates"]
 
@@ -120,6 +120,7 @@ def estimate(
             axis: CommTime(total=float(total[0]), exposed=float(exposed[0]))
             for axis, (total, exposed) in result.comm_s.items()
         },
+        extents={axis: tuple(getattr(result.extents, axis)[:, 0].tolist()) for axis in SEATED_AXES},
         memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0),
         stages=stage_estimates(the_system, table, result, parts),
         layers=layer_totals(table, result, parts),

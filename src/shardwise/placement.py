@@ -20,7 +20,6 @@ from shardwise.words import PLACEMENTS, SEATED_AXES
 __all__ = ["Extents", "axis_order", "given_extents", "given_tiers", "place"]
 
 
-
 def axis_order(placement: str) -> tuple[str, ...]:
     """All axes of a placement from the inside out; tp2 stands right after tp."""
     return tuple(placement.replace("tp", "tp-tp2").split("-"))

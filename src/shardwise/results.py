@@ -256,6 +256,8 @@ class Estimate(Result):
     time_s: dict[str, float]
     """Disjoint parts of the step, on the slowest stage [s]."""
     comm_s: dict[str, CommTime]
+    extents: dict[str, tuple[int, ...]]
+    """Members of each axis within one domain of each network tier, inside out."""
     memory_bytes: Memory
     """Of the fullest stage."""
     stages: tuple[StageEstimate, ...]

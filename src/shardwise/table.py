@@ -28,10 +28,11 @@ _SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
 class Table:
     """Resolved strategies as columns of equal length.
 
-    Columns of words hold the position of the word in `words.DTYPES`, `ATTENTIONS`, ...; `stack`
-    `stage_layers` and `extents` the position in `stacks`, `stage_lists`, `extent_lists`; sets of words (`words.SETS`) a
-    bit for each word; those of tiers -1 where the placement decides; numbers and sets that may be
-    left open 0 where they are. `with_choices` tries several values on all rows.
+    Columns of words hold the position of the word in `words.DTYPES`, `ATTENTIONS`, ...; `stack`,
+    `stage_layers` and `extents` the position in `stacks`, `stage_lists`, `extent_lists`; sets of
+    words (`words.SETS`) a bit for each word; those of tiers -1 where the placement decides; numbers
+    and sets that may be left open 0 where they are. `with_choices` tries several values on all
+    rows.
     """
 
     gpus: Ints

@@ -104,7 +104,7 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 ZERO_OPTIMIZER, ZERO_GRADIENTS, ZERO_WEIGHTS = 1, 2, 3
 PLACED_AXES = ("tp", "cp", "dp", "pp")
 SEATED_AXES = ("tp", "tp2", "cp", "dp", "pp")
-"""Axes that have extents; in a placement tp2 stands right after tp, on a tier of its own with it."""
+"""Axes that have extents; in a placement, and where tiers are given, tp2 goes with tp."""
 TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
 SHORT_NAMES = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}

@@ -7,7 +7,7 @@ __all__ = ["DEGREE_HEADS", "FOLLOWS", "MORE_DEGREES", "SWITCHES", "in_brief", "w
 
 # Always shown, in this order, under these heads.
 DEGREE_HEADS = {"tp": "tp", "pp": "pp", "dp": "dp", "vpp": "vpp", "micro_batch_size": "mbs"}
-MORE_DEGREES = ("cp", "ep", "etp")
+MORE_DEGREES = ("tp2", "cp", "ep", "etp")
 """Degrees that are told where they split something."""
 FOLLOWS = ("1f1b", "interleaved")
 """Schedules that follow from the chunks."""

@@ -66,7 +66,9 @@ def print_estimate(result: Estimate) -> None:
 
 def _headline(result: Estimate) -> Text:
     s = result.strategy
-    degrees = " x ".join(f"{axis} {s[axis]}" for axis in ("tp", "cp", "pp", "dp") if s[axis] > 1)
+    degrees = " x ".join(
+        f"{axis} {s[axis]}" for axis in ("tp", "tp2", "cp", "pp", "dp") if s[axis] > 1
+    )
     experts = " x ".join(f"{axis} {s[axis]}" for axis in ("etp", "ep") if s[axis] > 1)
     options = [
         f"{s['gpus']} GPUs" + (f" = {degrees}" if degrees else ""),
@@ -109,7 +111,9 @@ def _options(strategy: dict[str, Any]) -> list[str]:
     tiers = [f"{axis} on {strategy[f'{axis}_tier']}" for axis in _AXES if _placed(strategy, axis)]
     options = [label for label, holds in told.items() if holds]
     options += [f"offloaded {', '.join(away)}"] if away else []
-    return options + ([f"network tiers: {', '.join(tiers)}"] if tiers else [])
+    options += [f"network tiers: {', '.join(tiers)}"] if tiers else []
+    seats = strategy["extents"]
+    return options + ([f"in a domain: {seats}"] if seats is not None else [])
 
 
 def _placed(strategy: dict[str, Any], axis: str) -> bool:

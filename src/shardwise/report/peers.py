@@ -119,7 +119,9 @@ def _headline(peers: Peers) -> Text:
         _counted(len(peers), "GPU") + (f" = {' x '.join(degrees)}" if degrees else ""),
         *([f"experts {' x '.join(experts)}"] if experts else []),
         f"{_counted(nodes, 'node')} of {peers.accelerators_per_node}",
-        f"placement {peers.strategy['placement']}",
+        f"placement {peers.strategy['placement']}"
+        if peers.strategy["extents"] is None
+        else f"extents {peers.strategy['extents']}",
         peers.strategy["schedule"] + (f" x {chunks}" if chunks > 1 else ""),
     ]
     text = Text("\n")

@@ -25,7 +25,7 @@ __all__ = [
     "value_word",
 ]
 
-_DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp")
+_DEGREES = ("tp", "tp2", "cp", "pp", "dp", "ep", "etp", "vpp")
 _SHORT = {"micro_batch_size": "micro-batch", "global_batch_size": "global batch", "gpus": "GPUs"}
 _BESIDE = ("gpus", "micro_batch_size", "global_batch_size", "seq_len")
 # Told whatever they are; other fields where they are not what a strategy has by default.

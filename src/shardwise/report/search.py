@@ -28,6 +28,7 @@ _SHORT = {
     "offload_parts": "offl. parts",
     "offload_optimizer": "offl. optimizer",
     "placement": "placement",
+    "extents": "extents",
 }
 # It follows from another one.
 _DERIVED = ("sequence_parallel",)

@@ -109,7 +109,7 @@ def _undivided(system: System, table: Table) -> Bools:
 
 def _expert_seats(_: Model, system: System, table: Table) -> Bools:
     """Whether experts cannot lie in the accelerators of a tier as they were given."""
-    _, given = given_extents(table, len(system.network))
+    given = given_extents(table, len(system.network))[1]
     broken = np.zeros(len(table), dtype=np.bool_)
     rows = np.flatnonzero(np.any(given > 0, axis=0) & ~wrong_degrees(table))
     if rows.size:

@@ -148,6 +148,7 @@ class Given:
             return {}
         ours = self.row.strategy(0)
         alone = {f"{axis}_tier" for axis in PLACED_AXES if getattr(ours, axis) == 1}
+        alone -= {"tp_tier"} if ours.tp2 > 1 else set()
         return {n: v for n, v in tried.items() if n not in alone and getattr(ours, n) not in v}
 
     def distances(self, box: Box) -> tuple[Ints, Ints]:
@@ -209,7 +210,9 @@ class Given:
         differ = {"placement": nothing_fits & (moved("placement") | ~of_tiers), "extents": extents}
         for axis, name in zip(PLACED_AXES, TIER_FIELDS, strict=True):
             other = getattr(layouts, name) != getattr(ours, name)
-            differ[name] = of_tiers & other & (getattr(layouts, axis) > 1)
+            several = getattr(layouts, axis) > 1
+            several |= (layouts.tp2 > 1) & (axis == "tp")
+            differ[name] = of_tiers & other & several
         for name in self.counted.intersection(_NETWORK):
             one, other = (_words_or_codes(table, name) for table in (layouts, ours))
             differ[name] = one != other

@@ -24,8 +24,8 @@ from shardwise.searcher.asked import given_space, usable_bytes
 from shardwise.searcher.candidates import Box, Candidates
 from shardwise.searcher.decisive import decisive
 from shardwise.searcher.judge import broken_options, excess_bytes
-from shardwise.searcher.seating import divisors
 from shardwise.searcher.run import search
+from shardwise.searcher.seating import divisors
 from shardwise.searcher.shapes import depths, shape_of, widths
 from shardwise.searcher.space import Space
 from shardwise.system import System

@@ -112,7 +112,7 @@ def _unplaced(
 ) -> Iterator[tuple[int, ...]]:
     """Yield degrees, chunks, schedule, stages and batch, in the order of `_UNPLACED`."""
     allowed = {"tp": _unbroken(model, system, gpus, "tp", ("heads", "ffn"))}
-    allowed["tp2"] = divisors(gpus)
+    allowed["tp2"] = list(divisors(gpus))
     allowed["cp"] = long_enough(model, space, divisors(gpus), system)
     allowed["pp"] = _unbroken(model, system, gpus, "pp", ("layers",))
     degrees = [space.values(axis, system) or allowed[axis] for axis in ("tp", "tp2", "cp", "pp")]
@@ -243,7 +243,9 @@ def _seated(model: Model, system: System, unplaced: Table) -> tuple[Table, Ints]
     texts = {text: code for code, text in enumerate(dict.fromkeys(t for one in every for t in one))}
     codes = [np.array([texts[text] for text in one], dtype=np.int64) for one in every]
     rows = np.repeat(np.arange(len(unplaced)), [len(every[position]) for position in where])
-    extents = np.concatenate([np.zeros(0, dtype=np.int64), *(codes[position] for position in where)])
+    extents = np.concatenate(
+        [np.zeros(0, dtype=np.int64), *(codes[position] for position in where)]
+    )
     table = replace(unplaced.take(rows), extents=extents, extent_lists=tuple(texts))
     return table, broken_rule(model, system, table, _NETWORK_RULES)
 
@@ -279,6 +281,7 @@ def _without_effect(table: Table, networks: Table) -> Bools:
     """Rows that give what does nothing another value than the first."""
     tiers = given_tiers(table)
     alone = np.stack([getattr(table, axis) == 1 for axis in SEATED_AXES])
+    alone[:2] = alone[0] & alone[1]  # tp and tp2 have one tier
     same = np.any(alone & (tiers != given_tiers(networks)[:, :1]), axis=0)
     placed_elsewhere = np.all(alone | (tiers >= 0), axis=0)
     return same | (placed_elsewhere & (table.placement != networks.placement[0]))

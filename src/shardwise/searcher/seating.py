@@ -26,7 +26,9 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
-def seatings(system: System, degrees: Sequence[int], experts: tuple[int, int] = (1, 1)) -> list[str]:
+def seatings(
+    system: System, degrees: Sequence[int], experts: tuple[int, int] = (1, 1)
+) -> list[str]:
     """Every way to fill the domains, as extents; one of them leaves nothing open.
 
     Parameters
@@ -45,9 +47,7 @@ def seatings(system: System, degrees: Sequence[int], experts: tuple[int, int] = 
     return found
 
 
-def _by_tier(
-    system: System, left: _Parts, tier: int, inner: int
-) -> Iterator[tuple[_Parts, ...]]:
+def _by_tier(system: System, left: _Parts, tier: int, inner: int) -> Iterator[tuple[_Parts, ...]]:
     """What this tier and those outside it add, but for the outermost, which takes the rest."""
     if tier == len(system.network) - 1:
         yield ()

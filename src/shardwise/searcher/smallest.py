@@ -16,8 +16,8 @@ from shardwise.results import Result
 from shardwise.searcher.candidates import Candidates, refusals
 from shardwise.searcher.decisive import decisive
 from shardwise.searcher.judge import Judge, broken_options, broken_reasons
-from shardwise.searcher.seating import divisors
 from shardwise.searcher.look import MEMORY, SECOND_MEMORY
+from shardwise.searcher.seating import divisors
 from shardwise.searcher.space import Space
 from shardwise.searcher.widest import Lack, Spread, Widest, widest
 from shardwise.system import System
