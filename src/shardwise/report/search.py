@@ -142,7 +142,9 @@ def _agreed(result: SearchResult) -> str:
         told.append(f"{first['gpus']} GPUs")
     if "global_batch_size" not in shown:
         told.append(f"global batch {first['global_batch_size']} x {first['seq_len']} tokens")
-    told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in _TOLD if f not in shown]
+    seated = first["extents"] is not None  # and so not by placement
+    common = [f for f in _TOLD if f not in shown and not (f == "placement" and seated)]
+    told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in common]
     told += [words for f, words in SWITCHES.items() if f not in shown and first[f]]
     told += [f"{f} {first[f]}" for f in MORE_DEGREES if f not in shown and first[f] > 1]
     beside = (*shown, *_TOLD, *SWITCHES, *(f for f in MORE_DEGREES if first[f] > 1))
