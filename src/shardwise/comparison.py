@@ -1,4 +1,4 @@
-"""What the predecessors would say of a run: our nouns, or their own files, in their words."""
+"""What Calculon would say of a run: our nouns, or its own files, in its words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ __all__ = [
     "system_for_calculon",
 ]
 
-REFERENCES = ("calculon",)
+REFERENCES = ("calculon", "nersc")
 
 T = TypeVar("T", bound=CalculonFile)
 
@@ -71,6 +71,13 @@ class CalculonCase:
             If Calculon refuses the run.
         """
         return calculon.statistics(self.model, self.system, self.execution)
+
+    def answer(self) -> dict[str, Any]:
+        """Return Calculon's statistics, or why it refuses the run."""
+        try:
+            return self.statistics()
+        except calculon.Infeasible as refusal:
+            return {"infeasible": refusal.reason, "message": refusal.sentence}
 
     def layers(self) -> list[dict[str, Any]]:
         """Return Calculon's statistics by operation."""

@@ -15,10 +15,10 @@ __all__ = ["CALCULON", "Counterpart"]
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """One statistic of Calculon and ours."""
+    """One statistic of a predecessor and ours."""
 
     name: str
-    """As Calculon names it."""
+    """As the predecessor names it."""
     ours: str
     """Fields of `Estimate` and numbers, joined by " * ", " + " and " - "; items of tuples by
     position."""

@@ -45,12 +45,14 @@ def command(
     ] = None,
     also: Annotated[
         str | None,
-        typer.Option("--also", metavar="NAME", help="Show a predecessor's answer too: calculon."),
+        typer.Option(
+            "--also", metavar="NAME", help="Show a predecessor's answer too: calculon, nersc."
+        ),
     ] = None,
     reference: Annotated[
         str | None,
         typer.Option(
-            "--reference", metavar="NAME", help="Show only a predecessor's answer: calculon."
+            "--reference", metavar="NAME", help="Show only a predecessor's answer: calculon, nersc."
         ),
     ] = None,
     json: JsonFlag = False,
@@ -64,9 +66,9 @@ def command(
     if reference is not None or also is not None:
         from shardwise.cli import reference as predecessor  # noqa: PLC0415 - slow to import
     if reference is not None:
-        predecessor.known_reference(reference, "reference")
+        name = predecessor.known_reference(reference, "reference")
         refuse_given(_NO_EFFECT, also=also, flops_convention=flops_convention)
-        case = predecessor.case_of(model, system, strategy, flags)
+        case = predecessor.case_of(name, model, system, strategy, flags)
         return predecessor.show_reference(case, ops=ops, json=json, output=output)
     other = None if also is None else predecessor.known_reference(also, "also")
     convention = "causal" if flops_convention is None else flops_convention
@@ -83,9 +85,9 @@ def command(
     log.info("strategy %s", result.strategy)
     log.info("estimated in %s", watch)
     record = result.to_dict()
-    beside = None
+    beside: dict[str, Any] = {}
     if other is not None:
-        beside = predecessor.answer(predecessor.case_of(model, system, strategy, flags))
+        beside = predecessor.case_of(other, model, system, strategy, flags).answer()
         record["also"] = {other: beside}
     if output is not None:
         emit_json(record, output)
@@ -95,6 +97,6 @@ def command(
         from shardwise.report.estimate import print_estimate  # noqa: PLC0415 - slow to import
 
         print_estimate(result)
-        if beside is not None:
-            predecessor.show_beside(result, beside, everything=ops)
+        if other is not None:
+            predecessor.show_beside(other, result, beside, everything=ops)
     return 0 if result.fits else 1

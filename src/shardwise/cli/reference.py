@@ -1,71 +1,72 @@
 """What `estimate` shows of a predecessor's answer."""
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from shardwise.cli.options import emit_json, given_strategy
 from shardwise.comparison import CalculonCase, calculon_case, known_reference
-from shardwise.reference.calculon import Infeasible
+from shardwise.comparison_nersc import NerscCase, nersc_case
 from shardwise.results import Estimate
 
-__all__ = ["answer", "case_of", "known_reference", "show_beside", "show_reference"]
+__all__ = ["case_of", "known_reference", "show_beside", "show_reference"]
 
 
 def case_of(
-    model: str, system: str, strategy: str | None, flags: Mapping[str, Any]
-) -> CalculonCase:
-    """Say a run of the command line in Calculon's words.
+    reference: str, model: str, system: str, strategy: str | None, flags: Mapping[str, Any]
+) -> CalculonCase | NerscCase:
+    """Say a run of the command line in a predecessor's words.
 
-    A strategy file alone is handed on as it is: it may be the predecessor's own.
+    A strategy file alone is handed on to Calculon as it is: it may be its own.
     """
+    if reference == "nersc":
+        given = given_strategy(strategy, flags)
+        return nersc_case(model, system, given, source=strategy or "strategy")
     if strategy is not None and not flags:
         return calculon_case(model, system, strategy)
     return calculon_case(model, system, given_strategy(strategy, flags), source=strategy or "")
 
 
-def answer(case: CalculonCase) -> dict[str, Any]:
-    """Calculon's statistics, or why it refuses the run."""
-    try:
-        return case.statistics()
-    except Infeasible as refusal:
-        return {"infeasible": refusal.reason, "message": refusal.sentence}
-
-
-def show_reference(case: CalculonCase, *, ops: bool, json: bool, output: str | None) -> int:
-    """Print Calculon's statistics under its own names; exit code 1 if it refuses the run."""
-    record = answer(case)
-    feasible = "infeasible" not in record
-    if ops and feasible:
+def show_reference(
+    case: CalculonCase | NerscCase, *, ops: bool, json: bool, output: str | None
+) -> int:
+    """Print a predecessor's statistics under its own names; exit code 1 if they do not fit."""
+    record = case.answer()
+    told = set(record) - {"infeasible", "message"}
+    if ops and told:
         record["layers"] = case.layers()
     if output is not None:
         emit_json(record, output)
     if json:
         emit_json(record)
     elif output is None:
-        from shardwise.report.reference import (  # noqa: PLC0415 - slow to import
-            print_layers,
-            print_refusal,
-            print_statistics,
-        )
-
-        layers = record.pop("layers", None)
-        if feasible:
-            print_statistics(record, "Calculon 0.1.0")
-        else:
-            print_refusal(record["message"])
-        if layers is not None:
-            print_layers(layers)
-    return 0 if feasible else 1
+        tables = _tables("nersc" if isinstance(case, NerscCase) else "calculon")
+        if told:
+            tables.print_statistics({name: record[name] for name in record if name in told})
+        if "message" in record:
+            tables.print_refusal(record["message"])
+        if "layers" in record:
+            tables.print_layers(record["layers"])
+    return 1 if "infeasible" in record else 0
 
 
-def show_beside(result: Estimate, said: dict[str, Any], *, everything: bool) -> None:
-    """Print Calculon's figures beside ours."""
-    from shardwise.report.reference import (  # noqa: PLC0415 - slow to import
-        print_beside,
-        print_refusal,
-    )
+def show_beside(
+    reference: str, result: Estimate, said: Mapping[str, Any], *, everything: bool
+) -> None:
+    """Print a predecessor's figures beside ours."""
+    tables = _tables(reference)
+    if set(said) - {"infeasible", "message"}:
+        tables.print_beside(result, said, everything=everything)
+    if "message" in said:
+        tables.print_refusal(said["message"])
 
-    if "infeasible" in said:
-        print_refusal(said["message"])
-    else:
-        print_beside(result, said, everything=everything)
+
+def _tables(reference: str) -> ModuleType:
+    """What prints a predecessor's figures."""
+    if reference == "nersc":
+        from shardwise.report import reference_nersc  # noqa: PLC0415 - slow to import
+
+        return reference_nersc
+    from shardwise.report import reference as reference_calculon  # noqa: PLC0415 - slow to import
+
+    return reference_calculon

@@ -29,7 +29,8 @@ from shardwise.searcher.space import SPACE_FIELDS
 from shardwise.strategy import Strategy
 from shardwise.words import SHORT_NAMES
 
-_REFERENCE = "Calculon's space, with --reference"
+_REFERENCE = "A predecessor's space, with --reference"
+_OF = {"calculon": "Calculon", "nersc": "NERSC's model"}
 _NO_EFFECT = "has no effect beside --reference, which searches a predecessor's own space"
 _NEEDS_REFERENCE = "needs --reference: it names a part of a predecessor's space"
 _NEEDS_SEARCH = "needs a search; --count only counts"
@@ -92,7 +93,9 @@ def command(
     top: Annotated[
         str | None,
         typer.Option(
-            "--top", metavar="K", help="How many to show. Default: 10; with --reference 1."
+            "--top",
+            metavar="K",
+            help="How many to show. Default: 10; with --reference calculon 1.",
         ),
     ] = None,
     pareto: Annotated[
@@ -149,7 +152,7 @@ def command(
     reference: Annotated[
         str | None,
         typer.Option(
-            "--reference", metavar="NAME", help="Search a predecessor's own space: calculon."
+            "--reference", metavar="NAME", help="Search a predecessor's own space: calculon, nersc."
         ),
     ] = None,
     layers: Annotated[
@@ -162,18 +165,22 @@ def command(
     ] = False,
     tp_overlap: Annotated[
         bool | None,
-        typer.Option("--tp-overlap/--no-tp-overlap", help="Try it.", rich_help_panel=_REFERENCE),
+        typer.Option(
+            "--tp-overlap/--no-tp-overlap", help="calculon: try it.", rich_help_panel=_REFERENCE
+        ),
     ] = None,
     dp_overlap: Annotated[
         bool | None,
-        typer.Option("--dp-overlap/--no-dp-overlap", help="Try it.", rich_help_panel=_REFERENCE),
+        typer.Option(
+            "--dp-overlap/--no-dp-overlap", help="calculon: try it.", rich_help_panel=_REFERENCE
+        ),
     ] = None,
     fused_activation: Annotated[
         str | None,
         typer.Option(
             "--fused-activation",
             metavar="true|false|both",
-            help="Fused activations, or not. Default: true.",
+            help="calculon: fused activations, or not. Default: true.",
             rich_help_panel=_REFERENCE,
         ),
     ] = None,
@@ -181,10 +188,28 @@ def command(
         bool,
         typer.Option(
             "--mbs-break",
-            help="Stop growing the micro-batch after the first that is infeasible.",
+            help="calculon: stop growing the micro-batch after the first that is infeasible.",
             rich_help_panel=_REFERENCE,
         ),
     ] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            metavar="1d|2d|2d-seqp",
+            help="nersc: tensor parallelism as in Megatron, by SUMMA, or with context parallelism.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = None,
+    domain: Annotated[
+        str | None,
+        typer.Option(
+            "--domain",
+            metavar="N",
+            help="nersc: GPUs of a domain of the fast network. Default: the system's.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
@@ -197,12 +222,14 @@ def command(
     """
     if output is not None:
         files.check_writable_ending(output)
-    theirs = {
-        "layers": layers,
-        "tp_overlap": _given(tp_overlap),
-        "dp_overlap": _given(dp_overlap),
-        "fused_activation": fused_activation,
-        "mbs_break": mbs_break,
+    theirs: dict[str, dict[str, Any]] = {
+        "calculon": {
+            "tp_overlap": _given(tp_overlap),
+            "dp_overlap": _given(dp_overlap),
+            "fused_activation": fused_activation,
+            "mbs_break": mbs_break,
+        },
+        "nersc": {"method": method, "domain": domain},
     }
     asked = {
         "objective": objective,
@@ -223,16 +250,17 @@ def command(
     if reference is not None:
         only_ours = {name: value for name, value in asked.items() if name != "top"}
         refuse_given(_NO_EFFECT, **varied, seq_len=seq_len, **only_ours)
+        limits = {"gpus": gpus, "gbs": gbs, "dtype": dtype}
         return _by_reference(
+            reference,
             (model, system),
-            {"reference": reference, "gpus": gpus, "gbs": gbs, "dtype": dtype, "top": asked["top"]}
-            | {"count": count}
-            | theirs,
+            limits | {"top": asked["top"], "count": count, "layers": layers},
+            theirs,
             ok_if_none=ok_if_none or count,
             json=json,
             output=output,
         )
-    refuse_given(_NEEDS_REFERENCE, **theirs)
+    refuse_given(_NEEDS_REFERENCE, layers=layers, **theirs["calculon"], **theirs["nersc"])
     whole = given_space(space, {})
     fields = _once(
         {
@@ -304,20 +332,31 @@ def _pairs(
 
 
 def _by_reference(
+    reference: str,
     case: tuple[str, str],
     words: Mapping[str, Any],
+    theirs: Mapping[str, Mapping[str, Any]],
     *,
     ok_if_none: bool,
     json: bool,
     output: str | None,
 ) -> int:
-    from shardwise.cli.search_reference import (  # noqa: PLC0415 - slow to import
-        print_reference,
-        search_reference,
-    )
+    """Search the space of one predecessor, by the options that are its own."""
+    from shardwise.cli import search_nersc, search_reference  # noqa: PLC0415 - slow to import
+    from shardwise.comparison import known_reference  # noqa: PLC0415 - slow to import
 
-    switches = {name: word if word is None else word == "true" for name, word in words.items()}
-    both = {name: switches[name] for name in ("tp_overlap", "dp_overlap")}
-    record = search_reference(*case, **{**words, **both})
-    show_record(record, lambda: print_reference(record), json=json, output=output)
+    name = known_reference(reference, "reference")
+    for other, options in theirs.items():
+        if other != name:
+            refuse_given(f"{_OF[name]} has no such part of its space", **options)
+    own: dict[str, Any] = dict(theirs[name])
+    if name == "nersc":
+        record = search_nersc.search_nersc(*case, **{**words, **own})
+        show = search_nersc.print_nersc
+    else:
+        for switch in ("tp_overlap", "dp_overlap"):
+            own[switch] = None if own[switch] is None else own[switch] == "true"
+        record = search_reference.search_reference(*case, **{**words, **own})
+        show = search_reference.print_reference
+    show_record(record, lambda: show(record), json=json, output=output)
     return 0 if ok_if_none or record["best"] else 1

@@ -1,4 +1,4 @@
-"""`shardwise search --reference calculon`: a predecessor's own space by its own rules."""
+"""`shardwise search --reference calculon`: Calculon's own space by its own rules."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.cli.options import refuse_given
 from shardwise.cli.progress import progress_bar
-from shardwise.comparison import known_reference, model_for_calculon, system_for_calculon
+from shardwise.comparison import model_for_calculon, system_for_calculon
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.calculon import DTYPES
 from shardwise.formats.calculon_files import CalculonModel, CalculonSystem
@@ -26,7 +26,6 @@ def search_reference(
     model: str,
     system: str,
     *,
-    reference: str,
     gpus: str | None,
     gbs: str | None,
     dtype: str | None,
@@ -38,8 +37,7 @@ def search_reference(
     fused_activation: str | None,
     mbs_break: bool,
 ) -> dict[str, Any]:
-    """Search a predecessor's own space, or count it; the record to show."""
-    name = known_reference(reference, "reference")
+    """Search Calculon's own space, or count it; the record to show."""
     if count:
         refuse_given(_NEEDS_SEARCH, layers=layers, mbs_break=mbs_break)
     word = "fp16" if dtype is None else dtype
@@ -58,7 +56,7 @@ def search_reference(
             record = _counted(*run, space)
         else:
             record = _searched(*run, space, top=top or 1, mbs_break=mbs_break, layers=layers)
-    return record | {"reference": name, "elapsed_s": time.perf_counter() - started}
+    return record | {"reference": "calculon", "elapsed_s": time.perf_counter() - started}
 
 
 def _counted(

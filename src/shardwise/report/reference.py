@@ -1,11 +1,11 @@
-"""What a predecessor says of a run or of a space of runs, as tables."""
+"""What Calculon says of a run or of a space of runs, as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
 
-from shardwise.counterparts import CALCULON
+from shardwise.counterparts import CALCULON, Counterpart
 from shardwise.report.console import plain_table, show
 from shardwise.results import Estimate
 from shardwise.units import readable
@@ -14,6 +14,7 @@ __all__ = [
     "print_beside",
     "print_executions",
     "print_layers",
+    "print_pairs",
     "print_refusal",
     "print_statistics",
 ]
@@ -77,9 +78,9 @@ def _amount(name: str, value: float | None) -> str:
     return f"{value:.6g}"
 
 
-def print_statistics(statistics: Mapping[str, float | None], title: str) -> None:
+def print_statistics(statistics: Mapping[str, float | None]) -> None:
     """Print all statistics under their own names."""
-    table = plain_table("statistic", "value", title=title)
+    table = plain_table("statistic", "value", title="Calculon 0.1.0")
     for name, value in statistics.items():
         table.add_row(name, _amount(name, value))
     show(table)
@@ -93,17 +94,35 @@ def print_refusal(message: str) -> None:
 def print_beside(
     result: Estimate, statistics: Mapping[str, float | None], *, everything: bool
 ) -> None:
-    """Print Calculon's figures beside ours, with the difference and what it comes from."""
+    """Print Calculon's figures beside ours."""
+    shown = (row for row in CALCULON if everything or row.name in _MAIN)
+    print_pairs("Calculon", shown, result, statistics, _amount)
+
+
+def print_pairs(
+    predecessor: str,
+    counterparts: Iterable[Counterpart],
+    result: Estimate,
+    statistics: Mapping[str, float | None],
+    amount: Callable[[str, float | None], str],
+) -> None:
+    """Print a predecessor's figures beside ours, with the difference and what it comes from.
+
+    Parameters
+    ----------
+    statistics
+        Its figures, in the units of ours.
+    amount
+        Tells a figure by its name and value.
+    """
     table = plain_table(
-        *("Calculon's name", "shardwise", "Calculon", "difference", "may come from"),
+        *(f"{predecessor}'s name", "shardwise", predecessor, "difference", "may come from"),
         wraps=("may come from",),
     )
     table.columns[-1].justify = "left"
     table.columns[-1].no_wrap = False
     table.columns[-1].max_width = 70
-    for counterpart in CALCULON:
-        if not everything and counterpart.name not in _MAIN:
-            continue
+    for counterpart in counterparts:
         ours, theirs = counterpart.value(result), statistics[counterpart.name]
         if not ours and not theirs:
             continue
@@ -111,8 +130,8 @@ def print_beside(
         same = theirs is not None and abs(ours - theirs) <= 1e-9 * abs(theirs)
         table.add_row(
             counterpart.name,
-            _amount(counterpart.name, ours),
-            _amount(counterpart.name, theirs),
+            amount(counterpart.name, ours),
+            amount(counterpart.name, theirs),
             told,
             "" if same else counterpart.reason,
         )

@@ -142,9 +142,7 @@ def _split_block(
     )
 
 
-def _summa_block(
-    model: NerscModel, system: NerscSystem, columns: Columns, sizes: _Sizes
-) -> Block:
+def _summa_block(model: NerscModel, system: NerscSystem, columns: Columns, sizes: _Sizes) -> Block:
     """Products by SUMMA, attention with context parallelism over m2 (2d).
 
     Fault: the norms are l // m1 wide, which should be e // m1.

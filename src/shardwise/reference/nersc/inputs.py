@@ -31,7 +31,7 @@ _Share = Annotated[Number, Field(gt=0, le=1)]
 class NerscModel(Noun):
     """A transformer as its `models.py` describes it, with f, which its driver adds."""
 
-    l: Count
+    l: Count  # noqa: E741 - its own name
     """Tokens of a sequence."""
     e: Count
     """Embedding."""

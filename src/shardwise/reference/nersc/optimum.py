@@ -20,7 +20,7 @@ from shardwise.reference.nersc.inputs import (
     NerscModel,
     NerscSystem,
 )
-from shardwise.reference.nersc.space import Layouts, Space, space_of
+from shardwise.reference.nersc.space import Layouts, space_of
 from shardwise.reference.nersc.stats import placement, statistics_of
 from shardwise.reference.nersc.totals import block_time, memory_of, step_of
 
@@ -46,6 +46,8 @@ class Found:
 class SearchResult:
     """What a search found."""
 
+    layouts: int
+    """Degrees and micro-batches, before panels and placements are chosen."""
     candidates: int
     feasible: int
     """Those that fit in memory."""
@@ -103,6 +105,7 @@ def search(
             progress(best.seen, feasible)
     tried = memory[sizes > 0]
     return SearchResult(
+        layouts=len(space.layouts),
         candidates=int(sizes.sum()),
         feasible=feasible,
         least_memory=float(tried.min()) if tried.size else None,
@@ -122,7 +125,7 @@ def _checked(method: str, **numbers: int) -> Method:
         faults.append(Fault(field="method", value=method, has_value=True, problem=problem))
     if faults:
         raise InputError(faults)
-    return METHODS[METHODS.index(method)]  # type: ignore[arg-type]  # a str until now
+    return METHODS[METHODS.index(method)]
 
 
 def _memory(model: NerscModel, system: NerscSystem, method: Method, layouts: Layouts) -> Floats:
