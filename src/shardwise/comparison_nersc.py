@@ -264,8 +264,7 @@ def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
         value = getattr(strategy, field)
         idle = field in ("zero", "dp_overlap") and strategy.dp == 1
         if value != usual and not idle:
-            told = {True: "on", False: "off", (): "none", None: "none"}.get(usual, usual)
-            yield _fault(source, field, value, f"does not know it; allowed: {told}")
+            yield _fault(source, field, value, f"does not know it; allowed: {_told(usual)}")
     if strategy.dtype not in _TYPES:
         problem = f"has 2 bytes per element; allowed: {', '.join(_TYPES)}"
         yield _fault(source, "dtype", strategy.dtype, problem)
@@ -283,6 +282,13 @@ def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
         yield _fault(source, "cp_exchange", strategy.cp_exchange, problem)
     if strategy.tp2 > 1 and not summa:
         yield _fault(source, "tp2", strategy.tp2, "needs tp_exchange summa; allowed without: 1")
+
+
+def _told(value: object) -> str:
+    """A value as people write it on the command line."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value) if value else "none"
 
 
 def _refuse(faults: Iterator[Fault]) -> None:

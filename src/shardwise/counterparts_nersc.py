@@ -44,8 +44,8 @@ NERSC: tuple[Counterpart, ...] = (
     Counterpart(
         "t_tp_comm",
         "comm_s.tp.exposed + comm_s.cp.exposed",
-        "a hop of latency per member there, and efficiency of one size; embedding and head "
-        "exchange too",
+        "all of it is exposed there but panels of SUMMA, what the stack hides is not here; each "
+        "member adds the latency of a hop there; embedding and head exchange too",
     ),
     Counterpart(
         "t_pp_comm",
