@@ -29,7 +29,8 @@ def main() -> None:
     models = {name: NerscModel.validated(data) for name, data in runs["models"].items()}
     systems = {name: NerscSystem.validated(data) for name, data in runs["systems"].items()}
     sums = [0, 0, 0.0]
-    print(f"{'model':10}{'method':9}{'system':8}{'domain':>6}{'candidates':>12}{'feasible':>11}  CPU s")
+    heads = f"{'model':10}{'method':9}{'system':8}{'domain':>6}"
+    print(f"{heads}{'candidates':>12}{'feasible':>11}  CPU s")
     for model, method, system, domain in itertools.product(models, METHODS, systems, _DOMAINS):
         start = time.process_time()
         found = [

@@ -1,11 +1,10 @@
 """The fourteen layers of one transformer layer, by method (section 4)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints
+from shardwise.arrays import Floats, Ints, total
 from shardwise.reference.nersc.columns import Columns
 from shardwise.reference.nersc.elementwise import bias, dropout, gelu, layer_norm
 from shardwise.reference.nersc.inputs import Method, NerscModel, NerscSystem
@@ -35,20 +34,18 @@ class Block:
     @property
     def stored(self) -> Floats:
         """Kept from forward to backward [GB]."""
-        return _sum(layer.stored for layer in self.mlp) + _sum(
-            layer.stored for layer in self.attention
-        )
+        return total((layer.stored for layer in self.layers), self.boundary)
 
     @property
     def weights(self) -> Floats:
         """[GB]."""
-        return _sum(layer.weights for layer in self.mlp) + _sum(
-            layer.weights for layer in self.attention
-        )
+        return total((layer.weights for layer in self.layers), self.boundary)
 
-
-def _sum(columns: Iterable[Floats]) -> Floats:
-    return np.add.reduce(list(columns))
+    @property
+    def flops(self) -> Floats:
+        """Forward and backward [TFLOP]."""
+        passes = (layer.flops_fwd + layer.flops_bwd for layer in self.layers)
+        return total(passes, self.boundary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

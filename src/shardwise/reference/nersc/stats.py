@@ -48,10 +48,9 @@ def statistics_of(
     step = step_of(model, system, method, columns, batches, layer)
     memory = memory_of(model, method, columns, batches, block.stored, block.weights)
     repeated = batches * step.layers
-    flops = np.add.reduce([one.flops_fwd + one.flops_bwd for one in block.layers])
     found = {
         "t": step.total,
-        "flops_per_gpu": flops * repeated,
+        "flops_per_gpu": block.flops * repeated,
         "mem": memory.total,
         "t_comp": layer.comp * repeated,
         "t_mem": layer.mem * repeated,

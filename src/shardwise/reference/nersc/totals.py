@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints
+from shardwise.arrays import Floats, Ints, total
 from shardwise.reference.nersc.block import Block
 from shardwise.reference.nersc.collectives import collective_time, message_times
 from shardwise.reference.nersc.columns import Columns
@@ -46,7 +46,8 @@ def block_time(block: Block, columns: Columns, system: NerscSystem) -> BlockTime
 
 
 def _sum(times: Sequence[LayerTime], figure: Callable[[LayerTime], Floats]) -> Floats:
-    return np.add.reduce([figure(time) for time in times])
+    columns = [figure(time) for time in times]
+    return total(columns, columns[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
