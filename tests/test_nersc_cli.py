@@ -163,6 +163,10 @@ _WITH_METHOD = [*_NERSC, "--method", "1d"]
             "domain: '0': must be a whole number of at least 1",
         ),
         (
+            [*_WITH_METHOD, "--domain", 10**12],
+            "domain: '1000000000000': must be at most 2147483648",
+        ),
+        (
             [*_WITH_METHOD, "--dtype", "fp32"],
             "dtype: 'fp32': NERSC's model has 2 bytes per element; allowed: fp16, bf16",
         ),

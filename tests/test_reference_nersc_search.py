@@ -190,11 +190,11 @@ def test_limits_that_are_not_allowed_are_refused():
     """All of them at once."""
     system = nersc_system("A100")
     with pytest.raises(InputError) as caught:
-        search(SMALL, system, "3d", gpus=0, global_batch=-1, domain=0, top_n=0)
+        search(SMALL, system, "3d", gpus=0, global_batch=-1, domain=2**40, top_n=0)
     assert str(caught.value).splitlines() == [
-        "gpus: 0: must be at least 1",
-        "global_batch: -1: must be at least 1",
-        "domain: 0: must be at least 1",
-        "top_n: 0: must be at least 1",
+        "gpus: 0: must be from 1 to 2147483648",
+        "global_batch: -1: must be from 1 to 2147483648",
+        "domain: 1099511627776: must be from 1 to 2147483648",
+        "top_n: 0: must be from 1 to 2147483648",
         "method: '3d': allowed: 1d, 2d, 2d-seqp",
     ]

@@ -8,6 +8,7 @@ from shardwise.cli.options import refuse_given, whole_number
 from shardwise.cli.progress import progress_bar
 from shardwise.comparison_nersc import model_for_nersc, system_for_nersc
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.noun import MOST
 from shardwise.reference import nersc
 from shardwise.reference.nersc import NerscModel, NerscSystem, SearchResult
 from shardwise.strategy import Strategy
@@ -40,9 +41,9 @@ def search_nersc(
     the_model, the_system = model_for_nersc(model), system_for_nersc(system)
     limits: dict[str, Any] = {
         "method": _known_method(method),
-        "gpus": _needed("gpus", gpus),
-        "global_batch": _needed("gbs", gbs),
-        "domain": whole_number("domain", domain) or the_system.nvlink_size,
+        "gpus": _number("gpus", _given("gpus", gpus)),
+        "global_batch": _number("gbs", _given("gbs", gbs)),
+        "domain": _number("domain", domain) or the_system.nvlink_size,
     }
     started = time.perf_counter()
     if count:
@@ -96,8 +97,11 @@ def _known_method(method: str | None) -> str:
     return word
 
 
-def _needed(flag: str, value: str | None) -> int | None:
-    return whole_number(flag, _given(flag, value))
+def _number(flag: str, value: str | None) -> int | None:
+    number = whole_number(flag, value)
+    if number is not None and number > MOST:
+        raise _fault(flag, value, f"must be at most {MOST}")
+    return number
 
 
 def _given(flag: str, value: str | None) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints, gather, once_per
 from shardwise.errors import Fault, InputError
+from shardwise.noun import MOST
 from shardwise.reference.nersc.block import block_of
 from shardwise.reference.nersc.columns import Columns
 from shardwise.reference.nersc.inputs import (
@@ -116,9 +117,9 @@ def search(
 def _checked(method: str, **numbers: int) -> Method:
     """The method, if it and the limits are allowed."""
     faults = [
-        Fault(field=name, value=value, has_value=True, problem="must be at least 1")
+        Fault(field=name, value=value, has_value=True, problem=f"must be from 1 to {MOST}")
         for name, value in numbers.items()
-        if value < 1
+        if not 1 <= value <= MOST
     ]
     if method not in METHODS:
         problem = f"allowed: {', '.join(METHODS)}"

@@ -113,11 +113,10 @@ def space_of(model: NerscModel, method: Method, gpus: int, global_batch: int, do
 def _layouts(model: NerscModel, method: Method, gpus: int, global_batch: int) -> Layouts:
     """Degrees and micro-batches that divide what they split.
 
-    pp divides min(n / tp, depth), and depth; dp is the rest, and divides the batch.
+    pp divides n / tp and depth; dp is the rest, and divides the batch.
     """
     m1, m2, pp = _grid(*_degrees(model, method, gpus), np.array(_divisors(model.depth)))
-    tp = m1 * m2
-    kept = np.flatnonzero((gpus % (tp * pp) == 0) & (np.minimum(gpus // tp, model.depth) % pp == 0))
+    kept = np.flatnonzero(gpus % (m1 * m2 * pp) == 0)
     m1, m2, pp = m1[kept], m2[kept], pp[kept]
     dp = gpus // (m1 * m2 * pp)
     kept = np.flatnonzero(global_batch % dp == 0)
@@ -168,11 +167,10 @@ def _panels(model: NerscModel, method: Method, layouts: Layouts) -> Choices:
 
 
 def _panel_numbers(e: int, start: int) -> Ints:
-    """Of s, 2 s, 4 s, ... below e those that divide it into wide enough panels; s if none is."""
-    if e // start < _LEAST_PANEL:
-        return np.array([start])
-    numbers = start << np.arange(math.ceil(math.log2(e // start)))
-    return numbers[(e % numbers == 0) & (e // numbers >= _LEAST_PANEL)]
+    """Of s, 2 s, 4 s, ... those that divide e into wide enough panels; s where none is."""
+    most = e // start // _LEAST_PANEL
+    numbers = start << np.arange(most.bit_length())
+    return numbers[e % numbers == 0] if most else np.array([start])
 
 
 def _placements(layouts: Layouts, domain: int) -> Choices:
