@@ -8,7 +8,7 @@ import pytest
 from nersc_runs import BATCH, RUNS, nersc_model, nersc_system, our_model, our_system
 from shardwise import InputError, Model, System, estimate
 from shardwise.comparison_nersc import model_for_nersc, nersc_case, system_for_nersc
-from shardwise.counterparts_nersc import NERSC
+from shardwise.counterparts_nersc import NERSC, in_our_units
 
 CASE = RUNS["layers"][0]
 LINE = ["--gpus", 16384, "--tp", 8, "--pp", 64, "--gbs", BATCH, "--dtype", "fp16"]
@@ -66,6 +66,31 @@ def test_also_prints_both(shardwise, b200):
     (line,) = (line for line in out.splitlines() if line.split()[:1] == ["acts_mem"])
     assert "53.1 GiB" in line  # 57.06 GB
     assert "gathered inputs of products are kept whole there" in line
+
+
+def test_every_statistic_but_shares_and_placement_has_a_counterpart_in_our_units():
+    """GB become bytes, TFLOP FLOP; seconds stay. On its own system they are near one another."""
+    given = {"gpus": 16384, "tp": 8, "pp": 64, "gbs": BATCH, "dtype": "fp16", "stack": "calculon"}
+    statistics = nersc_case("gpt3-1t", our_system("B200", 8), given).answer()
+    named = {name for name in statistics if not name.endswith("_frac") and name[:3] != "nv_"}
+    theirs = in_our_units(statistics)
+    assert set(theirs) == named
+    units = {name: theirs[name] / statistics[name] for name in named if statistics[name]}
+    times = {name: unit for name, unit in units.items() if name == "t" or name.startswith("t_")}
+    assert set(times.values()) == {1.0}
+    assert units["flops_per_gpu"] == pytest.approx(1e12)
+    assert units["mem"] == units["acts_mem"] == pytest.approx(1e9)
+    tight = nersc_case("gpt3-1t", our_system("A100", 4), given | {"tp": 32, "pp": 16}).answer()
+    assert in_our_units(tight)["t_mem"] == tight["t_mem"] > 0
+    ours = estimate("gpt3-1t", our_system("B200", 8), given)
+    value = {row.name: row.value(ours) for row in NERSC}
+    assert value["flops_per_gpu"] == pytest.approx(theirs["flops_per_gpu"], rel=0.02)
+    assert value["t_comp"] == pytest.approx(theirs["t_comp"], rel=0.1)
+    assert value["t_tp_comm"] == pytest.approx(theirs["t_tp_comm"], rel=0.5)
+    assert value["wts_mem"] == pytest.approx(theirs["wts_mem"], rel=1e-4)
+    assert value["wts_grad_mem"] == pytest.approx(theirs["wts_grad_mem"], rel=1e-4)
+    assert value["t"] == ours.step_time_s
+    assert value["t_mem"] >= 0
 
 
 def test_search_finds_its_optimum(shardwise, b200):
