@@ -40,6 +40,19 @@ def test_reference_prints_its_own_statistics(shardwise, b200):
     assert "65.6666 GB" in out
 
 
+def test_a_strategy_file_and_flags_over_it_are_taken(shardwise, b200, tmp_path):
+    """The same run from a file; written to a file; a fault names the file."""
+    strategy, answer = tmp_path / "strategy.yaml", tmp_path / "answer.json"
+    strategy.write_text("{gpus: 16384, tp: 8, pp: 32, gbs: 4096, dtype: fp16}")
+    words = ["estimate", "gpt3-1t", b200, "--strategy", strategy, "--reference", "nersc"]
+    code, out, _ = shardwise(*words, "--pp", 64, "--output", answer)
+    assert (code, out) == (0, "")
+    assert json.loads(answer.read_text())["t"] == pytest.approx(CASE["totals"]["t"], rel=1e-12)
+    code, out, err = shardwise(*words, "--vpp", 2)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {strategy}: vpp: 2: NERSC's model does not know it; allowed: 1")
+
+
 def test_what_does_not_fit_is_told_with_exit_code_1(shardwise, b200):
     """Its statistics stand all the same."""
     words = ["estimate", "gpt3-1t", b200, "--gpus", 64, "--tp", 8, "--gbs", 64]

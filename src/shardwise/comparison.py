@@ -45,11 +45,11 @@ REFERENCES = ("calculon", "nersc")
 T = TypeVar("T", bound=CalculonFile)
 
 
-def known_reference(name: str, field: str) -> str:
+def known_reference(name: str, field: str, known: Sequence[str] = REFERENCES) -> str:
     """Return the name of a predecessor, or raise an `InputError`."""
     word = name.strip().lower()
-    if word not in REFERENCES:
-        problem = f"allowed: {', '.join(REFERENCES)}{nearest(word, REFERENCES)}"
+    if word not in known:
+        problem = f"allowed: {', '.join(known)}{nearest(word, known)}"
         raise InputError(Fault(field=field, value=name, has_value=True, problem=problem))
     return word
 

@@ -47,6 +47,7 @@ _NOT_FOR_A_TABLE = "has no effect on the table of a result; leave it out"
 _NOT_FOR_CHARTS = "has no effect on charts, which show all that was found; leave it out"
 _CHARTS = ".html"
 _NOT_A_RESULT = "is for the result of a search; leave it out"
+_WRITTEN = ("calculon",)
 _UNUSED = "is for a strategy that is written --to calculon alone; leave it out"
 
 
@@ -124,7 +125,7 @@ def command(
         else:
             sys.stdout.write(files.as_yaml(noun.to_dict(units=True)))
         return 0
-    known_reference(to, "to")
+    known_reference(to, "to", _WRITTEN)
     emit_json(_for_calculon(found, file, model, system), output)
     return 0
 
