@@ -91,6 +91,12 @@ def block_of(model: NerscModel, system: NerscSystem, method: Method, columns: Co
     return _split_block(model, system, columns, sizes, context=method == "2d-seqp")
 
 
+def _core(model: NerscModel, system: NerscSystem, sizes: _Sizes, *, gathers: bool) -> Layer:
+    """Attention of the queries on one accelerator to all keys."""
+    keys, width = float(model.l), float(model.e // model.h)
+    return attention(sizes.b, sizes.heads, sizes.queries, keys, width, system, gathers=gathers)
+
+
 def _split_block(
     model: NerscModel, system: NerscSystem, columns: Columns, sizes: _Sizes, *, context: bool
 ) -> Block:
@@ -116,21 +122,12 @@ def _split_block(
         dropout("dpr2", part * e, system),
         layer_norm("ln1", part, width, system, **norm),
     )
-    core = attention(
-        sizes.b,
-        sizes.heads,
-        sizes.queries,
-        float(model.l),
-        float(model.e // model.h),
-        system,
-        gathers=context,
-    )
     added = bias("vproj-bias", sizes.tokens, sizes.e if context else width, system)
     return Block(
         mlp,
         (
             column_split("qkv", sizes.tokens, e, sizes.qkv, system),
-            core,
+            _core(model, system, sizes, gathers=context),
             row_split("vproj", sizes.tokens, sizes.e, e, system),
             added,
             dropout("dpr_v", part * e, system),
@@ -174,15 +171,7 @@ def _summa_block(model: NerscModel, system: NerscSystem, columns: Columns, sizes
         mlp,
         (
             product("qkv", e, sizes.qkv, of_e),
-            attention(
-                sizes.b,
-                sizes.heads,
-                sizes.queries,
-                float(model.l),
-                float(model.e // model.h),
-                system,
-                gathers=True,
-            ),
+            _core(model, system, sizes, gathers=True),
             product("vproj", e, sizes.e, of_e),
             bias("vproj-bias", sizes.tokens, sizes.e, system),
             dropout("dpr_v", outer, system),
