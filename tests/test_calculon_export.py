@@ -73,6 +73,7 @@ def test_one_key_value_head_is_multiquery():
         (("accelerator", "processing"), "measured", "accelerator.processing: 'measured'"),
         (("accelerator", "memory_bound", "launch"), 1e-6, "accelerator.memory_bound"),
         (("accelerator", "memory_bound", "efficiency"), 0.9, "accelerator.memory_bound"),
+        (("accelerator", "compute_latency"), 2e-5, "accelerator.compute_latency"),
         (
             ("accelerator", "matmul_curve", "fp16", "interpolate"),
             True,

@@ -200,6 +200,9 @@ class Accelerator(Noun):
     processing: Processing = "measured"
     """How the compute and memory times of a kernel join: as fitted to measured kernels, the larger
     (roofline), or their sum (no_overlap)."""
+    compute_latency: Duration = 0
+    """Compute time of a kernel without work. Unlike a launch it is part of what joins the memory
+    time: by roofline it vanishes behind a longer one."""
 
     @model_validator(mode="after")
     def _every_dtype_has_one_kernel(self) -> Self:

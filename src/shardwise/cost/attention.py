@@ -32,6 +32,8 @@ class AttentionRates:
     kernel: AttentionKernel
     multiprocessors: int
     processing: Processing = "measured"
+    compute_latency_s: float = 0.0
+    """Least compute time of a kernel that runs [s]."""
 
 
 def head_efficiency(kernel: AttentionKernel, head_dim: float) -> float:
@@ -97,6 +99,7 @@ def attention_times(
     longest = kernel.longest_weight * keys * unit * (_LONGEST_BACKWARD if backward else 1.0)
     spread = (even**_SPREAD_EXPONENT + longest**_SPREAD_EXPONENT) ** (1 / _SPREAD_EXPONENT)
     compute = spread * rates.time_factor * (kernel.backward_ratio if backward else 1.0)
+    compute = compute + rates.compute_latency_s
     memory = moved_bytes / rates.memory_rate
     joined = joined_times(compute, memory, rates.processing, _JOIN_EXPONENT)
     zero = np.zeros_like(joined)

@@ -95,6 +95,7 @@ class _ProductRates:
                 fill_tiles=rate("fill_tiles", unshaped=0.0),
                 memory_rate=rate("memory_efficiency", unshaped=1.0) * bandwidth,
                 launch_s=rate("launch", unshaped=0.0),
+                compute_latency_s=chip.compute_latency,
                 multiprocessors=chip.multiprocessors or 1,
                 shaped=shaped if chip.matmul_curve else True,
                 processing=chip.processing,
@@ -151,6 +152,7 @@ class KernelRates:
                 kernel=chip.attention,
                 multiprocessors=chip.multiprocessors or 1,
                 processing=chip.processing,
+                compute_latency_s=chip.compute_latency,
             )
         return cls(
             chip=chip,
@@ -196,6 +198,7 @@ class KernelRates:
                 memory_rate=self.element_rate * (moving.efficiency / usual.efficiency) * share,
                 vector_rate=self.vector_rate * self.vector_curves.shares(kernel.flops),
                 launch_s=moving.launch,
+                compute_latency_s=self.chip.compute_latency,
                 processing=self.chip.processing,
             )
         described = self._described_times(kernel, moved_bytes, share)

@@ -37,6 +37,8 @@ class MatmulRates:
     """Rate that operands and result move at [byte/s]."""
     launch_s: Floats
     """Launch and drain [s]."""
+    compute_latency_s: float = 0.0
+    """Least compute time of a kernel that runs [s]."""
     memory_latency_s: Floats | float = 0.0
     """Least memory time of a kernel that runs [s]."""
     multiprocessors: int
@@ -61,7 +63,8 @@ def matmul_times(
     t = t0 + (t_c^2.3 + t_m^2.3)^(1/2.3), with [x] rounded up to 64, w tiles of 128 x 128 per
     multiprocessor. Zero where there is no work. On a curve t_c = 2 batch m n k / (P e), with the
     efficiency e of 2 batch m n k FLOPs and without launch. Roofline and no_overlap join t_c and
-    t_m by their maximum and their sum (see `cost.curve.joined_times`).
+    t_m by their maximum and their sum (see `cost.curve.joined_times`). A system may add a latency
+    to t_c, to t_m or to both.
 
     Parameters
     ----------
@@ -145,6 +148,7 @@ def product_times(
 def _with_memory(
     compute: Floats, busy: Bools, moved_bytes: Floats, rates: MatmulRates
 ) -> tuple[Floats, Floats, Floats]:
+    compute = compute + rates.compute_latency_s
     memory = moved_bytes / rates.memory_rate + rates.memory_latency_s
     joined = joined_times(compute, memory, rates.processing, _JOIN_EXPONENT)
     zero = np.zeros_like(joined)

@@ -18,11 +18,12 @@ def memory_bound_times(
     memory_rate: Floats | float,
     vector_rate: Floats | float,
     launch_s: float,
+    compute_latency_s: float = 0.0,
     processing: Processing = "measured",
 ) -> tuple[Floats, Floats, Floats]:
-    """Return compute, memory and whole time [s]: t = t0 + max(flops / V, bytes / B).
+    """Return compute, memory and whole time [s]: t = t0 + max(t1 + flops / V, bytes / B).
 
-    Processing without overlap: t = t0 + flops / V + bytes / B.
+    Processing without overlap: t = t0 + t1 + flops / V + bytes / B.
 
     Parameters
     ----------
@@ -33,9 +34,11 @@ def memory_bound_times(
     vector_rate
         Peak of the vector units times the share of it that these FLOPs reach [FLOP/s].
     launch_s
-        Time of a kernel without work [s].
+        t0, time of a kernel without work [s].
+    compute_latency_s
+        t1, its compute time [s].
     """
-    compute = flops / vector_rate
+    compute = flops / vector_rate + compute_latency_s * (moved_bytes > 0)
     memory = moved_bytes / memory_rate
     joined = joined_times(compute, memory, processing, _JOIN_EXPONENT)
     return compute, memory, np.where(moved_bytes > 0, launch_s + joined, 0.0)

@@ -35,6 +35,14 @@ _RECOMPUTE_OF = {ours: theirs for theirs, ours in RECOMPUTES.items()}
 _EXCHANGE_OF = {ours: theirs for theirs, ours in EXCHANGES.items()}
 _TYPES = f"allowed: {', '.join(_DTYPE_OF)}"
 _MEMORY_TIERS = 2
+# Times of kernels that Calculon has no word for, with what it has.
+_USUAL_KERNELS: dict[str, tuple[Any, str]] = {
+    "memory_bound": (
+        {"efficiency": 1, "launch": 0},
+        "knows no share of the bandwidth and no launch of kernels",
+    ),
+    "compute_latency": (0, "knows no time of a kernel without work; allowed: 0"),
+}
 # A tier of no size still needs a rate and a curve in the file.
 _NO_MEMORY = {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1]]}
 
@@ -160,24 +168,24 @@ def _system_faults(system: Mapping[str, Any], name: str) -> Iterator[Fault]:
         return
     if chip["processing"] == "measured":
         yield _fault(name, "accelerator.processing", "measured", "knows roofline and no_overlap")
-    if dict(chip["memory_bound"]) != {"efficiency": 1, "launch": 0}:
-        problem = "knows no share of the bandwidth and no launch of kernels"
-        yield _fault(name, "accelerator.memory_bound", dict(chip["memory_bound"]), problem)
+    yield from _kernel_faults(chip, name)
     if len(chip["memory"]) > _MEMORY_TIERS:
         yield _fault(name, "accelerator.memory", len(chip["memory"]), "knows two tiers of memory")
     for engine in ("matrix", "vector"):
         for dtype in chip[engine]:
             if dtype not in _DTYPE_OF:
                 yield _fault(name, f"accelerator.{engine}", dtype, f"has no name for it; {_TYPES}")
-    interpolated = [
-        field
-        for field, curve in _curves(chip).items()
-        if curve is not None and curve["interpolate"]
-    ]
-    for field in interpolated:
-        yield _fault(name, f"accelerator.{field}.interpolate", True, "knows curves of steps")
     for index, tier in enumerate(system["network"]):
         yield from _tier_faults(tier, name, f"network[{index}]")
+
+
+def _kernel_faults(chip: Mapping[str, Any], name: str) -> Iterator[Fault]:
+    for field, (usual, problem) in _USUAL_KERNELS.items():
+        if chip[field] != usual:
+            yield _fault(name, f"accelerator.{field}", chip[field], problem)
+    for field, curve in _curves(chip).items():
+        if curve is not None and curve["interpolate"]:
+            yield _fault(name, f"accelerator.{field}.interpolate", True, "knows curves of steps")
 
 
 def _curves(chip: Mapping[str, Any]) -> dict[str, Any]:
