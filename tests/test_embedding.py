@@ -7,7 +7,7 @@ import pytest
 
 import samples
 from samples import embedding, exchanges, flops, head, held, moved, operations, saved
-from shardwise import estimate, estimate_many
+from shardwise import InputError, estimate, estimate_many
 from shardwise.ops.operation import Phase
 from shardwise.ops.parameters import count_parameters, flops_per_token
 
@@ -139,3 +139,51 @@ def test_products_of_a_step_are_six_per_weight() -> None:
     done = sum(flops(o, phase) for o in ops for phase in Phase) * 4
     done += sum(flops(o, phase) for o in head(model).values() for phase in Phase)
     assert done == 6 * 64 * (4 * 12 * 64**2 + 64 * 1000)
+
+
+def test_without_a_vocabulary_both_ends_are_nothing() -> None:
+    """Neither words nor products, exchanges nor bytes; the layers and a final norm remain."""
+    plain = {"vocab": 0, "position": "sinusoidal", "tied_embeddings": False}
+    bare = samples.model(**plain, final_norm=False)
+    ends = [embedding(bare, tp=2), *head(bare, tp=2).values()]
+    assert [end.name for end in ends] == ["embedding", "head"]
+    assert held(ends) == saved(ends) == 0
+    assert [(end.kernels, end.collectives) for end in ends] == [((), ())] * 2
+    assert list(head(samples.model(**plain))) == ["final_norm", "head"]
+    whole = samples.model(position="sinusoidal", tied_embeddings=False, final_norm=False)
+    assert count_parameters(bare).total == count_parameters(whole).total - 2 * 1000 * 64
+    assert flops_per_token(bare, 32) == flops_per_token(whole, 32) - 6 * 1000 * 64
+    strategy = {"gpus": 4, "pp": 2, "tp": 2, "gbs": 4, "stack": samples.stack()}
+    ours, theirs = (estimate(model, samples.system(), strategy) for model in (bare, whole))
+    assert ours.step_time_s < theirs.step_time_s
+    assert ours.stages[0].weights == ours.stages[1].weights
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"tied_embeddings": True}, "tied_embeddings: there is no embedding with vocab 0"),
+        ({"mtp": 1}, "mtp: there is no embedding with vocab 0"),
+        ({"position": "learned"}, "position: learned ones are added to an embedding; vocab is 0"),
+    ],
+)
+def test_what_needs_a_vocabulary_is_refused_without(fields: dict[str, object], told: str) -> None:
+    """By name."""
+    plain = {"vocab": 0, "position": "sinusoidal", "tied_embeddings": False}
+    with pytest.raises(InputError) as error:
+        samples.model(**plain | fields)
+    assert told in str(error.value)
+
+
+def test_the_output_alone_may_have_a_bias() -> None:
+    """Of width 64; with those of query, key and value all of them."""
+    counts = {}
+    for bias in ("none", "qkv", "output", "all"):
+        attention = {"heads": 4, "kv_heads": 4, "head_dim": 16, "bias": bias}
+        mlp = {"ffn": 256, "activation": "gelu"}
+        model = samples.model({"count": 1, "attention": attention, "mlp": mlp})
+        counts[bias] = count_parameters(model).total
+    none = counts["none"]
+    assert counts["qkv"] == none + 3 * 64
+    assert counts["output"] == none + 64
+    assert counts["all"] == none + 4 * 64

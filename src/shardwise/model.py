@@ -51,8 +51,8 @@ class Attention(Noun):
     """Tokens a position sees, itself included (sliding window); None: all."""
     chunk: Count | None = None
     """Tokens of the chunks that attention stays inside (Llama 4); None: the whole sequence."""
-    bias: Literal["none", "qkv", "all"] = "none"
-    """Which projections have a bias: none, query, key and value, or the output too."""
+    bias: Literal["none", "qkv", "output", "all"] = "none"
+    """Which projections have a bias: none, query, key and value, the output, or all of them."""
     sinks: bool = False
     """Whether each head has a learned logit that takes a share of the softmax (gpt-oss)."""
     qk_norm: Annotated[
@@ -198,8 +198,9 @@ class Model(Sourced):
 
     hidden: Count
     """Width of the residual stream."""
-    vocab: Count
-    """Entries of the vocabulary, without padding."""
+    vocab: Whole
+    """Entries of the vocabulary, without padding; 0: there is neither embedding nor head, as in an
+    encoder of patches, whose own are next to nothing."""
     seq_len: Count | None = None
     """Tokens per sequence in pre-training; None where a strategy must say it."""
     layers: tuple[Layer, ...] = Field(min_length=1)
@@ -257,6 +258,17 @@ class Model(Sourced):
             raise ValueError("position: must be rope with latent attention")
         if self.norm == "rmsnorm" and self.norm_bias:
             raise ValueError("norm_bias: an rmsnorm has no bias")
+        return self
+
+    @model_validator(mode="after")
+    def _vocabulary_for_what_needs_it(self) -> Self:
+        if self.vocab:
+            return self
+        if self.tied_embeddings or self.mtp:
+            what = "tied_embeddings" if self.tied_embeddings else "mtp"
+            raise ValueError(f"{what}: there is no embedding with vocab 0")
+        if self.position == "learned":
+            raise ValueError("position: learned ones are added to an embedding; vocab is 0")
         return self
 
     @model_validator(mode="after")

@@ -74,7 +74,7 @@ def attention_operations(
             tokens=work.tokens,
             inputs=heads * attention.value_dim,
             outputs=model.hidden,
-            bias=model.hidden if attention.bias == "all" else 0.0,
+            bias=model.hidden if attention.bias in ("output", "all") else 0.0,
             collectives=after_row_parallel(work, model.hidden),
             kept_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
             reruns_with=_WHOLE,
@@ -100,7 +100,7 @@ def _projection(
         tokens=work.tokens,
         inputs=model.hidden,
         outputs=outputs,
-        bias=0.0 if attention.bias == "none" else outputs,
+        bias=outputs if attention.bias in ("qkv", "all") else 0.0,
         saved_tokens=work.kept_tokens,
         collectives=before_column_parallel(work, model.hidden),
         normed=bool(norm_parts),

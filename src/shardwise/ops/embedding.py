@@ -31,12 +31,28 @@ def vocabulary_part(model: Model, work: RankWork) -> Floats:
     return np.ceil(model.vocab / (work.vocab_multiple * work.tp)) * work.vocab_multiple
 
 
+def _nothing(name: str, work: RankWork) -> Operation:
+    """What stands at an end of a model without a vocabulary."""
+    none = zeros(work)
+    return Operation(
+        name=name,
+        kernels=(),
+        collectives=(),
+        parameters=none,
+        saved_bytes=none,
+        working_bytes=none,
+    )
+
+
 def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     """Look up tokens in a table split along the vocabulary; add learned positions.
 
     Each rank finds the tokens of its part, the rest are zero; the sum over the ranks is the
-    embedding. Backward adds the gradients of the tokens to rows of the table.
+    embedding. Backward adds the gradients of the tokens to rows of the table. Without a vocabulary
+    there is nothing to do.
     """
+    if not model.vocab:
+        return [_nothing("embedding", work)]
     rows = vocabulary_part(model, work)
     size = work.tokens * model.hidden * work.element_bytes
     kept = work.split_tokens * model.hidden
@@ -77,6 +93,8 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
 def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[Operation]:
     """Final norm, product with the vocabulary and cross entropy, split along the vocabulary.
 
+    Without a vocabulary the norm is all there is.
+
     Parameters
     ----------
     holds_copy
@@ -96,6 +114,8 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
                 parameters=parameters,
             )
         )
+    if not model.vocab:
+        return [*operations, _nothing("head", work)]
     operations.append(
         linear(
             "head",

@@ -36,7 +36,7 @@ def latent_projections(
     """
     heads = attention.heads / work.tp
     query_width = heads * attention.head_dim
-    biased = attention.bias != "none"
+    biased = attention.bias in ("qkv", "all")
     if latent.q_rank is None:
         queries = [
             linear(

@@ -87,7 +87,7 @@ def count_parameters(model: Model) -> Parameters:
     return Parameters(
         total=sum(counts.values()),
         active=round(active),
-        embedding=counts["embedding"],
+        embedding=counts.get("embedding", 0),
         breakdown=counts,
         mtp=model.mtp * round(sum(float(o.parameters[0]) for o in _module(model, work))),
     )
