@@ -130,6 +130,14 @@ CALCULON = [
     ("calculon-turing-530b", 529.601),
 ]
 
+# Layers alone by section 4 of arXiv 2410.00273's model, exactly: in each 12 e^2 weights, 6 e biases
+# and 4 e of norms. Its authors print 1,006.7 billion for the first (notebook of their statistics).
+NERSC = [
+    ("nersc-gpt3-1t", 128 * (12 * 25600**2 + 10 * 25600)),
+    ("nersc-gpt3-175b", 96 * (12 * 12288**2 + 10 * 12288)),
+    ("vit-era5", 48 * (12 * 12288**2 + 10 * 12288)),
+]
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_model_is_named_after_its_file(name: str) -> None:
@@ -158,10 +166,16 @@ def test_every_source_has_a_figure(name: str) -> None:
 
 
 def test_every_model_is_compared_with_a_published_count() -> None:
-    """The two tables of published counts name all models of the catalog, each once."""
-    compared = [name for name, *_ in PUBLISHED] + [name for name, _ in CALCULON]
+    """The tables of published counts name all models of the catalog, each once."""
+    compared = [name for name, *_ in (*PUBLISHED, *CALCULON, *NERSC)]
 
     assert sorted(compared) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(("name", "exact"), NERSC)
+def test_parameter_count_equals_the_formula_of_nersc(name: str, exact: int) -> None:
+    """All weights of the layers, and nothing else."""
+    assert count_parameters(Model.load(name)).total == exact
 
 
 @pytest.mark.parametrize(("name", "published", "rounding"), PUBLISHED)

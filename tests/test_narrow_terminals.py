@@ -182,8 +182,9 @@ def test_help_names_all_systems_whose_files_are_read(shardwise, verb):
     out = " ".join(shardwise(verb, "--help")[1].split())
     names = "Catalog name, or file (YAML, JSON, TOML; also .gz)"
 
-    assert f"{names} of ours, Calculon's, SimuMax's or Hugging Face's; or owner/name" in out
-    assert f"{names} of ours, Calculon's or SimuMax's." in out
+    others = "Calculon's, SimuMax's, NERSC's"
+    assert f"{names} of ours, {others} or Hugging Face's; or owner/name" in out
+    assert f"{names} of ours, Calculon's, SimuMax's or NERSC's." in out
     if verb != "search":
         assert "Strategy file of ours or SimuMax's, or execution file of Calculon's" in out
 

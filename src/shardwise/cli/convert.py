@@ -16,6 +16,8 @@ from shardwise.comparison import (
     system_for_calculon,
 )
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.formats.nersc_export import nersc_model, nersc_system
+from shardwise.formats.nersc_results import is_results_file, read_results
 from shardwise.formats.recognise import recognised
 from shardwise.model import Model
 from shardwise.noun import Noun
@@ -23,6 +25,7 @@ from shardwise.report.search_csv import (
     PARTS,
     TABLE_ENDINGS,
     as_csv,
+    frame,
     is_result,
     is_table_file,
     table,
@@ -40,14 +43,16 @@ _NOUNS: dict[str, type[Noun]] = {
     "stack": Stack,
 }
 _RESULT = "result"
+_TARGETS = ("calculon", "nersc")
 # A search may list thousands of strategies, each with all of its detail.
 _MOST_BYTES = 2**28
 _TWICE = "says where to write a second time; OUT is short for it"
 _NOT_FOR_A_TABLE = "has no effect on the table of a result; leave it out"
 _NOT_FOR_CHARTS = "has no effect on charts, which show all that was found; leave it out"
+_ALL_ROWS = "has no effect on a result of NERSC's search, whose rows are all written; leave it out"
+_NO_CHARTS = "has no charts; only results of ours have"
 _CHARTS = ".html"
 _NOT_A_RESULT = "is for the result of a search; leave it out"
-_WRITTEN = ("calculon",)
 _UNUSED = "is for a strategy that is written --to calculon alone; leave it out"
 
 
@@ -56,7 +61,8 @@ def command(
         str,
         typer.Argument(
             metavar="FILE",
-            help="A file of ours, Calculon's, SimuMax's or Hugging Face's, known by its content.",
+            help="A file of ours, Calculon's, SimuMax's, NERSC's or Hugging Face's, known by its "
+            "content.",
         ),
     ],
     out: Annotated[
@@ -69,7 +75,7 @@ def command(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="NAME", help="Write another system's file: calculon."),
+        typer.Option("--to", metavar="NAME", help="Write another system's file: calculon, nersc."),
     ] = None,
     kind: Annotated[
         str | None,
@@ -102,7 +108,8 @@ def command(
     """Write a model, system or strategy as a file of ours or of others; a result as a table.
 
     Files of ours have units as people write them. The result of `search --json`, ours or
-    Calculon's, becomes a table with one row for each of its strategies; ours a page of charts, too.
+    Calculon's, and of NERSC's search (.npy) becomes a table with one row for each of its
+    strategies; ours a page of charts, too.
     """
     if out is not None:
         refuse_given(_TWICE, output=output)
@@ -125,15 +132,22 @@ def command(
         else:
             sys.stdout.write(files.as_yaml(noun.to_dict(units=True)))
         return 0
-    known_reference(to, "to", _WRITTEN)
-    emit_json(_for_calculon(found, file, model, system), output)
+    if known_reference(to, "to", _TARGETS) == "nersc":
+        emit_json(_for_nersc(found, file), output)
+    else:
+        emit_json(_for_calculon(found, file, model, system), output)
     return 0
 
 
 def _write_result(file: str, part: str | None, output: str | None) -> None:
     """Write the result of a search as a table or as charts, or print it as CSV."""
-    data = files.read_mapping(file, most_bytes=_MOST_BYTES)
+    stored = is_results_file(file)
+    if stored:
+        refuse_given(_ALL_ROWS, rows=part)
+    data = {} if stored else files.read_mapping(file, most_bytes=_MOST_BYTES)
     if output is not None and output.lower().endswith(_CHARTS):
+        if stored:
+            raise InputError(Fault(source=file, problem=_NO_CHARTS))
         refuse_given(_NOT_FOR_CHARTS, rows=part)
         from shardwise.report.search_charts import write_charts  # noqa: PLC0415 - slow to import
 
@@ -143,11 +157,14 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
         problem = f"the result of a search is written as {endings}"
         raise InputError(Fault(source=output, problem=problem))
     else:
-        frame = table(data, source=file, part=part or "best")
+        if stored:
+            rows = frame(read_results(file), source=file)
+        else:
+            rows = table(data, source=file, part=part or "best")
         if output is None:
-            sys.stdout.write(as_csv(frame))
+            sys.stdout.write(as_csv(rows))
             return
-        write_table(frame, output)
+        write_table(rows, output)
     log.info("wrote %s", output)
 
 
@@ -175,6 +192,16 @@ def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -
     raise InputError(Fault(source=file, problem=problem))
 
 
+def _for_nersc(kind: str, file: str) -> dict[str, Any]:
+    if kind == "model":
+        fields = nersc_model(Model.load(file).to_dict(), file).to_dict()
+    elif kind == "system":
+        fields = nersc_system(System.load(file).to_dict(), file).to_dict()
+    else:
+        raise InputError(Fault(source=file, problem=f"holds a {kind}, for which NERSC has no file"))
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def _known_kind(kind: str) -> str:
     if kind in _NOUNS:
         return kind
@@ -187,6 +214,8 @@ def _kind(file: str) -> str:
     for name, noun in _NOUNS.items():
         if noun.CATALOG is not None and catalog.find(noun.CATALOG, file.strip()) is not None:
             return name
+    if is_results_file(file):
+        return _RESULT
     data = files.read_mapping(file, most_bytes=_MOST_BYTES)
     if is_result(data):
         return _RESULT

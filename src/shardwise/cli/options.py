@@ -34,13 +34,15 @@ __all__ = [
 log = logging.getLogger("shardwise")
 
 _NAME_OR_FILE = "Catalog name, or file (YAML, JSON, TOML; also .gz)"
-_OF_MODELS = "of ours, Calculon's, SimuMax's or Hugging Face's; or owner/name on the hub."
+_OF_MODELS = "of ours, Calculon's, SimuMax's, NERSC's or Hugging Face's; or owner/name on the hub."
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help=f"{_NAME_OR_FILE} {_OF_MODELS}")
 ]
 SystemArgument = Annotated[
     str,
-    typer.Argument(metavar="SYSTEM", help=f"{_NAME_OR_FILE} of ours, Calculon's or SimuMax's."),
+    typer.Argument(
+        metavar="SYSTEM", help=f"{_NAME_OR_FILE} of ours, Calculon's, SimuMax's or NERSC's."
+    ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 OutputOption = Annotated[

@@ -8,6 +8,8 @@ from shardwise.formats import (
     calculon,
     calculon_files,
     huggingface,
+    nersc,
+    nersc_files,
     simumax,
     simumax_files,
     simumax_system,
@@ -38,6 +40,12 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str, str], Mapping[str, Any]]] 
     "SimuMax strategy": lambda data, _, source: simumax.strategy_fields(
         simumax_files.SimumaxStrategy.validated(data, source=source), source
     ),
+    "NERSC model": lambda data, name, source: nersc.model_fields(
+        nersc_files.NerscModel.validated(data, source=source), name
+    ),
+    "NERSC system": lambda data, name, source: nersc.system_fields(
+        nersc_files.NerscSystem.validated(data, source=source), name
+    ),
     "Hugging Face model": huggingface.model_fields,
 }
 
@@ -48,6 +56,8 @@ def recognised(data: Mapping[str, Any]) -> tuple[Kind, str] | None:
         return _CALCULON[theirs], f"Calculon {theirs}"
     if known := simumax_files.looks_like(data):
         return known, f"SimuMax {known}"
+    if found := nersc_files.looks_like(data):
+        return found, f"NERSC {found}"
     return ("model", "Hugging Face model") if huggingface.looks_like(data) else None
 
 

@@ -12,7 +12,8 @@ from shardwise.errors import Fault, InputError, nearest
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["PARTS", "TABLE_ENDINGS", "as_csv", "is_result", "is_table_file", "table", "write_table"]
+__all__ = ["PARTS", "TABLE_ENDINGS", "as_csv", "frame", "is_result", "is_table_file", "table"]
+__all__ += ["write_table"]
 
 TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
 PARTS = ("best", "pareto", "cells", "scales")
@@ -74,7 +75,7 @@ def table(data: Mapping[str, Any], *, source: str, part: str = "best") -> "pl.Da
     if not rows:
         problem = "is empty: the search was not asked for it, or found nothing feasible"
         raise InputError(Fault(source=source, field=part, problem=problem))
-    return _frame(rows, source)
+    return frame(rows, source=source)
 
 
 def as_csv(frame: "pl.DataFrame") -> str:
@@ -161,7 +162,14 @@ def _in_a_cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, Mapping) else value
 
 
-def _frame(rows: Sequence[Mapping[str, Any]], source: str) -> "pl.DataFrame":
+def frame(rows: Sequence[Mapping[str, Any]], *, source: str) -> "pl.DataFrame":
+    """Return rows as a data frame; a field that some rows have not is null there.
+
+    Raises
+    ------
+    InputError
+        If the values of a field do not go together; it names `source`.
+    """
     import polars as pl  # noqa: PLC0415 - heavy; only where a table is asked for
 
     names = list(dict.fromkeys(name for row in rows for name in row))

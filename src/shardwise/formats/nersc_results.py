@@ -1,0 +1,265 @@
+"""NERSC's stored searches, `.npy` files of pickled Python objects, read without running anything.
+
+A pickle is a program: it may name any function and call it. Here it may name five of numpy's, for
+which inert stand-ins are called; any other name ends the reading.
+"""
+
+import io
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import Fault, InputError
+
+__all__ = ["is_results_file", "read_results"]
+
+_ENDING = ".npy"
+# The largest of the 54 published files has less than a megabyte.
+_MOST_BYTES = 2**26
+_MOST_ITEMS = 200_000
+# Head of a file of numpy's (numpy.lib.format): these bytes, version, length, a dictionary as text.
+_MAGIC = b"\x93NUMPY"
+_KIND = re.compile(rb"'descr': '([^']*)'")
+# Numbers as numpy pickles them; all else than these and objects is refused.
+_NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+_OBJECT = "O8"
+_COLUMNS = ("nvs", "best throughputs", "tenth throughputs", "GPU counts", "configurations")
+_ENTRY = ("throughput", "memory", "config", "stats")
+# What a pickle that is cut off or written by hand may end in.
+_BROKEN = (
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    BufferError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+def is_results_file(path: str | Path) -> bool:
+    """Tell whether the ending of a file is that of numpy's arrays."""
+    return str(path).lower().endswith(_ENDING)
+
+
+def read_results(path: str | Path) -> list[dict[str, Any]]:
+    """Return the stored configurations as plain rows, best first for each number of GPUs.
+
+    Raises
+    ------
+    InputError
+        If the file is no array of such results, is cut off, or names anything to be called.
+    """
+    source = str(path)
+    try:
+        with Path(path).open("rb") as stream:
+            content = stream.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise _fault(source, f"cannot be read: {error.strerror}") from None
+    if len(content) > _MOST_BYTES:
+        raise _fault(source, f"is larger than {_MOST_BYTES // 2**20} MiB; no file of NERSC's")
+    stored = _unpickled(_after_head(content, source), source)
+    try:
+        return [row for searched in _searches(stored) for row in _rows(searched)]
+    except _ShapeError as error:
+        raise _fault(source, f"is no result of NERSC's search: {error}") from None
+
+
+class _ShapeError(Exception):
+    """The objects of a file are not laid out as its search lays them out."""
+
+
+def _fault(source: str, problem: str) -> InputError:
+    return InputError(Fault(source=source, problem=problem))
+
+
+def _after_head(content: bytes, source: str) -> io.BytesIO:
+    """The pickle of an array of objects."""
+    size = 2 if content[6:7] == b"\x01" else 4
+    start = len(_MAGIC) + 2 + size
+    end = start + int.from_bytes(content[start - size : start], "little")
+    kind = _KIND.search(content[start:end])
+    if not content.startswith(_MAGIC) or kind is None or end > len(content):
+        raise _fault(source, "is not a numpy array, or cut off within its head")
+    if kind[1] != b"|O":
+        what = kind[1].decode("ascii", "replace")
+        raise _fault(source, f"holds numbers ({what}), not the results of NERSC's search")
+    return io.BytesIO(content[end:])
+
+
+class _Type:
+    """Stand-in of a numpy dtype: its code, if it is a known one."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        if code not in (*_NUMBERS, _OBJECT):
+            raise ValueError(f"type {code!r} of numpy")
+        self.code = str(code)
+        self.order = "<"
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = ">" if state[1] == ">" else "<"
+
+    def numbers(self, content: bytes) -> list[Any]:
+        """Values of their bytes."""
+        found: list[Any] = np.frombuffer(content, dtype=f"{self.order}{self.code}").tolist()
+        return found
+
+
+class _Array:
+    """Stand-in of a numpy array: its shape and its items in a flat list."""
+
+    shape: tuple[int, ...] = (0,)
+    items: Sequence[Any] = ()
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, by_columns, content = state
+        items = content if kind.code == _OBJECT else kind.numbers(content)
+        if by_columns and len(shape) > 1:
+            raise ValueError("an array stored by columns")
+        if not isinstance(items, list) or len(items) != prod(shape):
+            raise ValueError("an array of another shape than its items")
+        self.shape, self.items = shape, items
+
+    @property
+    def value(self) -> Any:
+        """Nested lists."""
+        found: Any = list(self.items)
+        for size in reversed(self.shape[1:]):
+            found = [found[at : at + size] for at in range(0, len(found), size)] if size else []
+        return found if self.shape else found[0]
+
+
+def _array(*_: object) -> _Array:
+    return _Array()
+
+
+def _scalar(kind: _Type, content: bytes) -> Any:
+    return kind.numbers(content)[0]
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    """Old pickles write bytes as text."""
+    if encoding != "latin1":
+        raise ValueError(f"encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+# By module and name, in the files of old and new releases of numpy.
+_KNOWN: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy", "dtype"): _Type,
+    ("numpy", "ndarray"): _Array,
+    ("_codecs", "encode"): _encoded,
+    ("numpy.core.multiarray", "_reconstruct"): _array,
+    ("numpy.core.multiarray", "scalar"): _scalar,
+    ("numpy._core.multiarray", "_reconstruct"): _array,
+    ("numpy._core.multiarray", "scalar"): _scalar,
+}
+
+
+class _StandIn:
+    """Something to call that a pickle cannot change."""
+
+    __slots__ = ("_called",)
+
+    def __init__(self, called: Callable[..., Any]) -> None:
+        self._called = called
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._called(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError("a state for a function")
+
+
+class _ForeignError(Exception):
+    """A pickle names what no result needs."""
+
+
+class _Reader(pickle.Unpickler):
+    """Knows the stand-ins and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the stand-in of a name."""
+        if (module, name) not in _KNOWN:
+            raise _ForeignError(f"{module}.{name}")
+        return _StandIn(_KNOWN[module, name])
+
+
+def _unpickled(stream: io.BytesIO, source: str) -> Any:
+    try:
+        return _plain(_Reader(stream).load(), count())
+    except _ForeignError as error:
+        problem = f"would call {error}, which no result needs; it was not run"
+        raise _fault(source, problem) from None
+    except _BROKEN as error:
+        problem = f"is cut off or not a pickle of results: {error}"
+        raise _fault(source, problem) from None
+
+
+def _plain(value: Any, seen: Iterator[int]) -> Any:
+    """Lists, dictionaries, numbers and text; nothing else may be in a file.
+
+    A few bytes may name one list again and again, within itself or others: what has been seen is
+    counted.
+    """
+    if next(seen) > _MOST_ITEMS:
+        raise ValueError(f"more than {_MOST_ITEMS} items")
+    if isinstance(value, _Array):
+        return _plain(value.value, seen)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, seen) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item, seen) for key, item in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError(f"holds a {type(value).__name__}")
+
+
+def _searches(stored: Any) -> Iterator[Sequence[Any]]:
+    """Rows of the array: one for each size of the NVLink domain."""
+    if not isinstance(stored, list) or not stored:
+        raise _ShapeError("it is empty")
+    rows = stored if isinstance(stored[0], list) else [stored]
+    for row in rows:
+        if not isinstance(row, list) or len(row) != len(_COLUMNS):
+            raise _ShapeError(f"a row must have {', '.join(_COLUMNS)}")
+        yield row
+
+
+def _rows(searched: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """One row for each configuration of a search, numbered from 1 for each number of GPUs."""
+    domain, _, _, counts, listed = searched
+    if not isinstance(counts, list) or not isinstance(listed, list):
+        raise _ShapeError("GPU counts and configurations must be lists")
+    if len(counts) != len(listed):
+        problem = f"{len(counts)} GPU counts and {len(listed)} lists of configurations"
+        raise _ShapeError(f"{problem}: its search lost one, and which is not known")
+    for gpus, entries in zip(counts, listed, strict=True):
+        if not isinstance(entries, list):
+            raise _ShapeError(f"of {gpus} GPUs there is no list of configurations")
+        for rank, entry in enumerate(entries, start=1):
+            yield {"nvs": domain, "gpus": gpus, "rank": rank, **_configuration(entry)}
+
+
+def _configuration(entry: Any) -> Mapping[str, Any]:
+    if not isinstance(entry, list) or len(entry) != len(_ENTRY):
+        raise _ShapeError(f"a configuration must have {', '.join(_ENTRY)}")
+    throughput, memory, config, stats = entry
+    if not isinstance(config, dict) or not isinstance(stats, dict):
+        raise _ShapeError("config and stats of a configuration must be dictionaries")
+    figures = {name: value for name, value in stats.items() if name not in config}
+    row = {"throughput": throughput, "memory": memory, **config, **figures}
+    if bad := next((name for name, value in row.items() if isinstance(value, (list, dict))), ""):
+        raise _ShapeError(f"{bad} of a configuration must be a number or text")
+    return row
