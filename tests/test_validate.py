@@ -189,7 +189,9 @@ def test_json_has_rows_and_a_summary(shardwise, tmp_path):
         errors = [row["ours_error"] for row in record["rows"] if row["part"] == name]
         assert scores["n"] == len(errors)
         assert scores["ours"]["bias"] == pytest.approx(sum(errors) / len(errors))
-        assert set(scores["ours"]) == set(scores["calculon"]) == {"mape", "max", "bias"}
+        assert set(scores["ours"]) == set(scores["calculon"]) == {
+            *("mape", "max", "bias", "median", "median_ape", "p90")
+        }
 
 
 def test_without_a_suite_they_are_listed(shardwise):
@@ -208,5 +210,6 @@ def test_an_unknown_suite_is_refused(shardwise):
     code, out, err = shardwise("validate", "seqsal")
     assert (code, out) == (2, "")
     assert err == (
-        "error: suite: 'seqsal': no such suite; allowed: seqsel, simumax; did you mean 'seqsel'?\n"
+        "error: suite: 'seqsal': no such suite; allowed: seqsel, simumax, nersc-collectives; "
+        "did you mean 'seqsel'?\n"
     )

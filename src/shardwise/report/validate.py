@@ -14,7 +14,7 @@ __all__ = ["print_scoreboard", "print_suites"]
 # Readable lines of text, as wide as the tables.
 _TEXT_WIDTH = 80
 _SYMBOLS = {"percent": "%"}
-_NAMES = {"calculon": "Calculon", "simumax": "SimuMax"}
+_NAMES = {"calculon": "Calculon", "nersc": "NERSC", "simumax": "SimuMax"}
 _DIGITS = 4
 
 
@@ -31,12 +31,16 @@ def print_scoreboard(board: Scoreboard) -> None:
     show(Text(f"\n{board.suite}: {board.title}", style="bold"))
     show(Text("errors: predicted / reference - 1", style="dim"))
     elder = _NAMES[board.predecessor]
+    told = None
     for part in board.parts:
         unit = _SYMBOLS.get(part.unit, part.unit)
         title = Text(f"\n{part.title} [{unit}]", style="bold")
-        show(title, _rows(part, elder), _notes(part, elder))
+        show(title, _rows(part, elder) if part.listed else _groups(part))
+        if part.compared != told:
+            show(_notes(part, elder))
+        told = part.compared
     show(Text("\nErrors: mean of their sizes, largest, and mean with signs (bias)", style="bold"))
-    show(_scores(board, elder))
+    show(_scores(board, elder if any(part.theirs for part in board.parts) else None))
 
 
 def _rows(part: Part, elder: str) -> Table:
@@ -54,26 +58,31 @@ def _rows(part: Part, elder: str) -> Table:
     return table
 
 
+def _groups(part: Part) -> Table:
+    """Our errors over all rows and by group."""
+    table = plain_table("of", "n", "median", "median size", "mean size", "9 of 10 below")
+    for name, score in {"all": part.ours, **part.groups}.items():
+        sizes = (score.median_ape, score.mape, score.p90)
+        table.add_row(name, str(score.n), _signed(score.median), *map(_share, sizes))
+    return table
+
+
 def _notes(part: Part, elder: str) -> Text:
     compared = part.compared
-    told = [
-        f"{part.kind}: {compared.reference}",
-        f"ours: {compared.ours}",
-        f"{elder}: {compared.theirs}",
-    ]
+    told = [f"{part.kind}: {compared.reference}", f"ours: {compared.ours}"]
+    if compared.theirs is not None:
+        told.append(f"{elder}: {compared.theirs}")
     return Text("\n".join(textwrap.fill(line, _TEXT_WIDTH) for line in told), style="dim")
 
 
-def _scores(board: Scoreboard, elder: str) -> Table:
-    scores = ("ours", "largest", "bias", elder, "largest", "bias")
-    table = plain_table("part", "against", "n", *scores, left=2, goes=("against",), wraps=("part",))
+def _scores(board: Scoreboard, elder: str | None) -> Table:
+    names = ("ours",) if elder is None else ("ours", elder)
+    heads = [head for name in names for head in (name, "largest", "bias")]
+    table = plain_table("part", "against", "n", *heads, left=2, goes=("against",), wraps=("part",))
     for part in board.parts:
-        table.add_row(
-            part.name,
-            part.kind,
-            str(len(part.rows)),
-            *(cell for score in (part.ours, part.theirs) for cell in _cells(score)),
-        )
+        scores = (part.ours, part.theirs)[: len(names)]
+        cells = (cell for score in scores for cell in _cells(score))
+        table.add_row(part.name, part.kind, str(len(part.rows)), *cells)
     return table
 
 

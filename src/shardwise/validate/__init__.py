@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.validate.nersc_collectives import nersc_collectives
 from shardwise.validate.scores import Compared, Part, Row, Score, Scoreboard
 from shardwise.validate.seqsel import seqsel
 from shardwise.validate.simumax import simumax
@@ -18,6 +19,10 @@ SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
     "simumax": (
         "SimuMax's measured runs: peak memory and step time, 8 B200 and 8 A100",
         simumax,
+    ),
+    "nersc-collectives": (
+        "NCCL collectives on Perlmutter: 1 to 256 nodes of A100, 32 KiB to 8 GiB",
+        nersc_collectives,
     ),
 }
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 __all__ = ["Compared", "Part", "Row", "Score", "Scoreboard"]
 
 Kind = Literal["formula", "measured"]
@@ -18,6 +20,8 @@ class Row:
     ours: float
     theirs: float | None
     """None where the predecessor says nothing."""
+    groups: tuple[str, ...] = ()
+    """What it counts among beside its part, of each kind of group one."""
 
     @property
     def ours_error(self) -> float:
@@ -41,13 +45,27 @@ class Score:
     """Largest absolute error."""
     bias: float
     """Mean of the signed errors."""
+    median: float
+    """Median of the signed errors."""
+    median_ape: float
+    """Median of the absolute errors."""
+    p90: float
+    """What nine of ten absolute errors are below."""
 
     @classmethod
     def of(cls, errors: Sequence[float]) -> "Score":
         """Score signed errors, one or more."""
         sizes = [abs(error) for error in errors]
         count = len(errors)
-        return cls(n=count, mape=sum(sizes) / count, max=max(sizes), bias=sum(errors) / count)
+        return cls(
+            n=count,
+            mape=sum(sizes) / count,
+            max=max(sizes),
+            bias=sum(errors) / count,
+            median=float(np.median(errors)),
+            median_ape=float(np.median(sizes)),
+            p90=float(np.quantile(sizes, 0.9)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +74,8 @@ class Compared:
 
     reference: str
     ours: str
-    theirs: str
+    theirs: str | None
+    """None where the predecessor says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +91,18 @@ class Part:
     """Where the reference is from."""
     compared: Compared
     rows: tuple[Row, ...]
+    listed: bool = True
+    """Whether people see every row; if not, scores of its groups."""
+
+    @property
+    def groups(self) -> dict[str, Score]:
+        """Scores of our estimates by group, kind by kind, smaller numbers first."""
+        several = zip(*(row.groups for row in self.rows), strict=True)
+        names = [name for kind in several for name in sorted(set(kind), key=_by_number)]
+        return {
+            name: Score.of([row.ours_error for row in self.rows if name in row.groups])
+            for name in names
+        }
 
     @property
     def ours(self) -> Score:
@@ -103,15 +134,7 @@ class Scoreboard:
             "rows": [
                 _record(part, row, self.predecessor) for part in self.parts for row in part.rows
             ],
-            "summary": {
-                part.name: {
-                    "n": len(part.rows),
-                    "kind": part.kind,
-                    "ours": _errors(part.ours),
-                    self.predecessor: None if part.theirs is None else _errors(part.theirs),
-                }
-                for part in self.parts
-            },
+            "summary": {part.name: _summary(part, self.predecessor) for part in self.parts},
             "parts": {
                 part.name: {
                     "title": part.title,
@@ -127,6 +150,25 @@ class Scoreboard:
                 for part in self.parts
             },
         }
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    """Order of names that begin with a number and go on alike: `2 nodes` before `16 nodes`."""
+    return len(name), name
+
+
+def _summary(part: Part, predecessor: str) -> dict[str, Any]:
+    """Scores of a part, and of its groups where it has some."""
+    summary: dict[str, Any] = {
+        "n": len(part.rows),
+        "kind": part.kind,
+        "ours": _errors(part.ours),
+        predecessor: None if part.theirs is None else _errors(part.theirs),
+    }
+    if part.groups:
+        scores = part.groups.items()
+        summary["groups"] = {name: {"n": score.n} | _errors(score) for name, score in scores}
+    return summary
 
 
 def _record(part: Part, row: Row, predecessor: str) -> dict[str, Any]:

@@ -1,0 +1,171 @@
+"""Measured collectives of Perlmutter: what NCCL took, and what `cost.collective` says."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from shardwise.arrays import Floats
+from shardwise.cost.collective import collective_time
+from shardwise.noun import Count, Noun, Sourced
+from shardwise.ops.operation import CollectiveKind
+from shardwise.system import CollectiveName, System
+from shardwise.units import ByteRate, readable
+from shardwise.validate.scores import Compared, Part, Row, Scoreboard
+
+__all__ = ["MeasuredCollectives", "Series", "nersc_collectives"]
+
+_KIB, _MIB = 2**10, 2**20
+_MICRO = 1e-6
+_PAIR = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Band:
+    """A range of buffer sizes."""
+
+    name: str
+    title: str
+    least: int
+    """[byte]."""
+
+
+_BANDS = (
+    _Band(name="small", title="32 to 512 KiB", least=0),
+    _Band(name="middle", title="1 to 32 MiB", least=_MIB),
+    _Band(name="large", title="64 MiB to 8 GiB", least=64 * _MIB),
+)
+
+
+class Series(Noun):
+    """Times of one operation on one group, by size."""
+
+    operation: CollectiveName
+    gpus_per_node: Count
+    """GPUs and NICs of each node that take part."""
+    nodes: Count
+    us: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]
+    """Measured [us] by the bytes of the whole buffer."""
+
+
+class _Wiring(Noun):
+    """How the nodes differ from those of the catalog's system."""
+
+    accelerators: Count
+    """GPUs of a node, each with a NIC of its own."""
+    pair_bandwidth: ByteRate
+    """Of the links that join two GPUs of a node directly."""
+
+
+class MeasuredCollectives(Sourced):
+    """Series and their machine, as `catalog/validation/nersc-collectives.yaml` has them."""
+
+    CATALOG: ClassVar[str | None] = "validation"
+
+    system: str
+    """Whose collectives are compared."""
+    node: _Wiring
+    series: tuple[Series, ...]
+
+    @property
+    def machine(self) -> System:
+        """The catalog's system with the nodes of this machine.
+
+        GPUs that are joined directly have the links of their pairs: two of them one pair's, where
+        a switch gives each all its links.
+        """
+        fields = System.load(self.system).to_dict()
+        inside, fabric = fields["network"]
+        count = self.node.accelerators
+        fields["node"] = {"accelerators": count}
+        inside["domain"] = fabric["links_per_node"] = count
+        alone = self.node.pair_bandwidth / inside["bandwidth"]
+        for rates in inside["collectives"].values():
+            shares = {int(members): share for members, share in rates["efficiency"].items()}
+            if _PAIR in shares and len(shares) > 1:
+                rates["efficiency"] = shares | {_PAIR: alone * shares[_PAIR]}
+        return System.validated(fields)
+
+    def predicted_us(self, series: Series) -> Floats:
+        """What our formula says of a series, in its order [us]."""
+        sizes = np.array(list(series.us), dtype=np.float64)
+        reached = (series.gpus_per_node, series.gpus_per_node * series.nodes)
+        extents = np.repeat(np.array(reached)[:, None], len(sizes), axis=1)
+        kind = CollectiveKind(series.operation)
+        return collective_time(self.machine, kind, sizes, extents) / _MICRO
+
+
+def nersc_collectives() -> Scoreboard:
+    """Compare times of collectives with what was measured on 1 to 256 nodes."""
+    measured = MeasuredCollectives.load("nersc-collectives")
+    rows: dict[tuple[str, str], list[Row]] = {
+        (operation, band.name): []
+        for operation in dict.fromkeys(series.operation for series in measured.series)
+        for band in _BANDS
+    }
+    for series in measured.series:
+        for size, row in _rows(series, measured.predicted_us(series)):
+            rows[series.operation, _band_of(size).name].append(row)
+    return Scoreboard(
+        suite=measured.name,
+        title=measured.description,
+        predecessor="nersc",
+        parts=tuple(
+            _part(measured, operation, band, rows[operation, band.name])
+            for operation, name in rows
+            for band in _BANDS
+            if band.name == name
+        ),
+    )
+
+
+def _rows(series: Series, predicted_us: Floats) -> list[tuple[int, Row]]:
+    """Rows of a series, each with its size."""
+    nodes = f"{series.nodes} node{'' if series.nodes == 1 else 's'}"
+    groups = (f"{series.gpus_per_node} per node", nodes)
+    pairs = zip(series.us.items(), predicted_us, strict=True)
+    return [
+        (
+            size,
+            Row(
+                case=f"{nodes} x {series.gpus_per_node}, {readable(size, 'bytes', 4)}",
+                reference=time,
+                ours=float(ours),
+                theirs=None,
+                groups=groups,
+            ),
+        )
+        for (size, time), ours in pairs
+    ]
+
+
+def _band_of(size: int) -> _Band:
+    return max((band for band in _BANDS if size >= band.least), key=lambda band: band.least)
+
+
+def _part(measured: MeasuredCollectives, operation: str, band: _Band, rows: list[Row]) -> Part:
+    source = measured.source_of("series")
+    words = operation.replace("_", "-")
+    return Part(
+        name=f"{operation}_{band.name}",
+        title=f"{words}, {band.title}",
+        unit="us",
+        kind="measured",
+        source=source.text if source is not None else "",
+        listed=False,
+        compared=Compared(
+            reference="nccl-tests, out of place, one sample for each size and group.",
+            ours=(
+                f"{measured.system} with nodes of {measured.node.accelerators}. Its figures "
+                "between nodes were fitted on these times, those within one on another machine."
+            ),
+            theirs=None,
+        ),
+        rows=tuple(sorted(rows, key=lambda row: _place(row.groups))),
+    )
+
+
+def _place(groups: tuple[str, ...]) -> tuple[Any, ...]:
+    """GPUs per node and nodes by number."""
+    return tuple(int(group.split()[0]) for group in groups)
