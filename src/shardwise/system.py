@@ -13,6 +13,7 @@ from shardwise.units import LEAST_SHARE, ByteRate, Bytes, Duration, FlopRate, Po
 __all__ = [
     "Accelerator",
     "AttentionKernel",
+    "Bulk",
     "Collective",
     "EfficiencyCurve",
     "MatmulKernel",
@@ -260,6 +261,19 @@ class Accelerator(Noun):
         return self
 
 
+class Bulk(Noun):
+    """Protocol of large buffers where small ones have another, as in NCCL; the faster counts."""
+
+    small_rate: ByteRate
+    """Rate of bytes past each member by that of small ones, which has the collective's latency."""
+    latency: Duration
+    """Of this one: time of an exchange of nothing between two members."""
+    latency_per_member: Duration
+    """Added for each further member of the group, whatever the tier."""
+    join_exponent: Annotated[Number, Field(gt=0, le=8)]
+    """How its latency and transfer join; above 1 they overlap."""
+
+
 class Collective(Noun):
     """Latency and reach of one kind of collective on one tier (see `cost.collective`)."""
 
@@ -275,6 +289,8 @@ class Collective(Noun):
     scale (1 + offset / n). None: what a ring passes, (n - 1) / n, twice that for all_reduce; for
     p2p, which has no offset, 1."""
     offset: Annotated[Number, Field(ge=-1)] | None = None
+    bulk: Bulk | None = None
+    """Gathers and scatters of rings: the protocol of large buffers; None: one for all sizes."""
 
 
 CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
@@ -307,12 +323,17 @@ class Tier(Noun):
         return self
 
     @model_validator(mode="after")
-    def _scale_goes_with_offset(self) -> Self:
+    def _forms_fit_the_collective(self) -> Self:
         for name, rates in self.collectives.items():
             if name == "p2p" and rates.offset is not None:
                 raise ValueError("collectives.p2p.offset: a message has none, only a scale")
             if name != "p2p" and (rates.scale is None) != (rates.offset is None):
                 raise ValueError(f"collectives.{name}: scale and offset must be given together")
+            if rates.bulk is None:
+                continue
+            if name not in ("all_gather", "reduce_scatter") or rates.scale is not None:
+                problem = "only of all_gather and reduce_scatter, without scale and offset"
+                raise ValueError(f"collectives.{name}.bulk: {problem}")
         return self
 
 

@@ -31,7 +31,7 @@ _CHIP = {
     "matmul_speed": 1,
 }
 _TIER = {"must_be_filled": False, "processor_share": 0}
-_RATES = {"scale": None, "offset": None}
+_RATES = {"scale": None, "offset": None, "bulk": None}
 _USUAL_ATTENTION = {
     "v_head_dim": None,
     "latent": None,
