@@ -179,7 +179,7 @@ def test_nics_per_gpu_count() -> None:
         system = a100(nic_factor=factor)
         assert system.network[1].links_per_node == links
         assert system.tier_bandwidth(1) == pytest.approx(factor * 25e9)
-    assert a100(nic_factor=0.7, nvlink_size=10).network[1].links_per_node == 7
+    assert a100(nic_factor=0.29, nvlink_size=100).network[1].links_per_node == 29
 
 
 def test_what_its_solver_never_reads_may_be_missing() -> None:

@@ -166,6 +166,14 @@ def test_programs_written_by_hand_are_refused(tmp_path: Path, program: bytes) ->
     assert len(read_results(stored(tmp_path / "b.npy", SEARCH))) == 3
 
 
+def test_a_file_cannot_change_its_reader(tmp_path: Path) -> None:
+    """No attributes for what stands in for numpy's functions."""
+    for name in (b"cnumpy\ndtype\n", b"cnumpy.core.multiarray\n_reconstruct\n"):
+        for state in (b"}S'a'\nNs", b"N}S'a'\nNs\x86"):
+            told = refused(hand_written(tmp_path / "a.npy", name + state + b"b."))
+            assert told.endswith("a state for a function")
+
+
 def test_lists_that_unfold_without_end_are_refused(tmp_path: Path) -> None:
     """A few bytes for ten lists of ten lists of ten lists ..."""
     bomb: list[Any] = []
