@@ -16,7 +16,7 @@ from shardwise.validate.scores import Compared, Part, Row, Scoreboard
 
 __all__ = ["MeasuredCollectives", "Series", "nersc_collectives"]
 
-_KIB, _MIB = 2**10, 2**20
+_MIB = 2**20
 _MICRO = 1e-6
 _PAIR = 2
 
