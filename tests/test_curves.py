@@ -13,9 +13,11 @@ import samples
 from samples import BYTES, GB, MATRIX, column, curve, curved, exchange
 from shardwise import System
 from shardwise.arrays import Floats
+from shardwise.blocks import operation_costs
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.curve import RowCurves, joined_times, share_at
 from shardwise.cost.kernels import KernelRates
+from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.cost.operations import Machine
 from shardwise.ops.operation import (
     CollectiveKind,
@@ -347,3 +349,35 @@ def test_join_one_is_latency_plus_bytes_over_rate(
     time = exchange(kind, size, [members], tier)
     expected = latency + size * scale * (1 + offset / members) / (100 * GB * 0.65)
     assert time == pytest.approx(expected if size > 0 else 0, rel=1e-12)
+
+
+def test_compute_without_work_joins_the_bytes() -> None:
+    """2 us beside 3 us of compute and 4 us of bytes: the larger, or their sum; launches aside."""
+    bytes_, flops, latency = column(4e6), column(3e8), 2e-6
+    for processing, joined in (("measured", 5e-6), ("roofline", 5e-6), ("no_overlap", 9e-6)):
+        told = memory_bound_times(
+            bytes_,
+            flops,
+            memory_rate=1e12,
+            vector_rate=1e14,
+            launch_s=1e-6,
+            compute_latency_s=latency,
+            processing=processing,
+        )
+        assert [float(part[0]) for part in told] == pytest.approx([5e-6, 4e-6, 1e-6 + joined])
+    costs = {}
+    for processing in ("no_overlap", "roofline"):
+        for latency in (0.0, 1e-7):
+            machine = samples.system(processing=processing, compute_latency=latency)
+            table = Table.of(samples.model(), {"dp": 1, "gbs": 1, "stack": samples.stack()})
+            parts = operation_costs(samples.model(), machine, table, place(machine, table))
+            kernels = [kernel for _, _, listed in parts for one in listed for kernel in one.kernels]
+            costs[processing, latency] = [(k.compute_s, k.memory_s, k.time_s) for k in kernels]
+    pairs = zip(costs["no_overlap", 0.0], costs["no_overlap", 1e-7], strict=True)
+    for (*_, time), (*_, late) in pairs:
+        assert late == pytest.approx(time + 1e-7 if time > 0 else 0)
+    pairs = zip(costs["roofline", 0.0], costs["roofline", 1e-7], strict=True)
+    for (compute, memory, time), (*_, late) in pairs:
+        assert late == pytest.approx(max(compute + 1e-7, memory) if time > 0 else 0)
+    hidden = [late for _, memory, late in costs["roofline", 1e-7] if late == memory > 1e-7]
+    assert hidden

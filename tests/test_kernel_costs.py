@@ -59,38 +59,6 @@ def test_product_joins_compute_and_memory() -> None:
     assert product(64, 64, 1, 1e9) == pytest.approx(1e-3, rel=1e-4)
 
 
-def test_compute_without_work_joins_the_bytes() -> None:
-    """2 us beside 3 us of compute and 4 us of bytes: the larger, or their sum; launches aside."""
-    bytes_, flops, latency = column(4e6), column(3e8), 2e-6
-    for processing, joined in (("measured", 5e-6), ("roofline", 5e-6), ("no_overlap", 9e-6)):
-        told = memory_bound_times(
-            bytes_,
-            flops,
-            memory_rate=1e12,
-            vector_rate=1e14,
-            launch_s=1e-6,
-            compute_latency_s=latency,
-            processing=processing,
-        )
-        assert [float(part[0]) for part in told] == pytest.approx([5e-6, 4e-6, 1e-6 + joined])
-    costs = {}
-    for processing in ("no_overlap", "roofline"):
-        for latency in (0.0, 1e-7):
-            machine = samples.system(processing=processing, compute_latency=latency)
-            table = Table.of(samples.model(), {"dp": 1, "gbs": 1, "stack": samples.stack()})
-            parts = operation_costs(samples.model(), machine, table, place(machine, table))
-            kernels = [kernel for _, _, listed in parts for one in listed for kernel in one.kernels]
-            costs[processing, latency] = [(k.compute_s, k.memory_s, k.time_s) for k in kernels]
-    pairs = zip(costs["no_overlap", 0.0], costs["no_overlap", 1e-7], strict=True)
-    for (*_, time), (*_, late) in pairs:
-        assert late == pytest.approx(time + 1e-7 if time > 0 else 0)
-    pairs = zip(costs["roofline", 0.0], costs["roofline", 1e-7], strict=True)
-    for (compute, memory, time), (*_, late) in pairs:
-        assert late == pytest.approx(max(compute + 1e-7, memory) if time > 0 else 0)
-    hidden = [late for _, memory, late in costs["roofline", 1e-7] if late == memory > 1e-7]
-    assert hidden
-
-
 def test_attention_works_through_tiles_of_queries() -> None:
     """256 queries are 2 tiles of 128, which see (256 + 128) / 2 keys when causal and 256 if not."""
     per_key = 4 * 128 * 64 / 1e14

@@ -189,9 +189,11 @@ def test_json_has_rows_and_a_summary(shardwise, tmp_path):
         errors = [row["ours_error"] for row in record["rows"] if row["part"] == name]
         assert scores["n"] == len(errors)
         assert scores["ours"]["bias"] == pytest.approx(sum(errors) / len(errors))
-        assert set(scores["ours"]) == set(scores["calculon"]) == {
-            *("mape", "max", "bias", "median", "median_ape", "p90")
-        }
+        assert (
+            set(scores["ours"])
+            == set(scores["calculon"])
+            == {*("mape", "max", "bias", "median", "median_ape", "p90")}
+        )
 
 
 def test_without_a_suite_they_are_listed(shardwise):
