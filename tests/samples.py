@@ -34,7 +34,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TFLOPS, TB, GB = 1e12, 1e12, 1e9
 _POSITIONS = ("attention", "cp_exchange", "quantization")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
-_FLAGS |= {"training", "fused_norm", "fused_swiglu", "fused_accumulation"}
+_FLAGS |= {"summa", "training", "fused_norm", "fused_swiglu", "fused_accumulation"}
 
 
 def stack(**fields: Any) -> Stack:
@@ -180,6 +180,9 @@ def rank_work(**fields: Any) -> RankWork:
             "sequences": 2,
             "seq_len": 32,
             "tp": 1,
+            "tp2": 1,
+            "summa": False,
+            "panels": 1,
             "cp": 1,
             "cp_exchange": 0,
             "ep": 1,

@@ -170,7 +170,7 @@ def _step_rows(model: Model, table: Table, evaluation: Evaluation) -> Iterator[O
     trained = evaluation.largest.all_trained
     gradients = trained.weights * blocks.gradient_bytes
     if table.replicas[0] == 1:  # only the copies of tied embeddings on the first and the last stage
-        words = np.ceil(model.vocab / table.tp) * model.hidden * blocks.gradient_bytes
+        words = np.ceil(model.vocab / table.tp) * model.hidden / table.tp2 * blocks.gradient_bytes
         yield from exchange("tied_embeddings", "all_reduce", words, "dp", {"group": 2})
     elif table.zero[0] >= 1:
         volume = gradients + blocks.weight_sizes.moved(trained.weights, trained.quantized)

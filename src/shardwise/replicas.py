@@ -67,7 +67,8 @@ def windows(
     members = extents.replicas
     chunk_s = pass_s
     for axis, time_s in inside_s.items():
-        shared = _shares_tier(getattr(extents, axis), members)
+        reach = getattr(extents, axis) * (extents.tp2 if axis == "tp" else 1)
+        shared = _shares_tier(reach, members)
         chunk_s = chunk_s - np.where(shared, time_s, 0.0)
     chunk_s = chunk_s / table.vpp - np.where(_shares_tier(extents.pp, members), transfer_s, 0.0)
     chunk_s = np.maximum(0.0, chunk_s)
@@ -339,6 +340,6 @@ def _copied_embeddings(
     several = (table.pp > 1) & table.training & ~np.isin(table.schedule, BOTH_ENDS_ON_A_RANK)
     several &= ~Subset.of(table).freezes("head" if model.tied_embeddings else "embedding")
     rows = vocabulary_part(model, rank_work(table))
-    copied = np.where(several, rows * model.hidden, 0.0)
+    copied = np.where(several, rows * model.hidden / table.tp2, 0.0)
     pair = _ends_of_pipeline(table, extents)
     return collective_time(system, CollectiveKind.ALL_REDUCE, copied * gradient_bytes, pair)

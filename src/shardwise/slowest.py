@@ -120,16 +120,16 @@ class Boundary:
 def boundary_of(system: System, table: Table, extents: Extents, blocks: Blocks) -> Boundary:
     """Hand a micro-batch to the next stage.
 
-    Without sequence parallelism every tensor-parallel rank holds the whole activation A and hands
-    over all of it, or 1/tp of it that the receiving ranks gather (arXiv 2104.04473, section 4.1).
-    The exchange p2p_rs_ag also scatters the last sum of a stage instead of reducing it in place:
-    transfer of A / tp + all-gather + e (reduce-scatter - all-reduce), where the share e of the
-    layers' exchanges is exposed.
+    Without sequence parallelism or 2D products every tensor-parallel rank holds the whole
+    activation A and hands over all of it, or 1/tp of it that the receiving ranks gather (arXiv
+    2104.04473, section 4.1). The exchange p2p_rs_ag also scatters the last sum of a stage instead
+    of reducing it in place: transfer of A / tp + all-gather + e (reduce-scatter - all-reduce),
+    where the share e of the layers' exchanges is exposed.
     """
     whole = np.where(table.pp > 1, blocks.boundary_bytes, 0.0)
     at_edges = table.tp_exchange == TP_EXCHANGES.index("p2p_rs_ag")
     splits = at_edges | (stack_column(table, "pp_scatter_gather") > 0)
-    splits &= (table.tp > 1) & ~table.sequence_parallel
+    splits &= (table.tp > 1) & ~table.sequence_parallel & ~table.summa
 
     def exchange(kind: CollectiveKind, rows: Bools) -> Floats:
         return collective_time(system, kind, np.where(rows, whole, 0.0), extents.tp)

@@ -286,14 +286,19 @@ class Collective(Noun):
     the first tier: by its members there), interpolated in their logarithm."""
     scale: Annotated[Number, Field(gt=0)] | None = None
     """With `offset`, the bytes that pass each of n members over those of the buffer:
-    scale (1 + offset / n). None: what a ring passes, (n - 1) / n, twice that for all_reduce; for
-    p2p, which has no offset, 1."""
+    scale (1 + offset / n). None: what a ring passes, (n - 1) / n, twice that for all_reduce, 1 for
+    broadcast, reduce and p2p, which has no offset."""
     offset: Annotated[Number, Field(ge=-1)] | None = None
     bulk: Bulk | None = None
     """Gathers and scatters of rings: the protocol of large buffers; None: one for all sizes."""
 
 
-CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
+CollectiveName = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast", "reduce"
+]
+# In a ring, what is broadcast goes the way of what is gathered, what is reduced the way of what is
+# scattered (NCCL).
+_LIKE: dict[str, CollectiveName] = {"broadcast": "all_gather", "reduce": "reduce_scatter"}
 
 
 class Tier(Noun):
@@ -313,13 +318,14 @@ class Tier(Noun):
     join_exponent: Annotated[Number, Field(gt=0, le=1)] = 0.6
     """How latency and transfer join (see `cost.collective`); 1: they add up."""
     collectives: dict[CollectiveName, Collective]
+    """Of each kind. `broadcast` and `reduce` may be left out: they have latency and efficiency of
+    `all_gather` and `reduce_scatter` then."""
 
     @model_validator(mode="after")
     def _every_collective_known(self) -> Self:
-        needed = set(CollectiveName.__args__)  # type: ignore[attr-defined]
-        if set(self.collectives) != needed:
-            missing = ", ".join(sorted(needed - set(self.collectives)))
-            raise ValueError(f"collectives lack {missing}")
+        needed = set(CollectiveName.__args__) - set(_LIKE)  # type: ignore[attr-defined]
+        if missing := sorted(needed - set(self.collectives)):
+            raise ValueError(f"collectives lack {', '.join(missing)}")
         return self
 
     @model_validator(mode="after")
@@ -335,6 +341,13 @@ class Tier(Noun):
                 problem = "only of all_gather and reduce_scatter, without scale and offset"
                 raise ValueError(f"collectives.{name}.bulk: {problem}")
         return self
+
+    def rates_of(self, kind: str) -> Collective:
+        """Rates of a kind of collective, by its name."""
+        rates = {str(name): known for name, known in self.collectives.items()}
+        if kind in rates:
+            return rates[kind]
+        return rates[_LIKE[kind]].model_copy(update={"scale": None, "offset": None})
 
 
 class Node(Noun):

@@ -22,6 +22,7 @@ CHOICES = ("zero", "dp_overlap", "offload_optimizer")
 """Columns that neither a layer's cost nor the schedule depends on."""
 
 _SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
+_SUMMA = words.TP_EXCHANGES.index("summa")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,17 @@ class Table:
     def sequence_parallel(self) -> Bools:
         """Whether norms and residuals are split along the sequence."""
         return self.tp_exchange == _SEQUENCE_PARALLEL
+
+    @property
+    def summa(self) -> Bools:
+        """Whether products are 2D: among one rank nothing is split."""
+        return (self.tp_exchange == _SUMMA) & (self.tp * self.tp2 > 1)
+
+    @property
+    def panels(self) -> Ints:
+        """Panels of 2D products: what was given, else the least that are whole on every rank."""
+        least = np.lcm(self.tp, self.tp2)
+        return np.where(self.summa, np.where(self.summa_panels > 0, self.summa_panels, least), 1)
 
     @property
     def micro_batches(self) -> Ints:

@@ -5,7 +5,7 @@ from math import isfinite
 
 import numpy as np
 
-from shardwise.arrays import Floats, combined
+from shardwise.arrays import Floats, combined, total
 from shardwise.blocks import PartCosts, layer_bytes, layer_times, trained_on
 from shardwise.cost.block import COMM_AXES
 from shardwise.cost.kernels import product_peak
@@ -36,6 +36,7 @@ from shardwise.weights import shards
 __all__ = ["efficiency", "layer_totals", "required_bandwidth"]
 
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
+_TENSOR = ("tp", "tp2")
 
 
 def layer_totals(
@@ -74,9 +75,9 @@ def _layer(
         input_grad=_phase(costs if training else [], Phase.INPUT_GRAD),
         weight_grad=_phase(costs if training else [], Phase.WEIGHT_GRAD),
         optimizer=_update(gradients, owned, quantized, table, evaluation),
-        tp_forward=_exchanges(ahead, "tp"),
-        tp_backward=_exchanges([e for e in back if not _regathers(e)], "tp"),
-        tp_again=_exchanges([*gathered, *repeated], "tp"),
+        tp_forward=_exchanges(ahead, *_TENSOR),
+        tp_backward=_exchanges([e for e in back if not _regathers(e)], *_TENSOR),
+        tp_again=_exchanges([*gathered, *repeated], *_TENSOR),
         cp=_exchanges(others, "cp"),
         ep=_exchanges(others, "ep", "etp"),
         parameters=parameters,
@@ -189,8 +190,8 @@ def required_bandwidth(
     """Least rates that would hide what a table of one row moves beside compute [byte/s].
 
     Tensor parallelism: the largest over the exchanges of a layer that have a product beside them,
-    bytes of the buffer over time of the product. Replicas: bytes of gradients over their windows
-    (`replicas.windows`).
+    bytes of the buffer over time of the product, of all buffers of a 2D product together. Replicas:
+    bytes of gradients over their windows (`replicas.windows`).
     """
     blocks, boundary, slowest = evaluation.blocks, evaluation.boundary, evaluation.slowest
     free = windows(
@@ -274,11 +275,13 @@ def _tp_overlap(table: Table, parts: Sequence[PartCosts]) -> float:
     needed = [np.zeros(1)]
     for part, _, costs in parts:
         for cost in costs if part == "layer" else ():
-            for exchange in cost.exchanges:
-                beside = exchange.collective.split_with
-                if beside is None or (beside is not Phase.FORWARD and not table.training[0]):
-                    continue
-                needed.append(_rate(exchange.collective.bytes, cost.kernel_s(beside)))
+            phases = (Phase.FORWARD, *_BACKWARD) if table.training[0] else (Phase.FORWARD,)
+            for phase in phases:
+                every = [exchange.collective for exchange in cost.exchanges]
+                moved = [c.bytes for c in every if c.split_with is phase]
+                in_panels = [c.bytes for c in every if c.panels is not None and c.phase is phase]
+                moved += [total(in_panels, np.zeros(1))]
+                needed += [_rate(size, cost.kernel_s(phase)) for size in moved]
     return max(float(rate[0]) for rate in needed)
 
 

@@ -16,10 +16,11 @@ __all__ = ["COMM_AXES", "BlockBytes", "BlockCost", "BlockTimes", "BlockWork", "B
 __all__ += ["Recompute", "block_cost", "block_work"]
 
 COMM_AXES = ("tp", "cp", "ep")
-"""Axes that exchange inside layers; exchanges of etp are counted with those of ep."""
+"""Axes that exchange inside layers; exchanges of tp2 are counted with those of tp, of etp with
+those of ep."""
 
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
-_COUNTED_WITH = {"tp": "tp", "cp": "cp", "ep": "ep", "etp": "ep"}
+_COUNTED_WITH = {"tp": "tp", "tp2": "tp", "cp": "cp", "ep": "ep", "etp": "ep"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,7 +381,8 @@ def _gradient_buffers(costs: Sequence[OperationCost], zero: Floats) -> Floats:
         seen = np.zeros(zero.shape, dtype=np.bool_)
         for earlier, _ in products[:index]:
             seen |= (earlier.batch > 0) & (earlier.m == product.m) & (earlier.n == product.n)
-        buffers.append(np.where(seen | (product.batch == 0), 0.0, product.m * product.n * size))
+        held = product.own_rows * product.n * size
+        buffers.append(np.where(seen | (product.batch == 0), 0.0, held))
     return total(buffers, zero)
 
 

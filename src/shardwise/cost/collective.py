@@ -19,6 +19,8 @@ from shardwise.system import Bulk, Collective, System
 
 __all__ = ["collective_time", "transfer_time"]
 
+_PASSED_ON = (CollectiveKind.P2P, CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+
 
 def collective_time(
     system: System,
@@ -34,7 +36,9 @@ def collective_time(
     them, g = E_(t-1) accelerators that send at once. With n members in all, c_t S bytes pass each
     of them: c_t = scale (1 + offset / n) where the tier gives these, else as in a ring (n-1)/n,
     twice that for an all-reduce. In an all-to-all every member sends its own buffer: beyond the
-    first tier g is 1, and only what leaves the domain inside counts, c_t = 1 - E_(t-1) / n.
+    first tier g is 1, and only what leaves the domain inside counts, c_t = 1 - E_(t-1) / n. What is
+    broadcast or reduced to one member is passed on from one to the next in pieces, so that all of
+    it passes each of them: c_t = 1.
 
     latency L = sum over tiers of (alpha_t + lambda_t (x - 2)), for x > 1 (all-reduce beyond the
     first tier: log2(x) - 1 instead of x - 2); transfer W = max over tiers of c_t S / (g b_t BW_t),
@@ -67,7 +71,7 @@ def collective_time(
         reach = extents[index] / inner
         spans = reach > 1
         if np.any(spans):
-            rates = tier.collectives[kind.value]
+            rates = tier.rates_of(kind.value)
             doubling = kind is CollectiveKind.ALL_REDUCE and index > 0
             hops = np.log2(reach) - 1 if doubling else reach - 2
             latency += np.where(spans, rates.latency + rates.latency_per_member * hops, 0.0)
@@ -136,7 +140,7 @@ def _passing(kind: CollectiveKind, rates: Collective, members: Floats) -> Floats
     """Bytes that pass each of n members over those of the buffer."""
     if rates.scale is not None:
         return rates.scale * (1 + (rates.offset or 0.0) / members)
-    if kind is CollectiveKind.P2P:
+    if kind in _PASSED_ON:
         return np.ones_like(members)
     passes = 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0
     return passes * (members - 1) / members

@@ -185,7 +185,12 @@ class KernelRates:
 
         Shares of curves are those at the FLOPs and least bytes of the whole kernel, of all its
         products or heads; the kernel's own share of the bandwidth counts beside that of the bytes.
+        Panels of a 2D product run one after the other.
         """
+        if isinstance(kernel, Matmul) and kernel.panels is not None:
+            one = self.times(kernel.panel(kernel.panels))
+            compute, memory, whole = (kernel.panels.count * time for time in one)
+            return compute, memory, whole
         moved_bytes = kernel.bytes
         share = self._memory_share(moved_bytes)
         if isinstance(kernel, MemoryBound):
@@ -213,13 +218,17 @@ class KernelRates:
         return compute, memory, whole
 
     def launches(self, kernel: Kernel) -> Floats | float:
-        """Kernels that one stands for: of experts that run one by one, one for each."""
+        """Kernels that one stands for: of experts that run one by one, and of panels, each one."""
+        if isinstance(kernel, Matmul) and kernel.panels is not None:
+            return kernel.panels.count
         if not isinstance(kernel, Matmul) or not kernel.grouped:
             return 1.0
         return np.where(self.one_by_one, np.maximum(kernel.batch, 1.0), 1.0)
 
     def missed(self, kernel: Kernel) -> Bools:
         """Rows whose type has a table for such kernels, but none measured near this shape."""
+        if isinstance(kernel, Matmul) and kernel.panels is not None:
+            return self.missed(kernel.panel(kernel.panels))
         if isinstance(kernel, MemoryBound) or not self._tables_of(kernel):
             return np.zeros(kernel.bytes.shape, dtype=np.bool_)
         return self._looked_up(kernel).missed

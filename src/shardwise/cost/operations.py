@@ -29,7 +29,7 @@ __all__ = [
 # The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
 # they meet. Dense layers, grade-A published runs on NVIDIA GPUs.
 _HOST_EXPONENT = 4.0
-_BY_STACK = TP_OVERLAPS.index("stack")
+_BY_STACK, _NOT = TP_OVERLAPS.index("stack"), TP_OVERLAPS.index("none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +121,11 @@ def operation_cost(operation: Operation, machine: Machine) -> OperationCost:
     """Time the kernels of an operation, then what of its exchanges they do not hide."""
     kernels = tuple(_kernel_cost(kernel, machine) for kernel in operation.kernels)
     partial = OperationCost(operation=operation, kernels=kernels, exchanges=())
-    exchanges = tuple(_exchange_cost(c, partial, machine) for c in operation.collectives)
-    return OperationCost(operation=operation, kernels=kernels, exchanges=exchanges)
+    whole = [c for c in operation.collectives if c.panels is None]
+    exchanges = [_exchange_cost(c, partial, machine) for c in whole]
+    if len(whole) < len(operation.collectives):
+        exchanges += [cost for phase in Phase for cost in _panel_costs(phase, partial, machine)]
+    return OperationCost(operation=operation, kernels=kernels, exchanges=tuple(exchanges))
 
 
 def _kernel_cost(kernel: Kernel, machine: Machine) -> KernelCost:
@@ -207,6 +210,43 @@ def _ring_cost(
     return ExchangeCost(
         collective=collective, time_s=time, hidden_s=hidden, exposed_s=time - hidden * (1 - taken)
     )
+
+
+def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list[ExchangeCost]:
+    """Time the exchanges of a 2D product in panels; hide all but those of one panel beside it.
+
+    Those of one panel, one after the other, take s, of all n panels n s. Beside a product of time G
+    the first panel is waited for (or the last one's sum), each other has a panel of the product
+    beside it: exposed are s + (n - 1) max(s - G / n, 0); n s where nothing overlaps. The product is
+    slowed as by any exchange beside it.
+    """
+    cut = [
+        (collective, collective.panels)
+        for collective in partial.operation.collectives
+        if collective.panels is not None and collective.phase is phase
+    ]
+    if not cut:
+        return []
+    panels = cut[0][1]
+    extents = [getattr(machine.extents, collective.axis) for collective, _ in cut]
+    times = [
+        collective_time(machine.system, collective.kind, collective.bytes / count, extent)
+        for (collective, count), extent in zip(cut, extents, strict=True)
+    ]
+    one = total(times, panels)
+    taken = np.max([processor_share(machine.system, extent) for extent in extents], axis=0)
+    window = _window(phase, partial, machine) / (panels * (1 - taken))
+    beside = np.where(machine.tp_overlap == _NOT, 0.0, (panels - 1) * np.minimum(one, window))
+    share = beside / np.where(one > 0, panels * one, 1.0)
+    return [
+        ExchangeCost(
+            collective=collective,
+            time_s=panels * time,
+            hidden_s=panels * time * share,
+            exposed_s=panels * time * (1 - share * (1 - taken)),
+        )
+        for (collective, _), time in zip(cut, times, strict=True)
+    ]
 
 
 def hidden_by_pieces(

@@ -62,8 +62,8 @@ def trained_weights(operations: Sequence[Operation], zero: Floats) -> TrainedWei
                 and product.phase is Phase.WEIGHT_GRAD
                 and operation.name not in _OF_HEAD
             ):
-                matrices.append(product.batch * product.m * product.n)
-                flops.append(product.batch * newton_schulz_flops(product.m, product.n))
+                matrices.append(product.batch * product.own_rows * product.n)
+                flops.append(product.batch * newton_schulz_flops(product.own_rows, product.n))
     quantized = [
         np.where(o.trained > 0, o.quantized_parameters, 0.0)
         for o in operations

@@ -21,6 +21,7 @@ from shardwise.ops.operation import (
     RankWork,
     zeros,
 )
+from shardwise.ops.summa import row_split
 from shardwise.words import ATTENTIONS
 
 __all__ = ["attention_operations", "key_value_heads"]
@@ -67,14 +68,16 @@ def attention_operations(
         operations.append(_qk_norm(model, attention, work, heads, kv_heads))
     operations += _positions(model, attention, work, heads, kv_heads)
     operations += _core(model, attention, work, heads, kv_heads)
+    split = row_split(work, attention.heads * attention.value_dim, model.hidden)
     operations.append(
         linear(
             "attention.out",
             work,
             tokens=work.tokens,
-            inputs=heads * attention.value_dim,
-            outputs=model.hidden,
-            bias=model.hidden if attention.bias in ("output", "all") else 0.0,
+            inputs=split.inputs,
+            outputs=split.outputs,
+            bias=split.outputs if attention.bias in ("output", "all") else 0.0,
+            saved_tokens=split.kept_tokens,
             collectives=after_row_parallel(work, model.hidden),
             kept_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
             reruns_with=_WHOLE,

@@ -3,7 +3,8 @@
 Each rank holds S / cp tokens of every sequence, but their queries meet the keys of all of it. In a
 zigzag, each rank has one part from the front and its mirror image from the back, so that causal
 work is even. Windows shorter than a rank's part would need the keys of neighbours only; that all
-keys are exchanged all the same is what Transformer Engine does.
+keys are exchanged all the same is what Transformer Engine does. Ranks that 2D products split the
+sequence among share it in the same way, and gather keys and values.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats
 from shardwise.model import Attention
 from shardwise.ops.operation import Collective, CollectiveKind, Phase, RankWork, zeros
+from shardwise.ops.summa import shared_keys
 from shardwise.words import CP_EXCHANGES
 
 __all__ = ["CoreWork", "context_exchanges", "core_work", "keys_met", "swaps_heads"]
@@ -68,13 +70,18 @@ def core_work(attention: Attention, work: RankWork, heads: Floats, kv_heads: Flo
         [
             (work.cp > 1) & (work.cp_exchange == CP_EXCHANGES.index("ring")),
             (work.cp > 1) & (work.cp_exchange == CP_EXCHANGES.index("all_gather")),
+            work.tp2 > 1,
         ],
-        [_RING_BUFFERS * keys_values, 2 * work.cp * keys_values],
+        [
+            _RING_BUFFERS * keys_values,
+            2 * work.cp * keys_values,
+            2 * work.tp2 * keys_values,
+        ],
         0.0,
     )
     return CoreWork(
         queries=queries,
-        sequence=work.seq_len * work.cp,
+        sequence=work.sequence,
         heads=own_heads,
         kv_heads=own_kv_heads,
         held_bytes=per_element * (own_heads * qk + own_kv_heads * (qk + v)),
@@ -146,4 +153,5 @@ def context_exchanges(
         exchange(forward, "all_to_all", swap, core.output_bytes),
         exchange(back, "all_to_all", swap, core.output_bytes),
         exchange(back, "all_to_all", swap, core.held_bytes),
+        *shared_keys(work, own),
     )

@@ -17,6 +17,7 @@ from shardwise.ops.operation import (
     RankWork,
     zeros,
 )
+from shardwise.ops.summa import norm_statistics, own_part, swapped_columns
 
 __all__ = ["embedding_operations", "head_operations", "vocabulary_part"]
 
@@ -48,23 +49,25 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     """Look up tokens in a table split along the vocabulary; add learned positions.
 
     Each rank finds the tokens of its part, the rest are zero; the sum over the ranks is the
-    embedding. Backward adds the gradients of the tokens to rows of the table. Without a vocabulary
-    there is nothing to do.
+    embedding. Backward adds the gradients of the tokens to rows of the table. Beside 2D products it
+    is split along its width, too: each rank looks up the tokens of all sequences, and swaps columns
+    for tokens before that sum. Without a vocabulary there is nothing to do.
     """
     if not model.vocab:
         return [_nothing("embedding", work)]
     rows = vocabulary_part(model, work)
     size = work.tokens * model.hidden * work.element_bytes
     kept = work.split_tokens * model.hidden
-    positions = 0
+    positions = zeros(work)
     if model.position == "learned":
-        positions = model.max_positions or model.seq_len or 0
+        positions = np.ceil(own_part(work, model.max_positions or model.seq_len or 0))
+    scatters = work.sequence_parallel | work.summa
     exchange = tuple(
         Collective(
             phase=Phase.FORWARD if kind is not CollectiveKind.ALL_GATHER else Phase.INPUT_GRAD,
             kind=kind,
             axis="tp",
-            bytes=np.where((work.tp > 1) & (work.sequence_parallel == split), size, 0.0),
+            bytes=np.where((work.tp > 1) & (scatters == split), size, 0.0),
         )
         for kind, split in (
             (CollectiveKind.ALL_REDUCE, False),
@@ -82,8 +85,8 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
                     phase=Phase.WEIGHT_GRAD, bytes=gradient, flops=work.tokens * model.hidden
                 ),
             ),
-            collectives=exchange,
-            parameters=(rows + positions) * model.hidden,
+            collectives=(*exchange, *swapped_columns(work, size)),
+            parameters=(rows + positions) * model.hidden / work.tp2,
             saved_bytes=kept if model.dropout else np.zeros_like(kept),
             working_bytes=size,
         )
@@ -104,14 +107,14 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
     columns = vocabulary_part(model, work)
     operations = []
     if model.final_norm:
-        parameters = float(model.norm_parameters)
         operations.append(
             norm(
                 "final_norm",
                 work,
                 tokens=work.split_tokens,
                 width=model.hidden,
-                parameters=parameters,
+                parameters=own_part(work, model.norm_parameters),
+                collectives=norm_statistics(model, work),
             )
         )
     if not model.vocab:

@@ -3,7 +3,8 @@
 Column-parallel products split their output, row-parallel ones their reduction. Without sequence
 parallelism the partial sums are all-reduced; with it they are reduce-scattered along the sequence
 and gathered again before the next column-parallel product (arXiv 2205.05198, section 4.2). The
-variant that scatters between stages only all-reduces inside them.
+variant that scatters between stages only all-reduces inside them. 2D products have exchanges of
+their own (`ops.summa`).
 """
 
 import numpy as np
@@ -22,7 +23,7 @@ __all__ = [
 
 def _where(work: RankWork, *, sequence_parallel: bool, width: Floats | float) -> Floats:
     """Bytes of the whole activation (tokens, width) in the rows that use this exchange."""
-    uses = (work.tp > 1) & (work.sequence_parallel == sequence_parallel)
+    uses = (work.tp > 1) & (work.sequence_parallel == sequence_parallel) & ~work.summa
     return np.where(uses, work.tokens * width * work.element_bytes, 0.0)
 
 

@@ -13,6 +13,7 @@ from shardwise.ops.moe import moe_operations
 from shardwise.ops.norm import norm, residual
 from shardwise.ops.operation import Operation, RankWork
 from shardwise.ops.quantization import dispatch_bytes
+from shardwise.ops.summa import norm_statistics, own_part
 from shardwise.stack import Stack
 from shardwise.table import Table
 from shardwise.words import DTYPES
@@ -36,9 +37,12 @@ def rank_work(table: Table) -> RankWork:
     accumulates = np.array([_gradient_bytes(stack) for stack in table.stacks])[table.stack]
     return RankWork(
         sequences=table.micro_batch_size.astype(np.float64),
-        seq_len=table.seq_len / table.cp,
+        seq_len=table.seq_len / (table.cp * table.tp2),
         document_len=np.where(table.document_len > 0, table.document_len, table.seq_len) * 1.0,
         tp=table.tp.astype(np.float64),
+        tp2=table.tp2.astype(np.float64),
+        summa=table.summa,
+        panels=table.panels.astype(np.float64),
         cp=table.cp.astype(np.float64),
         cp_exchange=table.cp_exchange,
         ep=table.ep.astype(np.float64),
@@ -90,7 +94,8 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
             work,
             tokens=work.split_tokens,
             width=model.hidden,
-            parameters=float(model.norm_parameters),
+            parameters=own_part(work, model.norm_parameters),
+            collectives=norm_statistics(model, work),
             reruns_with=parts,
         )
 

@@ -5,6 +5,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats
 from shardwise.ops.operation import Collective, Matmul, MemoryBound, Operation, Phase, RankWork
 from shardwise.ops.quantized_linear import Operands, quantized
+from shardwise.ops.summa import in_panels
 
 __all__ = ["linear"]
 
@@ -40,7 +41,7 @@ def linear(
     tokens
         Rows of X.
     inputs, outputs
-        This rank's share of the widths.
+        This rank's share of the widths; of a 2D product, the whole width of X.
     bias
         Elements of b on this rank.
     saved_tokens
@@ -96,6 +97,8 @@ def linear(
         reruns_with=reruns_with,
         dropped_with=dropped_with,
     )
+    if np.any(work.summa):
+        operation = in_panels(operation, work, biases=batch * bias)
     if sixteen_bits or not np.any(work.quantization > 0):
         return operation
     operands = Operands(

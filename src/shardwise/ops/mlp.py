@@ -7,6 +7,7 @@ from shardwise.model import Mlp, Model
 from shardwise.ops.exchange import after_row_parallel, before_column_parallel
 from shardwise.ops.linear import linear
 from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
+from shardwise.ops.summa import row_split
 
 __all__ = ["activation", "mlp_operations"]
 
@@ -46,6 +47,7 @@ def mlp_operations(
     gates = 2 if mlp.gated else 1
     before = before_column_parallel(work, model.hidden) if exchange else ()
     after = after_row_parallel(work, model.hidden) if exchange else ()
+    split = row_split(work, mlp.ffn, model.hidden)
     is_shared = saved_tokens is not None
     rebuilt_by = norm_parts if saved_tokens is None else norm_parts | {block}
     if saved_tokens is None:
@@ -68,10 +70,10 @@ def mlp_operations(
         f"{name}down",
         work,
         tokens=work.tokens,
-        inputs=inner,
-        outputs=model.hidden,
-        bias=model.hidden if mlp.bias else 0.0,
-        saved_tokens=np.where(work.fused_activation, 0.0, work.tokens),
+        inputs=split.inputs,
+        outputs=split.outputs,
+        bias=split.outputs if mlp.bias else 0.0,
+        saved_tokens=np.where(work.fused_activation, 0.0, split.kept_tokens),
         collectives=after,
         kept_elsewhere=work.fused_activation,
         reruns_with=frozenset({block}),

@@ -4,7 +4,7 @@ All quantities are columns: one value for each row of a table, for one rank and 
 Work that a row does not do is zero in that row.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -20,6 +20,7 @@ __all__ = [
     "Matmul",
     "MemoryBound",
     "Operation",
+    "Panels",
     "Phase",
     "RankWork",
     "zeros",
@@ -47,6 +48,8 @@ class CollectiveKind(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
     ALL_TO_ALL = "all_to_all"
     P2P = "p2p"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +59,17 @@ class RankWork:
     sequences: Floats
     """Sequences in the micro-batch."""
     seq_len: Floats
-    """Tokens of a sequence on this rank: 1/cp of the sequence."""
+    """Tokens of a sequence on this rank: 1 / (cp tp2) of the sequence."""
     document_len: Floats
     """Tokens that attention stays inside, at most: a packed document, or the whole sequence."""
     tp: Floats
     """Tensor-parallel degree."""
+    tp2: Floats
+    """Second tensor-parallel degree: ranks that split the sequence, and the rows of weights."""
+    summa: Bools
+    """Whether products are 2D, split by both degrees."""
+    panels: Floats
+    """Panels that each of these is cut in; 1 for other products."""
     cp: Floats
     """Context-parallel degree."""
     cp_exchange: Ints
@@ -114,14 +123,32 @@ class RankWork:
         return self.sequences * self.seq_len
 
     @property
+    def sequence(self) -> Floats:
+        """Tokens of a whole sequence."""
+        return self.seq_len * self.cp * self.tp2
+
+    @property
     def split_tokens(self) -> Floats:
-        """Tokens of norms and residuals on one rank: 1/tp of them with sequence parallelism."""
-        return self.tokens / np.where(self.sequence_parallel, self.tp, 1.0)
+        """Tokens of norms and residuals on one rank: 1/tp of them with sequence parallelism.
+
+        Beside 2D products it has 1/tp of the width of all its tokens: as many elements.
+        """
+        return self.tokens / np.where(self.sequence_parallel | self.summa, self.tp, 1.0)
 
     @property
     def kept_tokens(self) -> Floats:
         """Tokens of the input of a column-parallel product that stay on one rank for backward."""
         return np.where(self.regather, self.split_tokens, self.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panels:
+    """How a 2D product is cut: along the width of its input, which its weights reduce."""
+
+    count: Floats
+    """Panels, a kernel each; 1: the product is whole."""
+    ranks: Floats
+    """Ranks that the rows of the weights are split over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +168,28 @@ class Matmul:
     """Whether they are those of experts, each with weights of its own."""
     quantized: bool = False
     """Whether they run in the type of each row's recipe, where it has one."""
+    panels: Panels | None = None
+    """How each of them is cut; None: not at all."""
+
+    @property
+    def own_rows(self) -> Floats:
+        """Of a gradient of weights, the rows that this rank holds."""
+        return self.m if self.panels is None else self.m / self.panels.ranks
+
+    def panel(self, panels: Panels) -> "Matmul":
+        """The mean panel of each.
+
+        The cut goes through the reduction of a forward product: all panels but the first read the
+        sum of those before. Gradients are cut along their result: each panel reads all of dY.
+        """
+        count = panels.count
+        whole = replace(self, panels=None)
+        if self.phase is Phase.FORWARD:
+            summed = self.output_bytes * (2 * count - 1) / count
+            return replace(whole, k=self.k / count, output_bytes=summed)
+        if self.phase is Phase.INPUT_GRAD:
+            return replace(whole, n=self.n / count)
+        return replace(whole, m=self.m / count)
 
     @property
     def flops(self) -> Floats:
@@ -149,7 +198,9 @@ class Matmul:
 
     @property
     def bytes(self) -> Floats:
-        """Operands read and result written once [byte]."""
+        """Operands read and result written once, or for every panel [byte]."""
+        if self.panels is not None:
+            return self.panels.count * self.panel(self.panels).bytes
         operands = self.input_bytes * (self.m * self.k + self.n * self.k)
         return self.batch * (operands + self.output_bytes * self.m * self.n)
 
@@ -230,7 +281,7 @@ class Collective:
     phase: Phase
     kind: CollectiveKind
     axis: str
-    """tp, cp, ep or etp."""
+    """tp, tp2, cp, ep or etp."""
     bytes: Floats
     """The whole buffer: gathered, before scattering, or reduced [byte]; 0: not in this row."""
     behind: Phase | None = None
@@ -246,6 +297,8 @@ class Collective:
     in_ring: bool = False
     """Whether it is a message to the next member, as often as there are others, each beside a piece
     of the product that it runs behind."""
+    panels: Floats | None = None
+    """Panels that it is cut in with the 2D product of its phase; None: not cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
