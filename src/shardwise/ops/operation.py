@@ -138,7 +138,7 @@ class RankWork:
     @property
     def kept_tokens(self) -> Floats:
         """Tokens of the input of a column-parallel product that stay on one rank for backward."""
-        return np.where(self.regather, self.split_tokens, self.tokens)
+        return np.where(self.regather | self.summa, self.split_tokens, self.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

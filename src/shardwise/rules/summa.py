@@ -18,7 +18,7 @@ from shardwise.words import DTYPES, TP_EXCHANGES, TP_OVERLAPS
 __all__ = ["SUMMA_RULES"]
 
 _SUMMA = TP_EXCHANGES.index("summa")
-_RING = TP_OVERLAPS.index("ring")
+_CUT = [TP_OVERLAPS.index(name) for name in ("ring", "pipe")]
 _FP32 = DTYPES.index("fp32")
 
 
@@ -146,14 +146,8 @@ SUMMA_RULES: tuple[Rule, ...] = (
     _refused(
         "summa_overlap",
         "tp_overlap",
-        lambda _, __, t: t.summa & (t.tp_overlap == _RING),
-        "passes no panels of tp_exchange summa on; allowed: stack, none, pipe",
-    ),
-    _refused(
-        "summa_regather",
-        "tp_regather",
-        lambda _, __, t: t.summa & ~t.tp_regather,
-        "must be true with tp_exchange summa, which broadcasts inputs again",
+        lambda _, __, t: t.summa & np.isin(t.tp_overlap, _CUT),
+        "cuts what tp_exchange summa has cut in panels already; allowed: stack, none",
     ),
     _refused(
         "summa_attention",

@@ -254,6 +254,7 @@ class _Inside:
     def __init__(self, model: Model, system: System, space: Space) -> None:
         self._model, self._system, self._space = model, system, space
         self._by_layers = space.values("recompute_layers", system) != (None,)
+        self._by_panels = space.values("summa_panels", system) != (None,)
         self._of_kind: dict[Kind, tuple[Table, Table]] = {}
         self._of_values: dict[tuple[str, bool, int], Table] = {}
 
@@ -272,7 +273,9 @@ class _Inside:
             layers = most[same]
         training = self._space.values("training", self._system) or ()
         found = []
-        for kind, rows in kinds_of(self._model, layouts, layers=layers):
+        for kind, rows in kinds_of(
+            self._model, layouts, layers=layers, panels=self._by_panels
+        ):
             for trains in training:
                 options, choices = self._inside(replace(kind, training=trains))
                 box = Box(

@@ -9,6 +9,9 @@ from shardwise.words import TIER_FIELDS
 
 __all__ = ["decisive"]
 
+# Overlaps that 2D products may have, too.
+_OF_PANELS = ("stack", "none")
+
 
 def decisive(model: Model, system: System, space: Space) -> Space:
     """Leave out what cannot make anything fit that does not fit without it.
@@ -21,6 +24,9 @@ def decisive(model: Model, system: System, space: Space) -> Space:
     every working set does.
     """
     first: dict[str, Any] = {n: _values(space, system, n)[0] for n in ("tp_overlap", "dp_overlap")}
+    if "summa" in _values(space, system, "tp_exchange"):
+        overlaps = _values(space, system, "tp_overlap")
+        first["tp_overlap"] = next((w for w in overlaps if w in _OF_PANELS), overlaps[0])
     chunks = space.values("vpp", system)
     shards = space.values("dp_shard", system)
     if shards is None or None in shards:

@@ -23,7 +23,7 @@ from shardwise.words import (
 
 __all__ = ["EFFECTS", "NEUTRAL", "Kind", "idle_rows", "kinds_of", "most_layers_on_a_rank"]
 
-_SPLIT = TP_EXCHANGES.index("rs_ag")
+_SPLIT, _SUMMA = TP_EXCHANGES.index("rs_ag"), TP_EXCHANGES.index("summa")
 _NONE, _SELECTIVE = RECOMPUTES.index("none"), RECOMPUTES.index("selective")
 _UNQUANTIZED = QUANTIZATIONS.index("none")
 _DUALPIPE = SCHEDULES.index("dualpipe")
@@ -52,11 +52,13 @@ class Kind:
     """Whether the schedule pairs a forward with a backward pass."""
     layers: int
     """Layers on the fullest rank; 0 where nothing depends on that."""
+    panels: int
+    """Least panels of 2D products; 0 where nothing depends on that."""
     training: bool = True
 
 
 def kinds_of(
-    model: Model, layouts: Table, *, layers: Ints | None = None
+    model: Model, layouts: Table, *, layers: Ints | None = None, panels: bool = False
 ) -> list[tuple[Kind, Ints]]:
     """The kinds of layouts that there are, each with its rows, those that split least first.
 
@@ -64,13 +66,15 @@ def kinds_of(
     ----------
     layers
         Layers on the fullest rank of each row, where something depends on that.
+    panels
+        Whether something depends on the least panels.
     """
     replicas = layouts.replicas
     if model.has_experts:
         replicas = np.maximum(replicas, layouts.expert_replicas)
     several = np.full(len(layouts), model.has_experts)
     columns = {
-        "tp": layouts.tp > 1,
+        "tp": layouts.tp * layouts.tp2 > 1,
         "cp": layouts.cp > 1,
         "dp": replicas > 1,
         "experts": several,
@@ -78,6 +82,7 @@ def kinds_of(
         "uneven": several & (layouts.ep > 1),
         "both_ways": several & (layouts.schedule == _DUALPIPE),
         "layers": np.zeros(len(layouts), dtype=np.int64) if layers is None else layers,
+        "panels": np.lcm(layouts.tp, layouts.tp2) if panels else 0 * layouts.tp,
     }
     firsts, where = once_per(list(columns.values()), lambda rows: rows)
     found = []
@@ -126,6 +131,11 @@ EFFECTS: dict[str, Idle] = {
     "tp_regather": lambda kind, at: (
         (not (kind.tp and kind.training)) | (at("tp_exchange") != _SPLIT)
     ),
+    "summa_panels": lambda kind, at: (
+        (not kind.tp)
+        | (at("tp_exchange") != _SUMMA)
+        | np.isin(at("summa_panels"), (0, kind.panels))
+    ),
     "cp_exchange": lambda kind, _: not kind.cp,
     "quantized_weights": lambda _, at: at("quantization") == _UNQUANTIZED,
     "expert_capacity": lambda kind, _: not kind.experts,
@@ -161,6 +171,7 @@ NEUTRAL: dict[str, Any] = {
     for name in (
         "recompute_parts",
         "recompute_layers",
+        "summa_panels",
         "quantized_weights",
         "lora_parts",
         "offload_parts",

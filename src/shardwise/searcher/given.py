@@ -241,7 +241,7 @@ class Given:
         """Of layouts of one kind."""
         first = layouts.take(slice(0, 1))
         layers = most_layers_on_a_rank(self.model, first)
-        ((kind, _),) = kinds_of(self.model, first, layers=layers)
+        ((kind, _),) = kinds_of(self.model, first, layers=layers, panels=True)
         return replace(kind, training=training)
 
 

@@ -112,7 +112,7 @@ def _unplaced(
 ) -> Iterator[tuple[int, ...]]:
     """Yield degrees, chunks, schedule, stages and batch, in the order of `_UNPLACED`."""
     allowed = {"tp": _unbroken(model, system, gpus, "tp", ("heads", "ffn"))}
-    allowed["tp2"] = list(divisors(gpus))
+    allowed["tp2"] = _unbroken(model, system, gpus, "tp2", ("summa_widths",))
     allowed["cp"] = long_enough(model, space, divisors(gpus), system)
     allowed["pp"] = _unbroken(model, system, gpus, "pp", ("layers",))
     degrees = [space.values(axis, system) or allowed[axis] for axis in ("tp", "tp2", "cp", "pp")]

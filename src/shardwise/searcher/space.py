@@ -63,6 +63,8 @@ _AS_TP = "tp"
 # Sequences from here on are split among context-parallel ranks, too: their activations alone fill
 # an accelerator (Llama 3 was trained with cp 16 at 131,072 tokens: arXiv 2407.21783, table 4).
 _LONG = 32_768
+# Narrower panels of 2D products do not fill the tiles of a kernel.
+_LEAST_PANEL = 128
 # What a search does not vary unless it is told to: the answer would be another run's, not another
 # way to do this one.
 _USUALLY_ONE = (
@@ -280,7 +282,8 @@ class Space(Noun):
         """The same space with the degrees named that are usual for a model.
 
         Experts are spread in every way, each of them whole or split as tensor parallelism splits;
-        long sequences are split in every way.
+        long sequences are split in every way; 2D products, where they are asked for, along both
+        axes in every way, in the least panels and in powers of two.
         """
         usual: dict[str, Any] = {}
         lengths = self.seq_len if isinstance(self.seq_len, tuple) else (model.seq_len,)
@@ -289,6 +292,11 @@ class Space(Noun):
         if model.has_experts:
             usual |= {"ep": "all"} if self.ep is None else {}
             usual |= {"etp": (1, _AS_TP)} if self.etp is None else {}
+        if self.tp_exchange == "all" or "summa" in (self.tp_exchange or ()):
+            usual |= {"tp2": "all"} if self.tp2 is None else {}
+            widest = max(1, model.hidden // _LEAST_PANEL)
+            powers = tuple(1 << n for n in range(1, widest.bit_length()))
+            usual |= {"summa_panels": (None, *powers)} if self.summa_panels is None else {}
         return self.model_copy(update=usual) if usual else self
 
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:

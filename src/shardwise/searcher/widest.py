@@ -35,7 +35,10 @@ _OPTION_RULES = tuple(r for r in RULES if not r.of_layout and r.reason not in _L
 _PIECE_ROWS = 1 << 16
 # Beyond it a degree that a space leaves open is not tried.
 _MOST_OPEN = 1 << 10
-_COLUMNS = ("tp", "cp", "ep", "etp", "pp", "vpp", "schedule", "spread", "mbs", "dp_shard", "dp")
+_COLUMNS = (
+    *("tp", "tp2", "cp", "ep", "etp", "pp"),
+    *("vpp", "schedule", "spread", "mbs", "dp_shard", "dp"),
+)
 # The last digits of a quotient.
 _ROUNDING = 1e-9
 
@@ -179,24 +182,25 @@ def _layouts(
     model: Model, system: System, space: Space, batch: int, most: int
 ) -> tuple[Table, Counter[str]]:
     """Every combination of degrees, chunks and micro-batches, with the most replicas."""
-    axes = ("tp", "cp", "pp", "ep", "etp")
+    axes = ("tp", "tp2", "cp", "pp", "ep", "etp")
     degrees = {a: space.values(a, system) or _open(model, system, space, a) for a in axes}
     micro = space.values("micro_batch_size", system) or (1,)
     shards = [n or 0 for n in space.values("dp_shard", system) or (None,)]
     spreads = Spreads(model, system, space)
     refused: Counter[str] = Counter()
     rows = []
-    for tp, cp, pp in product(*(degrees[axis] for axis in axes[:3])):
+    for tp, tp2, cp, pp in product(*(degrees[axis] for axis in axes[:4])):
+        ranks = tp * tp2 * cp * pp
         experts = expert_degrees(degrees["ep"], degrees["etp"], tp)
         for (vpp, schedule), mbs in product(_chunks(system, space), micro):
-            dp = min(batch // mbs, most // (tp * cp * pp))
+            dp = min(batch // mbs, most // ranks)
             dp = max((n for n in space.values("dp", system) or (dp,) if n <= dp), default=0)
             shared = space.batch == "largest" or batch % mbs == 0
             ways = list(product(experts, spreads.of(pp, vpp, schedule), shards))
             if dp and shared:
-                rows += [(tp, cp, *e, pp, vpp, schedule, s, mbs, z, dp) for e, s, z in ways]
+                rows += [(tp, tp2, cp, *e, pp, vpp, schedule, s, mbs, z, dp) for e, s, z in ways]
             else:
-                refused["accelerators" if most < tp * cp * pp else "batch"] += len(ways)
+                refused["accelerators" if most < ranks else "batch"] += len(ways)
     columns: list[Any] = list(map(list, zip(*rows, strict=True))) or [[] for _ in _COLUMNS]
     named = {n: np.array(c, np.int64) for n, c in zip(_COLUMNS, columns, strict=True)}
     spread = spreads.take(named.pop("spread"))
@@ -247,7 +251,7 @@ def _least_replicas(table: Table, judged: Judged, capacity_bytes: float) -> Floa
 
 
 def _spreads(layouts: Table, least: Ints) -> Iterator[Spread]:
-    ranks = layouts.tp * layouts.cp * layouts.pp
+    ranks = layouts.tp * layouts.tp2 * layouts.cp * layouts.pp
     columns = ranks, layouts.micro_batch_size, layouts.global_batch_size, least, layouts.dp
     names = ("ranks", "micro_batch_size", "global_batch_size", "least", "most")
     for values in zip(*(column.tolist() for column in columns), strict=True):
