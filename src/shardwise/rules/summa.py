@@ -15,14 +15,14 @@ from shardwise.system import System
 from shardwise.table import Table
 from shardwise.words import DTYPES, TP_EXCHANGES, TP_OVERLAPS
 
-__all__ = ["SUMMA_RULES"]
+__all__ = ["SUMMA_RULES", "reduced_widths"]
 
 _SUMMA = TP_EXCHANGES.index("summa")
 _CUT = [TP_OVERLAPS.index(name) for name in ("ring", "pipe")]
 _FP32 = DTYPES.index("fp32")
 
 
-def _widths(model: Model) -> list[int]:
+def reduced_widths(model: Model) -> list[int]:
     """Widths that products reduce over, of their inputs."""
     heads = {layer.attention.heads * layer.attention.value_dim for layer in model.layers}
     inner = {layer.mlp.ffn for layer in model.layers if layer.mlp is not None}
@@ -30,7 +30,7 @@ def _widths(model: Model) -> list[int]:
 
 
 def _listed(model: Model) -> str:
-    return ", ".join(map(str, _widths(model)))
+    return ", ".join(map(str, reduced_widths(model)))
 
 
 def _any(table: Table, masks: list[Bools]) -> Bools:
@@ -39,7 +39,7 @@ def _any(table: Table, masks: list[Bools]) -> Bools:
 
 def _panels(model: Model, _: System, table: Table) -> Bools:
     given = np.maximum(table.summa_panels, 1)
-    uneven = [width % given != 0 for width in _widths(model)]
+    uneven = [width % given != 0 for width in reduced_widths(model)]
     wrong = (given % np.lcm(table.tp, table.tp2) != 0) | any_of(uneven)
     return table.summa & (table.summa_panels > 0) & wrong
 
@@ -108,7 +108,7 @@ SUMMA_RULES: tuple[Rule, ...] = (
         reason="summa_widths",
         of_layout=True,
         field="tp2",
-        broken=lambda m, _, t: _any(t, [width % t.tp2 != 0 for width in _widths(m)]),
+        broken=lambda m, _, t: _any(t, [width % t.tp2 != 0 for width in reduced_widths(m)]),
         problem=lambda m, _, __: f"must divide the rows of all weights, {_listed(m)}",
     ),
     Rule(

@@ -17,6 +17,7 @@ from shardwise.arrays import Ints, once_per
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
 from shardwise.rules import RULES, broken_rule
+from shardwise.rules.summa import reduced_widths
 from shardwise.searcher.effects import (
     EFFECTS,
     NEUTRAL,
@@ -39,6 +40,8 @@ OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOI
 
 # What a space may hold: beyond it, the list of its candidates alone would take long.
 _MOST_SCALES, _MOST_OPTIONS = 1000, 200_000
+# Narrower panels of 2D products do not fill a tile of a kernel (`cost.matmul`).
+_LEAST_PANEL = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +234,7 @@ def _check_size(model: Model, system: System, space: Space) -> None:
         problem = f"with global_batch_size makes {scales:,} scales; at most {_MOST_SCALES:,}"
         raise InputError(Fault(source="space", field="gpus", problem=problem))
     several = (*OPTION_FIELDS, *CHOICE_FIELDS)
-    sizes = [len(_tried(space, system, name, model.depth)) for name in several]
+    sizes = [len(_tried(model, system, space, name)) for name in several]
     combined = math.prod(sizes)
     if combined > _MOST_OPTIONS:
         named = zip(several, sizes, strict=True)
@@ -240,12 +243,30 @@ def _check_size(model: Model, system: System, space: Space) -> None:
         raise InputError(Fault(source="space", problem=problem + told))
 
 
-def _tried(space: Space, system: System, name: str, layers: int) -> tuple[Any, ...]:
-    """Values of an option or choice to try, beside so many layers on the fullest rank."""
+def _tried(
+    model: Model, system: System, space: Space, name: str, *, layers: int = 0, panels: int = 0
+) -> tuple[Any, ...]:
+    """Values of an option or choice to try.
+
+    Those of `recompute_layers` that a space leaves open are every number of them, at last all. Of
+    `summa_panels` they are the least, and these doubled as long as a panel is wide enough.
+
+    Parameters
+    ----------
+    layers
+        On the fullest rank; 0: of the model.
+    panels
+        The least; 0: one.
+    """
     values = space.values(name, system)
     if values is not None:
         return values
-    return (*range(1, layers), None)  # of recomputed layers: every number, at last all
+    if name == "summa_panels":
+        least, whole = max(panels, 1), math.gcd(*reduced_widths(model))
+        most = model.hidden // (least * _LEAST_PANEL)
+        doubled = [least << n for n in range(1, most.bit_length())]
+        return (None, *(number for number in doubled if whole % number == 0))
+    return (*range(1, layers or model.depth), None)
 
 
 class _Inside:
@@ -273,9 +294,7 @@ class _Inside:
             layers = most[same]
         training = self._space.values("training", self._system) or ()
         found = []
-        for kind, rows in kinds_of(
-            self._model, layouts, layers=layers, panels=self._by_panels
-        ):
+        for kind, rows in kinds_of(self._model, layouts, layers=layers, panels=self._by_panels):
             for trains in training:
                 options, choices = self._inside(replace(kind, training=trains))
                 box = Box(
@@ -316,13 +335,16 @@ class _Inside:
     def _values(self, kind: Kind, name: str) -> tuple[Any, ...]:
         if name == "training":
             return (kind.training,)
-        values = _tried(self._space, self._system, name, kind.layers or self._model.depth)
+        values = _tried(
+            *(self._model, self._system, self._space, name), layers=kind.layers, panels=kind.panels
+        )
         usual = self._model.seq_len if name == "seq_len" else None
         return tuple(usual if value is None else value for value in values)
 
     def _alone(self, kind: Kind, name: str, values: Sequence[Any]) -> Table:
         """A table of the values of one field."""
-        key = name, kind.training, kind.layers if name == "recompute_layers" else 0
+        own = {"recompute_layers": kind.layers, "summa_panels": kind.panels}
+        key = name, kind.training, own.get(name, 0)
         if key not in self._of_values:
             one = {"dp": 1, "gbs": 1, "seq_len": 1, name: list(values)}
             self._of_values[key] = Table.of(self._model, one)

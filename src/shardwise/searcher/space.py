@@ -44,14 +44,16 @@ _WITHOUT_END = (
     "offload_parts",
     "stage_layers",
     "stack",
-    *(name for name in OPTIONALS if name not in ("recompute_layers", "dp_shard")),
+    *(n for n in OPTIONALS if n not in ("recompute_layers", "dp_shard", "summa_panels")),
 )
 _TOGETHER = (*SETS, "stage_layers")
 """Fields one value of which is itself a list: its items are joined by `+` in a text."""
 _MAY_BE_OPEN = (*OPTIONALS, *OPEN_SETS, "stage_layers", "extents")
 _BY_PLACEMENT = ("none", "placement")
 _BY_LAYOUT = ("tp", "pp", "dp", "vpp", "micro_batch_size")
-_WHOLE_BY_LAYOUT = ("tp2", "extents", "cp", "ep", "etp", "dp_shard", "recompute_layers")
+_WHOLE_BY_LAYOUT = (
+    *("tp2", "extents", "cp", "ep", "etp", "dp_shard", "recompute_layers", "summa_panels"),
+)
 """Fields all values of which depend on the layout."""
 _KEPT_BY = {
     "recompute_layers": "fit",
@@ -63,8 +65,6 @@ _AS_TP = "tp"
 # Sequences from here on are split among context-parallel ranks, too: their activations alone fill
 # an accelerator (Llama 3 was trained with cp 16 at 131,072 tokens: arXiv 2407.21783, table 4).
 _LONG = 32_768
-# Narrower panels of 2D products do not fill the tiles of a kernel.
-_LEAST_PANEL = 128
 # What a search does not vary unless it is told to: the answer would be another run's, not another
 # way to do this one.
 _USUALLY_ONE = (
@@ -283,7 +283,7 @@ class Space(Noun):
 
         Experts are spread in every way, each of them whole or split as tensor parallelism splits;
         long sequences are split in every way; 2D products, where they are asked for, along both
-        axes in every way, in the least panels and in powers of two.
+        axes in every way, in all panels.
         """
         usual: dict[str, Any] = {}
         lengths = self.seq_len if isinstance(self.seq_len, tuple) else (model.seq_len,)
@@ -294,9 +294,9 @@ class Space(Noun):
             usual |= {"etp": (1, _AS_TP)} if self.etp is None else {}
         if self.tp_exchange == "all" or "summa" in (self.tp_exchange or ()):
             usual |= {"tp2": "all"} if self.tp2 is None else {}
-            widest = max(1, model.hidden // _LEAST_PANEL)
-            powers = tuple(1 << n for n in range(1, widest.bit_length()))
-            usual |= {"summa_panels": (None, *powers)} if self.summa_panels is None else {}
+            usual |= {"summa_panels": "all"} if self.summa_panels is None else {}
+        if self.tp_exchange == ("summa",) and self.tp_overlap is None:
+            usual["tp_overlap"] = ("stack", "none")
         return self.model_copy(update=usual) if usual else self
 
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:
