@@ -35,8 +35,10 @@ def in_brief(strategy: Mapping[str, Any]) -> str:
     degrees = " ".join(f"{head} {strategy[field]}" for field, head in DEGREE_HEADS.items())
     degrees += "".join(f" {axis} {strategy[axis]}" for axis in MORE_DEGREES if strategy[axis] > 1)
     options = [_recompute(strategy), f"ZeRO-{strategy['zero']}"]
-    if strategy["tp"] > 1:
-        options.append(f"{strategy['tp_exchange']}/{strategy['tp_overlap']}")
+    if strategy["tp"] * strategy["tp2"] > 1:
+        panels = strategy["summa_panels"]
+        cut = f" in {panels} panels" if panels else ""
+        options.append(f"{strategy['tp_exchange']}/{strategy['tp_overlap']}{cut}")
     if strategy["schedule"] not in FOLLOWS:
         options.append(strategy["schedule"])
     options += [words for field, words in SWITCHES.items() if strategy[field]]

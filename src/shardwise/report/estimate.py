@@ -88,12 +88,15 @@ def _headline(result: Estimate) -> Text:
 
 def _options(strategy: dict[str, Any]) -> list[str]:
     """What a strategy does beyond the usual, where it has an effect."""
-    training, several = strategy["training"], strategy["tp"] > 1
+    training, several = strategy["training"], strategy["tp"] * strategy["tp2"] > 1
+    panels = strategy["summa_panels"]
     told = {
         "sequence parallel": strategy["tp_exchange"] == "rs_ag",
         "scattered between stages": several
         and strategy["pp"] > 1
         and strategy["tp_exchange"] == "p2p_rs_ag",
+        "2D products" + (f" in {panels} panels" if panels else ""): several
+        and strategy["tp_exchange"] == "summa",
         f"{strategy['tp_overlap']} overlap": several and strategy["tp_overlap"] in ("ring", "pipe"),
         "no tensor-parallel overlap": several and strategy["tp_overlap"] == "none",
         "inputs kept whole": training

@@ -12,6 +12,7 @@ __all__ = ["as_ranges", "print_peers", "print_rank"]
 
 _LABELS = {
     "tp": "tensor",
+    "tp2": "tensor, second",
     "cp": "context",
     "dp": "data",
     "pp": "pipeline",

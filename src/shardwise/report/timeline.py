@@ -10,7 +10,7 @@ from shardwise.report.trace import Trace
 
 __all__ = ["print_trace"]
 
-_AXES = ("tp", "cp", "pp", "dp")
+_AXES = ("tp", "tp2", "cp", "pp", "dp")
 _MOST_RANKS = 16
 _AFTER_NAMES = {
     "replicas": "data-parallel exchange",

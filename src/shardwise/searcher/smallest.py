@@ -219,7 +219,8 @@ def _why(case: _Case, wide: Widest, limit: int, rejected: Counter[str]) -> tuple
 def _too_full(system: System, lack: Lack) -> tuple[str, str]:
     """What is missing even with as many replicas as there can be."""
     row = lack.strategy
-    axes = " x ".join(f"{a} {int(getattr(row, a)[0])}" for a in ("tp", "cp", "pp", "dp"))
+    shown = ("tp", *(("tp2",) if row.tp2[0] > 1 else ()), "cp", "pp", "dp")
+    axes = " x ".join(f"{axis} {int(getattr(row, axis)[0])}" for axis in shown)
     problem = (
         f"even on {int(row.gpus[0]):,} GPU{'s' if row.gpus[0] > 1 else ''} ({axes}) the roomiest "
         "strategy lacks "
