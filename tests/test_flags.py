@@ -37,7 +37,7 @@ ALL = {
 SHORT_FOR = {"gpus": "dp", "sequence_parallel": "tp_exchange"}
 LAYOUT = {"pp", "vpp", "schedule", "first_stage_layers", "last_stage_layers", "stage_layers"}
 LAYOUT |= {"embedding_as_layer", "loss_as_layer", "recompute_layers"}
-BASES = 500
+BASES = 800
 
 SPARE: dict[str, Any] = {
     "tp_hidden": 0.3,
@@ -53,6 +53,7 @@ STACKS = [
 ]
 VALUES: dict[str, list[Any]] = {
     "tp": [1, 2, 4, 8],
+    "tp2": [1, 1, 2],
     "pp": [1, 2, 3, 4],
     "cp": [1, 2, 2],
     "ep": [1, 1, 2, 4],
@@ -92,6 +93,7 @@ VALUES: dict[str, list[Any]] = {
     "expert_overlap": [False, True],
     "tp_exchange": list(TP_EXCHANGES),
     "tp_overlap": list(TP_OVERLAPS),
+    "summa_panels": [None, None, 2, 16],
     "tp_regather": [True, False],
     "dp_overlap": [True, False],
     "fused_activation": [True, False],
@@ -170,7 +172,16 @@ def base(number: int) -> dict[str, Any]:
         "frozen": row["lora_rank"] > 0 or not row["training"],
         "cp_exchange": row["tp"] * row["cp"] > 8,
         "attention": number % 2 == 1,
+        "tp2": row["dtype"] == "fp32" or row["stack"].attention == "unfused",
     }
+    if row["tp_exchange"] == "summa" and number % 2 == 0:
+        beside = ("cp", "quantization", "quantized_weights", "lora_rank", "lora_parts")
+        idle |= dict.fromkeys(beside, True)
+        idle["tp_overlap"] = row["tp_overlap"] in ("ring", "pipe")
+        idle["frozen"] = not row["training"]
+        idle["summa_panels"] = row["tp"] * (1 if idle["tp2"] else row["tp2"]) == 1
+    else:
+        idle |= {"tp2": True, "summa_panels": True}
     spread = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
     idle |= dict.fromkeys(spread, not idle["stage_layers"])
     if number % 3:
