@@ -1,5 +1,6 @@
 """As plain words: which fields change anything, and which ways to spread layers differ."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -94,7 +95,7 @@ def kind_of(model: Model, layout: Mapping[str, Any], *, legal: bool = True) -> d
         fields = {**{name: layout[name] for name in names}, "stage_layers": listed}
         most = most_layers(model, tuple(fields.items()))
     return {
-        "tp": tp > 1,
+        "tp": tp * layout.get("tp2", 1) > 1,
         "cp": cp > 1,
         "dp": dp * cp > 1 or (experts and tp * cp * dp // shared > 1),
         "experts": experts,
@@ -102,6 +103,7 @@ def kind_of(model: Model, layout: Mapping[str, Any], *, legal: bool = True) -> d
         "uneven": experts and layout["ep"] > 1,
         "both_ways": experts and layout["schedule"] == "dualpipe",
         "layers": most,
+        "panels": math.lcm(tp, layout.get("tp2", 1)),
     }
 
 
@@ -136,7 +138,9 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
         if options["recompute"] == "none" or not training:
             return "none"
         return "all" if value is None or (kind["layers"] and value >= kind["layers"]) else value
-    return value if matters.get(name, True) else "no matter"
+    if name == "summa_panels" and kind["tp"] and options["tp_exchange"] == "summa":
+        return "all" if value in (None, kind["panels"]) else value
+    return value if matters.get(name, name != "summa_panels") else "no matter"
 
 
 def has_effect(model: Model, strategy: Mapping[str, Any], other: Any, name: str) -> bool:

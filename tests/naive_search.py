@@ -26,7 +26,7 @@ AXES = ("tp", "cp", "dp", "pp")
 TIERS = tuple(f"{axis}_tier" for axis in AXES)
 PLACED = ("placement", *TIERS)
 DEGREES = (
-    *("gpus", *AXES, "ep", "etp", "vpp", "schedule", "micro_batch_size", "global_batch_size"),
+    *("gpus", *AXES, "tp2", "ep", "etp", "vpp", "schedule", "micro_batch_size", "global_batch_size"),
     *(*SPREAD, "stage_layers", "dp_shard"),
 )
 OPTIONS = tuple(name for name in FIELDS if name not in (*PLACED, *DEGREES))
@@ -52,7 +52,7 @@ USUAL: dict[str, Sequence[Any]] = {
 NEUTRAL = {
     name: Strategy.model_fields[name].default
     for name in (
-        *("recompute_parts", "recompute_layers", "quantized_weights", "lora_parts"),
+        *("recompute_parts", "recompute_layers", "quantized_weights", "lora_parts", "summa_panels"),
         "offload_parts",
         *("expert_capacity", "expert_imbalance", "expert_overlap", "fsdp_reshard"),
     )
@@ -114,6 +114,12 @@ def usual(model: Model, system: System, space: Values) -> dict[str, Any]:
     if any(layer.moe is not None for layer in model.layers):
         rest |= {"ep": None, "etp": [1, "tp"]}
     found: dict[str, Any] = {**USUAL, **rest, **named}
+    if "summa" in found["tp_exchange"]:
+        found |= {"tp2": None} if "tp2" not in named else {}
+        if found["tp_exchange"] == ["summa"] and "tp_overlap" not in named:
+            found["tp_overlap"] = ["stack", "none"]
+        if "summa_panels" not in named:
+            found["summa_panels"] = None
     if space.get("recompute_layers") == "fit":
         found["recompute_layers"] = [*range(1, model.depth), None]
     return found
@@ -130,19 +136,21 @@ def layouts(model: Model, system: System, space: Values) -> Iterator[dict[str, A
         tps = [t for t in divisors(gpus) if all(width % t == 0 for width in split)]
         pps = [p for p in divisors(gpus) if p <= model.depth]
         eps = [e for e in divisors(gpus) if all(number % e == 0 for number in experts)]
-        for tp, cp, pp, ep, etp in product(
+        tp2s = [t for t in divisors(gpus) if all(width % t == 0 for width in reduced(model))]
+        for tp, tp2, cp, pp, ep, etp in product(
             tried.get("tp", tps),
+            tried["tp2"] or tp2s,
             tried["cp"],
             tried.get("pp", pps),
             tried["ep"] or eps,
             [1, 2, 4, 8],
         ):
-            dp = gpus // (tp * cp * pp)
+            dp = gpus // (tp * tp2 * cp * pp)
             if etp not in {tp if word == "tp" else word for word in tried["etp"]}:
                 continue
-            if dp * tp * cp * pp != gpus or dp not in tried.get("dp", [dp]):
+            if dp * tp * tp2 * cp * pp != gpus or dp not in tried.get("dp", [dp]):
                 continue
-            if tried["ep"] is None and tp * cp * dp % (ep * etp):
+            if tried["ep"] is None and tp * tp2 * cp * dp % (ep * etp):
                 continue
             longest = -(-model.depth // pp)
             chunks = divisors(longest) if 1 < pp <= model.depth else [1]
@@ -153,7 +161,8 @@ def layouts(model: Model, system: System, space: Values) -> Iterator[dict[str, A
                 scheduled(tried.get("vpp", chunks), tried["schedule"], given="vpp" in tried),
                 tried.get("micro_batch_size", micro),
             ):
-                degrees = {"gpus": gpus, "tp": tp, "cp": cp, "pp": pp, "ep": ep, "etp": etp}
+                degrees = {"gpus": gpus, "tp": tp, "tp2": tp2, "cp": cp, "pp": pp, "ep": ep}
+                degrees["etp"] = etp
                 chunked = {"dp": dp, "vpp": v, "schedule": word, "micro_batch_size": m}
                 whole = {"global_batch_size": batch if shared else asked}
                 shards = [s for s in tried["dp_shard"] if s != dp or None not in tried["dp_shard"]]
@@ -162,6 +171,19 @@ def layouts(model: Model, system: System, space: Values) -> Iterator[dict[str, A
                 ):
                     beside = {"asked": (gpus, asked), "dp_shard": shard, **way}
                     yield {**beside, **degrees, **chunked, **whole}
+
+
+def reduced(model: Model) -> list[int]:
+    """Rows of all weights."""
+    heads = [layer.attention.heads * layer.attention.value_dim for layer in model.layers]
+    return [model.hidden, *heads, *(layer.mlp.ffn for layer in model.layers if layer.mlp)]
+
+
+def panels(model: Model, least: int) -> list[int | None]:
+    """The least panels, and these doubled while the widest product's are 128 wide."""
+    doubled = [least * 2**n for n in range(1, 20)]
+    fit = [n for n in doubled if all(width % n == 0 for width in reduced(model))]
+    return [None, *(n for n in fit if model.hidden / n >= 128)]
 
 
 def scheduled(chunks: Sequence[int], words: Sequence[str], *, given: bool) -> list[tuple[int, str]]:
@@ -180,8 +202,9 @@ def placements(
     found = []
     for values in product(*(tried[name] for name in PLACED)):
         way = dict(zip(PLACED, values, strict=True))
-        several = [axis for axis in AXES if degrees[axis] > 1]
-        alone = [axis for axis in AXES if degrees[axis] == 1]
+        beside = {"tp": degrees["tp2"]}  # both have one tier
+        several = [axis for axis in AXES if degrees[axis] * beside.get(axis, 1) > 1]
+        alone = [axis for axis in AXES if axis not in several]
         if any(way[f"{axis}_tier"] != tried[f"{axis}_tier"][0] for axis in alone):
             continue
         placed = any(way[f"{axis}_tier"] is None for axis in several)
@@ -189,7 +212,7 @@ def placements(
             found.append(way)
     table = _table(model, [{**degrees, "global_batch_size": 1, "seq_len": 1, **w} for w in found])
     extents = place(system, table)
-    seats = np.concatenate([getattr(extents, axis) for axis in AXES]).T.tolist()
+    seats = np.concatenate([getattr(extents, axis) for axis in (*AXES, "tp2")]).T.tolist()
     tiers = len(system.network)
     beyond = [any((way[t] or 0) >= tiers for t in TIERS) for way in found]
     return [
@@ -234,9 +257,9 @@ def everything(model: Model, system: System, space: Values, capacity_bytes: floa
     seats: dict[tuple[int, ...], list[dict[str, Any]]] = {}
     choices: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     bare = list(layouts(model, system, space))
-    first = {name: tried[name][0] for name in (*OPTIONS, *PLACED)}
+    first = {name: (tried[name] or [None])[0] for name in (*OPTIONS, *PLACED)}
     for layout, reason in zip(bare, _bare_reasons(model, system, bare, first), strict=True):
-        degrees = {axis: layout[axis] for axis in AXES}
+        degrees = {axis: layout[axis] for axis in (*AXES, "tp2")}
         kind = kind_of(model, layout, legal=reason is None)
         ways = [{name: tried[name][0] for name in PLACED}]
         if reason is None:
@@ -246,7 +269,8 @@ def everything(model: Model, system: System, space: Values, capacity_bytes: floa
             ways = seats[key]
         of_kind = tuple(kind.values())
         if of_kind not in choices:
-            choices[of_kind] = list(options(system, tried, kind))
+            cut = tried["summa_panels"] or panels(model, kind["panels"])
+            choices[of_kind] = list(options(system, {**tried, "summa_panels": cut}, kind))
         rows += [{**layout, **way, **one} for way in ways for one in choices[of_kind]]
     table = _table(model, rows)
     refused = _refusals(model, system, table)

@@ -182,6 +182,8 @@ VALUES: dict[str, list[Any]] = {
     "expert_overlap": [False, True],
     "lora_parts": [("attention",), ("attention", "mlp")],
     "offload_parts": [None, ("qkv",), ("activation", "core_attention")],
+    "tp_exchange": list(TP_EXCHANGES),
+    "summa_panels": [None, 2, 4],
 }
 REFUSED = ("lora_parts", "expert_capacity", "expert_imbalance")  # where they have no effect
 FIGURES = ("step_time_s", "memory_reserved_bytes", "memory_offloaded_bytes", "mfu", "hfu")
@@ -196,9 +198,11 @@ def drawn_row(random: np.random.Generator, model: Model, index: int) -> dict[str
     row["ep"] = int(random.choice([1, 2])) if model.has_experts else 1
     if random.integers(4) == 0:
         row |= {"cp": 2, "stack": STACKS[0]}
+    row["tp2"] = 2 if row["tp_exchange"] == "summa" and random.integers(2) else 1
     row |= {"training": bool(random.integers(3))}
     row |= {"stack": STACKS[index % 3] if row["cp"] == 1 else STACKS[0]}
-    row |= {"gpus": row["tp"] * row["cp"] * row["dp"] * row["pp"], "global_batch_size": 8}
+    ranks = row["tp"] * row["tp2"] * row["cp"]
+    row |= {"gpus": ranks * row["dp"] * row["pp"], "global_batch_size": 8}
     row |= {"micro_batch_size": int(random.choice([1, 2])), "dtype": "fp16", "vpp": 1}
     return row | {"offload_weights": bool(random.integers(2))}
 
@@ -220,7 +224,8 @@ def pairs(architecture: str, system: System, name: str) -> tuple[Table, Table]:
     legal = np.logical_and.reduce([broken_rule(model, system, t) < 0 for t in (one, other)])
     one, other = one.take(legal), other.take(legal)
     idle = np.zeros(len(one), dtype=np.bool_)
-    for kind, where in kinds_of(model, one, layers=most_layers_on_a_rank(model, one)):
+    layers = most_layers_on_a_rank(model, one)
+    for kind, where in kinds_of(model, one, layers=layers, panels=True):
         for training in (False, True):
             of_kind = replace(kind, training=training)
             rows_of_kind = where[one.training[where] == training]
