@@ -1,32 +1,384 @@
-"""2D products in estimates and searches: what they equal, what they hold, what a search finds."""
+"""2D products in estimates and searches: what they equal, what they hold, what a search finds.
 
+Of the sample: 100 TFLOP/s and 1 TB/s; links of 100 GB/s within 8 accelerators, without latency.
+"""
+
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
-from naive_search import everything
-from shardwise import Model, System, estimate, estimate_many, peers, search
+from naive_search import FIELDS, everything
+from samples import GB, layer, run, stack, system, tier
+from shardwise import Model, Strategy, System, estimate, estimate_many, search, trace
+from shardwise.cost.block import COMM_AXES
+from shardwise.ops.embedding import embedding_operations, head_operations
+from shardwise.ops.layer import layer_operations, rank_work
+from shardwise.ops.operation import Operation
+from shardwise.ops.parameters import REPLICATED, count_parameters
+from shardwise.peers import peers_of
 from shardwise.searcher.candidates import Candidates
 from shardwise.searcher.space import Space
-from shardwise.system import Collective
 from shardwise.table import Table
 
-WIDE = samples.model(
-    samples.layer(count=2, attention={"head_dim": 64}, mlp={"ffn": 2048}), hidden=512
-)
+SUMMA: dict[str, Any] = {"tp": 2, "tp2": 4, "tp_exchange": "summa"}
+DEGREES = [(1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (8, 1), (1, 8)]
 
 
-def test_search():
-    for space in (
-        {"gpus": [8], "global_batch_size": [8], "tp_exchange": ["summa"], "recompute": ["none", "full"], "zero":[1], "placement":["tp-cp-dp-pp","dp-tp-cp-pp"], "dp_overlap":[True],"fused_activation":[False]},
-    ):
-        model, system = WIDE, samples.system()
-        candidates = Candidates.of(model, system, Space.validated(space))
-        naive = everything(model, system, space, np.inf)
-        table = candidates.strategies(np.arange(len(candidates)))
-        print(len(candidates), len(naive.reasons), len(naive.feasible), naive.rejected)
-        assert 0
+def test_one_rank_splits_nothing():
+    """With tp and tp2 of 1 it is what any exchange is, whatever the others would not allow."""
+    for given in ({}, {"tp_overlap": "ring"}, {"cp": 2}, {"dtype": "fp32"}, {"lora_rank": 4}):
+        one, other = (run(tp_exchange=word, **given).to_dict() for word in ("summa", "all_reduce"))
+        for result in (one, other):
+            result["strategy"]["tp_exchange"] = result["strategy"]["sequence_parallel"] = None
+        assert one == other
+
+
+def by_hand(kernel_s: float, panel_s: float, panels: int) -> float:
+    """The first panel is waited for, the others as far as they outlast one of the product."""
+    return panel_s + (panels - 1) * max(panel_s - kernel_s / panels, 0)
+
+
+@pytest.mark.parametrize("panels", [4, 16, 64])
+@pytest.mark.parametrize("bandwidth", [5 * GB, 100 * GB, 20_000 * GB])
+def test_all_panels_but_one_run_beside_the_product(panels, bandwidth):
+    """The exposed part of what a product exchanges, from the times of its kernels."""
+    machine = system(network=[tier(bandwidth=bandwidth, latency=1e-7)])
+    result = run(machine=machine, operations=True, summa_panels=panels, **SUMMA)
+    listed = result.operations or ()
+    for phase in ("forward", "input_grad", "weight_grad"):
+        rows = [r for r in listed if r.operation == "mlp.up" and r.phase == phase]
+        kernels = sum(r.time_s for r in rows if r.bound != "network")
+        exchanged = [r for r in rows if r.bound == "network"]
+        one = sum(r.time_s for r in exchanged) / panels
+        assert len(exchanged) == 2
+        exposed = sum(r.exposed_s for r in exchanged)
+        assert exposed == pytest.approx(by_hand(kernels, one, panels))
+        shares = [r.exposed_s / r.time_s for r in exchanged]
+        assert shares[0] == pytest.approx(shares[1])
+
+
+def test_nothing_hides_it_without_overlap():
+    """All panels are waited for; and one panel hides nothing, as there is no other beside it."""
+    rows = run(operations=True, tp_overlap="none", summa_panels=16, **SUMMA).operations or ()
+    exchanged = [r for r in rows if r.bound == "network"]
+    assert all(r.exposed_s == r.time_s for r in exchanged)
+    assert {r.kind for r in exchanged} >= {"broadcast", "reduce", "all-to-all"} or exchanged
+
+
+def test_every_panel_has_its_latency():
+    """A millisecond for each broadcast of a panel: 8 panels, or 32."""
+    for panels in (8, 32):
+        machine = system(network=[tier(bandwidth=1e18, latency=1e-3) | {"join_exponent": 1.0}])
+        rows = run(machine=machine, operations=True, summa_panels=panels, **SUMMA).operations or ()
+        sent = [r.time_s for r in rows if r.kind == "broadcast"]
+        assert sent == pytest.approx([panels * 1e-3] * len(sent), rel=1e-6)
+
+
+def test_what_is_broadcast_passes_each_member_once():
+    """As much time with 8 members as with 2; over slower links beyond 8 by all that have one."""
+    for tp2, rate in ((2, 100 * GB), (8, 100 * GB), (16, 10 * GB)):
+        given = {"tp": 1, "tp2": tp2, "tp_exchange": "summa", "summa_panels": 16, "seq_len": 32}
+        rows = run(operations=True, **given).operations or ()
+        (up,) = [
+            r.time_s
+            for r in rows
+            if (r.operation, r.phase, r.kind) == ("mlp.up", "forward", "broadcast")
+        ]
+        reached = rate * (8 if tp2 > 8 else 1)
+        assert up == pytest.approx(64 * 256 * 2 / reached)
+
+
+def test_a_tier_may_say_how_it_broadcasts():
+    """Else as it gathers and scatters, without the scale of those."""
+    rates = {"latency": 0, "latency_per_member": 0, "efficiency": {1: 1}}
+    plain = tier()
+    scaled = plain["collectives"]["all_gather"] | {"scale": 3, "offset": 0}
+
+    def time(own: dict[str, Any]) -> dict[str, float]:
+        told = plain | {"collectives": plain["collectives"] | own}
+        rows = run(machine=system(network=[told]), operations=True, **SUMMA).operations or ()
+        chosen = [r for r in rows if r.operation == "mlp.up" and r.phase == "weight_grad"]
+        return {r.kind: r.time_s for r in chosen if r.bound == "network"}
+
+    usual = time({})
+    assert time({"all_gather": scaled}) == usual
+    slow = time({"all_gather": rates | {"efficiency": {1: 0.5}}})
+    assert slow == {"broadcast": 2 * usual["broadcast"], "reduce": usual["reduce"]}
+    slow = time({"reduce_scatter": rates | {"efficiency": {1: 0.5}}})
+    assert slow == {"broadcast": usual["broadcast"], "reduce": 2 * usual["reduce"]}
+    own = time({"broadcast": rates | {"efficiency": {1: 0.25}, "scale": 2, "offset": 0}})
+    assert own == {"broadcast": 8 * usual["broadcast"], "reduce": usual["reduce"]}
+
+
+def held_by_ranks(model: Model, **degrees: Any) -> float:
+    """Parameters of all ranks of a replica, weights that ranks share counted once."""
+    table = Table.of(model, {"dp": 1, "gbs": 1, "stack": stack(), **degrees})
+    work = rank_work(table)
+    tp, tp2 = int(table.tp[0]), int(table.tp2[0])
+    operations: list[Operation] = [*embedding_operations(model, work)]
+    for one in model.layers:
+        operations += layer_operations(model, one, work) * one.count
+    copied = np.array([not model.tied_embeddings])
+    operations += head_operations(model, work, holds_copy=copied)
+    found = 0.0
+    for operation in operations:
+        kernels = [k for k in operation.kernels if getattr(k, "panels", None) is not None]
+        if operation.name in REPLICATED:
+            found += float(operation.parameters[0]) * tp  # all tp2 ranks have a copy
+        elif kernels and operation.name != "head":
+            weights = float((kernels[0].k * kernels[0].n)[0]) / tp2
+            found += weights * tp * tp2 + (float(operation.parameters[0]) - weights) * tp
+        else:
+            found += float(operation.parameters[0]) * tp * tp2
+    return found
+
+
+@pytest.mark.parametrize("degrees", DEGREES)
+def test_parameters_are_conserved(degrees):
+    """All ranks together hold the model, norms and biases once for the tp2 ranks of a column."""
+    tp, tp2 = degrees
+    wide = {"heads": 8, "kv_heads": 8, "bias": "none"}
+    models = [
+        samples.model(),
+        samples.llama(layers=[layer(attention=wide, mlp={"ffn": 192, "activation": "swiglu"})]),
+        samples.model(layer(count=2), layer(count=1, mlp={"ffn": 512})),
+    ]
+    for model in models:
+        given = {"tp": tp, "tp2": tp2, "tp_exchange": "summa"}
+        assert held_by_ranks(model, **given) == count_parameters(model).total
+
+
+@pytest.mark.parametrize("degrees", DEGREES)
+def test_flops_are_conserved(degrees):
+    """A rank does its part of every product of a layer, and of attention."""
+    tp, tp2 = degrees
+    whole = run(samples.model(), operations=True).layers[0]
+    part = run(samples.model(), operations=True, tp=tp, tp2=tp2, tp_exchange="summa").layers[0]
+    for name in ("forward", "input_grad", "weight_grad"):
+        assert getattr(part, name).matrix_flops * tp * tp2 == pytest.approx(
+            getattr(whole, name).matrix_flops
+        )
+    assert part.kept_bytes * tp * tp2 == pytest.approx(whole.kept_bytes)
+    assert part.boundary_bytes == 0
+
+
+GIVEN = {
+    "tp": st.sampled_from([1, 2, 4]),
+    "tp2": st.sampled_from([1, 2, 4]),
+    "pp": st.sampled_from([1, 2, 4]),
+    "dp": st.sampled_from([1, 2]),
+    "panels": st.sampled_from([None, 16, 32]),
+    "recompute": st.sampled_from(["none", "selective", "full"]),
+    "zero": st.sampled_from([0, 1, 2, 3]),
+    "schedule": st.sampled_from(["1f1b", "gpipe", "zb-h1"]),
+    "document_len": st.sampled_from([None, 8]),
+    "training": st.booleans(),
+    "offload_activations": st.booleans(),
+    "offload_weights": st.booleans(),
+    "tp_overlap": st.sampled_from(["stack", "none"]),
+}
+HOST = [{"name": name, "capacity": 80e9, "bandwidth": 1e12} for name in ("hbm", "host")]
+
+
+def drawn(fields: dict[str, Any]) -> dict[str, Any]:
+    """A legal strategy of 2D products."""
+    one = {**fields, "tp_exchange": "summa", "mbs": 1, "gbs": 16, "stack": stack()}
+    panels = one.pop("panels")
+    one["summa_panels"] = panels if one["tp"] * one["tp2"] > 1 else None
+    if one["pp"] == 1 or not one["training"]:
+        one["schedule"] = "1f1b"
+    return one
+
+
+@given(fields=st.lists(st.fixed_dictionaries(GIVEN), min_size=1, max_size=6))
+def test_a_row_of_a_table_is_its_estimate(fields):
+    """Beside rows of other exchanges, to the last bit."""
+    machine, model = system(memory=HOST), samples.llama(layers=[layer(mlp={"ffn": 192})])
+    rows = [drawn(one) for one in fields]
+    others = [
+        row | {"tp2": 1, "summa_panels": None, "tp_exchange": "rs_ag", "tp": 4} for row in rows
+    ]
+    table = estimate_many(model, machine, [Strategy(**row) for row in (*rows, *others)])
+    for place, row in enumerate(rows):
+        one = estimate(model, machine, row)
+        assert one.step_time_s == table.step_time_s[place]
+        assert one.memory_bytes.total == table.memory_bytes["total"][place]
+        assert sum(one.time_s.values()) == pytest.approx(one.step_time_s)
+
+
+@given(fields=st.fixed_dictionaries(GIVEN), faster=st.sampled_from([1.01, 2.0, 50.0]))
+def test_more_bandwidth_is_never_slower(fields, faster):
+    """Of either tier."""
+    model, row = samples.model(), drawn(fields)
+    inside, between = tier("inside", domain=8, latency=1e-6), tier("between", bandwidth=1e10)
+    slow = system(memory=HOST, network=[inside, between])
+    for upgraded in range(2):
+        tiers = [inside, between]
+        tiers[upgraded] = tiers[upgraded] | {"bandwidth": tiers[upgraded]["bandwidth"] * faster}
+        quick = system(memory=HOST, network=tiers)
+        times = [estimate(model, machine, row).step_time_s for machine in (quick, slow)]
+        assert times[0] <= times[1] * (1 + 1e-12)
+
+
+def test_all_exchanges_of_both_axes_are_told_together():
+    """As tensor-parallel; its parts sum to it; nothing is left for another axis."""
+    result = run(operations=True, **SUMMA)
+    rows = [r for r in result.operations or () if r.bound == "network" and r.part != "step"]
+    alone = sum(r.time_s * r.count for r in rows)
+    assert result.comm_s["tp"].total == pytest.approx(alone)
+    assert result.comm_s["tp"].exposed == pytest.approx(sum(r.exposed_s * r.count for r in rows))
+    assert [result.comm_s[axis].total for axis in COMM_AXES[1:]] == [0, 0]
+    one = result.layers[0]
+    assert one.cp.volume_bytes == 0
+    told = one.tp_forward.volume_bytes + one.tp_backward.volume_bytes
+    mine = [r for r in rows if r.part == "layer"]
+    assert told == sum(r.volume_bytes for r in mine)
+    assert result.required_bandwidth.tp_overlap is not None
+
+
+def test_full_recompute_broadcasts_again():
+    """It keeps a rank's part of the residual stream and runs all of forward again."""
+    plain, again = (run(recompute=word, **SUMMA).layers[0] for word in ("none", "full"))
+    assert again.tp_again == plain.tp_forward
+    assert again.kept_bytes == 2 * 8 * 32 * 2
+    parts = run(recompute="selective", recompute_parts=("mlp_norm",), **SUMMA).layers[0]
+    assert parts.tp_again.volume_bytes == 2 * 8 * 2 * 4  # its statistics
+
+
+def test_stages_hand_over_what_a_rank_has():
+    """Half of the width of a quarter of the tokens, whatever the stack scatters."""
+    for scatters in (False, True):
+        result = run(software={"pp_scatter_gather": scatters}, pp=2, operations=True, **SUMMA)
+        (row,) = [r for r in result.operations or () if r.operation == "stage_transfers"]
+        assert row.volume_bytes == 2 * 2 * 8 * 32 * 2
+        assert result.comm_s["pp"].total == pytest.approx(row.volume_bytes / (10 * GB))
+
+
+def test_replicas_share_what_a_rank_holds():
+    """1/8 of the matrices of 4 layers and of the words, half of norms and biases."""
+    result = run(dp=2, gbs=4, zero=0, operations=True, **SUMMA)
+    (row,) = [r for r in result.operations or () if r.operation == "replica_exchange"]
+    matrices = 4 * 12 * 64**2 + (1000 + 32) * 64
+    others = 4 * (4 * 64 + 3 * 64 + 64 + 256 + 64) + 2 * 64
+    assert row.volume_bytes == 4 * (matrices / 8 + others / 2)
+    assert row.extents == (1, 2)
+
+
+def test_copies_of_words_are_a_rank_s_part():
+    """First and last stage add up 1/8 of them."""
+    model = samples.model(layer(count=4))
+    tied = run(model, pp=2, **SUMMA).comm_s["dp"].total
+    assert tied == pytest.approx(1000 * 64 / 8 * 4 / (10 * GB))
+
+
+def test_exchanges_of_replicas_wait_for_the_links_of_both_axes():
+    """Where tp2 spans the tier of the replicas, their exchange has none of its time there."""
+    fields = {"dp": 2, "gbs": 8, "mbs": 1, "tp": 1, "tp2": 8, "tp_exchange": "summa"}
+    inside, beyond = (
+        run(zero=0, software={}, placement=order, **fields)
+        for order in ("tp-cp-dp-pp", "dp-tp-cp-pp")
+    )
+    assert inside.comm_s["tp"].total < beyond.comm_s["tp"].total
+    assert beyond.comm_s["dp"].exposed > 0
+
+
+def test_muon_takes_a_rank_s_rows_as_a_matrix():
+    """64 / 4 rows by 96 columns for queries, keys and values, and so on: 1/8 of all."""
+    one = run(optimizer="muon", **SUMMA).layers[0].optimizer
+    m_n = [(16, 96), (16, 32), (16, 128), (64, 32)]
+    flops = sum(5 * (4 * min(p) ** 2 * max(p) + 2 * min(p) ** 3) for p in m_n)
+    whole = run(optimizer="muon").layers[0].optimizer
+    ratio = flops / sum(
+        5 * (4 * min(p) ** 2 * max(p) + 2 * min(p) ** 3)
+        for p in ((64, 192), (64, 64), (64, 256), (256, 64))
+    )
+    assert one.matrix_flops == pytest.approx(whole.matrix_flops * ratio)
+
+
+def test_frozen_weights_need_no_panels_of_their_gradients():
+    """Nothing is broadcast or reduced for them; inputs are not kept."""
+    part = run(operations=True, frozen=("mlp",), **SUMMA)
+    rows = [r for r in part.operations or () if r.operation == "mlp.up"]
+    assert {r.phase for r in rows} == {"forward", "input_grad"}
+    assert part.layers[0].gradient_bytes < run(**SUMMA).layers[0].gradient_bytes
+
+
+def test_forward_only_has_no_backward_exchanges():
+    """Prefill: broadcasts of the forward pass alone."""
+    result = run(training=False, operations=True, **SUMMA)
+    assert {r.phase for r in result.operations or ()} == {"forward"}
+    assert result.layers[0].tp_backward.volume_bytes == 0
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe"])
+def test_the_simulation_agrees(schedule):
+    """Closed form and event simulation take the same passes."""
+    chunks = 2 if schedule == "interleaved" else 1
+    columns = {"pp": 2, "gbs": 16, "mbs": 2, "dp": 1, "schedule": schedule, "vpp": chunks}
+    step = trace(samples.model(layer(count=8)), system(), SUMMA | columns | {"stack": stack()})
+    assert step.step_time_s == pytest.approx(step.estimate_step_time_s, rel=0.02)
+
+
+def test_peers_list_both_groups():
+    """Ranks 0 and 1 share rows of weights' columns; 0, 2, 4 and 6 the sequence."""
+    model, machine = samples.model(), system()
+    peers = peers_of(model, machine, Strategy(dp=2, gbs=4, **SUMMA))
+    assert peers.group("tp", 0) == [0, 1]
+    assert peers.group("tp2", 0) == [0, 2, 4, 6]
+    assert peers.group("dp", 0) == [0, 8]
+    assert peers.of(3).tp2_peers == (1, 5, 7)
+
+
+WIDE = samples.model(layer(count=2, attention={"head_dim": 64}, mlp={"ffn": 2048}), hidden=512)
+SPACES: list[dict[str, Any]] = [
+    {"tp_exchange": ["summa"], "gpus": [8], "zero": [1], "recompute": ["none", "full"]},
+    {"tp_exchange": ["all_reduce", "summa"], "gpus": [12], "tp2": [1, 2, 4]},
+    {"tp_exchange": ["summa", "rs_ag"], "gpus": [4], "summa_panels": [2, 3, 4, None]},
+    {"tp_exchange": ["summa"], "gpus": [16], "tp": [4], "tp_overlap": ["stack", "ring"]},
+]
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_search_finds_what_plain_loops_find(space):
+    """Candidates once each, what becomes of them, and the best."""
+    few = {"dp_overlap": [True], "fused_activation": [False], "placement": ["tp-cp-dp-pp"]}
+    space = {
+        "zero": [1],
+        "recompute": ["none"],
+        "vpp": [1],
+        "global_batch_size": [8],
+        **few,
+        **space,
+    }
+    machine = system(network=[tier("inside", domain=4), tier("between", bandwidth=10 * GB)])
+    naive = everything(WIDE, machine, space, machine.accelerator.memory[0].capacity)
+    candidates = Candidates.of(WIDE, machine, Space.validated(space))
+    table = candidates.strategies(np.arange(len(candidates)))
+    names = [name for name in FIELDS if name != "stack"]
+    keys = [
+        set(zip(*(getattr(t, name).tolist() for name in names), strict=True))
+        for t in (table, naive.strategies)
+    ]
+    assert len(table) == len(keys[0]) > 40
+    assert keys[0] == keys[1]
+    found = search(WIDE, machine, space)
+    assert found.feasible == len(naive.feasible)
+    assert found.rejected == dict(naive.rejected)
+    best = naive.estimates.step_time_s[naive.feasible].min()
+    assert found.best[0].step_time_s == best
+    assert {int(n) for n in table.tp2} > {1}
+    assert {int(n) for n in table.summa_panels} > {0}
+
+
+def test_all_panels_are_the_least_and_these_doubled():
+    """Down to 128 columns of 512; of which the least stands for itself."""
+    space = {"tp": [1], "tp2": [1, 2], "gpus": 2, "gbs": 2, "tp_exchange": "summa", "zero": 1}
+    candidates = Candidates.of(WIDE, system(), Space.validated(space))
+    table = candidates.strategies(np.arange(len(candidates)))
+    cut = {(int(a), int(b)) for a, b in zip(table.tp2, table.summa_panels, strict=True)}
+    assert cut == {(1, 0), (2, 0), (2, 4)}
