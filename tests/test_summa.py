@@ -3,24 +3,25 @@
 Of the sample: 100 TFLOP/s and 1 TB/s; links of 100 GB/s within 8 accelerators, without latency.
 """
 
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samples
 from naive_search import FIELDS, everything
 from samples import GB, layer, run, stack, system, tier
-from shardwise import Model, Strategy, System, estimate, estimate_many, search, trace
+from shardwise import Model, Strategy, estimate, estimate_many, search, trace
 from shardwise.cost.block import COMM_AXES
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import Operation
 from shardwise.ops.parameters import REPLICATED, count_parameters
 from shardwise.peers import peers_of
+from shardwise.placement import place
+from shardwise.replicas import windows
 from shardwise.searcher.candidates import Candidates
 from shardwise.searcher.space import Space
 from shardwise.table import Table
@@ -31,8 +32,8 @@ DEGREES = [(1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (8, 1), (1, 8)]
 
 def test_one_rank_splits_nothing():
     """With tp and tp2 of 1 it is what any exchange is, whatever the others would not allow."""
-    for given in ({}, {"tp_overlap": "ring"}, {"cp": 2}, {"dtype": "fp32"}, {"lora_rank": 4}):
-        one, other = (run(tp_exchange=word, **given).to_dict() for word in ("summa", "all_reduce"))
+    for fields in ({}, {"tp_overlap": "ring"}, {"cp": 2}, {"dtype": "fp32"}, {"lora_rank": 4}):
+        one, other = (run(tp_exchange=word, **fields).to_dict() for word in ("summa", "all_reduce"))
         for result in (one, other):
             result["strategy"]["tp_exchange"] = result["strategy"]["sequence_parallel"] = None
         assert one == other
@@ -67,7 +68,7 @@ def test_nothing_hides_it_without_overlap():
     rows = run(operations=True, tp_overlap="none", summa_panels=16, **SUMMA).operations or ()
     exchanged = [r for r in rows if r.bound == "network"]
     assert all(r.exposed_s == r.time_s for r in exchanged)
-    assert {r.kind for r in exchanged} >= {"broadcast", "reduce", "all-to-all"} or exchanged
+    assert {r.kind for r in exchanged} >= {"broadcast", "reduce", "all_to_all"}
 
 
 def test_every_panel_has_its_latency():
@@ -108,11 +109,11 @@ def test_a_tier_may_say_how_it_broadcasts():
     usual = time({})
     assert time({"all_gather": scaled}) == usual
     slow = time({"all_gather": rates | {"efficiency": {1: 0.5}}})
-    assert slow == {"broadcast": 2 * usual["broadcast"], "reduce": usual["reduce"]}
+    assert slow == pytest.approx(usual | {"broadcast": 2 * usual["broadcast"]})
     slow = time({"reduce_scatter": rates | {"efficiency": {1: 0.5}}})
-    assert slow == {"broadcast": usual["broadcast"], "reduce": 2 * usual["reduce"]}
+    assert slow == pytest.approx(usual | {"reduce": 2 * usual["reduce"]})
     own = time({"broadcast": rates | {"efficiency": {1: 0.25}, "scale": 2, "offset": 0}})
-    assert own == {"broadcast": 8 * usual["broadcast"], "reduce": usual["reduce"]}
+    assert own == pytest.approx(usual | {"broadcast": 8 * usual["broadcast"]})
 
 
 def held_by_ranks(model: Model, **degrees: Any) -> float:
@@ -182,6 +183,7 @@ GIVEN = {
     "offload_weights": st.booleans(),
     "tp_overlap": st.sampled_from(["stack", "none"]),
 }
+fast = settings(deadline=None, max_examples=15)
 HOST = [{"name": name, "capacity": 80e9, "bandwidth": 1e12} for name in ("hbm", "host")]
 
 
@@ -195,6 +197,7 @@ def drawn(fields: dict[str, Any]) -> dict[str, Any]:
     return one
 
 
+@fast
 @given(fields=st.lists(st.fixed_dictionaries(GIVEN), min_size=1, max_size=6))
 def test_a_row_of_a_table_is_its_estimate(fields):
     """Beside rows of other exchanges, to the last bit."""
@@ -207,10 +210,11 @@ def test_a_row_of_a_table_is_its_estimate(fields):
     for place, row in enumerate(rows):
         one = estimate(model, machine, row)
         assert one.step_time_s == table.step_time_s[place]
-        assert one.memory_bytes.total == table.memory_bytes["total"][place]
+        assert one.memory_bytes.total == table.memory_total_bytes[place]
         assert sum(one.time_s.values()) == pytest.approx(one.step_time_s)
 
 
+@fast
 @given(fields=st.fixed_dictionaries(GIVEN), faster=st.sampled_from([1.01, 2.0, 50.0]))
 def test_more_bandwidth_is_never_slower(fields, faster):
     """Of either tier."""
@@ -276,15 +280,20 @@ def test_copies_of_words_are_a_rank_s_part():
     assert tied == pytest.approx(1000 * 64 / 8 * 4 / (10 * GB))
 
 
-def test_exchanges_of_replicas_wait_for_the_links_of_both_axes():
-    """Where tp2 spans the tier of the replicas, their exchange has none of its time there."""
-    fields = {"dp": 2, "gbs": 8, "mbs": 1, "tp": 1, "tp2": 8, "tp_exchange": "summa"}
-    inside, beyond = (
-        run(zero=0, software={}, placement=order, **fields)
-        for order in ("tp-cp-dp-pp", "dp-tp-cp-pp")
+@pytest.mark.parametrize(("order", "left"), [("tp-cp-dp-pp", 10), ("dp-tp-cp-pp", 6)])
+def test_exchanges_of_replicas_wait_for_the_links_of_both_axes(order, left):
+    """Where tp2 and the replicas span the outer tier, theirs has 4 s less of a pass of 10 s."""
+    fields = {"dp": 4, "tp": 1, "tp2": 4, "tp_exchange": "summa", "placement": order}
+    table = Table.of(samples.model(), fields | {"gbs": 8, "mbs": 1})
+    machine = system(network=[tier(domain=2 if left == 6 else 4), tier()], node=4)
+    free = windows(
+        table,
+        place(machine, table),
+        pass_s=np.array([10.0]),
+        inside_s={"tp": np.array([4.0])},
+        transfer_s=np.array([0.0]),
     )
-    assert inside.comm_s["tp"].total < beyond.comm_s["tp"].total
-    assert beyond.comm_s["dp"].exposed > 0
+    assert free.tail[0] == left
 
 
 def test_muon_takes_a_rank_s_rows_as_a_matrix():
@@ -321,7 +330,8 @@ def test_the_simulation_agrees(schedule):
     chunks = 2 if schedule == "interleaved" else 1
     columns = {"pp": 2, "gbs": 16, "mbs": 2, "dp": 1, "schedule": schedule, "vpp": chunks}
     step = trace(samples.model(layer(count=8)), system(), SUMMA | columns | {"stack": stack()})
-    assert step.step_time_s == pytest.approx(step.estimate_step_time_s, rel=0.02)
+    line = step.timeline
+    assert line.step_s == pytest.approx(line.estimated_s, rel=0.02)
 
 
 def test_peers_list_both_groups():
@@ -334,7 +344,7 @@ def test_peers_list_both_groups():
     assert peers.of(3).tp2_peers == (1, 5, 7)
 
 
-WIDE = samples.model(layer(count=2, attention={"head_dim": 64}, mlp={"ffn": 2048}), hidden=512)
+WIDE = samples.model(layer(count=2, attention={"head_dim": 128}, mlp={"ffn": 2048}), hidden=1024)
 SPACES: list[dict[str, Any]] = [
     {"tp_exchange": ["summa"], "gpus": [8], "zero": [1], "recompute": ["none", "full"]},
     {"tp_exchange": ["all_reduce", "summa"], "gpus": [12], "tp2": [1, 2, 4]},
@@ -351,7 +361,7 @@ def test_a_search_finds_what_plain_loops_find(space):
         "zero": [1],
         "recompute": ["none"],
         "vpp": [1],
-        "global_batch_size": [8],
+        "global_batch_size": [24],
         **few,
         **space,
     }
@@ -364,7 +374,7 @@ def test_a_search_finds_what_plain_loops_find(space):
         set(zip(*(getattr(t, name).tolist() for name in names), strict=True))
         for t in (table, naive.strategies)
     ]
-    assert len(table) == len(keys[0]) > 40
+    assert len(table) == len(keys[0]) > 20
     assert keys[0] == keys[1]
     found = search(WIDE, machine, space)
     assert found.feasible == len(naive.feasible)
@@ -376,9 +386,9 @@ def test_a_search_finds_what_plain_loops_find(space):
 
 
 def test_all_panels_are_the_least_and_these_doubled():
-    """Down to 128 columns of 512; of which the least stands for itself."""
+    """Down to 128 columns of 1024; the least stands for itself."""
     space = {"tp": [1], "tp2": [1, 2], "gpus": 2, "gbs": 2, "tp_exchange": "summa", "zero": 1}
     candidates = Candidates.of(WIDE, system(), Space.validated(space))
     table = candidates.strategies(np.arange(len(candidates)))
     cut = {(int(a), int(b)) for a, b in zip(table.tp2, table.summa_panels, strict=True)}
-    assert cut == {(1, 0), (2, 0), (2, 4)}
+    assert cut == {(1, 0), (2, 0), (2, 4), (2, 8)}
