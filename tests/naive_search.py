@@ -26,8 +26,8 @@ AXES = ("tp", "cp", "dp", "pp")
 TIERS = tuple(f"{axis}_tier" for axis in AXES)
 PLACED = ("placement", *TIERS)
 DEGREES = (
-    *("gpus", *AXES, "tp2", "ep", "etp", "vpp", "schedule", "micro_batch_size", "global_batch_size"),
-    *(*SPREAD, "stage_layers", "dp_shard"),
+    *("gpus", *AXES, "tp2", "ep", "etp", "vpp", "schedule"),
+    *("micro_batch_size", "global_batch_size", *SPREAD, "stage_layers", "dp_shard"),
 )
 OPTIONS = tuple(name for name in FIELDS if name not in (*PLACED, *DEGREES))
 ORDERS = ["-".join(order) for order in permutations(AXES)]
