@@ -195,7 +195,7 @@ class Strategy(Noun):
     them, passed on in a ring or as a pipeline of collectives."""
     summa_panels: Count | None = None
     """Panels that a 2D product is cut in, each broadcast beside the product of another; None: the
-    larger of tp and tp2."""
+    fewest, a multiple of tp and tp2."""
     tp_regather: bool = True
     """Whether rs_ag keeps a rank's part of an input and gathers it again in backward."""
     cp_exchange: CpExchange = "ring"

@@ -148,9 +148,10 @@ class Space(Noun):
 
     A field is one value, a list, a range of numbers (``64..512`` doubles, ``64..512:64`` steps) or
     ``all``. Not given, degrees, chunks and micro-batches are all that divide what they split (but
-    cp only for long sequences, and etp is 1 or tp); recompute, exchanges of tensor parallelism and
-    their overlap, ZeRO 0 and 1, fused activations, placements and, where there is a second memory
-    tier, offload are all tried; everything else is as in a strategy that does not name it.
+    cp only for long sequences, tp2 and panels only with 2D products, and etp is 1 or tp);
+    recompute, exchanges of tensor parallelism but 2D products, their overlap, ZeRO 0 and 1, fused
+    activations, placements and, where there is a second memory tier, offload are all tried;
+    everything else is as in a strategy that does not name it.
 
     Of the values of some fields one is kept for each combination of the others:
     ``recompute_layers: fit``, ``micro_batch_size: largest`` and ``stage_layers: balanced``.
