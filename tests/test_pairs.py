@@ -37,6 +37,7 @@ BOTH = [False, True]
 # The first value of each is the base's. None: what `Strategy` fills in.
 VALUES: dict[str, list[Any]] = {
     "tp": [2, 1, 4],
+    "tp2": [1, 2],
     "pp": [2, 1, 4],
     "cp": [1, 2],
     "ep": [1, 2, 4],
@@ -72,6 +73,7 @@ VALUES: dict[str, list[Any]] = {
     "sequence_parallel": [None, True, False],
     "tp_exchange": [None, *TP_EXCHANGES],
     "tp_overlap": list(TP_OVERLAPS),
+    "summa_panels": [None, 4],
     "tp_regather": [True, False],
     "cp_exchange": list(CP_EXCHANGES),
     "expert_capacity": [None, 1.5],
@@ -85,6 +87,7 @@ VALUES: dict[str, list[Any]] = {
     "offload_parts": [None, ("qkv", "activation"), ("expert_up",), ("other",)],
     "offload_optimizer": BOTH,
     "placement": ["tp-cp-dp-pp", "pp-dp-cp-tp"],
+    "extents": [None, "dp=2", "tp=2+dp=4", "tp2=2+pp=2"],
     "tp_tier": [None, 0, 1],
     "cp_tier": [None, 1],
     "dp_tier": [None, 1, 2],

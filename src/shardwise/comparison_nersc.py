@@ -22,11 +22,12 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.model import OWN_KIND, Model
+from shardwise.network import Tier
 from shardwise.placement import place
 from shardwise.reference import nersc
 from shardwise.reference.nersc import Method, NerscConfiguration, NerscModel, NerscSystem
 from shardwise.strategy import Strategy
-from shardwise.system import System, Tier
+from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = ["NerscCase", "model_for_nersc", "nersc_case", "system_for_nersc"]

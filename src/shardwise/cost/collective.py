@@ -8,14 +8,15 @@ With 1 they add up, as in Calculon 0.1.0 (commit caa4b11, calculon/network.py).
 
 NCCL has two protocols for the rings of gathers and scatters: one of low latency, whose rate does
 not grow with the links, and one of high bandwidth that pays more for each member. Between nodes,
-where both were seen, a tier may give them apart (`system.Bulk`).
+where both were seen, a tier may give them apart (`network.Bulk`).
 """
 
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
+from shardwise.network import Bulk, Collective
 from shardwise.ops.operation import CollectiveKind
-from shardwise.system import Bulk, Collective, System
+from shardwise.system import System
 
 __all__ = ["collective_time", "transfer_time"]
 
@@ -90,7 +91,7 @@ def collective_time(
         inner = extents[index].astype(np.float64)
     time = _joined(latency, transfer, join)
     for index, tier in enumerate(system.network):
-        rates = tier.collectives[kind.value]
+        rates = tier.rates_of(kind.value)
         if rates.bulk is not None and np.any(outermost == index):
             small = _passing(kind, rates, members) * buffer_bytes / bandwidth_share
             two = _two_protocols(rates.bulk, latency, small, transfer, members)

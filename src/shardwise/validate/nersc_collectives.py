@@ -8,9 +8,10 @@ from pydantic import Field
 
 from shardwise.arrays import Floats
 from shardwise.cost.collective import collective_time
+from shardwise.network import CollectiveName
 from shardwise.noun import Count, Noun, Sourced
 from shardwise.ops.operation import CollectiveKind
-from shardwise.system import CollectiveName, System
+from shardwise.system import System
 from shardwise.units import ByteRate, readable
 from shardwise.validate.scores import Compared, Part, Row, Scoreboard
 
