@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from shardwise.arrays import Floats
 from shardwise.errors import Fault, InputError
 from shardwise.model import OWN_KIND, Model
 from shardwise.network import Tier
@@ -30,7 +33,13 @@ from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["NerscCase", "model_for_nersc", "nersc_case", "system_for_nersc"]
+__all__ = [
+    "NerscCase",
+    "collective_for_nersc",
+    "model_for_nersc",
+    "nersc_case",
+    "system_for_nersc",
+]
 
 _GB, _TERA = 1e9, 1e12
 _TYPES = ("fp16", "bf16")
@@ -171,6 +180,23 @@ def system_for_nersc(system: System | str | Path) -> NerscSystem:
             "nic_factor": (slow.links_per_node or node) / node,
         },
         source=loaded.name,
+    )
+
+
+def collective_for_nersc(
+    system: System | str | Path, operation: str, buffer_bytes: Floats, inside: int, nodes: int
+) -> Floats:
+    """NERSC's time of a collective among so many accelerators of each node [s].
+
+    Parameters
+    ----------
+    operation
+        As a tier of ours names it.
+    """
+    members = np.full(buffer_bytes.shape, inside * nodes)
+    kind, volume = operation.replace("_", ""), buffer_bytes / _GB
+    return nersc.collective_time(
+        kind, volume, members, np.full_like(members, inside), system_for_nersc(system)
     )
 
 

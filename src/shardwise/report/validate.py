@@ -35,7 +35,7 @@ def print_scoreboard(board: Scoreboard) -> None:
     for part in board.parts:
         unit = _SYMBOLS.get(part.unit, part.unit)
         title = Text(f"\n{part.title} [{unit}]", style="bold")
-        show(title, _rows(part, elder) if part.listed else _groups(part))
+        show(title, _rows(part, elder) if part.listed else _groups(part, elder))
         if part.compared != told:
             show(_notes(part, elder))
         told = part.compared
@@ -58,12 +58,15 @@ def _rows(part: Part, elder: str) -> Table:
     return table
 
 
-def _groups(part: Part) -> Table:
-    """Our errors over all rows and by group."""
-    table = plain_table("of", "n", "median", "median size", "mean size", "9 of 10 below")
+def _groups(part: Part, elder: str) -> Table:
+    """Our errors over all rows and by group, with the predecessor's median beside them."""
+    theirs = {} if part.theirs is None else {"all": part.theirs, **part.their_groups}
+    heads = ("median", "median size", "mean size", "9 of 10 below", *([elder] if theirs else []))
+    table = plain_table("of", "n", *heads)
     for name, score in {"all": part.ours, **part.groups}.items():
         sizes = (score.median_ape, score.mape, score.p90)
-        table.add_row(name, str(score.n), _signed(score.median), *map(_share, sizes))
+        beside = [_signed(theirs[name].median) if name in theirs else "-"] if theirs else []
+        table.add_row(name, str(score.n), _signed(score.median), *map(_share, sizes), *beside)
     return table
 
 

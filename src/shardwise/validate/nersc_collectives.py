@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from shardwise.arrays import Floats
+from shardwise.comparison_nersc import collective_for_nersc
 from shardwise.cost.collective import collective_time
 from shardwise.network import CollectiveName
 from shardwise.noun import Count, Noun, Sourced
@@ -20,6 +21,7 @@ __all__ = ["MeasuredCollectives", "Series", "nersc_collectives"]
 _MIB = 2**20
 _MICRO = 1e-6
 _PAIR = 2
+_THEIRS = "nersc-a100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,12 @@ class MeasuredCollectives(Sourced):
         kind = CollectiveKind(series.operation)
         return collective_time(self.machine, kind, sizes, extents) / _MICRO
 
+    def their_us(self, series: Series) -> Floats:
+        """What the predecessor's formula says, with its figures of the machine [us]."""
+        sizes = np.array(list(series.us), dtype=np.float64)
+        inside, nodes = series.gpus_per_node, series.nodes
+        return collective_for_nersc(_THEIRS, series.operation, sizes, inside, nodes) / _MICRO
+
 
 def nersc_collectives() -> Scoreboard:
     """Compare times of collectives with what was measured on 1 to 256 nodes."""
@@ -106,7 +114,8 @@ def nersc_collectives() -> Scoreboard:
         for band in _BANDS
     }
     for series in measured.series:
-        for size, row in _rows(series, measured.predicted_us(series)):
+        predictions = measured.predicted_us(series), measured.their_us(series)
+        for size, row in _rows(series, *predictions):
             rows[series.operation, _band_of(size).name].append(row)
     return Scoreboard(
         suite=measured.name,
@@ -121,11 +130,11 @@ def nersc_collectives() -> Scoreboard:
     )
 
 
-def _rows(series: Series, predicted_us: Floats) -> list[tuple[int, Row]]:
+def _rows(series: Series, predicted_us: Floats, their_us: Floats) -> list[tuple[int, Row]]:
     """Rows of a series, each with its size."""
     nodes = f"{series.nodes} node{'' if series.nodes == 1 else 's'}"
     groups = (f"{series.gpus_per_node} per node", nodes)
-    pairs = zip(series.us.items(), predicted_us, strict=True)
+    pairs = zip(series.us.items(), predicted_us, their_us, strict=True)
     return [
         (
             size,
@@ -133,11 +142,11 @@ def _rows(series: Series, predicted_us: Floats) -> list[tuple[int, Row]]:
                 case=f"{nodes} x {series.gpus_per_node}, {readable(size, 'bytes', 4)}",
                 reference=time,
                 ours=float(ours),
-                theirs=None,
+                theirs=float(theirs),
                 groups=groups,
             ),
         )
-        for (size, time), ours in pairs
+        for (size, time), ours, theirs in pairs
     ]
 
 
@@ -161,7 +170,7 @@ def _part(measured: MeasuredCollectives, operation: str, band: _Band, rows: list
                 f"{measured.system} with nodes of {measured.node.accelerators}. Its figures "
                 "between nodes were fitted on these times, those within one on another machine."
             ),
-            theirs=None,
+            theirs=f"its formula with the figures of {_THEIRS}, which are those of its file",
         ),
         rows=tuple(sorted(rows, key=lambda row: _place(row.groups))),
     )

@@ -1,6 +1,6 @@
 """What a validation gives: rows of reference and prediction, and their errors by part."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -97,12 +97,22 @@ class Part:
     @property
     def groups(self) -> dict[str, Score]:
         """Scores of our estimates by group, kind by kind, smaller numbers first."""
+        return {name: Score.of([r.ours_error for r in rows]) for name, rows in self._grouped()}
+
+    @property
+    def their_groups(self) -> dict[str, Score]:
+        """The predecessor's, of groups that it says something of."""
+        errors = {
+            name: [row.their_error for row in rows if row.their_error is not None]
+            for name, rows in self._grouped()
+        }
+        return {name: Score.of(some) for name, some in errors.items() if some}
+
+    def _grouped(self) -> Iterator[tuple[str, list[Row]]]:
         several = zip(*(row.groups for row in self.rows), strict=True)
         names = [name for kind in several for name in sorted(set(kind), key=_by_number)]
-        return {
-            name: Score.of([row.ours_error for row in self.rows if name in row.groups])
-            for name in names
-        }
+        for name in names:
+            yield name, [row for row in self.rows if name in row.groups]
 
     @property
     def ours(self) -> Score:
@@ -168,6 +178,11 @@ def _summary(part: Part, predecessor: str) -> dict[str, Any]:
     if part.groups:
         scores = part.groups.items()
         summary["groups"] = {name: {"n": score.n} | _errors(score) for name, score in scores}
+    if part.their_groups:
+        theirs = part.their_groups.items()
+        summary[f"{predecessor}_groups"] = {
+            name: {"n": score.n} | _errors(score) for name, score in theirs
+        }
     return summary
 
 

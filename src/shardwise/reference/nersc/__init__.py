@@ -23,6 +23,7 @@ Faults kept:
   system; biases after the row split are unsplit in 1d, and of width e / m1 in 2d-seqp's attention.
 """
 
+from shardwise.reference.nersc.collectives import collective_time
 from shardwise.reference.nersc.inputs import (
     METHODS,
     Method,
@@ -43,6 +44,7 @@ __all__ = [
     "NerscSystem",
     "SearchResult",
     "check_together",
+    "collective_time",
     "configuration_words",
     "count",
     "layer_statistics",
