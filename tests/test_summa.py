@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import samples
 from naive_search import FIELDS, everything
 from samples import GB, layer, run, stack, system, tier
-from shardwise import Model, Strategy, estimate, estimate_many, search, trace
+from shardwise import Model, Strategy, System, estimate, estimate_many, search, trace
 from shardwise.cost.block import COMM_AXES
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, rank_work
@@ -111,6 +111,26 @@ def test_a_tier_may_say_how_it_broadcasts():
     assert slow == pytest.approx(usual | {"reduce": 2 * usual["reduce"]})
     own = time({"broadcast": rates | {"efficiency": {1: 0.25}, "scale": 2, "offset": 0}})
     assert own == pytest.approx(usual | {"broadcast": 8 * usual["broadcast"]})
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "a100-40gb-sxm", "nersc-a100", "calculon-a100-80g"])
+def test_systems_of_the_catalog_broadcast(name):
+    """Whatever form their collectives have; between nodes slower than inside."""
+    machine, times = System.load(name), []
+    for placement in ("tp-cp-dp-pp", "dp-tp-cp-pp"):
+        given = {"dp": 8, "tp2": 4, "tp": 2, "tp_exchange": "summa", "placement": placement}
+        model = samples.model(layer(attention={"head_dim": 64}), hidden=512)
+        strategy = given | {"gbs": 16, "mbs": 2, "dtype": "fp16", "stack": stack()}
+        times.append(estimate(model, machine, strategy).comm_s["tp"].total)
+    assert 0 < times[0] < times[1]
+
+
+def test_a_model_without_a_vocabulary_has_layers_alone():
+    """Nothing to look up, and no head."""
+    model = samples.model(vocab=0, tied_embeddings=False, position="sinusoidal")
+    rows = run(model, operations=True, **SUMMA).operations or ()
+    assert {r.part for r in rows if r.bound == "network"} == {"layer", "head"}
+    assert {r.operation for r in rows if r.part == "head"} == {"final_norm"}
 
 
 def held_by_ranks(model: Model, **degrees: Any) -> float:
