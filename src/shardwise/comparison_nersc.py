@@ -15,6 +15,7 @@ Left out, because it has nothing of the kind:
 Whatever else it has no word for is refused by name.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,7 +254,7 @@ def _method(strategy: Strategy) -> Method:
 
 
 def _panels(strategy: Strategy) -> int:
-    return strategy.summa_panels or max(strategy.tp, strategy.tp2)
+    return strategy.summa_panels or math.lcm(strategy.tp, strategy.tp2)
 
 
 # Fields that its model has no word for, with what it does.
