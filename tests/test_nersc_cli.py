@@ -449,3 +449,18 @@ def test_what_means_the_same_is_the_same(strategy):
     width, tp, context = 25600, strategy["tp"], strategy.get("cp", 1) > 1
     biases = 3 * width / tp + (width - width / tp) * context
     assert ours.weight_bytes == pytest.approx(replicas["comm_fwd"] * 1e9 + 2 * biases, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", RUNS["systems"])
+def test_the_catalog_has_its_systems(name):
+    """In its words they are what its files say."""
+    theirs = nersc_system(name)
+    assert system_for_nersc(f"nersc-{name.lower()}") == theirs
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("nersc-gpt3-1t", "gpt3_1T"), ("vit-era5", "vit_era5")]
+)
+def test_the_catalog_has_its_models(ours, theirs):
+    """Likewise."""
+    assert model_for_nersc(ours) == nersc_model(theirs)
