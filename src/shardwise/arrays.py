@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bools", "Floats", "Ints", "combined", "gather", "once_per", "total"]
+__all__ = ["Bools", "Floats", "Ints"]
+__all__ += ["by_code", "combined", "gather", "interpolated", "once_per", "total"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,6 +29,29 @@ def total(columns: Iterable[Floats], like: Floats) -> Floats:
     if first is None:
         return np.zeros_like(like, dtype=np.float64)
     return sum(left, first)
+
+
+def by_code(values: Sequence[float | Floats], codes: Ints) -> Floats:
+    """The value of each row's code; values are numbers or, with one for each row, columns."""
+    if any(isinstance(value, np.ndarray) for value in values):
+        columns = [np.broadcast_to(value, codes.shape) for value in values]
+        return np.stack(columns)[codes, np.arange(codes.size)]
+    return np.array(values, dtype=np.float64)[codes]
+
+
+def interpolated(places: Floats, known: Floats, values: Sequence[float | Floats]) -> Floats:
+    """Interpolate linearly, as `np.interp` does; the known values may be columns.
+
+    f(x) = sum of h_i(x) v_i, with h_i 1 at the i-th known place and 0 at the others.
+    """
+    if not any(isinstance(value, np.ndarray) for value in values):
+        plain: Floats = np.interp(places, known, np.array(values, dtype=np.float64))
+        return plain
+    parts = [
+        np.interp(places, known, one) * value
+        for one, value in zip(np.eye(len(values)), values, strict=True)
+    ]
+    return total(parts, parts[0])
 
 
 def once_per(keys: Sequence[NDArray[Any]], evaluate: Callable[[Ints], T]) -> tuple[T, Ints]:

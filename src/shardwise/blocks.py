@@ -221,6 +221,8 @@ def _of_operations(model: Model, table: Table, extents: Extents) -> list[Ints | 
         )
         columns += [table.ep, table.etp, capacity, imbalance, *extents.ep, *extents.etp]
         columns.append(table.dispatch_dtype)
+    if table.systems is not None:
+        columns.append(table.systems.position)
     return columns
 
 
@@ -264,6 +266,7 @@ def blocks_of(
     overlaps = (table.expert_overlap | (table.schedule == _DUALPIPE)) & table.training
 
     taken = stack_column(table, "expert_overlap_processors")
+    runs_on = table.on(system)
 
     def layer(kind: BlockWork, again: Recompute | None) -> BlockCost:
         one = block_cost(
@@ -272,7 +275,7 @@ def blocks_of(
         if model.has_experts:
             one = with_expert_overlap(one, overlaps, taken)
         return with_offload(
-            system,
+            runs_on,
             one,
             weight_bytes=sizes.held(one.bytes.all_parameters, one.bytes.all_quantized_parameters),
             training=table.training,

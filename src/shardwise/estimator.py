@@ -1,6 +1,7 @@
 """`estimate` and `estimate_many`: one strategy in full detail, or a table of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from shardwise.stack import Stack
 from shardwise.step import TIME_PARTS
 from shardwise.strategy import Strategy
 from shardwise.system import System
+from shardwise.system_columns import SystemColumns, SystemRows, by_structure
 from shardwise.table import Table
 from shardwise.totals import efficiency, layer_totals, required_bandwidth
 from shardwise.words import ATTENTIONS, SEATED_AXES
@@ -141,7 +143,7 @@ def estimate(
 
 def estimate_many(
     model: Model | str | Path,
-    system: System | str | Path,
+    system: System | str | Path | Sequence[System | str | Path],
     strategies: Mapping[str, Any] | Sequence[Strategy] | Any,
     *,
     flops_convention: FlopsConvention = "causal",
@@ -150,6 +152,8 @@ def estimate_many(
 
     Parameters
     ----------
+    system
+        One for all, or a list with one for each row; a single strategy then runs on each of them.
     strategies
         A mapping of columns (single values hold for all rows), a data frame with such columns, or
         a sequence of strategies. Of fields that are sets of words, such as `recompute_parts`, a
@@ -160,17 +164,27 @@ def estimate_many(
     One row per strategy, in order; a row that breaks a rule holds NaN and names it.
     """
     _known_convention(flops_convention)
-    the_model, the_system = Model.load(model), System.load(system)
+    the_model = Model.load(model)
     table = Table.of(the_model, strategies)
-    refused = broken_rule(the_model, the_system, table)
-    legal = np.flatnonzero(refused < 0)
+    if isinstance(system, Sequence) and not isinstance(system, str):
+        table, groups = _on_systems(table, [System.load(one) for one in system])
+    else:
+        groups = [(np.arange(len(table)), System.load(system), None)]
+    refused = np.empty(len(table), dtype=np.int64)
     columns: dict[str, Floats] = {}
-    for start in range(0, len(legal), _CHUNK):
-        chunk = legal[start : start + _CHUNK]
-        evaluated = _evaluated_columns(the_model, the_system, table.take(chunk), flops_convention)
-        for name, column in evaluated.items():
-            whole = columns.setdefault(name, np.full(len(table), np.nan))
-            whole[chunk] = column
+    for rows, base, differing in groups:
+        refused[rows] = broken_rule(the_model, base, table.take(rows))
+        legal = np.flatnonzero(refused[rows] < 0)
+        for start in range(0, len(legal), _CHUNK):
+            some = legal[start : start + _CHUNK]
+            chunk = rows[some]
+            here = table.take(chunk)
+            if differing is not None:
+                here = replace(here, systems=SystemRows(columns=differing, position=some))
+            evaluated = _evaluated_columns(the_model, base, here, flops_convention)
+            for name, column in evaluated.items():
+                whole = columns.setdefault(name, np.full(len(table), np.nan))
+                whole[chunk] = column
 
     def named(name: str) -> Floats:
         return columns.get(name, np.full(len(table), np.nan))
@@ -189,6 +203,18 @@ def estimate_many(
         time_s={part: named(f"{part}_s") for part in TIME_PARTS},
         memory_bytes={part: named(f"{part}_bytes") for part in MEMORY_PARTS},
     )
+
+
+def _on_systems(
+    table: Table, systems: Sequence[System]
+) -> tuple[Table, list[tuple[Ints, System, SystemColumns | None]]]:
+    """Rows with a system each, and groups of them whose systems are of one structure."""
+    if len(table) == 1:
+        table = table.take(np.zeros(len(systems), dtype=np.int64))
+    if len(systems) != len(table):
+        problem = f"{len(systems)} systems for {len(table)} strategies; give one for each"
+        raise InputError(Fault(source="system", problem=problem))
+    return table, [(rows, columns.base, columns) for rows, columns in by_structure(systems)]
 
 
 def _evaluated_columns(
@@ -245,7 +271,7 @@ def rates(
     flops, where = once_per([*columns, *trained], flops_of)
     per_token = flops[where]
     per_token = per_token * np.where(table.training, 1.0, _FORWARD_SHARE)
-    peak = product_peak(system.accelerator, table)
+    peak = product_peak(table.on(system).accelerator, table)
     tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s
     flops_per_s = tokens_per_s * per_token / table.gpus
     again = result.recompute_flops / result.step_time_s

@@ -93,7 +93,7 @@ def evaluate(
     parts = [(part, f.name) for part in (holding, timing) for f in fields(part)]
     return Evaluation(
         **{name: getattr(part, name) for part, name in parts},
-        fits=fits(system, holding),
+        fits=fits(table.on(system), holding),
         blocks=blocks,
         runs=runs,
         extents=extents,
@@ -157,6 +157,7 @@ def timed(
     runs: Sequence[StageRun],
 ) -> Timing:
     """Times of a step."""
+    system = table.on(system)
     slowest, largest = SlowestStage.of(blocks, runs), LargestStage.of(blocks, runs)
     boundary = boundary_of(system, table, extents, blocks)
     times, comm = step_times(model, system, table, extents, runs, slowest, largest, boundary)

@@ -13,6 +13,8 @@ from shardwise.errors import Fault, InputError
 from shardwise.model import Model
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
+from shardwise.system import System
+from shardwise.system_columns import SystemRows
 from shardwise.tabulate import BOOLEANS, FLOATS, INTEGERS, OPTIONALS, columns_of
 from shardwise.words import OPEN_SETS, SETS, TIER_FIELDS, WORDS, set_of
 
@@ -98,6 +100,8 @@ class Table:
     """Position in `extent_lists`, -1 where the placement decides."""
     stage_lists: tuple[tuple[int, ...], ...] = ()
     extent_lists: tuple[str, ...] = ()
+    systems: SystemRows | None = None
+    """Of each row, where they do not all run on the same."""
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -142,7 +146,12 @@ class Table:
         """Return some of the rows, with every choice."""
         columns = {name: getattr(self, name) for name in _COLUMNS}
         taken = {n: column if column.ndim > 1 else column[index] for n, column in columns.items()}
-        return replace(self, **taken)
+        systems = None if self.systems is None else self.systems.take(index)
+        return replace(self, **taken, systems=systems)
+
+    def on(self, system: System) -> System:
+        """The system that the rows run on: the given one, or each row's own."""
+        return system if self.systems is None else self.systems.system
 
     def replaced(self, other: "Table", names: Iterable[str]) -> "Table":
         """Take some columns from another table of as many rows, with the lists they stand for."""
@@ -254,4 +263,4 @@ class Table:
 
 
 _LISTS = {"stack": "stacks", "stage_layers": "stage_lists", "extents": "extent_lists"}
-_COLUMNS = tuple(f.name for f in fields(Table) if f.name not in _LISTS.values())
+_COLUMNS = tuple(f.name for f in fields(Table) if f.name not in (*_LISTS.values(), "systems"))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Floats, interpolated
 from shardwise.cost.curve import joined_times
 from shardwise.system import AttentionKernel, Processing
 
@@ -36,11 +36,11 @@ class AttentionRates:
     """Least compute time of a kernel that runs [s]."""
 
 
-def head_efficiency(kernel: AttentionKernel, head_dim: float) -> float:
+def head_efficiency(kernel: AttentionKernel, head_dim: float) -> Floats:
     """Share of the peak at a head width: interpolated in its logarithm, constant outside."""
     widths = sorted(kernel.efficiency)
     shares = [kernel.efficiency[width] for width in widths]
-    return float(np.interp(np.log(head_dim), np.log(widths), shares))
+    return interpolated(np.asarray(np.log(head_dim)), np.log(widths), shares)
 
 
 def attention_times(

@@ -13,7 +13,7 @@ where both were seen, a tier may give them apart (`network.Bulk`).
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints
+from shardwise.arrays import Floats, Ints, interpolated
 from shardwise.network import Bulk, Collective
 from shardwise.ops.operation import CollectiveKind
 from shardwise.system import System
@@ -140,7 +140,8 @@ def transfer_time(system: System, message_bytes: Floats, extents: Ints) -> Float
 def _passing(kind: CollectiveKind, rates: Collective, members: Floats) -> Floats:
     """Bytes that pass each of n members over those of the buffer."""
     if rates.scale is not None:
-        return rates.scale * (1 + (rates.offset or 0.0) / members)
+        offset = 0.0 if rates.offset is None else rates.offset
+        return rates.scale * (1 + offset / members)
     if kind in _PASSED_ON:
         return np.ones_like(members)
     passes = 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0
@@ -158,4 +159,4 @@ def _efficiency(rates: Collective, members: Floats) -> Floats:
     shares = [rates.efficiency[count] for count in known]
     if len(known) == 1:
         return np.full_like(members, shares[0])
-    return np.interp(np.log(members), np.log(known), shares)
+    return interpolated(np.log(members), np.log(known), shares)

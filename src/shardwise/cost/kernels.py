@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Bools, Floats, Ints, by_code
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.curve import RowCurves, share_at
 from shardwise.cost.matmul import MatmulRates, product_times, separate_matmul_times
@@ -26,8 +26,7 @@ _MATRIX_TYPES = (*DTYPES, "fp8", "fp4")
 
 def by_dtype(figures: Mapping[Any, float], table: Table) -> Floats:
     """A figure told by type of input, for each row's type; NaN where there is none."""
-    values = [figures.get(name, np.nan) for name in DTYPES]
-    return np.array(values, dtype=np.float64)[table.dtype]
+    return by_code([figures.get(name, np.nan) for name in DTYPES], table.dtype)
 
 
 def product_peak(chip: Accelerator, table: Table) -> Floats:
@@ -37,7 +36,7 @@ def product_peak(chip: Accelerator, table: Table) -> Floats:
     """
     figures: dict[str, float] = {str(name): peak for name, peak in chip.matrix.items()}
     peaks = [figures.get(name, np.nan) for name in _MATRIX_TYPES]
-    return np.array(peaks, dtype=np.float64)[_product_types(table)]
+    return by_code(peaks, _product_types(table))
 
 
 def _product_types(table: Table) -> Ints:
@@ -71,8 +70,7 @@ class _ProductRates:
         """Gather the rates of each row, by the position of its type in `_MATRIX_TYPES`."""
 
         def figure(figures: Mapping[Any, float]) -> Floats:
-            values = [figures.get(name, np.nan) for name in _MATRIX_TYPES]
-            return np.array(values, dtype=np.float64)[codes]
+            return by_code([figures.get(name, np.nan) for name in _MATRIX_TYPES], codes)
 
         def rate(field: str, *, unshaped: float) -> Floats:
             figures: dict[str, float] = dict.fromkeys(chip.matrix, unshaped)
@@ -96,7 +94,7 @@ class _ProductRates:
                 memory_rate=rate("memory_efficiency", unshaped=1.0) * bandwidth,
                 launch_s=rate("launch", unshaped=0.0),
                 compute_latency_s=chip.compute_latency,
-                multiprocessors=chip.multiprocessors or 1,
+                multiprocessors=_multiprocessors(chip),
                 shaped=shaped if chip.matmul_curve else True,
                 processing=chip.processing,
             ),
@@ -131,7 +129,7 @@ class KernelRates:
     @classmethod
     def of(cls, system: System, table: Table) -> "KernelRates":
         """Gather the rates of each row."""
-        chip = system.accelerator
+        chip = table.on(system).accelerator
         bandwidth = chip.memory[0].bandwidth
 
         def curves(figures: Mapping[Any, EfficiencyCurve]) -> RowCurves:
@@ -150,7 +148,7 @@ class KernelRates:
                 memory_rate=np.full_like(peak, chip.attention.memory_efficiency * bandwidth),
                 time_factor=attention_time_factor,
                 kernel=chip.attention,
-                multiprocessors=chip.multiprocessors or 1,
+                multiprocessors=_multiprocessors(chip),
                 processing=chip.processing,
                 compute_latency_s=chip.compute_latency,
             )
@@ -345,6 +343,11 @@ class KernelRates:
     def _memory_share(self, moved_bytes: Floats) -> Floats | float:
         curve = self.chip.memory[0].efficiency
         return share_at(curve, moved_bytes) if curve is not None else 1.0
+
+
+def _multiprocessors(chip: Accelerator) -> int:
+    """Of the chip; 1 where no closed form needs them."""
+    return 1 if chip.multiprocessors is None else chip.multiprocessors
 
 
 def _by_type_or_fp32(figures: Mapping[Any, Any], known: Mapping[Any, float]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Machine:
     def of(cls, system: System, table: Table, extents: Extents) -> "Machine":
         """Gather the rates of each row."""
         return cls(
-            system=system,
+            system=table.on(system),
             extents=extents,
             kernels=KernelRates.of(system, table),
             host_launch_s=stack_column(table, "host_launch"),
