@@ -383,6 +383,11 @@ class PlacedBlocks:
         """Blocks of some rows for `memory` alone, which asks for none of their times."""
         return gather(self._blocks, self._position[rows], but=(BlockTimes, TrainedWeights))
 
+    @property
+    def position(self) -> Ints:
+        """The number of each row's blocks among the distinct ones."""
+        return self._position
+
     def runs(self, rows: Ints | slice) -> tuple[StageRun, ...]:
         """Stages of some rows."""
         return gather(self._runs, self._pipeline[rows])

@@ -43,6 +43,11 @@ class SystemColumns:
     """Has the structure, and the figures that all share."""
     figures: Mapping[FigurePath, Floats]
     """The others: one value per system."""
+    count: int
+    """How many systems there are."""
+
+    def __len__(self) -> int:
+        return self.count
 
     @classmethod
     def of(cls, systems: Sequence[System]) -> "SystemColumns":
@@ -56,7 +61,12 @@ class SystemColumns:
             for path, values in columns.items()
             if any(value != values[0] for value in values)
         }
-        return cls(base=base, figures=differing)
+        return cls(base=base, figures=differing, count=len(systems))
+
+    def take(self, positions: Ints) -> "SystemColumns":
+        """Some of the systems."""
+        figures = {path: column[positions] for path, column in self.figures.items()}
+        return replace(self, figures=figures, count=positions.size)
 
     def at(self, position: Ints) -> System:
         """One system for rows that run on several: what differs holds one value per row."""

@@ -10,9 +10,11 @@ from shardwise.arrays import Bools, Floats, Ints, once_per
 from shardwise.blocks import PlacedBlocks
 from shardwise.evaluate import Holding, Timing, fits, held, timed
 from shardwise.model import Model
+from shardwise.on_systems import OnSystems
 from shardwise.rules import RULES, broken_rule
 from shardwise.searcher.candidates import CHOICE_FIELDS, Box
 from shardwise.system import System
+from shardwise.system_columns import SystemColumns
 from shardwise.table import Table
 
 __all__ = ["Fitting", "Judge", "Judged", "broken_options", "broken_reasons", "excess_bytes"]
@@ -149,6 +151,15 @@ class Judge:
                 held_as=self._held_as,
                 fitting=None,
             )
+
+    def on_systems(self, systems: SystemColumns) -> OnSystems:
+        """The rows on other systems of the same structure; `Judged.first` says where they stand."""
+        return OnSystems.of(self._model, self._system, self._table, self._placed, systems)
+
+    @property
+    def distinct_blocks(self) -> int:
+        """How many blocks there are to evaluate on each system."""
+        return int(self._placed.position.max(initial=0)) + 1
 
     def timed(self, judged: Judged, passed: Ints | None = None) -> Judged:
         """Time what fits and is not passed over; rows without any are not timed.
