@@ -15,6 +15,8 @@ __all__ = [
     "Space",
     "Stack",
     "Strategy",
+    "SweepPoint",
+    "SweepResult",
     "System",
     "Trace",
     "UnknownNameError",
@@ -24,6 +26,7 @@ __all__ = [
     "explain",
     "largest_model",
     "search",
+    "sweep",
     "trace",
 ]
 
@@ -38,6 +41,8 @@ _HOME = {
     "Space": "searcher.space",
     "Stack": "stack",
     "Strategy": "strategy",
+    "SweepPoint": "sweeper.results",
+    "SweepResult": "sweeper.results",
     "System": "system",
     "Trace": "report.trace",
     "UnknownNameError": "errors",
@@ -46,6 +51,7 @@ _HOME = {
     "explain": "searcher.explain",
     "largest_model": "searcher.largest",
     "search": "searcher.run",
+    "sweep": "sweeper.run",
     "trace": "report.trace",
 }
 

@@ -39,7 +39,7 @@ from shardwise.table import Table
 from shardwise.totals import efficiency, layer_totals, required_bandwidth
 from shardwise.words import ATTENTIONS, SEATED_AXES
 
-__all__ = ["estimate", "estimate_many", "rates"]
+__all__ = ["estimate", "estimate_many", "evaluated_columns", "rates"]
 
 StrategyLike = Strategy | Mapping[str, Any] | str | Path
 _JOULE_PER_KWH = 3.6e6
@@ -181,7 +181,7 @@ def estimate_many(
             here = table.take(chunk)
             if differing is not None:
                 here = replace(here, systems=SystemRows(columns=differing, position=some))
-            evaluated = _evaluated_columns(the_model, base, here, flops_convention)
+            evaluated = evaluated_columns(the_model, base, here, flops_convention)
             for name, column in evaluated.items():
                 whole = columns.setdefault(name, np.full(len(table), np.nan))
                 whole[chunk] = column
@@ -217,7 +217,7 @@ def _on_systems(
     return table, [(rows, columns.base, columns) for rows, columns in by_structure(systems)]
 
 
-def _evaluated_columns(
+def evaluated_columns(
     model: Model, system: System, table: Table, convention: FlopsConvention
 ) -> dict[str, Floats]:
     """Evaluate legal rows and name the columns that are kept."""

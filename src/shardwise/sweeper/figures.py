@@ -13,7 +13,7 @@ from shardwise.errors import Fault, InputError, nearest
 from shardwise.system import System
 from shardwise.system_columns import FigurePath, figures_of
 
-__all__ = ["Figure", "canonical", "figure_names", "figures_named"]
+__all__ = ["Figure", "canonical", "figure_names", "figures_named", "influencing_figures"]
 
 _BETTER_LESS = frozenset(
     {
@@ -44,6 +44,7 @@ _UNITS = {
     "power": "watts",
     "board_power": "watts",
 }
+_TIMELESS = ("usd_per_accelerator_hour", "board_power", "power")
 _LATENCIES = ("latency", "latency_per_member")
 _RATES = ("matrix", "vector")
 
@@ -76,6 +77,20 @@ def figure_names(system: System) -> Mapping[str, Figure]:
         name: Figure(name=name, paths=tuple(paths), unit=_unit_of(paths[0]))
         for name, paths in {**single, **groups}.items()
     }
+
+
+def influencing_figures(system: System) -> tuple[Figure, ...]:
+    """All figures that times or room depend on, under one name each.
+
+    Those of the collectives of a tier are taken together by what they are.
+    """
+    known = figure_names(system)
+    names: dict[str, None] = {}
+    for path in figures_of(system):
+        if path[-1] not in _TIMELESS:
+            own, *others = _names_of(system, path)
+            names[others[0] if "collectives" in path else own] = None
+    return tuple(known[name] for name in names)
 
 
 def figures_named(system: System, name: str) -> Figure:

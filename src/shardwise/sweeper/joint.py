@@ -1,8 +1,8 @@
 """The best strategies of one space on each of many systems of one structure, found together.
 
-Candidates are enumerated, and their memory is judged, once for all systems. Times are columns: every
-candidate that fits anywhere is timed on every system whose rates differ. Systems that differ in what
-memory holds alone share their times; each keeps the best of what fits into it, as a stream.
+Candidates are enumerated, and their memory is judged, once for all systems. Times are columns:
+every candidate that fits anywhere is timed on every system whose rates differ. Systems that differ
+in what memory holds alone share their times; each keeps the best of what fits into it, as a stream.
 """
 
 from collections import Counter

@@ -75,14 +75,16 @@ def _items(given: object) -> Sequence[Any]:
 
 def _read(item: object, unit: str | None) -> list[Given]:
     if isinstance(item, bool) or not isinstance(item, (int, float, str)):
-        raise ValueError(_hint(unit))
+        raise ValueError(_hint(unit))  # noqa: TRY004 - becomes a fault
     if not isinstance(item, str):
         return [Given(number=float(item), factor=False, label=_label(float(item), unit))]
     match = _RANGE.fullmatch(item)
     if match is None:
         return [_one(item, unit)]
-    low, high, step = (part and _with_unit(part, match[2]) for part in match.groups())
-    return _expanded(_one(low, unit), _one(high, unit), step and _one(step, unit), unit)
+    low, high, step = (
+        None if part is None else _one(_with_unit(part, match[2]), unit) for part in match.groups()
+    )
+    return _expanded(low, high, step, unit)
 
 
 def _with_unit(text: str, other: str) -> str:
@@ -129,8 +131,12 @@ def _hint(unit: str | None) -> str:
     return f"give it as in {examples[unit]}, or a factor, as in 2x"
 
 
-def _expanded(low: Given, high: Given, step: Given | None, unit: str | None) -> list[Given]:
+def _expanded(
+    low: Given | None, high: Given | None, step: Given | None, unit: str | None
+) -> list[Given]:
     """Values of a range: it doubles, or steps."""
+    assert low is not None  # noqa: S101 - the pattern has both ends
+    assert high is not None  # noqa: S101
     if low.factor is not high.factor or (step is not None and step.factor is not low.factor):
         raise ValueError("a range has two ends of a kind, as in 0.5x..4x")
     if not 0 < low.number <= high.number or (step is not None and step.number <= 0):
