@@ -24,6 +24,7 @@ VERBS = {
     "peers": "Ranks of every communication group of one strategy.",
     "validate": "Our errors against published figures, next to other models'.",
     "search": "The best way to run a model on N GPUs.",
+    "sweep": "What more bandwidth, memory, larger domains would buy.",
     "models": "Models of the catalog or a folder, or one by its parts.",
     "systems": "The systems of the catalog, or one with sources.",
     "stacks": "The software stacks of the catalog, or one.",

@@ -6,13 +6,19 @@ from contextlib import contextmanager
 
 __all__ = ["Bar", "progress_bar"]
 
-Bar = Callable[[int, int, str], None]
+Bar = Callable[[float, int, str], None]
 """Called with what is done, what there is in all, and a word on what was found so far."""
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Bar | None]:
-    """Show share, rate and time left while the block runs; None if stderr is no terminal."""
+def progress_bar(what: str, *, counted: bool = True) -> Iterator[Bar | None]:
+    """Show share, rate and time left while the block runs; None if stderr is no terminal.
+
+    Parameters
+    ----------
+    counted
+        Whether there are millions, whose rate says something.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -36,9 +42,9 @@ def progress_bar(what: str) -> Iterator[Bar | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, found="", rate="")
 
-        def update(done: int, whole: int, found: str) -> None:
+        def update(done: float, whole: int, found: str) -> None:
             elapsed = bar.tasks[0].elapsed
-            rate = f"{done / elapsed / 1e6:.1f} million/s" if elapsed else ""
+            rate = f"{done / elapsed / 1e6:.1f} million/s" if elapsed and counted else ""
             bar.update(task, completed=done, total=whole, found=found, rate=rate)
 
         yield update

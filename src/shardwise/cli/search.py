@@ -1,7 +1,7 @@
 """`shardwise search`."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -18,16 +18,14 @@ from shardwise.cli.search_own import (
     COMMAND_LINE,
     count_strategies,
     explain_strategy,
-    flag_fault,
+    field_pairs,
+    given_once,
     search_space,
     show_record,
 )
-from shardwise.errors import nearest
 from shardwise.searcher.asked import given_space
 from shardwise.searcher.objective import FRONTS, OBJECTIVES
-from shardwise.searcher.space import SPACE_FIELDS
 from shardwise.strategy import Strategy
-from shardwise.words import SHORT_NAMES
 
 _REFERENCE = "A predecessor's space, with --reference"
 _OF = {"calculon": "Calculon", "nersc": "NERSC's model"}
@@ -262,7 +260,7 @@ def command(
         )
     refuse_given(_NEEDS_REFERENCE, layers=layers, **theirs["calculon"], **theirs["nersc"])
     whole = given_space(space, {})
-    fields = _once(
+    fields = given_once(
         {
             "gpus": gpus,
             "global_batch_size": gbs,
@@ -270,8 +268,8 @@ def command(
             "dtype": dtype,
             "seq_len": seq_len,
         },
-        fix=_pairs("fix", fix or (), values="one"),
-        allow=_pairs("allow", allow or (), values="several"),
+        fix=field_pairs("fix", fix or (), values="one"),
+        allow=field_pairs("allow", allow or (), values="several"),
     )
     whole = whole.fixed(fields, source=COMMAND_LINE) if fields else whole
     if count:
@@ -281,7 +279,9 @@ def command(
         clash = ("objective", "max_memory", "reserve", "explain")
         refuse_given(_NEEDS_NO_EXPLAIN, **{n: v for n, v in asked.items() if n not in clash})
         refuse_given(_NEEDS_NO_EXPLAIN, ok_if_none=ok_if_none)
-        strategy = _pairs("explain", (explain,), values="one", known=tuple(Strategy.model_fields))
+        strategy = field_pairs(
+            "explain", (explain,), values="one", known=tuple(Strategy.model_fields)
+        )
         return explain_strategy(model, system, whole, strategy, asked, json=json, output=output)
     return search_space(
         model, system, whole, asked, ok_if_none=ok_if_none, json=json, output=output
@@ -291,44 +291,6 @@ def command(
 def _given(switch: bool | None) -> str | None:
     """A switch that was given at all, either way."""
     return None if switch is None else str(switch).lower()
-
-
-def _once(short: Mapping[str, str | None], **others: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by all the flags that give them, if only one does."""
-    fields = {name: value for name, value in short.items() if value is not None}
-    for flag, given in others.items():
-        for name, value in given.items():
-            if name in fields:
-                raise flag_fault(flag, f"{name}={value}", f"{name} is given twice")
-        fields |= given
-    return fields
-
-
-def _pairs(
-    flag: str,
-    given: Sequence[str],
-    *,
-    values: Literal["one", "several"],
-    known: Sequence[str] = SPACE_FIELDS,
-) -> dict[str, Any]:
-    """Fields and values of ``--fix a=1,b=2`` or ``--allow a=1,2``."""
-    found: dict[str, Any] = {}
-    for text in given:
-        for part in (text,) if values == "several" else text.split(","):
-            name, equals, value = (word.strip() for word in part.partition("="))
-            field = SHORT_NAMES.get(name, name.replace("-", "_"))
-            if not equals or not value:
-                problem = f"must be FIELD=VALUE{',...' if values == 'several' else ''}, as in tp=8"
-                raise flag_fault(flag, part, problem)
-            if field not in known:
-                problem = f"no such field; allowed: {', '.join(known)}"
-                raise flag_fault(flag, name, f"{problem}{nearest(name, (*known, *SHORT_NAMES))}")
-            if values == "one" and (".." in value or value.lower() == "all"):
-                raise flag_fault(flag, part, f"takes one value; give several by --allow {part}")
-            if field in found:
-                raise flag_fault(flag, part, f"{field} is given twice")
-            found[field] = value
-    return found
 
 
 def _by_reference(

@@ -1,8 +1,8 @@
 """`shardwise search` in a space of our own: count it, search it, explain one strategy of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
@@ -15,14 +15,16 @@ from shardwise.searcher.objective import FRONTS
 from shardwise.searcher.results import SearchResult
 from shardwise.searcher.run import count as count_space
 from shardwise.searcher.run import search
-from shardwise.searcher.space import Space
+from shardwise.searcher.space import SPACE_FIELDS, Space
 from shardwise.words import SHORT_NAMES
 
 __all__ = [
     "COMMAND_LINE",
     "count_strategies",
     "explain_strategy",
+    "field_pairs",
     "flag_fault",
+    "given_once",
     "search_space",
     "show_record",
 ]
@@ -173,3 +175,41 @@ def show_record(
         emit_json(record)
     elif output is None:
         table()
+
+
+def given_once(short: Mapping[str, str | None], **others: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields by all the flags that give them, if only one does."""
+    fields = {name: value for name, value in short.items() if value is not None}
+    for flag, given in others.items():
+        for name, value in given.items():
+            if name in fields:
+                raise flag_fault(flag, f"{name}={value}", f"{name} is given twice")
+        fields |= given
+    return fields
+
+
+def field_pairs(
+    flag: str,
+    given: Sequence[str],
+    *,
+    values: Literal["one", "several"],
+    known: Sequence[str] = SPACE_FIELDS,
+) -> dict[str, Any]:
+    """Fields and values of ``--fix a=1,b=2`` or ``--allow a=1,2``."""
+    found: dict[str, Any] = {}
+    for text in given:
+        for part in (text,) if values == "several" else text.split(","):
+            name, equals, value = (word.strip() for word in part.partition("="))
+            field = SHORT_NAMES.get(name, name.replace("-", "_"))
+            if not equals or not value:
+                problem = f"must be FIELD=VALUE{',...' if values == 'several' else ''}, as in tp=8"
+                raise flag_fault(flag, part, problem)
+            if field not in known:
+                problem = f"no such field; allowed: {', '.join(known)}"
+                raise flag_fault(flag, name, f"{problem}{nearest(name, (*known, *SHORT_NAMES))}")
+            if values == "one" and (".." in value or value.lower() == "all"):
+                raise flag_fault(flag, part, f"takes one value; give several by --allow {part}")
+            if field in found:
+                raise flag_fault(flag, part, f"{field} is given twice")
+            found[field] = value
+    return found

@@ -16,7 +16,7 @@ from shardwise.system import System
 from shardwise.system_columns import FigurePath, figures_of, with_figures
 from shardwise.words import SHORT_NAMES
 
-__all__ = ["Varied", "varied_axes"]
+__all__ = ["Varied", "figure_list", "varied_axes"]
 
 Kind = Literal["figure", "structure", "model", "strategy"]
 _NICS, _NODE, _DOMAIN = "nics", "node", "domain"
@@ -132,10 +132,8 @@ def _axis(name: str, given: object, systems: Sequence[System]) -> Varied:
     if plain in (_NICS, _NODE) or plain.split(".")[-1] == _DOMAIN:
         for system in systems:
             _tier_of(system, plain)
-        whole = plain if plain != _DOMAIN else "inner.domain"
-        return Varied(
-            name=whole, kind="structure", unit=None, values=given_values(plain, given, None)
-        )
+        values = given_values(plain, given, None)
+        return Varied(name=plain, kind="structure", unit=None, values=values)
     known = {part for system in systems for part in figure_names(system)}
     others = (*MODEL_FIGURES, *SPACE_FIELDS, *SHORT_NAMES, _NICS, _NODE, _DOMAIN)
     for part in plain.split("+"):
@@ -185,13 +183,22 @@ def _no_figure_twice(axes: Sequence[Varied], systems: Sequence[System]) -> None:
     for system in systems:
         owner: dict[FigurePath, str] = {}
         for axis in axes:
-            if axis.kind != "figure":
-                continue
-            for path in figures_named(system, axis.name).paths:
+            for path in _taken(axis, system):
                 if path in owner:
                     problem = f"has a figure in common with {owner[path]}; vary one of them"
                     raise InputError(Fault(source="vary", field=axis.name, problem=problem))
                 owner[path] = axis.name
+
+
+def _taken(axis: Varied, system: System) -> Sequence[FigurePath]:
+    """What of a system an axis decides."""
+    if axis.kind == "figure":
+        return figures_named(system, axis.name).paths
+    if axis.kind != "structure" or axis.name == _NODE:
+        return ()
+    if axis.name == _NICS:
+        return (("network", _cards(system), "links_per_node"),)
+    return (("network", _tier_of(system, axis.name), _DOMAIN),)
 
 
 def _check_figure(axis: Varied, system: System, place: int) -> None:
@@ -253,3 +260,28 @@ def _told(value: object) -> str:
     if isinstance(value, tuple):
         return "+".join(map(str, value)) or "none"
     return str(getattr(value, "name", "none" if value is None else value))
+
+
+def figure_list(system: System) -> list[dict[str, Any]]:
+    """What may be varied of a system: names, values (None where they differ), units, how many."""
+    known = figures_of(system)
+    cards = _links_per_accelerator(system, _cards(system))
+    structure = {
+        **{
+            f"{canonical(tier.name)}.{_DOMAIN}": tier.domain
+            for tier in system.network
+            if tier.domain is not None
+        },
+        _NODE: system.node.accelerators,
+        _NICS: cards,
+    }
+    listed = [
+        {"figure": name, "value": value, "unit": None, "figures": 1}
+        for name, value in structure.items()
+    ]
+    for name, figure in figure_names(system).items():
+        values = {known[path] for path in figure.paths}
+        value = values.pop() if len(values) == 1 else None
+        told = {"figure": name, "value": value, "unit": figure.unit, "figures": len(figure.paths)}
+        listed.append(told)
+    return listed

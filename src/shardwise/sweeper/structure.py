@@ -43,6 +43,8 @@ def with_domain(system: System, tier: int, size: int) -> tuple[System, list[str]
     if size % node and node % size:
         node = max(n for n in range(1, node + 1) if size % n == 0)
     changed = system.model_copy(update={"network": tuple(tiers)})
+    if size > (system.network[tier].domain or size):
+        told.append(f"nodes of {node}, and the figures of the tier hold among all {size}")
     if node != system.node.accelerators:
         changed, more = with_node(changed, node)
         told += more
