@@ -155,12 +155,16 @@ def timed(
     extents: Extents,
     blocks: Blocks,
     runs: Sequence[StageRun],
+    *,
+    waits: bool = True,
 ) -> Timing:
-    """Times of a step."""
+    """Times of a step; without what stages wait for, which takes long to find, a bound of it."""
     system = table.on(system)
     slowest, largest = SlowestStage.of(blocks, runs), LargestStage.of(blocks, runs)
     boundary = boundary_of(system, table, extents, blocks)
-    times, comm = step_times(model, system, table, extents, runs, slowest, largest, boundary)
+    times, comm = step_times(
+        model, system, table, extents, runs, slowest, largest, boundary, waits=waits
+    )
     again = part_times(blocks, slowest.whole, lambda part: part.recompute_flops)
     return Timing(
         time_s=times,

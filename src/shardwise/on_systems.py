@@ -48,7 +48,10 @@ class OnSystems:
             A system of that structure, and the rows placed on it.
         """
         _, firsts = np.unique(placed.position, return_index=True)
-        rows, on_each = _each(firsts, systems)
+        rows = np.repeat(firsts, len(systems))
+        on_each = SystemRows(
+            columns=systems, position=np.tile(np.arange(len(systems)), firsts.size)
+        )
         return cls(
             _model=model,
             _system=system,
@@ -60,23 +63,23 @@ class OnSystems:
             ),
         )
 
-    def step_times(self, rows: Ints) -> Floats:
-        """Times of a step of some rows [s]; shape (choices, rows, systems)."""
-        several, on_each = _each(rows, self._systems)
-        position = self._placed.position[several] * len(self._systems) + on_each.position
+    def step_times(self, rows: Ints, on: Ints, *, waits: bool = True) -> Floats:
+        """Times of a step of some rows, each on one of the systems [s]; shape (choices, rows).
+
+        Parameters
+        ----------
+        waits
+            Whether stages wait for one another; if not, no time is longer than it would be.
+        """
+        position = self._placed.position[rows] * len(self._systems) + on
+        here = SystemRows(columns=self._systems, position=on)
         timing = timed(
             self._model,
             self._system,
-            replace(self._table.take(several), systems=on_each),
-            self._placed.extents(several),
+            replace(self._table.take(rows), systems=here),
+            self._placed.extents(rows),
             gather(self._blocks, position),
-            self._placed.runs(several),
+            self._placed.runs(rows),
+            waits=waits,
         )
-        return timing.step_time_s.reshape(-1, rows.size, len(self._systems))
-
-
-def _each(rows: Ints, systems: SystemColumns) -> tuple[Ints, SystemRows]:
-    """Every row on every system, systems changing first."""
-    several = len(systems)
-    position = np.tile(np.arange(several), rows.size)
-    return np.repeat(rows, several), SystemRows(columns=systems, position=position)
+        return np.atleast_2d(timing.step_time_s)

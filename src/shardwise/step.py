@@ -49,14 +49,24 @@ def step_times(
     slowest: SlowestStage,
     largest: LargestStage,
     boundary: Boundary,
+    *,
+    waits: bool = True,
 ) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
-    """Time the step on its slowest stage, with what that stage waits for."""
+    """Time the step on its slowest stage, with what that stage waits for.
+
+    Parameters
+    ----------
+    waits
+        Whether it waits for others at all; if not, no time is longer than it would be.
+    """
     m, blocks = table.micro_batches, slowest.blocks
     hidden = boundary.hidden
     directions = np.where(table.training, 2.0, 1.0)
     transfers = directions * m * table.vpp * boundary.time_s
-    bubble, exposed = bubble_and_transfers(table, runs, slowest, boundary)
     zero = np.zeros(len(table))
+    bubble, exposed = (
+        bubble_and_transfers(table, runs, slowest, boundary) if waits else (zero, zero)
+    )
     dense, expert = shards(table, ZERO_OPTIMIZER)
     whole, whole_expert = shards(table, ZERO_GRADIENTS)
     update = optimizer_time(

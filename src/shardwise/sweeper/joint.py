@@ -17,9 +17,10 @@ from shardwise.on_systems import OnSystems
 from shardwise.searcher.best import Ranked, top
 from shardwise.searcher.candidates import Box, Candidates
 from shardwise.searcher.judge import Judge, Judged, broken_options, broken_reasons
-from shardwise.searcher.objective import OBJECTIVES
+from shardwise.searcher.objective import OBJECTIVES, Score
 from shardwise.system import System
 from shardwise.system_columns import SystemColumns
+from shardwise.table import Table
 
 __all__ = ["Best", "Room", "best_on_each"]
 
@@ -85,17 +86,46 @@ def best_on_each(
             weighed = list(judge.weighed())
             for judged in weighed:
                 best.weigh(judged)
-            scored = OBJECTIVES[objective]
             for some, on_each in _by_cacheful(judge, systems):
                 for judged in weighed:
-                    within = np.flatnonzero(best.somewhere(judged).any(axis=0))
-                    for rows in _cut(within, max(1, _CHUNK // some.size)):
-                        step_s = on_each.step_times(judged.first + rows)
-                        here = table.take(judged.rows[rows])
-                        scores = [scored(step_s[:, :, n], here, system) for n in range(some.size)]
-                        best.keep(judged, piece, rows, some, np.stack(scores, axis=2), step_s)
+                    chunk = _Chunk(piece, table, judged, some, on_each, OBJECTIVES[objective])
+                    chunk.keep_best(best, system)
             seen(len(piece))
     return best.found(), rejected
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Rows that were weighed, and the systems that they are timed on."""
+
+    box: Box
+    table: Table
+    judged: Judged
+    systems: Ints
+    on_each: OnSystems
+    score: Score
+
+    def keep_best(self, best: "_BestOfRooms", system: System) -> None:
+        """Time what fits into some room, and keep the best of each.
+
+        What could not be among them even if no stage waited for another is not timed in full.
+        """
+        rooms = best.smallest(self.judged)
+        within = np.flatnonzero(best.somewhere(rooms).any(axis=0))
+        for rows in _cut(within, max(1, _CHUNK // self.systems.size)):
+            row = np.repeat(rows, self.systems.size)
+            on = np.tile(np.arange(self.systems.size), rows.size)
+            if best.limited(self.systems):
+                least = self._scores(row, on, system, waits=False)[0]
+                near = best.near(rooms, row, self.systems[on], least).any(axis=0)
+                row, on = row[near], on[near]
+            if row.size:
+                scores, step_s = self._scores(row, on, system, waits=True)
+                best.keep(self.judged, self.box, rooms, row, self.systems[on], scores, step_s)
+
+    def _scores(self, row: Ints, on: Ints, system: System, *, waits: bool) -> tuple[Floats, Floats]:
+        step_s = self.on_each.step_times(self.judged.first + row, on, waits=waits)
+        return self.score(step_s, self.table.take(self.judged.rows[row]), system), step_s
 
 
 def _by_cacheful(judge: Judge, systems: SystemColumns) -> Iterator[tuple[Ints, OnSystems]]:
@@ -138,18 +168,21 @@ class _Shelf:
         found = np.where(held.memory.offloaded <= self.second_bytes, found, self.sizes.size)
         return np.where(judged.legal, found[judged.held_as], self.sizes.size)
 
-    def near(self, system: int, smallest: Ints, score: Floats) -> Bools:
-        """Candidates that may be among the best of some room."""
-        loosest = np.maximum.accumulate(self._limits[system, ::-1])[::-1]
-        within: Bools = score <= np.append(loosest, -np.inf)[smallest]
-        return within
+    @property
+    def loosest(self) -> Floats:
+        """The worst score that may still be among the best of a room, by system and smallest size.
+
+        None where there is no room; shape (systems, sizes and one beyond).
+        """
+        limits = np.maximum.accumulate(self._limits[:, ::-1], axis=1)[:, ::-1]
+        return np.column_stack([limits, np.full(len(limits), -np.inf)])
 
     def add(self, system: int, smallest: Ints, found: Ranked, count: int) -> None:
         """Keep the best `count` of each room."""
         for size in range(int(smallest.min()), self.sizes.size):
             limit = self._limits[system, size]
             better = found.take((smallest <= size) & (found.score <= limit))
-            if limit == -np.inf or not len(better):
+            if not len(better):
                 continue
             kept = top(Ranked.joined([self._ranked[system, size], better]), count)
             self._ranked[system, size] = kept
@@ -174,38 +207,60 @@ class _BestOfRooms:
             found = np.bincount(shelf.smallest(judged).ravel(), minlength=shelf.sizes.size + 1)
             shelf.fitting += np.cumsum(found[: shelf.sizes.size])
 
-    def somewhere(self, judged: Judged) -> Bools:
-        """Candidates that fit into some room; shape (choices, rows)."""
-        return np.any([s.smallest(judged) < s.sizes.size for s in self._shelves.values()], axis=0)
+    def smallest(self, judged: Judged) -> list[Ints]:
+        """The smallest size of each shelf that each candidate fits into."""
+        return [shelf.smallest(judged) for shelf in self._shelves.values()]
 
-    def keep(
-        self, judged: Judged, box: Box, rows: Ints, systems: Ints, scores: Floats, step_s: Floats
-    ) -> None:
-        """Keep the best of some rows.
+    def somewhere(self, rooms: Sequence[Ints]) -> Bools:
+        """Candidates that fit into some room; shape (choices, rows)."""
+        shelves = self._shelves.values()
+        found = [smallest < s.sizes.size for smallest, s in zip(rooms, shelves, strict=True)]
+        return np.any(found, axis=0)
+
+    def limited(self, systems: Ints) -> bool:
+        """Whether some room of these systems is full, so that not everything may join it."""
+        return any(np.isfinite(s.loosest[systems]).any() for s in self._shelves.values())
+
+    def near(self, rooms: Sequence[Ints], row: Ints, system: Ints, scores: Floats) -> Bools:
+        """Candidates that may be among the best of some room; shape (choices, rows).
 
         Parameters
         ----------
-        rows
-            Positions among those judged.
-        systems
-            Numbers of the systems that they were timed on.
-        scores, step_s
-            Shape (choices, rows, systems).
+        rooms
+            `smallest` of what was judged.
+        row, system
+            Of each column of the scores.
         """
-        reserved = judged.holding.reserved_bytes[:, rows][judged.held_as]
-        for shelf in self._shelves.values():
-            smallest = shelf.smallest(judged)[:, rows]
-            for place, system in enumerate(systems.tolist()):
-                score = scores[:, :, place]
-                choice, row = np.nonzero(shelf.near(system, smallest, score))
-                if row.size:
-                    found = Ranked(
-                        number=box.numbers(judged.rows[rows[row]], choice),
-                        score=score[choice, row],
-                        beside=reserved[choice, row],
-                        step_time_s=step_s[choice, row, place],
-                    )
-                    shelf.add(system, smallest[choice, row], found, self._count)
+        found = [
+            scores <= shelf.loosest[system, smallest[:, row]]
+            for smallest, shelf in zip(rooms, self._shelves.values(), strict=True)
+        ]
+        return np.any(found, axis=0)
+
+    def keep(
+        self,
+        judged: Judged,
+        box: Box,
+        rooms: Sequence[Ints],
+        row: Ints,
+        system: Ints,
+        scores: Floats,
+        step_s: Floats,
+    ) -> None:
+        """Keep the best of some rows; arguments as of `near`."""
+        reserved = judged.holding.reserved_bytes[:, row][judged.held_as]
+        for smallest, shelf in zip(rooms, self._shelves.values(), strict=True):
+            fits = smallest[:, row]
+            choice, column = np.nonzero(scores <= shelf.loosest[system, fits])
+            for one in np.unique(system[column]):
+                c, n = choice[system[column] == one], column[system[column] == one]
+                found = Ranked(
+                    number=box.numbers(judged.rows[row[n]], c),
+                    score=scores[c, n],
+                    beside=reserved[c, n],
+                    step_time_s=step_s[c, n],
+                )
+                shelf.add(int(one), fits[c, n], found, self._count)
 
     def found(self) -> list[Best]:
         """The best of each room, in order."""
