@@ -26,6 +26,8 @@ def test_the_public_surface_is_what_all_names():
         "Space",
         "Stack",
         "Strategy",
+        "SweepPoint",
+        "SweepResult",
         "System",
         "Trace",
         "UnknownNameError",
@@ -35,6 +37,7 @@ def test_the_public_surface_is_what_all_names():
         "explain",
         "largest_model",
         "search",
+        "sweep",
         "trace",
     ]
     for name in shardwise.__all__:

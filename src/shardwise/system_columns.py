@@ -148,7 +148,9 @@ def _replaced(value: Any, changes: Mapping[FigurePath, Any]) -> Any:
     if not changes:
         return value
     if () in changes:
-        return changes[()]
+        changed = changes[()]
+        whole = isinstance(value, int) and isinstance(changed, float) and changed.is_integer()
+        return int(changed) if whole else changed
     inside: dict[str | int, dict[FigurePath, Any]] = {}
     for path, changed in changes.items():
         inside.setdefault(path[0], {})[path[1:]] = changed

@@ -81,7 +81,7 @@ class Varied:
         except (ValueError, InputError) as error:
             raise _refused(self.name, given.label, f"of {model.name}: {error}") from None
 
-    def number(self, system: System, model: Model, place: int) -> Any:
+    def number(self, system: System, model: Model, place: int, *, as_factor: bool) -> Any:
         """The value at a point, in the unit of the axis."""
         given = self.values[place]
         if self.kind == "strategy":
@@ -95,7 +95,7 @@ class Varied:
             return round(given.of(system.node.accelerators))
         if self.kind == "structure":
             return round(given.of(system.network[_tier_of(system, self.name)].domain or 0))
-        return next(iter(self.figures(system, place).values()))
+        return given.number if as_factor else next(iter(self.figures(system, place).values()))
 
 
 def varied_axes(
@@ -205,7 +205,7 @@ def _check_figure(axis: Varied, system: System, place: int) -> None:
     """Refuse a value that the system may not have."""
     changed = with_figures(system, axis.figures(system, place))
     try:
-        System.validated(changed.to_dict())
+        System.validated(changed.model_dump(mode="json", warnings=False))
     except InputError as error:
         fault = error.faults[0]
         problem = f"on {system.name}: {fault.field}: {fault.problem}"

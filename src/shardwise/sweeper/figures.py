@@ -26,13 +26,16 @@ _BETTER_LESS = frozenset(
         "backward_ratio",
         "processor_share",
         "scale",
-        "offset",
+        "multiprocessors",
         "usd_per_accelerator_hour",
         "power",
         "board_power",
     }
 )
-"""Figures of which less is better, by the last word of where they stand."""
+"""Figures of which less is better, by the last word of where they stand.
+
+At the same peak fewer multiprocessors are filled sooner.
+"""
 _UNITS = {
     "bandwidth": "byte/s",
     "capacity": "bytes",
@@ -44,7 +47,8 @@ _UNITS = {
     "power": "watts",
     "board_power": "watts",
 }
-_TIMELESS = ("usd_per_accelerator_hour", "board_power", "power")
+_LEFT_OUT = ("usd_per_accelerator_hour", "board_power", "power", "offset")
+"""What no time depends on, and what `scale` stands for."""
 _LATENCIES = ("latency", "latency_per_member")
 _RATES = ("matrix", "vector")
 
@@ -87,7 +91,7 @@ def influencing_figures(system: System) -> tuple[Figure, ...]:
     known = figure_names(system)
     names: dict[str, None] = {}
     for path in figures_of(system):
-        if path[-1] not in _TIMELESS:
+        if path[-1] not in _LEFT_OUT:
             own, *others = _names_of(system, path)
             names[others[0] if "collectives" in path else own] = None
     return tuple(known[name] for name in names)

@@ -84,7 +84,10 @@ class Grid:
             bases: dict[tuple[int, ...], System] = {}
             figures = _Figures(axes)
             numbers = [
-                [axis.number(system, model, place) for place in range(len(axis.values))]
+                [
+                    axis.number(system, model, place, as_factor=axis.as_factor(systems))
+                    for place in range(len(axis.values))
+                ]
                 for axis in axes
             ]
             for at in _positions(axes, together=together):
