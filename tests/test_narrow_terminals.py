@@ -20,6 +20,7 @@ from shardwise.report.console import plain_table, show
 WIDTH = 80
 LARGE = ("llama3-70b", "h100-sxm", "--gpus", 64, "--tp", 8, "--pp", 4, "--gbs", 64)
 SMALL = ("search", "llama2-7b", "h100-sxm", "--gpus", 8, "--gbs", 16, "--fix", "tp=2,pp=2")
+SWEEP = ("sweep", "llama2-7b", "h100-sxm", "--gpus", 8, "--gbs", 16, "--tp", 2, "--pp", 2)
 COMMANDS = {
     "models": ("models",),
     "largest": ("models", "--largest-for", "h100-sxm", "--gpus", 8, "--count", 3),
@@ -36,6 +37,10 @@ COMMANDS = {
     "trace": ("trace", *LARGE),
     "peers": ("peers", *LARGE),
     "search": (*SMALL, "--top", 4, "--pareto", "--axes", "tp,mbs"),
+    "sweep": (*SWEEP, "--vary", "nvlink.bandwidth=0.5x,1x", "--vary", "domain=4,64"),
+    "sensitivity": (*SWEEP, "--sensitivity"),
+    "fixed": (*SWEEP, "--fixed", "--vary", "hbm.bandwidth=1x,2x", "--vary", "mbs=1,2"),
+    "figures": ("sweep", "llama3-8b", "h100-sxm,simumax-b200", "--figures"),
     "validate": ("validate", "simumax"),
     "suites": ("validate",),
 }

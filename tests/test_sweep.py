@@ -1,6 +1,7 @@
 """Sweeps: every point is what a search, or an estimate, on its system gives."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -225,7 +226,7 @@ def test_more_of_a_figure_is_never_slower(base, figure, start, gpus, tp, schedul
     }
     found = sweep("qwen3-4b", the_system, vary={figure: factors}, **space)
     times = [p.best[0].step_time_s if p.best else math.inf for p in found.points]
-    for slow, fast in zip(times, times[1:], strict=False):
+    for slow, fast in pairwise(times):
         assert fast == slow or fast <= slow * (1 + 1e-9)
 
 

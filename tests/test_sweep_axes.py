@@ -99,7 +99,9 @@ def test_values_are_read_as_people_write_them(given, unit, numbers, labels):
     values = given_values("figure", given, unit)
     assert [value.number for value in values] == pytest.approx(numbers, rel=1e-15)
     assert [value.label for value in values] == labels
-    assert all(value.factor is label.endswith("x") for value, label in zip(values, labels))
+    assert all(
+        value.factor is label.endswith("x") for value, label in zip(values, labels, strict=True)
+    )
 
 
 HINT = "give it as in 900 GB/s, or a factor, as in 2x"
@@ -125,13 +127,17 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         ({"depth": "8 GB"}, f"vary: depth: '8 GB': {NUMBER}"),
         (
             {"nvlink.bandwidth": "4x..2x"},
-            "vary: nvlink.bandwidth: '4x..2x': a range runs from a number above 0 up to a larger "
-            "one",
+            (
+                "vary: nvlink.bandwidth: '4x..2x': a range runs from a number above 0 up to a "
+                "larger one"
+            ),
         ),
         (
             {"nvlink.bandwidth": "2x..900 GB/s"},
-            "vary: nvlink.bandwidth: '2x..900 GB/s': a range has two ends of a kind, as in "
-            "0.5x..4x",
+            (
+                "vary: nvlink.bandwidth: '2x..900 GB/s': a range has two ends of a kind, as in "
+                "0.5x..4x"
+            ),
         ),
         (
             {"depth": "1..9999999:1"},
@@ -139,23 +145,31 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         ),
         (
             {"matrix": "2 PFLOP/s"},
-            "vary: matrix: '2 PFLOP/s': matrix stands for 5 figures of h100-sxm; give factors, as "
-            "in 2x",
+            (
+                "vary: matrix: '2 PFLOP/s': matrix stands for 5 figures of h100-sxm; give "
+                "factors, as in 2x"
+            ),
         ),
         (
             {"matrix+hbm.bandwidth": "2 PFLOP/s"},
-            "vary: matrix+hbm.bandwidth: '2 PFLOP/s': names figures of several units; give "
-            "factors, as in 2x",
+            (
+                "vary: matrix+hbm.bandwidth: '2 PFLOP/s': names figures of several units; give "
+                "factors, as in 2x"
+            ),
         ),
         (
             {"matmul.bf16.efficiency": "2x"},
-            "vary: matmul.bf16.efficiency: '2x': on h100-sxm: accelerator.matmul.bf16.efficiency: "
-            "must be less than or equal to 1",
+            (
+                "vary: matmul.bf16.efficiency: '2x': on h100-sxm: "
+                "accelerator.matmul.bf16.efficiency: must be less than or equal to 1"
+            ),
         ),
         (
             {"fabric.links": "7.5"},
-            "vary: fabric.links: '7.5': on h100-sxm: network[1].links_per_node: must be a valid "
-            "integer, got a number with a fractional part",
+            (
+                "vary: fabric.links: '7.5': on h100-sxm: network[1].links_per_node: must be a valid "
+                "integer, got a number with a fractional part"
+            ),
         ),
         (
             {"matrix.bf16": "2x", "matrix": "1x,2x"},
@@ -171,8 +185,10 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         ),
         (
             {"fabric.domain": "12"},
-            "vary: fabric.domain: '12': on h100-sxm: must be a larger multiple of 8, the domain "
-            "inside it",
+            (
+                "vary: fabric.domain: '12': on h100-sxm: must be a larger multiple of 8, the domain "
+                "inside it"
+            ),
         ),
         (
             {"pcie.domain": "8"},
@@ -180,8 +196,10 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         ),
         (
             {"nics": "0.3"},
-            "vary: nics: '0.3': on h100-sxm: makes 2.4 in a node of 8; must be a whole number of "
-            "them",
+            (
+                "vary: nics: '0.3': on h100-sxm: makes 2.4 in a node of 8; must be a whole number of "
+                "them"
+            ),
         ),
         (
             {"node": "2.5"},
@@ -252,7 +270,7 @@ def test_nodes_keep_their_share_of_cards_and_power():
     assert changed.node.power == H100.node.power / 2
     assert changed.tier_bandwidth(1) == H100.tier_bandwidth(1)
     pcie = System.load("a100-80gb-pcie")  # two cards for eight
-    with pytest.raises(ValueError, match="leaves 1.5 links of fabric to a node of 6"):
+    with pytest.raises(ValueError, match=r"leaves 1\.5 links of fabric to a node of 6"):
         with_node(pcie, 6)
     assert with_links_per_accelerator(pcie, 1, 0.5).network[1].links_per_node == 4
 

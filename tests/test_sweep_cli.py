@@ -1,0 +1,116 @@
+"""`shardwise sweep` as people call it."""
+
+import json
+
+import pytest
+
+from shardwise import Strategy, sweep
+
+SMALL = ("sweep", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 32, "--fix", "pp=1,zero=1")
+NARROW = (*SMALL, "--recompute", "none", "--no-offload-weights", "--no-offload-activations")
+PYTHON = {"gpus": 8, "gbs": 32, "pp": 1, "zero": 1, "recompute": "none"}
+PYTHON |= {"offload_weights": False, "offload_activations": False}
+
+
+def test_the_command_is_the_function(shardwise):
+    vary = {"nvlink.bandwidth": "0.5x,2x", "hbm.capacity": "60 GiB, 96 GiB"}
+    words = [word for name, values in vary.items() for word in ("--vary", f"{name}={values}")]
+    code, out, err = shardwise(*NARROW, *words, "--top", 2, "--json")
+    found, same = json.loads(out), sweep("llama3-8b", "h100-sxm", vary=vary, top=2, **PYTHON)
+    expected = same.to_dict()
+    for record in (found, expected):
+        record.pop("elapsed_s")
+    assert code == 0
+    assert found == expected
+    assert [point["at"] for point in found["points"]] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert err.startswith("4 points in ")
+
+
+def test_the_table_names_axes_points_and_the_best(shardwise):
+    code, out, _ = shardwise(*NARROW, "--vary", "nvlink.bandwidth=0.5x,1x", "--vary", "domain=16")
+    lines = out.splitlines()
+    assert code == 0
+    assert "llama3-8b on h100-sxm" in out
+    assert [word in lines[5] for word in ("nvlink.bandwidth", "domain", "step time", "strategy")]
+    assert sum(line.startswith((" 0.5x", " 1x")) for line in lines) == 2
+    assert "assumed: h100-sxm, domain 16: nodes of 8" in out
+
+
+def test_several_systems_stand_under_one_another(shardwise):
+    code, out, _ = shardwise(
+        *("sweep", "llama3-8b", "h100-sxm,b200-sxm", "--gpus", 8, "--gbs", 16, "--tp", 2),
+        *("--fixed", "--vary", "mbs=1,2", "--json"),
+    )
+    points = json.loads(out)["points"]
+    assert code == 0
+    assert [point["system"] for point in points] == ["h100-sxm"] * 2 + ["b200-sxm"] * 2
+    assert [point["best"][0]["strategy"]["micro_batch_size"] for point in points] == [1, 2, 1, 2]
+
+
+def test_a_strategy_file_is_held_fixed_and_broken_down(shardwise, tmp_path):
+    file = tmp_path / "strategy.yaml"
+    Strategy(gpus=8, tp=4, dp=2, global_batch_size=16, zero=1).to_file(file)
+    words = ("sweep", "llama3-8b", "h100-sxm", "--strategy", file, "--vary", "tp=1,2,3")
+    code, out, _ = shardwise(*words)
+    assert code == 0
+    for head in ("step time", "forward", "backward", "dp", "memory GiB"):
+        assert head in out
+    assert "gpus: 8: must be a multiple of tp 3 x cp 1 x pp 1 = 3" in out
+    assert sum(line.startswith((" 1 ", " 2 ", " 3 ")) for line in out.splitlines()) == 3
+
+
+def test_what_would_help_most_is_said_in_words(shardwise):
+    code, out, _ = shardwise(*NARROW, "--tp", 2, "--mbs", 2, "--sensitivity", "--reoptimise")
+    assert code == 0
+    assert "What would help most on h100-sxm" in out
+    assert "2x matrix.bf16 would save" in out
+    assert "with the strategy that is best then" in out
+    assert "other figures do next to nothing" in out
+
+
+def test_figures_are_listed(shardwise):
+    code, out, _ = shardwise("sweep", "llama3-8b", "h100-sxm", "--figures", "--json")
+    listed = {figure["figure"]: figure["value"] for figure in json.loads(out)["h100-sxm"]}
+    assert code == 0
+    assert listed["nvlink.bandwidth"] == 450e9
+    assert listed["nvlink.domain"] == 8
+    code, out, _ = shardwise("sweep", "llama3-8b", "h100-sxm", "--figures")
+    assert "450 GB/s" in out
+
+
+def test_nothing_feasible_is_exit_code_1_with_the_reason(shardwise):
+    words = ("sweep", "llama3-70b", "h100-sxm", "--gpus", 1, "--gbs", 1, "--vary", "nics=1,2")
+    code, out, _ = shardwise(*words)
+    assert code == 1
+    assert "strategies is feasible: memory" in out
+    assert shardwise(*words, "--ok-if-none")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("--vary", "nics"),
+            "command line: vary: 'nics': must be NAME=V1,V2,..., as in nvlink.bandwidth=1x,2x",
+        ),
+        (
+            ("--vary", "nics=1", "--vary", "nics=2"),
+            "command line: vary: 'nics=2': nics is given twice",
+        ),
+        (("--vary", "gbs=8,16"), "command line: vary: 'gbs=8,16': gbs is given twice"),
+        (("--vary", "nics=0"), "vary: nics: '0': on h100-sxm: makes 0 in a node of 8; must be a "
+         "whole number of them"),
+        (("--reoptimise",), "command line: reoptimise: needs --sensitivity"),
+        (
+            ("--fixed", "--top", 2),
+            "command line: top: '2': has no effect beside --strategy or --fixed, which hold one "
+            "strategy fixed",
+        ),
+        (("--top", "x"), "command line: top: 'x': must be a whole number of at least 1"),
+    ],
+)  # fmt: skip
+def test_faults_are_one_line_each(shardwise, words, told):
+    code, out, err = shardwise(*SMALL, *words)
+    assert code == 2
+    assert out == ""
+    assert err == f"error: {told}\n"
