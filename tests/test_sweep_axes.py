@@ -167,8 +167,8 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         (
             {"fabric.links": "7.5"},
             (
-                "vary: fabric.links: '7.5': on h100-sxm: network[1].links_per_node: must be a valid "
-                "integer, got a number with a fractional part"
+                "vary: fabric.links: '7.5': on h100-sxm: network[1].links_per_node: must be a "
+                "valid integer, got a number with a fractional part"
             ),
         ),
         (
@@ -186,8 +186,8 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         (
             {"fabric.domain": "12"},
             (
-                "vary: fabric.domain: '12': on h100-sxm: must be a larger multiple of 8, the domain "
-                "inside it"
+                "vary: fabric.domain: '12': on h100-sxm: must be a larger multiple of 8, the "
+                "domain inside it"
             ),
         ),
         (
@@ -197,8 +197,8 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         (
             {"nics": "0.3"},
             (
-                "vary: nics: '0.3': on h100-sxm: makes 2.4 in a node of 8; must be a whole number of "
-                "them"
+                "vary: nics: '0.3': on h100-sxm: makes 2.4 in a node of 8; must be a whole number "
+                "of them"
             ),
         ),
         (

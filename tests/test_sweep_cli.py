@@ -98,17 +98,24 @@ def test_nothing_feasible_is_exit_code_1_with_the_reason(shardwise):
             "command line: vary: 'nics=2': nics is given twice",
         ),
         (("--vary", "gbs=8,16"), "command line: vary: 'gbs=8,16': gbs is given twice"),
-        (("--vary", "nics=0"), "vary: nics: '0': on h100-sxm: makes 0 in a node of 8; must be a "
-         "whole number of them"),
+        (
+            ("--vary", "nics=0"),
+            (
+                "vary: nics: '0': on h100-sxm: makes 0 in a node of 8; must be a whole number of "
+                "them"
+            ),
+        ),
         (("--reoptimise",), "command line: reoptimise: needs --sensitivity"),
         (
             ("--fixed", "--top", 2),
-            "command line: top: '2': has no effect beside --strategy or --fixed, which hold one "
-            "strategy fixed",
+            (
+                "command line: top: '2': has no effect beside --strategy or --fixed, which hold "
+                "one strategy fixed"
+            ),
         ),
         (("--top", "x"), "command line: top: 'x': must be a whole number of at least 1"),
     ],
-)  # fmt: skip
+)
 def test_faults_are_one_line_each(shardwise, words, told):
     code, out, err = shardwise(*SMALL, *words)
     assert code == 2

@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, gather
-from shardwise.blocks import Blocks, PlacedBlocks, blocks_of
+from shardwise.blocks import Blocks, PlacedBlocks, blocks_of, part_times
+from shardwise.cost.block import BlockBytes
+from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.evaluate import timed
 from shardwise.model import Model
+from shardwise.ops.quantization import WeightSizes
 from shardwise.system import System
 from shardwise.system_columns import SystemColumns, SystemRows
 from shardwise.table import Table
@@ -25,7 +28,7 @@ class OnSystems:
 
     _model: Model
     _system: System
-    _table: Table
+    table: Table
     _placed: PlacedBlocks
     _systems: SystemColumns
     _blocks: Blocks
@@ -55,13 +58,26 @@ class OnSystems:
         return cls(
             _model=model,
             _system=system,
-            _table=table,
+            table=table,
             _placed=placed,
             _systems=systems,
             _blocks=blocks_of(
                 model, system, replace(table.take(rows), systems=on_each), placed.extents(rows)
             ),
         )
+
+    def pass_times(self, rows: Ints, on: Ints) -> Floats:
+        """Time of all passes on the slowest stage of some rows, each on one system [s].
+
+        No step is shorter; quick to find, since nothing but times of layers counts.
+        """
+        position = self._placed.position[rows] * len(self._systems) + on
+        blocks = gather(self._blocks, position, but=(BlockBytes, WeightBytes, WeightSizes))
+        longest = [
+            part_times(blocks, run.work, lambda part: part.time_s)
+            for run in self._placed.runs(rows)
+        ]
+        return self.table.micro_batches[rows] * np.max(longest, axis=0)
 
     def step_times(self, rows: Ints, on: Ints, *, waits: bool = True) -> Floats:
         """Times of a step of some rows, each on one of the systems [s]; shape (choices, rows).
@@ -76,7 +92,7 @@ class OnSystems:
         timing = timed(
             self._model,
             self._system,
-            replace(self._table.take(rows), systems=here),
+            replace(self.table.take(rows), systems=here),
             self._placed.extents(rows),
             gather(self._blocks, position),
             self._placed.runs(rows),

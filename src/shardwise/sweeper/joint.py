@@ -20,7 +20,6 @@ from shardwise.searcher.judge import Judge, Judged, broken_options, broken_reaso
 from shardwise.searcher.objective import OBJECTIVES, Score
 from shardwise.system import System
 from shardwise.system_columns import SystemColumns
-from shardwise.table import Table
 
 __all__ = ["Best", "Room", "best_on_each"]
 
@@ -29,6 +28,10 @@ __all__ = ["Best", "Room", "best_on_each"]
 _PIECE_ROWS = 1 << 16
 _CHUNK = 1 << 13
 _BLOCKS = 1 << 14
+# Pairs whose bounds are compared at a time with the best so far.
+_LOOKED_AT = 1 << 15
+# Bounds add up the same times in another order.
+_ROUNDING = 1e-12
 
 Seen = Callable[[int], None]
 """Called with how many candidates were looked at just now."""
@@ -83,49 +86,72 @@ def best_on_each(
             broken = broken_options(model, system, piece, table)
             rejected += broken_reasons(broken)
             judge = Judge.of(model, system, table, broken, np.inf)
-            weighed = list(judge.weighed())
-            for judged in weighed:
-                best.weigh(judged)
-            for some, on_each in _by_cacheful(judge, systems):
-                for judged in weighed:
-                    chunk = _Chunk(piece, table, judged, some, on_each, OBJECTIVES[objective])
-                    chunk.keep_best(best, system)
+            if weighed := list(judge.weighed()):
+                fits = best.weigh(weighed)
+                rows = np.concatenate([judged.rows for judged in weighed])
+                for some, on_each in _by_cacheful(judge, systems):
+                    timed = _Timed(piece, system, OBJECTIVES[objective], rows, fits, some, on_each)
+                    timed.keep_best(best)
             seen(len(piece))
     return best.found(), rejected
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Rows that were weighed, and the systems that they are timed on."""
+class _Timed:
+    """Rows of a box that obey the rules, timed on some systems."""
 
     box: Box
-    table: Table
-    judged: Judged
+    system: System
+    score: Score
+    rows: Ints
+    """Positions in `Box.table`."""
+    fits: Sequence[Ints]
+    """What `_BestOfRooms.weigh` says of them."""
     systems: Ints
     on_each: OnSystems
-    score: Score
 
-    def keep_best(self, best: "_BestOfRooms", system: System) -> None:
+    def keep_best(self, best: "_BestOfRooms") -> None:
         """Time what fits into some room, and keep the best of each.
 
-        What could not be among them even if no stage waited for another is not timed in full.
+        Those come first whose passes are shortest on each system. What could not be among the best
+        even if its stages never waited for one another is not timed in full.
         """
-        rooms = best.smallest(self.judged)
-        within = np.flatnonzero(best.somewhere(rooms).any(axis=0))
-        for rows in _cut(within, max(1, _CHUNK // self.systems.size)):
-            row = np.repeat(rows, self.systems.size)
-            on = np.tile(np.arange(self.systems.size), rows.size)
-            if best.limited(self.systems):
-                least = self._scores(row, on, system, waits=False)[0]
-                near = best.near(rooms, row, self.systems[on], least).any(axis=0)
-                row, on = row[near], on[near]
-            if row.size:
-                scores, step_s = self._scores(row, on, system, waits=True)
-                best.keep(self.judged, self.box, rooms, row, self.systems[on], scores, step_s)
+        within = np.flatnonzero(best.somewhere(self.fits))
+        if not within.size:
+            return
+        several = self.systems.size
+        row, on = np.repeat(within, several), np.tile(np.arange(several), within.size)
+        every = np.arange(row.size)
+        cuts = _cut(every, _CHUNK)
+        least = np.concatenate(
+            [self._scored(self.on_each.pass_times(row[c], on[c]), row[c]) for c in cuts], axis=1
+        )[0]
+        order = np.argsort(least.reshape(-1, several), axis=0) * several + np.arange(several)
+        for cut in _cut(order.ravel(), _LOOKED_AT, first=_CHUNK // 4):
+            pairs = cut[self._near(best, row[cut], on[cut], least[cut])]
+            for some in _cut(pairs, _CHUNK):
+                self._keep(best, row[some], on[some])
 
-    def _scores(self, row: Ints, on: Ints, system: System, *, waits: bool) -> tuple[Floats, Floats]:
-        step_s = self.on_each.step_times(self.judged.first + row, on, waits=waits)
-        return self.score(step_s, self.table.take(self.judged.rows[row]), system), step_s
+    def _keep(self, best: "_BestOfRooms", row: Ints, on: Ints) -> None:
+        if best.limited(self.systems[on]):
+            bound = self._scored(self.on_each.step_times(row, on, waits=False), row)
+            near = self._near(best, row, on, bound)
+            row, on = row[near], on[near]
+        if row.size:
+            step_s = self.on_each.step_times(row, on)
+            scores = self._scored(step_s, row)
+            fits = [fits[:, row] for fits in self.fits]
+            best.keep(self.box, self.rows[row], fits, self.systems[on], scores, step_s)
+
+    def _near(self, best: "_BestOfRooms", row: Ints, on: Ints, bound: Floats) -> Bools:
+        """Rows some choice of which may be among the best of some room."""
+        fits = [fits[:, row] for fits in self.fits]
+        least = (1 - _ROUNDING) * bound
+        near: Bools = np.any(best.near(fits, self.systems[on], least), axis=0)
+        return near
+
+    def _scored(self, step_s: Floats, row: Ints) -> Floats:
+        return self.score(np.atleast_2d(step_s), self.on_each.table.take(row), self.system)
 
 
 def _by_cacheful(judge: Judge, systems: SystemColumns) -> Iterator[tuple[Ints, OnSystems]]:
@@ -136,8 +162,12 @@ def _by_cacheful(judge: Judge, systems: SystemColumns) -> Iterator[tuple[Ints, O
         yield some, judge.on_systems(systems.take(some))
 
 
-def _cut(rows: Ints, most: int) -> Iterator[Ints]:
-    return (rows[start : start + most] for start in range(0, rows.size, most))
+def _cut(rows: Ints, most: int, *, first: int | None = None) -> Iterator[Ints]:
+    """Rows, so many at a time."""
+    start, end = 0, most if first is None else first
+    while start < rows.size:
+        yield rows[start:end]
+        start, end = end, end + most
 
 
 class _Shelf:
@@ -200,67 +230,70 @@ class _BestOfRooms:
             for size in seconds
         }
 
-    def weigh(self, judged: Judged) -> None:
-        """Count what fits into each room."""
-        self._legal += int(np.count_nonzero(judged.legal))
+    def weigh(self, weighed: Sequence[Judged]) -> list[Ints]:
+        """Count what fits into each room; the smallest size of each shelf that candidates fit into.
+
+        Shape (choices, rows) for each shelf.
+        """
+        self._legal += sum(int(np.count_nonzero(judged.legal)) for judged in weighed)
+        fits = []
         for shelf in self._shelves.values():
-            found = np.bincount(shelf.smallest(judged).ravel(), minlength=shelf.sizes.size + 1)
+            smallest = np.concatenate([shelf.smallest(judged) for judged in weighed], axis=1)
+            found = np.bincount(smallest.ravel(), minlength=shelf.sizes.size + 1)
             shelf.fitting += np.cumsum(found[: shelf.sizes.size])
+            fits.append(smallest)
+        return fits
 
-    def smallest(self, judged: Judged) -> list[Ints]:
-        """The smallest size of each shelf that each candidate fits into."""
-        return [shelf.smallest(judged) for shelf in self._shelves.values()]
-
-    def somewhere(self, rooms: Sequence[Ints]) -> Bools:
-        """Candidates that fit into some room; shape (choices, rows)."""
+    def somewhere(self, fits: Sequence[Ints]) -> Bools:
+        """Rows some choice of which fits into some room."""
         shelves = self._shelves.values()
-        found = [smallest < s.sizes.size for smallest, s in zip(rooms, shelves, strict=True)]
-        return np.any(found, axis=0)
+        found = [smallest < s.sizes.size for smallest, s in zip(fits, shelves, strict=True)]
+        rows: Bools = np.any(found, axis=(0, 1))
+        return rows
 
     def limited(self, systems: Ints) -> bool:
         """Whether some room of these systems is full, so that not everything may join it."""
         return any(np.isfinite(s.loosest[systems]).any() for s in self._shelves.values())
 
-    def near(self, rooms: Sequence[Ints], row: Ints, system: Ints, scores: Floats) -> Bools:
+    def near(self, fits: Sequence[Ints], system: Ints, scores: Floats) -> Bools:
         """Candidates that may be among the best of some room; shape (choices, rows).
 
         Parameters
         ----------
-        rooms
-            `smallest` of what was judged.
-        row, system
-            Of each column of the scores.
+        fits
+            What `weigh` says of these rows.
+        system
+            Of each row of the scores.
         """
         found = [
-            scores <= shelf.loosest[system, smallest[:, row]]
-            for smallest, shelf in zip(rooms, self._shelves.values(), strict=True)
+            scores <= shelf.loosest[system, smallest]
+            for smallest, shelf in zip(fits, self._shelves.values(), strict=True)
         ]
-        return np.any(found, axis=0)
+        near: Bools = np.any(found, axis=0)
+        return near
 
     def keep(
         self,
-        judged: Judged,
         box: Box,
-        rooms: Sequence[Ints],
-        row: Ints,
+        rows: Ints,
+        fits: Sequence[Ints],
         system: Ints,
         scores: Floats,
         step_s: Floats,
     ) -> None:
-        """Keep the best of some rows; arguments as of `near`."""
-        reserved = judged.holding.reserved_bytes[:, row][judged.held_as]
-        for smallest, shelf in zip(rooms, self._shelves.values(), strict=True):
-            fits = smallest[:, row]
-            choice, column = np.nonzero(scores <= shelf.loosest[system, fits])
-            for one in np.unique(system[column]):
-                c, n = choice[system[column] == one], column[system[column] == one]
+        """Keep the best of some rows of the table of a box; arguments as of `near`."""
+        for smallest, shelf in zip(fits, self._shelves.values(), strict=True):
+            choice, row = np.nonzero(scores <= shelf.loosest[system, smallest])
+            for one in np.unique(system[row]):
+                here = system[row] == one
+                c, n = choice[here], row[here]
                 found = Ranked(
-                    number=box.numbers(judged.rows[row[n]], c),
+                    number=box.numbers(rows[n], c),
                     score=scores[c, n],
-                    beside=reserved[c, n],
+                    beside=np.zeros(n.size),
                     step_time_s=step_s[c, n],
                 )
-                shelf.add(int(one), fits[c, n], found, self._count)
+                shelf.add(int(one), smallest[c, n], found, self._count)
 
     def found(self) -> list[Best]:
         """The best of each room, in order."""

@@ -106,7 +106,6 @@ class SearchWork:
             [(figures[influence.figure], influence.factor) for _, influence in wants],
         )
         found = search_on_each(group.model, group.base, changed, wanted.one(), seen)
-        self.candidates += found.candidates
         again = {
             (row, influence.figure): ranked.step_time_s[0]
             for (row, influence), ranked in zip(wants, found.best, strict=True)
