@@ -153,7 +153,7 @@ def _sensitivity(result: SweepResult, point: SweepPoint) -> Table:
     more = ("best then",) if again else ()
     table = plain_table(*heads, *more, title=title, goes=("now",))
     for one in point.sensitivity:
-        if abs(one.elasticity) < _LEAST and (one.best_saved or 0.0) < _LEAST:
+        if not _matters(one):
             continue
         best = ["-" if one.best_saved is None else percent(one.best_saved)] if again else []
         table.add_row(
@@ -170,8 +170,12 @@ def _sensitivity(result: SweepResult, point: SweepPoint) -> Table:
 def _in_words(point: SweepPoint) -> list[str]:
     ranked = sorted(point.sensitivity, key=lambda one: -_saved(one))
     lines = [_said(one) for one in ranked[:_IN_WORDS] if _saved(one) >= _LEAST]
-    small = sum(abs(one.elasticity) < _LEAST for one in point.sensitivity)
+    small = sum(not _matters(one) for one in point.sensitivity)
     return [*lines, f"{small} other figures do next to nothing"] if small else lines
+
+
+def _matters(one: Influence) -> bool:
+    return abs(one.elasticity) >= _LEAST or (one.best_saved or 0.0) >= _LEAST
 
 
 def _saved(one: Influence) -> float:
