@@ -87,6 +87,26 @@ def test_a_point_is_the_search_on_its_system(vary, more):
     assert result.complete
 
 
+def test_axes_that_advance_together_have_rooms_of_their_own():
+    """Not every system has every room: what fits into a smaller one elsewhere still counts."""
+    base, model = system(), samples.model()
+    vary = {"inside.bandwidth": "0.1x,1x,3x", "hbm.capacity": "5x,0.4x,4x"}
+    found = sweep(model, base, vary=vary, together=True, **TINY)
+    assert [point.at for point in found.points] == [(0, 0), (1, 1), (2, 2)]
+    grid = systems_of(model, base, vary)
+    for point, there in zip(found.points, (grid[0], grid[4], grid[8]), strict=True):
+        same(point.best[0], search(model, there, top=1, **TINY).best[0])
+
+
+def test_what_fills_the_memory_to_the_last_byte_fits():
+    base, model = system(), samples.model()
+    best = sweep(model, base, **TINY).points[0].best[0]
+    room = best.memory_reserved_bytes
+    found = sweep(model, base, vary={"hbm.capacity": [room, room - 1]}, **TINY)
+    assert found.points[0].best[0].strategy == best.strategy
+    assert found.points[1].best[0].memory_reserved_bytes < room
+
+
 def test_points_share_their_search_only_where_systems_are_alike(monkeypatch):
     """Points that differ in figures are searched together: candidates are enumerated once."""
     seen = []
@@ -334,6 +354,9 @@ def test_a_world_twice_as_fast_takes_half_the_time(base):
         units.get(influence.unit, 0) * influence.elasticity for influence in point.sensitivity
     )
     assert total == pytest.approx(-1, abs=1e-6)
+    # At the same peak, fewer multiprocessors are filled sooner by some kernels, not by all.
+    helpful = [i for i in point.sensitivity if i.figure != "multiprocessors"]
+    assert all(influence.saved > -1e-9 for influence in helpful)
     assert {i.figure for i in point.sensitivity} == {
         figure.name for figure in influencing_figures(System.load(base))
     }
