@@ -43,6 +43,11 @@ def test_several_systems_stand_under_one_another(shardwise):
     )
     points = json.loads(out)["points"]
     assert code == 0
+    _, same, _ = shardwise(
+        *("sweep", "llama3-8b", "h100-sxm", "--system", "b200-sxm", "--gpus", 8, "--gbs", 16),
+        *("--tp", 2, "--fixed", "--vary", "mbs=1,2", "--json"),
+    )
+    assert json.loads(same)["points"] == points
     assert [point["system"] for point in points] == ["h100-sxm"] * 2 + ["b200-sxm"] * 2
     assert [point["best"][0]["strategy"]["micro_batch_size"] for point in points] == [1, 2, 1, 2]
 

@@ -55,6 +55,10 @@ def command(
             "the strategy. Repeated: in every combination.",
         ),
     ] = None,
+    more: Annotated[
+        str | None,
+        typer.Option("--system", metavar="NAME,...", help="More systems, beside SYSTEM."),
+    ] = None,
     together: Annotated[
         bool, typer.Option("--zip", help="Let all --vary advance together instead.")
     ] = False,
@@ -122,7 +126,8 @@ def command(
     """
     if output is not None:
         files.check_writable_ending(output)
-    names = [name.strip() for name in system.split(",") if name.strip()]
+    listed = ",".join(part for part in (system, more) if part)
+    names = [name.strip() for name in listed.split(",") if name.strip()]
     if figures:
         return _list_figures([System.load(name) for name in names], json=json, output=output)
     varied = _varied(vary or ())
