@@ -33,7 +33,7 @@ def system(**fields):
 
 
 def systems_of(model, base, vary):
-    grid = Grid.of(model, [base], varied_axes(vary, model, [base]), together=False)
+    grid = Grid.of(model, [base], varied_axes(vary, [base]), together=False)
     return [point.system for point in grid.points]
 
 
@@ -305,6 +305,10 @@ def test_an_interrupted_sweep_says_so():
         (
             {"vary": dict.fromkeys(["hbm.bandwidth", "host.bandwidth", "matrix"], "1..6x:0.1x")},
             "vary: makes 132,651 points; at most 100,000",
+        ),
+        (
+            {"vary": {"hbm.bandwidth": [1e12 + n for n in range(2001)]}, "together": True},
+            "vary: makes 2,001 points; at most 2,000",
         ),
         (
             {"strategy": FIXED, "objective": "step_time", "vary": {"hbm.bandwidth": "1x"}},

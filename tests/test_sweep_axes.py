@@ -6,7 +6,7 @@ import samples
 from shardwise import InputError, Model, System
 from shardwise.catalog import names
 from shardwise.sweeper.architectures import MODEL_FIGURES
-from shardwise.sweeper.axes import figure_list, varied_axes
+from shardwise.sweeper.axes import check_values, figure_list, varied_axes
 from shardwise.sweeper.figures import figure_names, figures_named, influencing_figures
 from shardwise.sweeper.points import Grid
 from shardwise.sweeper.structure import with_domain, with_links_per_accelerator, with_node
@@ -17,14 +17,15 @@ MODEL = Model.load("llama3-70b")
 H100 = System.load("h100-sxm")
 
 
-def axes(system=H100, model=MODEL, **vary):
+def axes(system=H100, **vary):
     named = {name.replace("__", "."): values for name, values in vary.items()}
-    return varied_axes(named, model, [system] if isinstance(system, System) else system)
+    return varied_axes(named, [system] if isinstance(system, System) else system)
 
 
 def refusal(vary, *systems):
+    several = list(systems) or [H100]
     with pytest.raises(InputError) as refused:
-        varied_axes(vary, MODEL, list(systems) or [H100])
+        check_values(varied_axes(vary, several), MODEL, several)
     return str(refused.value)
 
 
@@ -329,7 +330,7 @@ def test_axes_may_advance_together():
 
 def test_everything_that_is_listed_can_be_varied():
     for figure in figure_list(H100):
-        varied_axes({figure["figure"]: "1x"}, MODEL, [H100])
+        check_values(varied_axes({figure["figure"]: "1x"}, [H100]), MODEL, [H100])
     known = {figure["figure"]: figure for figure in figure_list(H100)}
     assert known["nics"]["value"] == 1
     assert known["nvlink.domain"]["value"] == 8

@@ -16,7 +16,7 @@ from shardwise.system import System
 from shardwise.system_columns import FigurePath, figures_of, with_figures
 from shardwise.words import SHORT_NAMES
 
-__all__ = ["Varied", "figure_list", "varied_axes"]
+__all__ = ["Varied", "check_values", "figure_list", "varied_axes"]
 
 Kind = Literal["figure", "structure", "model", "strategy"]
 _NICS, _NODE, _DOMAIN = "nics", "node", "domain"
@@ -98,18 +98,27 @@ class Varied:
         return given.number if as_factor else next(iter(self.figures(system, place).values()))
 
 
-def varied_axes(
-    vary: Mapping[str, Any], model: Model, systems: Sequence[System]
-) -> tuple[Varied, ...]:
-    """Read the axes of a sweep, and check every value on every system.
+def varied_axes(vary: Mapping[str, Any], systems: Sequence[System]) -> tuple[Varied, ...]:
+    """Read the axes of a sweep.
 
     Raises
     ------
     InputError
-        If a name is not known, or a value not allowed.
+        If a name is not known, or a value cannot be read.
     """
     axes = tuple(_axis(name, given, systems) for name, given in vary.items())
     _no_figure_twice(axes, systems)
+    return axes
+
+
+def check_values(axes: Sequence[Varied], model: Model, systems: Sequence[System]) -> None:
+    """Refuse values that the model, or one of the systems, may not have.
+
+    Raises
+    ------
+    InputError
+        For the first of them.
+    """
     for axis in axes:
         for place in range(len(axis.values)):
             if axis.kind == "model":
@@ -119,7 +128,6 @@ def varied_axes(
                     axis.restructured(system, place)
                 elif axis.kind == "figure":
                     _check_figure(axis, system, place)
-    return axes
 
 
 def _axis(name: str, given: object, systems: Sequence[System]) -> Varied:

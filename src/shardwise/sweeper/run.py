@@ -11,7 +11,7 @@ from shardwise.model import Model
 from shardwise.searcher.asked import given_space
 from shardwise.searcher.space import Space
 from shardwise.strategy import Strategy
-from shardwise.sweeper.axes import Varied, varied_axes
+from shardwise.sweeper.axes import Varied, check_values, varied_axes
 from shardwise.sweeper.points import Grid
 from shardwise.sweeper.results import SweepPoint, SweepResult
 from shardwise.sweeper.searching import Wanted
@@ -25,6 +25,8 @@ Progress = Callable[[float, int], None]
 """Called with the points that are done, as far as they are, and how many there are."""
 
 _MOST_POINTS = 100_000
+# Each has a system and a capacity of its own: what is best is kept for every pair of these.
+_MOST_TOGETHER = 2_000
 
 
 def sweep(
@@ -91,8 +93,9 @@ def sweep(
     the_model = Model.load(model)
     given = [system] if isinstance(system, (System, str, Path)) else list(system)
     systems = [System.load(one) for one in given]
-    axes = varied_axes(vary or {}, the_model, systems)
+    axes = varied_axes(vary or {}, systems)
     _check(axes, systems, {SHORT_NAMES.get(name, name) for name in fixed}, together=together)
+    check_values(axes, the_model, systems)
     fields: dict[str, Any] | None = None
     declared: Space | None = None
     work: Work
@@ -175,8 +178,9 @@ def _check(
         problem = f"axes that advance together need as many values each, not {told}"
         raise InputError(Fault(source="vary", problem=problem))
     points = len(systems) * (max(sizes, default=1) if together else math.prod(sizes))
-    if points > _MOST_POINTS:
-        problem = f"makes {points:,} points; at most {_MOST_POINTS:,}"
+    most = _MOST_TOGETHER if together else _MOST_POINTS
+    if points > most:
+        problem = f"makes {points:,} points; at most {most:,}"
         raise InputError(Fault(source="vary", problem=problem))
     if len({system.name for system in systems}) < len(systems):
         raise InputError(Fault(source="system", problem="one is given twice"))

@@ -124,7 +124,9 @@ def _together(
         Room(
             system=int(number[place]),
             first_bytes=question.capacity_bytes,
-            second_bytes=sum(tier.capacity for tier in system.accelerator.memory[1:2]) or np.inf,
+            second_bytes=next(
+                (tier.capacity for tier in system.accelerator.memory[1:]), float("inf")
+            ),
         )
         for place, (system, question) in enumerate(zip(several, questions, strict=True))
     ]
