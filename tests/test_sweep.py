@@ -314,6 +314,10 @@ def test_an_interrupted_sweep_says_so():
             {"strategy": FIXED, "objective": "step_time", "vary": {"hbm.bandwidth": "1x"}},
             "sweep: objective: has no effect on a strategy that is held fixed",
         ),
+        (
+            {"vary": "matrix=2x"},
+            "vary: 'matrix=2x': must be values by name, as in {'nvlink.bandwidth': '1x,2x'}",
+        ),
         ({"top": 0}, "top: 0: must be from 1 to 1000; save writes all strategies to a file"),
     ],
 )
@@ -323,10 +327,17 @@ def test_contradictions_are_refused(more, told):
     assert str(refused.value) == told
 
 
-def test_one_system_is_not_swept_twice():
+@pytest.mark.parametrize(
+    ("systems", "told"),
+    [
+        (["h100-sxm", "h100-sxm"], "system: one is given twice"),
+        ([], "system: is missing: give one or more"),
+    ],
+)
+def test_systems_are_one_or_more_each_once(systems, told):
     with pytest.raises(InputError) as refused:
-        sweep("llama3-8b", ["h100-sxm", "h100-sxm"], gpus=8, gbs=8)
-    assert str(refused.value) == "system: one is given twice"
+        sweep("llama3-8b", systems, gpus=8, gbs=8)
+    assert str(refused.value) == told
 
 
 def test_elasticities_are_shares_of_the_step_where_nothing_overlaps():

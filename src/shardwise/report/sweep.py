@@ -24,7 +24,8 @@ _LEAST = 1e-3
 def print_sweep(result: SweepResult) -> None:
     """Print every point, what was assumed, and what would help most."""
     show(_headline(result))
-    if result.axes or len(result.systems) > 1 or not result.points[0].sensitivity:
+    alone = len(result.points) == 1 and bool(result.points[0].sensitivity)
+    if not alone:
         show(_points(result) if result.searched else _breakdown(result))
         show(Text("\n".join(_below(result)), style="dim"))
     told = [point for point in result.points if point.sensitivity]

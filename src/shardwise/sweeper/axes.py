@@ -98,7 +98,7 @@ class Varied:
         return given.number if as_factor else next(iter(self.figures(system, place).values()))
 
 
-def varied_axes(vary: Mapping[str, Any], systems: Sequence[System]) -> tuple[Varied, ...]:
+def varied_axes(vary: object, systems: Sequence[System]) -> tuple[Varied, ...]:
     """Read the axes of a sweep.
 
     Raises
@@ -106,6 +106,9 @@ def varied_axes(vary: Mapping[str, Any], systems: Sequence[System]) -> tuple[Var
     InputError
         If a name is not known, or a value cannot be read.
     """
+    if not isinstance(vary, Mapping):
+        problem = "must be values by name, as in {'nvlink.bandwidth': '1x,2x'}"
+        raise InputError(Fault(source="vary", value=vary, has_value=True, problem=problem))
     axes = tuple(_axis(name, given, systems) for name, given in vary.items())
     _no_figure_twice(axes, systems)
     return axes

@@ -93,7 +93,9 @@ def sweep(
     the_model = Model.load(model)
     given = [system] if isinstance(system, (System, str, Path)) else list(system)
     systems = [System.load(one) for one in given]
-    axes = varied_axes(vary or {}, systems)
+    if not systems:
+        raise InputError(Fault(source="system", problem="is missing: give one or more"))
+    axes = varied_axes({} if vary is None else vary, systems)
     _check(axes, systems, {SHORT_NAMES.get(name, name) for name in fixed}, together=together)
     check_values(axes, the_model, systems)
     fields: dict[str, Any] | None = None
