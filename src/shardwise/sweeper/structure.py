@@ -6,7 +6,8 @@ accelerator keeps its share of the network cards.
 
 from typing import Any
 
-from shardwise.system import System, Tier
+from shardwise.network import Tier
+from shardwise.system import System
 
 __all__ = ["with_domain", "with_links_per_accelerator", "with_node"]
 
