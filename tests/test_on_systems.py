@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shardwise import Model, System, estimate_many
-from shardwise.blocks import PlacedBlocks
 from shardwise.on_systems import OnSystems
+from shardwise.placed_blocks import PlacedBlocks
 from shardwise.rules import broken_rule
 from shardwise.searcher.candidates import Candidates
 from shardwise.searcher.space import Space

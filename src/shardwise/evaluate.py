@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, combined, total
-from shardwise.blocks import Blocks, PartCosts, part_times, placed_blocks
+from shardwise.blocks import Blocks, PartCosts, part_times
 from shardwise.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.model import Model
 from shardwise.ops.layer import stack_column
+from shardwise.placed_blocks import placed_blocks
 from shardwise.placement import Extents
 from shardwise.slowest import Boundary, LargestStage, SlowestStage, boundary_of
 from shardwise.stages import BOTH_ENDS_ON_A_RANK, StageRun

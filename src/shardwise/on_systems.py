@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, gather
-from shardwise.blocks import Blocks, PlacedBlocks, blocks_of, part_times
+from shardwise.blocks import Blocks, blocks_of, part_times
 from shardwise.cost.block import BlockBytes
 from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.evaluate import timed
 from shardwise.model import Model
 from shardwise.ops.quantization import WeightSizes
+from shardwise.placed_blocks import PlacedBlocks
 from shardwise.system import System
 from shardwise.system_columns import SystemColumns, SystemRows
 from shardwise.table import Table

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, once_per
-from shardwise.blocks import PlacedBlocks
 from shardwise.evaluate import Holding, Timing, fits, held, timed
 from shardwise.model import Model
 from shardwise.on_systems import OnSystems
+from shardwise.placed_blocks import PlacedBlocks
 from shardwise.rules import RULES, broken_rule
 from shardwise.searcher.candidates import CHOICE_FIELDS, Box
 from shardwise.system import System

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.blocks import placed_blocks
 from shardwise.cost.optimizer import least_state_bytes
 from shardwise.errors import Fault, InputError
 from shardwise.evaluate import held
@@ -18,6 +17,7 @@ from shardwise.model import Model
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.parameters import count_parameters
 from shardwise.ops.quantization import RECIPES
+from shardwise.placed_blocks import placed_blocks
 from shardwise.results import Estimate, Result
 from shardwise.rules import refuse_illegal
 from shardwise.searcher.asked import given_space, usable_bytes
