@@ -113,9 +113,9 @@ def differ(values: Sequence[float]) -> bool:
     return max(values) > _LOG_FROM * min(values)
 
 
-def lacks(what: str, remedy: str) -> InputError:
-    """Return the error that a search has not what a chart shows."""
-    return InputError(Fault(source="charts", problem=f"the search has not {what}; {remedy}"))
+def lacks(what: str, remedy: str, *, whose: str = "search") -> InputError:
+    """Return the error that a search or sweep has not what a chart shows."""
+    return InputError(Fault(source="charts", problem=f"the {whose} has not {what}; {remedy}"))
 
 
 def check_chart_file(path: str | Path) -> None:

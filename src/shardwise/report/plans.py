@@ -12,6 +12,7 @@ from shardwise.searcher.results import Plan, SearchResult
 from shardwise.strategy import Strategy
 
 __all__ = [
+    "BESIDE",
     "OBJECTIVE_SHOWN",
     "Shown",
     "degrees",
@@ -71,6 +72,13 @@ OBJECTIVE_SHOWN = {
         lower_is_better=False,
     ),
 }
+
+BESIDE: dict[str, tuple[str, Callable[[Plan], float]]] = {
+    "memory": ("memory of a GPU [GiB]", lambda plan: plan.memory_reserved_bytes / GIB),
+    "gpus": ("GPUs", lambda plan: float(plan.strategy["gpus"])),
+    "cost": ("price of a billion tokens [$]", lambda plan: plan.usd_per_billion_tokens or 0.0),
+}
+"""What stands against time on a front: words of its axis, and its value."""
 
 
 def rounded(value: float) -> str:

@@ -1,6 +1,6 @@
 """What a search found, as charts: by two axes, on a Pareto front, by scale, and where time goes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from math import log10
 from pathlib import Path
@@ -22,10 +22,10 @@ from shardwise.report.figures import (
     write,
     write_page,
 )
-from shardwise.report.plans import degrees, in_full, run_words, short_name
+from shardwise.report.plans import BESIDE, degrees, in_full, run_words, short_name
 from shardwise.report.search_map import heat_map, is_surface, surface
 from shardwise.report.search_parts import best_memory, best_time, rejections
-from shardwise.searcher.results import Plan, ScaleResult, SearchResult
+from shardwise.searcher.results import ScaleResult, SearchResult
 
 __all__ = [
     "charts",
@@ -40,12 +40,6 @@ __all__ = [
 
 _AXES_OF_A_MAP = 2
 _MOST_LABELS = 12
-# What stands against time on a front: words of its axis, and its value.
-_BESIDE: dict[str, tuple[str, Callable[[Plan], float]]] = {
-    "memory": ("memory of a GPU [GiB]", lambda plan: plan.memory_reserved_bytes / GIB),
-    "gpus": ("GPUs", lambda plan: float(plan.strategy["gpus"])),
-    "cost": ("price of a billion tokens [$]", lambda plan: plan.usd_per_billion_tokens or 0.0),
-}
 
 
 def front(result: SearchResult) -> Figure:
@@ -59,7 +53,7 @@ def front(result: SearchResult) -> Figure:
     go = graphs()
     if not result.pareto:
         raise lacks("a Pareto front", "search with pareto='memory', 'gpus' or 'cost'")
-    words, beside = _BESIDE[result.pareto_against or "memory"]
+    words, beside = BESIDE[result.pareto_against or "memory"]
     plans = sorted(result.pareto, key=beside)
     tokens = {p.strategy["global_batch_size"] * p.strategy["seq_len"] for p in plans}
     same = len(tokens) == 1

@@ -9,11 +9,11 @@ from shardwise.report.plans import degrees, in_full, plan_of, rounded, run_words
 from shardwise.searcher.results import SearchResult
 from shardwise.step import TIME_PARTS
 
-__all__ = ["best_memory", "best_time", "rejections"]
+__all__ = ["GREY", "PART_WORDS", "TIME_COLOURS", "best_memory", "best_time", "rejections"]
 
-_GREY = "#b0b7c0"
+GREY = "#b0b7c0"
 # In the order of `TIME_PARTS`: work in blues, exchanges in warm colours, waiting in greys.
-_TIME_COLOURS = {
+TIME_COLOURS = {
     "forward": "#56b4e9",
     "backward": "#0072b2",
     "recompute": "#7f5f9e",
@@ -24,10 +24,10 @@ _TIME_COLOURS = {
     "pp_comm": "#cc79a7",
     "dp_comm": "#d55e00",
     "offload": "#8d5524",
-    "bubble": _GREY,
+    "bubble": GREY,
     "other": "#6e7681",
 }
-_WORDS = {
+PART_WORDS = {
     "tp_comm": "tp exchange",
     "cp_comm": "cp exchange",
     "ep_comm": "ep exchange",
@@ -44,8 +44,8 @@ def best_time(result: SearchResult) -> Figure:
     for part in TIME_PARTS:
         times = [estimate.time_s[part] for estimate in result.best]
         if any(times):
-            name = _WORDS.get(part, part)
-            figure.add_trace(_bars(result, times, name, _TIME_COLOURS[part], "s"))
+            name = PART_WORDS.get(part, part)
+            figure.add_trace(_bars(result, times, name, TIME_COLOURS[part], "s"))
     return _stacked(figure, result, "Where time goes in the best strategies", "time of a step [s]")
 
 
@@ -56,7 +56,7 @@ def best_memory(result: SearchResult) -> Figure:
         held = [getattr(estimate.memory_bytes, part) / GIB for estimate in result.best]
         figure.add_trace(_bars(result, held, part, colour, "GiB"))
     beside = [(e.memory_bytes.reserved - e.memory_bytes.total) / GIB for e in result.best]
-    figure.add_trace(_bars(result, beside, "allocator and runtime", _GREY, "GiB"))
+    figure.add_trace(_bars(result, beside, "allocator and runtime", GREY, "GiB"))
     figure.add_vline(
         x=result.capacity_bytes / GIB,
         line={"color": ACCENT, "dash": "dash"},
@@ -78,7 +78,7 @@ def rejections(result: SearchResult) -> Figure:
             x=numbers,
             y=[name.replace("_", " ") for name in names],
             orientation="h",
-            marker={"color": [LINES[0], *[_GREY] * len(result.rejected)]},
+            marker={"color": [LINES[0], *[GREY] * len(result.rejected)]},
             text=[f"{n:,}" for n in numbers],
             textposition="outside",
             cliponaxis=False,

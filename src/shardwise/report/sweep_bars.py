@@ -1,0 +1,396 @@
+"""The best strategies of a sweep side by side: how they run, where time goes, what they hold."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log2
+from typing import Any
+
+from shardwise.memory import MEMORY_PARTS
+from shardwise.report.console import GIB
+from shardwise.report.figures import (
+    ACCENT,
+    EMPTY,
+    INK,
+    LINES,
+    Figure,
+    differ,
+    dressed,
+    graphs,
+    log_axis,
+    subplots,
+)
+from shardwise.report.plans import Shown, rounded, short_name, value_word
+from shardwise.report.search_parts import GREY, PART_WORDS, TIME_COLOURS
+from shardwise.report.sweep_points import (
+    axis_named,
+    label_of,
+    missing,
+    place_words,
+    series,
+    sweep_words,
+    time_for,
+    told,
+    varied,
+)
+from shardwise.step import TIME_PARTS
+from shardwise.sweeper.results import Axis, PointPlan, SweepPoint, SweepResult
+
+__all__ = ["MOST_BARS", "optima"]
+
+MOST_BARS = 60
+"""More stand too close to be read."""
+
+_DEGREES = ("tp", "tp2", "cp", "pp", "vpp", "dp", "ep", "etp")
+_ALWAYS = ("tp", "pp", "dp")
+# Told where they differ among the bars.
+_WORDS = ("recompute", "zero", "schedule", "tp_exchange", "cp_exchange", "dtype", "quantization")
+_MICRO_BATCHES = "micro-batches"
+_DEPTHS = [[0, "#f6f8fa"], [1, "#6cb0dc"]]
+_HUNDRED = 100.0
+_MOST_LABELS = 24
+# Characters that stand below the columns side by side.
+_ROOM_FOR_LABELS = 100
+# Where legends stand, beyond the second axis.
+_ASIDE = 1.1
+# Between the bars of two lines.
+_GAP = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bar:
+    """A point, where it stands, and its strategy: also one held fixed that does not fit."""
+
+    x: float
+    label: str
+    group: str
+    point: SweepPoint
+
+    @property
+    def plan(self) -> PointPlan | None:
+        return self.point.best[0] if self.point.best else None
+
+
+def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) -> Figure:
+    """Draw the best of each point as a column: how it runs, where time goes, what it holds.
+
+    Above stands the configuration, with darker cells for larger numbers; in the middle the parts
+    of the time, as shares with a line for the whole, or by a button as they are; below the memory
+    of the fullest stage with what the accelerator has.
+
+    Parameters
+    ----------
+    axis
+        Columns of one system and one value of the other axes stand together, along this one; by
+        default the only one that is varied.
+    tokens
+        Show the days that training on so many takes instead of the time of a step.
+
+    Raises
+    ------
+    InputError
+        If there are no strategies or too many points, or plotly is not installed.
+    """
+    graphs()
+    along = axis_named(result, axis) if axis or varied(result) else None
+    bars, measure = _bars(result, along), time_for(result, tokens)
+    rows = _configuration(bars)
+    strip = 26 * len(rows)
+    figure = subplots(
+        rows=3,
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.035,
+        row_heights=[strip, 300, 210],
+        specs=[[{}], [{"secondary_y": True}], [{}]],
+    )
+    _add_configuration(figure, bars, rows)
+    _add_times(figure, result, bars, measure)
+    _add_memory(figure, result, bars)
+    words = along.name if along is not None else "system"
+    title = f"Best strategies by {short_name(words)}"
+    dressed(figure, title, sweep_words(result), height=260 + strip + 510)
+    _label(figure, bars, "" if along is None else short_name(along.name))
+    figure.update_layout(
+        barmode="stack",
+        bargap=0.18,
+        legend={"orientation": "v", "x": _ASIDE, "y": 1, "traceorder": "normal"},
+        margin={"t": 110, "b": 100},
+    )
+    return figure
+
+
+def _bars(result: SweepResult, along: Axis | None) -> list[_Bar]:
+    """Every point with its place: lines of points stand apart."""
+    if not any(point.best for point in result.points):
+        raise missing("a strategy at any point", "give it more memory or more GPUs")
+    if len(result.points) > MOST_BARS:
+        problem = f"so few points that {MOST_BARS} bars show them"
+        raise missing(problem, "draw a part: only(result, systems=..., at={axis: labels})")
+    bars: list[_Bar] = []
+    for number, line in enumerate(series(result, along)):
+        for point in line.points:
+            label = place_words(result, point)
+            if along is not None:
+                label = label_of(result, along, point)
+            group = line.name if along is not None else ""
+            bars.append(_Bar(x=len(bars) + _GAP * number, label=label, group=group, point=point))
+    return bars
+
+
+def _configuration(bars: Sequence[_Bar]) -> dict[str, Callable[[PointPlan], object]]:
+    """Rows of the panel above: degrees and batches, and words that differ."""
+    plans = [bar.plan for bar in bars if bar.plan is not None]
+
+    def reads(field: str) -> Callable[[PointPlan], object]:
+        return lambda plan: plan.strategy.get(field, 1)
+
+    fields = [f for f in _DEGREES if f in _ALWAYS or any(reads(f)(p) != 1 for p in plans)]
+    rows = {short_name(field): reads(field) for field in fields}
+    rows[short_name("micro_batch_size")] = reads("micro_batch_size")
+    rows[_MICRO_BATCHES] = _micro_batches
+    for field in _WORDS:
+        if len({value_word(plan.strategy.get(field)) for plan in plans}) > 1:
+            rows[short_name(field)] = reads(field)
+    return rows
+
+
+def _micro_batches(plan: PointPlan) -> int:
+    """How many micro-batches a replica runs in a step."""
+    words = plan.strategy
+    return int(words["global_batch_size"] // (words["dp"] * words["micro_batch_size"]))
+
+
+def _add_configuration(
+    figure: Figure, bars: Sequence[_Bar], rows: dict[str, Callable[[PointPlan], object]]
+) -> None:
+    """Draw the numbers of each strategy as a table whose cells are darker the larger they are."""
+    found = [bar for bar in bars if bar.plan is not None]
+    cells = [[read(bar.plan) for bar in found if bar.plan] for read in rows.values()]
+    depths = [[_depth(value) for value in row] for row in cells]
+    size = max(8, min(12, 520 // len(bars)))
+    for n, bar in enumerate(found):  # columns of their own: between lines of points there is none
+        figure.add_trace(
+            graphs().Heatmap(
+                x=[bar.x],
+                dx=1,
+                y=list(range(len(rows))),
+                z=[[row[n]] for row in depths],
+                zmin=0,
+                zmax=max(max(row) for row in depths) or 1,
+                colorscale=_DEPTHS,
+                showscale=False,
+                xgap=1,
+                ygap=1,
+                text=[[value_word(row[n])] for row in cells],
+                texttemplate="%{text}",
+                textfont={"size": size, "color": INK},
+                hoverinfo="skip",
+                name="configuration",
+            ),
+            row=1,
+            col=1,
+        )
+    figure.update_yaxes(
+        tickvals=list(range(len(rows))),
+        ticktext=list(rows),
+        autorange="reversed",
+        showgrid=False,
+        row=1,
+        col=1,
+    )
+
+
+def _depth(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        return 0.0
+    return log2(value)
+
+
+def _add_times(figure: Figure, result: SweepResult, bars: Sequence[_Bar], measure: Shown) -> None:
+    """Stack the parts of the time: as shares beside a line for the whole, or as they are."""
+    found = [(bar, bar.plan) for bar in bars if bar.plan is not None]
+    x = [bar.x for bar, _ in found]
+    wholes = [measure.value(plan) for _, plan in found]
+    hover = [told(result, bar.point, plan) for bar, plan in found]
+    shares: list[list[float]] = []
+    amounts: list[list[float]] = []
+    first = len(figure.data)
+    figure.add_trace(_nothing(result, bars), row=2, col=1)
+    empty = len(bars) - len(found)
+    top = 1.12 * max(wholes)
+    shares.append([_HUNDRED] * empty)
+    amounts.append([top] * empty)
+    for part in TIME_PARTS:
+        share = [plan.time_s[part] / plan.step_time_s for _, plan in found]
+        if not any(share):
+            continue
+        shares.append([_HUNDRED * s for s in share])
+        amounts.append([s * whole for s, whole in zip(share, wholes, strict=True)])
+        name = PART_WORDS.get(part, part)
+        texts = [
+            f"{name} {_HUNDRED * s:.1f} %, {rounded(s * whole)} {measure.unit}"
+            for s, whole in zip(share, wholes, strict=True)
+        ]
+        look = {"color": TIME_COLOURS[part], "line": {"color": "white", "width": 0.5}}
+        bar_words = {"text": texts, "textposition": "none", "customdata": hover}
+        trace = graphs().Bar(x=x, y=shares[-1], name=name, marker=look, **bar_words)
+        trace.hovertemplate = "<b>%{text}</b><br><br>%{customdata}<extra></extra>"
+        figure.add_trace(trace, row=2, col=1)
+    figure.add_trace(_whole(x, wholes, measure), row=2, col=1, secondary_y=True)
+    first_axis = {"title": "share of the time [%]", "range": [0, 100], "secondary_y": False}
+    figure.update_yaxes(**first_axis, row=2, col=1)
+    second = {"title": measure.head, "showgrid": False, "secondary_y": True}
+    scale = log_axis(wholes) if differ(wholes) else {"rangemode": "tozero"}
+    figure.update_yaxes(**second, **scale, row=2, col=1)
+    parts = list(range(first, first + len(shares)))
+    _add_buttons(figure, parts, shares, amounts, top, measure)
+
+
+def _whole(x: Sequence[float], wholes: Sequence[float], measure: Shown) -> Any:
+    """The line of the whole time."""
+    few = len(x) <= _MOST_LABELS
+    return graphs().Scatter(
+        x=list(x),
+        y=list(wholes),
+        mode="lines+markers+text" if few else "lines+markers",
+        text=[rounded(whole) for whole in wholes],
+        textposition="top center",
+        textfont={"size": 11, "color": INK},
+        line={"color": INK, "width": 1.5, "dash": "dot"},
+        marker={"size": 7, "color": "white", "line": {"color": INK, "width": 1.5}},
+        hoverinfo="skip",
+        cliponaxis=False,
+        name=measure.title,
+    )
+
+
+def _add_buttons(
+    figure: Figure,
+    parts: list[int],
+    shares: list[list[float]],
+    amounts: list[list[float]],
+    top: float,
+    measure: Shown,
+) -> None:
+    """Let the reader choose shares of the time or the time itself."""
+    buttons = [
+        {
+            "label": "shares",
+            "method": "update",
+            "args": [
+                {"y": shares},
+                {"yaxis2.title.text": "share of the time [%]", "yaxis2.range": [0, 100]},
+                parts,
+            ],
+        },
+        {
+            "label": measure.unit,
+            "method": "update",
+            "args": [
+                {"y": amounts},
+                {"yaxis2.title.text": measure.head, "yaxis2.range": [0, top]},
+                parts,
+            ],
+        },
+    ]
+    place = {"x": _ASIDE, "xanchor": "left", "y": 0.36, "yanchor": "bottom"}
+    figure.update_layout(
+        updatemenus=[{"type": "buttons", "direction": "right", "buttons": buttons, **place}]
+    )
+
+
+def _add_memory(figure: Figure, result: SweepResult, bars: Sequence[_Bar]) -> None:
+    """Stack what the fullest stage holds, with what the accelerator has."""
+    found = [(bar, bar.plan) for bar in bars if bar.plan is not None]
+    x = [bar.x for bar, _ in found]
+    hover = [told(result, bar.point, plan) for bar, plan in found]
+
+    def add(name: str, held: list[float], colour: str) -> None:
+        figure.add_trace(
+            graphs().Bar(
+                x=x,
+                y=held,
+                name=name,
+                marker={"color": colour, "line": {"color": "white", "width": 0.5}},
+                text=[f"{name} {rounded(value)} GiB" for value in held],
+                textposition="none",
+                customdata=hover,
+                hovertemplate="<b>%{text}</b><br><br>%{customdata}<extra></extra>",
+                legend="legend2",
+            ),
+            row=3,
+            col=1,
+        )
+
+    memories = [plan.memory_bytes for _, plan in found]
+    for part, colour in zip(MEMORY_PARTS, LINES, strict=False):
+        add(part, [memory[part] / GIB for memory in memories], colour)
+    beside = [(memory["reserved"] - memory["total"]) / GIB for memory in memories]
+    add("allocator and runtime", beside, GREY)
+    capacity = [memory["capacity"] / GIB for memory in memories]
+    figure.add_trace(
+        graphs().Scatter(
+            x=[edge for place in x for edge in (place - 0.5, place + 0.5, None)],
+            y=[edge for most in capacity for edge in (most, most, None)],
+            mode="lines",
+            line={"color": ACCENT, "width": 2, "dash": "dash"},
+            hoverinfo="skip",
+            name="what it has",
+            legend="legend2",
+        ),
+        row=3,
+        col=1,
+    )
+    figure.update_yaxes(title="memory of a GPU [GiB]", rangemode="tozero", row=3, col=1)
+    figure.update_layout(legend2={"x": _ASIDE, "y": 0.33, "yanchor": "top", "traceorder": "normal"})
+
+
+def _nothing(result: SweepResult, bars: Sequence[_Bar]) -> Any:
+    """Grey columns where there is no strategy, with the reasons."""
+    empty = [bar for bar in bars if bar.plan is None]
+    return graphs().Bar(
+        x=[bar.x for bar in empty],
+        y=[_HUNDRED] * len(empty),
+        marker={"color": EMPTY},
+        text=["nothing fits"] * len(empty),
+        textangle=-90,
+        textposition="inside",
+        insidetextanchor="start",
+        textfont={"color": ACCENT, "size": 12},
+        customdata=[told(result, bar.point) for bar in empty],
+        hovertemplate="%{customdata}<extra></extra>",
+        showlegend=False,
+        name="nothing",
+    )
+
+
+def _label(figure: Figure, bars: Sequence[_Bar], axis: str) -> None:
+    """Name columns below, groups of them below that; mark those that do not fit."""
+    figure.update_xaxes(showgrid=False, range=[-0.6, bars[-1].x + 0.6])
+    longest = max(len(bar.label) for bar in bars)
+    ticks = {
+        "tickvals": [bar.x for bar in bars],
+        "ticktext": [_marked(bar) for bar in bars],
+        "tickangle": 0 if longest * len(bars) <= _ROOM_FOR_LABELS else -90,
+    }
+    figure.update_xaxes(**ticks, showticklabels=False)
+    figure.update_xaxes(title=axis, showticklabels=True, row=3, col=1)
+    for group in dict.fromkeys(bar.group for bar in bars):
+        places = [bar.x for bar in bars if bar.group == group]
+        if len(places) == len(bars):
+            return
+        figure.add_annotation(
+            text=f"<b>{group}</b>",
+            x=(places[0] + places[-1]) / 2,
+            y=1.0,
+            yref="y domain",
+            yanchor="bottom",
+            yshift=2,
+            showarrow=False,
+        )
+
+
+def _marked(bar: _Bar) -> str:
+    if bar.plan is None or bar.plan.fits:
+        return bar.label
+    return f"{bar.label}<br><span style='color:{ACCENT}'>does not fit</span>"
