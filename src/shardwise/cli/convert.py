@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -27,15 +27,19 @@ from shardwise.report.search_csv import (
     as_csv,
     frame,
     is_result,
+    is_sweep,
     is_table_file,
     table,
     write_table,
 )
+from shardwise.results import Result
 from shardwise.searcher.results import SearchResult
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
+from shardwise.sweeper.results import SweepResult
 from shardwise.system import System
 
+_Found = TypeVar("_Found", bound=Result)
 _NOUNS: dict[str, type[Noun]] = {
     "model": Model,
     "system": System,
@@ -51,8 +55,9 @@ _NOT_FOR_A_TABLE = "has no effect on the table of a result; leave it out"
 _NOT_FOR_CHARTS = "has no effect on charts, which show all that was found; leave it out"
 _ALL_ROWS = "has no effect on a result of NERSC's search, whose rows are all written; leave it out"
 _NO_CHARTS = "has no charts; only results of ours have"
-_CHARTS = ".html"
+_CHARTS = (".html", ".png", ".svg")
 _NOT_A_RESULT = "is for the result of a search; leave it out"
+_NOT_OF_A_SWEEP = "has no effect on a sweep, all of which is written; leave it out"
 _UNUSED = "is for a strategy that is written --to calculon alone; leave it out"
 
 
@@ -69,8 +74,8 @@ def command(
         str | None,
         typer.Argument(
             metavar="[OUT]",
-            help="File to write: .yaml, .json; for the result of a search .csv, .csv.gz, .parquet, "
-            "or .html for its charts. Standard output if omitted.",
+            help="File to write: .yaml, .json; for the result of a search or sweep .csv, "
+            ".csv.gz, .parquet, or .html, .png, .svg for its charts. Standard output if omitted.",
         ),
     ] = None,
     to: Annotated[
@@ -108,8 +113,8 @@ def command(
     """Write a model, system or strategy as a file of ours or of others; a result as a table.
 
     Files of ours have units as people write them. The result of `search --json`, ours or
-    Calculon's, and of NERSC's search (.npy) becomes a table with one row for each of its
-    strategies; ours a page of charts, too.
+    Calculon's, of `sweep --json` and of NERSC's search (.npy) becomes a table with one row for each
+    of its strategies; ours a page of charts, too.
     """
     if out is not None:
         refuse_given(_TWICE, output=output)
@@ -140,27 +145,23 @@ def command(
 
 
 def _write_result(file: str, part: str | None, output: str | None) -> None:
-    """Write the result of a search as a table or as charts, or print it as CSV."""
+    """Write the result of a search or sweep as a table or as charts, or print it as CSV."""
     stored = is_results_file(file)
-    if stored:
-        refuse_given(_ALL_ROWS, rows=part)
     data = {} if stored else files.read_mapping(file, most_bytes=_MOST_BYTES)
+    swept = is_sweep(data)
+    if stored or swept:
+        refuse_given(_ALL_ROWS if stored else _NOT_OF_A_SWEEP, rows=part)
     if output is not None and output.lower().endswith(_CHARTS):
         if stored:
             raise InputError(Fault(source=file, problem=_NO_CHARTS))
         refuse_given(_NOT_FOR_CHARTS, rows=part)
-        from shardwise.report.search_charts import write_charts  # noqa: PLC0415 - slow to import
-
-        write_charts(_search_result(data, file), output)
+        _write_charts(data, file, output)
     elif output is not None and not is_table_file(output):
-        endings = ", ".join((*TABLE_ENDINGS, _CHARTS))
-        problem = f"the result of a search is written as {endings}"
+        endings = ", ".join((*TABLE_ENDINGS, *_CHARTS))
+        problem = f"the result of a {'sweep' if swept else 'search'} is written as {endings}"
         raise InputError(Fault(source=output, problem=problem))
     else:
-        if stored:
-            rows = frame(read_results(file), source=file)
-        else:
-            rows = table(data, source=file, part=part or "best")
+        rows = frame(read_results(file), source=file) if stored else _rows(data, file, part)
         if output is None:
             sys.stdout.write(as_csv(rows))
             return
@@ -168,13 +169,30 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
     log.info("wrote %s", output)
 
 
-def _search_result(data: Mapping[str, Any], file: str) -> SearchResult:
+def _rows(data: Mapping[str, Any], file: str, part: str | None) -> Any:
+    """The table of a result of ours, or of Calculon's search."""
+    if is_sweep(data):
+        return _validated(SweepResult, data, file).to_frame()
+    return table(data, source=file, part=part or "best")
+
+
+def _write_charts(data: Mapping[str, Any], file: str, output: str) -> None:
+    from shardwise.report import search_charts, sweep_charts  # noqa: PLC0415 - slow to import
+
+    if is_sweep(data):
+        sweep_charts.write_charts(_validated(SweepResult, data, file), output)
+    else:
+        search_charts.write_charts(_validated(SearchResult, data, file), output)
+
+
+def _validated(kind: type[_Found], data: Mapping[str, Any], file: str) -> _Found:
     try:
-        return SearchResult.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        problem = f"is not what a search of this version writes: {place}: {first['msg']}"
+        what = "sweep" if kind is SweepResult else "search"
+        problem = f"is not what a {what} of this version writes: {place}: {first['msg']}"
         raise InputError(Fault(source=file, problem=problem)) from None
 
 
@@ -217,7 +235,7 @@ def _kind(file: str) -> str:
     if is_results_file(file):
         return _RESULT
     data = files.read_mapping(file, most_bytes=_MOST_BYTES)
-    if is_result(data):
+    if is_result(data) or is_sweep(data):
         return _RESULT
     theirs = recognised(data)
     if theirs is not None:
@@ -225,7 +243,7 @@ def _kind(file: str) -> str:
     shares = {name: _share(noun, data) for name, noun in _NOUNS.items()}
     best = max(shares, key=lambda name: shares[name])
     if shares[best] == 0:
-        problem = f"is none of {', '.join(_NOUNS)} or result of a search, "
+        problem = f"is none of {', '.join(_NOUNS)} or result of a search or sweep, "
         problem += "ours or Calculon's; say which by --kind"
         raise InputError(Fault(source=file, problem=problem))
     return best

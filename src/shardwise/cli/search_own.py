@@ -21,6 +21,7 @@ from shardwise.words import SHORT_NAMES
 __all__ = [
     "COMMAND_LINE",
     "count_strategies",
+    "different_files",
     "explain_strategy",
     "field_pairs",
     "flag_fault",
@@ -72,7 +73,7 @@ def search_space(
     if against is not None and against not in FRONTS:
         problem = f"allowed: {', '.join(FRONTS)}{nearest(against, FRONTS)}"
         raise flag_fault("against", against, problem)
-    _different_files({"output": output, "plot": asked["plot"], "save": asked["save"]})
+    different_files({"output": output, "plot": asked["plot"], "save": asked["save"]})
     axes = () if asked["axes"] is None else tuple(a.strip() for a in asked["axes"].split(","))
     words = {
         name: asked[name]
@@ -111,7 +112,7 @@ def search_space(
     return 0 if ok_if_none or result.best else 1
 
 
-def _different_files(given: Mapping[str, str | None]) -> None:
+def different_files(given: Mapping[str, str | None]) -> None:
     """Refuse one file for two things."""
     places: dict[Path, str] = {}
     for flag, name in given.items():

@@ -1,5 +1,6 @@
 """`shardwise sweep`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from shardwise.cli.options import (
 from shardwise.cli.progress import progress_bar
 from shardwise.cli.search_own import (
     COMMAND_LINE,
+    different_files,
     field_pairs,
     flag_fault,
     given_once,
@@ -26,6 +28,7 @@ from shardwise.cli.search_own import (
 )
 from shardwise.searcher.asked import given_space
 from shardwise.searcher.objective import OBJECTIVES
+from shardwise.sweeper.results import SweepResult
 from shardwise.sweeper.run import sweep
 from shardwise.system import System
 from shardwise.words import SHORT_NAMES
@@ -112,6 +115,18 @@ def command(
     figures: Annotated[
         bool, typer.Option("--figures", help="List what may be varied of the system, and stop.")
     ] = False,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot", metavar="FILE", help="Write charts to FILE: .html, .json, .png or .svg."
+        ),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--tokens", metavar="N", help="Charts show days to train on so many, as in 1e12."
+        ),
+    ] = None,
     ok_if_none: Annotated[
         bool, typer.Option("--ok-if-none", help="Exit with 0 even if nothing is feasible.")
     ] = False,
@@ -130,6 +145,8 @@ def command(
     names = [name.strip() for name in listed.split(",") if name.strip()]
     if figures:
         return _list_figures([System.load(name) for name in names], json=json, output=output)
+    different_files({"output": output, "plot": plot})
+    drawn_for = _drawn_for(plot, tokens)
     varied = _varied(vary or ())
     only_searched = {
         "space": space,
@@ -179,6 +196,7 @@ def command(
         print_sweep(result)
 
     show_record(result.to_dict(), table, json=json, output=output)
+    _draw(result, plot, drawn_for)
     if not result.complete:
         return _INTERRUPTED
     found = any(plan.fits for point in result.points for plan in point.best)
@@ -196,6 +214,33 @@ def _varied(given: Sequence[str]) -> dict[str, str]:
             raise flag_fault("vary", text, f"{name} is given twice")
         found[name] = values
     return found
+
+
+def _drawn_for(plot: str | None, tokens: str | None) -> float | None:
+    """Check the file of the charts; return the number of tokens of ``--tokens 1e12``."""
+    if plot is not None:
+        from shardwise.report.sweep_charts import check_chart_file  # noqa: PLC0415 - slow
+
+        check_chart_file(plot)
+    if tokens is None:
+        return None
+    if plot is None:
+        raise flag_fault("tokens", tokens, "needs --plot FILE")
+    try:
+        number = float(tokens)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise flag_fault("tokens", tokens, "must be a number above 0, as in 1e12")
+    return number
+
+
+def _draw(result: SweepResult, plot: str | None, tokens: float | None) -> None:
+    """Write the charts, if they were asked for."""
+    if plot is not None:
+        from shardwise.report.sweep_charts import write_charts  # noqa: PLC0415 - slow
+
+        write_charts(result, plot, tokens=tokens)
 
 
 def _list_figures(systems: Sequence[System], *, json: bool, output: str | None) -> int:

@@ -4,6 +4,7 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from math import floor, log10
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,11 @@ LINES = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5f9e", "#8c8
 """Colours of lines that the colour-blind tell apart (Okabe and Ito, 2008), without the accent."""
 # Axes whose figures differ by more than this factor are logarithmic.
 _LOG_FROM = 5.0
-_ENDINGS = (".html", ".json")
+_ENDINGS = (".html", ".json", ".png", ".svg")
+_IMAGES = (".png", ".svg")
+# Pixels of an image for each of a chart, so that print is sharp.
+_SHARPNESS = 2
+_IMAGE_WIDTH = 1180
 _CONFIG = {"displaylogo": False, "responsive": True}
 
 
@@ -125,29 +130,58 @@ def check_chart_file(path: str | Path) -> None:
     """
     ending = Path(path).suffix.lower()
     if ending not in _ENDINGS:
-        problem = f"charts are written as {' or '.join(_ENDINGS)}"
-        if ending in (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp"):
-            problem += "; for a static image open the .html and use the camera above each chart"
+        problem = f"charts are written as {', '.join(_ENDINGS)}"
         raise InputError(Fault(source=str(path), problem=problem))
     files.check_place(path)
     graphs()
+    if ending in _IMAGES and find_spec("kaleido") is None:
+        problem = f"{ending} needs kaleido, which is not installed: pip install 'shardwise[images]'"
+        raise InputError(Fault(source=str(path), problem=problem))
 
 
 def write(figure: Figure, path: str | Path) -> None:
-    """Write one figure: .html with all that it needs, or .json as plotly reads it back."""
+    """Write one figure: .html with all that it needs, .json as plotly reads it back, or an image.
+
+    Raises
+    ------
+    InputError
+        If charts cannot be written to the file: see `check_chart_file`.
+    """
     check_chart_file(path)
-    if Path(path).suffix.lower() == ".json":
+    ending = Path(path).suffix.lower()
+    if ending == ".json":
         files.write_text(path, figure.to_json() + "\n")
+    elif ending in _IMAGES:
+        files.write_bytes(path, _image(figure, path, ending))
     else:
         files.write_text(path, figure.to_html(include_plotlyjs=True, config=_CONFIG))
+
+
+def _image(figure: Figure, path: str | Path, ending: str) -> bytes:
+    """A figure as an image; kaleido draws it with a browser of this machine."""
+    size = {"width": _IMAGE_WIDTH, "height": figure.layout.height, "scale": _SHARPNESS}
+    try:
+        image: bytes = figure.to_image(format=ending.removeprefix("."), **size)
+    except RuntimeError as error:  # it found no browser
+        first = next(iter(str(error).strip().splitlines()), "kaleido failed")
+        raise InputError(Fault(source=str(path), problem=f"no image was drawn: {first}")) from None
+    return image
 
 
 def write_page(
     path: str | Path, title: str, facts: Sequence[str], figures: Mapping[str, Figure]
 ) -> None:
-    """Write named figures on one page: .html with all that it needs, or .json by name."""
+    """Write named figures on one page: .html with all that it needs, or .json by name.
+
+    Of images there is one for each figure, with its name before the ending: ``a-front.png``.
+    """
     check_chart_file(path)
-    if Path(path).suffix.lower() == ".json":
+    place = Path(path)
+    if place.suffix.lower() in _IMAGES:
+        for name, figure in figures.items():
+            write(figure, place.with_name(f"{place.stem}-{name}{place.suffix}"))
+        return
+    if place.suffix.lower() == ".json":
         plain = {name: json.loads(figure.to_json()) for name, figure in figures.items()}
         files.write_text(path, json.dumps(plain) + "\n")
         return

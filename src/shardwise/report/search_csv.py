@@ -12,8 +12,17 @@ from shardwise.errors import Fault, InputError, nearest
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["PARTS", "TABLE_ENDINGS", "as_csv", "frame", "is_result", "is_table_file", "table"]
-__all__ += ["write_table"]
+__all__ = [
+    "PARTS",
+    "TABLE_ENDINGS",
+    "as_csv",
+    "frame",
+    "is_result",
+    "is_sweep",
+    "is_table_file",
+    "table",
+    "write_table",
+]
 
 TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
 PARTS = ("best", "pareto", "cells", "scales")
@@ -36,6 +45,11 @@ _THEIR_FIGURES = "stats"
 def is_result(data: Mapping[str, Any]) -> bool:
     """Tell whether a file's content is the result of a search or estimate, ours or Calculon's."""
     return _is_ours(data) or _is_estimate(data) or _is_numbered(data)
+
+
+def is_sweep(data: Mapping[str, Any]) -> bool:
+    """Tell whether a file's content is the result of a sweep."""
+    return {"systems", "axes", "points"} <= set(data)
 
 
 def is_table_file(path: str | Path) -> bool:

@@ -47,7 +47,11 @@ _WORDS = ("recompute", "zero", "schedule", "tp_exchange", "cp_exchange", "dtype"
 _MICRO_BATCHES = "micro-batches"
 _DEPTHS = [[0, "#f6f8fa"], [1, "#6cb0dc"]]
 _HUNDRED = 100.0
-_MOST_LABELS = 24
+# Pixels of all columns together, and of a character in parts of its height.
+_WIDTH = 680
+_CHARACTER = 0.58
+# Columns are no wider than if there were as many as that.
+_LEAST_COLUMNS = 6
 # Characters that stand below the columns side by side.
 _ROOM_FOR_LABELS = 100
 # Where legends stand, beyond the second axis.
@@ -94,6 +98,7 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
     along = axis_named(result, axis) if axis or varied(result) else None
     bars, measure = _bars(result, along), time_for(result, tokens)
     rows = _configuration(bars)
+    rows[f"time [{measure.unit}]"] = lambda plan: rounded(measure.value(plan))
     strip = 26 * len(rows)
     figure = subplots(
         rows=3,
@@ -106,15 +111,15 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
     _add_configuration(figure, bars, rows)
     _add_times(figure, result, bars, measure)
     _add_memory(figure, result, bars)
-    words = along.name if along is not None else "system"
-    title = f"Best strategies by {short_name(words)}"
+    words = "system" if along is None else short_name(along.name)
+    title = f"Best strategies by {words}" if len(bars) > 1 else "The best strategy"
     dressed(figure, title, sweep_words(result), height=260 + strip + 510)
-    _label(figure, bars, "" if along is None else short_name(along.name))
+    _label(figure, bars, "" if along is None else words)
     figure.update_layout(
         barmode="stack",
         bargap=0.18,
         legend={"orientation": "v", "x": _ASIDE, "y": 1, "traceorder": "normal"},
-        margin={"t": 110, "b": 100},
+        margin={"t": 125, "b": 100},
     )
     return figure
 
@@ -167,7 +172,9 @@ def _add_configuration(
     found = [bar for bar in bars if bar.plan is not None]
     cells = [[read(bar.plan) for bar in found if bar.plan] for read in rows.values()]
     depths = [[_depth(value) for value in row] for row in cells]
-    size = max(8, min(12, 520 // len(bars)))
+    longest = max(len(value_word(value)) for row in cells for value in row)
+    room = _WIDTH / (bars[-1].x + 1) / longest
+    size = max(7, min(12, round(room / _CHARACTER)))
     for n, bar in enumerate(found):  # columns of their own: between lines of points there is none
         figure.add_trace(
             graphs().Heatmap(
@@ -236,26 +243,30 @@ def _add_times(figure: Figure, result: SweepResult, bars: Sequence[_Bar], measur
         trace = graphs().Bar(x=x, y=shares[-1], name=name, marker=look, **bar_words)
         trace.hovertemplate = "<b>%{text}</b><br><br>%{customdata}<extra></extra>"
         figure.add_trace(trace, row=2, col=1)
-    figure.add_trace(_whole(x, wholes, measure), row=2, col=1, secondary_y=True)
+    figure.add_trace(_whole(bars, measure), row=2, col=1, secondary_y=True)
     first_axis = {"title": "share of the time [%]", "range": [0, 100], "secondary_y": False}
     figure.update_yaxes(**first_axis, row=2, col=1)
     second = {"title": measure.head, "showgrid": False, "secondary_y": True}
-    scale = log_axis(wholes) if differ(wholes) else {"rangemode": "tozero"}
+    scale = log_axis(wholes) if differ(wholes) else {"range": [0, top], "tickmode": "auto"}
     figure.update_yaxes(**second, **scale, row=2, col=1)
     parts = list(range(first, first + len(shares)))
     _add_buttons(figure, parts, shares, amounts, top, measure)
 
 
-def _whole(x: Sequence[float], wholes: Sequence[float], measure: Shown) -> Any:
-    """The line of the whole time."""
-    few = len(x) <= _MOST_LABELS
+def _whole(bars: Sequence[_Bar], measure: Shown) -> Any:
+    """The line of the whole time, parted where columns are."""
+    found = [bar for bar in bars if bar.plan is not None]
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for n, bar in enumerate(found):
+        if n and found[n - 1].group != bar.group:
+            x, y = [*x, None], [*y, None]
+        x.append(bar.x)
+        y.append(None if bar.plan is None else measure.value(bar.plan))
     return graphs().Scatter(
-        x=list(x),
-        y=list(wholes),
-        mode="lines+markers+text" if few else "lines+markers",
-        text=[rounded(whole) for whole in wholes],
-        textposition="top center",
-        textfont={"size": 11, "color": INK},
+        x=x,
+        y=y,
+        mode="lines+markers",
         line={"color": INK, "width": 1.5, "dash": "dot"},
         marker={"size": 7, "color": "white", "line": {"color": INK, "width": 1.5}},
         hoverinfo="skip",
@@ -366,7 +377,9 @@ def _nothing(result: SweepResult, bars: Sequence[_Bar]) -> Any:
 
 def _label(figure: Figure, bars: Sequence[_Bar], axis: str) -> None:
     """Name columns below, groups of them below that; mark those that do not fit."""
-    figure.update_xaxes(showgrid=False, range=[-0.6, bars[-1].x + 0.6])
+    middle = bars[-1].x / 2
+    half = max(middle + 0.6, _LEAST_COLUMNS / 2)
+    figure.update_xaxes(showgrid=False, range=[middle - half, middle + half])
     longest = max(len(bar.label) for bar in bars)
     ticks = {
         "tickvals": [bar.x for bar in bars],
@@ -380,7 +393,7 @@ def _label(figure: Figure, bars: Sequence[_Bar], axis: str) -> None:
         if len(places) == len(bars):
             return
         figure.add_annotation(
-            text=f"<b>{group}</b>",
+            text=f"<b>{_wrapped(group)}</b>",
             x=(places[0] + places[-1]) / 2,
             y=1.0,
             yref="y domain",
@@ -388,6 +401,12 @@ def _label(figure: Figure, bars: Sequence[_Bar], axis: str) -> None:
             yshift=2,
             showarrow=False,
         )
+
+
+def _wrapped(group: str) -> str:
+    """A name in two lines: what, and which."""
+    most, blank, last = group.partition(" ")
+    return f"{most}<br>{last}" if blank else group
 
 
 def _marked(bar: _Bar) -> str:

@@ -96,6 +96,7 @@ def _maps(result: SweepResult, tokens: float | None, marks: Marks | None) -> dic
         for one, other in combinations(axes, 2)
         if all(axis.kind == "strategy" for axis in axes if axis not in (one, other))
     ]
+    strategic = {axis.name for axis in axes if axis.kind == "strategy"}
     parts = [only(result, systems=system) for system in result.systems[:_MOST_MAPS]]
     for part in parts:
         if all(best_of(point) is None for point in part.points):
@@ -103,7 +104,7 @@ def _maps(result: SweepResult, tokens: float | None, marks: Marks | None) -> dic
         for pair in pairs:
             name = "-".join(pair if len(result.systems) == 1 else (*pair, part.systems[0]))
             drawn[f"by-{name}"] = heat_map(part, pair, tokens=tokens, marks=marks)
-            if is_plane(part, pair):
+            if not strategic.intersection(pair) and is_plane(part, pair):
                 drawn[f"contour-{name}"] = contour(part, pair, tokens=tokens, marks=marks)
                 drawn[f"surface-{name}"] = surface(part, pair, tokens=tokens)
     return drawn

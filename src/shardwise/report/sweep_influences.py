@@ -1,10 +1,11 @@
 """What would help most, as a chart: elasticities of the step time to figures of the system."""
 
+from collections.abc import Sequence
 from itertools import chain
 
-from shardwise.report.figures import LINES, Figure, dressed, graphs
+from shardwise.report.figures import LINES, Figure, dressed, graphs, subplots
 from shardwise.report.sweep_points import best_of, missing, place_words, sweep_words, told
-from shardwise.sweeper.results import Influence, SweepResult
+from shardwise.sweeper.results import Influence, SweepPoint, SweepResult
 
 __all__ = ["MOST_TORNADOES", "tornado"]
 
@@ -13,8 +14,8 @@ MOST_TORNADOES = 6
 """Points whose sensitivities stand beside one another."""
 
 _MOST_FIGURES = 15
-# Beside so many bars there is room for words.
-_FEW = 2
+# Of an axis beside its longest bar, for words.
+_ROOM = 1.3
 # Less than this part of the step time for all of a figure is nothing.
 _LEAST_ELASTICITY = 1e-4
 
@@ -31,7 +32,6 @@ def tornado(result: SweepResult) -> Figure:
     InputError
         If the sweep has no sensitivities or those of too many points, or plotly is not installed.
     """
-    go = graphs()
     points = [point for point in result.points if point.sensitivity]
     if not points:
         raise missing("sensitivities", "sweep with sensitivity=True")
@@ -43,42 +43,82 @@ def tornado(result: SweepResult) -> Figure:
         sizes[one.figure] = max(sizes.get(one.figure, 0.0), abs(one.elasticity))
     ranked = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_FIGURES]
     names = [name for name in ranked if sizes[name] >= _LEAST_ELASTICITY]
-    figure = go.Figure()
+    figure = subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.04)
     for number, point in enumerate(points):
-        known = {one.figure: one for one in point.sensitivity}
-        own = [known[name] for name in names if name in known]
-        plan = best_of(point)
-        hover = told(result, point, plan) if plan is not None else told(result, point)
-        figure.add_trace(
-            go.Bar(
-                x=[one.elasticity for one in own],
-                y=[one.figure for one in own],
-                orientation="h",
-                marker={"color": LINES[number]},
-                text=[_saving(one) for one in own] if len(points) <= _FEW else None,
-                textposition="outside",
-                cliponaxis=False,
-                customdata=[f"<b>{one.figure}</b>: {_saving(one)}<br><br>{hover}" for one in own],
-                hovertemplate="%{customdata}<extra></extra>",
-                name=place_words(result, point),
-            )
-        )
+        _add_bars(figure, result, point, names, LINES[number], alone=len(points) == 1)
     dressed(
         figure,
         "What would help most",
         f"{sweep_words(result)}; of {len(sizes)} figures those that matter",
-        height=220 + (12 + 18 * len(points)) * len(names),
+        height=240 + (20 + 16 * len(points)) * len(names),
     )
     order = {"categoryorder": "array", "categoryarray": names, "autorange": "reversed"}
     figure.update_yaxes(**order, showgrid=False)
-    figure.update_xaxes(title="per cent of step time for one per cent more of the figure")
+    figure.update_xaxes(title="% of step time for 1 % more", row=1, col=1)
+    figure.update_xaxes(title="saved by twice as much, or half [%]", row=1, col=2)
+    most = max(one.saved for point in points for one in point.sensitivity)
+    figure.update_xaxes(range=[0, _ROOM * _HUNDRED * max(most, _LEAST_ELASTICITY)], row=1, col=2)
     figure.add_vline(x=0, line={"color": "#57606a", "width": 1})
-    figure.update_layout(bargap=0.25, margin={"r": 120}, showlegend=len(points) > 1)
+    again = any(one.best_saved is not None for point in points for one in point.sensitivity)
+    legend = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"}
+    figure.update_layout(bargap=0.25, showlegend=again or len(points) > 1, legend=legend)
     return figure
 
 
+def _add_bars(
+    figure: Figure,
+    result: SweepResult,
+    point: SweepPoint,
+    names: Sequence[str],
+    colour: str,
+    *,
+    alone: bool,
+) -> None:
+    """Elasticities of one point at the left, at the right what is saved."""
+    known = {one.figure: one for one in point.sensitivity}
+    own = [known[name] for name in names if name in known]
+    place = told(result, point, best_of(point))
+    words = {
+        "y": [one.figure for one in own],
+        "orientation": "h",
+        "customdata": [f"<b>{one.figure}</b>: {_saving(one)}<br><br>{place}" for one in own],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+    bar = graphs().Bar
+    name = place_words(result, point)
+    look = {"marker": {"color": colour}, "legendgroup": name, "name": name}
+    figure.add_trace(bar(x=[one.elasticity for one in own], **words, **look), row=1, col=1)
+    texts = {"textposition": "outside", "cliponaxis": False} if alone else {"textposition": "none"}
+    figure.add_trace(
+        bar(
+            x=[_HUNDRED * one.saved for one in own],
+            text=[f"{one.factor:.3g}x: {_HUNDRED * one.saved:.1f} %" for one in own],
+            **texts,
+            **words,
+            **look,
+            showlegend=False,
+        ),
+        row=1,
+        col=2,
+    )
+    again = [one for one in own if one.best_saved is not None]
+    if alone and again:
+        figure.add_trace(
+            bar(
+                x=[_HUNDRED * (one.best_saved or 0.0) for one in again],
+                **{**words, "y": [one.figure for one in again]},
+                text=[f"{_HUNDRED * (one.best_saved or 0.0):.1f} %" for one in again],
+                **texts,
+                marker={"color": LINES[1]},
+                name="with the best strategy then",
+            ),
+            row=1,
+            col=2,
+        )
+
+
 def _saving(one: Influence) -> str:
-    text = f"{one.factor:g}x saves {_HUNDRED * one.saved:.1f} %"
+    text = f"{one.factor:.3g}x saves {_HUNDRED * one.saved:.1f} %"
     if one.best_saved is None:
         return text
     return f"{text}, {_HUNDRED * one.best_saved:.1f} % with the best strategy then"

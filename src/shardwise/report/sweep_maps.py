@@ -228,7 +228,10 @@ def surface(
             "xaxis": _along(result, across),
             "yaxis": _along(result, down),
             "zaxis": height,
-            "camera": {"eye": {"x": -1.5, "y": -1.5, "z": 0.9}},
+            "camera": {
+                "eye": {"x": -1.7, "y": -1.7, "z": 1.0},
+                "center": {"x": 0, "y": 0, "z": -0.2},
+            },
             "aspectmode": "manual",
             "aspectratio": {"x": 1.3, "y": 1.3, "z": 0.8},
         },

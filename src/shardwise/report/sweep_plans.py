@@ -33,6 +33,7 @@ _HUNDRED = 100.0
 # Fields of a strategy that say nothing about its shape.
 _NOT_DRAWN = ("sequence_parallel", "global_batch_size", "seq_len", "gpus")
 _MOST_DIMENSIONS = 12
+_DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp")
 
 
 def limit(plan: PointPlan) -> str:
@@ -61,18 +62,18 @@ def runners_up(result: SweepResult) -> Figure:
     plans = [plan for plan in point.best if plan.fits]
     if len(plans) <= 1:
         raise missing("several strategies at the point", "sweep with top=10")
-    times = [_HUNDRED / plan.tokens_per_s * plans[0].tokens_per_s for plan in plans]
-    names = [f"{rank}  {degrees(plan.strategy)}" for rank, plan in enumerate(plans, start=1)]
+    more = [_HUNDRED * (plans[0].tokens_per_s / plan.tokens_per_s - 1) for plan in plans]
+    names = _names(plans)
     figure = go.Figure()
     for part in dict.fromkeys(limit(plan) for plan in plans):
         rows = [n for n, plan in enumerate(plans) if limit(plan) == part]
         figure.add_trace(
             go.Bar(
-                x=[times[n] for n in rows],
+                x=[more[n] for n in rows],
                 y=[names[n] for n in rows],
                 orientation="h",
                 marker={"color": _limit_colour(part)},
-                text=[f"{times[n]:.1f} %" for n in rows],
+                text=[f"+{more[n]:.2f} %" if n else "the best" for n in rows],
                 textposition="outside",
                 cliponaxis=False,
                 customdata=[told(result, point, plans[n]) for n in rows],
@@ -81,12 +82,28 @@ def runners_up(result: SweepResult) -> Figure:
             )
         )
     title = f"The best {len(plans)} strategies and what limits them"
-    dressed(figure, title, sweep_words(result), height=220 + 30 * len(plans))
-    figure.update_layout(bargap=0.25, barmode="overlay", legend={"x": 1.04, "y": 1})
+    dressed(figure, title, sweep_words(result), height=220 + 40 * len(plans))
+    figure.update_layout(bargap=0.4, barmode="overlay", legend={"x": 1.06, "y": 1})
     order = {"categoryorder": "array", "categoryarray": names, "autorange": "reversed"}
     figure.update_yaxes(**order, showgrid=False)
-    figure.update_xaxes(title="time, relative to the best [%]")
+    figure.update_xaxes(title="time beyond that of the best [%]", rangemode="tozero")
     return figure
+
+
+def _names(plans: Sequence[PointPlan]) -> list[str]:
+    """Rank and degrees of strategies, and in small what else tells them apart."""
+    differing = [
+        field
+        for field in Strategy.model_fields
+        if field not in (*_NOT_DRAWN, *_DEGREES)
+        and any(plan.strategy.get(field) != plans[0].strategy.get(field) for plan in plans)
+    ]
+    names = []
+    for rank, plan in enumerate(plans, start=1):
+        words = [f"{short_name(f)} {value_word(plan.strategy.get(f))}" for f in differing]
+        small = f"<br><span style='font-size:10px'>{', '.join(words)}</span>" if words else ""
+        names.append(f"{rank}  {degrees(plan.strategy)}{small}")
+    return names
 
 
 def _one_point(result: SweepResult) -> SweepPoint:
@@ -193,11 +210,20 @@ def _column(label: str, places: list[float], words: Sequence[str]) -> dict[str, 
 
 
 def _number_column(label: str, values: list[float]) -> dict[str, Any]:
-    """Numbers by their logarithms, the least on top."""
-    shown = [log10(value) for value in values]
+    """Numbers, the least on top, by their logarithms where they differ much."""
+    if not differ(values):
+        return {"label": label, "values": values, "range": [max(values), min(values)]}
+    ends = [log10(max(values)), log10(min(values))]
     scale = log_axis(values)
-    ticks = {"tickvals": [log10(t) for t in scale["tickvals"]], "ticktext": scale["ticktext"]}
-    return {"label": label, "values": shown, "range": [max(shown), min(shown)], **ticks}
+    ticks = zip(scale["tickvals"], scale["ticktext"], strict=True)
+    inside = {log10(t): word for t, word in ticks if min(values) <= t <= max(values)}
+    return {
+        "label": label,
+        "values": [log10(value) for value in values],
+        "range": ends,
+        "tickvals": list(inside),  # others would lengthen the column
+        "ticktext": list(inside.values()),
+    }
 
 
 def front(result: SweepResult, against: str = "memory", *, tokens: float | None = None) -> Figure:
