@@ -159,6 +159,8 @@ def test_the_front_joins_points_that_none_beats_on_both(scaled):
     assert list(zip(line.x, line.y, strict=True)) == [(96, 16), (176, 8), (336, 4)]
     dear = swept([GPUS], lambda _, n: plan(8 + n, gpus=n, usd=float(n)), systems=("old", "new"))
     assert list(trace(front(dear, "cost"), "none is better on both").x) == [8]
+    flat = swept([GPUS], lambda _, n: plan(5, gpus=n))
+    assert list(trace(front(flat, "gpus"), "none is better on both").x) == [8]
     assert list(trace(front(scaled), "new").x) == [8, 16, 32]
 
 

@@ -76,7 +76,7 @@ def test_scaling_shows_time_and_relative_throughput_over_gpus(scaled):
     assert list(above.y) == [16, 8, 5]
     assert list(below.y) == pytest.approx([6, 6, 4.8])
     assert figure.layout.xaxis2.type == figure.layout.yaxis.type == "log"
-    assert "relative to old with 16 GPUs" in figure.layout.title.text
+    assert [note.text for note in figure.layout.annotations] == ["old with 16 GPUs"]
 
 
 def test_ideal_scaling_starts_at_the_first_point_of_each_line(scaled):
@@ -85,6 +85,24 @@ def test_ideal_scaling_starts_at_the_first_point_of_each_line(scaled):
     assert (list(old.x), list(old.y)) == ([16, 32], [48, 24])
     assert (list(new.x), list(new.y)) == ([8, 16, 32], [16, 8, 4])
     assert old.line.dash == new.line.dash == "dash"
+
+
+def test_lines_have_the_colour_of_their_system_and_marks_of_their_own():
+    """Nine lines are told apart by three colours and three marks; each colour has one ideal."""
+    sizes = (axis("domain", [4, 8, 64]), [4, 8, 64])
+    figure = scaling(
+        swept([GPUS, sizes], lambda _, n, d: plan(8 / n, gpus=n), systems=tuple("abc"))
+    )
+    looks = {
+        each.name: (each.line.color, each.marker.symbol)
+        for each in figure.data
+        if each.mode == "lines+markers"
+    }
+    assert len(looks) == len(set(looks.values())) == 9
+    assert len({colour for colour, _ in looks.values()}) == 3
+    assert looks["a, domain 8"][1] == looks["c, domain 8"][1]
+    ideal = [each.name for each in figure.data if each.name.startswith("ideal")]
+    assert ideal == [f"ideal {system}, domain 4" for system in "abc"]
 
 
 def test_days_are_those_of_so_many_tokens(scaled):
@@ -235,6 +253,17 @@ def test_the_configuration_stands_above_its_column(scaled):
     empty = trace(figure, "nothing")
     assert list(empty.x) == [0]
     assert "nothing fits (accelerator" in empty.customdata[0]
+
+
+def test_cells_without_room_tell_when_hovered_over():
+    """Of forty columns no word is written that would run into the next one."""
+    many = (axis("x", range(40)), list(range(40)))
+    words = {True: "all_reduce", False: "rs_ag"}
+    result = swept([many], lambda _, n: plan(1, tp=2, tp_exchange=words[n % 2 == 0]))
+    cells = traces(optima(result), "configuration")
+    rows = list(optima(result).layout.yaxis.ticktext)
+    assert [row[0] for row in cells[0].text] == ["2", "1", "4", "1", "25", "", ""]
+    assert cells[0].customdata[rows.index("tp exchange")][0] == "tp exchange all_reduce"
 
 
 def test_words_that_differ_are_told_above_the_columns():

@@ -1,8 +1,7 @@
 """The best strategies of a sweep side by side: how they run, where time goes, what they hold."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2
 from typing import Any
 
 from shardwise.memory import MEMORY_PARTS
@@ -19,8 +18,9 @@ from shardwise.report.figures import (
     log_axis,
     subplots,
 )
-from shardwise.report.plans import Shown, rounded, short_name, value_word
+from shardwise.report.plans import Shown, rounded, short_name
 from shardwise.report.search_parts import GREY, PART_WORDS, TIME_COLOURS
+from shardwise.report.sweep_configurations import add_configuration, configuration
 from shardwise.report.sweep_points import (
     axis_named,
     label_of,
@@ -40,16 +40,7 @@ __all__ = ["MOST_BARS", "optima"]
 MOST_BARS = 60
 """More stand too close to be read."""
 
-_DEGREES = ("tp", "tp2", "cp", "pp", "vpp", "dp", "ep", "etp")
-_ALWAYS = ("tp", "pp", "dp")
-# Told where they differ among the bars.
-_WORDS = ("recompute", "zero", "schedule", "tp_exchange", "cp_exchange", "dtype", "quantization")
-_MICRO_BATCHES = "micro-batches"
-_DEPTHS = [[0, "#f6f8fa"], [1, "#6cb0dc"]]
 _HUNDRED = 100.0
-# Pixels of all columns together, and of a character in parts of its height.
-_WIDTH = 680
-_CHARACTER = 0.58
 # Columns are no wider than if there were as many as that.
 _LEAST_COLUMNS = 6
 # Characters that stand below the columns side by side.
@@ -97,7 +88,8 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
     graphs()
     along = axis_named(result, axis) if axis or varied(result) else None
     bars, measure = _bars(result, along), time_for(result, tokens)
-    rows = _configuration(bars)
+    found = [(bar.x, bar.plan) for bar in bars if bar.plan is not None]
+    rows = configuration([plan for _, plan in found])
     rows[f"time [{measure.unit}]"] = lambda plan: rounded(measure.value(plan))
     strip = 26 * len(rows)
     figure = subplots(
@@ -108,7 +100,7 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
         row_heights=[strip, 300, 210],
         specs=[[{}], [{"secondary_y": True}], [{}]],
     )
-    _add_configuration(figure, bars, rows)
+    add_configuration(figure, found, rows, columns=bars[-1].x + 1)
     _add_times(figure, result, bars, measure)
     _add_memory(figure, result, bars)
     words = "system" if along is None else short_name(along.name)
@@ -140,77 +132,6 @@ def _bars(result: SweepResult, along: Axis | None) -> list[_Bar]:
             group = line.name if along is not None else ""
             bars.append(_Bar(x=len(bars) + _GAP * number, label=label, group=group, point=point))
     return bars
-
-
-def _configuration(bars: Sequence[_Bar]) -> dict[str, Callable[[PointPlan], object]]:
-    """Rows of the panel above: degrees and batches, and words that differ."""
-    plans = [bar.plan for bar in bars if bar.plan is not None]
-
-    def reads(field: str) -> Callable[[PointPlan], object]:
-        return lambda plan: plan.strategy.get(field, 1)
-
-    fields = [f for f in _DEGREES if f in _ALWAYS or any(reads(f)(p) != 1 for p in plans)]
-    rows = {short_name(field): reads(field) for field in fields}
-    rows[short_name("micro_batch_size")] = reads("micro_batch_size")
-    rows[_MICRO_BATCHES] = _micro_batches
-    for field in _WORDS:
-        if len({value_word(plan.strategy.get(field)) for plan in plans}) > 1:
-            rows[short_name(field)] = reads(field)
-    return rows
-
-
-def _micro_batches(plan: PointPlan) -> int:
-    """How many micro-batches a replica runs in a step."""
-    words = plan.strategy
-    return int(words["global_batch_size"] // (words["dp"] * words["micro_batch_size"]))
-
-
-def _add_configuration(
-    figure: Figure, bars: Sequence[_Bar], rows: dict[str, Callable[[PointPlan], object]]
-) -> None:
-    """Draw the numbers of each strategy as a table whose cells are darker the larger they are."""
-    found = [bar for bar in bars if bar.plan is not None]
-    cells = [[read(bar.plan) for bar in found if bar.plan] for read in rows.values()]
-    depths = [[_depth(value) for value in row] for row in cells]
-    longest = max(len(value_word(value)) for row in cells for value in row)
-    room = _WIDTH / (bars[-1].x + 1) / longest
-    size = max(7, min(12, round(room / _CHARACTER)))
-    for n, bar in enumerate(found):  # columns of their own: between lines of points there is none
-        figure.add_trace(
-            graphs().Heatmap(
-                x=[bar.x],
-                dx=1,
-                y=list(range(len(rows))),
-                z=[[row[n]] for row in depths],
-                zmin=0,
-                zmax=max(max(row) for row in depths) or 1,
-                colorscale=_DEPTHS,
-                showscale=False,
-                xgap=1,
-                ygap=1,
-                text=[[value_word(row[n])] for row in cells],
-                texttemplate="%{text}",
-                textfont={"size": size, "color": INK},
-                hoverinfo="skip",
-                name="configuration",
-            ),
-            row=1,
-            col=1,
-        )
-    figure.update_yaxes(
-        tickvals=list(range(len(rows))),
-        ticktext=list(rows),
-        autorange="reversed",
-        showgrid=False,
-        row=1,
-        col=1,
-    )
-
-
-def _depth(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        return 0.0
-    return log2(value)
 
 
 def _add_times(figure: Figure, result: SweepResult, bars: Sequence[_Bar], measure: Shown) -> None:

@@ -107,7 +107,7 @@ def _beats(point: SweepPoint, before: SweepPoint | None, shown: Shown) -> bool:
         return True
     new, old = best_of(point), best_of(before)
     if new is None or old is None:
-        return old is None and new is not None
+        return new is not None
     better = shown.value(new) - shown.value(old)
     return better < 0 if shown.lower_is_better else better > 0
 

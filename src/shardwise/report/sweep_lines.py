@@ -18,7 +18,6 @@ from shardwise.report.sweep_points import (
     Series,
     axis_named,
     best_of,
-    coloured,
     is_numeric,
     missing,
     number_axis,
@@ -64,25 +63,32 @@ def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
     unit = first[1].tokens_per_s_per_gpu
     figure = subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[3, 2])
     for number, line in enumerate(lines):
-        words = _line(result, line, axis, number)
+        words = _line(result, line, axis)
         plans = [plan for _, plan in line.feasible]
         times = [measure.value(plan) for plan in plans]
         figure.add_trace(scatter(y=times, **words), row=1, col=1)
         shares = [plan.tokens_per_s_per_gpu / unit for plan in plans]
         figure.add_trace(scatter(y=shares, **words, showlegend=False), row=2, col=1)
-        if times:
-            figure.add_trace(_ideal(line, axis, times[0], number), row=1, col=1)
+        if times and line.kind == 0:  # one for each colour: more cannot be told apart
+            figure.add_trace(_ideal(line, axis, times[0]), row=1, col=1)
         _add_crosses(figure, line, axis, _without(line), number)
     found = [measure.value(plan) for _, plan in chain.from_iterable(s.feasible for s in lines)]
     figure.update_yaxes(title=measure.head, **log_axis(found), row=1, col=1)
     figure.update_yaxes(title="throughput of a GPU, relative", rangemode="tozero", row=2, col=1)
-    figure.add_hline(y=1, line={"color": INK, "dash": "dot", "width": 1}, row=2, col=1)
+    place = place_words(result, first[0], along=axis)
+    figure.add_hline(
+        y=1,
+        line={"color": INK, "dash": "dot", "width": 1},
+        annotation_text=f"{place} with {first[0].values[axis.name]:,} GPUs",
+        annotation_position="bottom right",
+        annotation_font_size=11,
+        row=2,
+        col=1,
+    )
     along = number_axis(axis, result.points)
     figure.update_xaxes(**{**along, "title": None, "type": "log"})
     figure.update_xaxes(title=along["title"], row=2, col=1)
-    place = place_words(result, first[0], along=axis)
-    subtitle = f"{sweep_words(result)}; dashed: ideal; relative to {place} with "
-    subtitle += f"{first[0].values[axis.name]:,} GPUs"
+    subtitle = f"{sweep_words(result)}; dashed: ideal"
     dressed(figure, f"Strong scaling of {result.model}", subtitle, height=720)
     return _with_legend(figure)
 
@@ -102,7 +108,7 @@ def trend(result: SweepResult, axis: str = "", *, tokens: float | None = None) -
     figure = graphs().Figure()
     for number, line in enumerate(lines):
         values = [shown.value(plan) for _, plan in line.feasible]
-        figure.add_trace(scatter(y=values, **_line(result, line, along, number)))
+        figure.add_trace(scatter(y=values, **_line(result, line, along)))
         _add_crosses(figure, line, along, _without(line), number)
     found = [shown.value(plan) for _, plan in chain.from_iterable(s.feasible for s in lines)]
     figure.update_yaxes(title=shown.head, **_room(found))
@@ -142,7 +148,7 @@ def ratio(
         both = [(p, a, b) for p, q in pairs if (a := best_of(p)) and (b := best_of(q))]
         values = [b.tokens_per_s / a.tokens_per_s for _, a, b in both]
         found += values
-        words = _line(result, line, along, number)
+        words = _line(result, line, along)
         words["x"] = [number_of(along, p) for p, _, _ in both]
         words["customdata"] = [
             f"{rounded(value)}<br><br><b>{names[0]}</b> {told(result, p, a)}"
@@ -193,14 +199,13 @@ def _first(lines: Sequence[Series]) -> tuple[SweepPoint, PointPlan]:
     return found
 
 
-def _line(result: SweepResult, line: Series, axis: Axis, number: int) -> dict[str, Any]:
+def _line(result: SweepResult, line: Series, axis: Axis) -> dict[str, Any]:
     """What is alike in all panels that show a line."""
-    look = coloured(number)
     return {
         "x": [number_of(axis, point) for point, _ in line.feasible],
         "mode": "lines+markers",
-        "line": {"color": look["color"], "width": 2.5},
-        "marker": {"size": 8, **look},
+        "line": {"color": line.colour, "width": 2},
+        "marker": {"size": 8, "color": line.colour, "symbol": line.mark},
         "customdata": [told(result, point, plan) for point, plan in line.feasible],
         "hovertemplate": "%{customdata}<extra></extra>",
         "name": line.name,
@@ -208,7 +213,7 @@ def _line(result: SweepResult, line: Series, axis: Axis, number: int) -> dict[st
     }
 
 
-def _ideal(line: Series, axis: Axis, time: float, number: int) -> Any:
+def _ideal(line: Series, axis: Axis, time: float) -> Any:
     """What a line would be if every GPU did as much as those of its first point."""
     start = number_of(axis, line.feasible[0][0])
     numbers = sorted(n for n in {number_of(axis, point) for point in line.points} if n >= start)
@@ -216,7 +221,7 @@ def _ideal(line: Series, axis: Axis, time: float, number: int) -> Any:
         x=numbers,
         y=[time * start / n for n in numbers],
         mode="lines",
-        line={"color": coloured(number)["color"], "dash": "dash", "width": 1.5},
+        line={"color": line.colour, "dash": "dash", "width": 1.5},
         hoverinfo="skip",
         showlegend=False,
         legendgroup=line.name,
@@ -239,14 +244,13 @@ def _add_crosses(
     """Mark where a line has nothing, at the bottom of the lowest panel, with the reasons."""
     if not lone:
         return
-    colour = coloured(number)["color"]
     panel = "2" if "xaxis2" in figure.layout else ""
     figure.add_trace(
         graphs().Scatter(
             x=[number_of(axis, point) for point, _ in lone],
             y=[_FIRST_CROSS + _NEXT_CROSS * number] * len(lone),
             mode="markers",
-            marker={**_CROSS, "line": {"color": colour, "width": 2}},
+            marker={**_CROSS, "line": {"color": line.colour, "width": 2}},
             customdata=[f"<b>{line.name}</b><br>{why}" for _, why in lone],
             hovertemplate="%{customdata}<extra></extra>",
             showlegend=False,

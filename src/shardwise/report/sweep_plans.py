@@ -5,6 +5,7 @@ from math import log2, log10
 from typing import Any
 
 from shardwise.report.figures import (
+    LINES,
     Figure,
     differ,
     dressed,
@@ -15,7 +16,6 @@ from shardwise.report.plans import BESIDE, degrees, ordered, short_name, value_w
 from shardwise.report.search_parts import PART_WORDS, TIME_COLOURS
 from shardwise.report.sweep_points import (
     best_of,
-    coloured,
     missing,
     sweep_words,
     time_for,
@@ -271,7 +271,7 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
                 y=[y for _, y in pairs],
                 mode="markers",
                 marker={
-                    **coloured(number),
+                    "color": LINES[number % len(LINES)],
                     "size": [12 if pair in best else 8 for pair in pairs],
                     "opacity": 0.9,
                     "line": {"color": "white", "width": 1},

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.errors import InputError, nearest
 from shardwise.report.console import GIB
-from shardwise.report.figures import LINES, differ, lacks
+from shardwise.report.figures import LINES, differ, lacks, log_axis
 from shardwise.report.plans import OBJECTIVE_SHOWN, Shown, in_full, short_name
 from shardwise.searcher.results import Plan
 from shardwise.sweeper.results import Axis, PointPlan, SweepPoint, SweepResult
@@ -19,7 +19,6 @@ __all__ = [
     "axis_named",
     "axis_words",
     "best_of",
-    "coloured",
     "is_numeric",
     "label_of",
     "missing",
@@ -61,6 +60,20 @@ class Series:
 
     name: str
     points: tuple[SweepPoint, ...]
+    hue: int
+    """Number of its colour: its system, where there are several."""
+    kind: int
+    """Number of its mark among lines of that colour."""
+
+    @property
+    def colour(self) -> str:
+        """Colour of the line."""
+        return LINES[self.hue % len(LINES)]
+
+    @property
+    def mark(self) -> str:
+        """Symbol of its points."""
+        return _SYMBOLS[self.kind % len(_SYMBOLS)]
 
     @property
     def feasible(self) -> list[tuple[SweepPoint, PointPlan]]:
@@ -194,10 +207,15 @@ def series(result: SweepResult, axis: Axis | None) -> list[Series]:
     for point in result.points:
         key = (point.system, tuple(point.at[place] for place in others))
         lines.setdefault(key, []).append(point)
-    return [
-        Series(name=place_words(result, points[0], along=axis), points=tuple(points))
-        for points in lines.values()
-    ]
+    kinds = list(dict.fromkeys(others for _, others in lines))
+    found = []
+    for number, ((system, values), points) in enumerate(lines.items()):
+        hue, kind = number, number // len(LINES)
+        if len(result.systems) > 1:
+            hue, kind = result.systems.index(system), kinds.index(values)
+        name = place_words(result, points[0], along=axis)
+        found.append(Series(name=name, points=tuple(points), hue=hue, kind=kind))
+    return found
 
 
 def place_words(result: SweepResult, point: SweepPoint, *, along: Axis | None = None) -> str:
@@ -299,7 +317,7 @@ def number_axis(axis: Axis, points: Sequence[SweepPoint]) -> dict[str, Any]:
     shown: dict[str, Any] = {"title": {"text": axis_words(axis)}}
     logarithmic = values[0] > 0 and differ(values)
     if logarithmic:
-        shown["type"] = "log"
+        shown |= log_axis(values)
     place: Callable[[float], float] = log10 if logarithmic else float
     width = place(values[-1]) - place(values[0])
     gaps = [place(b) - place(a) for a, b in pairwise(values)]
@@ -307,12 +325,6 @@ def number_axis(axis: Axis, points: Sequence[SweepPoint]) -> dict[str, Any]:
         words = [f"{v:,.0f}" if v >= 1000 else f"{v:.4g}" for v in values]  # noqa: PLR2004
         shown |= {"tickvals": values, "ticktext": words}
     return shown
-
-
-def coloured(number: int) -> dict[str, Any]:
-    """Colour and mark of one of many lines."""
-    symbol = _SYMBOLS[number // len(LINES) % len(_SYMBOLS)]
-    return {"color": LINES[number % len(LINES)], "symbol": symbol}
 
 
 def sweep_words(result: SweepResult) -> str:
