@@ -11,7 +11,20 @@ GIB = 2.0**30
 SEQ_LEN, BATCH = 1000, 100
 _BESIDE = {"bubble": 0.25, "tp_comm": 0.125, "dp_comm": 0.125}
 
-__all__ = ["BATCH", "GIB", "SEQ_LEN", "axis", "influence", "plan", "point", "swept"]
+__all__ = [
+    "BATCH",
+    "GIB",
+    "GPUS",
+    "SEQ_LEN",
+    "axis",
+    "influence",
+    "mapped_sweep",
+    "plan",
+    "point",
+    "scaled_sweep",
+    "swept",
+    "trace",
+]
 
 
 def plan(seconds: float, *, gpus: int = 8, used: float = 40, room: float = 80, **words: Any) -> Any:
@@ -99,3 +112,40 @@ def swept(axes: Any, of: Any, *, systems: tuple[str, ...] = ("old",), **words: A
         points=tuple(points),
         **(fields | words),
     )
+
+
+GPUS = (axis("gpus", [8, 16, 32], kind="strategy"), [8, 16, 32])
+CAPACITY = (
+    axis("hbm.capacity", ["40 GiB", "80 GiB", "1x"], unit="bytes"),
+    [40 * 2**30, 80 * 2**30, 160 * 2**30],
+)
+BANDWIDTH = (axis("hbm.bandwidth", ["0.5x", "1x", "8x"], unit="byte/s"), [1e12, 2e12, 16e12])
+
+
+def scaled_sweep() -> SweepResult:
+    """Two systems over three numbers of GPUs; the old one has nothing on the smallest."""
+
+    def best(system: str, gpus: int) -> PointPlan | None:
+        if (system, gpus) == ("old", 8):
+            return None
+        seconds = {"old": 96, "new": 16}[system] * 8 / gpus
+        return plan(seconds * (1.25 if gpus == 32 else 1), gpus=gpus, tp=4, pp=2, usd=gpus * 10.0)
+
+    return swept([GPUS], best, systems=("old", "new"))
+
+
+def mapped_sweep() -> SweepResult:
+    """Step time over capacity and bandwidth: nothing fits into the least capacity."""
+
+    def best(_: str, capacity: float, bandwidth: float) -> PointPlan | None:
+        room = capacity / 2**30
+        seconds = 1e13 / bandwidth + 80 / room
+        return None if room == 40 else plan(seconds, used=room - 1, room=room, usd=seconds)
+
+    return swept([CAPACITY, BANDWIDTH], best)
+
+
+def trace(figure: Any, name: str) -> Any:
+    """The trace of a name."""
+    (one,) = [each for each in figure.data if each.name == name]
+    return one
