@@ -67,6 +67,7 @@ def answered():
         influence("nvlink.bandwidth", -0.1, 0.05),
         influence("launch", 0.2, 0.1, factor=0.5),
         influence("nothing", 0.0, 0.0),
+        influence("capacity", 0.0, 0.0, best_step_time_s=0.9, best_saved=0.1),
     )
     point = found.points[0].model_copy(update={"sensitivity": influences})
     return found.model_copy(update={"points": (point,)})
@@ -182,14 +183,16 @@ def test_a_front_needs_something_to_stand_against(scaled, ranked):
 def test_sensitivities_stand_by_their_size(answered):
     """Elasticities at the left, savings at the right; figures without influence are left out."""
     figure = tornado(answered)
-    assert list(figure.layout.yaxis.categoryarray) == ["matrix", "launch", "nvlink.bandwidth"]
+    names = ["matrix", "launch", "nvlink.bandwidth", "capacity"]
+    assert list(figure.layout.yaxis.categoryarray) == names
     left, right = [each for each in figure.data if each.name == "old"]
-    assert list(left.y) == ["matrix", "launch", "nvlink.bandwidth"]
-    assert list(left.x) == [-0.8, 0.2, -0.1]
-    assert list(right.x) == [40, 10, 5]
-    assert list(right.text) == ["2x: 40.0 %", "0.5x: 10.0 %", "2x: 5.0 %"]
+    assert list(left.y) == names
+    assert list(left.x) == [-0.8, 0.2, -0.1, 0]
+    assert list(right.x) == [40, 10, 5, 0]
+    assert list(right.text) == ["2x: 40.0 %", "0.5x: 10.0 %", "2x: 5.0 %", "2x: 0.0 %"]
+    assert figure.layout.xaxis2.range[1] > 50
     again = trace(figure, "with the best strategy then")
-    assert (list(again.x), list(again.y)) == ([50], ["matrix"])
+    assert (list(again.x), list(again.y)) == ([50, 10], ["matrix", "capacity"])
     assert "2x saves 40.0 %, 50.0 % with the best strategy then" in left.customdata[0]
 
 

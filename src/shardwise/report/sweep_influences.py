@@ -16,7 +16,7 @@ MOST_TORNADOES = 6
 _MOST_FIGURES = 15
 # Of an axis beside its longest bar, for words.
 _ROOM = 1.3
-# Less than this part of the step time for all of a figure is nothing.
+# Less than this is nothing: of the elasticity, or of the step time where it is searched again.
 _LEAST_ELASTICITY = 1e-4
 
 
@@ -38,31 +38,40 @@ def tornado(result: SweepResult) -> Figure:
     if len(points) > MOST_TORNADOES:
         problem = f"sensitivities of so few points that {MOST_TORNADOES} colours show them"
         raise missing(problem, "draw a part: only(result, systems=..., at={axis: label})")
-    sizes: dict[str, float] = {}
-    for one in chain.from_iterable(point.sensitivity for point in points):
-        sizes[one.figure] = max(sizes.get(one.figure, 0.0), abs(one.elasticity))
-    ranked = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_FIGURES]
-    names = [name for name in ranked if sizes[name] >= _LEAST_ELASTICITY]
+    names = _ranked(points)
     figure = subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.04)
     for number, point in enumerate(points):
         _add_bars(figure, result, point, names, LINES[number], alone=len(points) == 1)
     dressed(
         figure,
         "What would help most",
-        f"{sweep_words(result)}; of {len(sizes)} figures those that matter",
+        f"{sweep_words(result)}; the figures that matter",
         height=240 + (20 + 16 * len(points)) * len(names),
     )
     order = {"categoryorder": "array", "categoryarray": names, "autorange": "reversed"}
     figure.update_yaxes(**order, showgrid=False)
     figure.update_xaxes(title="% of step time for 1 % more", row=1, col=1)
     figure.update_xaxes(title="saved by twice as much, or half [%]", row=1, col=2)
-    most = max(one.saved for point in points for one in point.sensitivity)
+    known = list(chain.from_iterable(point.sensitivity for point in points))
+    most = max(max(one.saved, one.best_saved or 0.0) for one in known)
     figure.update_xaxes(range=[0, _ROOM * _HUNDRED * max(most, _LEAST_ELASTICITY)], row=1, col=2)
     figure.add_vline(x=0, line={"color": "#57606a", "width": 1})
-    again = any(one.best_saved is not None for point in points for one in point.sensitivity)
+    again = any(one.best_saved is not None for one in known)
     legend = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"}
     figure.update_layout(bargap=0.25, showlegend=again or len(points) > 1, legend=legend)
     return figure
+
+
+def _ranked(points: Sequence[SweepPoint]) -> list[str]:
+    """Figures by the size of their elasticity, those that matter also after another search."""
+    sizes: dict[str, tuple[float, float]] = {}
+    for one in chain.from_iterable(point.sensitivity for point in points):
+        before, again = sizes.get(one.figure, (0.0, 0.0))
+        now = (max(before, abs(one.elasticity)), max(again, one.best_saved or 0.0))
+        sizes[one.figure] = now
+    most = sorted(sizes, key=lambda name: -max(sizes[name]))[:_MOST_FIGURES]
+    matter = [name for name in most if max(sizes[name]) >= _LEAST_ELASTICITY]
+    return sorted(matter, key=lambda name: (-sizes[name][0], -sizes[name][1]))
 
 
 def _add_bars(
