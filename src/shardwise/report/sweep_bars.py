@@ -45,6 +45,7 @@ _HUNDRED = 100.0
 _LEAST_COLUMNS = 6
 # Characters that stand below the columns side by side.
 _ROOM_FOR_LABELS = 100
+_MOST_WITH_WORDS = 30
 # Where legends stand, beyond the second axis.
 _ASIDE = 1.1
 # Between the bars of two lines.
@@ -284,7 +285,7 @@ def _nothing(result: SweepResult, bars: Sequence[_Bar]) -> Any:
         x=[bar.x for bar in empty],
         y=[_HUNDRED] * len(empty),
         marker={"color": EMPTY},
-        text=["nothing fits"] * len(empty),
+        text=["nothing fits" if len(bars) <= _MOST_WITH_WORDS else ""] * len(empty),
         textangle=-90,
         textposition="inside",
         insidetextanchor="start",
