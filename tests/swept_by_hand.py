@@ -36,7 +36,8 @@ def plan(seconds: float, *, gpus: int = 8, used: float = 40, room: float = 80, *
     usd, fits = words.pop("usd", None), words.pop("fits", used <= room)
     tp, pp = words.pop("tp", 1), words.pop("pp", 1)
     fields = {"global_batch_size": BATCH, "micro_batch_size": 1, "seq_len": SEQ_LEN} | words
-    strategy = Strategy(gpus=gpus, tp=tp, pp=pp, dp=gpus // (tp * pp), **fields)
+    dp = gpus // (tp * pp * fields.get("cp", 1))
+    strategy = Strategy(gpus=gpus, tp=tp, pp=pp, dp=dp, **fields)
     work = (1 - sum(parts.values())) / 2
     shares = dict.fromkeys(TIME_PARTS, 0.0) | {"forward": work, "backward": work} | parts
     names = ("weights", "gradients", "optimizer", "activations", "buffers")

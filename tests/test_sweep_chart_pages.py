@@ -154,6 +154,8 @@ def test_the_front_joins_points_that_none_beats_on_both(scaled):
     line = trace(figure, "none is better on both")
     assert list(zip(line.x, line.y, strict=True)) == [(8, 16), (16, 8), (32, 4)]
     assert list(trace(figure, "old").y) == [96, 48, 24]
+    small, large = set(trace(figure, "old").marker.size), set(trace(figure, "new").marker.size)
+    assert max(small) < min(large)
     assert trace(figure, "old").marker.color != trace(figure, "new").marker.color
     assert list(figure.layout.xaxis.ticktext) == ["8", "16", "32"]
     line = trace(front(scaled, "cost"), "none is better on both")

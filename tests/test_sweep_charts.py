@@ -240,13 +240,13 @@ def test_cells_without_room_tell_when_hovered_over():
 def test_words_that_differ_are_told_above_the_columns():
     """Recompute is a row where it is not the same everywhere."""
     words = (axis("recompute", ["none", "full"], kind="strategy"), ["none", "full"])
-    figure = optima(swept([words], lambda _, word: plan(1, recompute=word, cp=2, gpus=16)))
+    fields = {"cp": 2, "gpus": 16, "micro_batch_size": 5}
+    figure = optima(swept([words], lambda _, word: plan(1, recompute=word, **fields)))
     rows = list(figure.layout.yaxis.ticktext)
     assert rows == ["tp", "cp", "pp", "dp", "micro-batch", "micro-batches", "recompute", "time [s]"]
-    assert [cell.text[rows.index("recompute")][0] for cell in traces(figure, "configuration")] == [
-        "none",
-        "full",
-    ]
+    none, full = ([row[0] for row in cell.text] for cell in traces(figure, "configuration"))
+    assert none == ["1", "2", "1", "8", "5", "2", "none", "1.00"]
+    assert full[rows.index("recompute")] == "full"
 
 
 def test_a_strategy_that_is_held_though_it_does_not_fit_is_told_so():
