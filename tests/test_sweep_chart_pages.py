@@ -334,6 +334,17 @@ def test_the_verb_draws_what_it_found(shardwise, tmp_path):
     assert shardwise("convert", result)[1].splitlines()[0] == head
 
 
+def test_the_verb_marks_the_system_on_maps(shardwise, tmp_path):
+    """By its name, where its own figures are."""
+    drawn = tmp_path / "drawn.json"
+    vary = ("gpus=8", "--vary", "hbm.capacity=1x,2x", "--vary", "nvlink.bandwidth=225GB/s,450GB/s")
+    words = ("sweep", "llama3-8b", "h100-sxm", *SMALL, *vary, "--plot", drawn)
+    assert shardwise(*words)[0] == 0
+    figure = json.loads(drawn.read_text())["by-hbm.capacity-nvlink.bandwidth"]
+    (mark,) = figure["layout"]["annotations"]
+    assert (mark["text"], mark["x"], mark["y"]) == ("<b>h100-sxm</b>", 1, 0)
+
+
 def test_the_verb_refuses_what_it_cannot_draw_before_it_sweeps(shardwise, tmp_path, monkeypatch):
     """Endings, missing packages and numbers, in a line each."""
     monkeypatch.setattr(figures, "find_spec", lambda _: None)

@@ -6,7 +6,7 @@ import pytest
 
 from shardwise import InputError
 from shardwise.report.sweep_charts import contour, heat_map, surface
-from swept_by_hand import GPUS, axis, mapped_sweep, plan, scaled_sweep, swept, trace
+from swept_by_hand import GIB, GPUS, axis, mapped_sweep, plan, scaled_sweep, swept, trace
 
 pytest.importorskip("plotly")
 
@@ -55,6 +55,12 @@ def test_the_system_as_it_is_and_named_points_are_marked(mapped):
     assert place["<b>as it is</b>"] == pytest.approx((log10(2000), 160))
     assert place["<b>next</b>"] == pytest.approx((log10(16000), 80))
     assert len(place) == 2
+    same = {
+        "mine": {"hbm.capacity": 160 * GIB, "hbm.bandwidth": 2e12},
+        "half": {"hbm.capacity": 1.0},
+    }
+    for figure in (heat_map(mapped, marks=same), contour(mapped, marks=same)):
+        assert [a.text for a in figure.layout.annotations] == ["<b>mine</b>"]
 
 
 def test_systems_may_stand_on_an_axis_of_a_map(scaled):

@@ -196,7 +196,7 @@ def command(
         print_sweep(result)
 
     show_record(result.to_dict(), table, json=json, output=output)
-    _draw(result, plot, drawn_for)
+    _draw(result, plot, drawn_for, names)
     if not result.complete:
         return _INTERRUPTED
     found = any(plan.fits for point in result.points for plan in point.best)
@@ -235,12 +235,23 @@ def _drawn_for(plot: str | None, tokens: str | None) -> float | None:
     return number
 
 
-def _draw(result: SweepResult, plot: str | None, tokens: float | None) -> None:
-    """Write the charts, if they were asked for."""
+def _draw(
+    result: SweepResult, plot: str | None, tokens: float | None, names: Sequence[str]
+) -> None:
+    """Write the charts, if they were asked for; on maps the systems are marked as they are."""
     if plot is not None:
         from shardwise.report.sweep_charts import write_charts  # noqa: PLC0415 - slow
+        from shardwise.sweeper.axes import figure_list  # noqa: PLC0415 - beside `_list_figures`
 
-        write_charts(result, plot, tokens=tokens)
+        marks = {
+            system.name: {
+                one["figure"]: one["value"]
+                for one in figure_list(system)
+                if one["value"] is not None
+            }
+            for system in map(System.load, names)
+        }
+        write_charts(result, plot, tokens=tokens, marks=marks)
 
 
 def _list_figures(systems: Sequence[System], *, json: bool, output: str | None) -> int:

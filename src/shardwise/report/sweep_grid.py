@@ -146,16 +146,15 @@ def marked_cells(drawn: Map, marks: Marks) -> list[tuple[str, int, int]]:
                     found.append((name, r, c))
     if all(_AS_IT_IS in labels for labels in drawn.labels):
         row_of, column_of = (labels.index(_AS_IT_IS) for labels in drawn.labels)
-        found.append(("as it is", row_of, column_of))
+        if (row_of, column_of) not in [place[1:] for place in found]:
+            found.append(("as it is", row_of, column_of))
     return found
 
 
 def _is_at(point: SweepPoint, names: Sequence[str], values: Mapping[str, float]) -> bool:
     return all(
-        isclose(point.values[name], values[name], rel_tol=1e-6)
-        for name in names
-        if name in values and name != SYSTEM
-    ) and any(name in values for name in names)
+        name in values and isclose(point.values[name], values[name], rel_tol=1e-6) for name in names
+    )
 
 
 def marked_numbers(
@@ -163,11 +162,12 @@ def marked_numbers(
 ) -> list[tuple[str, float, float]]:
     """Name, value down and value across of what is to be marked, if it is on the map."""
     down, across = drawn.axes
-    found = [(name, rows[r], columns[c]) for name, r, c in marked_cells(drawn, {})]
+    found = []
     for name, values in marks.items():
         if down is None or across is None or not {down.name, across.name} <= set(values):
             continue
         y, x = shown_in(down, values[down.name]), shown_in(across, values[across.name])
         if min(rows) <= y <= max(rows) and min(columns) <= x <= max(columns):
             found.append((name, y, x))
-    return found
+    cells = [(name, rows[r], columns[c]) for name, r, c in marked_cells(drawn, marks)]
+    return found + [cell for cell in cells if cell[0] not in marks]
