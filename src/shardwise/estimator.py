@@ -92,9 +92,9 @@ def estimate(
     refuse_illegal(the_model, the_system, table)
     parts = operation_costs(the_model, the_system, table, place(the_system, table))
     result = evaluate(the_model, the_system, table, parts)
-    per_s = rates(the_model, the_system, table, result, flops_convention)
     counted_model = the_model.with_attention(resolved.attention)
     counted = count_parameters(counted_model)
+    per_s = rates(the_model, the_system, table, result, flops_convention, counted)
     stack = table.stacks[0]
     return Estimate(
         model=the_model.name,
@@ -102,7 +102,7 @@ def estimate(
         strategy=resolved.to_dict(),
         parameters=counted.total,
         active_parameters=counted.active,
-        trainable_parameters=count_trainable(counted_model, Subset.of(table)),
+        trainable_parameters=count_trainable(counted_model, Subset.of(table), counted),
         step_time_s=float(result.step_time_s[0]),
         tokens_per_s=float(per_s["tokens_per_s"][0]),
         tokens_per_s_per_gpu=float(per_s["tokens_per_s"][0]) / int(table.gpus[0]),
@@ -246,9 +246,20 @@ def _known_convention(name: str) -> None:
 
 
 def rates(
-    model: Model, system: System, table: Table, result: Timing, convention: FlopsConvention
+    model: Model,
+    system: System,
+    table: Table,
+    result: Timing,
+    convention: FlopsConvention,
+    counted: Parameters | None = None,
 ) -> dict[str, Floats]:
-    """Throughput and utilisation of each row, or of shape (choices, rows)."""
+    """Throughput and utilisation of each row, or of shape (choices, rows).
+
+    Parameters
+    ----------
+    counted
+        Parameters of the model with the attention of all rows, if they are counted already.
+    """
     subset = Subset.of(table)
 
     def flops_of(rows: Ints) -> Floats:
@@ -259,6 +270,7 @@ def rates(
                     int(table.seq_len[row]),
                     convention,
                     gather(subset, slice(row, row + 1)),
+                    counted,
                     **_dropped_and_packed(table, row),
                 )
                 for row in rows.tolist()

@@ -93,14 +93,18 @@ def count_parameters(model: Model) -> Parameters:
     )
 
 
-def count_trainable(model: Model, subset: Subset) -> int:
+def count_trainable(model: Model, subset: Subset, counted: Parameters) -> int:
     """Count the weights that are trained, adapters included, multi-token prediction not.
 
     Parameters
     ----------
     subset
         Of one row.
+    counted
+        The model's parameters.
     """
+    if not np.any(subset.frozen):
+        return counted.total
     work = _unsplit_token()
     names = ("embedding", *("layer" for _ in model.layers), "head")
     parts = zip(names, _parts(model, work), strict=True)
