@@ -167,6 +167,8 @@ def _refuse_flags(name: str, column: Sequence[Any]) -> None:
 
 
 def _integers(name: str, column: Any, length: int, least: int = 1) -> Ints:
+    if type(column) is int and least <= column <= MOST:  # one of many defaults, as a rule
+        return np.full(length, column, dtype=np.int64)
     array: Any = _broadcast(name, column, length)
     if array.dtype.kind == "f":
         wrong = ~np.isfinite(array) | (array % 1 != 0)
@@ -296,13 +298,15 @@ def _filled(name: str, column: Any, length: int, nothing: int) -> Any:
 
 def _open(name: str, column: Any, length: int) -> Ints | Floats:
     """Numbers above 0, and 0 for None."""
-    array = _filled(name, column, length, 0)
+    array = 0 if column is None else _filled(name, column, length, 0)
     if name == "expert_capacity":
         return _floats(name, array, length, least=0.0)
     return _integers(name, array, length, least=0)
 
 
 def _booleans(name: str, column: Any, length: int) -> Bools:
+    if isinstance(column, bool):
+        return np.full(length, column)
     array = _broadcast(name, column, length)
     if array.dtype.kind != "b" and length:
         raise InputError(Fault(field=name, problem="must be true or false"))
@@ -311,7 +315,8 @@ def _booleans(name: str, column: Any, length: int) -> Bools:
 
 def _tiers(name: str, column: Any, length: int) -> Ints:
     """Positions of tiers, -1 for None."""
-    return _integers(name, _filled(name, column, length, -1), length, least=-1)
+    filled = -1 if column is None else _filled(name, column, length, -1)
+    return _integers(name, filled, length, least=-1)
 
 
 def _fill_exchange(
@@ -332,6 +337,8 @@ def _fill_exchange(
 
 def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
     """Turn words (or positions already) into positions."""
+    if isinstance(column, str) and column in known:
+        return np.full(length, known.index(column), dtype=np.int64)
     array = _broadcast(name, column, length)
     if array.dtype.kind in "iu":
         wrong = (array < 0) | (array >= len(known))

@@ -28,6 +28,7 @@ from shardwise.searcher.effects import (
 )
 from shardwise.searcher.layouts import LAYOUT_FIELDS, layouts_of, same_but
 from shardwise.searcher.space import SPACE_FIELDS, Space
+from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import CHOICES, Table
 from shardwise.words import SHORT_NAMES
@@ -38,6 +39,8 @@ CHOICE_FIELDS = (*CHOICES, "fsdp_reshard", "fsdp_prefetch")
 """Fields that neither a layer's cost nor the schedule depends on: several are tried on a row."""
 OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOICE_FIELDS))
 
+# Of a table in which the values of one field stand alone.
+_LONE: dict[str, Any] = {"dp": 1, "gbs": 1, "seq_len": 1}
 # What a space may hold: beyond it, the list of its candidates alone would take long.
 _MOST_SCALES, _MOST_OPTIONS = 1000, 200_000
 # Narrower panels of 2D products do not fill a tile of a kernel (`cost.matmul`).
@@ -278,6 +281,7 @@ class _Inside:
         self._by_panels = space.values("summa_panels", system) != (None,)
         self._of_kind: dict[Kind, tuple[Table, Table]] = {}
         self._of_values: dict[tuple[str, bool, int], Table] = {}
+        self._usual = Table.of(model, _LONE)
 
     def boxes(
         self, scale: Scale, layouts: Table, broken: Ints | None = None
@@ -346,8 +350,9 @@ class _Inside:
         own = {"recompute_layers": kind.layers, "summa_panels": kind.panels}
         key = name, kind.training, own.get(name, 0)
         if key not in self._of_values:
-            one = {"dp": 1, "gbs": 1, "seq_len": 1, name: list(values)}
-            self._of_values[key] = Table.of(self._model, one)
+            usual = name not in _LONE and list(values) == [Strategy.model_fields[name].default]
+            alone = self._usual if usual else Table.of(self._model, _LONE | {name: list(values)})
+            self._of_values[key] = alone
         return self._of_values[key]
 
     def _representative(self, kind: Kind, name: str, values: Sequence[Any], alone: Table) -> int:
