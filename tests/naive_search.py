@@ -241,10 +241,10 @@ def representative(
 ) -> Any:
     """The first of the values that amount to the same, of those that can be had; or what it must be
     where no value matters."""
-    same = [
-        v for v in values if same_run({**one, name: v}, kind, name) == same_run(one, kind, name)
-    ]
     amount = same_run(one, kind, name)
+    same = [
+        v for v in values if v == one[name] or same_run({**one, name: v}, kind, name) == amount
+    ]
     if name in NEUTRAL and (amount in ("no matter", "none", "all") and amount != one[name]):
         return NEUTRAL[name]
     return first_usable(system, name, same)

@@ -197,7 +197,7 @@ GIVEN = {
     "offload_weights": st.booleans(),
     "tp_overlap": st.sampled_from(["stack", "none"]),
 }
-fast = settings(deadline=None, max_examples=15)
+fast = settings(deadline=None, max_examples=10)
 HOST = [{"name": name, "capacity": 80e9, "bandwidth": 1e12} for name in ("hbm", "host")]
 
 

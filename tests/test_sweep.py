@@ -215,7 +215,7 @@ MONOTONE = [
     tp=st.sampled_from([1, 2, 4]),
     schedule=st.sampled_from(["1f1b", "gpipe", "interleaved"]),
 )
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=10)
 def test_more_of_a_figure_is_never_slower(base, figure, start, gpus, tp, schedule):
     """Twice a rate, bandwidth or capacity never lengthens the best step; nor half a latency.
 
