@@ -242,9 +242,7 @@ def representative(
     """The first of the values that amount to the same, of those that can be had; or what it must be
     where no value matters."""
     amount = same_run(one, kind, name)
-    same = [
-        v for v in values if v == one[name] or same_run({**one, name: v}, kind, name) == amount
-    ]
+    same = [v for v in values if v == one[name] or same_run({**one, name: v}, kind, name) == amount]
     if name in NEUTRAL and (amount in ("no matter", "none", "all") and amount != one[name]):
         return NEUTRAL[name]
     return first_usable(system, name, same)

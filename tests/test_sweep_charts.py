@@ -237,6 +237,22 @@ def test_cells_without_room_tell_when_hovered_over():
     assert cells[0].customdata[rows.index("tp exchange")][0] == "tp exchange all_reduce"
 
 
+def test_names_of_many_groups_do_not_run_into_one_another():
+    """Two lines of the usual size where there is room, else a line for each word, and smaller."""
+    few, many = 3, 12
+    headings = {}
+    for count in (few, many):
+        outer = (axis("hbm.capacity", [f"{n} GiB" for n in range(count)]), list(range(count)))
+        inner = (axis("x", ["1x", "2x"]), [1, 2])
+        figure = optima(swept([outer, inner], lambda *_: plan(1)), "x")
+        headings[count] = [note for note in figure.layout.annotations if "capacity" in note.text]
+    assert [len(notes) for notes in headings.values()] == [few, many]
+    assert headings[few][2].text == "<b>hbm.capacity<br>2 GiB</b>"
+    assert headings[few][0].font.size == 11
+    assert headings[many][11].text == "<b>hbm.capacity<br>11<br>GiB</b>"
+    assert headings[many][0].font.size < 9
+
+
 def test_words_that_differ_are_told_above_the_columns():
     """Recompute is a row where it is not the same everywhere."""
     words = (axis("recompute", ["none", "full"], kind="strategy"), ["none", "full"])

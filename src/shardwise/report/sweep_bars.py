@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwise.memory import MEMORY_PARTS
 from shardwise.report.console import GIB
@@ -20,7 +20,12 @@ from shardwise.report.figures import (
 )
 from shardwise.report.plans import Shown, rounded, short_name
 from shardwise.report.search_parts import GREY, PART_WORDS, TIME_COLOURS
-from shardwise.report.sweep_configurations import add_configuration, configuration
+from shardwise.report.sweep_configurations import (
+    CHARACTER,
+    WIDTH,
+    add_configuration,
+    configuration,
+)
 from shardwise.report.sweep_points import (
     axis_named,
     label_of,
@@ -48,6 +53,8 @@ _ROOM_FOR_LABELS = 100
 _MOST_WITH_WORDS = 30
 # Where legends stand, beyond the second axis.
 _ASIDE = 1.1
+# Letters of the names of groups [pixels], bold ones.
+_HEADING = 11.0
 # Between the bars of two lines.
 _GAP = 0.7
 
@@ -314,8 +321,10 @@ def _label(figure: Figure, bars: Sequence[_Bar], axis: str) -> None:
         places = [bar.x for bar in bars if bar.group == group]
         if len(places) == len(bars):
             return
+        lines = _lines(group, WIDTH * (len(places) + 0.6) / (2 * half))
         figure.add_annotation(
-            text=f"<b>{_wrapped(group)}</b>",
+            text=f"<b>{'<br>'.join(lines.words)}</b>",
+            font={"size": lines.font},
             x=(places[0] + places[-1]) / 2,
             y=1.0,
             yref="y domain",
@@ -325,10 +334,19 @@ def _label(figure: Figure, bars: Sequence[_Bar], axis: str) -> None:
         )
 
 
-def _wrapped(group: str) -> str:
-    """A name in two lines: what, and which."""
-    most, blank, last = group.partition(" ")
-    return f"{most}<br>{last}" if blank else group
+class _Lines(NamedTuple):
+    words: list[str]
+    font: float
+    """Size of its letters in pixels."""
+
+
+def _lines(group: str, room: float) -> _Lines:
+    """A name in two lines, what and which, or in one for each word, as large as there is room."""
+    for words in (group.split(" ", 1), group.split(" ")):
+        font = room / CHARACTER / max(map(len, words))
+        if font >= _HEADING:
+            return _Lines(words, _HEADING)
+    return _Lines(words, font)
 
 
 def _marked(bar: _Bar) -> str:

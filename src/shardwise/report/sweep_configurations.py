@@ -7,7 +7,7 @@ from shardwise.report.figures import INK, Figure, graphs
 from shardwise.report.plans import short_name, value_word
 from shardwise.sweeper.results import PointPlan
 
-__all__ = ["Rows", "add_configuration", "configuration"]
+__all__ = ["CHARACTER", "WIDTH", "Rows", "add_configuration", "configuration"]
 
 Rows = dict[str, Callable[[PointPlan], object]]
 """What is told of a strategy, by its name."""
@@ -19,8 +19,8 @@ _WORDS = ("recompute", "zero", "schedule", "tp_exchange", "cp_exchange", "dtype"
 _MICRO_BATCHES = "micro-batches"
 _DEPTHS = [[0, "#f6f8fa"], [1, "#6cb0dc"]]
 # Pixels of all columns together, and of a character in parts of its height.
-_WIDTH = 680
-_CHARACTER = 0.58
+WIDTH = 680
+CHARACTER = 0.58
 _LEAST_FONT, _MOST_FONT = 7.5, 12.0
 
 
@@ -60,7 +60,7 @@ def add_configuration(
     """
     cells = [[value_word(read(plan)) for _, plan in found] for read in rows.values()]
     depths = [[_depth(read(plan)) for _, plan in found] for read in rows.values()]
-    room = _WIDTH / columns / _CHARACTER
+    room = WIDTH / columns / CHARACTER
     fitting = [[word if len(word) * _LEAST_FONT <= room else "" for word in row] for row in cells]
     size = min(_MOST_FONT, room / max(1, *(len(word) for row in fitting for word in row)))
     for n, (place, _) in enumerate(
