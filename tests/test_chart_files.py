@@ -12,6 +12,7 @@ from shardwise.report.figures import check_chart_file
 @pytest.mark.parametrize("name", ["chart.png", "chart.SVG"])
 def test_a_static_image_needs_kaleido(name, monkeypatch):
     """The error names the extra to install."""
+    pytest.importorskip("plotly")  # that one is asked for first
     monkeypatch.setattr(figures, "find_spec", lambda _: None)
     with pytest.raises(InputError) as caught:
         check_chart_file(name)
