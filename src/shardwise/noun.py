@@ -105,7 +105,8 @@ class Noun(BaseModel):
     @classmethod
     @cache  # nouns are frozen, so one of each will do
     def _of_catalog(cls, path: Path) -> Self:
-        return cls.validated(files.read_mapping(path), source=path.stem)
+        data = cls.native(files.read_mapping(path), name=path.stem, source=path.stem)
+        return cls.validated(data, source=path.stem)
 
     @classmethod
     def validated(cls, data: Mapping[str, Any], *, source: str = "") -> Self:

@@ -140,7 +140,7 @@ def _once_a_step(
     """Whole gradients and weights, of dense and expert replicas one after the other [s].
 
     Where a part of the replicas shares a set of shards, these exchange among themselves, and their
-    groups add up the shards behind nothing.
+    groups add up the shards, bucket by bucket after it.
     """
     blocks = slowest.blocks
     groups = [(largest.trained, extents.replicas)]
@@ -157,6 +157,7 @@ def _once_a_step(
             extents=_shard_extents(table, members),
         )
         sums = [before + time for before, time in zip(sums, times, strict=True)]
+    sums[0] = sums[0] + _between_shards(system, table, extents, largest, blocks.gradient_bytes)
     whole = sums[0] + sums[1]
     exposed = np.zeros_like(whole)
     passes = {
@@ -179,8 +180,7 @@ def _once_a_step(
                 tail=stack_column(table, "dp_tail"),
                 processor_share=processor_share(system, extents.replicas),
             )
-    groups_s = _between_shards(system, table, extents, largest, blocks.gradient_bytes)
-    return whole + groups_s, exposed + groups_s
+    return whole, exposed
 
 
 def _every_micro_batch(
@@ -259,7 +259,10 @@ def _every_micro_batch(
     )
     groups = _between_shards(system, table, extents, largest, blocks.gradient_bytes)
     alone = m * (forward + backward) + once + groups
-    return alone, m * (in_forward + in_backward) + exposed(once, ahead_s) + groups
+    # Groups add up beside the last backward pass, in what that pass's own exchanges leave of it.
+    left_s = np.maximum(0.0, back_s - backward / contention)
+    in_groups = np.where(prefetches, exposed(groups, left_s), groups)
+    return alone, m * (in_forward + in_backward) + exposed(once, ahead_s) + in_groups
 
 
 def _groups(largest: LargestStage, extents: Extents) -> tuple[tuple[TrainedWeights, Ints], ...]:

@@ -1,11 +1,13 @@
 """`Stack`: the software that runs the strategy. Most of what separates two runs of one setup."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from shardwise.errors import Fault, InputError
 from shardwise.noun import Count, Number, Sourced
+from shardwise.system import FlashKernel
 from shardwise.units import Bytes, Duration
 
 __all__ = ["Stack"]
@@ -24,6 +26,9 @@ class Stack(Sourced):
     No flash kernel takes fp32, so that type always runs unfused."""
     attention_time_factor: Factor = 1.0
     """Time of this stack's flash kernel over that of the accelerator's best."""
+    flash_kernel: FlashKernel = "best"
+    """Which fused attention kernel it has: the accelerator's best (cuDNN, FlashAttention 3), or
+    FlashAttention 2 or 1, which fare as the accelerator says."""
     memory_traffic_factor: Factor
     """Bytes that element-wise kernels move over the fewest possible (1 = perfectly fused)."""
     fused_norm: bool = True
@@ -46,6 +51,14 @@ class Stack(Sourced):
     grouped_products: Literal["fused", "loop"] = "fused"
     """Products of experts: all in one kernel (CUTLASS), or one of the library for each expert
     (Transformer Engine's GroupedLinear on cuBLAS)."""
+    grouped_time_factor: Factor = 1.0
+    """Time of the products of experts over that of plain products of their shapes."""
+    permute_traffic_factor: Factor = 1.0
+    """Bytes that sorting tokens by expert and back moves over the fewest possible, beside
+    `memory_traffic_factor`."""
+    expert_wait: Duration = 0
+    """Time that the host waits for the number of tokens of each expert, in each direction of a layer
+    that drops none; launches after it hide behind nothing at first."""
     vocab_multiple: Count = 1
     """Rows of the vocabulary on a rank are padded to a multiple of this (Megatron-LM: 128)."""
     gradient_dtype: Literal["fp32", "compute"]
@@ -58,6 +71,8 @@ class Stack(Sourced):
     from shards in the compute type beside it (DeepSpeed)."""
     host_launch: Duration
     """Time of the host to launch one kernel; it hides behind the accelerator when shorter."""
+    cuda_graphs: Literal["none", "partial", "full"] = "none"
+    """What is captured and launched as a whole: nothing, layers but their experts, or all."""
     tp_hidden: Share
     """Share of a sequence-parallel exchange hidden by cutting it and its product in pieces."""
     tp_backward_async: bool
@@ -85,6 +100,11 @@ class Stack(Sourced):
     runtime_memory: Bytes
     """Held beside the allocator: contexts, libraries, communicators."""
 
+    @classmethod
+    def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
+        """Fill in what a stack has from its `base`, with where it is from."""
+        return _from_base(data, source)
+
     @model_validator(mode="after")
     def _buffers_of_fused_products(self) -> Self:
         if self.weight_gradient_buffers and not self.fused_gradient_accumulation:
@@ -96,3 +116,14 @@ class Stack(Sourced):
             )
             raise InputError(fault)
         return self
+
+
+def _from_base(data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """Fields of a stack that names another one as its `base`, and only what differs."""
+    if "base" not in data:
+        return data
+    fields = dict(data)
+    base = Stack.load(fields.pop("base")).to_dict()
+    origins = dict(base["sources"]) | dict(fields.get("sources") or {})
+    # What was told again is no longer the base's.
+    return base | fields | {"sources": origins}

@@ -15,6 +15,7 @@ __all__ = [
     "Accelerator",
     "AttentionKernel",
     "EfficiencyCurve",
+    "FlashKernel",
     "MatmulKernel",
     "Memory",
     "MemoryClass",
@@ -33,6 +34,7 @@ NonNegative = Annotated[Number, Field(ge=0)]
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Processing = Literal["measured", "roofline", "no_overlap"]
 TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
+FlashKernel = Literal["best", "flash2", "flash1"]
 MemoryClass = Literal["permute", "permute_backward", "loss"]
 
 # What a table of shapes must give of each shape; tables of products may add `output_bytes`.
@@ -136,6 +138,8 @@ class AttentionKernel(Noun):
     """Time that a kernel without work would take."""
     backward_ratio: Annotated[Number, Field(gt=0)]
     """Time of the backward kernel over that of the forward kernel; it does 2.5 times the FLOPs."""
+    other_kernels: dict[FlashKernel, Positive] = Field(default_factory=dict)
+    """Time of kernels that are not the best one over its time; 1 for one that is not named."""
 
 
 class MemoryKernel(Noun):

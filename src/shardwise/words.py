@@ -67,6 +67,7 @@ RecomputePart = Literal[
     "activation",
     "mlp",
     "moe",
+    "every_other",
 ]
 FrozenPart = Literal["embedding", "attention", "mlp", "experts", "router", "norms", "head"]
 LoraPart = Literal["attention", "mlp", "experts"]

@@ -19,6 +19,7 @@ COMM_AXES = ("tp", "cp", "ep")
 """Axes that exchange inside layers; exchanges of tp2 are counted with those of tp, of etp with
 those of ep."""
 
+_EVERY_OTHER = bits_of(["every_other"])
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 _COUNTED_WITH = {"tp": "tp", "tp2": "tp", "cp": "cp", "ep": "ep", "etp": "ep"}
 
@@ -141,6 +142,8 @@ class _Segment:
     forward_s: Floats
     exchanged: _Exchanged
     flops: Floats
+    in_part: "_Segment | None" = None
+    """What of them every_other runs again: no exchanges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +188,7 @@ class Recompute:
 def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
     """Add up operations.
 
-    Time of a direction: (kernels^4 + host^4)^(1/4), host = launches x time of a launch; gradients
+    Time of a direction: kernels joined with the host's launches and waits (`with_host`); gradients
     of weights take their kernels' share of the backward one.
     """
     zero = np.zeros_like(machine.host_launch_s)
@@ -195,7 +198,9 @@ def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
 
     def kernels(phases: Sequence[Phase]) -> Floats:
         launches = total([c.launches(phase) for c in costs for phase in phases], zero)
-        return with_host(busy(phases), launches * machine.host_launch_s)
+        waits = total([c.operation.host_waits for c in costs if c.operation.host_waits is not None], zero)
+        host_s, waits_s = launches * machine.host_launch_s, waits * machine.expert_wait_s
+        return with_host(busy(phases), host_s, waits_s)
 
     def held(*, expert: bool) -> Floats:
         own = [c.operation.parameters for c in costs if c.operation.expert is expert]
@@ -250,7 +255,16 @@ def _segment(costs: Sequence[OperationCost], parts: int, zero: Floats) -> _Segme
     """Add up the operations that exactly these parts of recompute run again."""
     group = [c for c in costs if bits_of(c.operation.reruns_with) == parts]
     ahead = [e for c in group for e in c.exchanges if e.collective.phase is Phase.FORWARD]
+    in_part = None
+    if parts & _EVERY_OTHER:
+        shares = [(c.operation.rerun_share, c) for c in group]
+        in_part = _Segment(
+            forward_s=total([share * c.kernel_s(Phase.FORWARD) for share, c in shares], zero),
+            exchanged=_exchanged([], zero),
+            flops=total([share * _forward_flops(c) for share, c in shares], zero),
+        )
     return _Segment(
+        in_part=in_part,
         forward_s=total([c.kernel_s(Phase.FORWARD) for c in group], zero),
         exchanged=_exchanged(ahead, zero),
         flops=total([_forward_flops(c) for c in group], zero),
@@ -324,10 +338,11 @@ def _with_recompute(times: BlockTimes, work: BlockWork, again: Ints) -> BlockTim
     runs = [
         (full, _Segment(forward_s=work.forward_s, exchanged=work.ahead, flops=work.forward_flops))
     ]
-    runs += [
-        (~full & (again & parts > 0), segment)
-        for parts, segment in zip(work.reruns, work.segments, strict=True)
-    ]
+    for parts, segment in zip(work.reruns, work.segments, strict=True):
+        whole = ~full & (again & parts & ~_EVERY_OTHER > 0)
+        runs.append((whole, segment))
+        if segment.in_part is not None:
+            runs.append((~full & ~whole & (again & parts > 0), segment.in_part))
     for rows, segment in runs:
         if np.any(rows):
             repeated = segment.exchanged

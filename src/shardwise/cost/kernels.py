@@ -120,6 +120,10 @@ class KernelRates:
     attention_tables: RowTables
     attention_time_factor: Floats
     """Time of the stack's attention kernel over that of the best one."""
+    grouped_time_factor: Floats
+    """Time of products of experts over that of plain ones."""
+    permute_rate_factor: Floats
+    """Rate of kernels that sort tokens by expert over that of other element-wise ones."""
     vector_rate: Floats
     """Peak of the vector units [FLOP/s]."""
     vector_curves: RowCurves
@@ -140,7 +144,9 @@ class KernelRates:
 
         plain = _ProductRates.of(chip, table.dtype)
         peak = plain.rates.peak
-        attention_time_factor = stack_column(table, "attention_time_factor")
+        attention_time_factor = stack_column(table, "attention_time_factor") * _flash_kernels(
+            chip, table
+        )
         attention = None
         if chip.attention is not None:
             attention = AttentionRates(
@@ -166,6 +172,8 @@ class KernelRates:
             attention=attention,
             attention_tables=tables(chip.attention_table),
             attention_time_factor=attention_time_factor,
+            grouped_time_factor=stack_column(table, "grouped_time_factor"),
+            permute_rate_factor=1 / stack_column(table, "permute_traffic_factor"),
             vector_rate=by_dtype(_by_type_or_fp32(chip.vector, chip.vector), table),
             vector_curves=curves(_by_type_or_fp32(chip.vector_curve, chip.vector)),
             element_rate=chip.memory_bound.efficiency
@@ -198,7 +206,10 @@ class KernelRates:
             return memory_bound_times(
                 moved_bytes,
                 kernel.flops,
-                memory_rate=self.element_rate * (moving.efficiency / usual.efficiency) * share,
+                memory_rate=self.element_rate
+                * (moving.efficiency / usual.efficiency)
+                * (self.permute_rate_factor if kernel.kind.startswith("permute") else 1.0)
+                * share,
                 vector_rate=self.vector_rate * self.vector_curves.shares(kernel.flops),
                 launch_s=moving.launch,
                 compute_latency_s=self.chip.compute_latency,
@@ -322,9 +333,11 @@ class KernelRates:
                 backward=kernel.phase is not Phase.FORWARD,
             )
         products = self._products(kernel)
+        grouped = isinstance(kernel, Matmul) and kernel.grouped
+        slower = self.grouped_time_factor if grouped else 1.0
         rates = replace(
             products.rates,
-            efficiency=products.rates.efficiency * products.curves.shares(kernel.flops),
+            efficiency=products.rates.efficiency * products.curves.shares(kernel.flops) / slower,
             memory_rate=products.rates.memory_rate * memory_share,
         )
         if isinstance(kernel, Matmul):
@@ -343,6 +356,15 @@ class KernelRates:
     def _memory_share(self, moved_bytes: Floats) -> Floats | float:
         curve = self.chip.memory[0].efficiency
         return share_at(curve, moved_bytes) if curve is not None else 1.0
+
+
+def _flash_kernels(chip: Accelerator, table: Table) -> Floats:
+    """Time of each row's flash kernel over that of the best one of the accelerator."""
+    others: dict[str, float] = {}
+    if chip.attention is not None:
+        others = {str(name): factor for name, factor in chip.attention.other_kernels.items()}
+    factors = [others.get(stack.flash_kernel, 1.0) for stack in table.stacks]
+    return by_code(factors, table.stack)
 
 
 def _multiprocessors(chip: Accelerator) -> int:

@@ -29,6 +29,11 @@ __all__ = [
 # The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
 # they meet. Dense layers, grade-A published runs on NVIDIA GPUs.
 _HOST_EXPONENT = 4.0
+# Where the host waits for a result in between, its queue is empty after it: launches nearly add up.
+# Mixtures of experts that drop no tokens, the same runs.
+_WAITING_EXPONENT = 1.3
+# Launches that remain of those of kernels captured in graphs, the same runs.
+_UNCAPTURED = {"none": 1.0, "partial": 0.5, "full": 0.1}
 _BY_STACK, _NOT = TP_OVERLAPS.index("stack"), TP_OVERLAPS.index("none")
 
 
@@ -40,6 +45,8 @@ class Machine:
     extents: Extents
     kernels: KernelRates
     host_launch_s: Floats
+    """Of one kernel, with what of it graphs leave."""
+    expert_wait_s: Floats
     tp_overlap: Ints
     """Position in `words.TP_OVERLAPS`."""
     tp_hidden: Floats
@@ -54,7 +61,10 @@ class Machine:
             system=table.on(system),
             extents=extents,
             kernels=KernelRates.of(system, table),
-            host_launch_s=stack_column(table, "host_launch"),
+            host_launch_s=stack_column(table, "host_launch") * _uncaptured(table),
+            expert_wait_s=np.where(
+                _uncaptured(table) == _UNCAPTURED["full"], 0.0, stack_column(table, "expert_wait")
+            ),
             tp_overlap=table.tp_overlap,
             tp_hidden=stack_column(table, "tp_hidden"),
             tp_backward_async=stack_column(table, "tp_backward_async"),
@@ -112,9 +122,20 @@ class OperationCost:
         return total(launches, self.operation.parameters)
 
 
-def with_host(kernels_s: Floats, host_s: Floats) -> Floats:
-    """Time of kernels that the host launches one by one [s]: (kernels^4 + host^4)^(1/4)."""
-    return (kernels_s**_HOST_EXPONENT + host_s**_HOST_EXPONENT) ** (1 / _HOST_EXPONENT)
+def _uncaptured(table: Table) -> Floats:
+    """Share of launches that graphs leave, by row."""
+    return np.array([_UNCAPTURED[stack.cuda_graphs] for stack in table.stacks])[table.stack]
+
+
+def with_host(kernels_s: Floats, host_s: Floats, waits_s: Floats | float = 0.0) -> Floats:
+    """Time of kernels that the host launches one by one [s].
+
+    (kernels^4 + host^4)^(1/4); where the host waits for results in between, kernels and
+    host + waits join with exponent 1.3.
+    """
+    exponent = np.where(waits_s > 0, _WAITING_EXPONENT, _HOST_EXPONENT)
+    joined: Floats = (kernels_s**exponent + (host_s + waits_s) ** exponent) ** (1 / exponent)
+    return joined
 
 
 def operation_cost(operation: Operation, machine: Machine) -> OperationCost:
@@ -158,9 +179,9 @@ def _exchange_cost(
     taken = processor_share(machine.system, extents)
     if collective.in_ring:
         return _ring_cost(collective, partial, machine, extents, taken)
-    far_share = _far_share(collective, machine, extents)
+    sent, far_share = _sent(collective, machine, extents)
     time = collective_time(
-        machine.system, collective.kind, collective.bytes, extents, far_share=far_share
+        machine.system, collective.kind, collective.bytes * sent, extents, far_share=far_share
     )
     hidden = np.zeros_like(time)
     by_stack = machine.tp_overlap == _BY_STACK
@@ -182,19 +203,27 @@ def _exchange_cost(
     )
 
 
-def _far_share(collective: Collective, machine: Machine, extents: Ints) -> Floats | float:
-    """Part of the copies that cross to other domains of the first tier, if each goes there once.
+def _sent(
+    collective: Collective, machine: Machine, extents: Ints
+) -> tuple[Floats | float, Floats | float]:
+    """Part of the copies that are sent, and of these what crosses to other domains.
 
-    k copies spread evenly over N domains reach D = N (1 - (1 - 1/N)^k) of them on average, at most
-    the number that routing allows: D / k.
+    If each rank and domain gets a token once: k copies spread evenly over n ranks reach
+    R = n (1 - (1 - 1/n)^k) of them on average, over N domains of the first tier D likewise, at most
+    the number that routing allows: R / k and D / R.
     """
     if collective.copies == 1:
-        return 1.0
-    domains = extents[-1] / extents[0]
-    reached = domains * (1 - (1 - 1 / domains) ** collective.copies)
+        return 1.0, 1.0
+    copies = collective.copies
+
+    def reached(places: Floats) -> Floats:
+        return places * (1 - (1 - 1 / places) ** copies)
+
+    ranks, domains = reached(extents[-1] * 1.0), reached(extents[-1] / extents[0])
     if collective.most_domains is not None:
-        reached = np.minimum(reached, collective.most_domains)
-    return np.where(machine.sends_once, reached / collective.copies, 1.0)
+        domains = np.minimum(domains, collective.most_domains)
+    once = machine.sends_once
+    return np.where(once, ranks / copies, 1.0), np.where(once, domains / ranks, 1.0)
 
 
 def _ring_cost(

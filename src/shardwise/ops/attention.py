@@ -80,7 +80,7 @@ def attention_operations(
             saved_tokens=split.kept_tokens,
             collectives=after_row_parallel(work, model.hidden),
             kept_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
-            reruns_with=_WHOLE,
+            reruns_with=_WHOLE | {"every_other"},
             dropped_with=_WHOLE,
         )
     )
@@ -159,7 +159,7 @@ def _positions(
             parameters=none,
             saved_bytes=none,
             working_bytes=moved / 2,
-            reruns_with=_WHOLE,
+            reruns_with=_WHOLE | {"every_other"},
         )
         return [operation]
     if model.position == "relative-xl":

@@ -21,7 +21,7 @@ from shardwise.words import DTYPES
 __all__ = ["DTYPE_BYTES", "layer_operations", "rank_work", "stack_column"]
 
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
-_NORM_PARTS = frozenset({"attention_norm", "mlp_norm"})
+_NORM_PARTS = frozenset({"attention_norm", "mlp_norm", "every_other"})
 _Block = Callable[[frozenset[str]], list[Operation]]
 _BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in DTYPES])
 
@@ -110,7 +110,7 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
         return [shared, *attention, *mlp, residual_here("residual", branches=2)]
 
     def with_norms(name: str, part: str, block: _Block) -> list[Operation]:
-        parts = frozenset({part}) if layer.norms != "post" else frozenset[str]()
+        parts = frozenset({part, "every_other"}) if layer.norms != "post" else frozenset[str]()
         before = [norm_here(f"{name}.norm", parts)] if layer.norms != "post" else []
         after = [norm_here(f"{name}.post_norm")] if layer.norms != "pre" else []
         return [*before, *block(parts), *after, residual_here(f"{name}.residual")]

@@ -1,5 +1,7 @@
 """The feed-forward block of a layer."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from shardwise.arrays import Floats
@@ -63,9 +65,10 @@ def mlp_operations(
         collectives=before,
         normed=bool(norm_parts) and not is_shared,
         kept_elsewhere=is_shared,
-        reruns_with=frozenset({block}),
+        reruns_with=frozenset({block, "every_other"}) if mlp.gated else frozenset({block}),
         dropped_with=rebuilt_by,
     )
+    up = replace(up, rerun_share=0.5)  # the second of its two products
     down = linear(
         f"{name}down",
         work,
@@ -77,7 +80,7 @@ def mlp_operations(
         collectives=after,
         kept_elsewhere=work.fused_activation,
         reruns_with=frozenset({block}),
-        dropped_with=frozenset({block, "activation"}),
+        dropped_with=frozenset({block, "activation", "every_other"}),
     )
     middle = activation(f"{name}activation", work, work.tokens * inner, gates, block=block)
     return [up, middle, down]
@@ -109,7 +112,7 @@ def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block
         parameters=zeros(work),
         saved_bytes=(gates + apart) * size,
         working_bytes=(gates + 1 + apart) * size,
-        reruns_with=frozenset({block, "activation"}),
+        reruns_with=frozenset({block, "activation", "every_other"}),
         dropped_with=frozenset({block}),
     )
 

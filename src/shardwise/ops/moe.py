@@ -183,6 +183,8 @@ def _dispatch(model: Model, work: RankWork, load: Routed) -> Operation:
     no recipe takes them as they come (arXiv 2412.19437, section 3.3.2).
     """
     moved = _moved_rows(model, work, load, "moe.dispatch", outwards=True)
+    counted = np.where(work.capacity > 0, 0.0, 1.0)
+    moved = replace(moved, host_waits=counted)
     in_fp8 = work.dispatch_bytes < work.element_bytes
     if not np.any(in_fp8):
         return moved

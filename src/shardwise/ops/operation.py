@@ -320,10 +320,14 @@ class Operation:
     """Live beside what is saved while its backward runs: gradients and copies [byte]."""
     forward_working_bytes: Floats | None = None
     """The same while its forward runs: inputs and outputs; None: as much [byte]."""
+    host_waits: Floats | None = None
+    """Times that the host waits for its result, in each direction; None: never."""
     expert: bool = False
     """Whether the weights are those of routed experts, which have replicas of their own."""
     reruns_with: frozenset[str] = frozenset()
     """Parts of `words.RECOMPUTE_PARTS` whose recompute runs its forward again."""
+    rerun_share: float = 1.0
+    """Share of its forward that the part `every_other` runs again."""
     dropped_with: frozenset[str] = frozenset()
     """Parts whose recompute rebuilds what it saved."""
 

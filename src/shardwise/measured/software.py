@@ -1,0 +1,107 @@
+"""What a measured run says of its software, as a `Stack`: defaults by framework and release."""
+
+import re
+from typing import Any
+
+from shardwise.measured.run import Run
+from shardwise.stack import Stack
+
+__all__ = ["stack_of"]
+
+# Stacks of the catalog by framework (and the source of rows that name none); the first match.
+_FRAMEWORKS: tuple[tuple[str, str], ...] = (
+    (r"llm-foundry|Composer", "composer-2023"),
+    (r"torchtitan", "torchtitan-2024"),
+    (r"InternEvo|InternLM", "internevo-2023"),
+    (r"AutoModel", "automodel-2025"),
+    (r"HAI-LLM", "deepseek-2024"),
+    (r"MaxText|maxtext|Pax", "maxtext-2024"),
+    (r"DeepSpeed ZeRO", "deepspeed-2021"),
+    (r"Megatron-DeepSpeed", "megatron-deepspeed-2022"),
+    (r"PyTorch FSDP|flash-attn", "torchtitan-2024"),
+    (r"NeMo-Megatron", "megatron-lm-2022"),
+    (r"Megatron-Bridge", "megatron-bridge-2025"),
+    (r"NeMo|Megatron-Core", "nemo-2025"),
+    (r"Megatron-LM", "megatron-core-2025"),
+)
+
+
+def stack_of(run: Run, assumed: list[str]) -> Stack:
+    """Find the stack of a run, with what its features change."""
+    framework = run.software.framework or ""
+    group = run.group or ""
+    name = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), "")
+    if name == "megatron-core-2025" and (run.year or 2024) < 2023:
+        name = "megatron-lm-2022"
+    if not name:
+        name = "nemo-2025" if "MLPerf" in group else "megatron-core-2025"
+        assumed.append(f"stack {name}")
+    return Stack.load(name).model_copy(update=_changes(run))
+
+
+def _changes(run: Run) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    features = run.features
+    overlap = str(features.get("overlap") or "")
+    if "all communication overlap disabled" in overlap:
+        changes |= {"tp_hidden": 0.0, "tp_backward_async": False, "pp_hidden": 0.0}
+    for key in ("tp_comm_overlap", "tp-comm-overlap", "TP_COMM_OVERLAP"):
+        if features.get(key) is not None and not truth(features[key]):
+            changes |= {"tp_hidden": 0.0}
+    if features.get("async_tp"):
+        changes |= {"tp_hidden": 0.375}
+    if "torch_compile" in features and not features["torch_compile"]:
+        changes |= {"memory_traffic_factor": 2.5, "fused_norm": False, "fused_swiglu": False}
+    if features.get("no-gradient-accumulation-fusion"):
+        changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
+    changes |= {"cuda_graphs": _graphs(run)}
+    if run.model.experts:
+        changes |= _expert_changes(run)
+    return changes
+
+
+def _graphs(run: Run) -> str:
+    """What graphs capture; those of experts whose tokens are counted on the way are partial."""
+    features = run.features
+    told = str(features.get("cuda_graph_impl") or "").strip('"').lower()
+    scope = str(features.get("cuda_graph_scope") or "")
+    dropless = bool(run.model.experts)
+    if told in ("none", ""):
+        on = told == "" and (
+            truth(features.get("cuda_graphs")) or truth(features.get("LAYER_CUDA_GRAPH"))
+        )
+        if _newest(run) and told == "" and dropless:
+            return "full"
+        return ("partial" if dropless else "full") if on else "none"
+    if told in ("full_iteration", "local") or not dropless:
+        return "full"
+    return "full" if "moe'" in scope else "partial"
+
+
+def _newest(run: Run) -> bool:
+    """Whether a recipe of Megatron-Bridge 26.08 runs as one graph, by the names of its helpers."""
+    return "full_iter" in str(run.features.get("helpers") or "")
+
+
+def _expert_changes(run: Run) -> dict[str, Any]:
+    features = run.features
+    changes: dict[str, Any] = {}
+    if truth(features.get("cutedsl_fused_grouped_mlp")) or _newest(run):
+        changes |= {
+            "grouped_products": "fused",
+            "grouped_time_factor": 0.85,
+            "permute_traffic_factor": 0.45,
+        }
+    backend = " ".join(
+        str(features.get(key) or "")
+        for key in ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher", "kernels")
+    ).lower()
+    deepseek = (run.model.name or "").startswith("DeepSeek-V3")
+    if "hybridep" in backend or "deepep" in backend or deepseek:
+        changes |= {"expert_sends_once": True}
+    return changes
+
+
+def truth(value: object) -> bool:
+    """Whether a feature is on, as rows write it."""
+    return str(value).strip('"').lower() in ("true", "1", "yes")
