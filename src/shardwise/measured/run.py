@@ -264,6 +264,12 @@ class Run(_Part):
         return tokens / (rate * count)
 
     @property
+    def measured_memory_gib(self) -> float | None:
+        """Peak memory of an accelerator by the row's metric (`measured.mem_metric`)."""
+        found = self.measured.peak_mem_gib
+        return self.measured.peak_mem_reserved_gib if found is None else found
+
+    @property
     def precision_class(self) -> PrecisionClass:
         """The type that products are computed in.
 
