@@ -48,6 +48,7 @@ LAYERS = [
     ["sweeper"],
     ["counterparts", "counterparts_nersc", "reference"],
     ["comparison", "comparison_nersc"],
+    ["measured"],
     ["validate"],
     ["report"],
     ["cli"],

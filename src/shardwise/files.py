@@ -24,7 +24,9 @@ __all__ = [
     "check_place",
     "check_writable_ending",
     "is_file_name",
+    "parse_json",
     "read_mapping",
+    "read_text",
     "write_bytes",
     "write_mapping",
     "write_text",
@@ -70,16 +72,39 @@ def read_mapping(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> dict[str,
     if kind not in SUFFIXES:
         problem = f"cannot tell the format; allowed endings: {', '.join(SUFFIXES)}, each also .gz"
         raise _fault(path, problem)
-    text = _read_text(path, most_bytes)
-    if not text.strip():
-        raise _fault(path, "the file is empty")
-    data = _parse(text, kind, path)
+    data = _parse(read_text(path, most_bytes=most_bytes), kind, path)
     if not isinstance(data, dict):
         raise _fault(path, f"holds a {type(data).__name__}, not a mapping of fields to values")
     for key in data:
         if not isinstance(key, str):
             raise _fault(path, f"key {key!r} is not text")
     return data
+
+
+def read_text(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> str:
+    """Read a file of text, gzipped or not, that is not empty.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is too large or empty.
+    """
+    _refuse_irregular(path)
+    text = _read_text(path, most_bytes)
+    if not text.strip():
+        raise _fault(path, "the file is empty")
+    return text
+
+
+def parse_json(text: str, path: str | Path, *, first_line: int = 1) -> Any:
+    """Return the value of a JSON text; faults name the file and the line.
+
+    Parameters
+    ----------
+    first_line
+        Where in the file the text begins.
+    """
+    return _parse("\n" * (first_line - 1) + text, ".json", path)
 
 
 def _refuse_irregular(path: str | Path) -> None:

@@ -1,5 +1,6 @@
 """What the nouns have in common: frozen, keyword-only, validated, loaded by name or from a file."""
 
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -191,6 +192,7 @@ def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
         return Fault(source=source, field=field, problem=f"unknown key{hint}")
     problem = details["msg"].replace("Input should be", "must be")
     problem = problem.replace("a valid tuple", "a list").replace("a valid dictionary", "a mapping")
+    problem = re.sub(r" or instance of \w+", "", problem)
     value = details["input"]
     if kind == "literal_error":
         expected = str(details.get("ctx", {}).get("expected", ""))

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from shardwise.measured.refused import NotModelledError
-from shardwise.measured.run import Run, RunModel
+from shardwise.measured.run import Run, Architecture
 from shardwise.model import Model
 
 __all__ = ["model_of"]
@@ -51,7 +51,7 @@ def model_of(run: Run, assumed: list[str]) -> Model:
     return Model.validated(fields, source=run.id)
 
 
-def _position(told: RunModel) -> str:
+def _position(told: Architecture) -> str:
     text = (told.pos_emb or "rope").lower()
     if "learned" in text and "alibi" not in text:
         return "learned"
@@ -92,21 +92,21 @@ def _shared_out(
     return [run for run in runs if run["count"]]
 
 
-def _alternate(told: RunModel) -> bool:
+def _alternate(told: Architecture) -> bool:
     """Whether kinds of layers take turns, rather than follow one another."""
     return _windows(told) is not None or _every_other_dense(told)
 
 
-def _every_other_dense(told: RunModel) -> bool:
+def _every_other_dense(told: Architecture) -> bool:
     return bool(told.dense_layers) and told.dense_layers * 2 == told.layers
 
 
-def _turns(told: RunModel) -> list[int]:
+def _turns(told: Architecture) -> list[int]:
     windows = _windows(told)
     return [1, 1] if windows is None else [windows[0], 1]
 
 
-def _windows(told: RunModel) -> tuple[int, int] | None:
+def _windows(told: Architecture) -> tuple[int, int] | None:
     """Layers with a sliding window to one without, and the window."""
     text = told.attention or ""
     if found := re.search(r"alternating full / sliding-window-(\d+)", text):
@@ -151,7 +151,7 @@ def _attention(run: Run, assumed: list[str]) -> dict[str, Any]:
     return fields
 
 
-def _latent_attention(told: RunModel, heads: int) -> dict[str, Any]:
+def _latent_attention(told: Architecture, heads: int) -> dict[str, Any]:
     rope, plain = told.qk_rope_head_dim or 64, told.qk_nope_head_dim or 128
     if told.kv_lora_rank is None:
         raise NotModelledError("model.kv_lora_rank is not told of a latent attention")
@@ -164,7 +164,7 @@ def _latent_attention(told: RunModel, heads: int) -> dict[str, Any]:
     }
 
 
-def _attention_bias(told: RunModel) -> str:
+def _attention_bias(told: Architecture) -> str:
     if told.linear_bias is True:
         return "all"
     text = str(told.linear_bias or "")
@@ -181,12 +181,12 @@ def _likely_heads(hidden: int, tp: int) -> int:
     return min(counts, key=lambda n: abs(hidden / n - _USUAL_HEAD))
 
 
-def _activation(told: RunModel) -> str:
+def _activation(told: Architecture) -> str:
     text = (told.mlp or "swiglu").lower()
     return next((ours for name, ours in _ACTIVATIONS.items() if text.startswith(name)), "swiglu")
 
 
-def _mlp(told: RunModel) -> dict[str, Any]:
+def _mlp(told: Architecture) -> dict[str, Any]:
     if told.ffn is None:
         raise NotModelledError("model.ffn is not told")
     return {
@@ -196,7 +196,7 @@ def _mlp(told: RunModel) -> dict[str, Any]:
     }
 
 
-def _experts(told: RunModel, assumed: list[str]) -> dict[str, Any]:
+def _experts(told: Architecture, assumed: list[str]) -> dict[str, Any]:
     top_k = told.topk
     if top_k is None:
         top_k = 2

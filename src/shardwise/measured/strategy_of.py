@@ -98,7 +98,7 @@ def _precision(run: Run, stack: Stack, assumed: list[str]) -> dict[str, Any]:
 
 def _sharding(run: Run, dp: int) -> dict[str, Any]:
     p = run.parallelism
-    shard = int(p.fsdp_shard) if p.fsdp_shard is not None else None
+    shard = p.fsdp_shard
     zero3 = p.zero_stage == 3 or bool(run.features.get("use_megatron_fsdp"))
     if shard is not None and (shard > 1 or shard == -1):
         zero3 = True
@@ -111,8 +111,9 @@ def _sharding(run: Run, dp: int) -> dict[str, Any]:
     if stage is None:
         stage = 1 if p.distributed_optimizer else 0
     fields = {"zero": int(stage)}
-    if p.zero1_group and p.zero1_group < dp and dp % p.zero1_group == 0:
-        fields["dp_shard"] = p.zero1_group
+    group = p.extra.get("zero1_group")
+    if group and group < dp and dp % group == 0:
+        fields["dp_shard"] = group
     return fields
 
 
@@ -135,7 +136,7 @@ def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
 
 
 def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict[str, Any]:
-    told = run.recompute
+    told = run.recompute or {}
     modules = re.findall(r"\w+", str(told.get("recompute_modules") or ""))
     parts = {part for m in modules for part in _PARTS.get(m, ())}
     text = str(told.get("granularity") or told.get("recompute_granularity") or "").lower()

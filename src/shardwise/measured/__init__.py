@@ -1,0 +1,1 @@
+"""Measured training runs: what others published, what we predict for it, and how far apart."""

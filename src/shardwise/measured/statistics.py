@@ -1,0 +1,172 @@
+"""How far predictions are from what was measured, and how well they order it.
+
+Arrays have one value per run. Groups are arrays of labels, equal for runs that belong together.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Summary",
+    "constant_mfu",
+    "coverage",
+    "grouped",
+    "kendall_tau",
+    "pairs_in_order",
+    "regrets",
+    "signed_errors",
+    "skill",
+    "studies_tau",
+    "summary",
+]
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.generic]
+
+# Runs nearer to each other than this are not ordered: releases of one software differ by 3 % in the
+# mean where nothing else does.
+_LEAST_DIFFERENCE = 0.10
+# Two runs are ordered or not; that says little of a study, and nothing of a choice.
+_LEAST_RUNS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Errors of several runs as shares; NaN where there are none."""
+
+    n: int
+    mape: float
+    """Mean of the sizes."""
+    median_ape: float
+    """Median of the sizes."""
+    bias: float
+    """Mean with signs."""
+    p90: float
+    """What nine of ten sizes are below."""
+
+
+def signed_errors(predicted: Floats, measured: Floats) -> Floats:
+    """Errors as shares: predicted / measured - 1."""
+    return predicted / measured - 1
+
+
+def summary(errors: Floats) -> Summary:
+    """Summarise signed errors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> summary(np.array([0.1, -0.3])).mape
+    0.2
+    """
+    if not errors.size:
+        return Summary(n=0, mape=np.nan, median_ape=np.nan, bias=np.nan, p90=np.nan)
+    sizes = np.abs(errors)
+    return Summary(
+        n=errors.size,
+        mape=float(sizes.mean()),
+        median_ape=float(np.median(sizes)),
+        bias=float(errors.mean()),
+        p90=float(np.quantile(sizes, 0.9)),
+    )
+
+
+def grouped(errors: Floats, group: Labels) -> dict[str, Summary]:
+    """Summarise the errors of each group, in the order of their names."""
+    return {str(name): summary(errors[group == name]) for name in np.unique(group)}
+
+
+def constant_mfu(mfu: Floats, family: Labels, precision: Labels, source: Labels) -> Floats:
+    """Guess the MFU of each run from the runs of other sources.
+
+    exp(median(log MFU)) of the runs with the same accelerator family and precision; where other
+    sources have none, of the same family; else of all. NaN where there is one source only. A guess
+    g predicts a step of model FLOPs / (peak x g), so its error is measured MFU / g - 1.
+    """
+    logs = np.log(mfu)
+    guess = np.full(mfu.shape, np.nan)
+    kinds = np.unique(np.stack([family, precision, source], axis=-1).astype(str), axis=0)
+    for of_family, of_precision, of_source in kinds:
+        others = source.astype(str) != of_source
+        same = others & (family.astype(str) == of_family)
+        like = same & (precision.astype(str) == of_precision)
+        found = next((some for some in (like, same, others) if some.any()), None)
+        if found is None:
+            continue
+        rows = (family.astype(str) == of_family) & (precision.astype(str) == of_precision)
+        guess[rows & ~others] = np.exp(np.median(logs[found]))
+    return guess
+
+
+def skill(errors: Floats, baseline_errors: Floats) -> float:
+    """What part of a baseline's mean error is gone: 1 - MAPE / MAPE of the baseline.
+
+    Over the runs that the baseline has an answer for; NaN where it has none or no error.
+    """
+    both = np.isfinite(baseline_errors)
+    if not both.any() or not baseline_errors[both].any():
+        return np.nan
+    return float(1 - np.abs(errors[both]).mean() / np.abs(baseline_errors[both]).mean())
+
+
+def coverage(measured: Floats, low: Floats, high: Floats) -> float:
+    """Share of the runs inside their intervals, of those that have one; NaN without any."""
+    known = np.isfinite(low) & np.isfinite(high)
+    if not known.any():
+        return np.nan
+    return float(((low <= measured) & (measured <= high))[known].mean())
+
+
+def pairs_in_order(measured: Floats, predicted: Floats, study: Labels) -> tuple[int, int]:
+    """Pairs of runs of one study that differ by more than 10 %, and those ordered right.
+
+    A pair that is predicted equal is not ordered right.
+    """
+    pairs = right = 0
+    for of_study in _members(study, least=2):
+        one, other = np.triu_indices(of_study.size, k=1)
+        apart = np.log(measured[of_study])[one] - np.log(measured[of_study])[other]
+        told = np.log(predicted[of_study])[one] - np.log(predicted[of_study])[other]
+        far = np.abs(apart) > np.log1p(_LEAST_DIFFERENCE)
+        pairs += int(far.sum())
+        right += int((far & (np.sign(apart) == np.sign(told))).sum())
+    return pairs, right
+
+
+def kendall_tau(measured: Floats, predicted: Floats) -> float:
+    """Kendall's tau-b of two orders: 1 if they agree, -1 if one is the other turned round.
+
+    (C - D) / sqrt((n - ties in one) (n - ties in the other)) over all n pairs, of which C are in
+    the same and D in opposite order (Kendall, Biometrika 33, 1945). NaN if one ties them all.
+    """
+    one, other = np.triu_indices(measured.size, k=1)
+    apart = np.sign(measured[one] - measured[other])
+    told = np.sign(predicted[one] - predicted[other])
+    untied = np.sqrt(np.count_nonzero(apart) * np.count_nonzero(told))
+    return float((apart * told).sum() / untied) if untied else np.nan
+
+
+def studies_tau(measured: Floats, predicted: Floats, study: Labels) -> Floats:
+    """Kendall's tau of each study of three runs or more that has one."""
+    taus = [kendall_tau(measured[some], predicted[some]) for some in _members(study)]
+    return np.array([tau for tau in taus if np.isfinite(tau)])
+
+
+def regrets(measured_s: Floats, predicted_s: Floats, choice: Labels) -> Floats:
+    """What each choice of a way to run costs: time of the one predicted best over the best, - 1.
+
+    Choices are among three ways or more. Of several predicted best the first is taken.
+    """
+    of_choices = _members(choice)
+    taken = [measured_s[some][np.argmin(predicted_s[some])] for some in of_choices]
+    best = [measured_s[some].min() for some in of_choices]
+    return np.array(taken) / np.array(best) - 1
+
+
+def _members(group: Labels, *, least: int = _LEAST_RUNS) -> list[NDArray[np.intp]]:
+    """Positions of the members of each group that has enough."""
+    _, place, counts = np.unique(group, return_inverse=True, return_counts=True)
+    inside = np.split(np.argsort(place, kind="stable"), np.cumsum(counts)[:-1])
+    return [some for some in inside if some.size >= least]

@@ -1,0 +1,168 @@
+"""The scoreboard of measured runs: rows, groups, baseline and ranking, by hand."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from measured_samples import predicted, refused, run_of
+from shardwise.measured.prediction import Prediction
+from shardwise.measured.scoreboard import scoreboard
+from shardwise.measured.store import load_runs
+
+ROW = [
+    "id", "source", "grade", "accelerator", "precision", "kind", "scale", "measured_step_time_s",
+    "predicted_step_time_s", "error", "interval", "measured_memory_gib", "predicted_memory_gib",
+    "memory_error", "assumed",
+]  # fmt: skip
+
+
+@pytest.fixture
+def four():
+    """Two sources: errors of +10 % and -30 % in one, +50 % in the other, and one refused."""
+    return [
+        predicted("a", 10.0, 11.0, flops=4.0, interval=(9.0, 12.0)),  # MFU 0.4
+        predicted("b", 20.0, 14.0, flops=2.0, interval=(10.0, 18.0), count=64),  # MFU 0.1
+        predicted("c", 2.0, 3.0, flops=0.6, source="logs", grade="B"),  # MFU 0.3
+        refused("d", "no accelerator of that name", source="logs", grade=None, precision="fp8"),
+    ]
+
+
+def test_a_row_has_what_was_measured_and_what_we_say(four):
+    """Every name of the contract; an error is predicted over measured, minus one."""
+    measured = {"step_time_s": 10.0, "peak_mem_gib": 50.0, "peak_mem_reserved_gib": 60.0}
+    one = Prediction(
+        run=run_of("x", measured=measured),
+        step_time_s=11.0,
+        memory_gib=45.0,
+        interval=(9.0, 12.0),
+        assumed=("no recompute",),
+    )
+    (row,) = scoreboard([one]).to_dict()["rows"]
+    assert list(row) == ROW
+    assert row == {
+        "id": "x",
+        "source": "paper",
+        "grade": "A",
+        "accelerator": "H100",
+        "precision": "bf16",
+        "kind": "dense",
+        "scale": "1-8",
+        "measured_step_time_s": 10.0,
+        "predicted_step_time_s": 11.0,
+        "error": pytest.approx(0.1),
+        "interval": (9.0, 12.0),
+        "measured_memory_gib": 50.0,
+        "predicted_memory_gib": 45.0,
+        "memory_error": pytest.approx(-0.1),
+        "assumed": ("no recompute",),
+    }
+    *_, last = scoreboard(four).to_dict()["rows"]
+    assert list(last) == [*ROW, "refused"]
+    assert last["refused"] == "no accelerator of that name"
+    assert (last["grade"], last["predicted_step_time_s"], last["error"]) == ("none", None, None)
+
+
+def test_memory_that_is_reserved_alone_is_compared(four):
+    """Where a source prints no other."""
+    measured = {"peak_mem_reserved_gib": 60.0}
+    one = Prediction(run=run_of("x", measured=measured), memory_gib=66.0)
+    board = scoreboard([one, *four])
+    assert board.rows[0].memory_error == pytest.approx(0.1)
+    assert (board.overall.memory.n, board.overall.errors.n) == (1, 3)
+
+
+def test_the_summary_by_hand(four):
+    """Over all, and over the runs of each group."""
+    found = scoreboard(four)
+    summary = found.to_dict()["summary"]
+    # Left out, `paper` has 0.3 of `logs`; `logs` has sqrt(0.4 x 0.1) = 0.2 of `paper`.
+    baseline = (0.4 / 0.3 - 1 + 1 - 0.1 / 0.3 + 0.3 / 0.2 - 1) / 3
+    assert summary["overall"] == {
+        "rows": 4,
+        "refused": 1,
+        "n": 3,
+        "mape": pytest.approx(0.3),
+        "median_ape": pytest.approx(0.3),
+        "bias": pytest.approx(0.1),
+        "p90": pytest.approx(0.46),
+        "skill": pytest.approx(1 - 0.3 / baseline),
+        "coverage": 0.5,
+        "memory": {"n": 0, "mape": None, "median_ape": None, "bias": None, "p90": None},
+    }
+    assert list(summary["source"]) == ["logs", "paper"]
+    assert summary["source"]["paper"]["mape"] == pytest.approx(0.2)
+    assert summary["source"]["logs"]["refused"] == 1
+    assert {name: one["n"] for name, one in summary["grade"].items()} == {"A": 2, "B": 1, "none": 0}
+    assert list(summary["scale"]) == ["1-8", "64-255"]
+    assert list(summary["precision"]) == ["bf16", "fp8"]
+    assert summary["precision"]["fp8"]["mape"] is None
+    assert list(summary["kind"]) == ["dense"]
+    assert list(summary["accelerator"]) == ["H100"]
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["suite"] == "runs"
+
+
+def test_the_baseline_may_be_of_more_runs_than_are_scored(four):
+    """What is looked at does not change what it is compared with; one source has no baseline."""
+    whole, part = scoreboard(four), scoreboard(four[:2], among=four)
+    assert part.overall.skill == whole.groups["source"]["paper"].skill
+    assert math.isnan(scoreboard(four[:2]).overall.skill)
+
+
+def test_order_is_judged_inside_studies():
+    """Throughput per accelerator, so that runs of other batches and counts compare."""
+    rows = [
+        predicted("a", 1.0, 1.0),  # 4,096 tokens/s on each
+        predicted("b", 1.0, 1.1, batch=16),  # 8,192, told 7,447
+        predicted("c", 1.0, 0.2, batch=16, count=16),  # 4,096, told 20,480
+        predicted("d", 9.0, 0.1, source="other"),
+        predicted("e", 9.0, 0.1, task="lora"),
+        predicted("f", 9.0, 0.1, model={"name": "m", "seq_len": 2048}),
+        predicted("g", 9.0, 0.1, hardware={"accelerator": "A100", "count": 8}),
+        predicted("h", 9.0, 0.1, global_batch=None),
+    ]
+    ranking = scoreboard(rows).ranking
+    assert (ranking.pairs, ranking.in_order) == (2, 0.5)  # b before a, but c before b
+    assert (ranking.studies, ranking.tau, ranking.choices) == (1, 0.0, 0)
+
+
+def test_choices_are_between_ways_to_run_the_same():
+    """The one predicted best takes 12 s, the best 10 s; other runs are no alternatives."""
+    same = [predicted("a", 10.0, 9.0), predicted("b", 12.0, 8.0), predicted("c", 15.0, 9.5)]
+    others = [
+        {"batch": 16},
+        {"count": 16},
+        {"precision": "fp8"},
+        {"model": {"name": "m", "seq_len": 4096, "layers": 3}},
+        {"software": {"framework": "NeMo", "version": "25.07"}},
+        {"hardware": {"accelerator": "H100", "variant": "94GB", "count": 8}},
+    ]
+    rest = [predicted(str(n), 1.0, 0.1, **fields) for n, fields in enumerate(others)]
+    ranking = scoreboard([*same, *rest]).ranking
+    assert ranking.choices == 1
+    assert ranking.regret == ranking.most_regret == pytest.approx(0.2)
+    assert scoreboard(same[:2]).ranking.choices == 0
+
+
+def test_perfect_predictions_of_all_runs():
+    """No error, skill 1, tau 1, no regret; as many pairs and choices as there are."""
+    times = [(run, run.measured_step_time_s) for run in load_runs()]
+    exact = [
+        Prediction(
+            run=run,
+            step_time_s=time,
+            interval=None if time is None else (time, time),
+            model_flops_per_step=float(place + 1),
+            peak_flops=1.0,
+        )
+        for place, (run, time) in enumerate(times)
+    ]
+    board = scoreboard(exact)
+    assert (board.overall.rows, board.overall.errors.n, board.overall.errors.p90) == (1597, 1477, 0)
+    assert board.overall.skill == board.overall.coverage == board.ranking.in_order == 1
+    assert (board.ranking.tau, board.ranking.most_regret) == (pytest.approx(1), 0)
+    assert (board.ranking.pairs > 3000, board.ranking.choices) == (True, 28)
+    slow = [replace(one, step_time_s=one.step_time_s and 2 * one.step_time_s) for one in exact]
+    assert scoreboard(slow).overall.errors.bias == 1
+    assert scoreboard(slow).ranking == board.ranking
