@@ -172,6 +172,9 @@ def _once_a_step(
             inside_s={axis: slowest.alone(direction, axis) for axis in COMM_AXES},
             transfer_s=transfer_s,
         )
+        if direction == "forward":
+            behind = stack_column(table, "gathers_behind") > 0
+            free = Windows(chunks=behind * free.chunks, tail=behind * free.tail)
         for part, window_s in ((1 - 1 / table.vpp, free.chunks), (1 / table.vpp, free.tail)):
             exposed = exposed + exposed_exchange(
                 part * time_s,

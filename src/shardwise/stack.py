@@ -87,6 +87,8 @@ class Stack(Sourced):
     expert_overlap_processors: Annotated[Number, Field(ge=0, lt=1)] = 0.15
     """Share of the processor that exchanges among experts take from the compute they run beside
     (DeepSeek-V3: 20 of 132 multiprocessors; arXiv 2412.19437, section 3.2.2)."""
+    gathers_behind: bool = True
+    """Whether weights that are gathered once a step arrive behind the first forward pass."""
     dp_contention: Annotated[Number, Field(gt=0, le=1)]
     """Speed of an overlapped gradient exchange over that of one that runs alone."""
     dp_tail: Share

@@ -197,10 +197,9 @@ def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
         return total([c.kernel_s(phase) for c in costs for phase in phases], zero)
 
     def kernels(phases: Sequence[Phase]) -> Floats:
-        launches = total([c.launches(phase) for c in costs for phase in phases], zero)
+        host_s = total([_launches_s(c, phase, machine) for c in costs for phase in phases], zero)
         waits = total([c.operation.host_waits for c in costs if c.operation.host_waits is not None], zero)
-        host_s, waits_s = launches * machine.host_launch_s, waits * machine.expert_wait_s
-        return with_host(busy(phases), host_s, waits_s)
+        return with_host(busy(phases), host_s, waits * machine.expert_wait_s)
 
     def held(*, expert: bool) -> Floats:
         own = [c.operation.parameters for c in costs if c.operation.expert is expert]
@@ -235,6 +234,11 @@ def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
         segments=tuple(_segment(costs, parts, zero) for parts in reruns),
         reruns=reruns,
     )
+
+
+def _launches_s(cost: OperationCost, phase: Phase, machine: Machine) -> Floats:
+    one_s = machine.expert_launch_s if cost.operation.expert else machine.host_launch_s
+    return cost.launches(phase) * one_s
 
 
 def _exchanged(exchanges: Sequence[ExchangeCost], zero: Floats) -> _Exchanged:

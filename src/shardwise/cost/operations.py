@@ -8,7 +8,7 @@ from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.kernels import KernelRates
 from shardwise.ops.layer import stack_column
-from shardwise.ops.operation import Collective, Kernel, Operation, Phase
+from shardwise.ops.operation import Collective, Kernel, Matmul, MemoryBound, Operation, Phase
 from shardwise.placement import Extents
 from shardwise.system import System
 from shardwise.table import Table
@@ -46,6 +46,8 @@ class Machine:
     kernels: KernelRates
     host_launch_s: Floats
     """Of one kernel, with what of it graphs leave."""
+    expert_launch_s: Floats
+    """Of one kernel of an expert, which partial graphs do not capture."""
     expert_wait_s: Floats
     tp_overlap: Ints
     """Position in `words.TP_OVERLAPS`."""
@@ -62,6 +64,8 @@ class Machine:
             extents=extents,
             kernels=KernelRates.of(system, table),
             host_launch_s=stack_column(table, "host_launch") * _uncaptured(table),
+            expert_launch_s=stack_column(table, "host_launch")
+            * np.where(_uncaptured(table) == _UNCAPTURED["partial"], 1.0, _uncaptured(table)),
             expert_wait_s=np.where(
                 _uncaptured(table) == _UNCAPTURED["full"], 0.0, stack_column(table, "expert_wait")
             ),
@@ -140,7 +144,7 @@ def with_host(kernels_s: Floats, host_s: Floats, waits_s: Floats | float = 0.0) 
 
 def operation_cost(operation: Operation, machine: Machine) -> OperationCost:
     """Time the kernels of an operation, then what of its exchanges they do not hide."""
-    kernels = tuple(_kernel_cost(kernel, machine) for kernel in operation.kernels)
+    kernels = tuple(_kernel_cost(kernel, operation, machine) for kernel in operation.kernels)
     partial = OperationCost(operation=operation, kernels=kernels, exchanges=())
     whole = [c for c in operation.collectives if c.panels is None]
     exchanges = [_exchange_cost(c, partial, machine) for c in whole]
@@ -149,9 +153,15 @@ def operation_cost(operation: Operation, machine: Machine) -> OperationCost:
     return OperationCost(operation=operation, kernels=kernels, exchanges=tuple(exchanges))
 
 
-def _kernel_cost(kernel: Kernel, machine: Machine) -> KernelCost:
+def _kernel_cost(kernel: Kernel, operation: Operation, machine: Machine) -> KernelCost:
     compute, memory, time = machine.kernels.times(kernel)
-    launches = np.where(time > 0, machine.kernels.launches(kernel), 0.0)
+    each = machine.kernels.launches(kernel)
+    if operation.expert and isinstance(kernel, MemoryBound):  # quantises for each expert apart
+        each = np.max(
+            [machine.kernels.launches(k) for k in operation.kernels if isinstance(k, Matmul)],
+            axis=0,
+        )
+    launches = np.where(time > 0, each, 0.0)
     return KernelCost(
         kernel=kernel,
         compute_s=compute,

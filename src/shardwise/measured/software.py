@@ -36,7 +36,23 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
     if not name:
         name = "nemo-2025" if "MLPerf" in group else "megatron-core-2025"
         assumed.append(f"stack {name}")
+    if name == "megatron-bridge-2025" and run.model.experts:
+        name = _bridge_with_experts(run)
     return Stack.load(name).model_copy(update=_changes(run))
+
+
+def _bridge_with_experts(run: Run) -> str:
+    """Which of Megatron-Bridge's ways with experts a run has."""
+    features = run.features
+    if truth(features.get("cutedsl_fused_grouped_mlp")) or newest(run):
+        return "megatron-bridge-fused"
+    backend = " ".join(
+        str(features.get(key) or "")
+        for key in ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher")
+    ).lower()
+    deepseek = (run.model.name or "").startswith("DeepSeek-V3")
+    flex = "hybridep" in backend or "deepep" in backend or deepseek
+    return "megatron-bridge-flex" if flex else "megatron-bridge-2025"
 
 
 def _changes(run: Run) -> dict[str, Any]:
@@ -70,7 +86,7 @@ def _graphs(run: Run) -> str:
         on = told == "" and (
             truth(features.get("cuda_graphs")) or truth(features.get("LAYER_CUDA_GRAPH"))
         )
-        if _newest(run) and told == "" and dropless:
+        if newest(run) and told == "" and dropless:
             return "full"
         return ("partial" if dropless else "full") if on else "none"
     if told in ("full_iteration", "local") or not dropless:
@@ -78,26 +94,16 @@ def _graphs(run: Run) -> str:
     return "full" if "moe'" in scope else "partial"
 
 
-def _newest(run: Run) -> bool:
+def newest(run: Run) -> bool:
     """Whether a recipe of Megatron-Bridge 26.08 runs as one graph, by the names of its helpers."""
-    return "full_iter" in str(run.features.get("helpers") or "")
+    return "full_iter" in str(run.features.get("helpers") or "") or "mbcard" in run.id
 
 
 def _expert_changes(run: Run) -> dict[str, Any]:
-    features = run.features
     changes: dict[str, Any] = {}
-    if truth(features.get("cutedsl_fused_grouped_mlp")) or _newest(run):
-        changes |= {
-            "grouped_products": "fused",
-            "grouped_time_factor": 0.85,
-            "permute_traffic_factor": 0.45,
-        }
-    backend = " ".join(
-        str(features.get(key) or "")
-        for key in ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher", "kernels")
-    ).lower()
-    deepseek = (run.model.name or "").startswith("DeepSeek-V3")
-    if "hybridep" in backend or "deepep" in backend or deepseek:
+    if "clamped" in (run.model.mlp or ""):
+        changes |= {"fused_swiglu": False}
+    if "deepep" in str(run.features.get("kernels") or "").lower():
         changes |= {"expert_sends_once": True}
     return changes
 

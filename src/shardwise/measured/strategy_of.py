@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.measured.refused import NotModelledError
 from shardwise.measured.run import Run
-from shardwise.measured.software import truth
+from shardwise.measured.software import newest, truth
 from shardwise.model import Model
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
@@ -130,7 +130,7 @@ def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
         fields["cp_exchange"] = "all_to_all"
     if truth(features.get("moe_a2a_overlap")) or truth(
         features.get("overlap_moe_expert_parallel_comm")
-    ):
+    ) or (run.model.experts and newest(run)):
         fields["expert_overlap"] = True
     return fields
 
