@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardwise import catalog
+from shardwise import UnknownNameError, catalog
 from shardwise.system import System
 
 PROMISED = [
@@ -15,15 +15,34 @@ PROMISED = [
     "a100-40gb-sxm",
     "a100-80gb-pcie",
     "a100-80gb-sxm",
+    "a800-sxm",
     "b200-sxm",
+    "b300-sxm",
+    "gaudi2",
     "gb200-nvl72",
+    "gb300-nvl72",
     "h100-pcie",
     "h100-sxm",
     "h200-sxm",
     "h800-sxm",
+    "mi300x",
+    "mi325x",
+    "mi355x",
+    "tpu-v4",
+    "tpu-v5e",
+    "tpu-v5p",
+    "tpu-v6e",
+    "tpu-v7x",
+    "trainium1",
     "v100-sxm-16gb",
     "v100-sxm-32gb",
 ]
+# Rates over those of the next wider type, where they do not double.
+RATIOS = {
+    ("trainium1", "bf16"): 1.0,
+    ("b300-sxm", "fp4"): 14 / 4.5,
+    ("gb300-nvl72", "fp4"): 3.0,
+}
 
 
 def numeric_fields(value: Any, prefix: str = "") -> Iterator[str]:
@@ -67,6 +86,45 @@ def test_underscores_and_capitals_find_the_same_system(name: str) -> None:
     assert System.load(name.upper().replace("-", "_")) == System.load(name)
 
 
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        ("B300", "b300-sxm"),
+        ("DGX B200", "b200-sxm"),
+        ("GB300", "gb300-nvl72"),
+        ("A800", "a800-sxm"),
+        ("H800", "h800-sxm"),
+        ("H200", "h200-sxm"),
+        ("MI300X", "mi300x"),
+        ("TPU v5e", "tpu-v5e"),
+        ("v5p", "tpu-v5p"),
+        ("Trillium", "tpu-v6e"),
+        ("Ironwood", "tpu-v7x"),
+        ("TPU7x", "tpu-v7x"),
+        ("trn1.32xlarge", "trainium1"),
+        ("Gaudi 2", "gaudi2"),
+    ],
+)
+def test_systems_are_found_by_what_people_call_them(called: str, name: str) -> None:
+    """A short name stands for the only system it can mean."""
+    assert System.load(called) is System.load(name)
+
+
+def test_other_names_are_none_of_an_entry_and_lead_to_one() -> None:
+    """No entry is out of reach behind another name, and no name leads nowhere."""
+    for folder, others in catalog.OTHER_NAMES.items():
+        assert not set(others) & set(catalog.names(folder))
+        assert set(others.values()) <= set(catalog.names(folder))
+        assert all(catalog.canonical(called) == called for called in others)
+
+
+@pytest.mark.parametrize("name", ["h100", "a100", "v100"])
+def test_a_name_of_several_forms_is_asked_for(name: str) -> None:
+    """Which form it is changes the answer."""
+    with pytest.raises(UnknownNameError, match="no such system in the catalog"):
+        System.load(name)
+
+
 def test_every_number_has_a_source(system: System) -> None:
     """No figure goes without saying where it comes from."""
     numbers = list(numeric_fields(system.model_dump(exclude={"sources"})))
@@ -107,21 +165,23 @@ def test_sustained_is_no_faster_than_a_burst(system: System) -> None:
 
 
 def test_a_narrower_type_has_a_higher_peak(system: System) -> None:
-    """Halving the input type doubles the peak of the matrix units; fp32 is the vector rate."""
-    matrix = system.accelerator.matrix
+    """Halving the input type mostly doubles the matrix peak; fp32, where known, is the vectors'."""
+    matrix, vector = system.accelerator.matrix, system.accelerator.vector
 
-    assert {"fp32": matrix["fp32"]} == system.accelerator.vector
+    assert vector == {"fp32": matrix.get("fp32", vector["fp32"])}
     for wide, narrow in [("tf32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4")]:
         if wide in matrix and narrow in matrix:
-            assert matrix[narrow] == pytest.approx(2 * matrix[wide], rel=2e-3)
+            ratio = RATIOS.get((system.name, narrow), 2.0)
+            assert matrix[narrow] == pytest.approx(ratio * matrix[wide], rel=2e-3)
 
 
 def test_bf16_and_fp16_run_alike_where_both_exist(system: System) -> None:
-    """The 16-bit types share units and kernels; V100 has no bf16."""
+    """The 16-bit types share units and kernels; V100 has no bf16, TPU and Gaudi 2 no fp16."""
     accelerator = system.accelerator
 
     assert ("bf16" in accelerator.matrix) is not system.name.startswith("v100")
-    if "bf16" in accelerator.matrix:
+    assert ("fp16" in accelerator.matrix) is not system.name.startswith(("tpu", "gaudi"))
+    if {"bf16", "fp16"} <= set(accelerator.matrix):
         assert accelerator.matrix["fp16"] == accelerator.matrix["bf16"]
         assert accelerator.matmul["fp16"] == accelerator.matmul["bf16"]
 
@@ -166,11 +226,14 @@ def test_a_price_is_dated_and_cites_its_page(system: System) -> None:
         ("a100-80gb-sxm", "h100-pcie"),
         ("h100-pcie", "h100-sxm"),
         ("h200-sxm", "b200-sxm"),
-        ("b200-sxm", "gb200-nvl72"),
+        ("gb200-nvl72", "b300-sxm"),
+        ("b300-sxm", "gb300-nvl72"),
+        ("mi300x", "mi325x"),
+        ("mi325x", "mi355x"),
     ],
 )
 def test_a_newer_or_larger_board_computes_faster(slower: str, faster: str) -> None:
-    """Sustained 16-bit rates rise from V100 over A100 and H100 to Blackwell, from PCIe to SXM."""
+    """Sustained 16-bit rates rise from V100 to Blackwell Ultra, from PCIe to SXM, and at AMD."""
     assert sustained_rate(slower) < sustained_rate(faster)
 
 
@@ -194,6 +257,8 @@ def test_memory_bandwidth_rises_with_the_generation() -> None:
         ("h200-sxm", 140.4),
         ("b200-sxm", 179.1),
         ("gb200-nvl72", 185.0),
+        ("b300-sxm", 268.6),
+        ("gb300-nvl72", 277.5),
     ],
 )
 def test_capacities_are_those_that_nvidia_smi_prints(name: str, gib: float) -> None:
@@ -210,6 +275,9 @@ def test_capacities_are_those_that_nvidia_smi_prints(name: str, gib: float) -> N
         ("h100-sxm", 450),
         ("b200-sxm", 900),
         ("gb200-nvl72", 900),
+        ("a800-sxm", 200),
+        ("b300-sxm", 900),
+        ("gb300-nvl72", 900),
     ],
 )
 def test_nvlink_counts_one_direction(name: str, gigabytes_per_second: float) -> None:
@@ -217,15 +285,15 @@ def test_nvlink_counts_one_direction(name: str, gigabytes_per_second: float) -> 
     assert System.load(name).network[0].bandwidth == gigabytes_per_second * 1e9
 
 
-def test_the_h800_is_an_h100_with_slower_nvlink() -> None:
-    """H800 and H100 compute alike and differ in NVLink."""
-    cut, full = System.load("h800-sxm"), System.load("h100-sxm")
+@pytest.mark.parametrize(("cut", "full"), [("h800-sxm", "h100-sxm"), ("a800-sxm", "a100-80gb-sxm")])
+def test_the_800s_are_like_the_100s_with_slower_nvlink(cut: str, full: str) -> None:
+    """H800 and H100, A800 and A100 compute alike and differ in NVLink."""
+    less, more = System.load(cut), System.load(full)
 
-    assert cut.accelerator.matrix == full.accelerator.matrix
-    assert cut.accelerator.matmul == full.accelerator.matmul
-    assert cut.accelerator.memory == full.accelerator.memory
-    assert cut.network[0].bandwidth < full.network[0].bandwidth
-    assert cut.network[0].collectives == full.network[0].collectives
+    assert less.accelerator.model_copy(update={"name": more.accelerator.name}) == more.accelerator
+    assert less.network[0].bandwidth < more.network[0].bandwidth
+    assert less.network[0].collectives == more.network[0].collectives
+    assert less.network[1] == more.network[1]
 
 
 def test_latency_is_that_of_two_members() -> None:

@@ -3,9 +3,38 @@
 from functools import cache
 from pathlib import Path
 
-__all__ = ["canonical", "find", "names"]
+__all__ = ["OTHER_NAMES", "canonical", "find", "names"]
 
 _ROOT = Path(__file__).parent
+OTHER_NAMES = {
+    "systems": {
+        "a800": "a800-sxm",
+        "b200": "b200-sxm",
+        "b300": "b300-sxm",
+        "dgx-b200": "b200-sxm",
+        "dgx-b300": "b300-sxm",
+        "dgx-h100": "h100-sxm",
+        "dgx-h200": "h200-sxm",
+        "gaudi-2": "gaudi2",
+        "gb200": "gb200-nvl72",
+        "gb300": "gb300-nvl72",
+        "h200": "h200-sxm",
+        "h800": "h800-sxm",
+        "ironwood": "tpu-v7x",
+        "tpu-v7": "tpu-v7x",
+        "tpu7x": "tpu-v7x",
+        "trainium": "trainium1",
+        "trillium": "tpu-v6e",
+        "trn1": "trainium1",
+        "trn1.32xlarge": "trainium1",
+        "v4": "tpu-v4",
+        "v5e": "tpu-v5e",
+        "v5p": "tpu-v5p",
+        "v6e": "tpu-v6e",
+    }
+}
+"""What people call an entry whose name says more, by folder. A100, H100 and V100 come in several
+forms, so one of these has to be named."""
 
 
 @cache
@@ -24,5 +53,6 @@ def canonical(name: str) -> str:
 
 
 def find(folder: str, name: str) -> Path | None:
-    """Return the file of a catalog entry, or None if there is none of that name."""
-    return _entries(folder).get(canonical(name))
+    """Return the file of a catalog entry, or None if nothing there is called so."""
+    called = canonical(name)
+    return _entries(folder).get(OTHER_NAMES.get(folder, {}).get(called, called))
