@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwise import InputError
@@ -16,6 +16,7 @@ from shardwise.measured.store import load_runs, pack, read_runs, shipped, unpack
 
 # As the sources print them: torchtitan, SimuMax, Narayanan, Megatron-Bridge.
 ROWS = json.loads((Path(__file__).parent / "data" / "measured_rows.json").read_text())
+PAGE = Path(__file__).parent.parent / "docs" / "measured-runs.md"
 LEAST = {"id": "a", "model": {"name": "m"}, "hardware": {"accelerator": "H100"}}
 PACKED = {"format": "shardwise-measured-runs-1", "group": "g"}
 NO_RUNS = (
@@ -99,6 +100,7 @@ def test_rows_are_as_their_sources_print_them():
 
 
 @fast
+@example([{"id": n, "group": "g", "model": {"": 1, " ": None}} for n in "ab"])
 @given(st.lists(rows, max_size=5))
 def test_packing_loses_nothing(some):
     """Any rows come back with each key, type and null, group by group in their order."""
@@ -122,6 +124,13 @@ def test_what_rows_share_is_written_once():
     assert packed["g.json"].count("a paper") == packed["g.json"].count("layers") == 1
     assert packed["g.json"].count("0.5") == 3
     assert json.loads(packed["g.json"])["rows"][2] == {"id": "2", "measured": {"mfu": 0.5}}
+
+
+def test_runs_that_share_a_part_share_its_noun():
+    """So that all are read in a tenth of a second."""
+    runs = [run for run in load_runs() if run.group == "SimuMax measured runs"]
+    assert len({id(run.hardware) for run in runs}) == len({id(run.source) for run in runs}) == 1
+    assert len({id(run.measured) for run in runs}) == 30
 
 
 def test_a_file_of_ones_own_may_have_any_of_three_forms(tmp_path):
@@ -292,3 +301,23 @@ def test_a_run_is_of_a_family_and_a_study():
     assert (run.accelerator, run.study) == ("H100", "g")
     bare = _run(source={"title": "t"})
     assert (bare.accelerator, bare.study, _run().study) == ("H100", "t", "unknown")
+
+
+def test_the_example_of_the_page_is_read(tmp_path):
+    """The row that docs/measured-runs.md shows for runs of one's own."""
+    (example,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "mine.json").write_text(example)
+    (run,) = read_runs(tmp_path / "mine.json")
+    assert (run.parallelism.dp, run.measured_memory_gib, run.extra) == (32, 61.0, {})
+    parts = (run.model, run.hardware, run.software, run.parallelism, run.measured)
+    assert all(part.extra == {} for part in parts)
+
+
+def test_the_page_lists_every_source_with_its_counts():
+    """Rows of the table of docs/measured-runs.md, those of most runs first."""
+    row = re.compile(r"^\| (.+?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", re.MULTILINE)
+    found = row.findall(PAGE.read_text())
+    assert {name: tuple(map(int, counts)) for name, _, *counts in found} == COUNTS
+    totals = [int(total) for _, total, *_ in found]
+    assert totals == sorted((sum(counts) for counts in COUNTS.values()), reverse=True)
+    assert totals == [sum(COUNTS[name]) for name, *_ in found]

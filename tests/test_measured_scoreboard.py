@@ -103,6 +103,21 @@ def test_the_summary_by_hand(four):
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["suite"] == "runs"
 
 
+def test_the_order_of_runs_is_of_no_account(four):
+    """Runs without an error shift nobody's baseline."""
+    turned = scoreboard(four[::-1])
+    assert turned.overall.skill == pytest.approx(scoreboard(four).overall.skill)
+    assert turned.overall.errors == scoreboard(four).overall.errors
+
+
+def test_the_measured_mfu_is_model_flops_over_what_could_be_done():
+    """8 FLOPs in 10 s where 4 FLOP/s are possible; None where any of it is not known."""
+    one = Prediction(run=run_of("x", step=10.0), model_flops_per_step=8.0, peak_flops=4.0)
+    assert one.measured_mfu == pytest.approx(0.2)
+    assert replace(one, peak_flops=None).measured_mfu is None
+    assert replace(one, run=run_of("x")).measured_mfu is None
+
+
 def test_the_baseline_may_be_of_more_runs_than_are_scored(four):
     """What is looked at does not change what it is compared with; one source has no baseline."""
     whole, part = scoreboard(four), scoreboard(four[:2], among=four)

@@ -7,7 +7,7 @@ import pytest
 from shardwise import InputError
 from shardwise.cli import run
 from shardwise.model import Model
-from shardwise.validate import SUITES, validate
+from shardwise.validate import COLLECTIONS, SUITES, validate
 from shardwise.validate.scores import Score
 from shardwise.validate.seqsel import Published
 
@@ -202,7 +202,7 @@ def test_without_a_suite_they_are_listed(shardwise):
     assert code == 0
     assert all(name in out and summary in out for name, (summary, _) in SUITES.items())
     _, out, _ = shardwise("validate", "--json")
-    assert list(json.loads(out)["suites"]) == list(SUITES)
+    assert list(json.loads(out)["suites"]) == [*SUITES, *COLLECTIONS]
 
 
 def test_an_unknown_suite_is_refused(shardwise):
@@ -212,6 +212,6 @@ def test_an_unknown_suite_is_refused(shardwise):
     code, out, err = shardwise("validate", "seqsal")
     assert (code, out) == (2, "")
     assert err == (
-        "error: suite: 'seqsal': no such suite; allowed: seqsel, simumax, nersc-collectives; "
+        "error: suite: 'seqsal': no such suite; allowed: seqsel, simumax, nersc-collectives, runs; "
         "did you mean 'seqsel'?\n"
     )

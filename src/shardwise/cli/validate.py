@@ -4,13 +4,51 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.options import JsonFlag, OutputOption, Stopwatch, emit_json, log
-from shardwise.validate import SUITES, validate
+from shardwise.cli.options import (
+    JsonFlag,
+    OutputOption,
+    Stopwatch,
+    emit_json,
+    log,
+    refuse_given,
+)
+from shardwise.cli.validate_runs import RUNS, validate_runs
+from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
 
 
 def command(
     suite: Annotated[
         str | None, typer.Argument(metavar="[SUITE]", help="Suite to run; listed if omitted.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            help="Score the runs of FILE: a JSON list or lines of rows, or our own form; also .gz.",
+        ),
+    ] = None,
+    grade: Annotated[
+        str | None, typer.Option("--grade", metavar="A,B,C", help="Of runs: only these grades.")
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", metavar="dense|moe", help="Of runs: only those of this kind."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source", metavar="TEXT", help="Of runs: only sources that TEXT is part of."
+        ),
+    ] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="Of runs: list every one.")] = False,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Of runs: write charts to FILE: .html, .json, .png, .svg.",
+        ),
     ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
@@ -19,9 +57,24 @@ def command(
 
     Without a SUITE the suites are listed. Errors are signed: predicted over reference, minus one.
     """
+    if suite == RUNS or (suite is None and data is not None):
+        return validate_runs(
+            data=data,
+            grade=grade,
+            kind=kind,
+            source=source,
+            rows=rows,
+            plot=plot,
+            json=json,
+            output=output,
+        )
+    words = {"data": data, "grade": grade, "kind": kind, "source": source, "rows": rows}
+    refuse_given(f"is for the suite {RUNS} only", **words, plot=plot)
+    if suite is not None and suite not in SUITES:
+        raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
     watch = Stopwatch()
     if suite is None:
-        told = {name: summary for name, (summary, _) in SUITES.items()}
+        told = {name: summary for name, (summary, _) in SUITES.items()} | COLLECTIONS
         record = {"suites": told}
     else:
         found = validate(suite)

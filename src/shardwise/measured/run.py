@@ -60,7 +60,7 @@ Words = Annotated[Mapping[str, Any], BeforeValidator(_nothing)]
 class _Part(Noun):
     """A part of a row; keys that it does not know are kept."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
 
     @property
     def extra(self) -> Mapping[str, Any]:

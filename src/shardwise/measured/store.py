@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from shardwise import catalog, files
 from shardwise.errors import Fault, InputError
@@ -37,6 +37,8 @@ _ALLOWED = "allowed: a JSON list or lines of rows with an id, or a file of measu
 
 class _Packed(Noun):
     """A file of our form."""
+
+    model_config = ConfigDict(str_strip_whitespace=False)  # keys come back as they are
 
     format: Literal["shardwise-measured-runs-1"]
     group: str

@@ -1,6 +1,6 @@
 """How accurate we are: published figures, our estimates and the predecessors' side by side."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.validate.nersc_collectives import nersc_collectives
@@ -8,7 +8,17 @@ from shardwise.validate.scores import Compared, Part, Row, Score, Scoreboard
 from shardwise.validate.seqsel import seqsel
 from shardwise.validate.simumax import simumax
 
-__all__ = ["SUITES", "Compared", "Part", "Row", "Score", "Scoreboard", "validate"]
+__all__ = [
+    "COLLECTIONS",
+    "SUITES",
+    "Compared",
+    "Part",
+    "Row",
+    "Score",
+    "Scoreboard",
+    "no_such_suite",
+    "validate",
+]
 
 # Name of each suite, what it compares, and the function that does it.
 SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
@@ -24,6 +34,11 @@ SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
         "NCCL collectives on Perlmutter: 1 to 256 nodes of A100, 32 KiB to 8 GiB",
         nersc_collectives,
     ),
+}
+
+# Of the command line alone: collections of rows, ours or of a file, with scoreboards of their own.
+COLLECTIONS = {
+    "runs": "1,597 published training runs: step time and peak memory, or rows of your own",
 }
 
 
@@ -42,7 +57,12 @@ def validate(suite: str) -> Scoreboard:
     ['fig1_state', 'fig1_activations', 'fig7_activations', 'tab5_step_time']
     """
     if suite not in SUITES:
-        problem = f"no such suite; allowed: {', '.join(SUITES)}{nearest(suite, SUITES)}"
-        raise InputError(Fault(field="suite", value=suite, has_value=True, problem=problem))
+        raise no_such_suite(suite, SUITES)
     _, run = SUITES[suite]
     return run()
+
+
+def no_such_suite(suite: str, known: Collection[str]) -> InputError:
+    """Return the error that a suite is not among those known."""
+    problem = f"no such suite; allowed: {', '.join(known)}{nearest(suite, known)}"
+    return InputError(Fault(field="suite", value=suite, has_value=True, problem=problem))

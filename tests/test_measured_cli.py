@@ -1,0 +1,202 @@
+"""`shardwise validate runs`: what is scored, what people and machines get, what is refused."""
+
+import json
+import sys
+from types import ModuleType
+
+import pytest
+
+from measured_samples import predicted, refused, run_of
+from shardwise.measured.prediction import Prediction
+from shardwise.measured.scoreboard import scoreboard
+from shardwise.measured.store import load_runs
+from shardwise.report.measured import print_runs
+
+OWN = [
+    {
+        "id": "mine-1",
+        "model": {"name": "m", "seq_len": 4096},
+        "hardware": {"accelerator": "H100", "count": 8},
+        "global_batch": 8,
+        "measured": {"step_time_s": 2.0},
+    },
+    {"id": "mine-2", "model": {"name": "m"}, "hardware": {"accelerator": "X1"}, "grade": "B"},
+]
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch):
+    """Predict a tenth too much for every run that is not grade C; return the runs asked for."""
+    seen = []
+
+    def predict_runs(runs):
+        seen.extend(runs)
+        return tuple(map(_told, runs))
+
+    module = ModuleType("shardwise.measured.predict")
+    module.predict_runs = predict_runs
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return seen
+
+
+def _told(run):
+    if run.grade == "C":
+        return Prediction(run=run, refused="hidden size is not known")
+    time, count = run.measured_step_time_s, run.hardware.count or 1
+    return Prediction(
+        run=run,
+        step_time_s=time and 1.1 * time,
+        model_flops_per_step=float(count * (time or 1) * (2 + len(run.id) % 3)),
+        peak_flops=10.0 * count,
+    )
+
+
+def test_all_runs_are_scored_as_json(shardwise, asked):
+    """Rows and summary of the contract, of everything that is shipped."""
+    code, out, err = shardwise("validate", "runs", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert [row["id"] for row in found["rows"]] == [run.id for run in load_runs()]
+    assert tuple(asked) == load_runs()
+    overall = found["summary"]["overall"]
+    assert (overall["rows"], overall["refused"], overall["n"]) == (1597, 301, 1213)
+    assert overall["mape"] == overall["bias"] == overall["p90"] == pytest.approx(0.1)
+    assert overall["skill"] > 0.5
+    assert found["summary"]["grade"]["C"]["refused"] == 301
+
+
+@pytest.mark.parametrize("words", [("--data",), ("runs", "--data")])
+def test_a_file_of_ones_own_is_scored(shardwise, tmp_path, asked, words):
+    """With or without the name of the suite; what is written to a file is not printed."""
+    path, out_path = tmp_path / "mine.json", tmp_path / "out.json"
+    path.write_text(json.dumps(OWN))
+    code, out, _ = shardwise("validate", *words, path, "--output", out_path)
+    assert (code, out, len(asked)) == (0, "", 2)
+    found = json.loads(out_path.read_text())
+    assert [row["id"] for row in found["rows"]] == ["mine-1", "mine-2"]
+    assert found["rows"][0]["error"] == pytest.approx(0.1)
+    assert found["summary"]["overall"]["skill"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        (("--grade", "A"), 683),
+        (("--grade", "a, C"), 984),
+        (("--kind", "moe"), 309),
+        (("--source", "simumax"), 30),
+        (("--source", "2402.15627"), 0),
+        (("--source", "2205.05198", "--grade", "A"), 8),
+    ],
+)
+def test_a_part_of_the_runs_is_scored(shardwise, asked, words, rows):
+    """By grade, kind and a part of the source's name or reference, the baseline from all."""
+    code, out, err = shardwise("validate", "runs", "--json", *words)
+    assert len(asked) == 1597
+    if rows:
+        overall = json.loads(out)["summary"]["overall"]
+        assert (overall["rows"], overall["skill"] is not None) == (rows, True)
+    else:
+        assert (code, out) == (2, "")
+        assert err == "error: runs: holds no run of that grade, kind and source\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--grade", "D"), "command line: grade: 'D': allowed: A, B, C"),
+        (("--kind", "mo"), "command line: kind: 'mo': allowed: dense, moe; did you mean 'moe'?"),
+        (("--data", "none.json"), "none.json: no such file"),
+        (("--plot", "a.pdf"), "a.pdf: charts are written as .html, .json, .png, .svg"),
+    ],
+)
+def test_wrong_words_are_refused(shardwise, asked, words, problem):
+    """Before anything is predicted."""
+    code, out, err = shardwise("validate", "runs", *words)
+    assert (code, out, err, asked) == (2, "", f"error: {problem}\n", [])
+
+
+def test_words_for_runs_are_refused_with_other_suites(shardwise):
+    """Where they would do nothing."""
+    code, _, err = shardwise("validate", "seqsel", "--grade", "A", "--rows", "--plot", "a.html")
+    assert code == 2
+    assert err.splitlines() == [
+        "error: command line: grade: 'A': is for the suite runs only",
+        "error: command line: rows: is for the suite runs only",
+        "error: command line: plot: 'a.html': is for the suite runs only",
+    ]
+    code, _, err = shardwise("validate", "--kind", "moe")
+    assert (code, err) == (2, "error: command line: kind: 'moe': is for the suite runs only\n")
+
+
+def test_people_get_tables(shardwise):
+    """Headline, groups, order, worst and refused runs; every run if asked for."""
+    code, out, _ = shardwise("validate", "runs")
+    assert code == 0
+    assert out.splitlines()[1:3] == [
+        "1,597 measured training runs",
+        "1,213 predicted, 301 refused, 83 without a time to compare",
+    ]
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert any(line.startswith("all 1,213 301 10.0 % 10.0 % 10.0 % +10.0 %") for line in lines)
+    assert any(line.startswith("SimuMax measured runs 30 - 10.0 %") for line in lines)
+    assert "hidden size is not known 301" in lines
+    assert "100.0 % are ordered right." in out
+    assert "All runs" not in out
+    _, every, _ = shardwise("validate", "runs", "--rows", "--source", "SimuMax")
+    assert all(run.id in every for run in load_runs() if run.group == "SimuMax measured runs")
+
+
+def test_tables_show_the_farthest_off_and_what_there_is(capsys):
+    """Sorted by size whatever the sign; no empty tables or columns."""
+    rows = [
+        predicted("near", 1.0, 1.01),
+        predicted("low", 1.0, 0.5, memory=9.0, measured={"step_time_s": 1.0, "peak_mem_gib": 10}),
+        predicted("high", 1.0, 1.4),
+        *(refused(f"r{n}", f"reason {n}") for n in range(22)),
+    ]
+    print_runs(scoreboard(rows), rows=True)
+    out = capsys.readouterr().out
+    worst = out[out.index("Farthest off") : out.index("refused because")]
+    assert worst.index("low") < worst.index("high") < worst.index("near")
+    assert "-50.0 %" in worst
+    assert "2 other reasons" in out
+    assert ("Peak memory" in out, "GiB measured" in out) == (True, True)
+    print_runs(scoreboard([predicted("x", 1.0, 1.0)]), rows=True)
+    out = capsys.readouterr().out
+    assert not any(head in out for head in ("refused because", "GiB", "Kendall", "longer than"))
+    assert "without a time" not in out
+
+
+@pytest.mark.parametrize("words", [(), ("--rows", "--source", "SimuMax"), ("--grade", "A")])
+def test_narrow_terminals(shardwise, monkeypatch, words):
+    """No line is wider than 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = shardwise("validate", "runs", *words)
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
+
+
+def test_the_list_of_suites_has_the_collections(shardwise):
+    """And a wrong name is told of it."""
+    _, out, _ = shardwise("validate")
+    assert "1,597 published training runs" in out
+    _, _, err = shardwise("validate", "run")
+    assert err == (
+        "error: suite: 'run': no such suite; allowed: seqsel, simumax, nersc-collectives, runs; "
+        "did you mean 'runs'?\n"
+    )
+
+
+def test_charts_are_written_beside_the_figures(shardwise, tmp_path):
+    """With --plot."""
+    pytest.importorskip("plotly")
+    path = tmp_path / "runs.json"
+    code, out, _ = shardwise("validate", "runs", "--source", "simumax", "--plot", path)
+    assert (code, "30 measured training runs" in out) == (0, True)
+    assert list(json.loads(path.read_text())) == ["by-accelerator", "by-source", "errors"]
+
+
+def test_a_run_without_anything_is_listed(capsys):
+    """Neither measured nor predicted."""
+    print_runs(scoreboard([Prediction(run=run_of("bare"))]), rows=True)
+    assert "1 without a time to compare" in capsys.readouterr().out
