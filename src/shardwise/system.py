@@ -130,6 +130,9 @@ class AttentionKernel(Noun):
     """Queries that one multiprocessor handles at a time."""
     efficiency: dict[Count, Fraction] = Field(min_length=1)
     """Share of the matrix peak by head width, forward, while training."""
+    latent_efficiency: dict[Count, Fraction] = Field(default_factory=dict)
+    """The same of heads whose values are narrower than their queries (latent attention), both laid
+    out as wide as the queries; empty: as of equal widths."""
     longest_weight: NonNegative
     """How much the longest causal tile weighs when there are few tiles per multiprocessor."""
     memory_efficiency: Share

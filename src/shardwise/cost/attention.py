@@ -36,10 +36,14 @@ class AttentionRates:
     """Least compute time of a kernel that runs [s]."""
 
 
-def head_efficiency(kernel: AttentionKernel, head_dim: float) -> Floats:
+def head_efficiency(
+    kernel: AttentionKernel, head_dim: float, v_head_dim: float | None = None
+) -> Floats:
     """Share of the peak at a head width: interpolated in its logarithm, constant outside."""
-    widths = sorted(kernel.efficiency)
-    shares = [kernel.efficiency[width] for width in widths]
+    narrower = v_head_dim is not None and v_head_dim < head_dim
+    known = (kernel.latent_efficiency if narrower else None) or kernel.efficiency
+    widths = sorted(known)
+    shares = [known[width] for width in widths]
     return interpolated(np.asarray(np.log(head_dim)), np.log(widths), shares)
 
 
@@ -90,7 +94,7 @@ def attention_times(
     kernel = rates.kernel
     busy = heads > 0
     value_dim = head_dim if v_head_dim is None else v_head_dim
-    efficiency = head_efficiency(kernel, head_dim)
+    efficiency = head_efficiency(kernel, head_dim, value_dim)
     tiles = sequences * heads * np.ceil(seq_len / kernel.tile)
     met = np.minimum((keys + kernel.tile) / 2, keys) if causal else keys
     width = max(head_dim, value_dim)
