@@ -1,12 +1,136 @@
-"""Temporary predictor."""
+"""Predict measured runs: each as a strategy, through the same formulas as any other."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwise.errors import InputError
+from shardwise.estimator import estimate, estimate_many
 from shardwise.measured.architecture import model_of
 from shardwise.measured.hardware import system_of
+from shardwise.measured.memory_metric import memory_gib
+from shardwise.measured.prediction import Prediction
+from shardwise.measured.refused import NotModelledError
+from shardwise.measured.run import Run
 from shardwise.measured.software import stack_of
 from shardwise.measured.strategy_of import strategy_of
-from shardwise.measured.refused import NotModelledError
+from shardwise.model import Model
+from shardwise.ops.parameters import FlopsConvention, flops_per_token
+from shardwise.results import EstimateTable
+from shardwise.strategy import Strategy
+from shardwise.system import System
 
-def translate(run):
-    assumed=[]
-    if run.task=="pretrain-total": raise NotModelledError("total of a project, not a step")
-    model=model_of(run,assumed); system=system_of(run,assumed); stack=stack_of(run,assumed)
-    return model,system,strategy_of(run,model,system,stack,assumed),assumed
+__all__ = ["Translation", "predict_runs", "translate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """A run in our words."""
+
+    model: Model
+    system: System
+    strategy: Strategy
+    assumed: tuple[str, ...]
+    """What the row does not say and we took."""
+
+
+def translate(run: Run) -> Translation:
+    """Put a run in our words.
+
+    Raises
+    ------
+    NotModelledError
+        If it cannot be.
+    """
+    if run.task == "pretrain-total":
+        raise NotModelledError("the total of a project, with its restarts, is not a step")
+    assumed: list[str] = []
+    try:
+        model = model_of(run, assumed)
+        system = system_of(run, assumed)
+        stack = stack_of(run, assumed)
+        strategy = strategy_of(run, model, system, stack, assumed)
+    except InputError as error:
+        raise NotModelledError("; ".join(str(fault) for fault in error.faults)) from None
+    return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))
+
+
+def predict_runs(runs: Sequence[Run]) -> tuple[Prediction, ...]:
+    """Predict step time and memory of runs, in their order; what cannot be says why.
+
+    Runs of one model on one system are a table of strategies.
+    """
+    found: dict[int, Prediction] = {}
+    tables: dict[tuple[str, str], list[tuple[int, Translation]]] = defaultdict(list)
+    for position, run in enumerate(runs):
+        try:
+            said = translate(run)
+        except NotModelledError as reason:
+            found[position] = Prediction(run=run, refused=str(reason))
+            continue
+        key = said.model.model_dump_json(exclude={"name"}), said.system.model_dump_json()
+        tables[key].append((position, said))
+    for rows in tables.values():
+        found |= _predicted(runs, rows)
+    return tuple(found[position] for position in range(len(runs)))
+
+
+def _predicted(
+    runs: Sequence[Run], rows: Sequence[tuple[int, Translation]]
+) -> dict[int, Prediction]:
+    """Runs of one model on one system."""
+    model, system = rows[0][1].model, rows[0][1].system
+    strategies = [said.strategy for _, said in rows]
+    table = estimate_many(model, system, strategies)
+    found = {}
+    for row, (position, said) in enumerate(rows):
+        run = runs[position]
+        if table.reason(row) is not None:
+            found[position] = Prediction(run=run, refused=_reason(said))
+            continue
+        found[position] = _prediction(run, said, table, row)
+    return found
+
+
+def _reason(said: Translation) -> str:
+    """What an estimate says against a strategy."""
+    try:
+        estimate(said.model, said.system, said.strategy)
+    except InputError as error:
+        return "; ".join(str(fault) for fault in error.faults)
+    raise AssertionError("a table refused what an estimate takes")
+
+
+def _prediction(run: Run, said: Translation, table: EstimateTable, row: int) -> Prediction:
+    step_s = float(table.step_time_s[row])
+    flops = float(table.mfu[row]) * step_s
+    tokens = float(table.tokens_per_s[row]) * step_s
+    per_step = tokens * flops_per_token(said.model, int(table.table.seq_len[row]))
+    return Prediction(
+        run=run,
+        step_time_s=step_s,
+        converted_step_time_s=_converted_step_time_s(run, said, tokens),
+        memory_gib=memory_gib(
+            run,
+            allocated_bytes=float(table.memory_total_bytes[row]),
+            reserved_bytes=float(table.memory_reserved_bytes[row]),
+        ),
+        model_flops_per_step=per_step,
+        peak_flops=per_step / flops,
+        assumed=said.assumed,
+    )
+
+
+def _converted_step_time_s(run: Run, said: Translation, tokens: float) -> float | None:
+    """Measured time of a step where only a rate of FLOPs is printed, as the source counts them."""
+    rate = run.measured.tflops_per_gpu
+    if run.measured_step_time_s is not None or rate is None or run.hardware.count is None:
+        return None
+    text = run.measured.flops_type or ""
+    full = "non-causal" in text or "not discounted" in text or "full attention" in text
+    convention: FlopsConvention = "full-attention" if full else "causal"
+    seq_len = run.model.seq_len or said.model.seq_len
+    if seq_len is None or text.startswith("hardware"):
+        return None
+    flops = tokens * flops_per_token(said.model, seq_len, convention)
+    return flops / (rate * 1e12 * run.hardware.count)

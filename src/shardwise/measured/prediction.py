@@ -13,6 +13,8 @@ class Prediction:
 
     run: Run
     step_time_s: float | None = None
+    converted_step_time_s: float | None = None
+    """Measured time of a step, of rows that print FLOP/s alone."""
     memory_gib: float | None = None
     """Peak memory by the metric of the row."""
     model_flops_per_step: float | None = None
@@ -26,9 +28,14 @@ class Prediction:
     """Why nothing is predicted."""
 
     @property
+    def measured_step_time_s(self) -> float | None:
+        """What was measured: as the row says, or converted from FLOP/s."""
+        return self.run.measured_step_time_s or self.converted_step_time_s
+
+    @property
     def measured_mfu(self) -> float | None:
         """Model FLOPs over what the accelerators could do in the measured time of a step."""
-        time = self.run.measured_step_time_s
+        time = self.measured_step_time_s
         if time is None or self.model_flops_per_step is None or self.peak_flops is None:
             return None
         return self.model_flops_per_step / (time * self.peak_flops)

@@ -58,7 +58,7 @@ class ScoredRun:
     def of(cls, prediction: Prediction) -> "ScoredRun":
         """Put a prediction beside what its run measured."""
         run = prediction.run
-        step, memory = run.measured_step_time_s, run.measured_memory_gib
+        step, memory = prediction.measured_step_time_s, run.measured_memory_gib
         return cls(
             id=run.id,
             source=run.study,
@@ -228,7 +228,7 @@ def _score(rows: Sequence[ScoredRun], guessed: Floats, inside: np.ndarray) -> Ru
 
 
 def _ranking(predictions: Sequence[Prediction]) -> Ranking:
-    measured = _column([one.run.measured_step_time_s for one in predictions])
+    measured = _column([one.measured_step_time_s for one in predictions])
     predicted = _column([one.step_time_s for one in predictions])
     known = np.isfinite(measured) & np.isfinite(predicted)
     measured, predicted = measured[known], predicted[known]
