@@ -1,7 +1,7 @@
 """Predict measured runs: each as a strategy, through the same formulas as any other."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import InputError
@@ -20,7 +20,7 @@ from shardwise.results import EstimateTable
 from shardwise.strategy import Strategy
 from shardwise.system import System
 
-__all__ = ["Translation", "predict_runs", "translate"]
+__all__ = ["Translation", "predict_runs", "tables_of", "translate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +61,24 @@ def predict_runs(runs: Sequence[Run]) -> tuple[Prediction, ...]:
     Runs of one model on one system are a table of strategies.
     """
     found: dict[int, Prediction] = {}
-    tables: dict[tuple[str, str], list[tuple[int, Translation]]] = defaultdict(list)
+    translated: dict[int, Translation] = {}
     for position, run in enumerate(runs):
         try:
-            said = translate(run)
+            translated[position] = translate(run)
         except NotModelledError as reason:
             found[position] = Prediction(run=run, refused=str(reason))
-            continue
-        key = said.model.model_dump_json(exclude={"name"}), said.system.model_dump_json()
-        tables[key].append((position, said))
-    for rows in tables.values():
+    for rows in tables_of(translated):
         found |= _predicted(runs, rows)
     return tuple(found[position] for position in range(len(runs)))
+
+
+def tables_of(translated: Mapping[int, Translation]) -> list[list[tuple[int, Translation]]]:
+    """Runs of one model on one system, which are evaluated as one table."""
+    tables: dict[tuple[str, str], list[tuple[int, Translation]]] = defaultdict(list)
+    for position, said in translated.items():
+        key = said.model.model_dump_json(exclude={"name"}), said.system.model_dump_json()
+        tables[key].append((position, said))
+    return list(tables.values())
 
 
 def _predicted(
