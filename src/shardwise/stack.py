@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 
 from shardwise.errors import Fault, InputError
 from shardwise.noun import Count, Number, Sourced
-from shardwise.system import FlashKernel
 from shardwise.units import Bytes, Duration
+from shardwise.words import FlashKernel
 
 __all__ = ["Stack"]
 

@@ -54,6 +54,8 @@ def linear(
     runs: Sequence[Run],
     parameters: Sequence[Parameter],
     offsets: Floats,
+    *,
+    derivatives: bool = True,
 ) -> Linear:
     """Evaluate runs, and each with one parameter after another moved a little.
 
@@ -61,16 +63,18 @@ def linear(
     ----------
     translated
         By position in `runs`; each with a measured time.
+    derivatives
+        Whether they are wanted; else all are 0.
     """
     places = sorted(translated)
     row_of = {place: row for row, place in enumerate(places)}
     errors = np.full(len(places), np.nan)
-    derivatives = np.zeros((len(places), len(parameters)))
+    slopes = np.zeros((len(places), len(parameters)))
     moved = Moved(parameters)
     for group in tables_of(translated):
         systems, strategies, what = [], [], []
         for place, said in group:
-            for parameter in (None, *moved.applying(said)):
+            for parameter in (None, *(moved.applying(said) if derivatives else ())):
                 at = offsets.copy()
                 if parameter is not None:
                     at[parameter] += _DIFFERENCE
@@ -85,13 +89,13 @@ def linear(
                 assert measured is not None  # noqa: S101 - asked for
                 errors[row], base = value - np.log(measured), value
             else:
-                derivatives[row, parameter] = (value - base) / _DIFFERENCE
-    known = np.isfinite(errors) & np.isfinite(derivatives).all(axis=1)
+                slopes[row, parameter] = (value - base) / _DIFFERENCE
+    known = np.isfinite(errors) & np.isfinite(slopes).all(axis=1)
     return Linear(
         runs=[runs[place] for place, is_known in zip(places, known, strict=True) if is_known],
         offsets=offsets,
         errors=errors[known],
-        derivatives=derivatives[known],
+        derivatives=slopes[known],
     )
 
 

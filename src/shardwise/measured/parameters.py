@@ -27,8 +27,8 @@ class Parameter(Noun):
 
     name: str = Field(min_length=1)
     of: Literal["systems", "stacks"]
-    names: tuple[str, ...] = ()
-    """Entries of the catalog that it moves; none: all."""
+    names: tuple[str, ...] = Field(min_length=1)
+    """Entries of the catalog that it moves."""
     fields: tuple[str, ...] = Field(min_length=1)
     """Dotted; `*` stands for all of a mapping."""
     scale: Literal["log", "logit"] = "log"
@@ -44,7 +44,7 @@ class Parameter(Noun):
 
     def moves(self, name: str) -> bool:
         """Whether it moves an entry of the catalog."""
-        return not self.names or name in self.names
+        return name in self.names
 
     def apply(self, noun: Any, offset: float) -> Any:
         """Move its figures of a system or stack."""
@@ -56,10 +56,10 @@ class Parameter(Noun):
         if isinstance(value, Mapping):
             return {key: self._moved(one, offset) for key, one in value.items()}
         if self.scale == "log":
-            return value * np.exp(offset)
+            return float(value * np.exp(offset))
         if not 0 < value < 1:  # a stack that has or hides none of it
             return value
-        return 1 / (1 + (1 / value - 1) * np.exp(-offset))
+        return float(1 / (1 + (1 / value - 1) * np.exp(-offset)))
 
 
 def _replaced(noun: Any, name: str, change: Callable[[Any], Any]) -> Any:

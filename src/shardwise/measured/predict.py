@@ -19,8 +19,9 @@ from shardwise.ops.parameters import FlopsConvention, flops_per_token
 from shardwise.results import EstimateTable
 from shardwise.strategy import Strategy
 from shardwise.system import System
+from shardwise.uncertainty import Described, describe, spread_of, validated_runs
 
-__all__ = ["Translation", "predict_runs", "tables_of", "translate"]
+__all__ = ["Translation", "described", "predict_runs", "tables_of", "translate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +56,25 @@ def translate(run: Run) -> Translation:
     return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))
 
 
-def predict_runs(runs: Sequence[Run]) -> tuple[Prediction, ...]:
+def described(said: Translation) -> Described:
+    """What says how like other runs this one is."""
+    return describe(
+        said.model,
+        said.system,
+        said.strategy,
+        assumed=bool(said.assumed),
+    )
+
+
+def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Prediction, ...]:
     """Predict step time and memory of runs, in their order; what cannot be says why.
 
     Runs of one model on one system are a table of strategies.
+
+    Parameters
+    ----------
+    leave_out
+        Whether intervals come from runs of other sources alone.
     """
     found: dict[int, Prediction] = {}
     translated: dict[int, Translation] = {}
@@ -68,7 +84,7 @@ def predict_runs(runs: Sequence[Run]) -> tuple[Prediction, ...]:
         except NotModelledError as reason:
             found[position] = Prediction(run=run, refused=str(reason))
     for rows in tables_of(translated):
-        found |= _predicted(runs, rows)
+        found |= _predicted(runs, rows, leave_out=leave_out)
     return tuple(found[position] for position in range(len(runs)))
 
 
@@ -82,7 +98,7 @@ def tables_of(translated: Mapping[int, Translation]) -> list[list[tuple[int, Tra
 
 
 def _predicted(
-    runs: Sequence[Run], rows: Sequence[tuple[int, Translation]]
+    runs: Sequence[Run], rows: Sequence[tuple[int, Translation]], *, leave_out: bool
 ) -> dict[int, Prediction]:
     """Runs of one model on one system."""
     model, system = rows[0][1].model, rows[0][1].system
@@ -94,7 +110,7 @@ def _predicted(
         if table.reason(row) is not None:
             found[position] = Prediction(run=run, refused=_reason(said))
             continue
-        found[position] = _prediction(run, said, table, row)
+        found[position] = _prediction(run, said, table, row, leave_out=leave_out)
     return found
 
 
@@ -107,14 +123,19 @@ def _reason(said: Translation) -> str:
     raise AssertionError("a table refused what an estimate takes")
 
 
-def _prediction(run: Run, said: Translation, table: EstimateTable, row: int) -> Prediction:
+def _prediction(
+    run: Run, said: Translation, table: EstimateTable, row: int, *, leave_out: bool
+) -> Prediction:
     step_s = float(table.step_time_s[row])
     flops = float(table.mfu[row]) * step_s
     tokens = float(table.tokens_per_s[row]) * step_s
     per_step = tokens * flops_per_token(said.model, int(table.table.seq_len[row]))
+    without = run.study if leave_out else None
+    factor = spread_of(described(said), validated_runs(), without=without).factor
     return Prediction(
         run=run,
         step_time_s=step_s,
+        interval=(step_s / factor, step_s * factor),
         converted_step_time_s=_converted_step_time_s(run, said, tokens),
         memory_gib=memory_gib(
             run,
