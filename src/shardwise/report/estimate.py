@@ -296,7 +296,7 @@ def _interval(result: Estimate) -> list[str]:
         return []
     like = next(word for most, word in _LIKENESS if found.distance <= most)
     return [
-        f"expect {seconds(found.low_s)} to {seconds(found.high_s)} in {found.level:.0%} of runs; "
+        f"expect {seconds(found.low_s)} to {seconds(found.high_s)} in 8 of 10 runs; "
         f"the nearest measured one is {like}:",
         f"  {found.nearest}",
     ]
