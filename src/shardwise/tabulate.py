@@ -284,6 +284,8 @@ def _is_open(value: Any) -> bool:
 
 
 def _floats(name: str, column: Any, length: int, least: float) -> Floats:
+    if type(column) is float and least <= column < math.inf:
+        return np.full(length, column)
     array = _broadcast(name, column, length)
     if array.dtype.kind not in "iuf":
         raise InputError(Fault(source="columns", field=name, problem="must be numbers"))
