@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -68,6 +67,7 @@ BOOLEANS = (
 )
 _LEAST = {"zero": 0, "fsdp_prefetch": 0}
 _DEFAULTS = {name: field.default for name, field in Strategy.model_fields.items()}
+_DEFAULTS |= {name: bits_of(_DEFAULTS[name] or (), name) for name in SETS}
 _SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
 _ALL_REDUCE = words.TP_EXCHANGES.index("all_reduce")
 
@@ -85,8 +85,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     if twice:
         raise InputError([Fault(field=n, problem="is given twice, by two names") for n in twice])
     columns |= {SHORT_NAMES.get(n, n): column for n, column in given.items() if column is not None}
-    unknown = [name for name in columns if name not in _DEFAULTS]
-    if unknown:
+    if unknown := [name for name in columns if name not in _DEFAULTS]:
         known = list(_DEFAULTS)
         faults = [Fault(field=n, problem=f"unknown column{nearest(n, known)}") for n in unknown]
         raise InputError(faults)
@@ -231,14 +230,7 @@ def _set(name: str, value: Any) -> int:
         return int(value)
     if name in OPEN_SETS and _is_open(value):
         return 0
-    return (_bits_once if isinstance(value, (str, tuple)) else _bits)(name, value)
-
-
-def _bits(name: str, value: Any) -> int:
     return bits_of(getattr(Strategy.validated({name: value}, source="columns"), name), name)
-
-
-_bits_once = lru_cache(maxsize=1024)(_bits)
 
 
 def _stage_lists(column: Any, length: int) -> tuple[Ints, tuple[tuple[int, ...], ...]]:
@@ -284,8 +276,6 @@ def _is_open(value: Any) -> bool:
 
 
 def _floats(name: str, column: Any, length: int, least: float) -> Floats:
-    if type(column) is float and least <= column < math.inf:
-        return np.full(length, column)
     array = _broadcast(name, column, length)
     if array.dtype.kind not in "iuf":
         raise InputError(Fault(source="columns", field=name, problem="must be numbers"))
