@@ -67,7 +67,6 @@ BOOLEANS = (
 )
 _LEAST = {"zero": 0, "fsdp_prefetch": 0}
 _DEFAULTS = {name: field.default for name, field in Strategy.model_fields.items()}
-_DEFAULTS |= {name: bits_of(_DEFAULTS[name] or (), name) for name in SETS}
 _SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
 _ALL_REDUCE = words.TP_EXCHANGES.index("all_reduce")
 
