@@ -186,13 +186,15 @@ def _exchange_cost(
     launches the product.
     """
     extents = getattr(machine.extents, collective.axis)
-    taken = processor_share(machine.system, extents)
     if collective.in_ring:
-        return _ring_cost(collective, partial, machine, extents, taken)
+        return _ring_cost(collective, partial, machine, extents)
     sent, far_share = _sent(collective, machine, extents)
     time = collective_time(
         machine.system, collective.kind, collective.bytes * sent, extents, far_share=far_share
     )
+    if not time.any():  # as a rule: most rows of a space split few axes
+        return ExchangeCost(collective=collective, time_s=time, hidden_s=time, exposed_s=time)
+    taken = processor_share(machine.system, extents)
     hidden = np.zeros_like(time)
     by_stack = machine.tp_overlap == _BY_STACK
     if collective.split_with is not None:
@@ -237,9 +239,10 @@ def _sent(
 
 
 def _ring_cost(
-    collective: Collective, partial: OperationCost, machine: Machine, extents: Ints, taken: Floats
+    collective: Collective, partial: OperationCost, machine: Machine, extents: Ints
 ) -> ExchangeCost:
     """Time n - 1 messages to the next member; hide each beside one of n pieces of the product."""
+    taken = processor_share(machine.system, extents)
     others = np.maximum(extents[-1] - 1, 1)
     time = others * transfer_time(machine.system, collective.bytes / others, extents)
     hidden = np.zeros_like(time)
