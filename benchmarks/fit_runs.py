@@ -1,6 +1,6 @@
 """Fit the figures of the catalog that measured runs decide, and write them where they stand.
 
-Run it after a change of the model, with what the change was as REASON:
+Run it after a change of the model:
 
     python benchmarks/fit_runs.py [--write]
 
@@ -14,7 +14,7 @@ import argparse
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,15 @@ from shardwise.uncertainty import Described
 
 _CATALOG = Path(catalog.__file__).parent
 _DIGITS = 4
+_Place = tuple[str | int, ...]
 _ROUNDS = 4
 
 
 def main() -> None:
     """Fit, print, and write if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help="change the files of the catalog")
     write = parser.parse_args().write
     runs, parameters = load_runs(), load_parameters()
@@ -95,7 +98,8 @@ def _print(title: str, at: Linear, errors: np.ndarray) -> None:
     told = []
     for name, rows in parts.items():
         s = summary(np.exp(errors[rows]) - 1)
-        told.append(f"{name} {s.n}: {s.mape:.1%} median {s.median_ape:.1%} bias {s.bias:+.1%} p90 {s.p90:.1%}")
+        sizes = f"{s.mape:.1%} median {s.median_ape:.1%} p90 {s.p90:.1%}"
+        told.append(f"{name} {s.n}: {sizes} bias {s.bias:+.1%}")
     print(f"{title:22s} " + " | ".join(told), flush=True)
 
 
@@ -123,7 +127,14 @@ def _told(of: str, name: str) -> Mapping[str, Any]:
     return files.read_mapping(_CATALOG / of / f"{name}.yaml")
 
 
-def _changes(parameters, of, name, told, values, base):
+def _changes(
+    parameters: Sequence[Parameter],
+    of: str,
+    name: str,
+    told: Mapping[str, Any],
+    values: Mapping[str, Any],
+    base: Mapping[str, Any],
+) -> Iterator[tuple[_Place, str]]:
     """Dotted places of figures that a parameter moves, with their values."""
     for parameter in parameters:
         if parameter.of != of:
@@ -137,7 +148,7 @@ def _changes(parameters, of, name, told, values, base):
                     yield place, _rounded(value)
 
 
-def _places(values, parts, done=()):
+def _places(values: Any, parts: Sequence[str], done: _Place = ()) -> Iterator[tuple[_Place, Any]]:
     """Every place that a dotted field stands for, with its value."""
     if not parts:
         if isinstance(values, Mapping):
@@ -156,7 +167,8 @@ def _places(values, parts, done=()):
             yield from _places(values[key], rest, (*done, key))
 
 
-def _at(values, place):
+def _at(values: Any, place: _Place) -> Any:
+    """What stands at a place, or None."""
     for key in place:
         if isinstance(values, Mapping):
             values = values.get(key, values.get(int(key) if str(key).isdigit() else key))
@@ -167,7 +179,7 @@ def _at(values, place):
     return values
 
 
-def _rounded(value):
+def _rounded(value: float | str) -> str:
     """A figure as files have it, to four digits; of quantities the number before the unit."""
     if isinstance(value, str):
         number, _, unit = value.partition(" ")
@@ -181,7 +193,7 @@ def _digits(number: float) -> str:
     return f"{round(number, _DIGITS - 1 - math.floor(math.log10(abs(number)))):g}"
 
 
-def _replace(path: Path, changes) -> None:
+def _replace(path: Path, changes: Mapping[_Place, str]) -> None:
     """Write new values into a YAML file, and leave the rest of its text as it is."""
     text = path.read_text(encoding="utf-8")
     root = yaml.compose(text)
@@ -200,7 +212,8 @@ def _replace(path: Path, changes) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _node(node, place):
+def _node(node: yaml.Node | None, place: _Place) -> yaml.Node | None:
+    """The text of a place in a YAML file, or None."""
     for key in place:
         if isinstance(node, yaml.MappingNode):
             node = next((v for k, v in node.value if k.value == str(key)), None)
@@ -224,7 +237,7 @@ def _write_parameters(parameters: Sequence[Parameter], offsets: np.ndarray) -> N
 
 
 def _write_errors(at: Linear, errors: np.ndarray, others: Linear) -> None:
-    """Keep errors, of runs that were fitted with their source left out, with what describes them."""
+    """Keep errors, of fitted runs with their source left out, with what describes the runs."""
     names = [column.name for column in dataclasses.fields(Described)]
     rows = [json.dumps(["id", "source", "error", *names])]
     pairs = [*zip(at.runs, errors, strict=True), *zip(others.runs, others.errors, strict=True)]

@@ -8,15 +8,8 @@ from typing import TypeVar
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
-from shardwise.cost.block import (
-    BlockBytes,
-    BlockCost,
-    BlockTimes,
-    BlockWork,
-    Recompute,
-    block_cost,
-    block_work,
-)
+from shardwise.cost.block import BlockBytes, BlockCost, BlockWork, Recompute, block_cost, block_work
+from shardwise.cost.block_times import BlockTimes
 from shardwise.cost.expert_overlap import with_expert_overlap
 from shardwise.cost.offload import with_offload
 from shardwise.cost.operations import Machine, OperationCost, operation_cost

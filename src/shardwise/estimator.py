@@ -339,7 +339,7 @@ def _cost(system: System, table: Table, result: Evaluation) -> Cost:
 
 def _reaches(result: Evaluation) -> dict[str, int]:
     """Outermost network tier of each axis that exchanges, of one row."""
-    axes = [axis for axis, (total, _) in result.comm_s.items() if total[0] > 0 and axis != "offload"]
+    axes = [a for a, (total, _) in result.comm_s.items() if total[0] > 0 and a != "offload"]
     members = {axis: getattr(result.extents, axis)[:, 0] for axis in axes}
     return {axis: int(np.argmax(of == of[-1])) for axis, of in members.items()}
 

@@ -57,8 +57,8 @@ class Stack(Sourced):
     """Bytes that sorting tokens by expert and back moves over the fewest possible, beside
     `memory_traffic_factor`."""
     expert_wait: Duration = 0
-    """Time that the host waits for the number of tokens of each expert, in each direction of a layer
-    that drops none; launches after it hide behind nothing at first."""
+    """Time that the host waits for the number of tokens of each expert, in each direction of a
+    layer that drops none; launches after it hide behind nothing at first."""
     vocab_multiple: Count = 1
     """Rows of the vocabulary on a rank are padded to a multiple of this (Megatron-LM: 128)."""
     gradient_dtype: Literal["fp32", "compute"]
@@ -105,7 +105,8 @@ class Stack(Sourced):
     @classmethod
     def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
         """Fill in what a stack has from its `base`, with where it is from."""
-        return _from_base(data, source)
+        del name, source
+        return _from_base(data)
 
     @model_validator(mode="after")
     def _buffers_of_fused_products(self) -> Self:
@@ -120,12 +121,11 @@ class Stack(Sourced):
         return self
 
 
-def _from_base(data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+def _from_base(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Fields of a stack that names another one as its `base`, and only what differs."""
     if "base" not in data:
         return data
     fields = dict(data)
     base = Stack.load(fields.pop("base")).to_dict()
     origins = dict(base["sources"]) | dict(fields.get("sources") or {})
-    # What was told again is no longer the base's.
     return base | fields | {"sources": origins}

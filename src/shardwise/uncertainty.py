@@ -210,9 +210,7 @@ def told_apart() -> float:
     return float(np.exp(_quantile(each, weights)))
 
 
-def interval_of(
-    model: Model, system: System, strategy: Strategy, step_s: float
-) -> Interval | None:
+def interval_of(model: Model, system: System, strategy: Strategy, step_s: float) -> Interval | None:
     """What the measured time of a step may be; None forward only."""
     if not strategy.training:
         return None

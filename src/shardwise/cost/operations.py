@@ -157,10 +157,8 @@ def _kernel_cost(kernel: Kernel, operation: Operation, machine: Machine) -> Kern
     compute, memory, time = machine.kernels.times(kernel)
     each = machine.kernels.launches(kernel)
     if operation.expert and isinstance(kernel, MemoryBound):  # quantises for each expert apart
-        each = np.max(
-            [machine.kernels.launches(k) for k in operation.kernels if isinstance(k, Matmul)],
-            axis=0,
-        )
+        product = next(k for k in operation.kernels if isinstance(k, Matmul))
+        each = machine.kernels.launches(product)
     launches = np.where(time > 0, each, 0.0)
     return KernelCost(
         kernel=kernel,

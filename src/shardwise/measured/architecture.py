@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from shardwise.measured.refused import NotModelledError
-from shardwise.measured.run import Run, Architecture
+from shardwise.measured.run import Architecture, Run
 from shardwise.model import Model
 
 __all__ = ["model_of"]
@@ -98,7 +98,7 @@ def _alternate(told: Architecture) -> bool:
 
 
 def _every_other_dense(told: Architecture) -> bool:
-    return bool(told.dense_layers) and told.dense_layers * 2 == told.layers
+    return told.dense_layers is not None and told.dense_layers * 2 == told.layers
 
 
 def _turns(told: Architecture) -> list[int]:

@@ -6,7 +6,7 @@ least, rho growing like a square for small and like a line for large errors. Den
 figures that both kinds share; runs with experts only those of experts.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -112,8 +112,9 @@ def fitted(at: Linear, parameters: Sequence[Parameter], rows: Bools | None = Non
         left = errors + slopes @ (offsets - at.offsets)
         weight = weights / np.sqrt(1 + (left / _SOFT) ** 2) / _NOISE**2
         matrix = slopes.T @ (weight[:, np.newaxis] * slopes) + prior
-        offsets = np.linalg.solve(matrix, -slopes.T @ (weight * (errors - slopes @ at.offsets)))
-        step = np.clip(offsets - at.offsets, -_LONGEST_STEP, _LONGEST_STEP)
+        pull = slopes.T @ (weight * (errors - slopes @ at.offsets))
+        offsets = np.linalg.solve(matrix, -pull).astype(np.float64)
+        step: Floats = np.clip(offsets - at.offsets, -_LONGEST_STEP, _LONGEST_STEP)
         offsets = at.offsets + step
     return offsets
 

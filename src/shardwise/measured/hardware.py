@@ -66,7 +66,7 @@ def system_of(run: Run, assumed: list[str]) -> System:
     except InputError:
         raise NotModelledError(f"accelerator {told.accelerator}: not in the catalog") from None
     rate = _node_rate(told.inter or "", told.per_node or system.node.accelerators)
-    if rate is None or len(system.network) < 2:
+    if rate is None or len(system.network) == 1:
         if (told.count or 1) > system.node.accelerators:
             assumed.append("usual network between nodes")
         return system

@@ -71,16 +71,19 @@ def _replaced(noun: Any, name: str, change: Callable[[Any], Any]) -> Any:
             return noun
         return noun.model_copy(update={head: _inside(value, rest, change)})
     if isinstance(noun, tuple):
-        place = int(head)
-        if place >= len(noun):
-            return noun
-        return (*noun[:place], _inside(noun[place], rest, change), *noun[place + 1 :])
-    if head == "*":
-        return {key: _inside(value, rest, change) for key, value in noun.items()}
-    keys = {str(key): key for key in noun}
-    if head not in keys:
-        return noun
-    return dict(noun) | {keys[head]: _inside(noun[keys[head]], rest, change)}
+        items = dict(enumerate(noun))
+        return tuple(_changed(items, head, rest, change).values())
+    return _changed(noun, head, rest, change)
+
+
+def _changed(
+    items: Mapping[Any, Any], head: str, rest: str, change: Callable[[Any], Any]
+) -> dict[Any, Any]:
+    """A mapping with another value of one key, or of all."""
+    return {
+        key: _inside(value, rest, change) if head in ("*", str(key)) else value
+        for key, value in items.items()
+    }
 
 
 def _inside(value: Any, rest: str, change: Callable[[Any], Any]) -> Any:

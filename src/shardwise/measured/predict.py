@@ -50,7 +50,7 @@ def translate(run: Run) -> Translation:
         model = model_of(run, assumed)
         system = system_of(run, assumed)
         stack = stack_of(run, assumed)
-        strategy = strategy_of(run, model, system, stack, assumed)
+        strategy = strategy_of(run, model, stack, assumed)
     except InputError as error:
         raise NotModelledError("; ".join(str(fault) for fault in error.faults)) from None
     return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))

@@ -25,13 +25,16 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"Megatron-LM", "megatron-core-2025"),
 )
 
+# From then on Megatron-LM had flash attention and overlapped exchanges.
+_FLASH_YEAR = 2023
+
 
 def stack_of(run: Run, assumed: list[str]) -> Stack:
     """Find the stack of a run, with what its features change."""
     framework = run.software.framework or ""
     group = run.group or ""
     name = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), "")
-    if name == "megatron-core-2025" and (run.year or 2024) < 2023:
+    if name == "megatron-core-2025" and (run.year or _FLASH_YEAR) < _FLASH_YEAR:
         name = "megatron-lm-2022"
     if not name:
         name = "nemo-2025" if "MLPerf" in group else "megatron-core-2025"

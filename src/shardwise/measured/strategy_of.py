@@ -10,7 +10,7 @@ from shardwise.measured.software import newest, truth
 from shardwise.model import Model
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
-from shardwise.system import System
+from shardwise.words import ZERO_WEIGHTS
 
 __all__ = ["strategy_of"]
 
@@ -25,9 +25,7 @@ _PARTS = {
 }
 
 
-def strategy_of(
-    run: Run, model: Model, system: System, stack: Stack, assumed: list[str]
-) -> Strategy:
+def strategy_of(run: Run, model: Model, stack: Stack, assumed: list[str]) -> Strategy:
     """Translate degrees, batch, precision, recompute, sharding and schedule."""
     p = run.parallelism
     gpus = run.hardware.count
@@ -55,7 +53,7 @@ def strategy_of(
     fields |= _batch(run, dp, assumed)
     fields |= _precision(run, stack, assumed)
     fields |= _sharding(run, dp)
-    fields |= _exchanges(run, tp, system)
+    fields |= _exchanges(run, tp)
     fields |= _recompute(run, model, stack, assumed)
     fields |= _stages(run, model, pp, assumed)
     fields |= _tuning(run)
@@ -99,11 +97,11 @@ def _precision(run: Run, stack: Stack, assumed: list[str]) -> dict[str, Any]:
 def _sharding(run: Run, dp: int) -> dict[str, Any]:
     p = run.parallelism
     shard = p.fsdp_shard
-    zero3 = p.zero_stage == 3 or bool(run.features.get("use_megatron_fsdp"))
+    zero3 = p.zero_stage == ZERO_WEIGHTS or bool(run.features.get("use_megatron_fsdp"))
     if shard is not None and (shard > 1 or shard == -1):
         zero3 = True
     if zero3:
-        fields: dict[str, Any] = {"zero": 3}
+        fields: dict[str, Any] = {"zero": ZERO_WEIGHTS}
         if shard is not None and 1 < shard < dp and dp % shard == 0:
             fields["dp_shard"] = shard
         return fields
@@ -117,7 +115,7 @@ def _sharding(run: Run, dp: int) -> dict[str, Any]:
     return fields
 
 
-def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
+def _exchanges(run: Run, tp: int) -> dict[str, Any]:
     features = run.features
     fields: dict[str, Any] = {}
     if tp > 1:
@@ -128,9 +126,11 @@ def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
         fields["dp_overlap"] = False
     if "a2a" in str(features.get("cp_comm_type") or ""):
         fields["cp_exchange"] = "all_to_all"
-    if truth(features.get("moe_a2a_overlap")) or truth(
-        features.get("overlap_moe_expert_parallel_comm")
-    ) or (run.model.experts and newest(run)):
+    if (
+        truth(features.get("moe_a2a_overlap"))
+        or truth(features.get("overlap_moe_expert_parallel_comm"))
+        or (run.model.experts and newest(run))
+    ):
         fields["expert_overlap"] = True
     return fields
 
@@ -140,8 +140,8 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     modules = re.findall(r"\w+", str(told.get("recompute_modules") or ""))
     parts = {part for m in modules for part in _PARTS.get(m, ())}
     text = str(told.get("granularity") or told.get("recompute_granularity") or "").lower()
-    layers = told.get("recompute_num_layers")
-    layers = int(layers) if str(layers).isdigit() else None
+    number = str(told.get("recompute_num_layers"))
+    layers = int(number) if number.isdigit() else None
     if "full" in text and "flash" not in text:
         return {"recompute": "full"} | ({"recompute_layers": layers} if layers else {})
     if parts:

@@ -295,11 +295,8 @@ def _interval(result: Estimate) -> list[str]:
     if found is None:
         return []
     like = next(word for most, word in _LIKENESS if found.distance <= most)
-    return [
-        f"expect {seconds(found.low_s)} to {seconds(found.high_s)} in 8 of 10 runs; "
-        f"the nearest measured one is {like}:",
-        f"  {found.nearest}",
-    ]
+    expected = f"{seconds(found.low_s)} to {seconds(found.high_s)} in 8 of 10 runs"
+    return [f"expect {expected}; the nearest measured one is {like}:", f"  {found.nearest}"]
 
 
 def verdict(memory: Memory, *, fits: bool) -> str:

@@ -25,12 +25,12 @@ _UNTRIED = {
 def alike(best: Sequence[Estimate]) -> Alike | None:
     """Count the first plans of a ranking whose throughput per GPU is too near to be told apart."""
     ratio = told_apart()
-    if len(best) < 2:
+    if not best:
         return None
     first = best[0].tokens_per_s_per_gpu
     near = [1 / ratio < e.tokens_per_s_per_gpu / first < ratio for e in best]
     count = near.index(False) if False in near else len(best)
-    if count < 2:
+    if count == 1:
         return None
     untried = [_untried(e) for e in best[:count]]
     shares = [sum(e.time_s[part] for part in _UNCERTAIN) / e.step_time_s for e in best[:count]]
