@@ -5,10 +5,7 @@ import json
 import pytest
 
 SMALL = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 32)
-FEW = (
-    "--fix",
-    "offload_weights=false,offload_activations=false,offload_optimizer=false,tp_overlap=stack",
-)
+FEW = ("--fix", "offload_weights=false,offload_activations=false,offload_optimizer=false")
 
 
 def test_the_json_has_what_the_contract_names(shardwise):
