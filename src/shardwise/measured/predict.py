@@ -17,6 +17,7 @@ from shardwise.measured.strategy_of import strategy_of
 from shardwise.model import Model
 from shardwise.ops.parameters import FlopsConvention, flops_per_token
 from shardwise.results import EstimateTable
+from shardwise.stack import Stack
 from shardwise.strategy import Strategy
 from shardwise.system import System
 
@@ -113,7 +114,8 @@ def _prediction(run: Run, said: Translation, table: EstimateTable, row: int) -> 
         memory_gib=memory_gib(
             run,
             allocated_bytes=float(table.memory_total_bytes[row]),
-            reserved_bytes=float(table.memory_reserved_bytes[row]),
+            device_bytes=float(table.memory_reserved_bytes[row]),
+            runtime_bytes=Stack.load(said.strategy.stack).runtime_memory,
         ),
         model_flops_per_step=per_step,
         peak_flops=per_step / flops,
