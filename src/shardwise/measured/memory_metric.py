@@ -8,7 +8,7 @@ from typing import Literal
 
 from shardwise.measured.run import Run
 
-__all__ = ["Metric", "memory_gib", "metric_of"]
+__all__ = ["Metric", "memory_gib", "metric_of", "on_last_rank"]
 
 Metric = Literal["allocated", "reserved", "device"]
 _GIB = 2**30
@@ -22,6 +22,11 @@ def metric_of(run: Run) -> Metric:
     if "allocated" in text:
         return "allocated"
     return "reserved" if "reserved" in text else "device"
+
+
+def on_last_rank(run: Run) -> bool:
+    """Whether the row is of the rank that logs, which in Megatron-LM is the last one."""
+    return "logging rank" in (run.measured.mem_metric or "")
 
 
 def memory_gib(
