@@ -45,6 +45,10 @@ def model_of(run: Run, assumed: list[str]) -> Model:
         "tied_embeddings": bool(told.tied_embeddings),
         "mtp": told.mtp_layers or 0,
     }
+    # Megatron-LM drops 0.1 unless told not to, as models with rotary positions do.
+    if fields["position"] == "learned" and run.software.framework == "Megatron-LM":
+        fields["dropout"] = True
+        assumed.append("dropout")
     runs = fields["layers"]
     if len(runs) > 1 and _alternate(told):
         fields["interleave"] = _turns(told)

@@ -104,6 +104,8 @@ def _sharding(run: Run, dp: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"zero": ZERO_WEIGHTS}
         if shard is not None and 1 < shard < dp and dp % shard == 0:
             fields["dp_shard"] = shard
+        if (p.pp or 1) > 1:  # PyTorch's FSDP keeps the weights of a stage from one pass to the next
+            fields["fsdp_reshard"] = False
         return fields
     stage = p.zero_stage
     if stage is None:
@@ -147,9 +149,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     if parts:
         return {"recompute": "selective", "recompute_parts": tuple(sorted(parts))}
     if "op-level" in text or "selective op" in text:
-        # Its list of products that are kept holds none in float8.
-        extra = ("mlp",) if "float8" in (run.precision or "") else ()
-        return {"recompute": "selective", "recompute_parts": ("every_other", *extra)}
+        return {"recompute": "selective", "recompute_parts": ("every_other",)}
     if "selective" in text and "no-op" not in text:
         if "every 2nd" in text:
             return {"recompute": "full", "recompute_layers": math.ceil(model.depth / 2)}
