@@ -88,7 +88,11 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
     if layer.kind != OWN_KIND:
         return operations_of_kind(layer.kind)(model, layer, work)
 
-    def norm_here(name: str, parts: frozenset[str] = frozenset()) -> Operation:
+    def norm_here(
+        name: str,
+        parts: frozenset[str] = frozenset(),
+        rebuilt: frozenset[str] = frozenset(),
+    ) -> Operation:
         return norm(
             name,
             work,
@@ -97,6 +101,7 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
             parameters=own_part(work, model.norm_parameters),
             collectives=norm_statistics(model, work),
             reruns_with=parts,
+            dropped_with=rebuilt,
         )
 
     def residual_here(name: str, branches: int = 1) -> Operation:
@@ -111,7 +116,8 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
 
     def with_norms(name: str, part: str, block: _Block) -> list[Operation]:
         parts = frozenset({part, "every_other"}) if layer.norms != "post" else frozenset[str]()
-        before = [norm_here(f"{name}.norm", parts)] if layer.norms != "post" else []
+        rebuilt = frozenset({"attention_out"} if name == "mlp" else ())
+        before = [norm_here(f"{name}.norm", parts, rebuilt)] if layer.norms != "post" else []
         after = [norm_here(f"{name}.post_norm")] if layer.norms != "pre" else []
         return [*before, *block(parts), *after, residual_here(f"{name}.residual")]
 
