@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from shardwise.measured.refused import NotModelledError
+from shardwise.measured.remat import is_xla, policy_of, remat_fields
 from shardwise.measured.run import Run
 from shardwise.measured.software import newest, truth
 from shardwise.model import Model
@@ -64,8 +65,9 @@ def strategy_of(
 
 
 def _batch(run: Run, dp: int, assumed: list[str]) -> dict[str, Any]:
-    size = run.micro_batch
     assert run.global_batch is not None  # noqa: S101 - checked before
+    # MaxText and Pax print sequences for each accelerator, and accumulate no gradients.
+    size = run.global_batch // dp if is_xla(run) else run.micro_batch
     if size is None:
         size = 1
         assumed.append("micro_batch 1")
@@ -121,7 +123,8 @@ def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
     features = run.features
     fields: dict[str, Any] = {}
     if tp > 1:
-        fields["sequence_parallel"] = bool(run.parallelism.sp)
+        # XLA splits the residual stream over the ranks, as sequence parallelism does.
+        fields["sequence_parallel"] = bool(run.parallelism.sp) or is_xla(run)
     if "disabled" in str(features.get("overlap") or "") or features.get("dp_overlap") is False:
         fields["dp_overlap"] = False
     if "cuda_launch_blocking" in features or "no gradient bucketing" in (run.notes or ""):
@@ -136,6 +139,8 @@ def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
 
 
 def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict[str, Any]:
+    if is_xla(run):
+        return _remat(run, assumed)
     told = run.recompute or {}
     modules = re.findall(r"\w+", str(told.get("recompute_modules") or ""))
     parts = {part for m in modules for part in _PARTS.get(m, ())}
@@ -158,6 +163,15 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     if not told or "unknown" in text:
         assumed.append("no recompute")
     return {}
+
+
+def _remat(run: Run, assumed: list[str]) -> dict[str, Any]:
+    """By the policy that the row names, or else MaxText's default (configs/base.yml)."""
+    policy = policy_of(run)
+    if policy is None:
+        policy = "full"
+        assumed.append("recompute of all but the last product of layers")
+    return remat_fields(run, policy)
 
 
 def _stages(run: Run, model: Model, pp: int, assumed: list[str]) -> dict[str, Any]:
