@@ -65,12 +65,22 @@ def system_of(run: Run, assumed: list[str]) -> System:
         system = System.load(name)
     except InputError:
         raise NotModelledError(f"accelerator {told.accelerator}: not in the catalog") from None
+    system = _with_slices(system, told.extra.get("chips_per_slice"))
     rate = _node_rate(told.inter or "", told.per_node or system.node.accelerators)
     if rate is None or len(system.network) < 2:
         if (told.count or 1) > system.node.accelerators:
             assumed.append("usual network between nodes")
         return system
     return _with_fabric(system, rate)
+
+
+def _with_slices(system: System, chips: int | None) -> System:
+    """The system with slices of so many chips in its innermost network; None: as they come."""
+    inner = system.network[0]
+    if chips is None or inner.domain is None or chips >= inner.domain:
+        return system
+    changed = inner.model_copy(update={"domain": chips})
+    return system.model_copy(update={"network": (changed, *system.network[1:])})
 
 
 def _node_rate(text: str, per_node: int) -> float | None:

@@ -55,7 +55,7 @@ def strategy_of(
     }
     fields |= _batch(run, dp, assumed)
     fields |= _precision(run, stack, assumed)
-    fields |= _sharding(run, dp)
+    fields |= _sharding(run, dp, system)
     fields |= _exchanges(run, tp, system)
     fields |= _recompute(run, model, stack, assumed)
     fields |= _stages(run, model, pp, assumed)
@@ -98,7 +98,7 @@ def _precision(run: Run, stack: Stack, assumed: list[str]) -> dict[str, Any]:
     return fields
 
 
-def _sharding(run: Run, dp: int) -> dict[str, Any]:
+def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
     p = run.parallelism
     shard = p.fsdp_shard
     zero3 = p.zero_stage == 3 or bool(run.features.get("use_megatron_fsdp"))
@@ -106,6 +106,8 @@ def _sharding(run: Run, dp: int) -> dict[str, Any]:
         zero3 = True
     if zero3:
         fields: dict[str, Any] = {"zero": 3}
+        if is_xla(run) and (shard is None or shard < 1 or p.dp is None):
+            shard = _slice(run, dp, system)
         if shard is not None and 1 < shard < dp and dp % shard == 0:
             fields["dp_shard"] = shard
         return fields
@@ -117,6 +119,12 @@ def _sharding(run: Run, dp: int) -> dict[str, Any]:
     if group and group < dp and dp % group == 0:
         fields["dp_shard"] = group
     return fields
+
+
+def _slice(run: Run, dp: int, system: System) -> int | None:
+    """Replicas of a slice, which share shards where a recipe of MaxText names no other number."""
+    chips = system.network[0].domain
+    return math.gcd(dp, chips // (run.parallelism.tp or 1)) if chips else None
 
 
 def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
