@@ -139,9 +139,11 @@ def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
         fields["dp_overlap"] = False
     if "a2a" in str(features.get("cp_comm_type") or ""):
         fields["cp_exchange"] = "all_to_all"
-    if truth(features.get("moe_a2a_overlap")) or truth(
-        features.get("overlap_moe_expert_parallel_comm")
-    ) or (run.model.experts and newest(run)):
+    if (
+        truth(features.get("moe_a2a_overlap"))
+        or truth(features.get("overlap_moe_expert_parallel_comm"))
+        or (run.model.experts and newest(run))
+    ):
         fields["expert_overlap"] = True
     return fields
 
