@@ -4,13 +4,12 @@ from functools import cache
 
 import pytest
 
+from measured_samples import run_of
 from shardwise import Stack
 from shardwise.measured.predict import Translation, predict_runs, translate
 from shardwise.measured.remat import policy_of, remat_fields
 from shardwise.measured.run import Run
 from shardwise.measured.store import load_runs
-
-from measured_samples import run_of
 
 NORMS = {"attention_norm", "mlp_norm"}
 # What runs again beside norms and activation, and what waits in the host's memory.
