@@ -70,8 +70,16 @@ def system_of(run: Run, assumed: list[str]) -> System:
     name = next((name for pattern, name in _NAMES if re.search(pattern, text, re.IGNORECASE)), "")
     if not name:
         raise NotModelledError(f"accelerator {told.accelerator}: not in the catalog")
+<<<<<<< HEAD
     assumed += [said for pattern, said in _STAND_INS if re.search(pattern, text, re.IGNORECASE)]
     system = System.load(name)
+=======
+    try:
+        system = System.load(name)
+    except InputError:
+        raise NotModelledError(f"accelerator {told.accelerator}: not in the catalog") from None
+    system = _with_slices(system, told.extra.get("chips_per_slice"))
+>>>>>>> fromX
     rate = _node_rate(told.inter or "", told.per_node or system.node.accelerators)
 <<<<<<< HEAD
     if rate is None or len(system.network) == 1:
@@ -82,6 +90,15 @@ def system_of(run: Run, assumed: list[str]) -> System:
             assumed.append("usual network between nodes")
         return system
     return _with_fabric(system, rate)
+
+
+def _with_slices(system: System, chips: int | None) -> System:
+    """The system with slices of so many chips in its innermost network; None: as they come."""
+    inner = system.network[0]
+    if chips is None or inner.domain is None or chips >= inner.domain:
+        return system
+    changed = inner.model_copy(update={"domain": chips})
+    return system.model_copy(update={"network": (changed, *system.network[1:])})
 
 
 def _node_rate(text: str, per_node: int) -> float | None:

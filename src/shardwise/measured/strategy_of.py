@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from shardwise.measured.refused import NotModelledError
+from shardwise.measured.remat import is_xla, policy_of, remat_fields
 from shardwise.measured.run import Run
 from shardwise.measured.software import newest, truth
 from shardwise.model import Model
@@ -52,8 +53,13 @@ def strategy_of(run: Run, model: Model, stack: Stack, assumed: list[str]) -> Str
     }
     fields |= _batch(run, dp, assumed)
     fields |= _precision(run, stack, assumed)
+<<<<<<< HEAD
     fields |= _sharding(run, dp)
     fields |= _exchanges(run, tp)
+=======
+    fields |= _sharding(run, dp, system)
+    fields |= _exchanges(run, tp, system)
+>>>>>>> fromX
     fields |= _recompute(run, model, stack, assumed)
     fields |= _stages(run, model, pp, assumed)
     fields |= _tuning(run)
@@ -62,8 +68,9 @@ def strategy_of(run: Run, model: Model, stack: Stack, assumed: list[str]) -> Str
 
 
 def _batch(run: Run, dp: int, assumed: list[str]) -> dict[str, Any]:
-    size = run.micro_batch
     assert run.global_batch is not None  # noqa: S101 - checked before
+    # MaxText and Pax print sequences for each accelerator, and accumulate no gradients.
+    size = run.global_batch // dp if is_xla(run) else run.micro_batch
     if size is None:
         size = 1
         assumed.append("micro_batch 1")
@@ -94,14 +101,20 @@ def _precision(run: Run, stack: Stack, assumed: list[str]) -> dict[str, Any]:
     return fields
 
 
-def _sharding(run: Run, dp: int) -> dict[str, Any]:
+def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
     p = run.parallelism
     shard = p.fsdp_shard
     zero3 = p.zero_stage == ZERO_WEIGHTS or bool(run.features.get("use_megatron_fsdp"))
     if shard is not None and (shard > 1 or shard == -1):
         zero3 = True
     if zero3:
+<<<<<<< HEAD
         fields: dict[str, Any] = {"zero": ZERO_WEIGHTS}
+=======
+        fields: dict[str, Any] = {"zero": 3}
+        if is_xla(run) and (shard is None or shard < 1 or p.dp is None):
+            shard = _slice(run, dp, system)
+>>>>>>> fromX
         if shard is not None and 1 < shard < dp and dp % shard == 0:
             fields["dp_shard"] = shard
         if (p.pp or 1) > 1:  # PyTorch's FSDP keeps the weights of a stage from one pass to the next
@@ -117,11 +130,22 @@ def _sharding(run: Run, dp: int) -> dict[str, Any]:
     return fields
 
 
+<<<<<<< HEAD
 def _exchanges(run: Run, tp: int) -> dict[str, Any]:
+=======
+def _slice(run: Run, dp: int, system: System) -> int | None:
+    """Replicas of a slice, which share shards where a recipe of MaxText names no other number."""
+    chips = system.network[0].domain
+    return math.gcd(dp, chips // (run.parallelism.tp or 1)) if chips else None
+
+
+def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
+>>>>>>> fromX
     features = run.features
     fields: dict[str, Any] = {}
     if tp > 1:
-        fields["sequence_parallel"] = bool(run.parallelism.sp)
+        # XLA splits the residual stream over the ranks, as sequence parallelism does.
+        fields["sequence_parallel"] = bool(run.parallelism.sp) or is_xla(run)
     if "disabled" in str(features.get("overlap") or "") or features.get("dp_overlap") is False:
         fields["dp_overlap"] = False
     if "cuda_launch_blocking" in features or "no gradient bucketing" in (run.notes or ""):
@@ -138,6 +162,8 @@ def _exchanges(run: Run, tp: int) -> dict[str, Any]:
 
 
 def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict[str, Any]:
+    if is_xla(run):
+        return _remat(run, assumed)
     told = run.recompute or {}
     modules = re.findall(r"\w+", str(told.get("recompute_modules") or ""))
     parts = {part for m in modules for part in _PARTS.get(m, ())}
@@ -158,6 +184,15 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     if not told or "unknown" in text:
         assumed.append("no recompute")
     return {}
+
+
+def _remat(run: Run, assumed: list[str]) -> dict[str, Any]:
+    """By the policy that the row names, or else MaxText's default (configs/base.yml)."""
+    policy = policy_of(run)
+    if policy is None:
+        policy = "full"
+        assumed.append("recompute of all but the last product of layers")
+    return remat_fields(run, policy)
 
 
 def _stages(run: Run, model: Model, pp: int, assumed: list[str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ __all__ = ["activation", "mlp_operations"]
 
 # Vector FLOPs per element of the inner width, forward and backward: tanh-like activations.
 _ACTIVATION_FLOPS = (8.0, 13.0)
+_EVERY_OTHER = frozenset({"every_other"})
 
 
 def mlp_operations(
@@ -65,7 +66,7 @@ def mlp_operations(
         collectives=before,
         normed=bool(norm_parts) and not is_shared,
         kept_elsewhere=is_shared,
-        reruns_with=frozenset({block, "every_other"}) if mlp.gated else frozenset({block}),
+        reruns_with=frozenset({block, "mlp_up"}) | (_EVERY_OTHER if mlp.gated else frozenset()),
         dropped_with=rebuilt_by,
     )
     up = replace(up, rerun_share=0.5)  # the second of its two products
@@ -114,8 +115,12 @@ def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block
         saved_bytes=(gates + apart) * size,
         working_bytes=(gates + 1 + apart) * size,
         reruns_with=frozenset({block, "activation", "every_other"}),
+<<<<<<< HEAD
         dropped_with=frozenset({block, "every_other"} if block == "mlp" else {block}),
         half_rebuilt_bytes=(gates - 1 + apart) * size,
+=======
+        dropped_with=frozenset({block, "mlp_up"}),
+>>>>>>> fromX
     )
 
 
