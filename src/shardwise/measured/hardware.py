@@ -70,22 +70,10 @@ def system_of(run: Run, assumed: list[str]) -> System:
     name = next((name for pattern, name in _NAMES if re.search(pattern, text, re.IGNORECASE)), "")
     if not name:
         raise NotModelledError(f"accelerator {told.accelerator}: not in the catalog")
-<<<<<<< HEAD
     assumed += [said for pattern, said in _STAND_INS if re.search(pattern, text, re.IGNORECASE)]
-    system = System.load(name)
-=======
-    try:
-        system = System.load(name)
-    except InputError:
-        raise NotModelledError(f"accelerator {told.accelerator}: not in the catalog") from None
-    system = _with_slices(system, told.extra.get("chips_per_slice"))
->>>>>>> fromX
+    system = _with_slices(System.load(name), told.extra.get("chips_per_slice"))
     rate = _node_rate(told.inter or "", told.per_node or system.node.accelerators)
-<<<<<<< HEAD
     if rate is None or len(system.network) == 1:
-=======
-    if rate is None or len(system.network) < _BETWEEN_NODES:
->>>>>>> fromR
         if (told.count or 1) > system.node.accelerators:
             assumed.append("usual network between nodes")
         return system

@@ -51,7 +51,7 @@ def translate(run: Run) -> Translation:
         model = model_of(run, assumed)
         system = system_of(run, assumed)
         stack = stack_of(run, assumed)
-        strategy = strategy_of(run, model, stack, assumed)
+        strategy = strategy_of(run, model, system, stack, assumed)
     except InputError as error:
         raise NotModelledError("; ".join(str(fault) for fault in error.faults)) from None
     return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))
@@ -152,9 +152,7 @@ def _memory_gib(run: Run, said: Translation, table: EstimateTable, row: int) -> 
         last = estimate(said.model, said.system, said.strategy).stages[-1]
         allocated, device = last.total, last.reserved
     runtime = Stack.load(said.strategy.stack).runtime_memory
-    return memory_gib(
-        run, allocated_bytes=allocated, device_bytes=device, runtime_bytes=runtime
-    )
+    return memory_gib(run, allocated_bytes=allocated, device_bytes=device, runtime_bytes=runtime)
 
 
 def _converted_step_time_s(run: Run, said: Translation, tokens: float) -> float | None:

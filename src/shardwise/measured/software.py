@@ -75,13 +75,10 @@ def _changes(run: Run) -> dict[str, Any]:
         changes |= {"memory_traffic_factor": 2.5, "fused_norm": False, "fused_swiglu": False}
     if features.get("no-gradient-accumulation-fusion"):
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
-<<<<<<< HEAD
     changes |= _gradients(run) | _loss(run)
-=======
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.
         changes |= {"loss_forward_bytes": 4.0, "loss_backward_bytes": 4.0, "loss_saved_bytes": 2.0}
->>>>>>> fromR
     changes |= {"cuda_graphs": _graphs(run)}
     if run.model.experts:
         changes |= _expert_changes(run)

@@ -11,6 +11,7 @@ from shardwise.measured.software import newest, truth
 from shardwise.model import Model
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
+from shardwise.system import System
 from shardwise.words import ZERO_WEIGHTS
 
 __all__ = ["strategy_of"]
@@ -26,7 +27,9 @@ _PARTS = {
 }
 
 
-def strategy_of(run: Run, model: Model, stack: Stack, assumed: list[str]) -> Strategy:
+def strategy_of(
+    run: Run, model: Model, system: System, stack: Stack, assumed: list[str]
+) -> Strategy:
     """Translate degrees, batch, precision, recompute, sharding and schedule."""
     p = run.parallelism
     gpus = run.hardware.count
@@ -53,13 +56,8 @@ def strategy_of(run: Run, model: Model, stack: Stack, assumed: list[str]) -> Str
     }
     fields |= _batch(run, dp, assumed)
     fields |= _precision(run, stack, assumed)
-<<<<<<< HEAD
-    fields |= _sharding(run, dp)
-    fields |= _exchanges(run, tp)
-=======
     fields |= _sharding(run, dp, system)
-    fields |= _exchanges(run, tp, system)
->>>>>>> fromX
+    fields |= _exchanges(run, tp)
     fields |= _recompute(run, model, stack, assumed)
     fields |= _stages(run, model, pp, assumed)
     fields |= _tuning(run)
@@ -108,13 +106,9 @@ def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
     if shard is not None and (shard > 1 or shard == -1):
         zero3 = True
     if zero3:
-<<<<<<< HEAD
         fields: dict[str, Any] = {"zero": ZERO_WEIGHTS}
-=======
-        fields: dict[str, Any] = {"zero": 3}
         if is_xla(run) and (shard is None or shard < 1 or p.dp is None):
             shard = _slice(run, dp, system)
->>>>>>> fromX
         if shard is not None and 1 < shard < dp and dp % shard == 0:
             fields["dp_shard"] = shard
         if (p.pp or 1) > 1:  # PyTorch's FSDP keeps the weights of a stage from one pass to the next
@@ -130,17 +124,13 @@ def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
     return fields
 
 
-<<<<<<< HEAD
-def _exchanges(run: Run, tp: int) -> dict[str, Any]:
-=======
 def _slice(run: Run, dp: int, system: System) -> int | None:
     """Replicas of a slice, which share shards where a recipe of MaxText names no other number."""
     chips = system.network[0].domain
     return math.gcd(dp, chips // (run.parallelism.tp or 1)) if chips else None
 
 
-def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
->>>>>>> fromX
+def _exchanges(run: Run, tp: int) -> dict[str, Any]:
     features = run.features
     fields: dict[str, Any] = {}
     if tp > 1:

@@ -219,13 +219,9 @@ def _core(
         )
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
     )
-<<<<<<< HEAD
-    rebuilds = _WHOLE | {"every_other"} if attention.latent is None else _WHOLE | {"mla_up"}
+    rebuilds = _QKV | ({"every_other"} if attention.latent is None else {"mla_up"})
     # Of the products to queries, keys and values every other one is the second.
     keys = work.sequences * core.queries * core.kv_heads * attention.head_dim * work.element_bytes
-=======
-    rebuilds = _QKV if attention.latent is None else _QKV | {"mla_up"}
->>>>>>> fromX
     products = Operation(
         name="attention.core",
         kernels=(*flash, *_unfused_products(model, attention, work, core)),

@@ -90,13 +90,11 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
         return operations_of_kind(layer.kind)(model, layer, work)
 
     def norm_here(
-<<<<<<< HEAD
-        name: str, parts: frozenset[str] = frozenset(), *, inner: bool = False
-=======
         name: str,
         parts: frozenset[str] = frozenset(),
         rebuilt: frozenset[str] = frozenset(),
->>>>>>> fromX
+        *,
+        inner: bool = False,
     ) -> Operation:
         return norm(
             name,
@@ -106,12 +104,8 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
             parameters=own_part(work, model.norm_parameters),
             collectives=norm_statistics(model, work),
             reruns_with=parts,
-<<<<<<< HEAD
-            dropped_with=parts & {"every_other"},
+            dropped_with=rebuilt | (parts & {"every_other"}),
             input_rebuilt=inner,
-=======
-            dropped_with=rebuilt,
->>>>>>> fromX
         )
 
     def residual_here(name: str, branches: int = 1) -> Operation:
@@ -126,12 +120,13 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
 
     def with_norms(name: str, part: str, block: _Block) -> list[Operation]:
         parts = frozenset({part, "every_other"}) if layer.norms != "post" else frozenset[str]()
-<<<<<<< HEAD
-        before = [norm_here(f"{name}.norm", parts, inner=name == "mlp")] if layer.norms != "post" else []
-=======
-        rebuilt = frozenset({"attention_out"} if name == "mlp" else ())
-        before = [norm_here(f"{name}.norm", parts, rebuilt)] if layer.norms != "post" else []
->>>>>>> fromX
+        inner = name == "mlp"
+        rebuilt = frozenset({"attention_out"} if inner else ())
+        before = (
+            [norm_here(f"{name}.norm", parts, rebuilt, inner=inner)]
+            if layer.norms != "post"
+            else []
+        )
         after = [norm_here(f"{name}.post_norm")] if layer.norms != "pre" else []
         return [*before, *block(parts), *after, residual_here(f"{name}.residual")]
 

@@ -115,12 +115,8 @@ def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block
         saved_bytes=(gates + apart) * size,
         working_bytes=(gates + 1 + apart) * size,
         reruns_with=frozenset({block, "activation", "every_other"}),
-<<<<<<< HEAD
-        dropped_with=frozenset({block, "every_other"} if block == "mlp" else {block}),
+        dropped_with=frozenset({block, "mlp_up"} | ({"every_other"} if block == "mlp" else set())),
         half_rebuilt_bytes=(gates - 1 + apart) * size,
-=======
-        dropped_with=frozenset({block, "mlp_up"}),
->>>>>>> fromX
     )
 
 
