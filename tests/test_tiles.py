@@ -165,3 +165,15 @@ def test_exponent_and_step_of_a_type_leave_the_others_alone():
         ]
         assert (steps[0] == steps[1]) is same
     assert np.isfinite(steps).all()
+
+
+def test_figures_of_benchmarks_take_no_part_in_an_estimate():
+    """Nor do their sources, which tell what an estimate stands on."""
+    fields = System.load("h100-sxm").to_dict()
+    assert fields["accelerator"]["benchmark"]["matmul"]["fp8_block"]["tiling"] is not None
+    fields["accelerator"]["benchmark"] = None
+    bare = System.validated(fields)
+    strategy = {"gpus": 8, "tp": 8, "global_batch_size": 8}
+    told = [shardwise.estimate("llama2-7b", s, strategy) for s in ("h100-sxm", bare)]
+    assert told[0].step_time_s == told[1].step_time_s
+    assert not any("benchmark" in field for field in told[0].provenance)
