@@ -183,11 +183,17 @@ def test_a_block_of_experts_is_two_grouped_products_and_what_moves(tmp_path):
     quick = BLOCK | {"kernel": ["moe_torch_flow_min_latency"]}
     assert told(tmp_path, "moe", quick, bare)[1][0].endswith("bf16_min_latency")
     # min(2, 2 x 2 / 2) = 2 for each token instead of 1: twice the rows.
-    repeated = machine(experts={"bf16": EXPERTS | {"repeats_choices": True, "row_step": 640}})
+    repeated = machine(experts={"bf16": EXPERTS | {"choices": "repeated", "row_step": 640}})
     padded = machine(experts={"bf16": EXPERTS | {"row_step": 640}})
     twice = told(tmp_path, "moe", BLOCK, repeated)[0]
     assert twice == pytest.approx(told(tmp_path, "moe", BLOCK, padded)[0])
     assert twice[0] > plain
+    # min(2, 4 / 2) = 2 of the experts here; of two on two ranks the one that is here.
+    local = machine(experts={"bf16": EXPERTS | {"choices": "local", "row_step": 640}})
+    assert told(tmp_path, "moe", BLOCK, local)[0] == pytest.approx(twice)
+    few, many = BLOCK | {"experts": [2]}, BLOCK | {"experts": [2], "topk": [1], "ep": [2]}
+    alone = told(tmp_path, "moe", few, local)[0]
+    assert alone == pytest.approx(told(tmp_path, "moe", many, local)[0])
 
 
 def test_collectives_are_those_of_estimates(tmp_path):

@@ -187,9 +187,10 @@ class BenchmarkedExperts(Noun):
     choice_bytes: NonNegative
     """The same per token and expert."""
     throttle: Throttle
-    repeats_choices: bool = False
-    """Whether a rank computes min(topk, topk^2 / ep) experts for each of its tokens, as the
-    benchmark of SGLang's Triton kernel does, not topk / ep."""
+    choices: Literal["spread", "repeated", "local"] = "spread"
+    """Experts that a rank computes for each of its tokens: topk / ep; min(topk, topk^2 / ep), as in
+    the benchmark of SGLang's Triton kernel; min(topk, experts / ep), all of them on this rank, as
+    in that of TensorRT-LLM's kernel of least latency."""
 
 
 class Benchmarked(Noun):

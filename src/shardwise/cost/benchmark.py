@@ -221,10 +221,8 @@ def experts_benchmark(
         Inner width before division by tp.
     """
     width = inter / tp
-    chosen = topk / ep
-    if figures.repeats_choices:
-        chosen = np.minimum(topk, topk * chosen)
-    pairs = tokens * chosen
+    chosen = {"spread": topk / ep, "repeated": topk**2 / ep, "local": experts / ep}
+    pairs = tokens * np.minimum(topk, chosen[figures.choices])
     used = np.minimum(experts / ep, pairs)
     rows = np.ceil(pairs / used / figures.row_step) * figures.row_step
     kind = next(
