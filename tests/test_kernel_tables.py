@@ -180,6 +180,9 @@ def test_a_block_of_experts_is_two_grouped_products_and_what_moves(tmp_path):
     # Ungated experts have figures of their own, as the kernel of least latency has.
     ungated = told(tmp_path, "moe", BLOCK | {"gated": [0]}, bare)[1]
     assert ungated == ["h100-sxm has no accelerator.benchmark.experts.bf16_ungated"]
+    two = machine(experts={"bf16_ungated": EXPERTS})
+    both = product(256, 1024) + product(1024, 256)
+    assert told(tmp_path, "moe", BLOCK | {"gated": [0]}, two)[0] == pytest.approx([both])
     quick = BLOCK | {"kernel": ["moe_torch_flow_min_latency"]}
     assert told(tmp_path, "moe", quick, bare)[1][0].endswith("bf16_min_latency")
     # min(2, 2 x 2 / 2) = 2 for each token instead of 1: twice the rows.

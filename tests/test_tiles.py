@@ -151,11 +151,12 @@ def test_a_system_may_ask_for_tiles_while_training():
     assert steps[3] == steps[2]
 
 
-def test_exponent_and_step_of_a_type_leave_the_others_alone():
-    """`fill_exponent` and `reduction_step` of bf16 change bf16 alone."""
+@pytest.mark.parametrize("figure", [{"fill_exponent": 0.5}, {"reduction_step": 4096}])
+def test_exponent_and_step_of_a_type_leave_the_others_alone(figure):
+    """`fill_exponent` and `reduction_step` of bf16 make bf16 slower, and nothing else."""
     fields = System.load("h100-sxm").to_dict()
     plain = System.validated(fields)
-    fields["accelerator"]["matmul"]["bf16"] |= {"fill_exponent": 0.5, "reduction_step": 4096}
+    fields["accelerator"]["matmul"]["bf16"] |= figure
     other = System.validated(fields)
     strategy = {"gpus": 8, "tp": 8, "global_batch_size": 8}
     for dtype, same in (("bf16", False), ("fp16", True)):
@@ -164,7 +165,7 @@ def test_exponent_and_step_of_a_type_leave_the_others_alone():
             for system in (plain, other)
         ]
         assert (steps[0] == steps[1]) is same
-    assert np.isfinite(steps).all()
+        assert steps[1] >= steps[0]
 
 
 def test_figures_of_benchmarks_take_no_part_in_an_estimate():
