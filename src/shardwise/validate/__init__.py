@@ -39,6 +39,7 @@ SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
 # Of the command line alone: collections of rows, ours or of a file, with scoreboards of their own.
 COLLECTIONS = {
     "runs": "1,597 published training runs: step time and peak memory, or rows of your own",
+    "kernels": "your tables of measured kernels and collectives, given by --data",
 }
 
 
