@@ -125,9 +125,7 @@ def _memory_gib(run: Run, said: Translation, table: EstimateTable, row: int) -> 
         last = estimate(said.model, said.system, said.strategy).stages[-1]
         allocated, device = last.total, last.reserved
     runtime = Stack.load(said.strategy.stack).runtime_memory
-    return memory_gib(
-        run, allocated_bytes=allocated, device_bytes=device, runtime_bytes=runtime
-    )
+    return memory_gib(run, allocated_bytes=allocated, device_bytes=device, runtime_bytes=runtime)
 
 
 def _converted_step_time_s(run: Run, said: Translation, tokens: float) -> float | None:

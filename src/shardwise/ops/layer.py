@@ -116,7 +116,8 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
 
     def with_norms(name: str, part: str, block: _Block) -> list[Operation]:
         parts = frozenset({part, "every_other"}) if layer.norms != "post" else frozenset[str]()
-        before = [norm_here(f"{name}.norm", parts, inner=name == "mlp")] if layer.norms != "post" else []
+        inner = name == "mlp"
+        before = [norm_here(f"{name}.norm", parts, inner=inner)] if layer.norms != "post" else []
         after = [norm_here(f"{name}.post_norm")] if layer.norms != "pre" else []
         return [*before, *block(parts), *after, residual_here(f"{name}.residual")]
 
