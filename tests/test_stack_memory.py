@@ -32,7 +32,7 @@ def run(
 
 @pytest.mark.parametrize(("dtype", "each"), [("fp32", 6), ("compute", 2)])
 def test_gradients_beside_those_in_fp32(dtype: str, each: int) -> None:
-    """2 bytes more for each weight; where gradients accumulate in 2 bytes there is nothing beside."""
+    """2 bytes more for each weight; nothing more where gradients accumulate in 2 bytes."""
     software = {"plain_gradients": True, "gradient_dtype": dtype}
     assert run(software, zero=1).memory_bytes.gradients == each * WHOLE
     assert run(software, zero=2).memory_bytes.gradients == pytest.approx(each * WHOLE / 8)
@@ -81,7 +81,7 @@ def _same_memory(software: dict[str, Any], zero: int, **columns: Any) -> bool:
     ids=str,
 )
 def test_what_the_update_holds(software: dict[str, Any], zero: int, each: int) -> None:
-    """Temporaries, fp32 copies of gradients in 2 bytes, a flat buffer of them before: of a shard."""
+    """Temporaries, fp32 copies of 2-byte gradients, a flat buffer before: of a shard."""
     memory = run(software, zero=zero).memory_bytes
     assert memory.buffers == pytest.approx(each * WHOLE / 8)
     assert memory.activations == 0
@@ -94,7 +94,7 @@ def test_a_flat_buffer_is_of_sharded_optimizers() -> None:
 
 
 def test_embedding_and_head_gathered_as_one() -> None:
-    """Their 2 bytes are whole from the first forward on, and the head's gradient behind backward."""
+    """Their 2 bytes are whole from first forward on, the head's gradient behind backward."""
     bare = run(zero=3).memory_bytes.buffers
     whole = run({"whole_ends": True}, zero=3).memory_bytes.buffers
     assert whole - bare == 2 * (TABLE + NORM) + 2 * NORM
@@ -141,8 +141,10 @@ def test_a_loss_of_split_logits_holds_more() -> None:
 def test_every_other_product_is_kept(software: dict[str, Any], each: int) -> None:
     """Elements of a token in 2 bytes, and 4 bytes of statistics for each of 8 heads."""
     layers = {"recompute": "selective", "recompute_parts": ["every_other"]}
-    kept = run(software, samples.llama(vocab=10), **layers).memory_bytes.activations
-    assert kept == 4 * TOKENS * (2 * each + 4 * 8)
+    found = run(software, samples.llama(vocab=10), **layers)
+    kept = TOKENS * (2 * each + 4 * 8)
+    assert found.memory_bytes.activations == 4 * kept
+    assert found.layers[0].kept_bytes == kept
 
 
 software_terms = st.fixed_dictionaries(
