@@ -26,7 +26,7 @@ def command(
         typer.Option(
             "--data",
             metavar="PATH",
-            help="Score your own: a file of runs (JSON rows, or our form), a folder of kernel tables.",
+            help="Your own: a file of runs (JSON rows, or our form), a folder of kernel tables.",
         ),
     ] = None,
     grade: Annotated[
@@ -75,7 +75,7 @@ def command(
     `kernels` scores tables of your own: gemm, attention, moe, collective, moe_alltoall, cast_fp8,
     train_gemm, train_attention, each a file of that name in the folder given by --data.
     """
-    of_runs = {"grade": grade, "kind": kind, "source": source}
+    of_runs: dict[str, object] = {"grade": grade, "kind": kind, "source": source}
     of_runs |= {"references": references, "plot": plot}
     if suite == KERNELS:
         refuse_given(f"is for the suite {RUNS} only", **of_runs)

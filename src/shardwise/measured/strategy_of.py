@@ -59,7 +59,7 @@ def strategy_of(
     fields |= _sharding(run, dp, system)
     fields |= _exchanges(run, tp)
     fields |= _recompute(run, model, stack, assumed)
-    fields |= _stages(run, model, pp, assumed)
+    fields |= _stages(run, model, pp, stack, assumed)
     fields |= _tuning(run)
     fields |= _experts(run, model)
     return Strategy.validated(fields, source=run.id)
@@ -165,6 +165,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     if parts:
         return {"recompute": "selective", "recompute_parts": tuple(sorted(parts))}
     if "op-level" in text or "selective op" in text:
+        # Products in float8 were kept like those of 16 bits (pytorch/ao, issue 893).
         return {"recompute": "selective", "recompute_parts": ("every_other",)}
     if "selective" in text and "no-op" not in text:
         if "every 2nd" in text:
@@ -185,7 +186,7 @@ def _remat(run: Run, assumed: list[str]) -> dict[str, Any]:
     return remat_fields(run, policy)
 
 
-def _stages(run: Run, model: Model, pp: int, assumed: list[str]) -> dict[str, Any]:
+def _stages(run: Run, model: Model, pp: int, stack: Stack, assumed: list[str]) -> dict[str, Any]:
     if pp == 1:
         return {}
     vpp = run.parallelism.vpp or 1
@@ -199,6 +200,9 @@ def _stages(run: Run, model: Model, pp: int, assumed: list[str]) -> dict[str, An
     if layers % chunks == 0:
         return fields
     assumed.append("layers spread over the stages")
+    if stack.name.startswith("internevo"):  # its last stages take what is left over
+        whole, more = divmod(layers, chunks)
+        return fields | {"stage_layers": tuple(whole + (i >= chunks - more) for i in range(chunks))}
     if (layers + 2) % chunks == 0:
         return fields | {"embedding_as_layer": True, "loss_as_layer": True}
     if model.mtp:
