@@ -36,6 +36,8 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
     if not name:
         name = "nemo-2025" if "MLPerf" in group else "megatron-core-2025"
         assumed.append(f"stack {name}")
+    if name == "nemo-2025" and "MLPerf" in group:
+        name = "mlperf-2024"
     if name == "megatron-bridge-2025" and run.model.experts:
         name = _bridge_with_experts(run)
     return Stack.load(name).model_copy(update=_changes(run))
