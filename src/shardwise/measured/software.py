@@ -20,6 +20,7 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"Megatron-DeepSpeed", "megatron-deepspeed-2022"),
     (r"PyTorch FSDP|flash-attn", "torchtitan-2024"),
     (r"NeMo-Megatron", "megatron-lm-2022"),
+    (r"NeMo Megatron|NeuronX", "neuronx-2024"),
     (r"Megatron-Bridge", "megatron-bridge-2025"),
     (r"NeMo|Megatron-Core", "nemo-2025"),
     (r"Megatron-LM", "megatron-core-2025"),
@@ -33,11 +34,11 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
     name = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), "")
     if name == "megatron-core-2025" and (run.year or 2024) < 2023:
         name = "megatron-lm-2022"
-    if not name:
-        name = "nemo-2025" if "MLPerf" in group else "megatron-core-2025"
-        assumed.append(f"stack {name}")
-    if name == "nemo-2025" and "MLPerf" in group:
+    if name in ("", "nemo-2025") and "MLPerf" in group:
         name = "mlperf-2024"
+    if not name:
+        name = "megatron-core-2025"
+        assumed.append(f"stack {name}")
     if name == "megatron-bridge-2025" and run.model.experts:
         name = _bridge_with_experts(run)
     return Stack.load(name).model_copy(update=_changes(run))

@@ -34,8 +34,8 @@ def strategy_of(
     gpus = run.hardware.count
     if gpus is None:
         raise NotModelledError("hardware.count is not told")
-    tp, pp, cp = p.tp or 1, p.pp or 1, p.cp or 1
-    world, rest = tp * pp * cp, 0
+    tp, pp, cp = _of_accelerators(p.tp or 1, p.extra.get("unit")), p.pp or 1, p.cp or 1
+    world = tp * pp * cp
     dp, rest = divmod(gpus, world)
     if rest:
         raise NotModelledError(f"{gpus} accelerators are no multiple of tp x pp x cp, {world}")
@@ -62,6 +62,12 @@ def strategy_of(
     fields |= _tuning(run)
     fields |= _experts(run, model)
     return Strategy.validated(fields, source=run.id)
+
+
+def _of_accelerators(ranks: int, unit: str | None) -> int:
+    """Accelerators of so many tensor-parallel ranks; a Trainium chip is two of its cores."""
+    found = re.search(r"(\d+) per chip", unit or "")
+    return max(ranks // int(found[1]), 1) if found else ranks
 
 
 def _batch(run: Run, dp: int, assumed: list[str]) -> dict[str, Any]:
