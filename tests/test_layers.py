@@ -40,6 +40,7 @@ LAYERS = [
     ["evaluate"],
     ["on_systems"],
     ["results"],
+    ["uncertainty"],
     ["recompute"],
     ["detail", "operations", "totals"],
     ["timeline"],

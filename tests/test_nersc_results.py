@@ -184,6 +184,13 @@ def test_lists_that_unfold_without_end_are_refused(tmp_path: Path) -> None:
     assert refused(path).endswith("more than 200000 items")
 
 
+@pytest.mark.parametrize("program", [b"]r\0\0\0\1.", b"\x80\2]r\0\0\0\1.", b"]p16777216\n."])
+def test_objects_numbered_without_end_are_refused(tmp_path: Path, program: bytes) -> None:
+    """Python would make room for all objects up to the number."""
+    told = refused(hand_written(tmp_path / "a.npy", program))
+    assert told.endswith(f"object {2**24} in {len(program)} bytes")
+
+
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
 def test_damaged_files_are_refused_or_read(tmp_path_factory: Any, data: Any) -> None:

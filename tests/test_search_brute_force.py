@@ -125,6 +125,13 @@ class Case:
     capacity_bytes: float
     candidates: Candidates
     naive: Naive
+    words: dict[str, Any]
+    """What else is asked about it."""
+
+    @cached_property
+    def found(self) -> Found:
+        """What a search finds, which several tests look at."""
+        return self.look(**self.words)
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -158,7 +165,7 @@ def keys(scales: Sequence[tuple[int, int]], table: Table) -> list[tuple[Any, ...
     return list(zip(scales, *columns, stacks, strict=True))
 
 
-def cases(first: int, count: int, most: int = MOST) -> Iterator[Case]:
+def cases(first: int, count: int, most: int = MOST, **words: Any) -> Iterator[Case]:
     """Some of the spaces that are small enough; about half of what obeys the rules fits."""
     for seed in range(first, first + count):
         random = Random(seed)  # noqa: S311 - cases that can be made again
@@ -180,16 +187,23 @@ def cases(first: int, count: int, most: int = MOST) -> Iterator[Case]:
             capacity_bytes=capacity,
             candidates=candidates,
             naive=free.within(system, capacity),
+            words=words,
         )
 
 
-SOME = [15, 45, 100, 130]
+# The first of some seeds, and what is asked about their spaces.
+SOME: dict[int, dict[str, Any]] = {
+    15: {"objective": "step_time", "front": "gpus"},
+    45: {"objective": "tokens_per_s_per_gpu", "front": "cost"},
+    100: {"objective": "tokens_per_dollar"},
+    130: {"front": "memory", "axes": ("micro_batch_size", "recompute")},
+}
 
 
 @cache
 def some(first: int) -> list[Case]:
     """Those of 15 seeds, which several tests look at: trying everything takes longest."""
-    return list(cases(first, 15))
+    return list(cases(first, 15, **SOME[first]))
 
 
 def listed(ranked: Ranked) -> list[tuple[float, int]]:
@@ -217,7 +231,7 @@ def test_candidates_are_counted_by_reason(first):
     then memory."""
     feasible = 0
     for case in some(first):
-        found = case.look()
+        found = case.found
         assert len(case.candidates) == len(case.naive.reasons)
         assert found.feasible == len(case.naive.feasible)
         assert found.rejected + refusals(case.candidates.illegal) == case.naive.rejected
@@ -227,7 +241,7 @@ def test_candidates_are_counted_by_reason(first):
 
 @pytest.mark.parametrize(
     ("objective", "first"),
-    [("step_time", 15), ("tokens_per_s_per_gpu", 45), ("tokens_per_dollar", 100)],
+    [(words["objective"], first) for first, words in SOME.items() if "objective" in words],
 )
 def test_the_best_are_the_best_of_all(objective, first):
     """The first ten in order, of equals the lowest number first."""
@@ -240,10 +254,13 @@ def test_the_best_are_the_best_of_all(objective, first):
             score = {row: seconds[row] / tokens[row] * table.gpus[row] for row in rows}
         if objective == "tokens_per_dollar":
             score = {row: value * (2.0 / 3600) for row, value in score.items()}
-        assert listed(case.look(objective=objective).best) == case.ordered(score)[:10]
+        assert listed(case.found.best) == case.ordered(score)[:10]
 
 
-@pytest.mark.parametrize(("name", "first"), [("memory", 130), ("gpus", 15), ("cost", 45)])
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [(words["front"], first) for first, words in SOME.items() if "front" in words],
+)
 def test_the_front_is_what_nothing_beats_on_both_sides(name, first):
     """Of all feasible ones, those of which no other one is as good on both sides; of equals, the
     one with the lowest number."""
@@ -265,19 +282,19 @@ def test_the_front_is_what_nothing_beats_on_both_sides(name, first):
                 (per_token <= s) & (beside <= b) & ((per_token < s) | (beside < b) | (number < n))
             )
         ]
-        assert sorted(listed(case.look(front=name).front)) == sorted(kept)
+        assert sorted(listed(case.found.front)) == sorted(kept)
 
 
 def test_every_cell_has_its_best():
     """For each combination of values of two fields that has a feasible strategy."""
-    for case in some(100):
-        axes, naive = ("micro_batch_size", "recompute"), case.naive
+    for case in some(130):
+        axes, naive = case.words["axes"], case.naive
         best: dict[tuple[int, ...], tuple[float, int]] = {}
         for row in naive.feasible:
             key = tuple(int(getattr(naive.strategies, axis)[row]) for axis in axes)
             one = (naive.estimates.step_time_s[row], case.numbers[row])
             best[key] = min(best.get(key, one), one)
-        found = case.look(axes=axes)
+        found = case.found
         cells = [tuple(values) for values in found.cell_values.tolist()]
         assert dict(zip(cells, listed(found.cells), strict=True)) == best
         assert len(cells) == len(best)

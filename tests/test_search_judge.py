@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -74,50 +75,56 @@ def same(one: Found, other: Found) -> bool:
     )
 
 
-WHOLE = merged(looked(question()), question())
+@cache
+def whole() -> Found:
+    """What is found in one piece of each box."""
+    return merged(looked(question()), question())
+
+
+@cache
+def parts_found() -> list[Found]:
+    """What is found in small pieces."""
+    return looked(question(), 40)
 
 
 def test_the_example_has_all_kinds_of_verdicts():
     """Feasible ones, and some rejected by a rule and by each memory tier."""
-    assert WHOLE.feasible > 100
-    assert {"sequence", MEMORY, SECOND_MEMORY} <= WHOLE.rejected.keys()
-    assert (len(WHOLE.best), len(WHOLE.cells)) == (5, 4)
-    assert len(WHOLE.front) > 1
+    assert whole().feasible > 100
+    assert {"sequence", MEMORY, SECOND_MEMORY} <= whole().rejected.keys()
+    assert (len(whole().best), len(whole().cells)) == (5, 4)
+    assert len(whole().front) > 1
 
 
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 def test_what_is_found_does_not_depend_on_how_boxes_are_cut(rows):
     """Pieces of 1, 7 or 1000 rows: the same counts and candidates, scores equal to the last bit."""
-    assert same(merged(looked(question(), rows), question()), WHOLE)
+    assert same(merged(looked(question(), rows), question()), whole())
 
 
 @pytest.mark.parametrize("rows", [7, 50, 1001])
 def test_what_is_found_does_not_depend_on_the_chunk(rows, monkeypatch):
     """However many rows are evaluated at a time."""
     monkeypatch.setattr(judging, "_CHUNK", rows)
-    assert same(merged(looked(question()), question()), WHOLE)
+    assert same(merged(looked(question()), question()), whole())
 
 
 @fast
 @given(st.randoms(use_true_random=False))
 def test_parts_may_be_merged_in_any_order_and_grouping(random):
     """A tree of any shape over the parts in any order gives the same."""
-    parts = list(PARTS)
+    parts = list(parts_found())
     random.shuffle(parts)
     while len(parts) > 1:
         first = random.randrange(len(parts) - 1)
         last = random.randint(first + 2, len(parts))
         parts[first:last] = [merged(parts[first:last], question())]
-    assert same(parts[0], WHOLE)
-
-
-PARTS = looked(question(), 40)
+    assert same(parts[0], whole())
 
 
 def test_nothing_adds_nothing():
     """Merging nothing with something, or no parts at all."""
     nothing = Found.nothing(2)
-    assert same(merged([nothing, WHOLE, nothing], question()), WHOLE)
+    assert same(merged([nothing, whole(), nothing], question()), whole())
     assert same(merged([], question()), nothing)
 
 
@@ -149,19 +156,19 @@ def test_more_memory_never_loses_a_candidate(capacity, factor):
 
 def test_feasible_candidates_fit_into_the_room():
     """Those of the front hold at most what may be used; a byte less, and the fullest is gone."""
-    fullest = float(WHOLE.front.beside.max())
+    fullest = float(whole().front.beside.max())
     assert fullest <= 2e6
     tighter = question(fullest - 1)
     found = merged(looked(tighter), tighter)
-    assert not np.isin(WHOLE.front.number[-1], found.front.number)
-    assert found.feasible < WHOLE.feasible
+    assert not np.isin(whole().front.number[-1], found.front.number)
+    assert found.feasible < whole().feasible
 
 
 def test_more_of_the_best_starts_with_the_best():
     """The first five of a hundred are the five."""
     asked = question(top=100)
     more = merged(looked(asked), asked).best
-    assert more.number[:5].tolist() == WHOLE.best.number.tolist()
+    assert more.number[:5].tolist() == whole().best.number.tolist()
     assert np.all(np.diff(more.score) >= 0)
 
 
@@ -169,8 +176,8 @@ def test_the_best_of_all_is_on_every_front_and_in_a_cell():
     """The least time of a token stands on the front, the least time of a step in a cell."""
     asked = question(objective="tokens_per_s_per_gpu", front="gpus")
     found = merged(looked(asked), asked)
-    assert WHOLE.best.number[0] in WHOLE.cells.number
-    assert found.front.score.min() == WHOLE.front.score.min()
+    assert whole().best.number[0] in whole().cells.number
+    assert found.front.score.min() == whole().front.score.min()
 
 
 RANKED = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12)
@@ -253,4 +260,4 @@ def test_reasons_that_reject_nothing_are_not_counted():
     free = question(1e12)
     parts = looked(replace(free, system=hosted(1e12)), 100)
     assert {reason for part in parts for reason in part.rejected} == {"sequence"}
-    assert merged(parts, free).rejected == Counter(sequence=WHOLE.rejected["sequence"])
+    assert merged(parts, free).rejected == Counter(sequence=whole().rejected["sequence"])

@@ -129,6 +129,7 @@ def test_modern_fields_are_searched_as_trying_everything_does(name):
         capacity_bytes=room,
         candidates=candidates,
         naive=kept(naive.within(system, room), space),
+        words={},
     )
     for field, (word, reason) in KEPT.items():
         assert (space.get(field) == word) == (case.naive.rejected[reason] > 0)
@@ -136,13 +137,12 @@ def test_modern_fields_are_searched_as_trying_everything_does(name):
     found = keys(asked(candidates), table)
     assert len(set(found)) == len(found) > 20
     assert set(found) == set(keys(naive.asked, naive.strategies))
-    for step in (20, 1 << 16):
-        looked = case.look(rows=step)
-        assert looked.rejected + refusals(candidates.illegal) == case.naive.rejected
-        assert looked.feasible == len(case.naive.feasible) > 0
-        seconds = case.naive.estimates.step_time_s
-        best = case.ordered({row: seconds[row] for row in case.naive.feasible})
-        assert listed(looked.best) == best[:10]
+    looked = case.look(rows=60)
+    assert looked.rejected + refusals(candidates.illegal) == case.naive.rejected
+    assert looked.feasible == len(case.naive.feasible) > 0
+    seconds = case.naive.estimates.step_time_s
+    best = case.ordered({row: seconds[row] for row in case.naive.feasible})
+    assert listed(looked.best) == best[:10]
 
 
 def test_estimates_one_by_one_find_the_same_of_a_model_with_experts():

@@ -135,7 +135,7 @@ def check_distances(found, said):
     assert told == pytest.approx(expected, rel=1e-12)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(STRATEGIES)
 def test_every_distance_has_its_best_as_plain_counting_finds_it(said):
     """The best with 1, 2, ... changes are those of a search that counts changes one by one."""

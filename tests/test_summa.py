@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import samples
 from samples import GB, layer, run, stack, system, tier
 from shardwise import Model, Strategy, System, estimate, estimate_many, trace
-from shardwise.cost.block import COMM_AXES
+from shardwise.cost.block_times import COMM_AXES
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import Operation

@@ -17,8 +17,9 @@ Bools = NDArray[np.bool_]
 
 T = TypeVar("T")
 
-# Up to this many possible keys, distinct ones are found by marking a table instead of sorting.
-_DENSE_KEYS = 1 << 22
+# Up to this many possible keys for each row, distinct ones are found by marking a table instead of
+# sorting: beyond, room for the table takes longer, of 1,000 to 250,000 rows.
+_DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
 
 
@@ -27,7 +28,7 @@ def total(columns: Iterable[Floats], like: Floats) -> Floats:
     left = iter(columns)
     first = next(left, None)
     if first is None:
-        return np.zeros_like(like, dtype=np.float64)
+        return np.zeros(like.shape)
     return sum(left, first)
 
 
@@ -69,7 +70,7 @@ def once_per(keys: Sequence[NDArray[Any]], evaluate: Callable[[Ints], T]) -> tup
     The result and, for each row, the position of its key in it.
     """
     packed, radix = _packed(keys)
-    if radix <= max(_DENSE_KEYS, 8 * packed.size) and packed.size > 1:
+    if radix <= _DENSE_KEYS * packed.size and packed.size > 1:
         first = np.full(radix, -1, dtype=np.int64)
         first[packed[::-1]] = np.arange(packed.size - 1, -1, -1)
         present = np.flatnonzero(first >= 0)
@@ -124,16 +125,15 @@ def gather(record: T, index: Ints | slice, *, but: tuple[type, ...] = ()) -> T:
 def _gathered(value: Any, index: Ints | slice, but: tuple[type, ...]) -> Any:
     if isinstance(value, np.ndarray):
         return value[index]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if type(value) in but:
-            return value
-        names = _field_names(type(value))
-        return type(value)(**{n: _gathered(getattr(value, n), index, but) for n in names})
     if isinstance(value, tuple):
-        return tuple(_gathered(item, index, but) for item in value)
-    return value
+        return tuple([_gathered(item, index, but) for item in value])
+    kind: Any = type(value)
+    if kind in but or not (names := _field_names(kind)):
+        return value
+    return kind(**{name: _gathered(getattr(value, name), index, but) for name in names})
 
 
 @cache
 def _field_names(record: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(record))
+    is_record = dataclasses.is_dataclass(record)
+    return tuple(field.name for field in dataclasses.fields(record)) if is_record else ()

@@ -37,6 +37,7 @@ from shardwise.system import System
 from shardwise.system_columns import SystemColumns, SystemRows, by_structure
 from shardwise.table import Table
 from shardwise.totals import efficiency, layer_totals, required_bandwidth
+from shardwise.uncertainty import interval_of, rests_on
 from shardwise.words import ATTENTIONS, SEATED_AXES
 
 __all__ = ["estimate", "estimate_many", "evaluated_columns", "rates"]
@@ -134,6 +135,8 @@ def estimate(
         ),
         required_bandwidth=required_bandwidth(table, result, parts),
         cost=_cost(the_system, table, result),
+        interval=interval_of(the_model, the_system, resolved, float(result.step_time_s[0])),
+        rests_on=rests_on(the_system, resolved, _reaches(result)),
         assumed=_assumed(given, resolved),
         provenance=_provenance(the_model, the_system, stack, resolved),
         missed_operations=missed_operations(table, parts),
@@ -332,6 +335,13 @@ def _cost(system: System, table: Table, result: Evaluation) -> Cost:
         usd_per_billion_tokens=None if usd is None else usd / tokens * 1e9,
         kwh_per_step=kwh,
     )
+
+
+def _reaches(result: Evaluation) -> dict[str, int]:
+    """Outermost network tier of each axis that exchanges, of one row."""
+    axes = [a for a, (total, _) in result.comm_s.items() if total[0] > 0 and a != "offload"]
+    members = {axis: getattr(result.extents, axis)[:, 0] for axis in axes}
+    return {axis: int(np.argmax(of == of[-1])) for axis, of in members.items()}
 
 
 def _provenance(

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
 from shardwise.blocks import Blocks
-from shardwise.cost.block import BlockTimes
+from shardwise.cost.block_times import BlockTimes
 from shardwise.schedule.pipelines import Times
 from shardwise.schedule.step_time import StepTime, step_time
 from shardwise.slowest import Boundary, SlowestStage

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Ints, gather, once_per
 from shardwise.blocks import Blocks, PartCosts, blocks_of, operation_columns
-from shardwise.cost.block import BlockTimes
+from shardwise.cost.block_times import BlockTimes
 from shardwise.cost.trained import TrainedWeights
 from shardwise.model import Model
 from shardwise.placement import Extents, place

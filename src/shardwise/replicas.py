@@ -7,7 +7,8 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.blocks import Blocks
-from shardwise.cost.block import COMM_AXES, BlockBytes
+from shardwise.cost.block import BlockBytes
+from shardwise.cost.block_times import COMM_AXES
 from shardwise.cost.collective import collective_time
 from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange
 from shardwise.cost.operations import processor_share

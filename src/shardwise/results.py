@@ -215,6 +215,21 @@ class RequiredBandwidth(Result):
     """For all that is offloaded together."""
 
 
+class Interval(Result):
+    """What the measured time of the step may be, by how far off similar measured runs were."""
+
+    low_s: float
+    high_s: float
+    level: float
+    """Part of such runs that it is to hold."""
+    runs: int
+    """Measured runs that it rests on."""
+    nearest: str
+    """The one most like this one: an id of the collection that `validate runs` predicts."""
+    distance: float
+    """How unlike that is: 0 equal in all that counts, above 2 another machine and framework."""
+
+
 class Efficiency(Result):
     """Shares of the step."""
 
@@ -266,6 +281,11 @@ class Estimate(Result):
     efficiency: Efficiency
     required_bandwidth: RequiredBandwidth
     cost: Cost
+    interval: Interval | None
+    """None forward only, for which no runs were measured."""
+    rests_on: dict[str, str]
+    """Where the rates come from that operations and exchanges are timed with: measured, fitted,
+    published, assumed or of a data sheet."""
     assumed: dict[str, Any]
     """Strategy fields nobody gave, with the value taken."""
     provenance: dict[str, Source]

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, combined, total
 from shardwise.blocks import Blocks, part_times, trained_on
-from shardwise.cost.block import BlockTimes
+from shardwise.cost.block_times import BlockTimes
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.trained import TrainedWeights
 from shardwise.ops.layer import stack_column

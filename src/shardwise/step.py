@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, total
 from shardwise.blocks import part_bytes, trained_on
-from shardwise.cost.block import COMM_AXES
+from shardwise.cost.block_times import COMM_AXES
 from shardwise.cost.offload import optimizer_transfer
 from shardwise.cost.optimizer import optimizer_time, quantizing_time, state_bytes
 from shardwise.model import Model

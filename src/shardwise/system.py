@@ -10,12 +10,12 @@ from shardwise.formats.recognise import native_fields
 from shardwise.network import Tier
 from shardwise.noun import Count, Noun, Number, Sourced
 from shardwise.units import LEAST_SHARE, ByteRate, Bytes, Duration, FlopRate, Power
+from shardwise.words import FlashKernel
 
 __all__ = [
     "Accelerator",
     "AttentionKernel",
     "EfficiencyCurve",
-    "FlashKernel",
     "MatmulKernel",
     "Memory",
     "MemoryClass",
@@ -34,7 +34,6 @@ NonNegative = Annotated[Number, Field(ge=0)]
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Processing = Literal["measured", "roofline", "no_overlap"]
 TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
-FlashKernel = Literal["best", "flash2", "flash1"]
 MemoryClass = Literal["permute", "permute_backward", "loss"]
 
 # What a table of shapes must give of each shape; tables of products may add `output_bytes`.

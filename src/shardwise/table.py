@@ -252,6 +252,8 @@ class Table:
         if isinstance(rows, Sequence) and not isinstance(rows, str):
             if all(isinstance(row, (Strategy, Mapping)) for row in rows):
                 resolved = [Strategy.load(row).resolved(model) for row in rows]
+                if len(resolved) == 1:  # single values are looked at faster than lists
+                    return cls(**columns_of(model, dict(resolved[0])))
                 listed = {
                     name: [getattr(row, name) for row in resolved] for name in Strategy.model_fields
                 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import words
+from shardwise import catalog, words
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.model import Model
@@ -66,6 +66,7 @@ BOOLEANS = (
     "offload_optimizer",
 )
 _LEAST = {"zero": 0, "fsdp_prefetch": 0}
+_DEFAULTS = {name: field.default for name, field in Strategy.model_fields.items()}
 _SEQUENCE_PARALLEL = words.TP_EXCHANGES.index("rs_ag")
 _ALL_REDUCE = words.TP_EXCHANGES.index("all_reduce")
 
@@ -78,14 +79,13 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     InputError
         If a column is unknown, of the wrong type, or of another length than the others.
     """
-    columns = {n: _default(n) for n in Strategy.model_fields}
+    columns = dict(_DEFAULTS)
     twice = [name for alias, name in SHORT_NAMES.items() if alias in given and name in given]
     if twice:
         raise InputError([Fault(field=n, problem="is given twice, by two names") for n in twice])
     columns |= {SHORT_NAMES.get(n, n): column for n, column in given.items() if column is not None}
-    unknown = [name for name in columns if name not in Strategy.model_fields]
-    if unknown:
-        known = list(Strategy.model_fields)
+    if unknown := [name for name in columns if name not in _DEFAULTS]:
+        known = list(_DEFAULTS)
         faults = [Fault(field=n, problem=f"unknown column{nearest(n, known)}") for n in unknown]
         raise InputError(faults)
     given = {name: column for name, column in columns.items() if column is not None}
@@ -93,7 +93,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     lists = given.pop("stage_layers", None)
     seats = given.pop("extents", None)
     length = _common_length(given, sets, lists, seats)
-    _refuse_ambiguous({n: c for n, c in sets.items() if c is not _default(n)}, length)
+    _refuse_ambiguous({n: c for n, c in sets.items() if c is not _DEFAULTS[n]}, length)
     integers = {
         n: _integers(n, given[n], length, least=_LEAST.get(n, 1)) for n in INTEGERS if n in given
     }
@@ -114,10 +114,6 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def _default(name: str) -> Any:
-    return Strategy.model_fields[name].default
-
-
 def _refuse_ambiguous(sets: Mapping[str, Any], rows: int) -> None:
     """Refuse as many words as there are rows, which may be one set or a word for each row."""
     faults = []
@@ -136,7 +132,8 @@ def _refuse_ambiguous(sets: Mapping[str, Any], rows: int) -> None:
 def _common_length(
     columns: Mapping[str, Any], sets: Mapping[str, Any], lists: Any, seats: Any
 ) -> int:
-    lengths = {n: len(c) for n, c in columns.items() if np.ndim(c) or isinstance(c, (list, tuple))}
+    several = {n: c for n, c in columns.items() if not isinstance(c, (int, float, str))}
+    lengths = {n: len(c) for n, c in several.items() if isinstance(c, (list, tuple)) or np.ndim(c)}
     lengths |= {name: len(column) for name, column in sets.items() if not _is_one(column, str)}
     if not _is_one(lists, int):
         lengths["stage_layers"] = len(lists)
@@ -375,6 +372,8 @@ def _stacks(column: Any, length: int) -> tuple[Ints, tuple[Stack, ...]]:
 
 
 def _stack(item: Any) -> Stack:
+    if isinstance(item, str) and catalog.find("stacks", item):
+        return Stack.load(item)
     return Stack.load(Strategy.validated({"stack": item}, source="columns").stack)
 
 

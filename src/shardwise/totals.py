@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, combined, total
 from shardwise.blocks import PartCosts, layer_bytes, layer_times, trained_on
-from shardwise.cost.block import COMM_AXES
+from shardwise.cost.block_times import COMM_AXES
 from shardwise.cost.kernels import product_peak
 from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
 from shardwise.cost.optimizer import (

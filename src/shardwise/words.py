@@ -35,6 +35,7 @@ __all__ = [
     "CpExchange",
     "DispatchDtype",
     "Dtype",
+    "FlashKernel",
     "FrozenPart",
     "LoraPart",
     "OffloadPart",
@@ -58,6 +59,7 @@ AttentionKind = Literal["model", "multihead", "multiquery"]
 TpExchange = Literal["all_reduce", "rs_ag", "p2p_rs_ag", "summa"]
 TpOverlap = Literal["stack", "none", "ring", "pipe"]
 CpExchange = Literal["ring", "all_gather", "all_to_all"]
+FlashKernel = Literal["best", "flash2", "flash1"]
 RecomputePart = Literal[
     "core_attention",
     "attention",

@@ -42,6 +42,12 @@ def command(
         ),
     ] = None,
     rows: Annotated[bool, typer.Option("--rows", help="Of runs: list every one.")] = False,
+    references: Annotated[
+        bool,
+        typer.Option(
+            "--references", help="Of runs: what Calculon, NERSC's model and SimuMax say, too."
+        ),
+    ] = False,
     plot: Annotated[
         str | None,
         typer.Option(
@@ -64,12 +70,13 @@ def command(
             kind=kind,
             source=source,
             rows=rows,
+            references=references,
             plot=plot,
             json=json,
             output=output,
         )
     words = {"data": data, "grade": grade, "kind": kind, "source": source, "rows": rows}
-    refuse_given(f"is for the suite {RUNS} only", **words, plot=plot)
+    refuse_given(f"is for the suite {RUNS} only", **words, references=references, plot=plot)
     if suite is not None and suite not in SUITES:
         raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
     watch = Stopwatch()

@@ -6,82 +6,18 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, combined, gather, total
+from shardwise.cost.block_times import COMM_AXES, BlockTimes, ByAxis
 from shardwise.cost.operations import ExchangeCost, Machine, OperationCost, with_host
 from shardwise.cost.trained import TrainedWeights, trained_weights
 from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, Walk, step_of, walk
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
 from shardwise.words import bits_of
 
-__all__ = ["COMM_AXES", "BlockBytes", "BlockCost", "BlockTimes", "BlockWork", "ByAxis"]
-__all__ += ["Recompute", "block_cost", "block_work"]
-
-COMM_AXES = ("tp", "cp", "ep")
-"""Axes that exchange inside layers; exchanges of tp2 are counted with those of tp, of etp with
-those of ep."""
+__all__ = ["BlockBytes", "BlockCost", "BlockWork", "Recompute", "block_cost", "block_work"]
 
 _EVERY_OTHER = bits_of(["every_other"])
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 _COUNTED_WITH = {"tp": "tp", "tp2": "tp", "cp": "cp", "ep": "ep", "etp": "ep"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByAxis:
-    """A time of each axis that exchanges inside layers [s]."""
-
-    tp: Floats
-    cp: Floats
-    ep: Floats
-
-    @property
-    def total(self) -> Floats:
-        """All axes together."""
-        return self.tp + self.cp + self.ep
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTimes:
-    """Times of one rank and one micro-batch, as columns [s], and FLOPs run again."""
-
-    forward_s: Floats
-    """Kernels, exchanges not included."""
-    backward_s: Floats
-    weight_grad_s: Floats
-    """What of `backward_s` gives gradients of weights."""
-    recompute_s: Floats
-    alone_forward_s: ByAxis
-    """Exchanges, as if nothing hid them."""
-    alone_backward_s: ByAxis
-    """With those that recompute repeats."""
-    exposed_forward_s: ByAxis
-    exposed_backward_s: ByAxis
-    offload_forward_s: Floats
-    """Transfers to and from the second memory tier, alone."""
-    offload_backward_s: Floats
-    offload_forward_exposed_s: Floats
-    offload_backward_exposed_s: Floats
-    recompute_flops: Floats
-    """FLOPs of the matrix products and attention that recompute runs again."""
-
-    @property
-    def offload_exposed_s(self) -> Floats:
-        """Transfers to and from the second memory tier as far as they lengthen the step."""
-        return self.offload_forward_exposed_s + self.offload_backward_exposed_s
-
-    @property
-    def forward_pass_s(self) -> Floats:
-        """Forward with its exposed exchanges and transfers."""
-        return self.forward_s + self.exposed_forward_s.total + self.offload_forward_exposed_s
-
-    @property
-    def backward_pass_s(self) -> Floats:
-        """Backward with recompute, their exposed exchanges and transfers."""
-        exposed = self.exposed_backward_s.total + self.offload_backward_exposed_s
-        return self.backward_s + self.recompute_s + exposed
-
-    @property
-    def time_s(self) -> Floats:
-        """Forward and backward."""
-        return self.forward_pass_s + self.backward_pass_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +134,8 @@ def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
 
     def kernels(phases: Sequence[Phase]) -> Floats:
         host_s = total([_launches_s(c, phase, machine) for c in costs for phase in phases], zero)
-        waits = total([c.operation.host_waits for c in costs if c.operation.host_waits is not None], zero)
+        results = [c.operation.host_waits for c in costs]
+        waits = total([result for result in results if result is not None], zero)
         return with_host(busy(phases), host_s, waits * machine.expert_wait_s)
 
     def held(*, expert: bool) -> Floats:

@@ -60,7 +60,7 @@ def collective_time(
         for one domain travel once.
     """
     exchanged = buffer_bytes > 0
-    if not np.any(exchanged):
+    if not exchanged.any():
         return np.zeros(np.broadcast_shapes(buffer_bytes.shape, extents[-1].shape))
     members = extents[-1].astype(np.float64)
     latency = np.zeros_like(members * buffer_bytes)
@@ -71,7 +71,7 @@ def collective_time(
     for index, tier in enumerate(system.network):
         reach = extents[index] / inner
         spans = reach > 1
-        if np.any(spans):
+        if spans.any():
             rates = tier.rates_of(kind.value)
             doubling = kind is CollectiveKind.ALL_REDUCE and index > 0
             hops = np.log2(reach) - 1 if doubling else reach - 2
@@ -92,7 +92,7 @@ def collective_time(
     time = _joined(latency, transfer, join)
     for index, tier in enumerate(system.network):
         rates = tier.rates_of(kind.value)
-        if rates.bulk is not None and np.any(outermost == index):
+        if rates.bulk is not None and (outermost == index).any():
             small = _passing(kind, rates, members) * buffer_bytes / bandwidth_share
             two = _two_protocols(rates.bulk, latency, small, transfer, members)
             time = np.where(outermost == index, two, time)
@@ -126,7 +126,7 @@ def transfer_time(system: System, message_bytes: Floats, extents: Ints) -> Float
     inner = np.ones_like(message_bytes, dtype=np.float64)
     for index, tier in enumerate(system.network):
         spans = (extents[index] > inner) & (message_bytes > 0)
-        if np.any(spans):
+        if spans.any():
             rates = tier.collectives["p2p"]
             efficiency = _efficiency(rates, np.ones_like(inner))
             passing = _passing(CollectiveKind.P2P, rates, inner) * message_bytes

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.cost.block import BlockCost, ByAxis
+from shardwise.cost.block import BlockCost
+from shardwise.cost.block_times import ByAxis
 
 __all__ = ["with_expert_overlap"]
 

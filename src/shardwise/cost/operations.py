@@ -157,10 +157,8 @@ def _kernel_cost(kernel: Kernel, operation: Operation, machine: Machine) -> Kern
     compute, memory, time = machine.kernels.times(kernel)
     each = machine.kernels.launches(kernel)
     if operation.expert and isinstance(kernel, MemoryBound):  # quantises for each expert apart
-        each = np.max(
-            [machine.kernels.launches(k) for k in operation.kernels if isinstance(k, Matmul)],
-            axis=0,
-        )
+        product = next(k for k in operation.kernels if isinstance(k, Matmul))
+        each = machine.kernels.launches(product)
     launches = np.where(time > 0, each, 0.0)
     return KernelCost(
         kernel=kernel,
@@ -186,13 +184,15 @@ def _exchange_cost(
     launches the product.
     """
     extents = getattr(machine.extents, collective.axis)
-    taken = processor_share(machine.system, extents)
     if collective.in_ring:
-        return _ring_cost(collective, partial, machine, extents, taken)
+        return _ring_cost(collective, partial, machine, extents)
     sent, far_share = _sent(collective, machine, extents)
     time = collective_time(
         machine.system, collective.kind, collective.bytes * sent, extents, far_share=far_share
     )
+    if not time.any():  # as a rule: most rows of a space split few axes
+        return ExchangeCost(collective=collective, time_s=time, hidden_s=time, exposed_s=time)
+    taken = processor_share(machine.system, extents)
     hidden = np.zeros_like(time)
     by_stack = machine.tp_overlap == _BY_STACK
     if collective.split_with is not None:
@@ -237,9 +237,10 @@ def _sent(
 
 
 def _ring_cost(
-    collective: Collective, partial: OperationCost, machine: Machine, extents: Ints, taken: Floats
+    collective: Collective, partial: OperationCost, machine: Machine, extents: Ints
 ) -> ExchangeCost:
     """Time n - 1 messages to the next member; hide each beside one of n pieces of the product."""
+    taken = processor_share(machine.system, extents)
     others = np.maximum(extents[-1] - 1, 1)
     time = others * transfer_time(machine.system, collective.bytes / others, extents)
     hidden = np.zeros_like(time)

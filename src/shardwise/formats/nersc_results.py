@@ -6,6 +6,7 @@ which inert stand-ins are called; any other name ends the reading.
 
 import io
 import pickle
+import pickletools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
@@ -29,6 +30,8 @@ _KIND = re.compile(rb"'descr': '([^']*)'")
 # Numbers as numpy pickles them; all else than these and objects is refused.
 _NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 _OBJECT = "O8"
+# Operations of a pickle that number an object, to come back to it.
+_NUMBERING = ("PUT", "BINPUT", "LONG_BINPUT")
 _COLUMNS = ("nvs", "best throughputs", "tenth throughputs", "GPU counts", "configurations")
 _ENTRY = ("throughput", "memory", "config", "stats")
 # What a pickle that is cut off or written by hand may end in.
@@ -196,8 +199,19 @@ class _Reader(pickle.Unpickler):
         return _StandIn(_KNOWN[module, name])
 
 
+def _refuse_far_numbers(content: bytes) -> None:
+    """Refuse a number beyond all objects that a pickle may hold, one a byte.
+
+    Python makes room for all numbers up to the greatest, and five bytes may make it 2^32.
+    """
+    for operation, number, _ in pickletools.genops(content):
+        if operation.name in _NUMBERING and number is not None and number > len(content):
+            raise ValueError(f"object {number} in {len(content)} bytes")
+
+
 def _unpickled(stream: io.BytesIO, source: str) -> Any:
     try:
+        _refuse_far_numbers(stream.getvalue())
         return _plain(_Reader(stream).load(), count())
     except _ForeignError as error:
         problem = f"would call {error}, which no result needs; it was not run"

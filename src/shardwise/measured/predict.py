@@ -1,14 +1,14 @@
 """Predict measured runs: each as a strategy, through the same formulas as any other."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.measured.architecture import model_of
 from shardwise.measured.hardware import system_of
-from shardwise.measured.memory_metric import memory_gib
+from shardwise.measured.memory_metric import memory_gib, on_last_rank
 from shardwise.measured.prediction import Prediction
 from shardwise.measured.refused import NotModelledError
 from shardwise.measured.run import Run
@@ -17,10 +17,12 @@ from shardwise.measured.strategy_of import strategy_of
 from shardwise.model import Model
 from shardwise.ops.parameters import FlopsConvention, flops_per_token
 from shardwise.results import EstimateTable
+from shardwise.stack import Stack
 from shardwise.strategy import Strategy
 from shardwise.system import System
+from shardwise.uncertainty import Described, describe, spread_of, validated_runs
 
-__all__ = ["Translation", "predict_runs", "translate"]
+__all__ = ["Translation", "described", "predict_runs", "tables_of", "translate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,28 +57,49 @@ def translate(run: Run) -> Translation:
     return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))
 
 
-def predict_runs(runs: Sequence[Run]) -> tuple[Prediction, ...]:
+def described(said: Translation) -> Described:
+    """What says how like other runs this one is."""
+    return describe(
+        said.model,
+        said.system,
+        said.strategy,
+        assumed=bool(said.assumed),
+    )
+
+
+def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Prediction, ...]:
     """Predict step time and memory of runs, in their order; what cannot be says why.
 
     Runs of one model on one system are a table of strategies.
+
+    Parameters
+    ----------
+    leave_out
+        Whether intervals come from runs of other sources alone.
     """
     found: dict[int, Prediction] = {}
-    tables: dict[tuple[str, str], list[tuple[int, Translation]]] = defaultdict(list)
+    translated: dict[int, Translation] = {}
     for position, run in enumerate(runs):
         try:
-            said = translate(run)
+            translated[position] = translate(run)
         except NotModelledError as reason:
             found[position] = Prediction(run=run, refused=str(reason))
-            continue
-        key = said.model.model_dump_json(exclude={"name"}), said.system.model_dump_json()
-        tables[key].append((position, said))
-    for rows in tables.values():
-        found |= _predicted(runs, rows)
+    for rows in tables_of(translated):
+        found |= _predicted(runs, rows, leave_out=leave_out)
     return tuple(found[position] for position in range(len(runs)))
 
 
+def tables_of(translated: Mapping[int, Translation]) -> list[list[tuple[int, Translation]]]:
+    """Runs of one model on one system, which are evaluated as one table."""
+    tables: dict[tuple[str, str], list[tuple[int, Translation]]] = defaultdict(list)
+    for position, said in translated.items():
+        key = said.model.model_dump_json(exclude={"name"}), said.system.model_dump_json()
+        tables[key].append((position, said))
+    return list(tables.values())
+
+
 def _predicted(
-    runs: Sequence[Run], rows: Sequence[tuple[int, Translation]]
+    runs: Sequence[Run], rows: Sequence[tuple[int, Translation]], *, leave_out: bool
 ) -> dict[int, Prediction]:
     """Runs of one model on one system."""
     model, system = rows[0][1].model, rows[0][1].system
@@ -88,7 +111,7 @@ def _predicted(
         if table.reason(row) is not None:
             found[position] = Prediction(run=run, refused=_reason(said))
             continue
-        found[position] = _prediction(run, said, table, row)
+        found[position] = _prediction(run, said, table, row, leave_out=leave_out)
     return found
 
 
@@ -101,24 +124,35 @@ def _reason(said: Translation) -> str:
     raise AssertionError("a table refused what an estimate takes")
 
 
-def _prediction(run: Run, said: Translation, table: EstimateTable, row: int) -> Prediction:
+def _prediction(
+    run: Run, said: Translation, table: EstimateTable, row: int, *, leave_out: bool
+) -> Prediction:
     step_s = float(table.step_time_s[row])
     flops = float(table.mfu[row]) * step_s
     tokens = float(table.tokens_per_s[row]) * step_s
     per_step = tokens * flops_per_token(said.model, int(table.table.seq_len[row]))
+    without = run.study if leave_out else None
+    factor = spread_of(described(said), validated_runs(), without=without).factor
     return Prediction(
         run=run,
         step_time_s=step_s,
+        interval=(step_s / factor, step_s * factor),
         converted_step_time_s=_converted_step_time_s(run, said, tokens),
-        memory_gib=memory_gib(
-            run,
-            allocated_bytes=float(table.memory_total_bytes[row]),
-            reserved_bytes=float(table.memory_reserved_bytes[row]),
-        ),
+        memory_gib=_memory_gib(run, said, table, row),
         model_flops_per_step=per_step,
         peak_flops=per_step / flops,
         assumed=said.assumed,
     )
+
+
+def _memory_gib(run: Run, said: Translation, table: EstimateTable, row: int) -> float | None:
+    allocated = float(table.memory_total_bytes[row])
+    device = float(table.memory_reserved_bytes[row])
+    if on_last_rank(run) and table.table.pp[row] > 1:
+        last = estimate(said.model, said.system, said.strategy).stages[-1]
+        allocated, device = last.total, last.reserved
+    runtime = Stack.load(said.strategy.stack).runtime_memory
+    return memory_gib(run, allocated_bytes=allocated, device_bytes=device, runtime_bytes=runtime)
 
 
 def _converted_step_time_s(run: Run, said: Translation, tokens: float) -> float | None:

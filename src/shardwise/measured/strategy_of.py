@@ -12,6 +12,7 @@ from shardwise.model import Model
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
 from shardwise.system import System
+from shardwise.words import ZERO_WEIGHTS
 
 __all__ = ["strategy_of"]
 
@@ -56,7 +57,7 @@ def strategy_of(
     fields |= _batch(run, dp, assumed)
     fields |= _precision(run, stack, system, assumed)
     fields |= _sharding(run, dp, system)
-    fields |= _exchanges(run, tp, system)
+    fields |= _exchanges(run, tp)
     fields |= _recompute(run, model, stack, assumed)
     fields |= _stages(run, model, pp, assumed)
     fields |= _tuning(run)
@@ -126,15 +127,17 @@ def _type_of_products(run: Run, assumed: list[str]) -> str:
 def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
     p = run.parallelism
     shard = p.fsdp_shard
-    zero3 = p.zero_stage == 3 or bool(run.features.get("use_megatron_fsdp"))
+    zero3 = p.zero_stage == ZERO_WEIGHTS or bool(run.features.get("use_megatron_fsdp"))
     if shard is not None and (shard > 1 or shard == -1):
         zero3 = True
     if zero3:
-        fields: dict[str, Any] = {"zero": 3}
+        fields: dict[str, Any] = {"zero": ZERO_WEIGHTS}
         if is_xla(run) and (shard is None or shard < 1 or p.dp is None):
             shard = _slice(run, dp, system)
         if shard is not None and 1 < shard < dp and dp % shard == 0:
             fields["dp_shard"] = shard
+        if (p.pp or 1) > 1:  # PyTorch's FSDP keeps the weights of a stage from one pass to the next
+            fields["fsdp_reshard"] = False
         return fields
     stage = p.zero_stage
     if stage is None:
@@ -152,7 +155,7 @@ def _slice(run: Run, dp: int, system: System) -> int | None:
     return math.gcd(dp, chips // (run.parallelism.tp or 1)) if chips else None
 
 
-def _exchanges(run: Run, tp: int, system: System) -> dict[str, Any]:
+def _exchanges(run: Run, tp: int) -> dict[str, Any]:
     features = run.features
     fields: dict[str, Any] = {}
     if tp > 1:
@@ -180,16 +183,14 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     modules = re.findall(r"\w+", str(told.get("recompute_modules") or ""))
     parts = {part for m in modules for part in _PARTS.get(m, ())}
     text = str(told.get("granularity") or told.get("recompute_granularity") or "").lower()
-    layers = told.get("recompute_num_layers")
-    layers = int(layers) if str(layers).isdigit() else None
+    number = str(told.get("recompute_num_layers"))
+    layers = int(number) if number.isdigit() else None
     if "full" in text and "flash" not in text:
         return {"recompute": "full"} | ({"recompute_layers": layers} if layers else {})
     if parts:
         return {"recompute": "selective", "recompute_parts": tuple(sorted(parts))}
     if "op-level" in text or "selective op" in text:
-        # Its list of products that are kept holds none in float8.
-        extra = ("mlp",) if "float8" in (run.precision or "") else ()
-        return {"recompute": "selective", "recompute_parts": ("every_other", *extra)}
+        return {"recompute": "selective", "recompute_parts": ("every_other",)}
     if "selective" in text and "no-op" not in text:
         if "every 2nd" in text:
             return {"recompute": "full", "recompute_layers": math.ceil(model.depth / 2)}

@@ -219,7 +219,9 @@ def _core(
         )
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
     )
-    rebuilds = _QKV if attention.latent is None else _QKV | {"mla_up"}
+    rebuilds = _QKV | ({"every_other"} if attention.latent is None else {"mla_up"})
+    # Of the products to queries, keys and values every other one is the second.
+    keys = work.sequences * core.queries * core.kv_heads * attention.head_dim * work.element_bytes
     products = Operation(
         name="attention.core",
         kernels=(*flash, *_unfused_products(model, attention, work, core)),
@@ -229,6 +231,7 @@ def _core(
         working_bytes=core.held_bytes + 2 * core.output_bytes + core.buffer_bytes,
         reruns_with=_CORE,
         dropped_with=rebuilds,
+        half_rebuilt_bytes=keys,
     )
     return [products, _softmax(model, work, core)]
 

@@ -97,9 +97,9 @@ def linear(
         reruns_with=reruns_with,
         dropped_with=dropped_with,
     )
-    if np.any(work.summa):
+    if work.summa.any():
         operation = in_panels(operation, work, biases=batch * bias)
-    if sixteen_bits or not np.any(work.quantization > 0):
+    if sixteen_bits or not (work.quantization > 0).any():
         return operation
     operands = Operands(
         inputs=batch * tokens * inputs,

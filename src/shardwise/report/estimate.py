@@ -1,5 +1,6 @@
 """An estimate as tables."""
 
+import math
 from typing import Any
 
 from rich.table import Table
@@ -29,6 +30,8 @@ PART_NAMES = {
     "other": "overhead and stragglers",
 }
 _MOST_STAGES = 8
+# Words for how unlike the nearest measured run is, by the most distance of each.
+_LIKENESS = ((0.5, "much like it"), (1.5, "akin"), (2.5, "of another kind"), (math.inf, "far off"))
 _OFFLOADED = ("weights", "activations", "optimizer")
 _AXES = ("tp", "cp", "dp", "pp")
 _PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")  # 1 needs no telling
@@ -281,8 +284,19 @@ def _closing(result: Estimate) -> str:
     shown = [f"shardwise {folder} {name}" for folder, name in named if catalog.find(folder, name)]
     lines.append(f"figures by origin: {origins}" + ("; each is shown by" if shown else ""))
     lines += ["  " + ", ".join(shown)] if shown else []
+    lines += _interval(result)
     lines.append(verdict(result.memory_bytes, fits=result.fits))
     return "\n".join(lines)
+
+
+def _interval(result: Estimate) -> list[str]:
+    """Say what the measured time may be, and how like the nearest measured run is."""
+    found = result.interval
+    if found is None:
+        return []
+    like = next(word for most, word in _LIKENESS if found.distance <= most)
+    expected = f"{seconds(found.low_s)} to {seconds(found.high_s)} in 8 of 10 runs"
+    return [f"expect {expected}; the nearest measured one is {like}:", f"  {found.nearest}"]
 
 
 def verdict(memory: Memory, *, fits: bool) -> str:

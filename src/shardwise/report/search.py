@@ -10,7 +10,7 @@ from shardwise.report.brief import DEGREE_HEADS, FOLLOWS, MORE_DEGREES, SWITCHES
 from shardwise.report.console import gib, percent, plain_table, seconds, show
 from shardwise.results import Estimate
 from shardwise.rules import RULES
-from shardwise.searcher.results import Cell, Plan, ScaleResult, SearchResult
+from shardwise.searcher.results import Alike, Cell, Plan, ScaleResult, SearchResult
 from shardwise.searcher.smallest import SmallestGpus
 from shardwise.units import readable
 
@@ -67,7 +67,9 @@ def print_search(result: SearchResult) -> None:
     """Print the best strategies, what else was asked for, and why the others were rejected."""
     show(_headline(result))
     if result.best:
-        show(_best(result.best), Text(_agreed(result) + "\n"))
+        show(_best(result.best, result.alike), Text(_agreed(result) + "\n"))
+        if result.alike is not None:
+            show(Text(_alike(result.alike) + "\n"))
     if len(result.scales) > 1:
         show(_scales(result.scales))
     if result.pareto is not None:
@@ -97,7 +99,19 @@ def _headline(result: SearchResult) -> Text:
     return text
 
 
-def _best(best: Sequence[Estimate]) -> Table:
+def _alike(found: Alike) -> str:
+    """Say which of the best are as good as equal, and which of them is the safer."""
+    told = f"~ the first {found.plans} are within {percent(found.within)}: too near to tell apart"
+    if found.safer == 0:
+        return f"{told}; the first is also the safer"
+    why = f"{percent(found.uncertain)} of its step are exchanges and waits"
+    if found.untried:
+        names = ", ".join(SWITCHES.get(f, _short(f).replace("_", " ")) for f in found.untried)
+        why = f"without {names}, which no measured run had"
+    return f"{told}; {found.safer + 1} is the safer: {why}"
+
+
+def _best(best: Sequence[Estimate], alike: Alike | None) -> Table:
     strategies = [estimate.strategy for estimate in best]
     fields = _columns(strategies)
     heads = [DEGREE_HEADS.get(f) or _SHORT.get(f, f.replace("_", " ")) for f in fields]
@@ -108,8 +122,9 @@ def _best(best: Sequence[Estimate]) -> Table:
     table = plain_table("", *heads, *figures, left=0, goes=goes)
     for rank, estimate in enumerate(best, start=1):
         row = [word(estimate.strategy[field]) for field in fields]
+        near = alike is not None and rank <= alike.plans
         table.add_row(
-            str(rank),
+            f"~{rank}" if near else str(rank),
             *row,
             seconds(estimate.step_time_s),
             f"{estimate.tokens_per_s_per_gpu:,.0f}",

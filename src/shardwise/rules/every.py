@@ -96,7 +96,7 @@ def broken_rule(model: Model, system: System, table: Table, rules: Sequence[Rule
     first = np.full(len(table), -1, dtype=np.int64)
     for rule in reversed(rules):
         broken = rule.broken(model, system, table)
-        if np.any(broken):
+        if broken.any():
             first = np.where(broken, RULES.index(rule), first)
     return first
 

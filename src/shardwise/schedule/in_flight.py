@@ -171,7 +171,7 @@ def _chosen(schedule: Ints, ways: Mapping[str, Callable[[], Floats | Ints]]) -> 
     found = np.zeros(schedule.shape)
     for code, name in enumerate(SCHEDULES):
         rows = schedule == code
-        if name in ways and np.any(rows):
+        if name in ways and rows.any():
             found = np.where(rows, ways[name](), found)
     return found
 

@@ -119,7 +119,8 @@ def step_time(
             for unlike in (False, True):
                 part = whole if unlike else like
                 rows = chosen & (whole.unlike_chunks == unlike)
-                _solve(_SOLVERS[name], replace(part, few=few), rows, hop_hidden, found)
+                if rows.any():
+                    _solve(_SOLVERS[name], replace(part, few=few), rows, hop_hidden, found)
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from shardwise.results import Estimate, Result
 from shardwise.searcher.smallest import SmallestGpus
 
-__all__ = ["Cell", "Nearest", "Plan", "ScaleResult", "SearchResult"]
+__all__ = ["Alike", "Cell", "Nearest", "Plan", "ScaleResult", "SearchResult"]
 
 
 class Plan(Result):
@@ -55,6 +55,22 @@ class Nearest(Result):
     """What it needs there beyond what may be used."""
 
 
+class Alike(Result):
+    """The first of the best, as far as measurements cannot tell them apart."""
+
+    plans: int
+    """How many of them, the best included."""
+    within: float
+    """Least relative difference that can be told."""
+    safer: int
+    """The one of them, by its position, that does least of what no measured run did, and of such
+    the one that spends least of its step in exchanges and waits, whose times are known least."""
+    untried: tuple[str, ...]
+    """What the best does that no measured run did, and the safer one does not."""
+    uncertain: float
+    """Part of the safer one's step in exchanges and waits."""
+
+
 class SearchResult(Result):
     """What a search found, and why it did not find more."""
 
@@ -80,6 +96,8 @@ class SearchResult(Result):
     """Whether every candidate was looked at."""
     best: tuple[Estimate, ...]
     """Best first; equals in the order of the space, in which options are off first."""
+    alike: Alike | None = None
+    """None where the best stands apart, or there is none."""
     pareto: tuple[Plan, ...] | None = None
     """Those that no other beats on both sides of the front that was asked for."""
     pareto_against: str | None = None

@@ -11,6 +11,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.model import Model
 from shardwise.results import Estimate
+from shardwise.searcher.alike import alike
 from shardwise.searcher.asked import asked, given_space
 from shardwise.searcher.candidates import Candidates, Scale, refusals
 from shardwise.searcher.executors import Workers
@@ -110,6 +111,7 @@ def search(
     by_scale, complete = _looked(work, progress)
     whole = merged(list(by_scale.values()), question)
     rejected = whole.rejected + refusals(candidates.illegal)
+    best = _estimates(question, candidates, whole.best.number)
     return SearchResult(
         model=the_model.name,
         system=the_system.name,
@@ -123,7 +125,8 @@ def search(
         looked_at=whole.candidates + sum(map(len, candidates.illegal)),
         elapsed_s=time.perf_counter() - started,
         complete=complete,
-        best=_estimates(question, candidates, whole.best.number),
+        best=best,
+        alike=alike(best),
         pareto=None if pareto is None else plans(question, candidates, whole.front.number),
         pareto_against=pareto,
         scales=_scales(question, candidates, by_scale),

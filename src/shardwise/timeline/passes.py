@@ -7,7 +7,8 @@ import numpy as np
 
 from shardwise.arrays import Floats, total
 from shardwise.blocks import Blocks, PartCosts, layer_bytes, part_bytes, part_times
-from shardwise.cost.block import COMM_AXES, BlockCost, BlockTimes
+from shardwise.cost.block import BlockCost
+from shardwise.cost.block_times import COMM_AXES, BlockTimes
 from shardwise.cost.operations import OperationCost
 from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, step_of, walk
 from shardwise.evaluate import Evaluation
