@@ -191,8 +191,6 @@ def _exchanges(run: Run, tp: int) -> dict[str, Any]:
 
 
 def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict[str, Any]:
-    if is_xla(run):
-        return _remat(run, assumed)
     told = run.recompute or {}
     modules = re.findall(r"\w+", str(told.get("recompute_modules") or ""))
     parts = {part for m in modules for part in _PARTS.get(m, ())}
@@ -221,12 +219,14 @@ def _recomputes(
     """What runs again; with sharded weights and nothing told, the least that fits."""
     told = [str(value) for value in (run.recompute or {}).values() if value]
     silent = not told or "unknown" in told[0]
-    if not silent or run.parallelism.zero_stage != ZERO_WEIGHTS:
-        return (_recompute(run, model, stack, assumed),)
-    assumed.append("the least recompute that fits")
-    if "Pax" in (run.software.framework or ""):
-        return remat_fields(run, "minimal"), remat_fields(run, "full")
-    return (remat_fields(run, "full"),) if is_xla(run) else ({}, {"recompute": "full"})
+    framework = run.software.framework or ""
+    if silent and run.parallelism.zero_stage == ZERO_WEIGHTS and "MaxText" not in framework:
+        assumed.append("the least recompute that fits")
+        if is_xla(run):
+            return remat_fields(run, "minimal"), remat_fields(run, "full")
+        return {}, {"recompute": "full"}
+    chosen = _remat(run, assumed) if is_xla(run) else _recompute(run, model, stack, assumed)
+    return (chosen,)
 
 
 def _remat(run: Run, assumed: list[str]) -> dict[str, Any]:
