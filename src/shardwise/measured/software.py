@@ -77,6 +77,8 @@ def _changes(run: Run) -> dict[str, Any]:
         changes |= {"memory_traffic_factor": 2.5, "fused_norm": False, "fused_swiglu": False}
     if features.get("no-gradient-accumulation-fusion"):
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
+    if run.attention_impl == "unfused":
+        changes |= {"attention": "unfused"}
     changes |= _gradients(run) | _loss(run)
     changes |= {"cuda_graphs": _graphs(run)}
     if run.model.experts:
