@@ -14,7 +14,7 @@ _COMPILED_LOSS, _TRANSFORMER_ENGINE = 2025, 2023
 # Stacks of the catalog by framework (and the source of rows that name none); the first match.
 _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"llm-foundry|Composer", "composer-2023"),
-    (r"torchtitan", "torchtitan-2024"),
+    (r"torchtitan|torchao", "torchtitan-2024"),
     (r"InternEvo|InternLM", "internevo-2023"),
     (r"Paddle", "paddlenlp-2024"),
     (r"AutoModel", "automodel-2025"),
