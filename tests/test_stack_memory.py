@@ -59,6 +59,22 @@ def test_pipelines_that_split_gradients_last_hold_them_whole() -> None:
     assert _same_memory(software, zero=1, pp=2, dp=4)
 
 
+@pytest.mark.parametrize(("zero", "reshard", "times"), [(3, False, 1), (2, True, 1), (3, True, 2)])
+def test_they_exchange_them_once_a_step(zero: int, reshard: bool, times: int) -> None:
+    """Rather than with each of two micro-batches, unless weights are released in between."""
+    columns = {"zero": zero, "fsdp_reshard": reshard, "pp": 2, "dp": 4, "gbs": 16}
+    every = run(**columns).comm_s["dp"].total
+    once = run({"whole_gradients": True}, **columns).comm_s["dp"].total
+    tables = _gathered_once(columns)
+    assert once - tables == pytest.approx((every - tables) * times / 2)
+
+
+def _gathered_once(columns: dict[str, Any]) -> float:
+    """Time of what is exchanged once a step anyway: a tied head's gradients, ZeRO 2's weights."""
+    one = run(**columns | {"gbs": 8}).comm_s["dp"].total
+    return 2 * one - run(**columns).comm_s["dp"].total
+
+
 def _same_memory(software: dict[str, Any], zero: int, **columns: Any) -> bool:
     """Whether the software holds what plain one does."""
     one, other = run(software, zero=zero, **columns), run(zero=zero, **columns)

@@ -65,8 +65,8 @@ class Memory(Result):
     total: float
     """Sum of the above: what tensors hold (torch.cuda.max_memory_allocated)."""
     reserved: float
-    """What the accelerator must have (nvidia-smi): the total with the allocator's slack, and what the
-    runtime holds beside it."""
+    """What the accelerator must have (nvidia-smi): the total with the allocator's slack, and what
+    the runtime holds beside it."""
     capacity: float
     """What the accelerator has."""
     offloaded: float

@@ -69,7 +69,7 @@ class Stack(Sourced):
     """Whether gradients in the strategy's type stay beside those that accumulate in fp32 (the BF16
     optimizer of DeepSpeed)."""
     whole_gradients: bool = False
-    """Whether a pipeline whose gradients are split (ZeRO 2 and 3) splits them with the last
+    """Whether a pipeline whose gradients are split (ZeRO 2 and 3) reduces them with the last
     micro-batch alone, and holds them whole till then (torchtitan)."""
     flat_gradients: bool = False
     """Whether the update of ZeRO 1 and 2 first copies a rank's gradients into one buffer, in their

@@ -17,7 +17,7 @@ _FUSED_TYPES = ("mxfp8", "nvfp4")
 # Stacks of the catalog by framework (and the source of rows that name none); the first match.
 _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"llm-foundry|Composer", "composer-2023"),
-    (r"torchtitan", "torchtitan-2024"),
+    (r"torchtitan|torchao", "torchtitan-2024"),
     (r"InternEvo|InternLM", "internevo-2023"),
     (r"Paddle", "paddlenlp-2024"),
     (r"AutoModel", "automodel-2025"),
@@ -88,6 +88,8 @@ def _changes(run: Run) -> dict[str, Any]:
         changes |= {"tp_hidden": 0.375}
     if features.get("no-gradient-accumulation-fusion"):
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
+    if run.attention_impl == "unfused":
+        changes |= {"attention": "unfused"}
     changes |= _gradients(run) | _loss(run)
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.

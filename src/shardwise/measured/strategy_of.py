@@ -258,22 +258,28 @@ def _stages(
     if layers % chunks == 0:
         return fields
     assumed.append("layers spread over the stages")
+    return fields | _spread(model, chunks, stack)
+
+
+def _spread(model: Model, chunks: int, stack: Stack) -> dict[str, Any]:
+    """Layers that are no multiple of the chunks."""
+    layers = model.depth
     if stack.name.startswith("internevo"):  # its last stages take what is left over
         whole, more = divmod(layers, chunks)
-        return fields | {"stage_layers": tuple(whole + (i >= chunks - more) for i in range(chunks))}
+        return {"stage_layers": tuple(whole + (i >= chunks - more) for i in range(chunks))}
     if (layers + 2) % chunks == 0:
-        return fields | {"embedding_as_layer": True, "loss_as_layer": True}
+        return {"embedding_as_layer": True, "loss_as_layer": True}
     if model.mtp:
         most = math.ceil(layers / chunks)
         lengths = [most] * chunks
         lengths[-1] = layers - most * (chunks - 1)
         if lengths[-1] >= 0:
-            return fields | {"stage_layers": tuple(lengths)}
+            return {"stage_layers": tuple(lengths)}
     whole, more = divmod(layers + 2, chunks)
     lengths = [whole + (i < more) for i in range(chunks)]
     lengths[0] -= 1
     lengths[-1] -= 1
-    return fields | {"stage_layers": tuple(lengths)}
+    return {"stage_layers": tuple(lengths)}
 
 
 def _unrolled(layout: str) -> list[str]:
