@@ -195,10 +195,8 @@ class Whole:
         embedding, head = (one.dense for one in parts[-2:] if one)
         # A head with a table of its own has about as much, a tied one a norm.
         tied = (counts[-2] > 0) & (2 * head.stored < embedding.stored)
-        of_embedding, of_head = (
-            embedding.stored,
-            head.stored + np.where(tied, embedding.stored, 0.0),
-        )
+        of_embedding = embedding.stored
+        of_head = head.stored + np.where(tied, of_embedding, 0.0)
         together = released & (stack_column(table, "whole_ends") > 0)
         behind = np.where(together, counts[-1] * head.stored, 0.0)
         ends = np.where(together, counts[-2] * of_embedding, 0.0) + behind

@@ -12,6 +12,7 @@ from shardwise.cli.options import (
     log,
     refuse_given,
 )
+from shardwise.cli.validate_kernels import KERNELS, validate_kernels
 from shardwise.cli.validate_runs import RUNS, validate_runs
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
 
@@ -24,8 +25,8 @@ def command(
         str | None,
         typer.Option(
             "--data",
-            metavar="FILE",
-            help="Score the runs of FILE: a JSON list or lines of rows, or our own form; also .gz.",
+            metavar="PATH",
+            help="Your own: a file of runs (JSON rows, or our form), a folder of kernel tables.",
         ),
     ] = None,
     grade: Annotated[
@@ -41,7 +42,15 @@ def command(
             "--source", metavar="TEXT", help="Of runs: only sources that TEXT is part of."
         ),
     ] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Of runs: list every one.")] = False,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Of runs: list every one; of kernels: in the JSON.")
+    ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Of kernels: every row as .parquet, .csv or .csv.gz."
+        ),
+    ] = None,
     references: Annotated[
         bool,
         typer.Option(
@@ -62,7 +71,16 @@ def command(
     """Compare our estimates with published figures, next to what other models say.
 
     Without a SUITE the suites are listed. Errors are signed: predicted over reference, minus one.
+
+    `kernels` scores tables of your own: gemm, attention, moe, collective, moe_alltoall, cast_fp8,
+    train_gemm, train_attention, each a file of that name in the folder given by --data.
     """
+    of_runs: dict[str, object] = {"grade": grade, "kind": kind, "source": source}
+    of_runs |= {"references": references, "plot": plot}
+    if suite == KERNELS:
+        refuse_given(f"is for the suite {RUNS} only", **of_runs)
+        return validate_kernels(data=data, rows=rows, out=out, json=json, output=output)
+    refuse_given(f"is for the suite {KERNELS} only", out=out)
     if suite == RUNS or (suite is None and data is not None):
         return validate_runs(
             data=data,
@@ -75,8 +93,8 @@ def command(
             json=json,
             output=output,
         )
-    words = {"data": data, "grade": grade, "kind": kind, "source": source, "rows": rows}
-    refuse_given(f"is for the suite {RUNS} only", **words, references=references, plot=plot)
+    refuse_given(f"is for the suites {RUNS} and {KERNELS} only", data=data, rows=rows)
+    refuse_given(f"is for the suite {RUNS} only", **of_runs)
     if suite is not None and suite not in SUITES:
         raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
     watch = Stopwatch()

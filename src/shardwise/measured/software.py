@@ -8,11 +8,15 @@ from shardwise.stack import Stack
 
 __all__ = ["stack_of"]
 
+# First year of torchtitan's compiled loss, and of Megatron-LM with Transformer Engine.
+_COMPILED_LOSS, _TRANSFORMER_ENGINE = 2025, 2023
+
 # Stacks of the catalog by framework (and the source of rows that name none); the first match.
 _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"llm-foundry|Composer", "composer-2023"),
     (r"torchtitan", "torchtitan-2024"),
     (r"InternEvo|InternLM", "internevo-2023"),
+    (r"Paddle", "paddlenlp-2024"),
     (r"AutoModel", "automodel-2025"),
     (r"HAI-LLM", "deepseek-2024"),
     (r"MaxText|maxtext|Pax", "maxtext-2024"),
@@ -26,23 +30,21 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"Megatron-LM", "megatron-core-2025"),
 )
 
-# From then on Megatron-LM had flash attention and overlapped exchanges.
-_FLASH_YEAR = 2023
-
 
 def stack_of(run: Run, assumed: list[str]) -> Stack:
     """Find the stack of a run, with what its features change."""
     framework = run.software.framework or ""
     group = run.group or ""
     name = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), "")
-    if name == "megatron-core-2025" and (run.year or _FLASH_YEAR) < _FLASH_YEAR:
+    if name == "megatron-core-2025" and (run.year or 2024) < _TRANSFORMER_ENGINE:
         name = "megatron-lm-2022"
     if name in ("", "nemo-2025") and "MLPerf" in group:
         name = "mlperf-2024"
     if not name:
         name = "megatron-core-2025"
         assumed.append(f"stack {name}")
-    if name == "torchtitan-2024" and (run.year or 2024) > 2024:
+    compiled = run.features.get("torch_compile") is not False
+    if name == "torchtitan-2024" and compiled and (run.year or 0) >= _COMPILED_LOSS:
         name = "torchtitan-2025"
     if name == "megatron-bridge-2025" and run.model.experts:
         name = _bridge_with_experts(run)
@@ -108,7 +110,7 @@ def _loss(run: Run) -> dict[str, Any]:
     if features.get("cross-entropy-fusion-impl") == "native":
         return {"loss_saved_bytes": _NATIVE_LOSS}
     fused = "cross-entropy-loss-fusion" in features or "cross_entropy_fusion" in features
-    plain = run.software.framework == "Megatron-LM" and (run.year or 0) >= 2023
+    plain = run.software.framework == "Megatron-LM" and (run.year or 0) >= _TRANSFORMER_ENGINE
     return {"loss_saved_bytes": _UNFUSED_LOSS} if plain and not fused else {}
 
 

@@ -202,6 +202,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     if parts:
         return {"recompute": "selective", "recompute_parts": tuple(sorted(parts))}
     if "op-level" in text or "selective op" in text:
+        # Products in float8 were kept like those of 16 bits (pytorch/ao, issue 893).
         return {"recompute": "selective", "recompute_parts": ("every_other",)}
     if "selective" in text and "no-op" not in text:
         if "every 2nd" in text:
@@ -257,19 +258,28 @@ def _stages(
     if layers % chunks == 0:
         return fields
     assumed.append("layers spread over the stages")
+    return fields | _spread(model, stack, chunks)
+
+
+def _spread(model: Model, stack: Stack, chunks: int) -> dict[str, Any]:
+    """Layers of chunks that do not divide them."""
+    layers = model.depth
+    if stack.name.startswith("internevo"):  # its last stages take what is left over
+        whole, more = divmod(layers, chunks)
+        return {"stage_layers": tuple(whole + (i >= chunks - more) for i in range(chunks))}
     if (layers + 2) % chunks == 0:
-        return fields | {"embedding_as_layer": True, "loss_as_layer": True}
+        return {"embedding_as_layer": True, "loss_as_layer": True}
     if model.mtp:
         most = math.ceil(layers / chunks)
         lengths = [most] * chunks
         lengths[-1] = layers - most * (chunks - 1)
         if lengths[-1] >= 0:
-            return fields | {"stage_layers": tuple(lengths)}
+            return {"stage_layers": tuple(lengths)}
     whole, more = divmod(layers + 2, chunks)
     lengths = [whole + (i < more) for i in range(chunks)]
     lengths[0] -= 1
     lengths[-1] -= 1
-    return fields | {"stage_layers": tuple(lengths)}
+    return {"stage_layers": tuple(lengths)}
 
 
 def _unrolled(layout: str) -> list[str]:
