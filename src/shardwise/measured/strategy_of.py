@@ -258,11 +258,11 @@ def _stages(
     if layers % chunks == 0:
         return fields
     assumed.append("layers spread over the stages")
-    return fields | _spread(model, chunks, stack)
+    return fields | _spread(model, stack, chunks)
 
 
-def _spread(model: Model, chunks: int, stack: Stack) -> dict[str, Any]:
-    """Layers that are no multiple of the chunks."""
+def _spread(model: Model, stack: Stack, chunks: int) -> dict[str, Any]:
+    """Layers of chunks that do not divide them."""
     layers = model.depth
     if stack.name.startswith("internevo"):  # its last stages take what is left over
         whole, more = divmod(layers, chunks)
