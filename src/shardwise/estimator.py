@@ -347,7 +347,7 @@ def _reaches(result: Evaluation) -> dict[str, int]:
 def _provenance(
     model: Model, system: System, stack: Stack, strategy: Strategy
 ) -> dict[str, Source]:
-    """Sources by dotted prefix, without those of types that the strategy does not use."""
+    """Sources by dotted prefix, without those of types and benchmarks that it does not use."""
     used: set[str] = {strategy.dtype}
     if strategy.quantization in RECIPES:
         used.add(RECIPES[strategy.quantization].matrix)
@@ -357,6 +357,7 @@ def _provenance(
         for name in system.accelerator.matrix
         if name not in used
     ]
+    other.append("accelerator.benchmark")
     sourced: list[tuple[str, Sourced]] = [("model", model), ("system", system), ("stack", stack)]
     return {
         f"{noun}.{field}".rstrip("."): source

@@ -7,10 +7,18 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from shardwise.formats.recognise import native_fields
+from shardwise.kernels import (
+    AttentionKernel,
+    Benchmarked,
+    Fraction,
+    MatmulKernel,
+    MemoryKernel,
+    NonNegative,
+    Positive,
+)
 from shardwise.network import Tier
 from shardwise.noun import Count, Noun, Number, Sourced
 from shardwise.units import LEAST_SHARE, ByteRate, Bytes, Duration, FlopRate, Power
-from shardwise.words import FlashKernel
 
 __all__ = [
     "Accelerator",
@@ -27,10 +35,6 @@ __all__ = [
     "System",
 ]
 
-Fraction = Annotated[Number, Field(ge=LEAST_SHARE, le=1)]
-Share = Annotated[Number, Field(ge=LEAST_SHARE)]
-Positive = Annotated[Number, Field(gt=0)]
-NonNegative = Annotated[Number, Field(ge=0)]
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Processing = Literal["measured", "roofline", "no_overlap"]
 TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
@@ -105,54 +109,6 @@ class ShapeTable(Noun):
         return self
 
 
-class MatmulKernel(Noun):
-    """How near the matrix units of one input type come to their peak (see `cost.matmul`)."""
-
-    efficiency: Fraction
-    """Share of the peak that a large product reaches while training: at sustained clocks."""
-    burst_efficiency: Fraction | None = None
-    """The same for a short burst at boost clocks, as micro-benchmarks show it; informative."""
-    fill_depth: NonNegative
-    """Extra elements of the reduction that filling and draining the pipeline costs."""
-    fill_tiles: NonNegative
-    """Tiles of 128 x 128 per multiprocessor at which the chip counts as half idle, half busy."""
-    memory_efficiency: Share
-    """Share of the memory bandwidth that operands and result move at."""
-    launch: Duration
-    """Time that a product without work would take: launch and drain."""
-
-
-class AttentionKernel(Noun):
-    """How near a fused (flash) attention kernel comes to the matrix peak (see `cost.attention`)."""
-
-    tile: Count
-    """Queries that one multiprocessor handles at a time."""
-    efficiency: dict[Count, Fraction] = Field(min_length=1)
-    """Share of the matrix peak by head width, forward, while training."""
-    latent_efficiency: dict[Count, Fraction] = Field(default_factory=dict)
-    """The same of heads whose values are narrower than their queries (latent attention), both laid
-    out as wide as the queries; empty: as of equal widths."""
-    longest_weight: NonNegative
-    """How much the longest causal tile weighs when there are few tiles per multiprocessor."""
-    memory_efficiency: Share
-    """Share of the memory bandwidth that queries, keys, values and outputs move at."""
-    launch: Duration
-    """Time that a kernel without work would take."""
-    backward_ratio: Annotated[Number, Field(gt=0)]
-    """Time of the backward kernel over that of the forward kernel; it does 2.5 times the FLOPs."""
-    other_kernels: dict[FlashKernel, Positive] = Field(default_factory=dict)
-    """Time of kernels that are not the best one over its time; 1 for one that is not named."""
-
-
-class MemoryKernel(Noun):
-    """How near element-wise kernels come to the memory bandwidth (see `cost.memory_bound`)."""
-
-    efficiency: Fraction
-    """Share of the memory bandwidth."""
-    launch: Duration
-    """Time that a kernel without work would take."""
-
-
 class Memory(Noun):
     """One tier of memory of an accelerator, nearest first."""
 
@@ -199,6 +155,8 @@ class Accelerator(Noun):
     memory_bound_class: dict[MemoryClass, MemoryKernel] = Field(default_factory=dict)
     """Classes of element-wise kernels with figures of their own: those that copy tokens in the
     order of experts and back, forward and backward, and those of the loss."""
+    benchmark: Benchmarked | None = None
+    """Figures of kernels alone, as micro-benchmarks time them; estimates do not use them."""
     matmul_speed: Annotated[Number, Field(gt=0)] = 1.0
     """Rate of products on the machine at hand over that of the figures: its power limit, clocks and
     cooling. Declared by its owner; 1 in the catalog."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.kernels import MatmulBlocks, MatmulTiles
 from shardwise.noun import Noun
 from shardwise.system import EfficiencyCurve, ShapeTable, System
 
@@ -28,11 +29,19 @@ __all__ = [
 FigurePath = tuple[str | int, ...]
 """Where a figure stands: fields, keys and positions from the system inwards."""
 
-_WORDS = ("name", "description", "sources", "source", "as_of", "burst_efficiency")
-"""What no formula reads."""
-_STRUCTURE = ("domain", "accelerators", "tile", "must_be_filled", "processing")
+_WORDS = ("name", "description", "sources", "source", "as_of", "burst_efficiency", "benchmark")
+"""What no formula of an estimate reads."""
+_STRUCTURE = (
+    "domain",
+    "accelerators",
+    "tile",
+    "fill_exponent",
+    "reduction_step",
+    "must_be_filled",
+    "processing",
+)
 """Numbers and words that say how a formula works, not with what."""
-_WHOLE = (EfficiencyCurve, ShapeTable)
+_WHOLE = (EfficiencyCurve, ShapeTable, MatmulTiles, MatmulBlocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ VERBS = {
     "trace": "Timeline of one step for Perfetto, from an event simulation.",
     "peers": "Ranks of every communication group of one strategy.",
     "validate": "Our errors against published figures, next to other models'.",
+    "calibrate": "A system's own figures, fitted to measurements.",
     "search": "The best way to run a model on N GPUs.",
     "sweep": "What more bandwidth, memory, larger domains would buy.",
     "models": "Models of the catalog or a folder, or one by its parts.",

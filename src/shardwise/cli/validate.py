@@ -12,6 +12,7 @@ from shardwise.cli.options import (
     log,
     refuse_given,
 )
+from shardwise.cli.validate_kernels import KERNELS, validate_kernels
 from shardwise.cli.validate_runs import RUNS, validate_runs
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
 
@@ -25,7 +26,8 @@ def command(
         typer.Option(
             "--data",
             metavar="FILE",
-            help="Score the runs of FILE: a JSON list or lines of rows, or our own form; also .gz.",
+            help="Score the runs of FILE: a JSON list or lines of rows, or our own form; also .gz. "
+            "For kernels: folder of tables (.parquet, .csv, .csv.gz).",
         ),
     ] = None,
     grade: Annotated[
@@ -41,7 +43,13 @@ def command(
             "--source", metavar="TEXT", help="Of runs: only sources that TEXT is part of."
         ),
     ] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Of runs: list every one.")] = False,
+    rows: Annotated[
+        bool,
+        typer.Option(
+            "--rows",
+            help="Of runs: list every one. Of kernels: every row too, with --json or --output.",
+        ),
+    ] = False,
     plot: Annotated[
         str | None,
         typer.Option(
@@ -50,13 +58,27 @@ def command(
             help="Of runs: write charts to FILE: .html, .json, .png, .svg.",
         ),
     ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Of kernels: every row as .parquet, .csv or .csv.gz."
+        ),
+    ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
     """Compare our estimates with published figures, next to what other models say.
 
     Without a SUITE the suites are listed. Errors are signed: predicted over reference, minus one.
+
+    `kernels` scores tables of your own: gemm, attention, moe, collective, moe_alltoall, cast_fp8,
+    train_gemm, train_attention, each a file of that name in the folder given by --data.
     """
+    of_runs = {"grade": grade, "kind": kind, "source": source, "plot": plot}
+    if suite == KERNELS:
+        refuse_given(f"is for the suite {RUNS} only", **of_runs)
+        return validate_kernels(data, rows=rows, out=out, json=json, output=output)
+    refuse_given(f"is for the suite {KERNELS} only", out=out)
     if suite == RUNS or (suite is None and data is not None):
         return validate_runs(
             data=data,
@@ -68,8 +90,8 @@ def command(
             json=json,
             output=output,
         )
-    words = {"data": data, "grade": grade, "kind": kind, "source": source, "rows": rows}
-    refuse_given(f"is for the suite {RUNS} only", **words, plot=plot)
+    refuse_given(f"is for the suites {RUNS} and {KERNELS} only", data=data, rows=rows)
+    refuse_given(f"is for the suite {RUNS} only", **of_runs)
     if suite is not None and suite not in SUITES:
         raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
     watch = Stopwatch()

@@ -6,7 +6,8 @@ import numpy as np
 
 from shardwise.arrays import Floats, interpolated
 from shardwise.cost.curve import joined_times
-from shardwise.system import AttentionKernel, Processing
+from shardwise.kernels import AttentionKernel
+from shardwise.system import Processing
 
 __all__ = ["AttentionRates", "attention_times", "head_efficiency"]
 
@@ -64,9 +65,10 @@ def attention_times(
 
     Queries are handled in tiles of `tile`; a tile takes u = 4 tile w SM / (P e) seconds per key on
     one of SM multiprocessors, w the wider of d and v, for which kernels lay out both. The mean tile
-    sees K = (k + tile) / 2 of the k keys when causal, at most k.
-    t_c = ((T K u / SM)^1.5 + (o k u)^1.5)^(1/1.5) with T tiles in all: the evenly spread work,
-    joined with the longest tile, which others wait for when there are few. With the memory time:
+    sees K = (k + tile) / 2 of the k keys when causal, at most k; each costs c more to fill.
+    t_c = ((T (K + c) u / SM)^1.5 + (o (k + c) u)^1.5)^(1/1.5) with T tiles in all: the evenly
+    spread work, joined with the longest tile, which others wait for when there are few. With the
+    memory time:
     t = t0 + (t_c^1.2 + t_m^1.2)^(1/1.2), or their maximum or sum (`cost.curve.joined_times`).
     Backward, compute takes `backward_ratio` times as long, and the longest tile weighs half: such
     kernels spread over the keys too.
@@ -82,7 +84,7 @@ def attention_times(
     moved_bytes
         Bytes of queries, keys, values, outputs (and their gradients) [byte].
     rates
-        P, e by head width d, o, memory rate, t0.
+        P, e by head width d, o, c, memory rate, t0.
 
     Notes
     -----
@@ -99,8 +101,9 @@ def attention_times(
     met = np.minimum((keys + kernel.tile) / 2, keys) if causal else keys
     width = max(head_dim, value_dim)
     unit = 4 * kernel.tile * width * rates.multiprocessors / (rates.peak * efficiency)
-    even = tiles / rates.multiprocessors * met * unit
-    longest = kernel.longest_weight * keys * unit * (_LONGEST_BACKWARD if backward else 1.0)
+    even = tiles / rates.multiprocessors * (met + kernel.fill_keys) * unit
+    longest = kernel.longest_weight * (keys + kernel.fill_keys) * unit
+    longest = longest * (_LONGEST_BACKWARD if backward else 1.0)
     spread = (even**_SPREAD_EXPONENT + longest**_SPREAD_EXPONENT) ** (1 / _SPREAD_EXPONENT)
     compute = spread * rates.time_factor * (kernel.backward_ratio if backward else 1.0)
     compute = compute + rates.compute_latency_s

@@ -12,6 +12,7 @@ from shardwise.cost.curve import RowCurves, share_at
 from shardwise.cost.matmul import MatmulRates, product_times, separate_matmul_times
 from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.cost.shape_table import RowTables
+from shardwise.kernels import MatmulKernel
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, MemoryBound, Phase
 from shardwise.ops.quantization import RECIPES
@@ -83,7 +84,15 @@ class _ProductRates:
         def curves(figures: Mapping[Any, EfficiencyCurve]) -> RowCurves:
             return RowCurves(curves=tuple(map(figures.get, _MATRIX_TYPES)), codes=codes)
 
-        shaped = np.array([name in chip.matmul for name in _MATRIX_TYPES])[codes]
+        def usual(field: str) -> Floats | float:
+            """A number of the formula, as a column only where some type has its own."""
+            default = MatmulKernel.model_fields[field].default
+            if all(getattr(kernel, field) == default for kernel in chip.matmul.values()):
+                return default
+            return rate(field, unshaped=default)
+
+        kernels = {str(name): kernel for name, kernel in chip.matmul.items()}
+        shaped = np.array([name in kernels for name in _MATRIX_TYPES])[codes]
         bandwidth = chip.memory[0].bandwidth
         return cls(
             rates=MatmulRates(
@@ -93,6 +102,14 @@ class _ProductRates:
                 fill_tiles=rate("fill_tiles", unshaped=0.0),
                 memory_rate=rate("memory_efficiency", unshaped=1.0) * bandwidth,
                 launch_s=rate("launch", unshaped=0.0),
+                bandwidth=bandwidth,
+                fill_exponent=usual("fill_exponent"),
+                reduction_step=usual("reduction_step"),
+                tilings=tuple(
+                    (codes == place, kernel.tiling)
+                    for place, name in enumerate(_MATRIX_TYPES)
+                    if (kernel := kernels.get(name)) is not None and kernel.tiling is not None
+                ),
                 compute_latency_s=chip.compute_latency,
                 multiprocessors=_multiprocessors(chip),
                 shaped=shaped if chip.matmul_curve else True,

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
+from shardwise.cost.block_choice import block_times, chosen_blocks
 from shardwise.cost.curve import joined_times
+from shardwise.cost.tiles import tiled_times
+from shardwise.kernels import MatmulBlocks, MatmulTiles
 from shardwise.system import Processing
 
 __all__ = ["MatmulRates", "matmul_times", "product_times", "separate_matmul_times"]
@@ -14,7 +17,6 @@ __all__ = ["MatmulRates", "matmul_times", "product_times", "separate_matmul_time
 # GB300; ai-dynamo/aiconfigurator, commit 095f58a); freeing them gains at most half a point.
 _TILE = 128
 _ALIGN = 64
-_OCCUPANCY_EXPONENT = 2.5
 _JOIN_EXPONENT = 2.3
 # The gradient of the weights reads both operands across their storage order: 5 % of the efficiency
 # (SimuMax's measured training layouts on A100 and B200, 622 products).
@@ -37,11 +39,19 @@ class MatmulRates:
     """Rate that operands and result move at [byte/s]."""
     launch_s: Floats
     """Launch and drain [s]."""
+    bandwidth: Floats | float = np.inf
+    """Full rate of the memory, which shares of partial results are told of [byte/s]."""
     compute_latency_s: float = 0.0
     """Least compute time of a kernel that runs [s]."""
     memory_latency_s: Floats | float = 0.0
     """Least memory time of a kernel that runs [s]."""
     multiprocessors: int
+    fill_exponent: Floats | float = 2.5
+    """How sharply the chip fills with tiles."""
+    reduction_step: Floats | float = 1
+    """The reduction is computed in whole steps of so many elements."""
+    tilings: tuple[tuple[Bools | bool, MatmulTiles | MatmulBlocks], ...] = ()
+    """Where waves of tiles count in place of that: rows, and what the tiles are like."""
     shaped: Bools | bool = True
     """Whether the shape counts: rows on the closed form; not on a curve over the FLOPs."""
     processing: Processing = "measured"
@@ -59,11 +69,13 @@ def matmul_times(
 ) -> tuple[Floats, Floats, Floats]:
     """Return compute, memory and whole time [s] of `batch` products (m, k) x (k, n).
 
-    t_c = 2 batch [m] [n] (k + k0) / (P e) (1 + (o / w)^2.5)^0.4, t_m = bytes / B,
-    t = t0 + (t_c^2.3 + t_m^2.3)^(1/2.3), with [x] rounded up to 64, w tiles of 128 x 128 per
-    multiprocessor. Zero where there is no work. On a curve t_c = 2 batch m n k / (P e), with the
-    efficiency e of 2 batch m n k FLOPs and without launch. Roofline and no_overlap join t_c and
-    t_m by their maximum and their sum (see `cost.curve.joined_times`). A system may add a latency
+    t_c = 2 batch [m] [n] (k + k0) / (P e) (1 + (o / w)^x)^(1/x), t_m = bytes / B,
+    t = t0 + (t_c^2.3 + t_m^2.3)^(1/2.3), with [m] rounded up to 64, w tiles of 128 x 128 per
+    multiprocessor, x = 2.5 unless a system says otherwise. Where a system asks for waves of tiles,
+    t_c is theirs (`cost.tiles`, `cost.block_choice`). Zero where there is no work. On a curve
+    t_c = 2 batch m n k / (P e), with the efficiency e of 2 batch m n k FLOPs and without launch.
+    Roofline and no_overlap join t_c and t_m by their maximum and their sum (see
+    `cost.curve.joined_times`). A system may add a latency
     to t_c, to t_m or to both.
 
     Parameters
@@ -73,7 +85,7 @@ def matmul_times(
     moved_bytes
         Operands and result [byte].
     rates
-        P, e, k0, o, B, t0.
+        P, e, k0, o, x, B, t0.
     weight_grad
         Whether the layout is that of a gradient of weights.
 
@@ -90,9 +102,47 @@ def matmul_times(
     padded = padded if rates.shaped is True else np.where(rates.shaped, padded, m * n)
     layout = np.where(rates.shaped, WEIGHT_GRAD_EFFICIENCY, 1.0) if weight_grad else 1.0
     speed = rates.peak * rates.efficiency * layout
+    if isinstance(rates.reduction_step, np.ndarray):
+        k = np.ceil(k / rates.reduction_step) * rates.reduction_step
     compute = 2 * batch * padded * (k + rates.fill_depth) / speed
-    compute *= (1 + idle**_OCCUPANCY_EXPONENT) ** (1 / _OCCUPANCY_EXPONENT)
+    compute *= (1 + idle**rates.fill_exponent) ** (1 / rates.fill_exponent)
+    for rows, tiling in rates.tilings:
+        compute = np.where(rows, _by_tiles(m, n, k, batch, speed, rates, tiling), compute)
     return _with_memory(compute, busy, moved_bytes, rates)
+
+
+def _by_tiles(
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    batch: Floats,
+    speed: Floats,
+    rates: MatmulRates,
+    tiling: MatmulTiles | MatmulBlocks,
+) -> Floats:
+    units = rates.multiprocessors
+    if isinstance(tiling, MatmulTiles):
+        return tiled_times(
+            m,
+            n,
+            k,
+            batch,
+            speed=speed,
+            fill_depth=rates.fill_depth,
+            memory_rate=rates.bandwidth,
+            multiprocessors=units,
+            tiles=tiling,
+        )
+    chosen = chosen_blocks(m, n, k, batch, units)
+    return block_times(
+        k,
+        np.ceil(m / chosen.rows) * np.ceil(n / chosen.columns) * batch,
+        chosen,
+        speed=speed,
+        fill_depth=rates.fill_depth,
+        multiprocessors=units,
+        blocks=tiling,
+    )
 
 
 def separate_matmul_times(

@@ -1,0 +1,236 @@
+"""Tables of measured kernels and collectives: what columns they have, reading and checking them.
+
+A table is a Parquet or CSV file (also gzipped) of one kind of measurement, times in microseconds,
+sizes in bytes. A folder holds any of them, each named by its kind.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats
+from shardwise.errors import Fault, InputError
+
+__all__ = ["ENDINGS", "KINDS", "KernelTable", "read_folder", "read_table"]
+
+ENDINGS = (".parquet", ".csv", ".csv.gz")
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What a table of one kind has."""
+
+    words: tuple[str, ...]
+    """Columns of text."""
+    sizes: tuple[str, ...]
+    """Columns of numbers above 0."""
+    counts: tuple[str, ...] = ()
+    """Columns of numbers that may be 0."""
+    times: tuple[str, ...] = ("latency_us",)
+    """Measured times, above 0."""
+    optional: Mapping[str, Any] | None = None
+    """Further columns, with what holds where a table lacks them."""
+    allowed: Mapping[str, tuple[str, ...]] | None = None
+    """Words of a column, where others are a mistake."""
+
+
+KINDS: dict[str, _Kind] = {
+    "gemm": _Kind(
+        words=("gpu", "dtype"),
+        sizes=("m", "n", "k"),
+        optional={"mode": "burst"},
+        allowed={"mode": ("burst", "sustained")},
+    ),
+    "attention": _Kind(
+        words=("gpu", "dtype"),
+        sizes=("batch", "seq", "heads", "kv_heads", "head_dim", "head_dim_v"),
+        counts=("causal",),
+        optional={"kernel": ""},
+    ),
+    "moe": _Kind(
+        words=("gpu", "dtype", "distribution"),
+        sizes=("tokens", "hidden", "inter", "topk", "experts", "tp", "ep"),
+        counts=("gated",),
+        optional={"kernel": ""},
+    ),
+    "collective": _Kind(
+        words=("gpu", "op"),
+        sizes=("nodes", "gpus_per_node", "size_bytes"),
+        optional={"source": ""},
+        allowed={
+            "op": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "alltoall"),
+        },
+    ),
+    "moe_alltoall": _Kind(
+        words=("gpu",),
+        sizes=("nodes", "tokens", "hidden", "topk", "experts"),
+        times=("dispatch_us", "combine_us"),
+    ),
+    "cast_fp8": _Kind(words=("gpu",), sizes=("m", "k"), times=("cast_us",)),
+    "train_gemm": _Kind(
+        words=("gpu", "layout", "out_dtype"),
+        sizes=("groups", "m", "n", "k"),
+        counts=("accumulate",),
+        allowed={
+            "layout": (
+                *("TN", "NN", "NT"),
+                *("grouped_fwd", "grouped_bwd_grad_act", "grouped_bwd_grad_w"),
+            ),
+            "out_dtype": ("bf16", "fp16", "fp32"),
+        },
+    ),
+    "train_attention": _Kind(
+        words=("gpu", "direction"),
+        sizes=("batch", "seq", "heads", "kv_heads", "head_dim", "head_dim_v"),
+        allowed={"direction": ("fwd", "bwd")},
+    ),
+}
+"""By the names of files and tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTable:
+    """Rows of one kind, as columns."""
+
+    kind: str
+    source: str
+    """The file."""
+    columns: Mapping[str, Any]
+    """Words as arrays of text, the others as floats."""
+
+    def __len__(self) -> int:
+        return len(self.columns["gpu"])
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """Names of the measured columns."""
+        return KINDS[self.kind].times
+
+    def take(self, rows: Bools) -> "KernelTable":
+        """Some of the rows."""
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return KernelTable(kind=self.kind, source=self.source, columns=columns)
+
+    @property
+    def large(self) -> Bools | None:
+        """Rows of sizes that training has; None where nothing sets them apart."""
+        of = self.columns
+        large: Bools
+        if self.kind == "gemm":
+            large = (of["m"] >= 1024) & (of["n"] >= 512) & (of["k"] >= 512)  # noqa: PLR2004
+        elif self.kind == "attention":
+            large = (of["seq"] >= 1024) & (of["batch"] * of["heads"] >= 8)  # noqa: PLR2004
+        elif self.kind == "moe":
+            large = of["tokens"] >= 2048  # noqa: PLR2004
+        elif self.kind == "collective":
+            large = of["size_bytes"] >= _MIB
+        else:
+            return None
+        return large
+
+
+def read_folder(folder: str | Path) -> list[KernelTable]:
+    """Read every table of a folder, in the order of `KINDS`.
+
+    Raises
+    ------
+    InputError
+        If the folder has none, or one is not as it should be.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise _fault(place, "no such folder")
+    names = [(kind, place / f"{kind}{ending}") for kind in KINDS for ending in ENDINGS]
+    found = [(kind, path) for kind, path in names if path.exists()]
+    twice = [
+        path for (kind, path), (before, _) in zip(found[1:], found, strict=False) if kind == before
+    ]
+    if twice:
+        raise _fault(twice[0], "its table is there in another format too")
+    if not found:
+        endings = ", ".join(ENDINGS)
+        raise _fault(place, f"holds no table; allowed: {', '.join(KINDS)}, each {endings}")
+    return [read_table(path, kind) for kind, path in found]
+
+
+def read_table(path: str | Path, kind: str | None = None) -> KernelTable:
+    """Read and check one table.
+
+    Parameters
+    ----------
+    kind
+        A key of `KINDS`; None: as the file is named.
+
+    Raises
+    ------
+    InputError
+        Naming file, column and what is allowed.
+    """
+    import polars as pl  # noqa: PLC0415 - heavy; only where tables are read
+
+    place = Path(path)
+    if not place.name.endswith(ENDINGS):
+        raise _fault(place, f"cannot tell the format; allowed endings: {', '.join(ENDINGS)}")
+    kind = place.name.split(".")[0] if kind is None else kind
+    if kind not in KINDS:
+        raise _fault(place, f"no table is called {kind!r}; allowed: {', '.join(KINDS)}")
+    try:
+        if place.name.endswith(".parquet"):
+            frame = pl.read_parquet(place, glob=False)
+        else:
+            frame = pl.read_csv(place, infer_schema_length=None, glob=False)
+    except FileNotFoundError:
+        raise _fault(place, "no such file") from None
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise _fault(place, f"cannot be read: {str(error).splitlines()[0]}") from None
+    if frame.height == 0:
+        raise _fault(place, "has no rows")
+    return KernelTable(kind=kind, source=str(place), columns=_checked(place, frame, KINDS[kind]))
+
+
+def _checked(place: Path, frame: Any, kind: _Kind) -> dict[str, Any]:
+    """The columns of a table that are used, each of its type."""
+    numbers = (*kind.sizes, *kind.counts, *kind.times)
+    needed = (*kind.words, *numbers)
+    if lacking := [name for name in needed if name not in frame.columns]:
+        problem = f"is missing; allowed: {', '.join(needed)}"
+        raise _fault(place, problem, f"column {lacking[0]}")
+    columns: dict[str, Any] = {}
+    for name in numbers:
+        least = "from 0" if name in kind.counts else "above 0"
+        columns[name] = _numbers(place, name, frame[name], least)
+    optional = kind.optional or {}
+    for name in (*kind.words, *optional):
+        if name not in frame.columns:
+            columns[name] = np.full(frame.height, optional[name])
+            continue
+        words = frame[name].cast(str, strict=False).fill_null("").to_numpy().astype(str)
+        allowed = (kind.allowed or {}).get(name)
+        if allowed is not None and (wrong := np.flatnonzero(~np.isin(words, allowed))).size:
+            problem = (
+                f"row {wrong[0] + 1} has {str(words[wrong[0]])!r}; allowed: {', '.join(allowed)}"
+            )
+            raise _fault(place, problem, f"column {name}")
+        columns[name] = words
+    return columns
+
+
+def _numbers(place: Path, name: str, column: Any, least: str) -> Floats:
+    import polars as pl  # noqa: PLC0415 - heavy; only where tables are read
+
+    values: Floats = column.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+    low = values >= 0 if least == "from 0" else values > 0
+    wrong = np.flatnonzero(~(low & np.isfinite(values)))
+    if wrong.size:
+        found = column[int(wrong[0])]
+        problem = f"row {wrong[0] + 1} has {found!r}; allowed: numbers {least}"
+        raise _fault(place, problem, f"column {name}")
+    return values
+
+
+def _fault(place: Path, problem: str, field: str = "") -> InputError:
+    return InputError(Fault(source=str(place), field=field, problem=problem))

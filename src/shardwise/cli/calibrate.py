@@ -1,0 +1,101 @@
+"""`shardwise calibrate`."""
+
+from typing import Annotated
+
+import typer
+
+from shardwise import files
+from shardwise.calibrate.tables import KernelTable, read_folder, read_table
+from shardwise.cli.options import (
+    JsonFlag,
+    Stopwatch,
+    SystemArgument,
+    emit_json,
+    log,
+    whole_number,
+)
+from shardwise.errors import Fault, InputError
+from shardwise.system import System
+
+
+def command(
+    system: SystemArgument,
+    from_table: Annotated[
+        str | None,
+        typer.Option(
+            "--from-table",
+            metavar="FILE",
+            help="Measured kernels (.parquet, .csv, .csv.gz, named gemm, attention, moe or "
+            "collective), or a folder of such tables.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", metavar="NAME", help="Rows of this GPU, where a table has several."),
+    ] = None,
+    folds: Annotated[
+        str | None,
+        typer.Option(
+            "--folds",
+            metavar="N",
+            help="Also fit N times without a part of the configurations, for errors on these.",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="FILE", help="Write the system with the fitted figures."),
+    ] = None,
+    json: JsonFlag = False,
+) -> int:
+    """Fit the figures of a system to measurements, each with its source and error.
+
+    The new system differs from the given one only in what was fitted. Needs scipy: pip install
+    'shardwise[calibrate]'.
+    """
+    if from_table is None:
+        problem = "is missing: give --from-table FILE"
+        raise InputError(Fault(source="command line", field="from_table", problem=problem))
+    if out is not None:
+        files.check_writable_ending(out)
+    return _from_table(system, from_table, gpu=gpu, folds=folds, out=out, json=json)
+
+
+def _from_table(
+    system: str, path: str, *, gpu: str | None, folds: str | None, out: str | None, json: bool
+) -> int:
+    from shardwise.calibrate.fit import calibrated  # noqa: PLC0415 - numpy and scipy
+
+    parts = whole_number("folds", folds)
+    if parts == 1:
+        problem = "must be a whole number of at least 2"
+        raise InputError(Fault(source="command line", field="folds", problem=problem))
+    base = System.load(system)
+    is_table = path.endswith((".parquet", ".csv", ".csv.gz"))
+    tables = [read_table(path)] if is_table else read_folder(path)
+    watch = Stopwatch()
+    found = calibrated(base, _of_gpu(tables, base, gpu), parts=parts)
+    log.info("fitted %d kinds of kernels in %s", len(found.fits), watch)
+    if out is not None:
+        found.system.to_file(out)
+        log.info("wrote %s", out)
+    if json:
+        emit_json(found.to_dict())
+    else:
+        from shardwise.report.kernels import print_calibration  # noqa: PLC0415
+
+        print_calibration(found)
+    return 0
+
+
+def _of_gpu(tables: list[KernelTable], system: System, gpu: str | None) -> list[KernelTable]:
+    """Rows of one GPU: the one that is named, the only one, or the one that is this system's."""
+    from shardwise.validate.kernels import gpu_system  # noqa: PLC0415
+
+    names = sorted({str(name) for table in tables for name in set(table.columns["gpu"].tolist())})
+    fitting = [name for name in names if gpu_system(name) == system.name]
+    chosen = gpu or (names[0] if len(names) == 1 else fitting[0] if len(fitting) == 1 else None)
+    if chosen not in names:
+        problem = f"say which GPU is meant by --gpu; allowed: {', '.join(names)}"
+        raise InputError(Fault(source=tables[0].source, field="column gpu", problem=problem))
+    some = [table.take(table.columns["gpu"] == chosen) for table in tables]
+    return [table for table in some if len(table)]
