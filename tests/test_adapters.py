@@ -1,5 +1,7 @@
 """Low-rank adapters, by hand for the Llama sample."""
 
+from typing import Any
+
 import pytest
 
 from samples import exchanges, flops, held, moved
@@ -18,6 +20,8 @@ from trained_samples import (
     run,
     subset,
 )
+
+SMALL = {"gpus": 8, "gbs": 8, "zero": 1}
 
 
 @pytest.mark.parametrize("rank", [1, 8])
@@ -41,6 +45,19 @@ def test_adapters_by_hand(rank: int, parts: tuple[str, ...]) -> None:
     assert memory.activations == 4 * (OTHERS + sum(INPUTS[name] for name in used) + between)
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_frozen_weights_are_quantised_before_training(alone: bool) -> None:
+    """Once for all steps; those that ZeRO 3 gathers anew after every gather."""
+    fp8 = {"quantization": "fp8_tensor", "quantized_weights": alone}
+
+    def optimizer(**fields: Any) -> float:
+        return estimate("llama3-8b", "h100-sxm", SMALL | fields).time_s["optimizer"]
+
+    assert optimizer(lora_rank=8, **fp8) == optimizer(lora_rank=8)
+    assert optimizer(**fp8) > optimizer()
+    assert optimizer(lora_rank=8, zero=3, **fp8) > optimizer(lora_rank=8, zero=3)
+
+
 def test_products_of_an_adapter() -> None:
     """A and B each in three directions; both additions read two and write one."""
     ops = layer(subset(rank=4))
@@ -54,7 +71,7 @@ def test_products_of_an_adapter() -> None:
     assert (held([down]), held([up])) == (4 * 64, 4 * 384)
     names = list(ops)
     assert names[names.index("mlp.up") + 1 :][:2] == ["mlp.up.lora_a", "mlp.up.lora_b"]
-    assert up.reruns_with == up.dropped_with == frozenset({"mlp"})
+    assert up.reruns_with == up.dropped_with == {"mlp", "mlp_up", "every_other"}
     assert not [name for name in ops if "lora" in name and "norm" in name]
 
 

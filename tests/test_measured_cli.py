@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 from measured_samples import predicted, refused, run_of
+from shardwise.measured.beside import Beside
 from shardwise.measured.prediction import Prediction
 from shardwise.measured.scoreboard import scoreboard
 from shardwise.measured.store import load_runs
@@ -196,6 +197,33 @@ def test_charts_are_written_beside_the_figures(shardwise, tmp_path):
     code, out, _ = shardwise("validate", "runs", "--source", "simumax", "--plot", path)
     assert (code, "30 measured training runs" in out) == (0, True)
     assert list(json.loads(path.read_text())) == ["by-accelerator", "by-source", "errors"]
+
+
+def test_predecessors_are_asked_where_wanted(shardwise, monkeypatch):
+    """Of the runs that are scored alone, and only with --references."""
+    asked = []
+
+    def references(predictions):
+        asked.extend(one.run.id for one in predictions)
+        pairs = [
+            Beside(id=one.run.id, measured_s=1.0, ours_s=1.1, theirs_s=0.7) for one in predictions
+        ]
+        return {"elder": (*pairs, Beside(id="x", measured_s=1.0, ours_s=1.0, refused="no word"))}
+
+    module = ModuleType("shardwise.measured.references")
+    module.references = references
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    _, out, _ = shardwise("validate", "runs", "--source", "SimuMax")
+    assert ("Predecessors" in out, asked) == (False, [])
+    _, out, _ = shardwise("validate", "runs", "--source", "SimuMax", "--references")
+    assert "elder 30 1 30.0 % 30.0 % 30.0 % -30.0 % 10.0 % +10.0 %" in " ".join(out.split())
+    assert len(asked) == 30
+    _, out, _ = shardwise("validate", "runs", "--source", "SimuMax", "--references", "--json")
+    found = json.loads(out)
+    assert found["summary"]["references"]["elder"]["n"] == 30
+    assert found["rows"][0]["references"]["elder"]["predicted_step_time_s"] == 0.7
+    code, _, err = shardwise("validate", "seqsel", "--references")
+    assert (code, err) == (2, "error: command line: references: is for the suite runs only\n")
 
 
 def test_a_run_without_anything_is_listed(capsys):

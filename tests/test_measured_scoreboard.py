@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from measured_samples import predicted, refused, run_of
+from shardwise.measured.beside import Beside
 from shardwise.measured.prediction import Prediction
 from shardwise.measured.scoreboard import scoreboard
 from shardwise.measured.store import load_runs
@@ -158,6 +159,46 @@ def test_choices_are_between_ways_to_run_the_same():
     assert ranking.choices == 1
     assert ranking.regret == ranking.most_regret == pytest.approx(0.2)
     assert scoreboard(same[:2]).ranking.choices == 0
+
+
+def test_predecessors_are_scored_on_what_they_can_express(four):
+    """Their errors and ours over the same runs, by hand; those of others' runs count, too."""
+    pairs = (
+        Beside(id="a", measured_s=10.0, ours_s=11.0, theirs_s=8.0),
+        Beside(id="b", measured_s=20.0, ours_s=14.0, theirs_s=24.0),
+        Beside(id="c", measured_s=2.0, ours_s=3.0, refused="no gated MLP"),
+        Beside(id="e", measured_s=None, ours_s=3.0, theirs_s=2.0),
+        Beside(id="f", measured_s=4.0, ours_s=4.0, theirs_s=4.0),
+    )
+    board = scoreboard(four, beside={"elder": pairs, "silent": pairs[2:3]})
+    found = board.to_dict()
+    assert list(found["summary"]["references"]) == ["elder", "silent"]
+    assert found["summary"]["references"]["elder"] == {
+        "rows": 5,
+        "refused": 1,
+        "n": 3,
+        "mape": pytest.approx(0.4 / 3),
+        "median_ape": pytest.approx(0.2),
+        "bias": pytest.approx(0.0),
+        "p90": pytest.approx(0.2),
+        "ours": {
+            "n": 3,
+            "mape": pytest.approx(0.4 / 3),
+            "median_ape": pytest.approx(0.1),
+            "bias": pytest.approx(-0.2 / 3),
+            "p90": pytest.approx(0.26),
+        },
+    }
+    assert found["summary"]["references"]["silent"]["mape"] is None
+    a, _, c, d = found["rows"]
+    assert a["references"] == {
+        "elder": {"predicted_step_time_s": 8.0, "error": pytest.approx(-0.2)}
+    }
+    assert c["references"]["silent"] == {"refused": "no gated MLP"}
+    assert list(c) == [*ROW, "references"]
+    assert list(d) == [*ROW, "refused"]
+    assert pairs[3].to_dict() == {"predicted_step_time_s": 2.0, "error": None}
+    assert scoreboard(four).to_dict()["summary"]["references"] == {}
 
 
 def test_perfect_predictions_of_all_runs():

@@ -300,6 +300,8 @@ def test_parts_of_a_dense_layer() -> None:
     # q, k before and after their norm, v, o, and the statistics.
     whole = heads * (10 + 12 + 8) + TOKENS * 8 * 4
     dense = {"mlp.up", "mlp.activation", "mlp.down"}
+    norms = {"attention.norm", "mlp.norm"}
+    every_other = norms | {"attention.rope", "attention.out", "mlp.up", "mlp.activation"}
     expected = {
         "core_attention": (core, TOKENS * 8 * 4),
         "attention": (block, whole),
@@ -309,12 +311,25 @@ def test_parts_of_a_dense_layer() -> None:
         "activation": ({"mlp.activation"}, inner),
         "mlp": (dense, 3 * inner),
         "moe": (set[str](), 0),
+        "every_other": (every_other, 2 * stream + inner),
+        "qkv": ({"attention.qkv", "attention.qk_norm", "attention.rope"}, heads * (10 + 12)),
+        "attention_out": ({"attention.out"}, stream),
+        "mlp_up": ({"mlp.up"}, 2 * inner),
     }
     found = {
         part: ({n for n, o in ops.items() if part in o.reruns_with}, dropped(ops.values(), part))
         for part in RECOMPUTE_PARTS
     }
     assert found == expected
+
+
+def test_first_products_of_experts_run_again_without_the_last() -> None:
+    """What only the output of the layer needs does not: down, combine, and what adds them."""
+    ops = {name: o for name, o in operations(mixed()).items() if name.startswith("moe.")}
+    again = {name for name, o in ops.items() if "mlp_up" in o.reruns_with}
+    assert again == {"moe.router", "moe.top_k", "moe.dispatch", "moe.up", "moe.shared_up"}
+    kept = {"moe.down", "moe.shared_down", "moe.combine", "moe.add"}
+    assert kept <= {name for name, o in ops.items() if "mlp_up" not in o.dropped_with}
 
 
 def test_input_that_no_norm_made_stays() -> None:

@@ -59,6 +59,9 @@ class Blocks:
     element_bytes: Floats
     weight_sizes: WeightSizes
     gradient_bytes: Floats
+    """Of one gradient as it accumulates and is exchanged."""
+    held_gradient_bytes: Floats
+    """With one in the row's own type where the stack keeps it beside."""
     boundary_bytes: Floats
     """The residual stream on one rank: what full recompute keeps of a layer [byte]."""
     memory_rate: Floats
@@ -278,10 +281,14 @@ def blocks_of(
 
     kinds = inner[: len(model.layers)]
     several = (*kinds, inner[-1] if model.mtp else None, embedding, head)
+    beside = (stack_column(table, "plain_gradients") > 0) & (
+        work.gradient_bytes > work.element_bytes
+    )
+    gradient_bytes = work.gradient_bytes + np.where(beside, work.element_bytes, 0.0)
     taken_by = partial(
         weight_bytes,
         sizes=sizes,
-        gradient_bytes=work.gradient_bytes,
+        gradient_bytes=gradient_bytes,
         optimizer=table.optimizer,
         training=table.training,
     )
@@ -297,6 +304,7 @@ def blocks_of(
         element_bytes=work.element_bytes,
         weight_sizes=sizes,
         gradient_bytes=work.gradient_bytes,
+        held_gradient_bytes=gradient_bytes,
         boundary_bytes=checkpoint,
         memory_rate=memory_rate,
         key=np.arange(len(table)),

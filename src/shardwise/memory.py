@@ -19,7 +19,7 @@ from shardwise.schedule.in_flight import (
 from shardwise.stages import StageRun
 from shardwise.table import Table
 from shardwise.weights import Shares, Whole, releases, standing
-from shardwise.words import SCHEDULES
+from shardwise.words import SCHEDULES, ZERO_WEIGHTS
 
 __all__ = [
     "MEMORY_PARTS",
@@ -86,7 +86,7 @@ def stage_memory(
     that at its fullest moment, in a layer or, on the last stage, in the head with its logits (see
     `cost.walk`); and a buffer for each shape of weights where the stack keeps them. In the
     update no activations are held, but gradients of 16 bits are copied to fp32, each rank its
-    shard. Forward only, there are weights, and the working set beside the residual stream.
+    shard, and what else the stack's optimizer needs. Forward only, there are weights, and the working set beside the residual stream.
 
     Parameters
     ----------
@@ -108,12 +108,11 @@ def stage_memory(
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
     held = activations.here + run.held[-2] * blocks.embedding.bytes.saved_bytes * looked_up
     live, part = _live(table, blocks, run, activations.share)
-    local, copies = (
+    local, updated = (
         layers.shared("gradients", share) + ends.shared("gradients", share)
         for share in (shares.gradients, shares.optimizer)
     )
-    element = blocks.gradient_bytes
-    copies = copies * np.where(element < FP32_BYTES, FP32_BYTES / element, 0.0)
+    copies = updated / blocks.held_gradient_bytes * _update_bytes(table, blocks)
     in_update = copies > held + live
     return StageMemory(
         weights=ends.weights(shares, released) + here.here,
@@ -124,6 +123,21 @@ def stage_memory(
         part=part,
         in_update=in_update,
         offloaded=here.away + activations.away + optimizer.away,
+    )
+
+
+def _update_bytes(table: Table, blocks: Blocks) -> Floats:
+    """Bytes that the update holds for a moment of each weight that a rank updates.
+
+    An fp32 copy of a gradient of 16 bits, a flat one before it, what the optimizer's kernels leave
+    to one another.
+    """
+    element = blocks.gradient_bytes
+    flat = (stack_column(table, "flat_gradients") > 0) & (table.zero > 0)
+    return (
+        np.where(element < FP32_BYTES, FP32_BYTES, 0.0)
+        + np.where(flat & (table.zero < ZERO_WEIGHTS), element, 0.0)
+        + stack_column(table, "update_bytes")
     )
 
 

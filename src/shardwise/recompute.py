@@ -36,6 +36,9 @@ def kept_bytes(cost: OperationCost, parts: frozenset[str]) -> float:
     if parts == ALL:
         return 0.0
     saved = float(cost.operation.saved_bytes[0])
-    if parts & cost.operation.dropped_with:
+    rebuilding = parts & cost.operation.dropped_with
+    if rebuilding == {"every_other"}:
+        return saved - float(cost.operation.rebuilt_by_every_other[0])
+    if rebuilding:
         return saved - float(cost.operation.rebuilt_bytes[0])
     return saved

@@ -47,7 +47,9 @@ class Stack(Sourced):
     loss_backward_bytes: Factor
     """The same, backward."""
     loss_saved_bytes: Factor
-    """Bytes per logit that the last stage holds between forward and backward of the loss."""
+    """Bytes per logit that the last stage holds at most from forward to backward of the loss."""
+    loss_split_bytes: Annotated[Number, Field(ge=0)] = 0.0
+    """What it holds more where tensor parallelism splits the vocabulary."""
     grouped_products: Literal["fused", "loop"] = "fused"
     """Products of experts: all in one kernel (CUTLASS), or one of the library for each expert
     (Transformer Engine's GroupedLinear on cuBLAS)."""
@@ -63,12 +65,27 @@ class Stack(Sourced):
     """Rows of the vocabulary on a rank are padded to a multiple of this (Megatron-LM: 128)."""
     gradient_dtype: Literal["fp32", "compute"]
     """Type that gradients accumulate in and are reduced in; `compute`: the strategy's dtype."""
+    plain_gradients: bool = False
+    """Whether gradients in the strategy's type stay beside those that accumulate in fp32 (the BF16
+    optimizer of DeepSpeed)."""
+    whole_gradients: bool = False
+    """Whether a pipeline whose gradients are split (ZeRO 2 and 3) splits them with the last
+    micro-batch alone, and holds them whole till then (torchtitan)."""
+    flat_gradients: bool = False
+    """Whether the update of ZeRO 1 and 2 first copies a rank's gradients into one buffer, in their
+    own type (DeepSpeed, InternEvo)."""
+    update_bytes: Annotated[Number, Field(ge=0)] = 0.0
+    """Bytes of each weight that a rank updates, beside its state and an fp32 gradient: what an
+    optimizer of several kernels holds between them (8 for torch's Adam, a root and a quotient)."""
     weight_gradient_buffers: bool
     """Whether one buffer for each distinct shape of weights is held beside the gradients, for
     products that add into them (Transformer Engine)."""
     gathers_master: bool = True
     """Whether ZeRO 3 gathers weights from the optimizer's fp32 copy (PyTorch FSDP), rather than
     from shards in the compute type beside it (DeepSpeed)."""
+    whole_ends: bool = False
+    """Whether ZeRO 3 gathers embedding and head as one, and releases them after backward alone (the
+    root of PyTorch FSDP)."""
     host_launch: Duration
     """Time of the host to launch one kernel; it hides behind the accelerator when shorter."""
     cuda_graphs: Literal["none", "partial", "full"] = "none"
@@ -98,9 +115,10 @@ class Stack(Sourced):
     straggler_per_doubling: Annotated[Number, Field(ge=0)]
     """Relative growth of the step per doubling of the nodes: jitter and slow members."""
     allocator_slack: Annotated[Number, Field(ge=1)]
-    """Memory reserved by the allocator over memory allocated."""
+    """Memory that the allocator reserves over what tensors hold (torch: max_memory_reserved over
+    max_memory_allocated)."""
     runtime_memory: Bytes
-    """Held beside the allocator: contexts, libraries, communicators."""
+    """Held beside the allocator, as nvidia-smi counts it: contexts, libraries, communicators."""
 
     @classmethod
     def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:

@@ -81,6 +81,7 @@ def step_times(
     quantizing = quantizing_time(
         table,
         quantized=part_bytes(blocks, largest.held, lambda held: held.all_quantized_parameters),
+        trained=largest.all_trained.quantized,
         sizes=blocks.weight_sizes,
         memory_rate=blocks.memory_rate,
     )

@@ -57,6 +57,7 @@ def _layer(
     gradient_bytes = blocks.gradient_bytes[0]
     parameters = sum(float(cost.operation.parameters[0]) for cost in costs)
     quantized = sum(float(cost.operation.read_quantized[0]) for cost in costs)
+    changed = float(trained_weights([cost.operation for cost in costs], np.zeros(1)).quantized[0])
     weights = blocks.weight_sizes.held(np.array([parameters]), np.array([quantized]))
     owned, gradients = _shared(costs, table, 1), _shared(costs, table, 2)
     state = float(state_bytes(table.optimizer, blocks.element_bytes, owned)[0])
@@ -74,7 +75,7 @@ def _layer(
         recompute=_phase(again, Phase.FORWARD),
         input_grad=_phase(costs if training else [], Phase.INPUT_GRAD),
         weight_grad=_phase(costs if training else [], Phase.WEIGHT_GRAD),
-        optimizer=_update(gradients, owned, quantized, table, evaluation),
+        optimizer=_update(gradients, owned, quantized, changed, table, evaluation),
         tp_forward=_exchanges(ahead, *_TENSOR),
         tp_backward=_exchanges([e for e in back if not _regathers(e)], *_TENSOR),
         tp_again=_exchanges([*gathered, *repeated], *_TENSOR),
@@ -147,6 +148,7 @@ def _update(
     gradients: TrainedWeights,
     owned: TrainedWeights,
     quantized: float,
+    changed: float,
     table: Table,
     evaluation: Evaluation,
 ) -> PhaseTotals:
@@ -165,6 +167,7 @@ def _update(
     quantizing = quantizing_time(
         table,
         quantized=np.array([trains * quantized]),
+        trained=np.array([trains * changed]),
         sizes=blocks.weight_sizes,
         memory_rate=blocks.memory_rate,
     )

@@ -54,7 +54,7 @@ class Shares:
             dense, expert = dense - frozen[0], expert - frozen[1]
         return cls(
             optimizer=_inverse(table, ZERO_OPTIMIZER),
-            gradients=_inverse(table, ZERO_GRADIENTS),
+            gradients=_gradients(table),
             weights=(whole + dense, whole + expert),
             beside_master=frozen,
         )
@@ -134,6 +134,21 @@ def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
     return 1 / dense, 1 / expert
 
 
+def _gradients(table: Table) -> tuple[Floats, Floats]:
+    """Share of a rank of gradients, dense and of experts."""
+    whole = _splits_last(table)
+    if not np.any(whole):
+        return _inverse(table, ZERO_GRADIENTS)
+    dense, expert = (np.where(whole, 1.0, share) for share in _inverse(table, ZERO_GRADIENTS))
+    return dense, expert
+
+
+def _splits_last(table: Table) -> Bools:
+    """Rows whose gradients are split with the last micro-batch of a step alone."""
+    rows: Bools = (stack_column(table, "whole_gradients") > 0) & (table.pp > 1)
+    return rows
+
+
 def _from_master(table: Table, blocks: Blocks) -> Bools:
     """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
     split = (table.zero >= ZERO_WEIGHTS) & table.training
@@ -147,7 +162,9 @@ class Whole:
     """What ZeRO has split and a rank holds whole while a part is at work [byte].
 
     From stage 2 on the gradients of the part, from 3 on its weights, and those of so many layers
-    ahead. A tied head works with the embedding's table.
+    ahead. A tied head works with the embedding's table. Where embedding and head are gathered as
+    one (`Stack.whole_ends`) their weights are whole all the time, and the head's gradient in their
+    type behind it.
     """
 
     layer: Floats
@@ -159,8 +176,8 @@ class Whole:
     def of(cls, table: Table, blocks: Blocks, run: StageRun) -> "Whole":
         """Gather it; nothing where no row splits gradients."""
         none = np.zeros_like(blocks.memory_rate)
-        scatters, released = table.zero >= ZERO_GRADIENTS, releases(table)
-        if not np.any(scatters):
+        scatters, released = (table.zero >= ZERO_GRADIENTS) & ~_splits_last(table), releases(table)
+        if not np.any(scatters | released):
             return cls(none, none, none)
         parts = [Standing(one, expert) if one else None for one, expert in _pairs(blocks)]
         counts = _counts(blocks, run)
@@ -178,11 +195,19 @@ class Whole:
         embedding, head = (one.dense for one in parts[-2:] if one)
         # A head with a table of its own has about as much, a tied one a norm.
         tied = (counts[-2] > 0) & (2 * head.stored < embedding.stored)
+        of_embedding, of_head = (
+            embedding.stored,
+            head.stored + np.where(tied, embedding.stored, 0.0),
+        )
+        together = released & (stack_column(table, "whole_ends") > 0)
+        behind = np.where(together, counts[-1] * head.stored, 0.0)
+        ends = np.where(together, counts[-2] * of_embedding, 0.0) + behind
         return cls(
-            layer=whole(most("gradients"), stored + most("copies")),
-            embedding=whole(embedding.gradients, embedding.stored),
+            layer=whole(most("gradients"), stored + most("copies")) + ends + behind,
+            embedding=whole(embedding.gradients, np.where(together, 0.0, of_embedding)) + ends,
             head=whole(
                 head.gradients + np.where(tied, embedding.gradients, 0.0),
-                head.stored + np.where(tied, embedding.stored, 0.0),
-            ),
+                np.where(together, 0.0, of_head),
+            )
+            + ends,
         )

@@ -70,6 +70,9 @@ RecomputePart = Literal[
     "mlp",
     "moe",
     "every_other",
+    "qkv",
+    "attention_out",
+    "mlp_up",
 ]
 FrozenPart = Literal["embedding", "attention", "mlp", "experts", "router", "norms", "head"]
 LoraPart = Literal["attention", "mlp", "experts"]

@@ -50,6 +50,12 @@ def command(
             help="Of runs: list every one. Of kernels: every row too, with --json or --output.",
         ),
     ] = False,
+    references: Annotated[
+        bool,
+        typer.Option(
+            "--references", help="Of runs: what Calculon, NERSC's model and SimuMax say, too."
+        ),
+    ] = False,
     plot: Annotated[
         str | None,
         typer.Option(
@@ -74,7 +80,8 @@ def command(
     `kernels` scores tables of your own: gemm, attention, moe, collective, moe_alltoall, cast_fp8,
     train_gemm, train_attention, each a file of that name in the folder given by --data.
     """
-    of_runs = {"grade": grade, "kind": kind, "source": source, "plot": plot}
+    of_runs: dict[str, object] = {"grade": grade, "kind": kind, "source": source, "plot": plot}
+    of_runs["references"] = references
     if suite == KERNELS:
         refuse_given(f"is for the suite {RUNS} only", **of_runs)
         return validate_kernels(data, rows=rows, out=out, json=json, output=output)
@@ -86,6 +93,7 @@ def command(
             kind=kind,
             source=source,
             rows=rows,
+            references=references,
             plot=plot,
             json=json,
             output=output,

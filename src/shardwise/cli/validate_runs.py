@@ -1,9 +1,11 @@
 """`shardwise validate runs`: measured training runs, ours or those of a file."""
 
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from shardwise.cli.options import Stopwatch, emit_json, log
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.measured.beside import Beside
 from shardwise.measured.prediction import Prediction
 from shardwise.measured.run import Grade
 from shardwise.measured.store import load_runs, read_runs
@@ -23,6 +25,7 @@ def validate_runs(
     kind: str | None,
     source: str | None,
     rows: bool,
+    references: bool,
     plot: str | None,
     json: bool,
     output: str | None,
@@ -46,9 +49,9 @@ def validate_runs(
         raise InputError(
             Fault(source=data or RUNS, problem="holds no run of that grade, kind and source")
         )
-    # The baseline is of all runs: with those of one source alone there is none.
-    board = scoreboard(some, among=predictions)
     log.info("predicted %d runs in %s", len(predictions), watch)
+    # The baseline is of all runs: with those of one source alone there is none.
+    board = scoreboard(some, among=predictions, beside=_beside(some) if references else None)
     record = board.to_dict()
     if output is not None:
         emit_json(record, output)
@@ -63,6 +66,16 @@ def validate_runs(
 
         write_charts(board, plot)
     return 0
+
+
+def _beside(predictions: Sequence[Prediction]) -> Mapping[str, Sequence[Beside]]:
+    """What the predecessors say of the same runs."""
+    from shardwise.measured.references import references  # noqa: PLC0415 - only where used
+
+    watch = Stopwatch()
+    found = references(predictions)
+    log.info("asked the predecessors in %s", watch)
+    return found
 
 
 def _one_of(flag: str, text: str, allowed: tuple[str, ...]) -> str:

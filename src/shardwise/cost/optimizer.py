@@ -114,18 +114,20 @@ def optimizer_time(
 
 
 def quantizing_time(
-    table: Table, *, quantized: Floats, sizes: WeightSizes, memory_rate: Floats
+    table: Table, *, quantized: Floats, trained: Floats, sizes: WeightSizes, memory_rate: Floats
 ) -> Floats:
     """Time of quantising weights in a step of training [s].
 
-    Once after the update, for all micro-batches; where ZeRO 3 gathers weights again, after every
-    gather.
+    Once after the update, for all micro-batches, what is trained; where ZeRO 3 gathers weights
+    again, all of them after every gather.
 
     Parameters
     ----------
     quantized
         Weights of the rank that products read quantised.
+    trained
+        Those of them that are trained.
     """
     gathers = table.micro_batches * np.where(table.fsdp_reshard, 2.0, 1.0)
-    times = np.where(table.zero >= ZERO_WEIGHTS, gathers, 1.0)
-    return times * quantized * sizes.quantizing / memory_rate
+    each_step = np.where(table.zero >= ZERO_WEIGHTS, gathers * quantized, trained)
+    return each_step * sizes.quantizing / memory_rate

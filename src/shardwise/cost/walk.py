@@ -21,6 +21,8 @@ __all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "step_of", "walk"]
 FULL, FORWARD_ONLY = -1, -2
 """In place of the bits of `RECOMPUTE_PARTS`: everything is run again; there is no backward."""
 
+_EVERY_OTHER = bits_of(["every_other"])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -29,6 +31,8 @@ class Step:
     saved: Floats
     rebuilt: Floats
     """What of it the parts that drop it do not keep."""
+    half_rebuilt: Floats
+    """The same of the part `every_other` where no other one drops it."""
     ahead: Floats
     """Transient bytes forward."""
     back: Floats
@@ -62,6 +66,7 @@ def step_of(operation: Operation) -> Step:
     return Step(
         saved=operation.saved_bytes,
         rebuilt=operation.rebuilt_bytes,
+        half_rebuilt=operation.rebuilt_by_every_other,
         ahead=back if ahead is None else ahead,
         back=back,
         reruns=bits_of(operation.reruns_with),
@@ -94,7 +99,7 @@ def walk(
         moments = [(step.ahead, j + len(steps)) for j, step in enumerate(steps)]
         return _fullest(zero, zero, moments)
     whole = parts == FULL
-    dropped = [s.saved if whole else s.rebuilt if s.drops & parts else zero for s in steps]
+    dropped = [s.saved if whole else _dropped(s, parts) for s in steps]
     kept = [s.saved - gone for s, gone in zip(steps, dropped, strict=True)]
     all_kept = zero + checkpoint if whole else sum(kept, zero)
     moments = []
@@ -108,6 +113,13 @@ def walk(
         moments.append((here - all_kept, j))
     by_step = [all_kept, *kept[1:]] if whole else kept
     return _fullest(all_kept, _movable(steps, by_step, all_kept, movable), moments)
+
+
+def _dropped(step: Step, parts: int) -> Floats:
+    """What some parts do not keep of what an operation saves."""
+    if step.drops & parts & ~_EVERY_OTHER:
+        return step.rebuilt
+    return step.half_rebuilt if step.drops & parts else np.zeros_like(step.saved)
 
 
 def _movable(

@@ -12,6 +12,13 @@ __all__ = ["model_of"]
 _ACTIVATIONS = {"squared_relu": "relu2", "relu2": "relu2", "gelu": "gelu", "geglu": "geglu"}
 _USUAL_HEAD = 128
 _USUAL_VOCABULARY = 32_000
+# Megatron-LM's --hidden-dropout and --attention-dropout are 0.1 unless set; recipes of later years
+# set them to 0.
+_LAST_WITH_DROPOUT = 2022
+# Routers of so many experts, so many of them a token, beside a latent attention choose among 4 of
+# 8 groups (arXiv 2412.19437, section 4.2).
+_CHOSEN_IN_GROUPS = (256, 8)
+_CHOSEN_GROUPS = 4
 
 
 def model_of(run: Run, assumed: list[str]) -> Model:
@@ -43,12 +50,27 @@ def model_of(run: Run, assumed: list[str]) -> Model:
         "norm": "rmsnorm" if "rms" in (told.norm or "rmsnorm").lower() else "layernorm",
         "position": _position(told),
         "tied_embeddings": bool(told.tied_embeddings),
+        "dropout": _drops_out(run, assumed),
         "mtp": told.mtp_layers or 0,
     }
+    # Megatron-LM drops 0.1 unless told not to, as models with rotary positions do.
+    if fields["position"] == "learned" and run.software.framework == "Megatron-LM":
+        fields["dropout"] = True
+        assumed.append("dropout")
     runs = fields["layers"]
     if len(runs) > 1 and _alternate(told):
         fields["interleave"] = _turns(told)
     return Model.validated(fields, source=run.id)
+
+
+def _drops_out(run: Run, assumed: list[str]) -> bool:
+    """By the default of the software; no row says it."""
+    software = run.software.framework or ""
+    plain = "Megatron" in software and "DeepSpeed" not in software
+    drops = plain and run.year is not None and run.year <= _LAST_WITH_DROPOUT
+    if drops:
+        assumed.append("dropout")
+    return drops
 
 
 def _position(told: Architecture) -> str:
@@ -70,9 +92,13 @@ def _layers(run: Run, assumed: list[str]) -> list[dict[str, Any]]:
         return _shared_out(told.layers, attentions, block)
     experts = {"moe": _experts(told, assumed)}
     dense = told.dense_layers or 0
+    if dense and len(attentions) > 1:
+        raise NotModelledError(
+            "leading dense layers beside windows that alternate are not modelled"
+        )
     if dense:
         counts = ((dense, {"mlp": _mlp(told)}), (told.layers - dense, experts))
-        return [{"count": n, "attention": attentions[-1][1], **b} for n, b in counts]
+        return [{"count": n, "attention": attentions[0][1], **b} for n, b in counts]
     if len(attentions) == 1:
         return [{"count": told.layers, "attention": attentions[0][1], **experts}]
     return _shared_out(told.layers, attentions, experts)
@@ -202,11 +228,12 @@ def _experts(told: Architecture, assumed: list[str]) -> dict[str, Any]:
         top_k = 2
         assumed.append(f"{top_k} experts a token")
     biased = told.linear_bias is True
-    limited = (told.name or "").startswith("DeepSeek-V3")  # arXiv 2412.19437, section 4.2
+    latent = "mla" in (told.attention or "").lower()
+    in_groups = latent and (told.experts, top_k) == _CHOSEN_IN_GROUPS
     return {
         "experts": told.experts,
         "top_k": top_k,
-        "top_groups": 4 if limited else None,
+        "top_groups": _CHOSEN_GROUPS if in_groups else None,
         "ffn": told.moe_ffn or told.ffn,
         "activation": _activation(told),
         "bias": biased,

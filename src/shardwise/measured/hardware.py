@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-from shardwise.errors import InputError
 from shardwise.measured.refused import NotModelledError
 from shardwise.measured.run import Run
 from shardwise.system import System
@@ -11,9 +10,12 @@ from shardwise.system import System
 __all__ = ["system_of"]
 
 _GIGABIT = 1e9 / 8
-# Jean Zay's all-reduces of 4 nodes reached 15 to 42 Gbit/s of algorithm bandwidth in early 2022,
-# 0.06 to 0.16 of its four links (bigscience-workshop/bigscience); InfiniBand reaches about 0.7.
-_OMNI_PATH = 0.24
+# Networks between nodes of more than one tier; machines of one have none to change.
+_BETWEEN_NODES = 2
+# Jean Zay's all-reduces of 4 nodes reached 15 to 42 Gbit/s of algorithm bandwidth in early 2022
+# (bigscience-workshop/bigscience): at best 2 x 42 of the 400 of its four links, 0.21, where
+# InfiniBand reaches about 0.7.
+_OMNI_PATH = 0.3
 # Accelerators of the catalog by what rows call them; the first that is found in
 # "family accelerator variant" counts, so that special ones come first.
 _NAMES: tuple[tuple[str, str], ...] = (
@@ -34,16 +36,23 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"MI300X", "mi300x"),
     (r"MI325X", "mi325x"),
     (r"MI35[05]X", "mi355x"),
-    (r"TPU ?v4", "tpu-v4"),
-    (r"TPU ?v5e", "tpu-v5e"),
-    (r"TPU ?v5p", "tpu-v5p"),
-    (r"TPU ?v6e", "tpu-v6e"),
-    (r"TPU ?v7x", "tpu-v7x"),
+    (r"TPU[ -]?v4", "tpu-v4"),
+    (r"TPU[ -]?v5e", "tpu-v5e"),
+    (r"TPU[ -]?v5p", "tpu-v5p"),
+    (r"TPU[ -]?(v6e|trillium)", "tpu-v6e"),
+    (r"TPU[ -]?v7x", "tpu-v7x"),
     (r"Trainium", "trainium1"),
     (r"Gaudi ?2", "gaudi2"),
     (r"V100.*32", "v100-sxm-32gb"),
     (r"V100", "v100-sxm-16gb"),
 )
+# Variants of other power or links than the system that stands in for them.
+_STAND_INS = (
+    (r"H200.*NVL", "an H200 NVL as one in SXM servers"),
+    (r"MI350X", "an MI350X as an MI355X"),
+)
+# Names of network cards have numbers of their own.
+_CARDS = re.compile(r"(ConnectX|CX|BlueField)-\d+|\bBF\d\b|\bMT\d+\b")
 
 
 def system_of(run: Run, assumed: list[str]) -> System:
@@ -57,14 +66,12 @@ def system_of(run: Run, assumed: list[str]) -> System:
     told = run.hardware
     text = " ".join(str(t) for t in (told.family, told.accelerator, told.variant) if t)
     if told.mem_gb:
-        text += f" {told.mem_gb} GB"
+        text += f" {told.mem_gb:g} GB"
     name = next((name for pattern, name in _NAMES if re.search(pattern, text, re.IGNORECASE)), "")
     if not name:
         raise NotModelledError(f"accelerator {told.accelerator}: not in the catalog")
-    try:
-        system = System.load(name)
-    except InputError:
-        raise NotModelledError(f"accelerator {told.accelerator}: not in the catalog") from None
+    assumed += [said for pattern, said in _STAND_INS if re.search(pattern, text, re.IGNORECASE)]
+    system = _with_slices(System.load(name), told.extra.get("chips_per_slice"))
     rate = _node_rate(told.inter or "", told.per_node or system.node.accelerators)
     if rate is None or len(system.network) == 1:
         if (told.count or 1) > system.node.accelerators:
@@ -73,14 +80,30 @@ def system_of(run: Run, assumed: list[str]) -> System:
     return _with_fabric(system, rate)
 
 
+def _with_slices(system: System, chips: int | None) -> System:
+    """The system with slices of so many chips in its innermost network; None: as they come."""
+    inner = system.network[0]
+    if chips is None or inner.domain is None or chips >= inner.domain:
+        return system
+    changed = inner.model_copy(update={"domain": chips})
+    return system.model_copy(update={"network": (changed, *system.network[1:])})
+
+
 def _node_rate(text: str, per_node: int) -> float | None:
-    """Rate of all links between nodes of one node, one direction [byte/s]; None: not told."""
+    """Rate of all links between nodes of one node, one direction [byte/s]; None: not told.
+
+    Examples
+    --------
+    >>> _node_rate("8x 400Gb/s InfiniBand NDR per node", 8) / 1e9
+    400.0
+    """
     compute = re.search(r"[Cc]ompute: (.*?)(,|$)", text)
-    text = compute[1] if compute else text
-    if found := re.search(r"(\d+)x\D*?(\d+) ?Gb", text):
-        return int(found[1]) * int(found[2]) * _GIGABIT
+    text = _CARDS.sub("", compute[1] if compute else text)
     if found := re.search(r"(\d+)x Omni-Path (\d+)", text):
         return int(found[1]) * int(found[2]) * _GIGABIT * _OMNI_PATH
+    if found := re.search(r"(\d+)x\D*?(\d+) ?Gb", text):
+        cards = per_node if "per card" in text else 1
+        return int(found[1]) * int(found[2]) * cards * _GIGABIT
     if found := re.search(r"(\d+) ?Gb(?:/s|ps)[^.;]*?per GPU", text):
         return int(found[1]) * per_node * _GIGABIT
     if found := re.search(r"(\d+) ?Gb(?:/s|ps)[^.;]*?(?:per node|node-node)", text):

@@ -8,7 +8,7 @@ from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.measured.architecture import model_of
 from shardwise.measured.hardware import system_of
-from shardwise.measured.memory_metric import memory_gib
+from shardwise.measured.memory_metric import memory_gib, on_last_rank
 from shardwise.measured.prediction import Prediction
 from shardwise.measured.refused import NotModelledError
 from shardwise.measured.run import Run
@@ -17,6 +17,7 @@ from shardwise.measured.strategy_of import strategy_of
 from shardwise.model import Model
 from shardwise.ops.parameters import FlopsConvention, flops_per_token
 from shardwise.results import EstimateTable
+from shardwise.stack import Stack
 from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.uncertainty import Described, describe, spread_of, validated_runs
@@ -50,7 +51,7 @@ def translate(run: Run) -> Translation:
         model = model_of(run, assumed)
         system = system_of(run, assumed)
         stack = stack_of(run, assumed)
-        strategy = strategy_of(run, model, stack, assumed)
+        strategy = strategy_of(run, model, system, stack, assumed)
     except InputError as error:
         raise NotModelledError("; ".join(str(fault) for fault in error.faults)) from None
     return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))
@@ -137,15 +138,21 @@ def _prediction(
         step_time_s=step_s,
         interval=(step_s / factor, step_s * factor),
         converted_step_time_s=_converted_step_time_s(run, said, tokens),
-        memory_gib=memory_gib(
-            run,
-            allocated_bytes=float(table.memory_total_bytes[row]),
-            reserved_bytes=float(table.memory_reserved_bytes[row]),
-        ),
+        memory_gib=_memory_gib(run, said, table, row),
         model_flops_per_step=per_step,
         peak_flops=per_step / flops,
         assumed=said.assumed,
     )
+
+
+def _memory_gib(run: Run, said: Translation, table: EstimateTable, row: int) -> float | None:
+    allocated = float(table.memory_total_bytes[row])
+    device = float(table.memory_reserved_bytes[row])
+    if on_last_rank(run) and table.table.pp[row] > 1:
+        last = estimate(said.model, said.system, said.strategy).stages[-1]
+        allocated, device = last.total, last.reserved
+    runtime = Stack.load(said.strategy.stack).runtime_memory
+    return memory_gib(run, allocated_bytes=allocated, device_bytes=device, runtime_bytes=runtime)
 
 
 def _converted_step_time_s(run: Run, said: Translation, tokens: float) -> float | None:

@@ -1,12 +1,14 @@
 """The scoreboard of measured runs: each beside its prediction, and errors by kinds of runs."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
 
 from shardwise.files import finite
+from shardwise.measured.beside import Beside, ReferenceScore
 from shardwise.measured.prediction import Prediction
 from shardwise.measured.run import PrecisionClass, Run, Scale
 from shardwise.measured.statistics import (
@@ -53,6 +55,8 @@ class ScoredRun:
     assumed: tuple[str, ...]
     refused: str | None
     """Why there is no prediction; None where there is one."""
+    references: Mapping[str, Beside] = field(default_factory=dict)
+    """What predecessors say, by name."""
 
     @classmethod
     def of(cls, prediction: Prediction) -> "ScoredRun":
@@ -79,10 +83,12 @@ class ScoredRun:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `refused` is among them only where there is no prediction."""
+        """Return plain values; `refused` and `references` only where there are such."""
         record = asdict(self)
-        if self.refused is None:
-            del record["refused"]
+        record["references"] = {name: said.to_dict() for name, said in self.references.items()}
+        for only in ("refused", "references"):
+            if not record[only]:
+                del record[only]
         return record
 
 
@@ -144,6 +150,8 @@ class Scoreboard:
     groups: dict[str, dict[str, RunScore]]
     """By each of `GROUPINGS`, then by its value."""
     ranking: Ranking
+    references: dict[str, ReferenceScore]
+    """By predecessor: its errors and ours on the runs that it can express."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -151,12 +159,20 @@ class Scoreboard:
             by: {name: score.to_dict() for name, score in scores.items()}
             for by, scores in self.groups.items()
         }
+        references = {name: score.to_dict() for name, score in self.references.items()}
         head = {"overall": self.overall.to_dict(), **groups, "ranking": self.ranking.to_dict()}
-        return {"suite": "runs", "rows": [row.to_dict() for row in self.rows], "summary": head}
+        return {
+            "suite": "runs",
+            "rows": [row.to_dict() for row in self.rows],
+            "summary": head | {"references": references},
+        }
 
 
 def scoreboard(
-    predictions: Sequence[Prediction], *, among: Sequence[Prediction] | None = None
+    predictions: Sequence[Prediction],
+    *,
+    among: Sequence[Prediction] | None = None,
+    beside: Mapping[str, Sequence[Beside]] | None = None,
 ) -> Scoreboard:
     """Score predictions.
 
@@ -164,8 +180,11 @@ def scoreboard(
     ----------
     among
         Predictions that the constant MFU is taken from, these among them; by default these alone.
+    beside
+        What predecessors say of these runs, by their names.
     """
-    rows = tuple(map(ScoredRun.of, predictions))
+    beside = beside or {}
+    rows = tuple(_with_references(map(ScoredRun.of, predictions), beside))
     baseline = _baseline_errors(predictions if among is None else among)
     guessed = np.array([baseline.get(row.id, np.nan) for row in rows])
     everything = np.arange(len(rows))
@@ -182,7 +201,19 @@ def scoreboard(
         overall=_score(rows, guessed, everything),
         groups=groups,
         ranking=_ranking(predictions),
+        references={name: ReferenceScore.of(pairs) for name, pairs in beside.items()},
     )
+
+
+def _with_references(
+    rows: Iterable[ScoredRun], beside: Mapping[str, Sequence[Beside]]
+) -> Iterator[ScoredRun]:
+    said: dict[str, dict[str, Beside]] = defaultdict(dict)
+    for name, pairs in beside.items():
+        for pair in pairs:
+            said[pair.id][name] = pair
+    for row in rows:
+        yield replace(row, references=said[row.id]) if row.id in said else row
 
 
 def _error(predicted: float | None, measured: float | None) -> float | None:

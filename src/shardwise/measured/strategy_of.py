@@ -5,11 +5,13 @@ import re
 from typing import Any
 
 from shardwise.measured.refused import NotModelledError
+from shardwise.measured.remat import is_xla, policy_of, remat_fields
 from shardwise.measured.run import Run
 from shardwise.measured.software import newest, truth
 from shardwise.model import Model
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
+from shardwise.system import System
 from shardwise.words import ZERO_WEIGHTS
 
 __all__ = ["strategy_of"]
@@ -25,7 +27,9 @@ _PARTS = {
 }
 
 
-def strategy_of(run: Run, model: Model, stack: Stack, assumed: list[str]) -> Strategy:
+def strategy_of(
+    run: Run, model: Model, system: System, stack: Stack, assumed: list[str]
+) -> Strategy:
     """Translate degrees, batch, precision, recompute, sharding and schedule."""
     p = run.parallelism
     gpus = run.hardware.count
@@ -52,7 +56,7 @@ def strategy_of(run: Run, model: Model, stack: Stack, assumed: list[str]) -> Str
     }
     fields |= _batch(run, dp, assumed)
     fields |= _precision(run, stack, assumed)
-    fields |= _sharding(run, dp)
+    fields |= _sharding(run, dp, system)
     fields |= _exchanges(run, tp)
     fields |= _recompute(run, model, stack, assumed)
     fields |= _stages(run, model, pp, assumed)
@@ -62,8 +66,9 @@ def strategy_of(run: Run, model: Model, stack: Stack, assumed: list[str]) -> Str
 
 
 def _batch(run: Run, dp: int, assumed: list[str]) -> dict[str, Any]:
-    size = run.micro_batch
     assert run.global_batch is not None  # noqa: S101 - checked before
+    # MaxText and Pax print sequences for each accelerator, and accumulate no gradients.
+    size = run.global_batch // dp if is_xla(run) else run.micro_batch
     if size is None:
         size = 1
         assumed.append("micro_batch 1")
@@ -94,7 +99,7 @@ def _precision(run: Run, stack: Stack, assumed: list[str]) -> dict[str, Any]:
     return fields
 
 
-def _sharding(run: Run, dp: int) -> dict[str, Any]:
+def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
     p = run.parallelism
     shard = p.fsdp_shard
     zero3 = p.zero_stage == ZERO_WEIGHTS or bool(run.features.get("use_megatron_fsdp"))
@@ -102,8 +107,12 @@ def _sharding(run: Run, dp: int) -> dict[str, Any]:
         zero3 = True
     if zero3:
         fields: dict[str, Any] = {"zero": ZERO_WEIGHTS}
+        if is_xla(run) and (shard is None or shard < 1 or p.dp is None):
+            shard = _slice(run, dp, system)
         if shard is not None and 1 < shard < dp and dp % shard == 0:
             fields["dp_shard"] = shard
+        if (p.pp or 1) > 1:  # PyTorch's FSDP keeps the weights of a stage from one pass to the next
+            fields["fsdp_reshard"] = False
         return fields
     stage = p.zero_stage
     if stage is None:
@@ -115,11 +124,18 @@ def _sharding(run: Run, dp: int) -> dict[str, Any]:
     return fields
 
 
+def _slice(run: Run, dp: int, system: System) -> int | None:
+    """Replicas of a slice, which share shards where a recipe of MaxText names no other number."""
+    chips = system.network[0].domain
+    return math.gcd(dp, chips // (run.parallelism.tp or 1)) if chips else None
+
+
 def _exchanges(run: Run, tp: int) -> dict[str, Any]:
     features = run.features
     fields: dict[str, Any] = {}
     if tp > 1:
-        fields["sequence_parallel"] = bool(run.parallelism.sp)
+        # XLA splits the residual stream over the ranks, as sequence parallelism does.
+        fields["sequence_parallel"] = bool(run.parallelism.sp) or is_xla(run)
     if "disabled" in str(features.get("overlap") or "") or features.get("dp_overlap") is False:
         fields["dp_overlap"] = False
     if "cuda_launch_blocking" in features or "no gradient bucketing" in (run.notes or ""):
@@ -136,6 +152,8 @@ def _exchanges(run: Run, tp: int) -> dict[str, Any]:
 
 
 def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict[str, Any]:
+    if is_xla(run):
+        return _remat(run, assumed)
     told = run.recompute or {}
     modules = re.findall(r"\w+", str(told.get("recompute_modules") or ""))
     parts = {part for m in modules for part in _PARTS.get(m, ())}
@@ -147,9 +165,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     if parts:
         return {"recompute": "selective", "recompute_parts": tuple(sorted(parts))}
     if "op-level" in text or "selective op" in text:
-        # Its list of products that are kept holds none in float8.
-        extra = ("mlp",) if "float8" in (run.precision or "") else ()
-        return {"recompute": "selective", "recompute_parts": ("every_other", *extra)}
+        return {"recompute": "selective", "recompute_parts": ("every_other",)}
     if "selective" in text and "no-op" not in text:
         if "every 2nd" in text:
             return {"recompute": "full", "recompute_layers": math.ceil(model.depth / 2)}
@@ -158,6 +174,15 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     if not told or "unknown" in text:
         assumed.append("no recompute")
     return {}
+
+
+def _remat(run: Run, assumed: list[str]) -> dict[str, Any]:
+    """By the policy that the row names, or else MaxText's default (configs/base.yml)."""
+    policy = policy_of(run)
+    if policy is None:
+        policy = "full"
+        assumed.append("recompute of all but the last product of layers")
+    return remat_fields(run, policy)
 
 
 def _stages(run: Run, model: Model, pp: int, assumed: list[str]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ __all__ = ["attention_operations", "key_value_heads"]
 
 _WHOLE = frozenset({"attention"})
 _CORE = _WHOLE | {"core_attention"}
+_QKV = _WHOLE | {"qkv"}
 
 # T5 distance buckets per head (arXiv 1910.10683, section 2.1).
 _RELATIVE_BUCKETS = 32
@@ -80,7 +81,7 @@ def attention_operations(
             saved_tokens=split.kept_tokens,
             collectives=after_row_parallel(work, model.hidden),
             kept_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
-            reruns_with=_WHOLE | {"every_other"},
+            reruns_with=_WHOLE | {"every_other", "attention_out"},
             dropped_with=_WHOLE,
         )
     )
@@ -107,7 +108,7 @@ def _projection(
         saved_tokens=work.kept_tokens,
         collectives=before_column_parallel(work, model.hidden),
         normed=bool(norm_parts),
-        reruns_with=_WHOLE,
+        reruns_with=_QKV,
         dropped_with=norm_parts,
     )
 
@@ -131,8 +132,8 @@ def _qk_norm(
         width=attention.head_dim,
         parameters=weighted[attention.qk_norm] * attention.head_dim * per_width,
         collectives=summed_over_ranks(work, work.tokens * 2 * FP32_BYTES) if whole else (),
-        reruns_with=_WHOLE,
-        dropped_with=_WHOLE,
+        reruns_with=_QKV,
+        dropped_with=_QKV,
     )
 
 
@@ -159,7 +160,7 @@ def _positions(
             parameters=none,
             saved_bytes=none,
             working_bytes=moved / 2,
-            reruns_with=_WHOLE | {"every_other"},
+            reruns_with=_QKV | {"every_other"},
         )
         return [operation]
     if model.position == "relative-xl":
@@ -218,7 +219,9 @@ def _core(
         )
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
     )
-    rebuilds = _WHOLE if attention.latent is None else _WHOLE | {"mla_up"}
+    rebuilds = _QKV | ({"every_other"} if attention.latent is None else {"mla_up"})
+    # Of the products to queries, keys and values every other one is the second.
+    keys = work.sequences * core.queries * core.kv_heads * attention.head_dim * work.element_bytes
     products = Operation(
         name="attention.core",
         kernels=(*flash, *_unfused_products(model, attention, work, core)),
@@ -228,6 +231,7 @@ def _core(
         working_bytes=core.held_bytes + 2 * core.output_bytes + core.buffer_bytes,
         reruns_with=_CORE,
         dropped_with=rebuilds,
+        half_rebuilt_bytes=keys,
     )
     return [products, _softmax(model, work, core)]
 

@@ -18,7 +18,7 @@ __all__ = ["ROPE_FLOPS", "latent_projections", "latent_rope"]
 
 ROPE_FLOPS = 3.0
 """Per element turned: four multiplications and two additions for a pair."""
-_WHOLE = frozenset({"attention"})
+_WHOLE = frozenset({"attention", "qkv"})
 _UP = _WHOLE | {"mla_up"}
 
 

@@ -65,7 +65,8 @@ def rank_work(table: Table) -> RankWork:
         fused_accumulation=stack_column(table, "fused_gradient_accumulation") > 0,
         loss_forward_bytes=stack_column(table, "loss_forward_bytes"),
         loss_backward_bytes=stack_column(table, "loss_backward_bytes"),
-        loss_saved_bytes=stack_column(table, "loss_saved_bytes"),
+        loss_saved_bytes=stack_column(table, "loss_saved_bytes")
+        + np.where(table.tp > 1, stack_column(table, "loss_split_bytes"), 0.0),
     )
 
 
@@ -88,7 +89,13 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
     if layer.kind != OWN_KIND:
         return operations_of_kind(layer.kind)(model, layer, work)
 
-    def norm_here(name: str, parts: frozenset[str] = frozenset()) -> Operation:
+    def norm_here(
+        name: str,
+        parts: frozenset[str] = frozenset(),
+        rebuilt: frozenset[str] = frozenset(),
+        *,
+        inner: bool = False,
+    ) -> Operation:
         return norm(
             name,
             work,
@@ -97,6 +104,8 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
             parameters=own_part(work, model.norm_parameters),
             collectives=norm_statistics(model, work),
             reruns_with=parts,
+            dropped_with=rebuilt | (parts & {"every_other"}),
+            input_rebuilt=inner,
         )
 
     def residual_here(name: str, branches: int = 1) -> Operation:
@@ -111,7 +120,13 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
 
     def with_norms(name: str, part: str, block: _Block) -> list[Operation]:
         parts = frozenset({part, "every_other"}) if layer.norms != "post" else frozenset[str]()
-        before = [norm_here(f"{name}.norm", parts)] if layer.norms != "post" else []
+        inner = name == "mlp"
+        rebuilt = frozenset({"attention_out"} if inner else ())
+        before = (
+            [norm_here(f"{name}.norm", parts, rebuilt, inner=inner)]
+            if layer.norms != "post"
+            else []
+        )
         after = [norm_here(f"{name}.post_norm")] if layer.norms != "pre" else []
         return [*before, *block(parts), *after, residual_here(f"{name}.residual")]
 

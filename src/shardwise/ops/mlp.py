@@ -15,6 +15,7 @@ __all__ = ["activation", "mlp_operations"]
 
 # Vector FLOPs per element of the inner width, forward and backward: tanh-like activations.
 _ACTIVATION_FLOPS = (8.0, 13.0)
+_EVERY_OTHER = frozenset({"every_other"})
 
 
 def mlp_operations(
@@ -65,7 +66,7 @@ def mlp_operations(
         collectives=before,
         normed=bool(norm_parts) and not is_shared,
         kept_elsewhere=is_shared,
-        reruns_with=frozenset({block, "every_other"}) if mlp.gated else frozenset({block}),
+        reruns_with=frozenset({block, "mlp_up"}) | (_EVERY_OTHER if mlp.gated else frozenset()),
         dropped_with=rebuilt_by,
     )
     up = replace(up, rerun_share=0.5)  # the second of its two products
@@ -93,6 +94,7 @@ def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block
     the gradient of the next weights but written a second time beside dx. Where activation and
     product with the gate are kernels of their own, the tensor between them is kept, and it and its
     gradient are written and read: 2 + 3 elements instead of 3 forward, 6 + 3 instead of 5 backward.
+    The part `every_other` keeps one projection of two, and nothing between the kernels.
     """
     size = elements * work.element_bytes
     apart = np.where(work.fused_swiglu | (gates == 1), 0.0, 1.0)
@@ -113,7 +115,8 @@ def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block
         saved_bytes=(gates + apart) * size,
         working_bytes=(gates + 1 + apart) * size,
         reruns_with=frozenset({block, "activation", "every_other"}),
-        dropped_with=frozenset({block}),
+        dropped_with=frozenset({block, "mlp_up"} | ({"every_other"} if block == "mlp" else set())),
+        half_rebuilt_bytes=(gates - 1 + apart) * size,
     )
 
 

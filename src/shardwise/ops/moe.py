@@ -28,6 +28,7 @@ from shardwise.ops.operation import (
 __all__ = ["Routed", "moe_operations", "routed"]
 
 _WHOLE = frozenset({"moe"})
+_UP = _WHOLE | {"mlp_up"}
 # Kept per token and expert: the fp32 probability and the row that the copy went to.
 _ROUTING_BYTES = 8
 # Vector FLOPs per logit: maximum, subtraction, exponent, sum, division, selection; and backward.
@@ -154,7 +155,7 @@ def _router(
         bias=bias,
         parameters=model.hidden * moe.experts + bias + balance,
         sixteen_bits=True,
-        reruns_with=_WHOLE,
+        reruns_with=_UP,
         dropped_with=norm_parts,
     )
     logits = load.tokens * moe.experts
@@ -170,8 +171,8 @@ def _router(
         parameters=zeros(work),
         saved_bytes=_ROUTING_BYTES * logits,
         working_bytes=2 * FP32_BYTES * logits,
-        reruns_with=_WHOLE,
-        dropped_with=_WHOLE,
+        reruns_with=_UP,
+        dropped_with=_UP,
     )
     return [product, chosen]
 
@@ -251,7 +252,7 @@ def _moved_rows(
         parameters=zeros(work),
         saved_bytes=zeros(work),
         working_bytes=(load.copies + load.rows) * width,
-        reruns_with=_WHOLE,
+        reruns_with=_UP if outwards else _WHOLE,
         dropped_with=_WHOLE,
     )
 
@@ -271,8 +272,8 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         grouped=True,
         expert=True,
         arriving_bytes=work.dispatch_bytes,
-        reruns_with=_WHOLE,
-        dropped_with=_WHOLE,
+        reruns_with=_UP,
+        dropped_with=_UP,
     )
     middle = activation("moe.activation", work, load.rows * inner, gates, block="moe")
     down = linear(

@@ -46,11 +46,18 @@ def norm(
     collectives: tuple[Collective, ...] = (),
     reruns_with: frozenset[str] = frozenset(),
     dropped_with: frozenset[str] = frozenset(),
+    input_rebuilt: bool = False,
 ) -> Operation:
     """Normalise (tokens, width): read and write forward; read dy and x and write dx backward.
 
     The input is kept for backward. Unfused, several kernels pass over the elements, most of them in
-    fp32; an fp32 copy of the input is kept, and what is weighed.
+    fp32; an fp32 copy of the input is kept, and what is weighed. The part `every_other` rebuilds
+    the copy.
+
+    Parameters
+    ----------
+    input_rebuilt
+        Whether it rebuilds the input, too.
     """
     elements = tokens * width
     size = elements * work.element_bytes
@@ -68,6 +75,7 @@ def norm(
         working_bytes=2 * size + copies,
         reruns_with=reruns_with,
         dropped_with=dropped_with,
+        half_rebuilt_bytes=size * input_rebuilt + copies,
     )
 
 

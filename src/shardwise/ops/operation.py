@@ -115,7 +115,7 @@ class RankWork:
     """Bytes the loss moves per logit, forward."""
     loss_backward_bytes: Floats
     loss_saved_bytes: Floats
-    """Bytes per logit held between forward and backward of the loss."""
+    """Bytes per logit held at most from forward to backward of the loss."""
 
     @property
     def tokens(self) -> Floats:
@@ -330,6 +330,8 @@ class Operation:
     """Share of its forward that the part `every_other` runs again."""
     dropped_with: frozenset[str] = frozenset()
     """Parts whose recompute rebuilds what it saved."""
+    half_rebuilt_bytes: Floats | None = None
+    """What of it the part `every_other` rebuilds; None: all, where it rebuilds any [byte]."""
 
     @property
     def trained(self) -> Floats:
@@ -346,6 +348,14 @@ class Operation:
     def rebuilt_bytes(self) -> Floats:
         """What is not kept if a part that rebuilds it is run again [byte]."""
         return self.saved_bytes if self.dropped_with else np.zeros_like(self.saved_bytes)
+
+    @property
+    def rebuilt_by_every_other(self) -> Floats:
+        """What is not kept if the part `every_other` is run again alone [byte]."""
+        if "every_other" not in self.dropped_with:
+            return np.zeros_like(self.saved_bytes)
+        half = self.half_rebuilt_bytes
+        return self.saved_bytes if half is None else np.minimum(half, self.saved_bytes)
 
 
 def zeros(work: RankWork) -> Floats:

@@ -7,6 +7,7 @@ from math import isfinite
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.measured.beside import ReferenceScore
 from shardwise.measured.scoreboard import GROUPINGS, RunScore, Scoreboard, ScoredRun
 from shardwise.report.console import plain_table, seconds, show
 
@@ -35,6 +36,7 @@ def print_runs(board: Scoreboard, *, rows: bool = False) -> None:
         show(Text(f"By {by}", style="bold"), _groups(by, board.groups[by]))
     _print_memory(board)
     _print_ranking(board)
+    _print_references(board.references)
     _print_worst(board.rows)
     _print_refused(board.rows)
     if rows:
@@ -101,6 +103,22 @@ def _print_ranking(board: Scoreboard) -> None:
         )
     if lines:
         show(Text("Order inside studies", style="bold"), Text("\n".join(lines) + "\n"))
+
+
+def _print_references(scores: Mapping[str, ReferenceScore]) -> None:
+    if not scores:
+        return
+    table = plain_table(
+        "predecessor", "n", "refused", "mean size", "median", "9 of 10 below", "bias",
+        "ours, same runs", "ours, bias",
+        goes=("9 of 10 below", "refused", "ours, bias"),
+    )  # fmt: skip
+    for name, score in scores.items():
+        theirs, refused = score.theirs, f"{score.refused:,}" if score.refused else "-"
+        sizes = map(_share, (theirs.mape, theirs.median_ape, theirs.p90))
+        ours = (_share(score.ours.mape), _signed(score.ours.bias))
+        table.add_row(name, f"{theirs.n:,}", refused, *sizes, _signed(theirs.bias), *ours)
+    show(Text("Predecessors, each on the runs that it can express", style="bold"), table)
 
 
 def _print_worst(rows: Sequence[ScoredRun]) -> None:

@@ -1,0 +1,150 @@
+"""What rows say of their machines: systems of the catalog, their own network between nodes."""
+
+import pytest
+
+from measured_samples import run_of
+from shardwise.measured.hardware import system_of
+from shardwise.measured.refused import NotModelledError
+from shardwise.measured.store import load_runs
+from shardwise.system import System
+
+GB = 1e9
+
+
+def _system(accelerator, *, assumed=None, count=64, **told):
+    fields = {"accelerator": accelerator, "count": count, **told}
+    return system_of(run_of("x", hardware=fields), [] if assumed is None else assumed)
+
+
+def _per_node(inter, accelerator="H100", per_node=8):
+    """GB/s of all links of a node, or None where the system keeps its own."""
+    system = _system(accelerator, inter=inter, per_node=per_node)
+    own, tier = System.load(system.name).network[-1], system.network[-1]
+    links = tier.links_per_node or system.node.accelerators
+    return None if tier == own else tier.bandwidth * links / GB
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ({"accelerator": "A100"}, "a100-80gb-sxm"),
+        ({"accelerator": "A100", "variant": "SXM4 40GB (DGX A100)"}, "a100-40gb-sxm"),
+        ({"accelerator": "A100", "mem_gb": 40.0}, "a100-40gb-sxm"),
+        ({"accelerator": "A100", "mem_gb": 80.0}, "a100-80gb-sxm"),
+        ({"accelerator": "A100", "variant": "80 GB PCIe"}, "a100-80gb-pcie"),
+        ({"accelerator": "A800", "variant": "A800 80GB"}, "a800-sxm"),
+        ({"accelerator": "H100", "variant": "96GB HBM2e 2.4TB/s, 500W power cap"},
+         "h100-sxm-500w"),
+        ({"accelerator": "H100", "variant": "94-95GB HBM2e lower TDP"}, "h100-sxm-500w"),
+        ({"accelerator": "H100", "variant": "PCIe"}, "h100-pcie"),
+        ({"accelerator": "H100", "variant": "SXM5 80GB HBM3"}, "h100-sxm"),
+        ({"accelerator": "H200"}, "h200-sxm"),
+        ({"accelerator": "GB200", "variant": "NVIDIA Blackwell GPU (GB200)"}, "gb200-nvl72"),
+        ({"accelerator": "B200", "variant": "B200-SXM-180GB"}, "b200-sxm"),
+        ({"accelerator": "B300", "mem_gb": 288.0}, "b300-sxm"),
+        ({"accelerator": "GB300"}, "gb300-nvl72"),
+        ({"accelerator": "H800"}, "h800-sxm"),
+        ({"accelerator": "AMD Instinct MI325X 256GB HBM3E DLC"}, "mi325x"),
+        ({"accelerator": "TPU-trillium"}, "tpu-v6e"),
+        ({"accelerator": "TPU-v5p"}, "tpu-v5p"),
+        ({"accelerator": "TPU v4"}, "tpu-v4"),
+        ({"accelerator": "TPU v5e"}, "tpu-v5e"),
+        ({"accelerator": "TPU v7x"}, "tpu-v7x"),
+        ({"accelerator": "MI300X", "variant": "192GB HBM3 OAM"}, "mi300x"),
+        ({"accelerator": "MI355X"}, "mi355x"),
+        ({"accelerator": "Trainium1"}, "trainium1"),
+        ({"accelerator": "Gaudi2", "family": "Gaudi2"}, "gaudi2"),
+        ({"accelerator": "V100", "mem_gb": 32.0}, "v100-sxm-32gb"),
+        ({"accelerator": "V100"}, "v100-sxm-16gb"),
+    ],
+)  # fmt: skip
+def test_accelerators_by_what_rows_call_them(told, name):
+    """Family, name, variant and memory; special ones before usual ones."""
+    assert _system(**told).name == name
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"accelerator": "H200", "variant": "NVIDIA H200-NVL-141GB"},
+         "an H200 NVL as one in SXM servers"),
+        ({"accelerator": "AMD Instinct MI350X"}, "an MI350X as an MI355X"),
+    ],
+)  # fmt: skip
+def test_variants_that_another_system_stands_in_for_say_so(told, said):
+    """Their power or links differ."""
+    assumed = []
+    _system(**told, count=8, assumed=assumed)
+    assert assumed == [said]
+
+
+@pytest.mark.parametrize("name", ["V100 or A100 (not stated in doc)", "X1"])
+def test_unknown_accelerators_are_refused(name):
+    """And those that may be one or the other."""
+    with pytest.raises(NotModelledError) as refused:
+        _system(name)
+    assert str(refused.value) == f"accelerator {name}: not in the catalog"
+
+
+@pytest.mark.parametrize(
+    ("inter", "rate"),
+    [
+        ("8x 200Gb/s InfiniBand HDR per node", 200),
+        ("4x 100Gb RoCE per node", 50),
+        ("8x ConnectX-7 IB NDR 200Gb/s + 200Gb/s Ethernet NIC", 200),
+        ("8x 200Gb/s IB (CX-7)", 200),
+        ("Compute: 8x MT43244 BlueField-3 200Gb/s, Management: 2x100Gb/s Ethernet NIC", 200),
+        ("Storage: 2x BF3 ConnectX-7 400Gb/s, Compute: 8x BF3 ConnectX-7 100Gb/s, Management", 100),
+        ("Storage&Compute: 4x ConnectX-7 IB NDR 400Gb/s, Management: 25Gb/s Ethernet NIC", 200),
+        ("4x Omni-Path 100 Gb/s per node (JZ; 4 OPA links per node stated)", 15),
+        ("3x100GbE RoCE per card scale-out (24 ports total)", 300),
+        ("200 Gb/s RDMA per GPU", 200),
+        ("800 Gb/s per node (4x HDR, vTrain config)", 100),
+        ("1600 Gbps node-node RoCE (stated)", 200),
+        ("400 Gbps per node", 50),
+    ],
+)  # fmt: skip
+def test_networks_between_nodes(inter, rate):
+    """GB/s of all links of a node, from words as sources have them."""
+    assert _per_node(inter) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    "inter", ["Ethernet, Infiniband", "DCN across slices", "none (single node)", "10G Ethernet"]
+)
+def test_networks_without_a_rate_are_the_usual_ones(inter):
+    """Which is said of runs of more than one node."""
+    assert _per_node(inter) is None
+    for count, said in ((8, []), (16, ["usual network between nodes"])):
+        assumed = []
+        _system("H100", inter=inter, count=count, assumed=assumed)
+        assert assumed == said
+
+
+def test_networks_by_accelerator_are_shared_as_the_node_has_them():
+    """400 Gb/s for each of 4 in a tray is 200 GB/s a tray: what the catalog has, too."""
+    assert _per_node("400Gb/s InfiniBand per GPU", "GB200", per_node=4) is None
+    assert _per_node("800Gb/s InfiniBand per GPU", "GB200", per_node=4) == pytest.approx(400)
+    # Three links of a card are 24 of a server.
+    assert _per_node("3x100GbE RoCE per card", "Gaudi2") is None
+    assert _per_node("3x200GbE RoCE per card", "Gaudi2") == pytest.approx(600)
+
+
+def test_other_networks_change_nothing_else():
+    """Neither the tiers inside nor the accelerator; one machine of rows that name none."""
+    changed, own = _system("A100", inter="4x 100Gb RoCE per node"), System.load("a100-80gb-sxm")
+    assert changed.network[:-1] == own.network[:-1]
+    assert changed.accelerator == own.accelerator
+    assert changed.network[-1].collectives == own.network[-1].collectives
+    assert _system("A100", count=None) == own
+
+
+def test_all_rows_have_a_system_or_a_reason():
+    """Only of those that do not say which of two accelerators it is there is none."""
+    refused = set()
+    for run in load_runs():
+        try:
+            system_of(run, [])
+        except NotModelledError as reason:
+            refused.add(str(reason))
+    assert refused == {"accelerator V100 or A100 (not stated in doc): not in the catalog"}

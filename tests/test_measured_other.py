@@ -1,0 +1,132 @@
+"""Measured runs that Megatron-LM did not make: what rows say of them, as strategies."""
+
+from functools import cache
+
+import pytest
+
+from measured_samples import run_of
+from shardwise import Stack
+from shardwise.measured.predict import Translation, predict_runs, translate
+from shardwise.measured.remat import policy_of, remat_fields
+from shardwise.measured.run import Run
+from shardwise.measured.store import load_runs
+
+NORMS = {"attention_norm", "mlp_norm"}
+# What runs again beside norms and activation, and what waits in the host's memory.
+POLICIES = {
+    "full": ({"attention", "attention_out", "mlp_up"}, set()),
+    "save_nothing": ({"attention", "attention_out", "mlp_up"}, set()),
+    "minimal": ({"core_attention"}, set()),
+    "minimal_flash": (set(), set()),
+    "save_dot": ({"core_attention"}, set()),
+    "save_qkv_out_proj": ({"core_attention", "mlp_up"}, set()),
+    "save_qkv_proj": ({"core_attention", "attention_out", "mlp_up"}, set()),
+    "save_out_proj": ({"qkv", "core_attention", "mlp_up"}, set()),
+    "save_dot_except_mlpwi": ({"core_attention", "mlp_up"}, set()),
+    "qkv_proj_offloaded": ({"core_attention", "attention_out", "mlp_up"}, {"core_attention"}),
+}
+
+
+@cache
+def row(name: str) -> Run:
+    """The measured run of a name."""
+    return next(run for run in load_runs() if run.id == name)
+
+
+def said(name: str) -> Translation:
+    """It in our words."""
+    return translate(row(name))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policies_of_xla_by_hand(policy: str) -> None:
+    """A product runs again unless its output is kept, the last of the MLP never."""
+    again, moved = POLICIES[policy]
+    run = run_of("a", recompute={"granularity": policy.upper()})
+    fields = remat_fields(run, policy)
+
+    assert policy_of(run) == policy
+    assert set(fields["recompute_parts"]) == again | NORMS | {"activation"}
+    assert set(fields.get("offload_parts", ())) == moved
+    assert fields.get("offload_activations", False) is bool(moved)
+
+
+@pytest.mark.parametrize(
+    ("custom", "again", "moved"),
+    [
+        ({"decoder_layer_input": "device"}, {"attention", "attention_out", "mlp_up"}, set()),
+        (
+            {"decoder_layer_input": "offload", "query_proj": "remat", "out_proj": "offload"},
+            {"qkv", "core_attention", "mlp_up"},
+            {"attention_norm", "mlp_norm"},
+        ),
+        (
+            {"context": "offload", "mlpwo": "offload"},
+            {"qkv", "attention_out", "mlp_up"},
+            {"attention_out"},
+        ),
+        (
+            {"mlpwi_0": "device", "mlpwi_1": "offload", "query_proj": "device"},
+            {"core_attention", "attention_out"},
+            {"activation"},
+        ),
+    ],
+)
+def test_a_custom_policy_by_its_tensors(
+    custom: dict[str, str], again: set[str], moved: set[str]
+) -> None:
+    """What is sent to the host is kept, and what it is kept by moves."""
+    run = run_of("a", recompute={"granularity": "custom (some words)", "custom": custom})
+    assert policy_of(run) == "custom"
+    fields = remat_fields(run, "custom")
+
+    assert set(fields["recompute_parts"]) == again | NORMS | {"activation"}
+    assert set(fields.get("offload_parts", ())) == moved
+
+
+def test_a_policy_that_nobody_named_is_assumed() -> None:
+    """MaxText's default keeps the inputs of layers alone."""
+    run = run_of("a", recompute={"granularity": None}, software={"framework": "MaxText/JAX"})
+    assert policy_of(run) is None
+    assert said("tpu-recipes-v5p-gpt3-175b").assumed[-1] == (
+        "recompute of all but the last product of layers"
+    )
+
+
+def test_maxtext_on_slices_by_hand() -> None:
+    """32 slices of 256 chips in groups of 16: shards inside a slice, copies among slices."""
+    found = said("maxtext-v5e-128b-32x256")
+    strategy = found.strategy
+
+    assert (strategy.tp, strategy.dp, strategy.dp_shard) == (16, 512, 16)
+    assert (strategy.zero, strategy.sequence_parallel) == (3, True)
+    # One sequence of 2,048 tokens for each chip, and no accumulation.
+    assert (strategy.micro_batch_size, strategy.global_batch_size) == (16, 8192)
+    assert found.system.network[0].domain == 256
+    assert said("maxtext-v5p-32b-2x64").system.network[0].domain == 64
+
+
+def test_recipes_on_pods_shard_inside_a_pod() -> None:
+    """1,024 Trillium chips are four pods of 256, whatever an axis of the recipe says."""
+    strategy = said("tpu-recipes-trillium-gemma3-12b-4x-v6e-256").strategy
+    assert (strategy.dp, strategy.dp_shard, strategy.micro_batch_size) == (1024, 256, 1)
+    whole = said("tpu-recipes-trillium-llama3.1-8b-v6e-64").strategy
+    assert (whole.dp, whole.dp_shard, whole.micro_batch_size) == (64, None, 5)
+
+
+def test_stack_of_xla() -> None:
+    """One program without launches, gradients of 16 bits, weights gathered in 16 bits."""
+    stack = Stack.load("maxtext-2024")
+    assert (stack.host_launch, stack.gradient_dtype, stack.gathers_master) == (0, "compute", False)
+    assert said("maxtext-v4-22b-2x64").strategy.stack == stack
+
+
+def test_only_flops_are_printed() -> None:
+    """332 TFLOP/s with all pairs of queries and keys: 6 N + 12 L a d s, 1,664 x 2,048 tokens."""
+    run = row("maxtext-v4-22b-2x64")
+    (found,) = predict_runs([run])
+    parameters = 48 * (4 * 6144**2 + 3 * 6144 * 24576) + 32000 * 6144
+    per_token = 6 * parameters + 12 * 48 * 24 * 256 * 2048
+    by_hand = 1664 * 2048 * per_token / (152e12 * 128)
+
+    assert found.converted_step_time_s == pytest.approx(by_hand, rel=1e-3)
