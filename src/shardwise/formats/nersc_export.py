@@ -28,7 +28,8 @@ _CHIP = {
     "grouped_table": {},
     "attention_table": {},
     "memory_bound_class": {},
-    "matmul_speed": 1,
+    "benchmark": None,
+    "speed": 1,
 }
 _TIER = {"must_be_filled": False, "processor_share": 0}
 _RATES = {"scale": None, "offset": None, "bulk": None}
