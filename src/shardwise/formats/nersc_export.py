@@ -22,7 +22,7 @@ __all__ = ["nersc_model", "nersc_system"]
 
 _TIERS = 2
 # Fields that its files say nothing of, with the only values that they then may have.
-_CHIP = {
+_CHIP: dict[str, Any] = {
     "matmul": {},
     "matmul_table": {},
     "grouped_table": {},
