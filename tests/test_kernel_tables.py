@@ -317,7 +317,7 @@ def test_the_verb_says_what_to_give(tmp_path, shardwise):
     _, _, err = shardwise("validate", "kernels", "--data", tmp_path, "--rows")
     assert err.startswith("error: command line: rows: needs --json or --output")
     code, _, err = shardwise("validate", "seqsel", "--data", tmp_path)
-    assert (code, "only kernels takes it" in err) == (2, True)
+    assert (code, "is for the suites runs and kernels only" in err) == (2, True)
     saved(tmp_path, "gemm", DEEPGEMM_H100)
     code, _, err = shardwise("validate", "kernels", "--data", tmp_path, "--out", "rows.txt")
     assert (code, "allowed endings: .parquet" in err) == (2, True)

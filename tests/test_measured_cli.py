@@ -119,13 +119,15 @@ def test_wrong_words_are_refused(shardwise, asked, words, problem):
 
 def test_words_for_runs_are_refused_with_other_suites(shardwise):
     """Where they would do nothing."""
-    code, _, err = shardwise("validate", "seqsel", "--grade", "A", "--rows", "--plot", "a.html")
+    code, _, err = shardwise("validate", "seqsel", "--grade", "A", "--plot", "a.html")
     assert code == 2
     assert err.splitlines() == [
         "error: command line: grade: 'A': is for the suite runs only",
-        "error: command line: rows: is for the suite runs only",
         "error: command line: plot: 'a.html': is for the suite runs only",
     ]
+    code, _, err = shardwise("validate", "seqsel", "--rows")
+    told = "error: command line: rows: is for the suites runs and kernels only\n"
+    assert (code, err) == (2, told)
     code, _, err = shardwise("validate", "--kind", "moe")
     assert (code, err) == (2, "error: command line: kind: 'moe': is for the suite runs only\n")
 
@@ -183,8 +185,8 @@ def test_the_list_of_suites_has_the_collections(shardwise):
     assert "1,597 published training runs" in out
     _, _, err = shardwise("validate", "run")
     assert err == (
-        "error: suite: 'run': no such suite; allowed: seqsel, simumax, nersc-collectives, runs; "
-        "did you mean 'runs'?\n"
+        "error: suite: 'run': no such suite; allowed: seqsel, simumax, nersc-collectives, runs, "
+        "kernels; did you mean 'runs'?\n"
     )
 
 

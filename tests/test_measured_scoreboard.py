@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from measured_samples import predicted, refused, run_of
@@ -11,6 +12,8 @@ from shardwise.measured.beside import Beside
 from shardwise.measured.prediction import Prediction
 from shardwise.measured.scoreboard import scoreboard
 from shardwise.measured.store import load_runs
+from shardwise.report.measured import print_runs
+from shardwise.uncertainty import Validated, validated_runs
 
 ROW = [
     "id", "source", "grade", "accelerator", "precision", "kind", "scale", "measured_step_time_s",
@@ -222,3 +225,53 @@ def test_perfect_predictions_of_all_runs():
     slow = [replace(one, step_time_s=one.step_time_s and 2 * one.step_time_s) for one in exact]
     assert scoreboard(slow).overall.errors.bias == 1
     assert scoreboard(slow).ranking == board.ranking
+
+
+def test_shipped_runs_are_scored_with_their_source_left_out(monkeypatch):
+    """By hand: errors of +10 %, -20 % and +50 % where left out; of grade A that is predicted."""
+    known = Validated(
+        ids=("a", "b", "c", "d", "e"),
+        sources=np.array(["paper"] * 5),
+        described={},
+        errors=np.log([1.1, 0.8, 1.5, 9.0, 9.0]),
+    )
+    monkeypatch.setattr("shardwise.measured.left_out.validated_runs", lambda: known)
+    experts = {"name": "m", "seq_len": 4096, "experts": 8}
+    rows = [
+        predicted("a", 10.0, 9.0, flops=4.0, interval=(8.0, 10.125)),  # a factor of 1.125
+        predicted("b", 10.0, 9.0, flops=2.0, interval=(8.0, 10.125)),
+        predicted("c", 10.0, 9.0, flops=2.0, model=experts),
+        predicted("d", 1.0, 1.0, grade="B"),
+        refused("e", "why"),
+        predicted("f", 1.0, 1.0, flops=0.5, source="logs", count=1),  # MFU 0.5, not validated
+    ]
+    board = scoreboard(rows)
+    told = board.to_dict()["summary"]["left_out"]
+    # MFU of the rows 0.4, 0.2, 0.2 over 0.5 of the other source, less one.
+    assert told["all"] == {
+        "n": 3,
+        "mape": pytest.approx(0.8 / 3),
+        "median_ape": pytest.approx(0.2),
+        "bias": pytest.approx(0.4 / 3),
+        "p90": pytest.approx(0.44),
+        "skill": pytest.approx(1 - 0.8 / 1.4),
+        "coverage": 0.5,
+    }
+    assert (told["dense"]["n"], told["moe"]["n"]) == (2, 1)
+    assert told["moe"]["coverage"] is None
+    assert list(told) == ["all", "dense", "moe"]
+    assert scoreboard(rows[3:]).to_dict()["summary"]["left_out"] == {}
+
+
+def test_the_headline_tells_both(capsys):
+    """Rows of runs whose source was left out, where there are such."""
+    known = validated_runs().ids
+    one = next(run for run in load_runs() if run.grade == "A" and run.id in known)
+    print_runs(scoreboard([Prediction(run=one, step_time_s=1.0)]))
+    out = capsys.readouterr().out
+    assert "source left out: fitted runs (grade A)" in out
+    assert any(
+        line.split()[:5] == ["source", "left", "out", "all", "1"] for line in out.split("\n")
+    )
+    print_runs(scoreboard([predicted("x", 1.0, 1.0)]))
+    assert "source left out" not in capsys.readouterr().out

@@ -77,7 +77,7 @@ SYSTEM, MODEL = System.load("nersc-a100").to_dict(), Model.load("vit-era5").to_d
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
-        ("accelerator/matmul_speed", 0.5, "accelerator.matmul_speed: 0.5: NERSC has no word"),
+        ("accelerator/speed", 0.5, "accelerator.speed: 0.5: NERSC has no word"),
         ("accelerator/compute_latency", 0, "compute_latency: 0: NERSC has no word for it; allow"),
         ("accelerator/matrix/fp8", 1e15, "accelerator.matrix.fp8: 1000000000000000.0: NERSC has"),
         ("accelerator/vector/bf16", 1e12, "accelerator.vector.bf16: 1000000000000.0: NERSC has"),

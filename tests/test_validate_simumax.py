@@ -18,7 +18,7 @@ def parts():
 def test_the_declared_speed_is_the_fitted_one(monkeypatch):
     """The mean error of the first half of the B200 runs is 0 there; the fit begins not far off."""
     measured = Measured.load("simumax")
-    declared = measured.servers["b200"].matmul_speed
+    declared = measured.servers["b200"].speed
     module = import_module("shardwise.validate.simumax")
     monkeypatch.setattr(module, "_SLOWEST", declared - 0.005)
     monkeypatch.setattr(module, "_FASTEST", declared + 0.005)
@@ -43,10 +43,10 @@ def test_step_times_that_were_not_fitted_are_within_five_percent(parts):
 
 
 def test_slope_and_fixed_part_are_told_apart(parts):
-    """Micro-batches are too fast on this server; the rest is right with a fixed time of 10 ms."""
+    """Micro-batches are those of other servers; the rest is right with a fixed time of 10 ms."""
     slope, fixed = parts["b200_micro_batch"], parts["b200_fixed"]
     assert {row.case for row in slope.rows} == {row.case for row in fixed.rows}
-    assert slope.ours.bias < -0.15
+    assert abs(slope.ours.bias) < 0.15
     beyond = Stack.load("megatron-core-2025").step_overhead - 0.010
     errors = [(row.ours - beyond) / row.reference - 1 for row in fixed.rows]
     assert abs(mean(errors)) < 0.1

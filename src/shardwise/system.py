@@ -157,9 +157,9 @@ class Accelerator(Noun):
     order of experts and back, forward and backward, and those of the loss."""
     benchmark: Benchmarked | None = None
     """Figures of kernels alone, as micro-benchmarks time them; estimates do not use them."""
-    matmul_speed: Annotated[Number, Field(gt=0)] = 1.0
-    """Rate of products on the machine at hand over that of the figures: its power limit, clocks and
-    cooling. Declared by its owner; 1 in the catalog."""
+    speed: Annotated[Number, Field(gt=0)] = 1.0
+    """Rate of products and attention on the machine at hand over that of the figures: its power
+    limit, clocks and cooling. Declared by its owner or fitted to runs; 1 in the catalog."""
     processing: Processing = "measured"
     """How the compute and memory times of a kernel join: as fitted to measured kernels, the larger
     (roofline), or their sum (no_overlap)."""

@@ -27,10 +27,12 @@ from shardwise.system import System
 __all__ = [
     "LEVEL",
     "Described",
+    "Levels",
     "Spread",
     "Validated",
     "describe",
     "interval_of",
+    "levels",
     "rests_on",
     "spread_of",
     "told_apart",
@@ -59,6 +61,10 @@ _REACH = 1.0
 # hold 75 and 86 %.
 _NARROWER = 0.8
 _FILE = "left_out.json"
+# Runs that say what a study's level is; half of a normal distribution is nearer than this many
+# standard deviations.
+_LEAST_RUNS = 3
+_HALF_OF_NORMAL = 0.6745
 
 _FRAMEWORKS = {"nemo": "megatron", "deepseek": "megatron", "automodel": "torchtitan"}
 _PRECISIONS = {"fp8_tensor": "fp8", "fp8_block": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
@@ -116,6 +122,18 @@ class Spread:
     """The one most like it."""
     distance: float
     """How unlike that is: 0 equal in all that counts, below 1 the same kind of run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """Standard deviations of errors of log time, of runs that were measured alike."""
+
+    between: float
+    """Of the levels of studies, each on one accelerator: servers, releases, what all its runs
+    share."""
+    within: float
+    """Of the runs of a study about its level."""
+    studies: int
 
 
 def describe(
@@ -182,6 +200,29 @@ def spread_of(one: Described, known: Validated, *, without: str | None = None) -
         runs=len(nearest),
         nearest=known.ids[nearest[0]],
         distance=float(distance[nearest[0]]),
+    )
+
+
+@cache
+def levels() -> Levels:
+    """How far the levels of validated runs spread, and the runs of a study about its level.
+
+    Of studies with three runs or more on one accelerator, of one kind, of which nothing was
+    assumed. Medians over the studies, so that one which is far off says no more than others: for
+    the first, of the sizes of the levels over 0.67, as of a normal distribution.
+    """
+    known = validated_runs()
+    described = known.described
+    kinds = zip(known.sources, described["accelerator"], described["experts"], strict=True)
+    groups: dict[Any, list[float]] = {}
+    for place, key in enumerate(kinds):
+        if not described["assumed"][place]:
+            groups.setdefault(key, []).append(known.errors[place])
+    studies = [np.array(errors) for errors in groups.values() if len(errors) >= _LEAST_RUNS]
+    return Levels(
+        between=float(np.median([abs(np.median(errors)) for errors in studies]) / _HALF_OF_NORMAL),
+        within=float(np.median([errors.std(ddof=1) for errors in studies])),
+        studies=len(studies),
     )
 
 

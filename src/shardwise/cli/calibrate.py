@@ -12,6 +12,7 @@ from shardwise.cli.options import (
     SystemArgument,
     emit_json,
     log,
+    refuse_given,
     whole_number,
 )
 from shardwise.errors import Fault, InputError
@@ -27,6 +28,16 @@ def command(
             metavar="FILE",
             help="Measured kernels (.parquet, .csv, .csv.gz, named gemm, attention, moe or "
             "collective), or a folder of such tables.",
+        ),
+    ] = None,
+    from_runs: Annotated[
+        str | None,
+        typer.Option(
+            "--from-runs",
+            metavar="FILE",
+            help="At least three measured runs on the system: model, strategy fields and "
+            "step_time_s or tokens_per_s_per_gpu of each (.yaml, .toml, .csv), or rows of measured "
+            "runs (.json, .jsonl); also .gz.",
         ),
     ] = None,
     gpu: Annotated[
@@ -49,15 +60,38 @@ def command(
 ) -> int:
     """Fit the figures of a system to measurements, each with its source and error.
 
-    The new system differs from the given one only in what was fitted. Needs scipy: pip install
-    'shardwise[calibrate]'.
+    The new system differs from the given one only in what was fitted. From runs, that is the speed
+    of its accelerators: the level of this machine. From tables of kernels, their figures; this
+    needs scipy: pip install 'shardwise[calibrate]'.
     """
-    if from_table is None:
-        problem = "is missing: give --from-table FILE"
-        raise InputError(Fault(source="command line", field="from_table", problem=problem))
+    if (from_table is None) == (from_runs is None):
+        problem = "give one of --from-runs FILE and --from-table FILE"
+        raise InputError(Fault(source="command line", field="from_runs", problem=problem))
     if out is not None:
         files.check_writable_ending(out)
+    if from_runs is not None:
+        refuse_given("is for --from-table only", gpu=gpu, folds=folds)
+        return _from_runs(system, from_runs, out=out, json=json)
+    assert from_table is not None  # noqa: S101 - one of the two is given
     return _from_table(system, from_table, gpu=gpu, folds=folds, out=out, json=json)
+
+
+def _from_runs(system: str, path: str, *, out: str | None, json: bool) -> int:
+    from shardwise.calibrate.from_runs import calibrated_by_runs  # noqa: PLC0415 - numpy
+
+    watch = Stopwatch()
+    found = calibrated_by_runs(System.load(system), path)
+    log.info("fitted the speed to %d runs in %s", len(found.runs), watch)
+    if out is not None:
+        found.system.to_file(out)
+        log.info("wrote %s", out)
+    if json:
+        emit_json(found.to_dict())
+    else:
+        from shardwise.report.calibrated import print_calibrated  # noqa: PLC0415
+
+        print_calibrated(found)
+    return 0
 
 
 def _from_table(

@@ -70,7 +70,7 @@ def _matmul_rates(
     tiling = None if products is None else products.tiling
     assert chip.multiprocessors is not None  # noqa: S101 - validated: a closed form has them
     return MatmulRates(
-        peak=one * peaks[matrix_type] * chip.matmul_speed,
+        peak=one * peaks[matrix_type] * chip.speed,
         efficiency=figures.efficiency / (one + slowdown),
         fill_depth=one * figures.fill_depth,
         fill_tiles=one * figures.fill_tiles,
@@ -182,7 +182,7 @@ def _attention(
             causal=causal,
             moved_bytes=moved_bytes[rows],
             rates=AttentionRates(
-                peak=one * peaks[dtype],
+                peak=one * peaks[dtype] * chip.speed,
                 memory_rate=one * figures.memory_efficiency * chip.memory[0].bandwidth,
                 time_factor=one,
                 kernel=figures,

@@ -96,8 +96,8 @@ class _ProductRates:
         bandwidth = chip.memory[0].bandwidth
         return cls(
             rates=MatmulRates(
-                peak=figure(chip.matrix),
-                efficiency=rate("efficiency", unshaped=1.0) * chip.matmul_speed,
+                peak=figure(chip.matrix) * chip.speed,
+                efficiency=rate("efficiency", unshaped=1.0),
                 fill_depth=rate("fill_depth", unshaped=0.0),
                 fill_tiles=rate("fill_tiles", unshaped=0.0),
                 memory_rate=rate("memory_efficiency", unshaped=1.0) * bandwidth,

@@ -22,13 +22,14 @@ __all__ = ["nersc_model", "nersc_system"]
 
 _TIERS = 2
 # Fields that its files say nothing of, with the only values that they then may have.
-_CHIP = {
+_CHIP: dict[str, Any] = {
     "matmul": {},
     "matmul_table": {},
     "grouped_table": {},
     "attention_table": {},
     "memory_bound_class": {},
-    "matmul_speed": 1,
+    "benchmark": None,
+    "speed": 1,
 }
 _TIER = {"must_be_filled": False, "processor_share": 0}
 _RATES = {"scale": None, "offset": None, "bulk": None}

@@ -56,10 +56,6 @@ def model_of(run: Run, assumed: list[str]) -> Model:
         "dropout": _drops_out(run, assumed),
         "mtp": told.mtp_layers or 0,
     }
-    # Megatron-LM drops 0.1 unless told not to, as models with rotary positions do.
-    if fields["position"] == "learned" and run.software.framework == "Megatron-LM":
-        fields["dropout"] = True
-        assumed.append("dropout")
     runs = fields["layers"]
     if len(runs) > 1 and _alternate(told):
         fields["interleave"] = _turns(told)
@@ -70,7 +66,9 @@ def _drops_out(run: Run, assumed: list[str]) -> bool:
     """By the default of the software; no row says it."""
     software = run.software.framework or ""
     plain = "Megatron" in software and "DeepSpeed" not in software
-    drops = plain and run.year is not None and run.year <= _LAST_WITH_DROPOUT
+    early = run.year is not None and run.year <= _LAST_WITH_DROPOUT
+    # Models with rotary positions are told not to, with that software alone others are not.
+    drops = plain and (early or (software == "Megatron-LM" and _position(run.model) == "learned"))
     if drops:
         assumed.append("dropout")
     return drops

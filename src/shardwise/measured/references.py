@@ -96,7 +96,7 @@ def _of_simumax(ours: Sequence[Prediction]) -> dict[str, tuple[Beside, ...]]:
 
 
 def _a100(measured: Measured) -> Iterator[Beside]:
-    speed = measured.servers["a100"].matmul_speed
+    speed = measured.servers["a100"].speed
     for run in measured.of("a100"):
         if run.step_s is not None:
             yield Beside(

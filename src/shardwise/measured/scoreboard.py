@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwise.files import finite
 from shardwise.measured.beside import Beside, ReferenceScore
+from shardwise.measured.left_out import LeftOut, left_out_scores
 from shardwise.measured.prediction import Prediction
 from shardwise.measured.run import PrecisionClass, Run, Scale
 from shardwise.measured.statistics import (
@@ -150,6 +151,9 @@ class Scoreboard:
     groups: dict[str, dict[str, RunScore]]
     """By each of `GROUPINGS`, then by its value."""
     ranking: Ranking
+    left_out: dict[str, LeftOut]
+    """Of shipped runs of grade A that the figures were fitted to, each with its source left out:
+    all, dense and moe."""
     references: dict[str, ReferenceScore]
     """By predecessor: its errors and ours on the runs that it can express."""
 
@@ -159,12 +163,13 @@ class Scoreboard:
             by: {name: score.to_dict() for name, score in scores.items()}
             for by, scores in self.groups.items()
         }
+        left_out = {name: score.to_dict() for name, score in self.left_out.items()}
         references = {name: score.to_dict() for name, score in self.references.items()}
         head = {"overall": self.overall.to_dict(), **groups, "ranking": self.ranking.to_dict()}
         return {
             "suite": "runs",
             "rows": [row.to_dict() for row in self.rows],
-            "summary": head | {"references": references},
+            "summary": head | {"left_out": left_out, "references": references},
         }
 
 
@@ -201,6 +206,7 @@ def scoreboard(
         overall=_score(rows, guessed, everything),
         groups=groups,
         ranking=_ranking(predictions),
+        left_out=left_out_scores(predictions, baseline),
         references={name: ReferenceScore.of(pairs) for name, pairs in beside.items()},
     )
 

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.measured.beside import ReferenceScore
+from shardwise.measured.left_out import LeftOut
 from shardwise.measured.scoreboard import GROUPINGS, RunScore, Scoreboard, ScoredRun
 from shardwise.report.console import plain_table, seconds, show
 
@@ -18,6 +19,7 @@ _ALONE = ("source", "accelerator")
 _MOST_WORST = 10
 _MOST_REASONS = 20
 _REFUSED = "refused because"
+_LEFT_OUT = "source left out"
 
 
 def print_runs(board: Scoreboard, *, rows: bool = False) -> None:
@@ -29,9 +31,12 @@ def print_runs(board: Scoreboard, *, rows: bool = False) -> None:
     told += f", {untimed:,} without a time to compare" if untimed else ""
     errors = "errors of the time of a step: predicted / measured - 1"
     skill = "skill: part of the mean error of a constant-MFU guess that is gone"
-    show(Text(f"{told}\n{errors}\n{skill}, their own source left out", style="dim"))
+    unseen = f"{_LEFT_OUT}: fitted runs (grade A), each with its own source left out of the fit"
+    lines = (told, errors, f"{skill}, their own source left out")
+    more = (unseen,) if board.left_out else ()
+    show(Text("\n".join((*lines, *more)), style="dim"))
     together = {by: board.groups[by] for by in GROUPINGS if by not in _ALONE}
-    show(_headline(score, together))
+    show(_headline(score, together, board.left_out))
     for by in _ALONE:
         show(Text(f"By {by}", style="bold"), _groups(by, board.groups[by]))
     _print_memory(board)
@@ -49,9 +54,16 @@ def _scores_table(*names: str) -> Table:
     return plain_table(*names, *heads, left=len(names), goes=goes, wraps=names[-1:])
 
 
-def _headline(overall: RunScore, groups: Mapping[str, Mapping[str, RunScore]]) -> Table:
+def _headline(
+    overall: RunScore,
+    groups: Mapping[str, Mapping[str, RunScore]],
+    left_out: Mapping[str, LeftOut],
+) -> Table:
     table = _scores_table("by", "of")
     table.add_row("all", "", *_cells(overall), end_section=True)
+    for place, (name, unseen) in enumerate(left_out.items(), start=1):
+        first = _LEFT_OUT if place == 1 else ""
+        table.add_row(first, name, *_cells(unseen), end_section=place == len(left_out))
     for by, scores in groups.items():
         for place, (name, score) in enumerate(scores.items(), start=1):
             first = by if place == 1 else ""
@@ -67,11 +79,12 @@ def _groups(by: str, scores: Mapping[str, RunScore]) -> Table:
     return table
 
 
-def _cells(score: RunScore) -> Iterable[str]:
+def _cells(score: RunScore | LeftOut) -> Iterable[str]:
     errors = score.errors
     sizes = (errors.mape, errors.median_ape, errors.p90)
     rest = (_signed(errors.bias), _share(score.skill), _share(score.coverage))
-    refused = f"{score.refused:,}" if score.refused else "-"
+    count = 0 if isinstance(score, LeftOut) else score.refused
+    refused = f"{count:,}" if count else "-"
     return (f"{errors.n:,}", refused, *map(_share, sizes), *rest)
 
 

@@ -36,7 +36,7 @@ SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
     ),
 }
 
-# Of the command line alone: collections of rows, ours or of a file, with scoreboards of their own.
+# Of the command line alone: collections of rows, ours or in files, with scoreboards of their own.
 COLLECTIONS = {
     "runs": "1,597 published training runs: step time and peak memory, or rows of your own",
     "kernels": "your tables of measured kernels and collectives, given by --data",

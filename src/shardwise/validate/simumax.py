@@ -29,16 +29,16 @@ class Server(Noun):
     """The machine and the software of some runs."""
 
     system: str
-    matmul_speed: Seconds
-    """Declared rate of its products over that of the system's figures."""
+    speed: Seconds
+    """Declared rate of its products and attention over that of the system's figures."""
     strategy: dict[str, Any]
     """Fields that all its runs share."""
     stack: dict[str, Any]
 
     def as_system(self, speed: float) -> System:
-        """The catalog's system with products at some speed."""
+        """The catalog's system at some speed."""
         system = System.load(self.system)
-        chip = system.accelerator.model_copy(update={"matmul_speed": speed})
+        chip = system.accelerator.model_copy(update={"speed": speed})
         return system.model_copy(update={"accelerator": chip})
 
 
@@ -77,7 +77,7 @@ class Measured(Sourced):
         return [run for run in self.runs if self.groups[run.group] == server]
 
     def estimated(self, run: Run, speed: float) -> Estimate:
-        """Our estimate of a run, with products at some speed."""
+        """Our estimate of a run, on its server at some speed."""
         server = self.servers[self.groups[run.group]]
         model = Model.validated({"name": run.model, **self.models[run.model]})
         fields = server.strategy | run.strategy | {"gpus": 8, "stack": server.stack}
@@ -101,7 +101,7 @@ def simumax() -> Scoreboard:
     server = measured.servers["b200"]
     timed = [pair.run for pair in plain["b200"] if pair.run.step_s is not None]
     declared = [
-        _Pair(run, measured.estimated(run, server.matmul_speed)) for run in _halves(timed)[1]
+        _Pair(run, measured.estimated(run, server.speed)) for run in _halves(timed)[1]
     ]
     return Scoreboard(
         suite=measured.name,
@@ -114,7 +114,7 @@ def simumax() -> Scoreboard:
             _steps(
                 measured,
                 "b200_step_declared",
-                f"B200: the same, products at {server.matmul_speed:g} of their speed, scored half",
+                f"B200: the same, at {server.speed:g} of its speed, scored half",
                 declared,
             ),
             *_slopes(measured, plain["b200"]),
@@ -124,7 +124,7 @@ def simumax() -> Scoreboard:
 
 
 def fitted_speed(measured: Measured, server: str) -> float:
-    """Speed of products at which the mean error of the first half of the runs is 0.
+    """Speed of a server at which the mean error of the first half of the runs is 0.
 
     Times fall with the speed, so that halving an interval finds it.
     """

@@ -1,0 +1,321 @@
+"""`shardwise calibrate SYSTEM --from-runs FILE`: the speed of a machine from some of its runs."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise import InputError, System, estimate
+from shardwise.calibrate.from_runs import calibrated_by_runs, level_of, robust_mean
+from shardwise.calibrate.given_runs import given_runs
+from shardwise.uncertainty import levels, validated_runs
+
+NAME = "h100-sxm"
+ROWS = [
+    {"model": "llama3-8b", "gpus": 8, "tp": 2, "gbs": 32, "mbs": 1},
+    {"model": "llama3-8b", "gpus": 16, "tp": 1, "gbs": 32, "mbs": 1},
+    {"model": "gpt3-175b", "gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "mbs": 1},
+    {"model": "llama3-8b", "gpus": 8, "tp": 4, "gbs": 16, "mbs": 1},
+]
+
+
+def at(speed, name=NAME):
+    system = System.load(name)
+    chip = system.accelerator.model_copy(update={"speed": speed})
+    return system.model_copy(update={"accelerator": chip})
+
+
+def steps(system, rows=ROWS):
+    strategies = [{k: v for k, v in row.items() if k != "model"} for row in rows]
+    return [
+        estimate(row["model"], system, strategy).step_time_s
+        for row, strategy in zip(rows, strategies, strict=True)
+    ]
+
+
+def saved(path, rows, **common):
+    path.write_text(yaml.safe_dump({"common": common, "runs": rows}))
+    return path
+
+
+def timed(system, factor=1.0, rows=ROWS):
+    pairs = zip(rows, steps(system, rows), strict=True)
+    return [{**row, "step_time_s": factor * time} for row, time in pairs]
+
+
+def problems(caught):
+    return [str(fault) for fault in caught.value.faults]
+
+
+def test_the_level_by_hand():
+    """Four runs 12 % too fast at 10 % and 8 %: 0.01 / (0.01 + 0.0064 / 4) of it counts."""
+    found = level_of(np.full(4, -0.12), prior=0.1, scatter=0.08)
+    assert found.mean == pytest.approx(-0.12)
+    assert found.expected == pytest.approx(-0.12 * 0.01 / 0.0116)
+    assert found.deviation == pytest.approx((0.01 * 0.0016 / 0.0116) ** 0.5)
+    assert (found.prior, found.scatter, found.scatter_of) == (0.1, 0.08, "validated runs")
+
+
+def test_runs_that_scatter_more_say_less():
+    """Deviations of 0.1 to both sides, weighed by 1 / sqrt(1.25): variance 0.02 x 0.894."""
+    found = level_of(np.array([-0.2, -0.1, 0.0]), prior=0.1, scatter=0.05)
+    assert found.scatter_of == "these runs"
+    assert found.scatter == pytest.approx((0.02 / 1.25**0.5 / 2) ** 0.5)
+    assert found.expected == pytest.approx(-0.1 * 0.01 / (0.01 + found.scatter**2 / 3))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=9), st.floats(-1, 1), st.randoms())
+def test_the_robust_mean_moves_with_its_values(values, shift, random):
+    """Whatever their order; between the least and the largest."""
+    values = np.array(values)
+    mean = robust_mean(values)
+    assert values.min() - 1e-9 <= mean <= values.max() + 1e-9
+    assert robust_mean(values + shift) == pytest.approx(mean + shift, abs=1e-6)
+    mixed = values.copy()
+    random.shuffle(mixed)
+    assert robust_mean(mixed) == pytest.approx(mean, abs=1e-9)
+
+
+def test_a_run_far_off_moves_the_mean_little():
+    """By the plain mean 0.18, as the median 0."""
+    assert 0 < robust_mean(np.array([0, 0, 0, 0, 0.9])) < 0.07
+
+
+def test_the_spreads_are_those_of_studies():
+    """By hand: levels 0, 0.1 and -0.1 of three studies; what was assumed does not count."""
+    told = levels()
+    assert 0.05 < told.between < 0.2
+    assert 0.04 < told.within < 0.12
+    known = validated_runs()
+    assert told.studies < len(set(known.sources)) * len(set(known.described["accelerator"]))
+
+
+def test_a_machine_as_its_figures_say_keeps_its_speed(tmp_path):
+    """Nothing is off, so nothing is changed."""
+    found = calibrated_by_runs(at(1.0), saved(tmp_path / "runs.yaml", timed(at(1.0))))
+    assert found.speed == pytest.approx(1, abs=1e-3)
+    assert found.speed_range[0] < 1 < found.speed_range[1]
+    assert found.after.mape < 1e-3
+
+
+@pytest.mark.parametrize("speed", [0.8, 1.25])
+def test_the_speed_leaves_what_does_not_count(tmp_path, speed):
+    """The mean of errors afterwards is that of before, less what counts; on from other speeds."""
+    path = saved(tmp_path / "runs.yaml", timed(at(speed)))
+    for begin in (1.0, 0.9):
+        found = calibrated_by_runs(at(begin), path)
+        after = [np.log(run.after_s / run.measured_s) for run in found.runs]
+        left = found.level.mean - found.level.expected
+        assert robust_mean(np.array(after)) == pytest.approx(left, abs=1e-3)
+        assert min(begin, speed) < found.speed < max(begin, speed)
+        assert abs(found.after.bias) < 0.35 * abs(found.before.bias)
+        assert found.system.accelerator.speed == found.speed
+
+
+def test_many_runs_find_the_speed(tmp_path):
+    """Of 60 runs nearly all of the level counts: the machine's speed comes out."""
+    rows = [{**row, "gbs": row["gbs"] * (1 + n)} for n in range(30) for row in ROWS[:2]]
+    found = calibrated_by_runs(at(1.0), saved(tmp_path / "runs.yaml", timed(at(0.85), rows=rows)))
+    assert len(found.runs) == 60
+    assert found.speed == pytest.approx(0.85, abs=0.01)
+    assert found.speed_range[1] - found.speed_range[0] < 0.05
+
+
+def test_a_slower_machine_waits_as_long_for_what_is_no_product():
+    """Attention and products take longer by 1 / speed; exchanges do not."""
+    base, slow = (estimate("llama3-8b", at(s), {"gpus": 8, "tp": 2, "gbs": 32}) for s in (1.0, 0.5))
+    assert 1 < slow.step_time_s / base.step_time_s < 2
+    assert slow.comm_s["tp"].total == base.comm_s["tp"].total
+    assert slow.mfu == pytest.approx(base.mfu * base.step_time_s / slow.step_time_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(NAME, "bf16"), ("simumax-b200", "bf16"), ("calculon-a100-80g", "fp16")]
+)
+def test_speed_is_of_attention_too(name, dtype):
+    """By closed form, on tables of shapes and on curves; nothing that moves bytes is slower."""
+    strategy = {"gpus": 2, "tp": 2, "gbs": 1, "dtype": dtype}
+    fast, slow = (
+        estimate("llama3-8b", at(s, name), strategy, operations=True).operations for s in (1.0, 0.5)
+    )
+    ratios = {
+        (one.operation, one.phase, one.kind): other.compute_s / one.compute_s
+        for one, other in zip(fast, slow, strict=True)
+        if one.compute_s
+    }
+    assert {round(ratio, 6) for ratio in ratios.values()} == {1.0, 2.0}
+    slower = {operation for (operation, *_), ratio in ratios.items() if ratio > 1.5}
+    products = {"attention.qkv", "attention.out", "mlp.up", "mlp.down", "head"}
+    assert slower == products | {"attention.core"}
+
+
+def test_all_forms_of_a_file_say_the_same(tmp_path):
+    """YAML with what is common, CSV with empty cells, TOML, a rate in place of a time; gzipped."""
+    rows = timed(at(0.9))
+    path = saved(tmp_path / "a.yaml", rows)
+    names = ["model", "gpus", "tp", "pp", "gbs", "mbs", "step_time_s"]
+    lines = [", ".join(names), *(", ".join(str(r.get(n, "")) for n in names) for r in rows)]
+    (tmp_path / "b.csv").write_text("\n".join(lines))
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    toml = "".join(
+        "[[runs]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in r.items()) for r in rows
+    )
+    (tmp_path / "d.toml").write_text("common = {mbs = 1}\n" + toml)
+    tokens = [{**r, "tokens_per_s_per_gpu": r["gbs"] * seq / r["step_time_s"] / r["gpus"]}
+              for r, seq in zip(rows, (8192, 8192, 2048, 8192), strict=True)]  # fmt: skip
+    rates = [{k: v for k, v in row.items() if k != "step_time_s"} for row in tokens]
+    saved(tmp_path / "e.yaml", rates)
+    system = at(1.0)
+    first = given_runs(path, system)[0]
+    assert len(first) == 4
+    for name in ("b.csv", "c.csv.gz", "d.toml", "e.yaml"):
+        others, unusable = given_runs(tmp_path / name, system)
+        assert unusable == []
+        for one, other in zip(first, others, strict=True):
+            assert (other.name, other.model) == (one.name, one.model)
+            assert other.strategy.resolved(one.model) == one.strategy.resolved(one.model)
+            assert other.measured_s == pytest.approx(one.measured_s)
+
+
+def test_rows_of_the_schema_are_taken(tmp_path):
+    """Those of this system with a time; the others are listed with their reasons."""
+    row = {
+        "model": {"name": "llama3-8b", "layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32,
+                  "kv_heads": 8, "vocab": 128256, "seq_len": 8192},
+        "hardware": {"accelerator": "H100", "count": 8},
+        "software": {"framework": "Megatron-LM", "version": "core_v0.12.0"},
+        "precision": "bf16",
+        "parallelism": {"dp": 4, "tp": 2, "pp": 1, "cp": 1},
+        "micro_batch": 1,
+        "recompute": {"granularity": "none"},
+    }  # fmt: skip
+    rows = [
+        {**row, "id": f"m{n}", "global_batch": n, "measured": {"step_time_s": 0.5 * n}}
+        for n in (8, 16, 32)
+    ]
+    rows.append({**rows[0], "id": "other", "hardware": {"accelerator": "B200", "count": 8}})
+    rows.append({**rows[0], "id": "untimed", "measured": {}})
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows))
+    found = calibrated_by_runs(at(1.0), path)
+    assert [run.name for run in found.runs] == ["m8", "m16", "m32"]
+    told = {one.name: one.reason for one in found.unusable}
+    assert told == {"other": "ran on b200-sxm", "untimed": "has no time of a step"}
+    own = at(1.0).model_copy(update={"name": "ours"})
+    assert len(given_runs(path, own)[0]) == 3
+    chip = replace_name(own, "another")
+    assert given_runs(path, chip)[0] == []
+
+
+def replace_name(system, name):
+    chip = system.accelerator.model_copy(update={"name": name})
+    return system.model_copy(update={"accelerator": chip})
+
+
+def test_fewer_than_three_runs_are_refused(tmp_path):
+    """With the reason, and why others do not count."""
+    rows = timed(at(1.0))
+    rows[2] |= {"tp": 128, "gpus": 1024, "name": "wide"}
+    del rows[3]
+    path = saved(tmp_path / "runs.yaml", rows)
+    with pytest.raises(InputError) as caught:
+        calibrated_by_runs(at(1.0), path)
+    first, second = problems(caught)
+    assert first == (
+        f"{path}: has 2 usable runs; at least 3 are needed: a level of one or two is mostly their "
+        "own scatter and would make others worse"
+    )
+    assert second.startswith(f"{path}: wide: ")
+    saved(path, [])
+    with pytest.raises(InputError, match="has no usable runs; at least 3"):
+        calibrated_by_runs(at(1.0), path)
+
+
+def test_what_no_speed_explains_is_refused(tmp_path):
+    """Runs ten times faster or slower than any machine of that type."""
+    for factor, kind in ((0.05, "faster"), (20.0, "slower")):
+        path = saved(tmp_path / "runs.yaml", timed(at(1.0), factor))
+        with pytest.raises(InputError) as caught:
+            calibrated_by_runs(at(1.0), path)
+        told = f"these runs are {kind} than at any speed from 0.25 to 4: look at their strategies"
+        assert problems(caught) == [f"{path}: {told} and the stack, or at the model"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"model": None}, "run 1: model: is missing"),
+        ({"step_time_s": None}, "run 1: step_time_s: give one of"),
+        ({"tokens_per_s_per_gpu": 5.0}, "run 1: step_time_s: give one of"),
+        ({"step_time_s": "fast"}, "run 1: step_time_s: 'fast': must be a valid number"),
+        ({"step_time_s": -1.0}, "run 1: step_time_s: -1.0: must be greater than 0"),
+        ({"tpp": 2}, "run 1: tpp: unknown key; did you mean 'tp'?"),
+        ({"model": "llama9-8b"}, "llama9-8b"),
+    ],
+)
+def test_wrong_rows_are_refused(tmp_path, change, problem):
+    """Each names the file, the run and the field."""
+    row = {key: v for key, v in ({**ROWS[0], "step_time_s": 1.0} | change).items() if v is not None}
+    path = saved(tmp_path / "runs.yaml", [row, {**ROWS[1], "step_time_s": 1.0, "mbs": 0}])
+    with pytest.raises(InputError) as caught:
+        given_runs(path, at(1.0))
+    told = problems(caught)
+    assert problem in told[0]
+    assert told[1].startswith(f"{path}: run 2: ")
+
+
+def test_wrong_files_are_refused(tmp_path):
+    """Of no known ending; without runs; with a row that is too long."""
+    (tmp_path / "runs.txt").write_text("x")
+    with pytest.raises(InputError, match=r"allowed endings: \.yaml, \.yml, \.toml, \.csv, \.json"):
+        given_runs(tmp_path / "runs.txt", at(1.0))
+    (tmp_path / "a.yaml").write_text("rows: []")
+    with pytest.raises(InputError, match="runs: is missing"):
+        given_runs(tmp_path / "a.yaml", at(1.0))
+    (tmp_path / "a.csv").write_text("model,step_time_s\nllama3-8b,1,2\n")
+    with pytest.raises(InputError, match="run 1"):
+        given_runs(tmp_path / "a.csv", at(1.0))
+
+
+def test_the_verb_writes_a_system_that_is_used_at_once(tmp_path, shardwise):
+    """With its source; the estimate is that with the speed."""
+    runs, new = saved(tmp_path / "runs.yaml", timed(at(0.8))), tmp_path / "mine.yaml"
+    code, out, err = shardwise("calibrate", NAME, "--from-runs", runs, "--out", new)
+    assert (code, err) == (0, "")
+    system = System.load(new)
+    speed = system.accelerator.speed
+    assert out.splitlines()[1].startswith(f"{NAME}: speed {speed:g} (")
+    assert "run 4" in out
+    source = system.source_of("accelerator.speed")
+    assert source.kind == "fitted"
+    assert source.text.startswith("by shardwise calibrate on 4 runs of runs.yaml; mean error of ")
+    assert steps(new) == steps(at(speed))
+    assert system == at(speed).model_copy(update={"sources": system.sources})
+    code, out, _ = shardwise("calibrate", NAME, "--from-runs", runs, "--json")
+    found = json.loads(out)
+    assert (code, found["speed"], len(found["runs"])) == (0, speed, 4)
+    assert found["before"]["n"] == found["after"]["n"] == 4
+    assert found["level"]["prior"] == levels().between
+    assert found["system"]["accelerator"]["speed"] == speed
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "from_runs: give one of --from-runs FILE and --from-table FILE"),
+        (("--from-runs", "a", "--from-table", "b"), "from_runs: give one of"),
+        (("--from-runs", "a.yaml", "--gpu", "x"), "gpu: 'x': is for --from-table only"),
+        (("--from-runs", "a.yaml", "--folds", "3"), "folds: '3': is for --from-table only"),
+        (("--from-runs", "a.yaml"), "a.yaml: no such file"),
+    ],
+)
+def test_wrong_words_are_refused(shardwise, words, problem):
+    """Before anything is read."""
+    code, out, err = shardwise("calibrate", NAME, *words)
+    assert (code, out) == (2, "")
+    assert problem in err
