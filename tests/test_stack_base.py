@@ -12,6 +12,8 @@ from shardwise import InputError, Stack, UnknownNameError, catalog, estimate, fi
 
 BASE = "megatron-core-2025"
 UNTOLD = "told beside the base, without a source"
+NO_SUCH = "no such stack in the catalog, and no such file"
+CIRCLE = "no stack can be its own base"
 Written = Callable[..., str]
 
 
@@ -82,20 +84,18 @@ def test_the_source_of_what_is_not_told_stays(written: Written) -> None:
     [
         (
             {"base": "nemo-2026"},
-            "mine.yaml: base: 'nemo-2026': no such stack in the catalog, and no such file; "
-            "did you mean 'nemo-2025'?",
+            f"mine.yaml: base: 'nemo-2026': {NO_SUCH}; did you mean 'nemo-2025'?",
         ),
         ({"base": 7}, "mine.yaml: base: 7: must be the name or the file of a stack"),
         ({"base": None}, "mine.yaml: base: None: must be the name or the file of a stack"),
         (
             {"base": "mine.yaml"},
-            "mine.yaml: base: 'mine.yaml': no stack can be its own base: "
-            "mine.yaml is based on mine.yaml",
+            f"mine.yaml: base: 'mine.yaml': {CIRCLE}: mine.yaml is based on mine.yaml",
         ),
         (
             {"base": "./other.yaml"},
-            "./other.yaml: base: 'mine.yaml': no stack can be its own base: "
-            "mine.yaml is based on ./other.yaml is based on mine.yaml",
+            f"./other.yaml: base: 'mine.yaml': {CIRCLE}: "
+            + " is based on ".join(("mine.yaml", "./other.yaml", "mine.yaml")),
         ),
         ({"base": "nowhere.yaml"}, "nowhere.yaml: no such file"),
         ({"base": "bad.yaml"}, "bad.yaml: dp_tial: unknown key; did you mean 'dp_tail'?"),
