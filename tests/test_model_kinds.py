@@ -309,6 +309,11 @@ def test_parts_of_a_dense_layer() -> None:
         "activation": ({"mlp.activation"}, inner),
         "mlp": (dense, 3 * inner),
         "moe": (set[str](), 0),
+        "every_other": (
+            {"attention.norm", "attention.rope", "attention.out", "mlp.norm", "mlp.up"}
+            | {"mlp.activation"},
+            2 * stream + 2 * inner,
+        ),
     }
     found = {
         part: ({n for n, o in ops.items() if part in o.reruns_with}, dropped(ops.values(), part))

@@ -20,6 +20,7 @@ __all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "step_of", "walk"]
 
 FULL, FORWARD_ONLY = -1, -2
 """In place of the bits of `RECOMPUTE_PARTS`: everything is run again; there is no backward."""
+_EVERY_OTHER = bits_of(["every_other"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Step:
     saved: Floats
     rebuilt: Floats
     """What of it the parts that drop it do not keep."""
+    rebuilt_in_part: Floats
+    """The same where that is `every_other` alone."""
     ahead: Floats
     """Transient bytes forward."""
     back: Floats
@@ -61,7 +64,8 @@ def step_of(operation: Operation) -> Step:
     ahead = operation.forward_working_bytes
     return Step(
         saved=operation.saved_bytes,
-        rebuilt=operation.rebuilt_bytes,
+        rebuilt=operation.rebuilt_by(operation.dropped_with - {"every_other"}),
+        rebuilt_in_part=operation.rebuilt_by({"every_other"}),
         ahead=back if ahead is None else ahead,
         back=back,
         reruns=bits_of(operation.reruns_with),
@@ -94,7 +98,7 @@ def walk(
         moments = [(step.ahead, j + len(steps)) for j, step in enumerate(steps)]
         return _fullest(zero, zero, moments)
     whole = parts == FULL
-    dropped = [s.saved if whole else s.rebuilt if s.drops & parts else zero for s in steps]
+    dropped = [s.saved if whole else _dropped(s, parts) for s in steps]
     kept = [s.saved - gone for s, gone in zip(steps, dropped, strict=True)]
     all_kept = zero + checkpoint if whole else sum(kept, zero)
     moments = []
@@ -108,6 +112,13 @@ def walk(
         moments.append((here - all_kept, j))
     by_step = [all_kept, *kept[1:]] if whole else kept
     return _fullest(all_kept, _movable(steps, by_step, all_kept, movable), moments)
+
+
+def _dropped(step: Step, parts: int) -> Floats:
+    """What of what an operation saves is not kept under some parts."""
+    if step.drops & parts & ~_EVERY_OTHER:
+        return step.rebuilt
+    return step.rebuilt_in_part if step.drops & parts else np.zeros_like(step.saved)
 
 
 def _movable(

@@ -83,6 +83,8 @@ def mlp_operations(
         dropped_with=frozenset({block, "activation", "every_other"}),
     )
     middle = activation(f"{name}activation", work, work.tokens * inner, gates, block=block)
+    first = work.tokens * inner * work.element_bytes
+    middle = replace(middle, dropped_with=middle.dropped_with | {"every_other"}, kept_in_part=first)
     return [up, middle, down]
 
 

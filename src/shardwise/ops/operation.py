@@ -4,6 +4,7 @@ All quantities are columns: one value for each row of a table, for one rank and 
 Work that a row does not do is zero in that row.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -330,6 +331,8 @@ class Operation:
     """Share of its forward that the part `every_other` runs again."""
     dropped_with: frozenset[str] = frozenset()
     """Parts whose recompute rebuilds what it saved."""
+    kept_in_part: Floats | None = None
+    """What of that the part `every_other` leaves kept [byte]; None: nothing."""
 
     @property
     def trained(self) -> Floats:
@@ -342,10 +345,14 @@ class Operation:
         quantized = self.quantized_parameters
         return np.zeros_like(self.parameters) if quantized is None else quantized
 
-    @property
-    def rebuilt_bytes(self) -> Floats:
-        """What is not kept if a part that rebuilds it is run again [byte]."""
-        return self.saved_bytes if self.dropped_with else np.zeros_like(self.saved_bytes)
+    def rebuilt_by(self, parts: Iterable[str]) -> Floats:
+        """What of what it saved is not kept where some parts are run again [byte]."""
+        rebuilding = self.dropped_with & set(parts)
+        if not rebuilding:
+            return np.zeros_like(self.saved_bytes)
+        if rebuilding == {"every_other"} and self.kept_in_part is not None:
+            return np.maximum(self.saved_bytes - self.kept_in_part, 0.0)
+        return self.saved_bytes
 
 
 def zeros(work: RankWork) -> Floats:
