@@ -8,8 +8,8 @@ from shardwise.comparison import calculon_case
 from shardwise.comparison_nersc import nersc_case
 from shardwise.measured.beside import Beside
 from shardwise.measured.predict import predict_runs, translate
-from shardwise.measured.references import references
 from shardwise.measured.store import load_runs
+from shardwise.validate.references import references
 from shardwise.validate.simumax import Measured
 
 RUNS = {run.id: run for run in load_runs()}

@@ -194,7 +194,7 @@ WORK: list[dict[str, Any]] = [
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("work", WORK, ids=str)
 def test_a_layer_under_every_set_of_parts(kind: str, work: dict[str, Any]) -> None:
-    """All 256 of them, and the whole layer: kept and the fullest moment are the simulation's."""
+    """All 512 of them, and the whole layer: kept and the fullest moment are the simulation's."""
     model, which = LAYERS[kind]
     operations = layer_operations(model, model.layers[which], samples.rank_work(**work))
     steps = [step_of(operation) for operation in operations]
