@@ -19,7 +19,6 @@ import yaml
 
 from measured_samples import predicted, refused
 from shardwise import catalog, files
-from shardwise.measured.predict import predict_runs
 from shardwise.measured.scoreboard import scoreboard
 from shardwise.measured.statistics import summary
 from shardwise.measured.store import load_runs
@@ -80,14 +79,10 @@ def missing(gate, found) -> list[str]:
     ]
 
 
-@pytest.fixture(scope="session")
-def found():
-    """Figures of all shipped runs; predicted once, so only one test may use them."""
-    return figures_of(scoreboard(predict_runs(load_runs())))
-
-
-def test_no_source_got_worse(found):
+@pytest.mark.xdist_group("runs")
+def test_no_source_got_worse(predictions):
     """Neither its mean error nor the number of its runs that are predicted."""
+    found = figures_of(scoreboard(predictions))
     kept = yaml.safe_load(GATE.read_text(encoding="utf-8"))
     reason = os.environ.get("SHARDWISE_UPDATE_GATE", "").strip()
     if reason:
