@@ -86,6 +86,8 @@ def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
         "intervals": _intervals(board),
         "parameters": _parameters(),
         "simumax": _simumax(),
+        "collectives": _collectives(),
+        "collectives_by_gpus": _collectives_by_gpus(),
     }
 
 
@@ -320,6 +322,25 @@ def _simumax() -> str:
         lines.append((part.title, str(ours.n), *cells, *beside))
     heads = ("part", "n", "mean size", "largest", "bias", "SimuMax: mean size", "bias")
     return table(heads, lines)
+
+
+def _collectives() -> str:
+    lines = []
+    for part in validate("nersc-collectives").parts:
+        s = part.ours
+        sizes = map(_share, (s.median_ape, s.mape, s.p90))
+        lines.append((part.name.replace("_", " "), str(s.n), _signed(s.median), *sizes))
+    heads = ("part", "n", "median with sign", "median", "mean size", "9 of 10 below")
+    return table(heads, lines)
+
+
+def _collectives_by_gpus() -> str:
+    lines = []
+    for part in validate("nersc-collectives").parts[1::3]:
+        scores = [part.groups[f"{gpus} per node"] for gpus in (1, 2, 4)]
+        cells = (f"{_signed(score.median)} / {_share(score.median_ape)}" for score in scores)
+        lines.append((part.name.replace("_", " "), *cells))
+    return table(("part", "1 GPU", "2 GPUs", "4 GPUs"), lines)
 
 
 def _cells(score: RunScore) -> tuple[str, ...]:
