@@ -3,12 +3,20 @@
 import pytest
 
 from shardwise.cli import run
+from shardwise.measured.predict import predict_runs
+from shardwise.measured.store import load_runs
 
 
 @pytest.fixture(autouse=True)
 def _of_usual_width(monkeypatch):
     """Tables are as wide as in a file, whatever terminal the tests are run in."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(scope="session")
+def predictions():
+    """Predictions of all runs that come with shardwise; they take some seconds."""
+    return predict_runs(load_runs())
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ import yaml
 
 from measured_samples import predicted, refused
 from shardwise import catalog, files
-from shardwise.measured.predict import predict_runs
 from shardwise.measured.scoreboard import scoreboard
 from shardwise.measured.statistics import summary
 from shardwise.measured.store import load_runs
@@ -81,6 +80,7 @@ def missing(gate, found) -> list[str]:
     ]
 
 
+<<<<<<< HEAD
 def text_of(gate) -> str:
     """The file: each change and each source on a line."""
     changes = yaml.safe_dump({"changes": gate["changes"]}, width=1000)
@@ -98,7 +98,12 @@ def found():
 
 
 def test_no_source_got_worse(found):
+=======
+@pytest.mark.xdist_group("runs")
+def test_no_source_got_worse(predictions):
+>>>>>>> fromF
     """Neither its mean error nor the number of its runs that are predicted."""
+    found = figures_of(scoreboard(predictions))
     kept = yaml.safe_load(GATE.read_text(encoding="utf-8"))
     reason = os.environ.get("SHARDWISE_UPDATE_GATE", "").strip()
     if reason:

@@ -274,4 +274,4 @@ def test_the_headline_tells_both(capsys):
         line.split()[:5] == ["source", "left", "out", "all", "1"] for line in out.split("\n")
     )
     print_runs(scoreboard([predicted("x", 1.0, 1.0)]))
-    assert "source left out" not in capsys.readouterr().out
+    assert "source left out: " not in capsys.readouterr().out

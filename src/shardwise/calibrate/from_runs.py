@@ -156,7 +156,7 @@ def robust_mean(values: Floats) -> float:
     --------
     >>> import numpy as np
     >>> round(robust_mean(np.array([0.1, 0.1, 0.1, 3.0])), 2)
-    0.13
+    0.17
     """
     mean = float(np.median(values))
     for _ in range(_ROUNDS):

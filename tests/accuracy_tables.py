@@ -1,0 +1,358 @@
+"""The tables of docs/accuracy.md, from predictions of all shipped runs."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, isfinite, log10
+
+import numpy as np
+
+from shardwise import catalog
+from shardwise.measured.left_out import left_out_errors
+from shardwise.measured.parameters import load_parameters
+from shardwise.measured.prediction import Prediction
+from shardwise.measured.references import references
+from shardwise.measured.scoreboard import RunScore, ScoredRun, scoreboard
+from shardwise.measured.statistics import summary
+from shardwise.stack import Stack
+from shardwise.system import System
+from shardwise.uncertainty import LEVEL, levels, told_apart
+from shardwise.validate import validate
+
+HEADS = ("n", "mean size", "median", "9 of 10 below", "bias", "skill", "in interval")
+MAKERS = {
+    "NVIDIA": r"^(A100|A800|H100|H200|H800|B200|B300|GB200|GB300|V100)",
+    "Google TPU": "^TPU",
+    "AMD": "^MI",
+    "Intel Gaudi": "^Gaudi",
+    "AWS Trainium": "^Trainium",
+}
+NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "simumax": "SimuMax, B200",
+         "simumax-a100": "SimuMax, A100"}  # fmt: skip
+FAR = 0.15
+MOST_FAR = 15
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Rows that something known is wrong with, or that the model lacks something for."""
+
+    rows: str
+    """What their ids match."""
+    what: str
+    why: str
+
+
+CAUSES = (
+    Cause("narayanan21-t2-zero3", "DeepSpeed's ZeRO-3 of 2021", "768 and 1,536 GPUs take "
+          "equally long for the same batch: exchanges at a small part of the network's rate"),
+    Cause("automodel-gpt-oss", "AutoModel, GPT-OSS", "how experts are spread is not published"),
+    Cause("automodel-.*lora", "AutoModel, LoRA", "probably more is computed again than the "
+          "recipes say"),
+    Cause("mlperf-.*lora|mlperf-.*llama31_8b", "MLPerf, Llama 2 70B LoRA and Llama 3.1 8B",
+          "probably tuned for the contest in ways that the logs do not tell"),
+    Cause(r"mbridge-26.06.01-gpt-oss-120b-GB.00-FP8_MX", "Megatron-Bridge 26.06.01, GPT-OSS in "
+          "mxfp8", "1.6 times slower than the same configuration in 26.06 and 26.08"),
+    Cause(r"mbridge-26.02.*qwen3-235b-a22b-B300-FP8_MX", "Megatron-Bridge 26.02, Qwen3-235B on "
+          "B300", "1.8 times slower than release 26.04 with larger micro-batches"),
+    Cause(r"mbridge-25.11-qwen3-30b-a3b-B200-FP8_MX", "Megatron-Bridge 25.11, Qwen3-30B on B200",
+          "two to three times slower than the releases before and after"),
+    Cause(r"mbridge-(25.11|26.02)-qwen3-30b-a3b-H100", "Megatron-Bridge 25.11 and 26.02, "
+          "Qwen3-30B on H100", "probably bound by the host: 26.02 is 1.7 times slower than "
+          "26.04 without a pipeline"),
+    Cause("float8-rowwise", "torchtitan, rows scaled one by one in fp8", "its kernel was slower "
+          "than bf16"),
+    Cause("mcore-func-gpt3_7b.*gb200", "Megatron-LM's functional tests on GB200",
+          "deterministic kernels without fused accumulation of gradients"),
+    Cause("mosaic-a100_40gb-70b-s2048-64g-mb2|mosaic-.*30b-s8192-8g-mb1", "MosaicML at the limit "
+          "of memory", "probably the allocator tries again and gathers wait"),
+)  # fmt: skip
+
+
+def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
+    """Text of every block of the page, by name, in order."""
+    board = scoreboard(predictions, beside=references(predictions))
+    unseen = left_out_errors(predictions)
+    return {
+        "headline": _headline(predictions, board),
+        "sources": _groups(board.rows, unseen, "source"),
+        "accelerators": _groups(board.rows, unseen, "accelerator"),
+        "kinds": _kinds(board),
+        "order": _order(predictions),
+        "causes": _causes(board.rows),
+        "farthest": _farthest(board.rows, unseen),
+        "predecessors": _predecessors(board),
+        "memory": _memory(board),
+        "intervals": _intervals(board),
+        "parameters": _parameters(),
+        "simumax": _simumax(),
+        "collectives": _collectives(),
+        "collectives_by_gpus": _collectives_by_gpus(),
+    }
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Return a table of Markdown; all columns but the first few are numbers."""
+    rule = ["---"] * left + ["--:"] * (len(heads) - left)
+    lines = [heads, rule, *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _headline(predictions: Sequence[Prediction], board) -> str:
+    rows = []
+    for name, score in board.left_out.items():
+        rows.append((f"grade A, NVIDIA, **own source left out**: {name}", *_cells(score)))
+
+    def add(name: str, some: Sequence[Prediction]) -> None:
+        score = scoreboard(some, among=predictions).overall
+        if score.errors.n:
+            rows.append((name, *_cells(score)))
+
+    for grade, told in (("A", "all sources in the fit"), ("B", "in no fit")):
+        some = [one for one in predictions if one.run.grade == grade and _maker(one) == "NVIDIA"]
+        for kind in ("all", "dense", "moe"):
+            of_kind = [one for one in some if kind in ("all", one.run.kind)]
+            add(f"grade {grade}, NVIDIA, {told}: {kind}", of_kind)
+    for maker in list(MAKERS)[1:]:
+        good = [one for one in predictions if one.run.grade in ("A", "B")]
+        add(f"grades A and B, {maker}", [one for one in good if _maker(one) == maker])
+    add("grade C, all", [one for one in predictions if one.run.grade == "C"])
+    return table(("runs", *HEADS), rows)
+
+
+def _maker(one: Prediction) -> str:
+    return next((m for m, p in MAKERS.items() if re.search(p, one.run.accelerator)), "other")
+
+
+def _groups(rows: Sequence[ScoredRun], unseen: dict[str, float], by: str) -> str:
+    """Grades A and B apart, those of most runs first."""
+    groups: dict[tuple[str, str], list[ScoredRun]] = {}
+    for row in _good(rows):
+        groups.setdefault((getattr(row, by), row.grade), []).append(row)
+    total = {name: sum(len(s) for (n, _), s in groups.items() if n == name) for name, _ in groups}
+    lines = []
+    for (name, grade), some in sorted(groups.items(), key=lambda g: (-total[g[0][0]], g[0])):
+        score = summary(np.array([row.error for row in some]))
+        left = summary(np.array([unseen[row.id] for row in some if row.id in unseen]))
+        inside = [_inside(row) for row in some if row.interval is not None]
+        cells = (_share(left.mape), _share(score.mape), _share(score.median_ape))
+        more = (_share(score.p90), _signed(score.bias), _share(float(np.mean(inside))))
+        lines.append((name, grade, str(score.n), *cells, *more))
+    heads = (by, "grade", "n", "left out", *HEADS[1:5], HEADS[-1])
+    return table(heads, lines, left=2)
+
+
+def _inside(row: ScoredRun) -> bool:
+    low, high = row.interval
+    return low <= row.measured_step_time_s <= high
+
+
+def _kinds(board) -> str:
+    rows = []
+    for by in ("grade", "scale", "precision"):
+        for name, score in board.groups[by].items():
+            if score.errors.n:
+                rows.append((f"{by} {name}", *_cells(score)))
+    return table(("runs", *HEADS), rows)
+
+
+def _order(predictions: Sequence[Prediction]) -> str:
+    lines = []
+    for grade in ("A", "B"):
+        told = scoreboard([one for one in predictions if one.run.grade == grade]).ranking
+        cells = (f"{told.pairs:,}", _share(told.in_order), str(told.studies), f"{told.tau:.2f}")
+        lost = (str(told.choices), _share(told.regret), _share(told.most_regret))
+        lines.append((f"grade {grade}", *cells, *lost))
+    heads = ("runs", "pairs", "in order", "studies", "Kendall's tau", "choices", "regret", "most")
+    apart = (
+        f"Measurements tell two plans apart that are predicted {_share(told_apart() - 1)} apart."
+    )
+    return table(heads, lines) + "\n\n" + apart
+
+
+def _good(rows: Sequence[ScoredRun]) -> list[ScoredRun]:
+    return [row for row in rows if row.error is not None and row.grade in ("A", "B")]
+
+
+def _causes(rows: Sequence[ScoredRun]) -> str:
+    lines, gone = [], []
+    for cause in CAUSES:
+        some = [r for r in _good(rows) if re.search(cause.rows, r.id)]
+        score = summary(np.array([row.error for row in some]))
+        if not some or score.mape < FAR:
+            gone.append(cause.what)
+            continue
+        worst = max(some, key=lambda row: abs(row.error))
+        cells = (str(score.n), _share(score.mape), _signed(score.bias), _signed(worst.error))
+        lines.append((cause.what, cause.why, *cells))
+    told = table(("runs", "why", "n", "mean size", "bias", "worst"), lines, left=2)
+    if gone:
+        told += f"\n\nOnce far off and now within {_share(FAR)} in the mean: {', '.join(gone)}."
+    return told
+
+
+def _farthest(rows: Sequence[ScoredRun], unseen: dict[str, float]) -> str:
+    some = [row for row in rows if row.error is not None and row.grade == "A"]
+    worst = sorted(some, key=lambda row: -abs(row.error))[:MOST_FAR]
+    lines = []
+    for row in worst:
+        known = next((c.what for c in CAUSES if re.search(c.rows, row.id)), "not known")
+        left = unseen.get(row.id)
+        lines.append((f"`{row.id}`", known, _signed(row.error), _signed(left)))
+    return table(("run of grade A", "cause", "error", "left out"), lines, left=2)
+
+
+def _predecessors(board) -> str:
+    lines = []
+    for name, score in board.references.items():
+        theirs, ours = score.theirs, score.ours
+        cells = (_share(theirs.mape), _share(theirs.median_ape), _signed(theirs.bias))
+        mine = (_share(ours.mape), _share(ours.median_ape), _signed(ours.bias))
+        lines.append((NAMES.get(name, name), str(theirs.n), str(score.refused), *cells, *mine))
+    heads = ("predecessor", "n", "refused", "mean size", "median", "bias", "ours: mean size",
+             "median", "bias")  # fmt: skip
+    return table(heads, lines)
+
+
+def _memory(board) -> str:
+    groups = {"all": board.overall, **board.groups["source"]}
+    lines = [
+        (name, str(m.n), _share(m.mape), _share(m.median_ape), _share(m.p90), _signed(m.bias))
+        for name, score in groups.items()
+        if (m := score.memory).n
+    ]
+    return table(("source", "n", "mean size", "median", "9 of 10 below", "bias"), lines)
+
+
+def _intervals(board) -> str:
+    unseen = board.left_out["all"]
+    grades = {name: board.groups["grade"][name].coverage for name in ("A", "B")}
+    spread = levels()
+    return (
+        f"Intervals are meant to hold {_share(LEVEL)} of what is measured. They held "
+        f"{_share(unseen.coverage)} of the runs whose source was\nleft out of the fit, "
+        f"{_share(grades['A'])} of grade A and {_share(grades['B'])} of grade B as the catalog is. "
+        f"The levels of studies differ by\n{_share(spread.between)} and the runs of one study by "
+        f"{_share(spread.within)} about its level (standard deviations, {spread.studies} studies)."
+    )
+
+
+def _parameters() -> str:
+    """Every number that the runs decide, as it was before and as it is."""
+    lines = []
+    for parameter in load_parameters():
+        now = list(_figures(parameter))
+        values = [value for _, value in now]
+        before = [_back(parameter, value) for value in values]
+        sd = parameter.moved / parameter.spread
+        cells = (_range(before), f"{_scale(parameter, parameter.spread)}", _range(values),
+                 _scale(parameter, parameter.moved, signed=True), f"{sd:+.1f}")  # fmt: skip
+        lines.append((parameter.name, *cells, parameter.source.replace("|", "/")))
+    heads = ("parameter", "without it", "known to", "now", "moved", "in spreads", "source")
+    text = table(heads, lines)
+    return text.replace("| --- | --: | --: | --: | --: | --: | --: |",
+                        "| --- | --: | --: | --: | --: | --: | --- |")  # fmt: skip
+
+
+def _scale(parameter, offset: float, *, signed: bool = False) -> str:
+    """How far that is: of the figure, or of the odds of a share."""
+    percent = 100 * (exp(offset) - 1)
+    text = f"{percent:+.0f} %" if signed else f"{percent:.0f} %"
+    return text + (" of odds" if parameter.scale == "logit" else "")
+
+
+def _back(parameter, value: float) -> float:
+    if parameter.scale == "log":
+        return value * exp(-parameter.moved)
+    if not 0 < value < 1:
+        return value
+    return 1 / (1 + (1 / value - 1) * exp(parameter.moved))
+
+
+def _figures(parameter) -> Iterator[tuple[str, float]]:
+    """Numbers that it moves, of all entries of the catalog."""
+    noun = {"systems": System, "stacks": Stack}[parameter.of]
+    for name in parameter.names:
+        if name not in catalog.names(parameter.of):
+            continue
+        values = noun.load(name).to_dict()
+        for field in parameter.fields:
+            for value in _at(values, field.split(".")):
+                if value:
+                    yield name, float(value)
+
+
+def _at(values, parts) -> Iterator[float]:
+    if not parts:
+        if isinstance(values, dict):
+            for one in values.values():
+                yield from _at(one, [])
+        elif values is not None:
+            yield values
+        return
+    head, *rest = parts
+    if isinstance(values, list):
+        if int(head) < len(values):
+            yield from _at(values[int(head)], rest)
+    elif isinstance(values, dict):
+        for key in values if head == "*" else [head]:
+            if key in values:
+                yield from _at(values[key], rest)
+
+
+def _range(values: Sequence[float]) -> str:
+    told = list(dict.fromkeys(_number(value) for value in sorted(values)))
+    if not told:
+        return "-"
+    return told[0] if len(told) == 1 else f"{told[0]} to {told[-1]}"
+
+
+def _number(value: float) -> str:
+    if value and not -3 < log10(abs(value)) < 4:
+        return f"{value:.2e}"
+    return f"{value:.3g}"
+
+
+def _simumax() -> str:
+    lines = []
+    for part in validate("simumax").parts:
+        ours, theirs = part.ours, part.theirs
+        cells = (_share(ours.mape), _share(ours.max), _signed(ours.bias))
+        beside = ("-", "-") if theirs is None else (_share(theirs.mape), _signed(theirs.bias))
+        lines.append((part.title, str(ours.n), *cells, *beside))
+    heads = ("part", "n", "mean size", "largest", "bias", "SimuMax: mean size", "bias")
+    return table(heads, lines)
+
+
+def _collectives() -> str:
+    lines = []
+    for part in validate("nersc-collectives").parts:
+        s = part.ours
+        sizes = map(_share, (s.median_ape, s.mape, s.p90))
+        lines.append((part.name.replace("_", " "), str(s.n), _signed(s.median), *sizes))
+    heads = ("part", "n", "median with sign", "median", "mean size", "9 of 10 below")
+    return table(heads, lines)
+
+
+def _collectives_by_gpus() -> str:
+    lines = []
+    for part in validate("nersc-collectives").parts[1::3]:
+        scores = [part.groups[f"{gpus} per node"] for gpus in (1, 2, 4)]
+        cells = (f"{_signed(score.median)} / {_share(score.median_ape)}" for score in scores)
+        lines.append((part.name.replace("_", " "), *cells))
+    return table(("part", "1 GPU", "2 GPUs", "4 GPUs"), lines)
+
+
+def _cells(score: RunScore) -> tuple[str, ...]:
+    errors = score.errors
+    sizes = (errors.mape, errors.median_ape, errors.p90)
+    rest = (_signed(errors.bias), _share(score.skill), _share(score.coverage))
+    return (f"{errors.n:,}", *map(_share, sizes), *rest)
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.1f} %" if isfinite(share) else "-"
+
+
+def _signed(share: float | None) -> str:
+    return "-" if share is None or not isfinite(share) else f"{100 * share:+.1f} %"
