@@ -80,28 +80,8 @@ def missing(gate, found) -> list[str]:
     ]
 
 
-<<<<<<< HEAD
-def text_of(gate) -> str:
-    """The file: each change and each source on a line."""
-    changes = yaml.safe_dump({"changes": gate["changes"]}, width=1000)
-    lines = ["percent:\n"]
-    for grade, sources in gate["percent"].items():
-        inside = yaml.safe_dump(sources, sort_keys=False, default_flow_style=None, width=1000)
-        lines += [f"  {grade}:\n", indent(inside, "    ")]
-    return changes + "".join(lines)
-
-
-@pytest.fixture(scope="session")
-def found():
-    """Figures of all shipped runs; predicted once, so only one test may use them."""
-    return figures_of(scoreboard(predict_runs(load_runs())))
-
-
-def test_no_source_got_worse(found):
-=======
 @pytest.mark.xdist_group("runs")
 def test_no_source_got_worse(predictions):
->>>>>>> fromF
     """Neither its mean error nor the number of its runs that are predicted."""
     found = figures_of(scoreboard(predictions))
     kept = yaml.safe_load(GATE.read_text(encoding="utf-8"))
