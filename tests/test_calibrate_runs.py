@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -319,3 +321,14 @@ def test_wrong_words_are_refused(shardwise, words, problem):
     code, out, err = shardwise("calibrate", NAME, *words)
     assert (code, out) == (2, "")
     assert problem in err
+
+
+def test_the_file_of_the_page_is_read(tmp_path):
+    """As it stands there."""
+    page = (Path(__file__).parents[1] / "docs/accuracy.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(# runs\.yaml.*?)```", page, re.DOTALL)
+    path = tmp_path / "runs.yaml"
+    path.write_text(text)
+    found = calibrated_by_runs(at(1.0), path)
+    assert [run.name for run in found.runs] == ["run 1", "run 2", "long"]
+    assert found.unusable == ()
