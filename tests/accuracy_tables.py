@@ -8,6 +8,7 @@ from math import exp, isfinite, log10
 import numpy as np
 
 from shardwise import catalog
+from shardwise.calibrate.from_runs import level_of
 from shardwise.measured.left_out import left_out_errors
 from shardwise.measured.parameters import load_parameters
 from shardwise.measured.prediction import Prediction
@@ -31,6 +32,8 @@ NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "simumax": "SimuMax, 
          "simumax-a100": "SimuMax, A100"}  # fmt: skip
 FAR = 0.15
 MOST_FAR = 15
+DRAWS = 20
+LEAST_OTHERS = 3
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
         "predecessors": _predecessors(board),
         "memory": _memory(board),
         "intervals": _intervals(board),
+        "calibration": _calibration(predictions, unseen),
         "parameters": _parameters(),
         "simumax": _simumax(),
         "collectives": _collectives(),
@@ -235,6 +239,34 @@ def _intervals(board) -> str:
         f"The levels of studies differ by\n{_share(spread.between)} and the runs of one study by "
         f"{_share(spread.within)} about its level (standard deviations, {spread.studies} studies)."
     )
+
+
+def _calibration(predictions: Sequence[Prediction], unseen: dict[str, float]) -> str:
+    """Errors of the other runs of a study before and after some of it were taken for its level."""
+    studies: dict[tuple[str, str, bool], list[float]] = {}
+    for one in predictions:
+        if one.run.id in unseen:
+            key = one.run.study, one.run.accelerator, one.run.is_moe
+            studies.setdefault(key, []).append(np.log1p(unseen[one.run.id]))
+    random, spread = np.random.default_rng(0), levels()
+    lines = []
+    for count in (1, 3, 5):
+        told = []
+        for errors in map(np.array, studies.values()):
+            for _ in range(DRAWS if errors.size >= count + LEAST_OTHERS else 0):
+                drawn = random.permutation(errors.size)
+                some, others = errors[drawn[:count]], errors[drawn[count:]]
+                shifts = [0.0, some.mean()]
+                if count > 1:
+                    found = level_of(some, prior=spread.between, scatter=spread.within)
+                    shifts.append(found.expected)
+                told.append([errors.size, *(np.abs(np.expm1(others - s)).mean() for s in shifts)])
+        columns = np.array(told).T
+        means = [float(np.average(column, weights=columns[0])) for column in columns[1:]]
+        cells = [_share(mean) for mean in means] + ["refused"] * (4 - len(columns))
+        lines.append((str(count), str(len(told) // DRAWS), *cells))
+    heads = ("runs drawn", "studies", "as predicted", "less their mean", "by `calibrate`")
+    return table(heads, lines)
 
 
 def _parameters() -> str:

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from shardwise import InputError, System, estimate
 from shardwise.calibrate.from_runs import calibrated_by_runs, level_of, robust_mean
 from shardwise.calibrate.given_runs import given_runs
-from shardwise.uncertainty import levels, validated_runs
+from shardwise.uncertainty import Validated, levels
 
 NAME = "h100-sxm"
 ROWS = [
@@ -86,13 +88,32 @@ def test_a_run_far_off_moves_the_mean_little():
     assert 0 < robust_mean(np.array([0, 0, 0, 0, 0.9])) < 0.07
 
 
-def test_the_spreads_are_those_of_studies():
-    """By hand: levels 0, 0.1 and -0.1 of three studies; what was assumed does not count."""
-    told = levels()
-    assert 0.05 < told.between < 0.2
-    assert 0.04 < told.within < 0.12
-    known = validated_runs()
-    assert told.studies < len(set(known.sources)) * len(set(known.described["accelerator"]))
+def test_the_spreads_are_those_of_studies(monkeypatch):
+    """Levels 0, 0.1 and -0.3; deviations 0.02, 0.04 and 0.2. Neither pairs nor guesses count."""
+    errors = {
+        ("a", False, False): [-0.02, 0.0, 0.02],
+        ("a", True, False): [0.06, 0.1, 0.14],
+        ("b", False, False): [-0.5, -0.3, -0.1],
+        ("c", False, False): [9.0, 9.0],
+        ("d", False, True): [5.0, 6.0, 7.0],
+    }
+    rows = [(*key, error) for key, several in errors.items() for error in several]
+    sources, experts, assumed, values = (np.array(column) for column in zip(*rows, strict=True))
+    described = {"accelerator": np.array(["x"] * len(rows)), "experts": experts, "assumed": assumed}
+    known = Validated(
+        ids=tuple(map(str, range(len(rows)))), sources=sources, described=described, errors=values
+    )
+    monkeypatch.setattr("shardwise.uncertainty.validated_runs", lambda: known)
+    found = levels.__wrapped__()
+    assert found.studies == 3
+    assert found.between == pytest.approx(0.1 / 0.6745)
+    assert found.within == pytest.approx(0.04)
+
+
+def test_the_shipped_runs_spread_as_servers_do():
+    """Servers of one type differ by 10 to 20 %; releases of one configuration by 3 to 8 %."""
+    assert 0.05 < levels().between < 0.2
+    assert 0.04 < levels().within < 0.12
 
 
 def test_a_machine_as_its_figures_say_keeps_its_speed(tmp_path):
@@ -319,3 +340,14 @@ def test_wrong_words_are_refused(shardwise, words, problem):
     code, out, err = shardwise("calibrate", NAME, *words)
     assert (code, out) == (2, "")
     assert problem in err
+
+
+def test_the_file_of_the_page_is_read(tmp_path):
+    """As it stands there."""
+    page = (Path(__file__).parents[1] / "docs/accuracy.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(# runs\.yaml.*?)```", page, re.DOTALL)
+    path = tmp_path / "runs.yaml"
+    path.write_text(text)
+    found = calibrated_by_runs(at(1.0), path)
+    assert [run.name for run in found.runs] == ["run 1", "run 2", "long"]
+    assert found.unusable == ()

@@ -80,6 +80,16 @@ def missing(gate, found) -> list[str]:
     ]
 
 
+def text_of(gate) -> str:
+    """The file: each change and each source on a line."""
+    changes = yaml.safe_dump({"changes": gate["changes"]}, width=1000)
+    lines = ["percent:\n"]
+    for grade, sources in gate["percent"].items():
+        inside = yaml.safe_dump(sources, sort_keys=False, default_flow_style=None, width=1000)
+        lines += [f"  {grade}:\n", indent(inside, "    ")]
+    return changes + "".join(lines)
+
+
 @pytest.mark.xdist_group("runs")
 def test_no_source_got_worse(predictions):
     """Neither its mean error nor the number of its runs that are predicted."""
