@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import samples
 from shardwise import Estimate
 
-some = settings(deadline=None, max_examples=80)
+some = settings(deadline=None, max_examples=25)
 MODEL = samples.model(vocab=10)
 MICRO_BATCHES = 3
 SOFTWARE = st.fixed_dictionaries(
