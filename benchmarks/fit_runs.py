@@ -13,19 +13,18 @@ catalog/fit/left_out.json, which the intervals of estimates come from.
 import argparse
 import dataclasses
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from shardwise import catalog, files
 from shardwise.measured.fit import Linear, fitted, left_out, linear
 from shardwise.measured.parameters import Parameter, load_parameters
 from shardwise.measured.predict import Translation, described, translate
 from shardwise.measured.refused import NotModelledError
+from shardwise.measured.rewrite import figures_moved, rewritten, with_moves
 from shardwise.measured.run import Run
 from shardwise.measured.statistics import summary
 from shardwise.measured.store import load_runs
@@ -34,8 +33,6 @@ from shardwise.system import System
 from shardwise.uncertainty import Described
 
 _CATALOG = Path(catalog.__file__).parent
-_DIGITS = 4
-_Place = tuple[str | int, ...]
 _ROUNDS = 5
 
 
@@ -106,134 +103,29 @@ def _print(title: str, at: Linear, errors: np.ndarray) -> None:
 def _write_values(parameters: Sequence[Parameter], offsets: np.ndarray) -> None:
     """Put the figures in place of those of the catalog."""
     for of, noun in (("systems", System), ("stacks", Stack)):
+        moving = [p for p in parameters if p.of == of]
         now: dict[str, Any] = {}
         for name in catalog.names(of):
             one: Any = noun.load(name)
             for parameter, offset in zip(parameters, offsets, strict=True):
                 if parameter.of == of and parameter.moves(name):
                     one = parameter.apply(one, float(offset))
-            now[name] = one
-        bases = {name: _told(of, name).get("base") for name in now}
-        for name, one in now.items():
-            told = _told(of, name)
-            values = one.to_dict(units=True)
-            base = now[bases[name]].to_dict(units=True) if bases[name] else {}
-            changes = dict(_changes(parameters, of, name, told, values, base))
-            if changes:
-                _replace(_CATALOG / of / f"{name}.yaml", changes)
-
-
-def _told(of: str, name: str) -> Mapping[str, Any]:
-    return files.read_mapping(_CATALOG / of / f"{name}.yaml")
-
-
-def _changes(
-    parameters: Sequence[Parameter],
-    of: str,
-    name: str,
-    told: Mapping[str, Any],
-    values: Mapping[str, Any],
-    base: Mapping[str, Any],
-) -> Iterator[tuple[_Place, str]]:
-    """Dotted places of figures that a parameter moves, with their values."""
-    for parameter in parameters:
-        if parameter.of != of:
-            continue
-        for field in parameter.fields:
-            for place, value in _places(values, field.split(".")):
-                if _at(told, place) is not None:
-                    if parameter.moves(name):
-                        yield place, _rounded(value)
-                elif base and len(place) == 1 and _rounded(value) != _rounded(base[place[0]]):
-                    yield place, _rounded(value)
-
-
-def _places(values: Any, parts: Sequence[str], done: _Place = ()) -> Iterator[tuple[_Place, Any]]:
-    """Every place that a dotted field stands for, with its value."""
-    if not parts:
-        if isinstance(values, Mapping):
-            for key, value in values.items():
-                yield from _places(value, [], (*done, key))
-        elif values:  # what is 0 is not there, and stays so
-            yield done, values
-        return
-    head, *rest = parts
-    if isinstance(values, (list, tuple)):
-        if int(head) < len(values):
-            yield from _places(values[int(head)], rest, (*done, int(head)))
-    elif isinstance(values, Mapping):
-        keys = list(values) if head == "*" else [key for key in values if str(key) == head]
-        for key in keys:
-            yield from _places(values[key], rest, (*done, key))
-
-
-def _at(values: Any, place: _Place) -> Any:
-    """What stands at a place, or None."""
-    for key in place:
-        if isinstance(values, Mapping):
-            values = values.get(key, values.get(int(key) if str(key).isdigit() else key))
-        elif isinstance(values, (list, tuple)):
-            values = values[key]
-        if values is None:
-            return None
-    return values
-
-
-def _rounded(value: float | str) -> str:
-    """A figure as files have it, to four digits; of quantities the number before the unit."""
-    if isinstance(value, str):
-        number, _, unit = value.partition(" ")
-        return f"{_digits(float(number))} {unit}"
-    return _digits(float(value))
-
-
-def _digits(number: float) -> str:
-    if number == 0:
-        return "0"
-    return f"{round(number, _DIGITS - 1 - math.floor(math.log10(abs(number)))):g}"
-
-
-def _replace(path: Path, changes: Mapping[_Place, str]) -> None:
-    """Write new values into a YAML file, and leave the rest of its text as it is."""
-    text = path.read_text(encoding="utf-8")
-    root = yaml.compose(text)
-    spans, added = [], []
-    for place, value in changes.items():
-        node = _node(root, place)
-        if node is None:
-            added.append(f"{place[0]}: {value}\n")
-        else:
-            spans.append((node.start_mark.index, node.end_mark.index, str(value)))
-    for start, end, value in sorted(spans, reverse=True):
-        text = text[:start] + value + text[end:]
-    if added:
-        before = text.index("sources:")
-        text = text[:before] + "".join(added) + text[before:]
-    path.write_text(text, encoding="utf-8")
-
-
-def _node(node: yaml.Node | None, place: _Place) -> yaml.Node | None:
-    """The text of a place in a YAML file, or None."""
-    for key in place:
-        if isinstance(node, yaml.MappingNode):
-            node = next((v for k, v in node.value if k.value == str(key)), None)
-        elif isinstance(node, yaml.SequenceNode):
-            node = node.value[key]
-        if node is None:
-            return None
-    return node
+            now[name] = noun.validated(one.to_dict(), source=name).to_dict(units=True)
+        for name, values in now.items():
+            path = _CATALOG / of / f"{name}.yaml"
+            told = files.read_mapping(path)
+            base = now.get(told.get("base", ""), {})
+            changes = figures_moved(moving, name, told=told, values=values, base=base)
+            text = path.read_text(encoding="utf-8")
+            path.write_text(rewritten(text, changes), encoding="utf-8")
 
 
 def _write_parameters(parameters: Sequence[Parameter], offsets: np.ndarray) -> None:
     path = _CATALOG / "fit" / "steps.yaml"
-    text = path.read_text(encoding="utf-8")
-    root = yaml.compose(text)
-    rows = next(v for k, v in root.value if k.value == "parameters").value
-    for row, parameter, offset in reversed(list(zip(rows, parameters, offsets, strict=True))):
-        node = next(v for k, v in row.value if k.value == "moved")
-        moved = f"{parameter.moved + offset:.4f}"
-        text = text[: node.start_mark.index] + moved + text[node.end_mark.index :]
-    path.write_text(text, encoding="utf-8")
+    moves = [
+        parameter.moved + offset for parameter, offset in zip(parameters, offsets, strict=True)
+    ]
+    path.write_text(with_moves(path.read_text(encoding="utf-8"), moves), encoding="utf-8")
 
 
 def _write_errors(at: Linear, errors: np.ndarray, others: Linear) -> None:

@@ -12,13 +12,13 @@ from shardwise.calibrate.from_runs import level_of
 from shardwise.measured.left_out import left_out_errors
 from shardwise.measured.parameters import load_parameters
 from shardwise.measured.prediction import Prediction
-from shardwise.measured.references import references
 from shardwise.measured.scoreboard import RunScore, ScoredRun, scoreboard
 from shardwise.measured.statistics import summary
 from shardwise.stack import Stack
 from shardwise.system import System
 from shardwise.uncertainty import LEVEL, levels, told_apart
 from shardwise.validate import validate
+from shardwise.validate.references import references
 
 HEADS = ("n", "mean size", "median", "9 of 10 below", "bias", "skill", "in interval")
 MAKERS = {

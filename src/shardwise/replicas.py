@@ -200,11 +200,11 @@ def _every_micro_batch(
     Gradients are reduce-scattered in every backward pass (ZeRO 2 and 3). With ZeRO 3 weights are
     gathered before every forward pass and, if they were released, again before backward; with
     ZeRO 2 those that are trained once a step. What is gathered ahead runs behind the pass before: a
-    pass P hides at most P x contention of it; without prefetch nothing is hidden. A pipeline that
-    splits gradients with its last micro-batch exchanges them with that one alone, and where weights
-    are not released gathers them with the first. Hybrid sharding
-    adds up the shards among its groups once a step, behind nothing. (arXiv 2304.11277, sections 3.3
-    and 4.)
+    pass P hides at most P x contention of it; without prefetch nothing of it is hidden. A pipeline
+    that splits gradients with its last micro-batch exchanges them with that one alone, and where
+    weights are not released gathers them with the first. Hybrid sharding adds up the shards among
+    its groups once a step, in what the exchanges of the last backward pass leave of it.
+    (arXiv 2304.11277, sections 3.3 and 4.)
     """
     blocks, training = slowest.blocks, table.training
     by_layer = [
@@ -266,10 +266,10 @@ def _every_micro_batch(
     )
     groups = _between_shards(system, table, extents, largest, blocks.gradient_bytes)
     alone = m * (forward + backward) + once + groups
-    # Groups add up beside the last backward pass, in what that pass's own exchanges leave of it.
-    left_s = np.maximum(0.0, back_s - backward / contention)
-    in_groups = np.where(prefetches, exposed(groups, left_s), groups)
-    return alone, m * (in_forward + in_backward) + exposed(once, ahead_s) + in_groups
+    beside = np.where(prefetches, backward, scattered)
+    left_s = np.maximum(0.0, back_s - beside * (1 - taken) / contention)
+    last = exposed(once, ahead_s) + exposed(groups, left_s)
+    return alone, m * (in_forward + in_backward) + last
 
 
 def _groups(largest: LargestStage, extents: Extents) -> tuple[tuple[TrainedWeights, Ints], ...]:

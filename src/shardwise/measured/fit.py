@@ -103,7 +103,8 @@ def fitted(at: Linear, parameters: Sequence[Parameter], rows: Bools | None = Non
     """Offsets of the least sum, from errors that are linear in them; of some rows, or all."""
     chosen = np.ones(len(at.runs), dtype=np.bool_) if rows is None else rows
     some = [run for run, is_in in zip(at.runs, chosen, strict=True) if is_in]
-    slopes = _decided_by(some, at.derivatives[chosen], parameters)
+    slopes = at.derivatives[chosen]
+    deciding = _decided_by(some, slopes, parameters)
     errors = at.errors[chosen]
     weights = _weights(some)
     prior = np.diag([1 / p.spread**2 for p in parameters])
@@ -111,8 +112,8 @@ def fitted(at: Linear, parameters: Sequence[Parameter], rows: Bools | None = Non
     for _ in range(_ROUNDS):
         left = errors + slopes @ (offsets - at.offsets)
         weight = weights / np.sqrt(1 + (left / _SOFT) ** 2) / _NOISE**2
-        matrix = slopes.T @ (weight[:, np.newaxis] * slopes) + prior
-        pull = slopes.T @ (weight * (errors - slopes @ at.offsets))
+        matrix = deciding.T @ (weight[:, np.newaxis] * slopes) + prior
+        pull = deciding.T @ (weight * (errors - slopes @ at.offsets))
         offsets = np.linalg.solve(matrix, -pull).astype(np.float64)
         step: Floats = np.clip(offsets - at.offsets, -_LONGEST_STEP, _LONGEST_STEP)
         offsets = at.offsets + step
