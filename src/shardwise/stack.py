@@ -108,6 +108,11 @@ class Stack(Sourced):
     """Time of the host to launch one kernel; it hides behind the accelerator when shorter."""
     cuda_graphs: Literal["none", "partial", "full"] = "none"
     """What is captured and launched as a whole: nothing, layers but their experts, or all."""
+    exchange_time_factor: Factor = 1.0
+    """Time of exchanges of tensor and context parallelism in a step over their time alone, on idle
+    accelerators: kernels beside them share memory and processors."""
+    expert_exchange_factor: Factor = 1.0
+    """The same of exchanges among experts, whose libraries have kernels of their own."""
     tp_hidden: Share
     """Share of a sequence-parallel exchange hidden by cutting it and its product in pieces."""
     tp_backward_async: bool

@@ -37,6 +37,7 @@ _WAITING_EXPONENT = 1.3
 _UNCAPTURED = {"none": 1.0, "partial": 0.5, "full": 0.1}
 # No host can wait inside a graph.
 _WAITS = {"none": 1.0, "partial": 1.0, "full": 0.0}
+_OF_EXPERTS = ("ep", "etp")
 _BY_STACK, _NOT = TP_OVERLAPS.index("stack"), TP_OVERLAPS.index("none")
 
 
@@ -52,6 +53,9 @@ class Machine:
     expert_launch_s: Floats
     """Of one kernel of an expert, which partial graphs do not capture."""
     expert_wait_s: Floats
+    exchange_factor: Floats
+    """Time of exchanges inside layers over that alone."""
+    expert_exchange_factor: Floats
     tp_overlap: Ints
     """Position in `words.TP_OVERLAPS`."""
     tp_hidden: Floats
@@ -70,6 +74,8 @@ class Machine:
             expert_launch_s=stack_column(table, "host_launch")
             * _by_graphs(table, _UNCAPTURED | {"partial": 1.0}),
             expert_wait_s=stack_column(table, "expert_wait") * _by_graphs(table, _WAITS),
+            exchange_factor=stack_column(table, "exchange_time_factor"),
+            expert_exchange_factor=stack_column(table, "expert_exchange_factor"),
             tp_overlap=table.tp_overlap,
             tp_hidden=stack_column(table, "tp_hidden"),
             tp_backward_async=stack_column(table, "tp_backward_async"),
@@ -80,6 +86,10 @@ class Machine:
     def memory_rate(self) -> Floats:
         """Rate at which element-wise kernels get through many bytes [byte/s]."""
         return self.kernels.memory_rate
+
+    def slower(self, axis: str) -> Floats:
+        """Time of exchanges of an axis in a step over their time alone."""
+        return self.expert_exchange_factor if axis in _OF_EXPERTS else self.exchange_factor
 
     def launching_s(self, cost: "OperationCost", phase: Phase) -> Floats:
         """Time of the host to launch an operation's kernels of a phase [s]."""
@@ -196,6 +206,7 @@ def _exchange_cost(
     time = collective_time(
         machine.system, collective.kind, collective.bytes * sent, extents, far_share=far_share
     )
+    time = time * machine.slower(collective.axis)
     if not time.any():  # as a rule: most rows of a space split few axes
         return ExchangeCost(collective=collective, time_s=time, hidden_s=time, exposed_s=time)
     taken = processor_share(machine.system, extents)
@@ -250,6 +261,7 @@ def _ring_cost(
     taken = processor_share(machine.system, extents)
     others = np.maximum(extents[-1] - 1, 1)
     time = others * transfer_time(machine.system, collective.bytes / others, extents)
+    time = time * machine.slower(collective.axis)
     hidden = np.zeros_like(time)
     if collective.behind is not None:
         window = _window(collective.behind, partial, machine) / (1 - taken)
@@ -278,6 +290,7 @@ def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list
     extents = [getattr(machine.extents, collective.axis) for collective, _ in cut]
     times = [
         collective_time(machine.system, collective.kind, collective.bytes / count, extent)
+        * machine.slower(collective.axis)
         for (collective, count), extent in zip(cut, extents, strict=True)
     ]
     one = total(times, panels)
