@@ -36,7 +36,7 @@ from shardwise.uncertainty import Described
 _CATALOG = Path(catalog.__file__).parent
 _DIGITS = 4
 _Place = tuple[str | int, ...]
-_ROUNDS = 4
+_ROUNDS = 5
 
 
 def main() -> None:

@@ -253,7 +253,7 @@ def saved(group: Iterable[Operation]) -> float:
 
 def dropped(group: Iterable[Operation], part: str) -> float:
     """Bytes that recompute of a part drops of what a group of operations keeps."""
-    return saved(o for o in group if part in o.dropped_with)
+    return sum(float(o.rebuilt_by({part})[0]) for o in group)
 
 
 def held(group: Iterable[Operation]) -> float:

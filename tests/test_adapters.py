@@ -71,7 +71,7 @@ def test_products_of_an_adapter() -> None:
     assert (held([down]), held([up])) == (4 * 64, 4 * 384)
     names = list(ops)
     assert names[names.index("mlp.up") + 1 :][:2] == ["mlp.up.lora_a", "mlp.up.lora_b"]
-    assert up.reruns_with == up.dropped_with == {"mlp", "mlp_up", "every_other"}
+    assert up.reruns_with == up.dropped_with == ops["mlp.up"].reruns_with >= {"mlp"}
     assert not [name for name in ops if "lora" in name and "norm" in name]
 
 

@@ -27,6 +27,7 @@ PROMISED = [
     "h800-sxm",
     "mi300x",
     "mi325x",
+    "mi350x",
     "mi355x",
     "tpu-v4",
     "tpu-v5e",

@@ -39,9 +39,10 @@ def kernels(operation: Operation, phase: Phase) -> list[MemoryBound]:
 
 
 def test_every_stack_of_the_catalog_fuses_everything() -> None:
-    """And so does one that says nothing."""
+    """But for one in plain PyTorch; and so does one that says nothing."""
     for name in catalog.names("stacks"):
-        assert all(getattr(Stack.load(name), field) for field in FIELDS)
+        apart = [field for field in FIELDS if not getattr(Stack.load(name), field)]
+        assert apart == (["fused_swiglu"] if name == "internevo-2023" else [])
     assert all(getattr(samples.stack(), field) for field in FIELDS)
 
 

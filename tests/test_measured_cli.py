@@ -210,7 +210,7 @@ def test_predecessors_are_asked_where_wanted(shardwise, monkeypatch):
         ]
         return {"elder": (*pairs, Beside(id="x", measured_s=1.0, ours_s=1.0, refused="no word"))}
 
-    module = ModuleType("shardwise.measured.references")
+    module = ModuleType("shardwise.validate.references")
     module.references = references
     monkeypatch.setitem(sys.modules, module.__name__, module)
     _, out, _ = shardwise("validate", "runs", "--source", "SimuMax")

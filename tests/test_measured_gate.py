@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,16 @@ def missing(gate, found) -> list[str]:
     ]
 
 
+def text_of(gate) -> str:
+    """The file: each change and each source on a line."""
+    changes = yaml.safe_dump({"changes": gate["changes"]}, width=1000)
+    lines = ["percent:\n"]
+    for grade, sources in gate["percent"].items():
+        inside = yaml.safe_dump(sources, sort_keys=False, default_flow_style=None, width=1000)
+        lines += [f"  {grade}:\n", indent(inside, "    ")]
+    return changes + "".join(lines)
+
+
 @pytest.mark.xdist_group("runs")
 def test_no_source_got_worse(predictions):
     """Neither its mean error nor the number of its runs that are predicted."""
@@ -87,7 +98,7 @@ def test_no_source_got_worse(predictions):
     reason = os.environ.get("SHARDWISE_UPDATE_GATE", "").strip()
     if reason:
         kept = {"changes": [*kept["changes"], reason], "percent": found}
-        GATE.write_text(yaml.safe_dump(kept, sort_keys=False, width=100), encoding="utf-8")
+        GATE.write_text(text_of(kept), encoding="utf-8")
     faults = worse(kept["percent"], found) + missing(kept["percent"], found)
     assert not faults, "\n".join([*faults, HOW])
 
@@ -109,6 +120,16 @@ def test_the_gate_sees_what_is_worse():
     gone = {"A": {}, "B": {"logs": {"n": 3, "mape": 1.0, "bias": 1.0}}}
     assert worse(gone, now) == ["logs, grade B: 0 predicted, 3 before"]
     assert missing(gone, now) == ["paper, grade A: not in the gate"]
+
+
+def test_the_file_is_written_a_line_for_each_change_and_source():
+    """And read as it was."""
+    figures = {"n": 3, "mape": 1.0, "bias": -1.0}
+    gate = {"changes": ["a new fit: of B200"], "percent": {"A": {"logs (x)": figures}, "B": {}}}
+    assert yaml.safe_load(text_of(gate)) == gate
+    assert text_of(gate).splitlines()[2:5] == [
+        "percent:", "  A:", "    logs (x): {n: 3, mape: 1.0, bias: -1.0}",
+    ]  # fmt: skip
 
 
 def test_every_change_of_the_gate_has_a_reason():

@@ -68,7 +68,6 @@ def test_accelerators_by_what_rows_call_them(told, name):
     [
         ({"accelerator": "H200", "variant": "NVIDIA H200-NVL-141GB"},
          "an H200 NVL as one in SXM servers"),
-        ({"accelerator": "AMD Instinct MI350X"}, "an MI350X as an MI355X"),
     ],
 )  # fmt: skip
 def test_variants_that_another_system_stands_in_for_say_so(told, said):

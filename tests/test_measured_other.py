@@ -130,3 +130,102 @@ def test_only_flops_are_printed() -> None:
     by_hand = 1664 * 2048 * per_token / (152e12 * 128)
 
     assert found.converted_step_time_s == pytest.approx(by_hand, rel=1e-3)
+
+
+def test_what_pax_keeps_is_what_fits() -> None:
+    """5B on 256 A100 keeps products, 175B only inputs of layers: 6 sequences for each."""
+    small, large = (said(f"jaxpax-{size}-A100-TEbf16") for size in ("5B", "175B"))
+    assert "mlp_up" not in small.strategy.recompute_parts
+    assert {"mlp_up", "attention"} <= set(large.strategy.recompute_parts)
+    assert large.strategy.micro_batch_size == 6
+    assert small.assumed[-1] == "the least recompute that fits"
+
+
+def test_cores_of_trainium_are_half_a_chip() -> None:
+    """512 chips: 32 cores of tensor parallelism are 16, times 8 stages and 4 replicas."""
+    strategy = said("neuron-trn1-gpt3-175b-32n-nemo").strategy
+    assert (strategy.gpus, strategy.tp, strategy.pp, strategy.dp) == (512, 16, 8, 4)
+    assert isinstance(strategy.stack, Stack)
+    assert (strategy.stack.name, strategy.stack.attention) == ("neuronx-2024", "unfused")
+
+
+@pytest.mark.parametrize(
+    ("name", "system", "quantization"),
+    [
+        ("mlperf-v5.1-AMD-MI350X_EPYC_9575F_pytorch-llama31_8b", "mi350x", "fp8_tensor"),
+        ("mlperf-v5.1-AMD-MI355X_EPYC_9575F_pytorch-llama31_8b", "mi355x", "fp8_tensor"),
+        ("mlperf-v5.1-Wiwynn-1xKinabalux18x4GB200-llama2_70b_lora", "gb200-nvl72", "fp8_tensor"),
+        ("mlperf-v5.1-Dell-1xXE9680Lx8H200-SXM-141GB-llama2_70b_lora", "h200-sxm", "fp8_tensor"),
+        ("mlperf-v5.1-Dell-1xXE9780x8B300-SXM-270GB-llama2_70b_lora", "b300-sxm", "nvfp4"),
+    ],
+)
+def test_submissions_to_mlperf_run_in_fp8_or_less(
+    name: str, system: str, quantization: str
+) -> None:
+    """By switches of fp8 alone, by default, and in nvfp4 where either may be meant and it can."""
+    found = said(name)
+    assert found.system.name == system
+    assert found.strategy.quantization == quantization
+    assert isinstance(found.strategy.stack, Stack)
+    assert found.strategy.stack.name == "mlperf-2024"
+
+
+def test_adapters_of_mlperf_by_hand() -> None:
+    """Packed to 8,192 tokens of one document; adapters of rank 16 on attention alone."""
+    strategy = said("mlperf-v5.0-NVIDIA-tyche_ngpu72_ngc25.04_nemo-llama2_70b_lora").strategy
+    assert (strategy.lora_rank, strategy.lora_parts) == (16, ("attention",))
+    assert (strategy.seq_len, strategy.document_len, strategy.quantized_weights) == (
+        8192,
+        None,
+        True,
+    )
+    assert (strategy.cp, strategy.dp, strategy.micro_batch_size) == (8, 9, 1)
+
+
+def test_packed_questions_are_short() -> None:
+    """Rows that say so; others of the same source have one document in a sequence."""
+    tuned = said("dgxc-v25.02.02-llama-3-8b-sft-H100-bf16-8g-gbs32")
+    assert tuned.strategy.document_len == 256
+    assert "documents of 256 tokens" in tuned.assumed
+    assert (
+        said("dgxc-v25.02.02-llama-3-8b-pretrain-H100-bf16-8g-gbs128").strategy.document_len is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "micro_batch", "chunks"),
+    [
+        ("megatron-readme-h100-weak-32b", 4, 1),  # all of a replica's sequences fit at once
+        ("megatron-readme-h100-weak-119b", 1, 23),  # 92 layers on 4 stages
+        ("torchtitan-405b-3d-int1f1b", 4, 2),  # 32 sequences in as many parts as stages
+        ("torchtitan-405b-4d-cp2-s65536", 1, 1),
+        ("narayanan21-t1-39.1b", 1, 1),  # before recipes interleaved
+    ],
+)
+def test_open_batches_and_chunks(name: str, micro_batch: int, chunks: int) -> None:
+    """By what releases do by themselves, or by what fits."""
+    found = said(name)
+    assert (found.strategy.micro_batch_size, found.strategy.vpp) == (micro_batch, chunks)
+    assert f"micro_batch {micro_batch}" in found.assumed
+
+
+def test_experts_that_deepep_reaches_are_spread() -> None:
+    """64 ranks hold 2 of 128 experts each."""
+    found = said("automodel-gpt-oss-120b-64-gbs512-pre")
+    assert found.strategy.ep == 64
+    assert "ep 64" in found.assumed
+
+
+@pytest.mark.parametrize("name", ["maxtext-2024", "mlperf-2024", "neuronx-2024"])
+def test_stacks_say_where_they_are_from(name: str) -> None:
+    """Each figure that differs from its base has a source."""
+    stack = Stack.load(name)
+    assert stack.name == name
+    assert stack.step_overhead > 0
+    assert "step_overhead" in stack.sources
+
+
+def test_rows_without_a_model_stay_refused() -> None:
+    """Names of sizes alone are not enough."""
+    (found,) = predict_runs([row("neuron-trn1-gpt3-46b-32n-nemo")])
+    assert found.refused == "model.layers is not told"

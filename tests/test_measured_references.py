@@ -8,8 +8,8 @@ from shardwise.comparison import calculon_case
 from shardwise.comparison_nersc import nersc_case
 from shardwise.measured.beside import Beside
 from shardwise.measured.predict import predict_runs, translate
-from shardwise.measured.references import references
 from shardwise.measured.store import load_runs
+from shardwise.validate.references import references
 from shardwise.validate.simumax import Measured
 
 RUNS = {run.id: run for run in load_runs()}
@@ -46,7 +46,7 @@ def test_calculon_takes_bf16_as_fp16():
 
 def test_nersc_answers_on_our_system():
     """A dense GPT of one kind of layer, without recompute, as `--also` does."""
-    name = "megatron-readme-h100-strong-177b-96"
+    name = "megatron-readme-h100-weak-7.1b"
     (pair,) = _told(name)["nersc"]
     said = translate(RUNS[name])
     case = nersc_case(said.model, said.system, said.strategy)

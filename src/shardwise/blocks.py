@@ -281,9 +281,8 @@ def blocks_of(
 
     kinds = inner[: len(model.layers)]
     several = (*kinds, inner[-1] if model.mtp else None, embedding, head)
-    beside = (stack_column(table, "plain_gradients") > 0) & (
-        work.gradient_bytes > work.element_bytes
-    )
+    beside = stack_column(table, "plain_gradients") > 0
+    beside &= work.gradient_bytes > work.element_bytes
     gradient_bytes = work.gradient_bytes + np.where(beside, work.element_bytes, 0.0)
     taken_by = partial(
         weight_bytes,

@@ -86,7 +86,8 @@ def stage_memory(
     that at its fullest moment, in a layer or, on the last stage, in the head with its logits (see
     `cost.walk`); and a buffer for each shape of weights where the stack keeps them. In the
     update no activations are held, but gradients of 16 bits are copied to fp32, each rank its
-    shard, and what else the stack's optimizer needs. Forward only, there are weights, and the working set beside the residual stream.
+    shard, and there is what the stack's optimizer needs beside. Forward only, there are weights,
+    and the working set beside the residual stream.
 
     Parameters
     ----------

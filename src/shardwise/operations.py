@@ -13,13 +13,14 @@ from shardwise.evaluate import Evaluation
 from shardwise.model import Model
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
 from shardwise.placement import Extents
-from shardwise.recompute import ALL, kept_bytes, parts_of, runs_again
+from shardwise.recompute import ALL, exchanges_again, kept_bytes, parts_of, runs_again
 from shardwise.results import OperationEstimate
 from shardwise.table import Table
 from shardwise.weights import shards
 
 __all__ = ["missed_operations", "operation_estimates"]
 
+_SHARED = ("flops", "bytes", "compute_s", "memory_s", "time_s", "exposed_s")
 _KINDS = {Matmul: "matmul", FlashAttention: "attention"}
 
 
@@ -59,12 +60,7 @@ def operation_estimates(
                 held = rows[first].saved_bytes + kept
                 rows[first] = rows[first].model_copy(update={"saved_bytes": held})
             rows += ran
-        for cost in costs:
-            rows += [
-                row.model_copy(update={"phase": "recompute"})
-                for row in _rows(part, count, cost, extents)
-                if row.phase == Phase.FORWARD and runs_again(cost, again)
-            ]
+        rows += [row for cost in costs for row in _again(part, count, cost, extents, again)]
     return (*rows, *_step_rows(model, table, evaluation))
 
 
@@ -96,6 +92,21 @@ def _rows(
     for exchange in cost.exchanges:
         if exchange.time_s[0] > 0:
             yield _exchange_row(part, count, cost, exchange, extents)
+
+
+def _again(
+    part: str, count: int, cost: OperationCost, extents: Extents, parts: frozenset[str]
+) -> Iterator[OperationEstimate]:
+    """What recompute runs again of an operation."""
+    share = runs_again(cost, parts)
+    for row in _rows(part, count, cost, extents):
+        if (
+            row.phase == Phase.FORWARD
+            and share > 0
+            and (row.group == 1 or exchanges_again(cost, parts))
+        ):
+            figures = {name: share * getattr(row, name) for name in _SHARED} if share < 1 else {}
+            yield row.model_copy(update={"phase": "recompute"} | figures)
 
 
 def _kernel_row(part: str, count: int, cost: OperationCost, timed: KernelCost) -> OperationEstimate:

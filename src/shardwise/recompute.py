@@ -7,7 +7,7 @@ from shardwise.cost.operations import OperationCost
 from shardwise.table import Table
 from shardwise.words import RECOMPUTES, set_of
 
-__all__ = ["ALL", "kept_bytes", "parts_of", "runs_again"]
+__all__ = ["ALL", "exchanges_again", "kept_bytes", "parts_of", "runs_again"]
 
 ALL = frozenset({"full"})
 """Whole layers are run again."""
@@ -26,19 +26,21 @@ def parts_of(table: Table, part: str) -> frozenset[str]:
     return ALL if mode == "full" else frozenset()
 
 
-def runs_again(cost: OperationCost, parts: frozenset[str]) -> bool:
-    """Whether the operation's forward is run again before its backward."""
-    return parts == ALL or bool(parts & cost.operation.reruns_with)
+def runs_again(cost: OperationCost, parts: frozenset[str]) -> float:
+    """Share of the operation's forward that is run again before its backward."""
+    rerunning = parts & cost.operation.reruns_with
+    if rerunning == {"every_other"}:
+        return cost.operation.rerun_share
+    return float(parts == ALL or bool(rerunning))
+
+
+def exchanges_again(cost: OperationCost, parts: frozenset[str]) -> bool:
+    """Whether its exchanges are run again too: `every_other` keeps what they bring."""
+    return parts == ALL or bool(parts & cost.operation.reruns_with - {"every_other"})
 
 
 def kept_bytes(cost: OperationCost, parts: frozenset[str]) -> float:
     """Activations of the operation kept for backward; of a whole layer, only its input is."""
     if parts == ALL:
         return 0.0
-    saved = float(cost.operation.saved_bytes[0])
-    rebuilding = parts & cost.operation.dropped_with
-    if rebuilding == {"every_other"}:
-        return saved - float(cost.operation.rebuilt_by_every_other[0])
-    if rebuilding:
-        return saved - float(cost.operation.rebuilt_bytes[0])
-    return saved
+    return float(cost.operation.saved_bytes[0] - cost.operation.rebuilt_by(parts)[0])

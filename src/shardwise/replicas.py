@@ -24,6 +24,7 @@ from shardwise.slowest import LargestStage, SlowestStage
 from shardwise.stages import BOTH_ENDS_ON_A_RANK
 from shardwise.system import System
 from shardwise.table import Table
+from shardwise.weights import releases, splits_last
 from shardwise.words import SCHEDULES, ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 
 __all__ = ["Windows", "exchange_times", "windows"]
@@ -199,7 +200,9 @@ def _every_micro_batch(
     Gradients are reduce-scattered in every backward pass (ZeRO 2 and 3). With ZeRO 3 weights are
     gathered before every forward pass and, if they were released, again before backward; with
     ZeRO 2 those that are trained once a step. What is gathered ahead runs behind the pass before: a
-    pass P hides at most P x contention of it; without prefetch nothing is hidden. Hybrid sharding
+    pass P hides at most P x contention of it; without prefetch nothing is hidden. A pipeline that
+    splits gradients with its last micro-batch exchanges them with that one alone, and where weights
+    are not released gathers them with the first. Hybrid sharding
     adds up the shards among its groups once a step, behind nothing. (arXiv 2304.11277, sections 3.3
     and 4.)
     """
@@ -238,7 +241,7 @@ def _every_micro_batch(
     gathered = time(CollectiveKind.ALL_GATHER, weights)
     scattered = np.where(training, time(CollectiveKind.REDUCE_SCATTER, gradients), 0.0)
     split = table.zero >= ZERO_WEIGHTS
-    m = table.micro_batches
+    m = np.where(splits_last(table) & ~releases(table), 1, table.micro_batches)
     again = np.where(split & table.fsdp_reshard & training, gathered, 0.0)
     some_frozen = np.any(Subset.of(table).frozen)
     changed = time(CollectiveKind.ALL_GATHER, updated) if some_frozen else gathered

@@ -63,9 +63,10 @@ class Memory(Result):
     buffers: float
     """Live for a moment."""
     total: float
-    """Sum of the above, as the allocator counts it."""
+    """Sum of the above: what tensors hold (torch.cuda.max_memory_allocated)."""
     reserved: float
-    """Total with the allocator's slack and what the runtime holds beside it."""
+    """What the accelerator must have (nvidia-smi): the total with the allocator's slack, and what
+    the runtime holds beside it."""
     capacity: float
     """What the accelerator has."""
     offloaded: float

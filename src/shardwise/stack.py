@@ -1,11 +1,14 @@
 """`Stack`: the software that runs the strategy. Most of what separates two runs of one setup."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from shardwise.errors import Fault, InputError
+from shardwise import catalog, files
+from shardwise.errors import Fault, InputError, UnknownNameError
 from shardwise.noun import Count, Number, Sourced
 from shardwise.units import Bytes, Duration
 from shardwise.words import FlashKernel
@@ -16,8 +19,23 @@ Share = Annotated[Number, Field(ge=0, le=1)]
 Factor = Annotated[Number, Field(gt=0)]
 
 
+def _accept_base(schema: dict[str, Any]) -> None:
+    """Let the JSON Schema accept what `load` accepts: a base and what differs."""
+    schema["properties"]["base"] = {
+        "type": "string",
+        "description": "Another stack, by name or file, that has all that is not told here.",
+    }
+    whole = schema.pop("required")
+    schema["anyOf"] = [{"required": whole}, {"required": ["name", "base"]}]
+
+
 class Stack(Sourced):
-    """What a framework and its release do with a layer, an exchange and a byte."""
+    """What a framework and its release do with a layer, an exchange and a byte.
+
+    A file of one may name another as its `base`, and tell only what differs.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_accept_base)
 
     CATALOG: ClassVar[str | None] = "stacks"
 
@@ -69,7 +87,7 @@ class Stack(Sourced):
     """Whether gradients in the strategy's type stay beside those that accumulate in fp32 (the BF16
     optimizer of DeepSpeed)."""
     whole_gradients: bool = False
-    """Whether a pipeline whose gradients are split (ZeRO 2 and 3) splits them with the last
+    """Whether a pipeline whose gradients are split (ZeRO 2 and 3) reduces them with the last
     micro-batch alone, and holds them whole till then (torchtitan)."""
     flat_gradients: bool = False
     """Whether the update of ZeRO 1 and 2 first copies a rank's gradients into one buffer, in their
@@ -123,8 +141,8 @@ class Stack(Sourced):
     @classmethod
     def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
         """Fill in what a stack has from its `base`, with where it is from."""
-        del name, source
-        return _from_base(data)
+        del name
+        return _from_base(data, (source,))
 
     @model_validator(mode="after")
     def _buffers_of_fused_products(self) -> Self:
@@ -139,11 +157,56 @@ class Stack(Sourced):
         return self
 
 
-def _from_base(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Fields of a stack that names another one as its `base`, and only what differs."""
+def _from_base(data: Mapping[str, Any], places: tuple[str, ...]) -> Mapping[str, Any]:
+    """Fields of a stack that names another one as its `base`, and only what differs.
+
+    Parameters
+    ----------
+    places
+        Where the stack was read, after those that are based on it.
+    """
     if "base" not in data:
         return data
-    fields = dict(data)
-    base = Stack.load(fields.pop("base")).to_dict()
-    origins = dict(base["sources"]) | dict(fields.get("sources") or {})
-    return base | fields | {"sources": origins}
+    told = dict(data)
+    base = _base(told.pop("base"), places).to_dict()
+    of_base = base.pop("sources")
+    del base["name"], base["description"]
+    own = told.get("sources") or {}
+    if isinstance(own, Mapping):
+        told["sources"] = _sources(own, of_base, [field for field in base if field in told])
+    return base | told
+
+
+def _base(named: object, places: tuple[str, ...]) -> Stack:
+    """The stack that another one names, itself perhaps one with a base."""
+    here = Fault(source=places[-1], field="base", value=named, has_value=True, problem="")
+    if not isinstance(named, str):
+        raise InputError(replace(here, problem="must be the name or the file of a stack"))
+    if catalog.find("stacks", named) is not None or not files.is_file_name(named):
+        try:
+            return Stack.load(named)
+        except UnknownNameError as error:
+            raise UnknownNameError(replace(here, problem=error.faults[0].problem)) from None
+    if Path(named).resolve() in [Path(place).resolve() for place in places]:
+        circle = " is based on ".join((*places, named))
+        raise InputError(replace(here, problem=f"no stack can be its own base: {circle}"))
+    return Stack.validated(_from_base(files.read_mapping(named), (*places, named)), source=named)
+
+
+def _sources(
+    own: Mapping[str, Any], of_base: Mapping[str, Any], again: Sequence[str]
+) -> dict[str, Any]:
+    """Origins of the figures of a stack and its base.
+
+    What the base says of a figure does not stand for one told again: that has a source of its own,
+    or the one for all that the stack tells, or none.
+
+    Parameters
+    ----------
+    again
+        Fields of the base that are told again.
+    """
+    untold = {"kind": "assumed", "text": "told beside the base, without a source"}
+    rest = own.get("", untold)
+    kept = {field: source for field, source in of_base.items() if field not in again}
+    return kept | dict.fromkeys(again, rest) | {f: s for f, s in own.items() if f}

@@ -9,7 +9,7 @@ from shardwise.arrays import Floats, combined, total
 from shardwise.blocks import PartCosts, layer_bytes, layer_times, trained_on
 from shardwise.cost.block_times import COMM_AXES
 from shardwise.cost.kernels import product_peak
-from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
+from shardwise.cost.operations import ExchangeCost, OperationCost
 from shardwise.cost.optimizer import (
     newton_schulz_time,
     optimizer_time,
@@ -19,7 +19,7 @@ from shardwise.cost.optimizer import (
 from shardwise.cost.trained import TrainedWeights, trained_weights
 from shardwise.evaluate import Evaluation
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
-from shardwise.recompute import ALL, kept_bytes, parts_of, runs_again
+from shardwise.recompute import ALL, exchanges_again, kept_bytes, parts_of, runs_again
 from shardwise.replicas import windows
 from shardwise.results import (
     Efficiency,
@@ -53,7 +53,6 @@ def _layer(
 ) -> LayerTotals:
     blocks = evaluation.blocks
     training, parts = bool(table.training[0]), parts_of(table, "layer")
-    again = [cost for cost in costs if runs_again(cost, parts)]
     gradient_bytes = blocks.gradient_bytes[0]
     parameters = sum(float(cost.operation.parameters[0]) for cost in costs)
     quantized = sum(float(cost.operation.read_quantized[0]) for cost in costs)
@@ -67,12 +66,12 @@ def _layer(
     ahead = _of_phases(costs, Phase.FORWARD)
     back = _of_phases(costs, *_BACKWARD) if training else []
     gathered = [e for e in back if _regathers(e)]
-    repeated = _of_phases(again, Phase.FORWARD)
+    repeated = _of_phases([c for c in costs if exchanges_again(c, parts)], Phase.FORWARD)
     others = [*ahead, *back, *repeated]
     return LayerTotals(
         count=count,
         forward=_phase(costs, Phase.FORWARD),
-        recompute=_phase(again, Phase.FORWARD),
+        recompute=_phase(costs, Phase.FORWARD, [runs_again(cost, parts) for cost in costs]),
         input_grad=_phase(costs if training else [], Phase.INPUT_GRAD),
         weight_grad=_phase(costs if training else [], Phase.WEIGHT_GRAD),
         optimizer=_update(gradients, owned, quantized, changed, table, evaluation),
@@ -97,23 +96,21 @@ def _regathers(cost: ExchangeCost) -> bool:
     return collective.phase is Phase.WEIGHT_GRAD and collective.kind is CollectiveKind.ALL_GATHER
 
 
-def _phase(costs: Iterable[OperationCost], phase: Phase) -> PhaseTotals:
-    kernels = [k for cost in costs for k in cost.kernels if k.kernel.phase is phase]
-    products = [k for k in kernels if isinstance(k.kernel, (Matmul, FlashAttention))]
+def _phase(
+    costs: Sequence[OperationCost], phase: Phase, shares: Sequence[float] | None = None
+) -> PhaseTotals:
+    """Kernels of a phase, of each operation the share that runs."""
+    ran = zip(costs, [1.0] * len(costs) if shares is None else shares, strict=True)
+    kernels = [(k, share) for c, share in ran for k in c.kernels if k.kernel.phase is phase]
+    products = [(k, s) for k, s in kernels if isinstance(k.kernel, (Matmul, FlashAttention))]
     return PhaseTotals(
-        flops=_sum(k.kernel.flops for k in kernels),
-        matrix_flops=_sum(k.kernel.flops for k in products),
-        bytes=_sum(k.kernel.bytes for k in kernels),
-        **_times(kernels),
+        flops=_sum(share * k.kernel.flops for k, share in kernels),
+        matrix_flops=_sum(share * k.kernel.flops for k, share in products),
+        bytes=_sum(share * k.kernel.bytes for k, share in kernels),
+        compute_s=_sum(share * k.compute_s for k, share in kernels),
+        memory_s=_sum(share * k.memory_s for k, share in kernels),
+        time_s=_sum(share * k.time_s for k, share in kernels),
     )
-
-
-def _times(kernels: Sequence[KernelCost]) -> dict[str, float]:
-    return {
-        "compute_s": _sum(k.compute_s for k in kernels),
-        "memory_s": _sum(k.memory_s for k in kernels),
-        "time_s": _sum(k.time_s for k in kernels),
-    }
 
 
 def _sum(columns: Iterable[Floats]) -> float:

@@ -14,7 +14,7 @@ from shardwise.stages import StageRun
 from shardwise.table import Table
 from shardwise.words import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 
-__all__ = ["Shares", "Standing", "Whole", "releases", "shards", "standing"]
+__all__ = ["Shares", "Standing", "Whole", "releases", "shards", "splits_last", "standing"]
 
 
 def shards(table: Table, stage: int) -> tuple[Floats, Floats]:
@@ -136,14 +136,14 @@ def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
 
 def _gradients(table: Table) -> tuple[Floats, Floats]:
     """Share of a rank of gradients, dense and of experts."""
-    whole = _splits_last(table)
+    whole = splits_last(table)
     if not np.any(whole):
         return _inverse(table, ZERO_GRADIENTS)
     dense, expert = (np.where(whole, 1.0, share) for share in _inverse(table, ZERO_GRADIENTS))
     return dense, expert
 
 
-def _splits_last(table: Table) -> Bools:
+def splits_last(table: Table) -> Bools:
     """Rows whose gradients are split with the last micro-batch of a step alone."""
     rows: Bools = (stack_column(table, "whole_gradients") > 0) & (table.pp > 1)
     return rows
@@ -176,7 +176,7 @@ class Whole:
     def of(cls, table: Table, blocks: Blocks, run: StageRun) -> "Whole":
         """Gather it; nothing where no row splits gradients."""
         none = np.zeros_like(blocks.memory_rate)
-        scatters, released = (table.zero >= ZERO_GRADIENTS) & ~_splits_last(table), releases(table)
+        scatters, released = (table.zero >= ZERO_GRADIENTS) & ~splits_last(table), releases(table)
         if not np.any(scatters | released):
             return cls(none, none, none)
         parts = [Standing(one, expert) if one else None for one, expert in _pairs(blocks)]
@@ -195,10 +195,8 @@ class Whole:
         embedding, head = (one.dense for one in parts[-2:] if one)
         # A head with a table of its own has about as much, a tied one a norm.
         tied = (counts[-2] > 0) & (2 * head.stored < embedding.stored)
-        of_embedding, of_head = (
-            embedding.stored,
-            head.stored + np.where(tied, embedding.stored, 0.0),
-        )
+        of_embedding = embedding.stored
+        of_head = head.stored + np.where(tied, of_embedding, 0.0)
         together = released & (stack_column(table, "whole_ends") > 0)
         behind = np.where(together, counts[-1] * head.stored, 0.0)
         ends = np.where(together, counts[-2] * of_embedding, 0.0) + behind

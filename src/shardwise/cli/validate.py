@@ -25,9 +25,8 @@ def command(
         str | None,
         typer.Option(
             "--data",
-            metavar="FILE",
-            help="Score the runs of FILE: a JSON list or lines of rows, or our own form; also .gz. "
-            "For kernels: folder of tables (.parquet, .csv, .csv.gz).",
+            metavar="PATH",
+            help="Your own: a file of runs (JSON rows, or our form), a folder of kernel tables.",
         ),
     ] = None,
     grade: Annotated[
@@ -44,12 +43,14 @@ def command(
         ),
     ] = None,
     rows: Annotated[
-        bool,
-        typer.Option(
-            "--rows",
-            help="Of runs: list every one. Of kernels: every row too, with --json or --output.",
-        ),
+        bool, typer.Option("--rows", help="Of runs: list every one; of kernels: in the JSON.")
     ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Of kernels: every row as .parquet, .csv or .csv.gz."
+        ),
+    ] = None,
     references: Annotated[
         bool,
         typer.Option(
@@ -64,12 +65,6 @@ def command(
             help="Of runs: write charts to FILE: .html, .json, .png, .svg.",
         ),
     ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", metavar="FILE", help="Of kernels: every row as .parquet, .csv or .csv.gz."
-        ),
-    ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
@@ -80,11 +75,11 @@ def command(
     `kernels` scores tables of your own: gemm, attention, moe, collective, moe_alltoall, cast_fp8,
     train_gemm, train_attention, each a file of that name in the folder given by --data.
     """
-    of_runs: dict[str, object] = {"grade": grade, "kind": kind, "source": source, "plot": plot}
-    of_runs["references"] = references
+    of_runs: dict[str, object] = {"grade": grade, "kind": kind, "source": source}
+    of_runs |= {"references": references, "plot": plot}
     if suite == KERNELS:
         refuse_given(f"is for the suite {RUNS} only", **of_runs)
-        return validate_kernels(data, rows=rows, out=out, json=json, output=output)
+        return validate_kernels(data=data, rows=rows, out=out, json=json, output=output)
     refuse_given(f"is for the suite {KERNELS} only", out=out)
     if suite == RUNS or (suite is None and data is not None):
         return validate_runs(

@@ -1,4 +1,4 @@
-"""`shardwise validate kernels`: tables of measured kernels and collectives in a folder."""
+"""`shardwise validate kernels`: tables of measured kernels and collectives."""
 
 from shardwise.cli.options import Stopwatch, emit_json, log
 from shardwise.errors import Fault, InputError
@@ -10,7 +10,7 @@ KERNELS = "kernels"
 
 
 def validate_kernels(
-    data: str | None, *, rows: bool, out: str | None, json: bool, output: str | None
+    *, data: str | None, rows: bool, out: str | None, json: bool, output: str | None
 ) -> int:
     """Score the tables of a folder."""
     from shardwise.validate.kernels import kernel_scores, save_rows  # noqa: PLC0415

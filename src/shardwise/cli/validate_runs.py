@@ -70,7 +70,7 @@ def validate_runs(
 
 def _beside(predictions: Sequence[Prediction]) -> Mapping[str, Sequence[Beside]]:
     """What the predecessors say of the same runs."""
-    from shardwise.measured.references import references  # noqa: PLC0415 - only where used
+    from shardwise.validate.references import references  # noqa: PLC0415 - only where used
 
     watch = Stopwatch()
     found = references(predictions)

@@ -133,7 +133,7 @@ def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
         return total([c.kernel_s(phase) for c in costs for phase in phases], zero)
 
     def kernels(phases: Sequence[Phase]) -> Floats:
-        host_s = total([_launches_s(c, phase, machine) for c in costs for phase in phases], zero)
+        host_s = total([machine.launching_s(c, phase) for c in costs for phase in phases], zero)
         results = [c.operation.host_waits for c in costs]
         waits = total([result for result in results if result is not None], zero)
         return with_host(busy(phases), host_s, waits * machine.expert_wait_s)
@@ -171,11 +171,6 @@ def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
         segments=tuple(_segment(costs, parts, zero) for parts in reruns),
         reruns=reruns,
     )
-
-
-def _launches_s(cost: OperationCost, phase: Phase, machine: Machine) -> Floats:
-    one_s = machine.expert_launch_s if cost.operation.expert else machine.host_launch_s
-    return cost.launches(phase) * one_s
 
 
 def _exchanged(exchanges: Sequence[ExchangeCost], zero: Floats) -> _Exchanged:

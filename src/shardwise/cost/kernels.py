@@ -289,6 +289,8 @@ class KernelRates:
         }
         products = self._products(kernel)
         one = products.tables.shares(product, kernel.phase)
+        if kernel.grouped:
+            one = one[0] / self.grouped_time_factor, one[1]
         grouped = products.grouped_tables.present & kernel.grouped
         if not grouped.any():
             return _LookedUp(products.tables.present, *one)

@@ -1,5 +1,6 @@
 """Time of operations: their kernels on the accelerator, their exchanges, and what is exposed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,8 @@ _HOST_EXPONENT = 4.0
 _WAITING_EXPONENT = 1.3
 # Launches that remain of those of kernels captured in graphs, the same runs.
 _UNCAPTURED = {"none": 1.0, "partial": 0.5, "full": 0.1}
+# No host can wait inside a graph.
+_WAITS = {"none": 1.0, "partial": 1.0, "full": 0.0}
 _BY_STACK, _NOT = TP_OVERLAPS.index("stack"), TP_OVERLAPS.index("none")
 
 
@@ -63,12 +66,10 @@ class Machine:
             system=table.on(system),
             extents=extents,
             kernels=KernelRates.of(system, table),
-            host_launch_s=stack_column(table, "host_launch") * _uncaptured(table),
+            host_launch_s=stack_column(table, "host_launch") * _by_graphs(table, _UNCAPTURED),
             expert_launch_s=stack_column(table, "host_launch")
-            * np.where(_uncaptured(table) == _UNCAPTURED["partial"], 1.0, _uncaptured(table)),
-            expert_wait_s=np.where(
-                _uncaptured(table) == _UNCAPTURED["full"], 0.0, stack_column(table, "expert_wait")
-            ),
+            * _by_graphs(table, _UNCAPTURED | {"partial": 1.0}),
+            expert_wait_s=stack_column(table, "expert_wait") * _by_graphs(table, _WAITS),
             tp_overlap=table.tp_overlap,
             tp_hidden=stack_column(table, "tp_hidden"),
             tp_backward_async=stack_column(table, "tp_backward_async"),
@@ -79,6 +80,11 @@ class Machine:
     def memory_rate(self) -> Floats:
         """Rate at which element-wise kernels get through many bytes [byte/s]."""
         return self.kernels.memory_rate
+
+    def launching_s(self, cost: "OperationCost", phase: Phase) -> Floats:
+        """Time of the host to launch an operation's kernels of a phase [s]."""
+        one_s = self.expert_launch_s if cost.operation.expert else self.host_launch_s
+        return cost.launches(phase) * one_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +132,9 @@ class OperationCost:
         return total(launches, self.operation.parameters)
 
 
-def _uncaptured(table: Table) -> Floats:
-    """Share of launches that graphs leave, by row."""
-    return np.array([_UNCAPTURED[stack.cuda_graphs] for stack in table.stacks])[table.stack]
+def _by_graphs(table: Table, shares: Mapping[str, float]) -> Floats:
+    """What graphs leave of something, by row."""
+    return np.array([shares[stack.cuda_graphs] for stack in table.stacks])[table.stack]
 
 
 def with_host(kernels_s: Floats, host_s: Floats, waits_s: Floats | float = 0.0) -> Floats:
@@ -218,22 +224,23 @@ def _sent(
 ) -> tuple[Floats | float, Floats | float]:
     """Part of the copies that are sent, and of these what crosses to other domains.
 
-    If each rank and domain gets a token once: k copies spread evenly over n ranks reach
-    R = n (1 - (1 - 1/n)^k) of them on average, over N domains of the first tier D likewise, at most
-    the number that routing allows: R / k and D / R.
+    If each rank and domain gets a token once: k copies spread evenly over N domains of the first
+    tier, or those of them that routing allows a token, reach D = N (1 - (1 - 1/N)^k) of them on
+    average, and R of their ranks likewise: R / k and D / R.
     """
     if collective.copies == 1:
         return 1.0, 1.0
-    copies = collective.copies
+    copies, allowed = collective.copies, collective.most_domains
+    domains = extents[-1] / extents[0]
+    if allowed is not None:
+        domains = np.minimum(domains, allowed)
 
     def reached(places: Floats) -> Floats:
         return places * (1 - (1 - 1 / places) ** copies)
 
-    ranks, domains = reached(extents[-1] * 1.0), reached(extents[-1] / extents[0])
-    if collective.most_domains is not None:
-        domains = np.minimum(domains, collective.most_domains)
+    near, far = reached(domains * extents[0]), reached(domains)
     once = machine.sends_once
-    return np.where(once, ranks / copies, 1.0), np.where(once, domains / ranks, 1.0)
+    return np.where(once, near / copies, 1.0), np.where(once, far / near, 1.0)
 
 
 def _ring_cost(
@@ -325,4 +332,4 @@ def processor_share(system: System, extents: Ints) -> Floats:
 
 def _window(phase: Phase, partial: OperationCost, machine: Machine) -> Floats:
     """Time of an operation's kernels of a phase that something may run behind [s]."""
-    return with_host(partial.kernel_s(phase), partial.launches(phase) * machine.host_launch_s)
+    return with_host(partial.kernel_s(phase), machine.launching_s(partial, phase))

@@ -20,6 +20,7 @@ __all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "step_of", "walk"]
 
 FULL, FORWARD_ONLY = -1, -2
 """In place of the bits of `RECOMPUTE_PARTS`: everything is run again; there is no backward."""
+_EVERY_OTHER = bits_of(["every_other"])
 
 _EVERY_OTHER = bits_of(["every_other"])
 
@@ -65,8 +66,8 @@ def step_of(operation: Operation) -> Step:
     ahead = operation.forward_working_bytes
     return Step(
         saved=operation.saved_bytes,
-        rebuilt=operation.rebuilt_bytes,
-        half_rebuilt=operation.rebuilt_by_every_other,
+        rebuilt=operation.rebuilt_by(operation.dropped_with - {"every_other"}),
+        half_rebuilt=operation.rebuilt_by({"every_other"}),
         ahead=back if ahead is None else ahead,
         back=back,
         reruns=bits_of(operation.reruns_with),

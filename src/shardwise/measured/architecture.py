@@ -19,6 +19,8 @@ _LAST_WITH_DROPOUT = 2022
 # 8 groups (arXiv 2412.19437, section 4.2).
 _CHOSEN_IN_GROUPS = (256, 8)
 _CHOSEN_GROUPS = 4
+_GPT_VOCABULARY = 50_257  # of GPT-2, whose tokenizer Megatron-LM's tests have
+_USUAL_LATENT = 1536, 512  # of queries, of keys and values: arXiv 2412.19437, section 4.2
 
 
 def model_of(run: Run, assumed: list[str]) -> Model:
@@ -39,7 +41,8 @@ def model_of(run: Run, assumed: list[str]) -> Model:
         raise NotModelledError("model.ffn is not told")
     vocab = told.vocab
     if vocab is None:
-        vocab = _USUAL_VOCABULARY
+        megatron = run.software.framework == "Megatron-LM"
+        vocab = _GPT_VOCABULARY if megatron else _USUAL_VOCABULARY
         assumed.append(f"vocabulary {vocab}")
     fields: dict[str, Any] = {
         "name": told.name or run.id,
@@ -53,10 +56,6 @@ def model_of(run: Run, assumed: list[str]) -> Model:
         "dropout": _drops_out(run, assumed),
         "mtp": told.mtp_layers or 0,
     }
-    # Megatron-LM drops 0.1 unless told not to, as models with rotary positions do.
-    if fields["position"] == "learned" and run.software.framework == "Megatron-LM":
-        fields["dropout"] = True
-        assumed.append("dropout")
     runs = fields["layers"]
     if len(runs) > 1 and _alternate(told):
         fields["interleave"] = _turns(told)
@@ -67,7 +66,9 @@ def _drops_out(run: Run, assumed: list[str]) -> bool:
     """By the default of the software; no row says it."""
     software = run.software.framework or ""
     plain = "Megatron" in software and "DeepSpeed" not in software
-    drops = plain and run.year is not None and run.year <= _LAST_WITH_DROPOUT
+    early = run.year is not None and run.year <= _LAST_WITH_DROPOUT
+    # Models with rotary positions are told not to, with that software alone others are not.
+    drops = plain and (early or (software == "Megatron-LM" and _position(run.model) == "learned"))
     if drops:
         assumed.append("dropout")
     return drops
@@ -162,7 +163,7 @@ def _attention(run: Run, assumed: list[str]) -> dict[str, Any]:
         heads = _likely_heads(told.hidden, run.parallelism.tp or 1)
         assumed.append(f"{heads} attention heads")
     if "mla" in text:
-        return _latent_attention(told, heads)
+        return _latent_attention(told, heads, assumed)
     fields: dict[str, Any] = {
         "heads": heads,
         "kv_heads": told.kv_heads or heads,
@@ -177,16 +178,18 @@ def _attention(run: Run, assumed: list[str]) -> dict[str, Any]:
     return fields
 
 
-def _latent_attention(told: Architecture, heads: int) -> dict[str, Any]:
+def _latent_attention(told: Architecture, heads: int, assumed: list[str]) -> dict[str, Any]:
     rope, plain = told.qk_rope_head_dim or 64, told.qk_nope_head_dim or 128
-    if told.kv_lora_rank is None:
-        raise NotModelledError("model.kv_lora_rank is not told of a latent attention")
+    q_rank, kv_rank = told.q_lora_rank, told.kv_lora_rank
+    if kv_rank is None:
+        q_rank, kv_rank = _USUAL_LATENT
+        assumed.append(f"latent attention of ranks {q_rank} and {kv_rank}")
     return {
         "heads": heads,
         "kv_heads": heads,
         "head_dim": rope + plain,
         "v_head_dim": told.v_head_dim or plain,
-        "latent": {"q_rank": told.q_lora_rank, "kv_rank": told.kv_lora_rank, "rope_dim": rope},
+        "latent": {"q_rank": q_rank, "kv_rank": kv_rank, "rope_dim": rope},
     }
 
 

@@ -22,12 +22,12 @@ from shardwise.measured.run import Run
 __all__ = ["Linear", "fitted", "left_out", "linear"]
 
 # Errors of log time above this weigh like lines, not squares: rows with faults of their own.
-_SOFT = 0.2
+_SOFT = 0.12
 # Scatter of log time between published releases of one configuration, dense 3 %, experts 6 to 8 %
 # (the runs that come with shardwise).
 _NOISE = 0.06
-# Rows of one source share its faults: n of them weigh like n^0.65.
-_SOURCE_POWER = -0.35
+# Rows of one source share its faults: n of them weigh like the root of n.
+_SOURCE_POWER = -0.5
 _DIFFERENCE = 0.02
 _ROUNDS = 12
 _LONGEST_STEP = 0.35

@@ -35,7 +35,8 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"B200", "b200-sxm"),
     (r"MI300X", "mi300x"),
     (r"MI325X", "mi325x"),
-    (r"MI35[05]X", "mi355x"),
+    (r"MI350X", "mi350x"),
+    (r"MI355X", "mi355x"),
     (r"TPU[ -]?v4", "tpu-v4"),
     (r"TPU[ -]?v5e", "tpu-v5e"),
     (r"TPU[ -]?v5p", "tpu-v5p"),
@@ -47,10 +48,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"V100", "v100-sxm-16gb"),
 )
 # Variants of other power or links than the system that stands in for them.
-_STAND_INS = (
-    (r"H200.*NVL", "an H200 NVL as one in SXM servers"),
-    (r"MI350X", "an MI350X as an MI355X"),
-)
+_STAND_INS = ((r"H200.*NVL", "an H200 NVL as one in SXM servers"),)
 # Names of network cards have numbers of their own.
 _CARDS = re.compile(r"(ConnectX|CX|BlueField)-\d+|\bBF\d\b|\bMT\d+\b")
 

@@ -1,4 +1,4 @@
-"""What XLA's recompute policies of MaxText and Pax keep, as parts that run again or wait in the host.
+"""Recompute policies of MaxText and Pax, as parts that run again or wait in the host's memory.
 
 A policy names the tensors of a layer that are kept on the device or sent to the host; what is not
 kept is computed again. XLA then drops what nothing reads: the last product of the MLP gives the

@@ -8,11 +8,18 @@ from shardwise.stack import Stack
 
 __all__ = ["stack_of"]
 
+# First year of torchtitan's compiled loss, and of Megatron-LM with Transformer Engine.
+_COMPILED_LOSS, _TRANSFORMER_ENGINE = 2025, 2023
+
+_MANY_EXPERTS = 256
+_FUSED_TYPES = ("mxfp8", "nvfp4")
+
 # Stacks of the catalog by framework (and the source of rows that name none); the first match.
 _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"llm-foundry|Composer", "composer-2023"),
-    (r"torchtitan", "torchtitan-2024"),
+    (r"torchtitan|torchao", "torchtitan-2024"),
     (r"InternEvo|InternLM", "internevo-2023"),
+    (r"Paddle", "paddlenlp-2024"),
     (r"AutoModel", "automodel-2025"),
     (r"HAI-LLM", "deepseek-2024"),
     (r"MaxText|maxtext|Pax", "maxtext-2024"),
@@ -20,13 +27,11 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"Megatron-DeepSpeed", "megatron-deepspeed-2022"),
     (r"PyTorch FSDP|flash-attn", "torchtitan-2024"),
     (r"NeMo-Megatron", "megatron-lm-2022"),
+    (r"NeMo Megatron|NeuronX", "neuronx-2024"),
     (r"Megatron-Bridge", "megatron-bridge-2025"),
     (r"NeMo|Megatron-Core", "nemo-2025"),
     (r"Megatron-LM", "megatron-core-2025"),
 )
-
-# From then on Megatron-LM had flash attention and overlapped exchanges.
-_FLASH_YEAR = 2023
 
 
 def stack_of(run: Run, assumed: list[str]) -> Stack:
@@ -34,16 +39,25 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
     framework = run.software.framework or ""
     group = run.group or ""
     name = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), "")
-    if name == "megatron-core-2025" and (run.year or _FLASH_YEAR) < _FLASH_YEAR:
+    if name == "megatron-core-2025" and (run.year or 2024) < _TRANSFORMER_ENGINE:
         name = "megatron-lm-2022"
+    if name in ("", "nemo-2025") and "MLPerf" in group:
+        name = "mlperf-2024"
     if not name:
-        name = "nemo-2025" if "MLPerf" in group else "megatron-core-2025"
+        name = "megatron-core-2025"
         assumed.append(f"stack {name}")
-    if name == "torchtitan-2024" and (run.year or 2024) > 2024:
-        name = "torchtitan-2025"
+    if name == "torchtitan-2024":
+        name = _torchtitan(run)
     if name == "megatron-bridge-2025" and run.model.experts:
         name = _bridge_with_experts(run)
     return Stack.load(name).model_copy(update=_changes(run))
+
+
+def _torchtitan(run: Run) -> str:
+    """Which of torchtitan's stacks a run has; a row that does not say whether it compiled did."""
+    if run.features.get("torch_compile") is False:
+        return "torchtitan-eager"
+    return "torchtitan-2025" if (run.year or 0) >= _COMPILED_LOSS else "torchtitan-2024"
 
 
 def _bridge_with_experts(run: Run) -> str:
@@ -55,8 +69,9 @@ def _bridge_with_experts(run: Run) -> str:
         str(features.get(key) or "")
         for key in ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher")
     ).lower()
-    deepseek = (run.model.name or "").startswith("DeepSeek-V3")
-    flex = "hybridep" in backend or "deepep" in backend or deepseek
+    # Its recipes for this many experts send tokens so, whether a row says it or not.
+    many = (run.model.experts or 0) >= _MANY_EXPERTS
+    flex = "hybridep" in backend or "deepep" in backend or many
     return "megatron-bridge-flex" if flex else "megatron-bridge-2025"
 
 
@@ -71,10 +86,10 @@ def _changes(run: Run) -> dict[str, Any]:
             changes |= {"tp_hidden": 0.0}
     if features.get("async_tp"):
         changes |= {"tp_hidden": 0.375}
-    if "torch_compile" in features and not features["torch_compile"]:
-        changes |= {"memory_traffic_factor": 2.5, "fused_norm": False, "fused_swiglu": False}
     if features.get("no-gradient-accumulation-fusion"):
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
+    if run.attention_impl == "unfused":
+        changes |= {"attention": "unfused"}
     changes |= _gradients(run) | _loss(run)
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.
@@ -93,8 +108,8 @@ def _gradients(run: Run) -> dict[str, Any]:
     return {"gradient_dtype": "fp32", "plain_gradients": True} if "(bf16optimizer" in text else {}
 
 
-# Bytes per logit that Megatron-LM's losses hold at most, beside the two of Transformer Engine's: the
-# logits in 16 bits and in fp32, in place (its default); or these, less their maximum, and the
+# Bytes per logit that Megatron-LM's losses hold at most, beside the two of Transformer Engine's:
+# the logits in 16 bits and in fp32, in place (its default); or these, less their maximum, and the
 # exponents (its own fusion). The peaks of 120 of its functional tests agree.
 _UNFUSED_LOSS, _NATIVE_LOSS = 6.0, 10.0
 
@@ -105,7 +120,7 @@ def _loss(run: Run) -> dict[str, Any]:
     if features.get("cross-entropy-fusion-impl") == "native":
         return {"loss_saved_bytes": _NATIVE_LOSS}
     fused = "cross-entropy-loss-fusion" in features or "cross_entropy_fusion" in features
-    plain = run.software.framework == "Megatron-LM" and (run.year or 0) >= 2023
+    plain = run.software.framework == "Megatron-LM" and (run.year or 0) >= _TRANSFORMER_ENGINE
     return {"loss_saved_bytes": _UNFUSED_LOSS} if plain and not fused else {}
 
 
@@ -128,8 +143,13 @@ def _graphs(run: Run) -> str:
 
 
 def newest(run: Run) -> bool:
-    """Whether a recipe of Megatron-Bridge 26.08 runs as one graph, by the names of its helpers."""
-    return "full_iter" in str(run.features.get("helpers") or "") or "mbcard" in run.id
+    """Whether a recipe of Megatron-Bridge runs as one graph with experts in fused kernels.
+
+    So do those of 26.08 by the names of their helpers, and, in 8 bits and less, those of the
+    verification cards of the same release, which name the framework without its core.
+    """
+    card = run.software.framework == "Megatron-Bridge" and run.precision_class in _FUSED_TYPES
+    return card or "full_iter" in str(run.features.get("helpers") or "")
 
 
 def _expert_changes(run: Run) -> dict[str, Any]:

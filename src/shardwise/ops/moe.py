@@ -289,7 +289,7 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         expert=True,
         kept_elsewhere=work.fused_activation,
         reruns_with=_WHOLE,
-        dropped_with=_WHOLE | {"activation"},
+        dropped_with=_WHOLE | {"activation", "every_other"},
     )
     return [up, middle, down]
 

@@ -4,6 +4,7 @@ All quantities are columns: one value for each row of a table, for one rank and 
 Work that a row does not do is zero in that row.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -344,18 +345,14 @@ class Operation:
         quantized = self.quantized_parameters
         return np.zeros_like(self.parameters) if quantized is None else quantized
 
-    @property
-    def rebuilt_bytes(self) -> Floats:
-        """What is not kept if a part that rebuilds it is run again [byte]."""
-        return self.saved_bytes if self.dropped_with else np.zeros_like(self.saved_bytes)
-
-    @property
-    def rebuilt_by_every_other(self) -> Floats:
-        """What is not kept if the part `every_other` is run again alone [byte]."""
-        if "every_other" not in self.dropped_with:
+    def rebuilt_by(self, parts: Iterable[str]) -> Floats:
+        """What of what it saved is not kept where some parts are run again [byte]."""
+        rebuilding = self.dropped_with & set(parts)
+        if not rebuilding:
             return np.zeros_like(self.saved_bytes)
-        half = self.half_rebuilt_bytes
-        return self.saved_bytes if half is None else np.minimum(half, self.saved_bytes)
+        if rebuilding == {"every_other"} and self.half_rebuilt_bytes is not None:
+            return np.minimum(self.half_rebuilt_bytes, self.saved_bytes)
+        return self.saved_bytes
 
 
 def zeros(work: RankWork) -> Floats:

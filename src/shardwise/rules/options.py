@@ -18,7 +18,7 @@ _MEMORY_TIERS = 2
 _ZERO_STAGES = (0, 1, 2, 3)
 _SELECTIVE, _NONE = RECOMPUTES.index("selective"), RECOMPUTES.index("none")
 _USUAL_PARTS = bits_of(("core_attention",))
-_NORMS = ("attention_norm", "mlp_norm")
+_NORMS = ("attention_norm", "mlp_norm", "every_other")
 # Types of matrix units that recipes need. Units that scale blocks of 32 or 16 themselves came with
 # those of fp4 (NVIDIA Blackwell; arXiv 2509.25149, section 2).
 _TYPES_OF = {
@@ -202,7 +202,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule(
         reason="activation_parts",
         field="recompute_parts",
-        broken=lambda _, __, t: _has_parts(t, ("activation",)) & t.fused_activation,
+        broken=lambda _, __, t: _has_parts(t, ("activation", "every_other")) & t.fused_activation,
         problem=lambda *_: "fused_activation computes the activation again already; give one",
     ),
     Rule(

@@ -39,18 +39,17 @@ def parts_of_pass(timeline: StepTimeline, stage: int, *work: str) -> list[PartOf
     again = work == ("recompute",)
     found = []
     for name, costs, reruns in _in_order(timeline, stage):
-        chosen = costs if not again else _rerun(timeline, costs) if reruns else ()
-        times = [(c.operation.name, sum(float(c.kernel_s(p)[0]) for p in phases)) for c in chosen]
+        shares = [runs_again(c, timeline.again) * reruns if again else 1.0 for c in costs]
+        times = [
+            (c.operation.name, share * sum(float(c.kernel_s(p)[0]) for p in phases))
+            for c, share in zip(costs, shares, strict=True)
+        ]
         kernels = [one for one in times if one[1] > 0]
         if kernels:
             found.append((name, kernels))
     forward = phases[0] is Phase.FORWARD
     step = 1 if forward else -1
     return [PartOfPass(name=name, kernels=tuple(some[::step])) for name, some in found[::step]]
-
-
-def _rerun(timeline: StepTimeline, costs: Sequence[OperationCost]) -> list[OperationCost]:
-    return [cost for cost in costs if runs_again(cost, timeline.again)]
 
 
 def _in_order(

@@ -19,6 +19,7 @@ from shardwise.validate.scores import Compared, Part, Row, Scoreboard
 __all__ = ["seqsel"]
 
 _GIB = 2.0**30
+_MS = 1e3
 
 
 class Layout(Noun):
@@ -54,6 +55,8 @@ class Published(Sourced):
     figure_1_state_gib: dict[str, float]
     figure_1_activations_gib: dict[str, dict[str, float]]
     figure_7_percent: dict[str, dict[str, float]]
+    table_4_model: str
+    table_4_ms: dict[str, dict[str, float]]
     table_5_s: dict[str, dict[str, float]]
 
     def text(self, field: str) -> str:
@@ -111,6 +114,16 @@ class _Run:
         return self.ours.layers[0].kept_bytes * self.first_stage_layers * flying
 
     @property
+    def layer_ms(self) -> dict[str, float]:
+        """What a layer takes of one micro-batch in each pass, with what is exposed [ms]."""
+        layer = self.ours.layers[0]
+        passes = (layer.input_grad, layer.weight_grad, layer.recompute)
+        exposed = layer.tp_backward.exposed_s + layer.tp_again.exposed_s
+        forward = layer.forward.time_s + layer.tp_forward.exposed_s
+        backward = sum(one.time_s for one in passes) + exposed
+        return {"forward": _MS * forward, "backward": _MS * backward}
+
+    @property
     def their_state_bytes(self) -> float:
         spaces = ("weight_space", "weight_grad_space", "optimizer_space")
         return sum(float(self.theirs_for_memory[space]) for space in spaces)
@@ -125,7 +138,7 @@ _Runs = Mapping[tuple[str, str], _Run]
 
 
 def seqsel() -> Scoreboard:
-    """Compare with figure 1 and figure 7 (formulas) and with table 5 (measured)."""
+    """Compare with figures 1 and 7 (formulas) and with tables 4 and 5 (measured)."""
     published = Published.load("seqsel")
     runs = {
         (model, mode): _Run(published, model, mode)
@@ -137,7 +150,7 @@ def seqsel() -> Scoreboard:
         suite=published.name,
         title=published.description,
         predecessor="calculon",
-        parts=(*parts, _times(published, runs)),
+        parts=(*parts, _layers(published, runs), _times(published, runs)),
     )
 
 
@@ -254,6 +267,34 @@ def _shares(published: Published, runs: _Runs) -> Part:
     )
 
 
+def _layers(published: Published, runs: _Runs) -> Part:
+    model = published.table_4_model
+    return Part(
+        name="tab4_layer",
+        title=f"Table 4: passes of a layer of {model}",
+        unit="ms",
+        kind="measured",
+        source=published.text("table_4_ms"),
+        compared=Compared(
+            reference="one micro-batch on 8 NVIDIA A100 with Megatron-LM.",
+            ours=(
+                "kernels of a layer and the exchanges that nothing hides; backward with what is "
+                "recomputed."
+            ),
+            theirs=None,
+        ),
+        rows=tuple(
+            Row(
+                case=f"{mode} {which}",
+                reference=reference,
+                ours=runs[model, mode].layer_ms[which],
+                theirs=None,
+            )
+            for (mode, which), reference in _cases(published.table_4_ms).items()
+        ),
+    )
+
+
 def _times(published: Published, runs: _Runs) -> Part:
     figures = _cases(published.table_5_s)
     elder = 100 * fmean(
@@ -267,9 +308,7 @@ def _times(published: Published, runs: _Runs) -> Part:
         kind="measured",
         source=published.text("table_5_s"),
         compared=Compared(
-            reference=(
-                "8 runs on NVIDIA A100 with Megatron-LM, the only measurements of this suite."
-            ),
+            reference=("8 runs on NVIDIA A100 with Megatron-LM."),
             ours=(
                 f"{published.system} with {published.stack}. The figures of the system come from "
                 "kernel benchmarks and data sheets, none from these runs; of the stack, some "

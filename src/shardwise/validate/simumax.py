@@ -100,9 +100,7 @@ def simumax() -> Scoreboard:
     plain = {name: _estimates(measured, name, 1.0) for name in measured.servers}
     server = measured.servers["b200"]
     timed = [pair.run for pair in plain["b200"] if pair.run.step_s is not None]
-    declared = [
-        _Pair(run, measured.estimated(run, server.speed)) for run in _halves(timed)[1]
-    ]
+    declared = [_Pair(run, measured.estimated(run, server.speed)) for run in _halves(timed)[1]]
     return Scoreboard(
         suite=measured.name,
         title=measured.description,

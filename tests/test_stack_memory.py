@@ -1,0 +1,230 @@
+"""What software holds beyond the least, each term by hand, and that sharding more never holds more.
+
+The samples of GPT and Llama: width 64, 4 layers; two micro-batches of 2 x 32 tokens in 2 bytes on
+each of 8 replicas; gradients in 4 bytes, 12 of optimizer state.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import samples
+from shardwise import Estimate, Model, estimate_many
+from shardwise.stack import Stack
+
+LAYER = 12 * 64**2 + 13 * 64
+NORM = 2 * 64
+TABLE = (10 + 32) * 64
+WHOLE = 4 * LAYER + TABLE + NORM
+TOKENS = 64
+GIB = 2**30
+
+
+def run(
+    software: dict[str, Any] | None = None, architecture: Model | None = None, **columns: Any
+) -> Estimate:
+    """A tiny vocabulary, unless told, so that layers are fullest."""
+    model = architecture or samples.model(vocab=10)
+    return samples.run(model, software, None, **({"dp": 8, "gbs": 32} | columns))
+
+
+@pytest.mark.parametrize(("dtype", "each"), [("fp32", 6), ("compute", 2)])
+def test_gradients_beside_those_in_fp32(dtype: str, each: int) -> None:
+    """2 bytes more for each weight; nothing more where gradients accumulate in 2 bytes."""
+    software = {"plain_gradients": True, "gradient_dtype": dtype}
+    assert run(software, zero=1).memory_bytes.gradients == each * WHOLE
+    assert run(software, zero=2).memory_bytes.gradients == pytest.approx(each * WHOLE / 8)
+
+
+def test_gradients_beside_leave_the_update_alone() -> None:
+    """Its temporaries are of weights, not of what their gradients take."""
+    large = {"update_bytes": 1000}
+    bare, beside = run(large, zero=1), run(large | {"plain_gradients": True}, zero=1)
+    assert beside.memory_bytes.buffers == bare.memory_bytes.buffers
+
+
+def test_pipelines_that_split_gradients_last_hold_them_whole() -> None:
+    """4 bytes of all weights of a stage, and none whole for one layer besides."""
+    software = {"whole_gradients": True}
+    for zero in (2, 3):
+        split = run(zero=zero, pp=2, dp=4)
+        whole = run(software, zero=zero, pp=2, dp=4)
+        assert [stage.gradients for stage in whole.stages] == [
+            pytest.approx(4 * stage.gradients) for stage in split.stages
+        ]
+        assert whole.memory_bytes.buffers == split.memory_bytes.buffers - 4 * LAYER
+        assert _same_memory(software, zero)
+    assert _same_memory(software, zero=1, pp=2, dp=4)
+
+
+@pytest.mark.parametrize(("zero", "reshard", "times"), [(3, False, 1), (2, True, 1), (3, True, 2)])
+def test_they_exchange_them_once_a_step(zero: int, reshard: bool, times: int) -> None:
+    """Rather than with each of two micro-batches, unless weights are released in between."""
+    columns = {"zero": zero, "fsdp_reshard": reshard, "pp": 2, "dp": 4, "gbs": 16}
+    every = run(**columns).comm_s["dp"].total
+    once = run({"whole_gradients": True}, **columns).comm_s["dp"].total
+    tables = _gathered_once(columns)
+    assert once - tables == pytest.approx((every - tables) * times / 2)
+
+
+def _gathered_once(columns: dict[str, Any]) -> float:
+    """Time of what is exchanged once a step anyway: a tied head's gradients, ZeRO 2's weights."""
+    one = run(**columns | {"gbs": 8}).comm_s["dp"].total
+    return 2 * one - run(**columns).comm_s["dp"].total
+
+
+def _same_memory(software: dict[str, Any], zero: int, **columns: Any) -> bool:
+    """Whether the software holds what plain one does."""
+    one, other = run(software, zero=zero, **columns), run(zero=zero, **columns)
+    return one.memory_bytes == other.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("software", "zero", "each"),
+    [
+        ({"update_bytes": 1000}, 1, 1000),
+        ({"update_bytes": 1000, "flat_gradients": True}, 1, 1000 + 4),
+        ({"update_bytes": 1000, "flat_gradients": True}, 3, 1000),
+        ({"update_bytes": 1000, "gradient_dtype": "compute"}, 1, 1000 + 4),
+        (
+            {"update_bytes": 1000, "gradient_dtype": "compute", "flat_gradients": True},
+            2,
+            1000 + 4 + 2,
+        ),
+    ],
+    ids=str,
+)
+def test_what_the_update_holds(software: dict[str, Any], zero: int, each: int) -> None:
+    """Temporaries, fp32 copies of 2-byte gradients, a flat buffer before: of a shard."""
+    memory = run(software, zero=zero).memory_bytes
+    assert memory.buffers == pytest.approx(each * WHOLE / 8)
+    assert memory.activations == 0
+
+
+def test_a_flat_buffer_is_of_sharded_optimizers() -> None:
+    """Without replicas that share the state there is none."""
+    memory = run({"update_bytes": 1000, "flat_gradients": True}, zero=0).memory_bytes
+    assert memory.buffers == 1000 * WHOLE
+
+
+def test_embedding_and_head_gathered_as_one() -> None:
+    """Their 2 bytes are whole from first forward on, the head's gradient behind backward."""
+    bare = run(zero=3).memory_bytes.buffers
+    whole = run({"whole_ends": True}, zero=3).memory_bytes.buffers
+    assert whole - bare == 2 * (TABLE + NORM) + 2 * NORM
+    assert _same_memory({"whole_ends": True}, zero=2)
+
+
+def test_ends_gathered_as_one_at_the_loss() -> None:
+    """There the head is whole anyway, with its gradient: the embedding comes in addition."""
+    words = samples.llama(vocab=20_000)
+    bare = run(architecture=words, zero=3).memory_bytes.buffers
+    whole = run({"whole_ends": True}, words, zero=3).memory_bytes.buffers
+    assert whole - bare == 2 * 20_000 * 64
+
+
+def test_ends_on_stages_of_their_own() -> None:
+    """The first gathers the embedding alone, the last the head and its gradient."""
+    model = samples.llama(vocab=10)
+    bare = run(architecture=model, zero=3, pp=2, dp=4).stages
+    whole = run({"whole_ends": True}, model, zero=3, pp=2, dp=4).stages
+    more = [one.buffers - other.buffers for one, other in zip(whole, bare, strict=True)]
+    assert more == [2 * 10 * 64, 4 * (10 * 64 + 64)]
+
+
+def test_a_loss_of_split_logits_holds_more() -> None:
+    """3 bytes of each logit more on two ranks that split them, none on one."""
+    words = samples.model(vocab=20_000)
+    software = {"loss_split_bytes": 3}
+    one, two = ({"architecture": words, "tp": tp, "dp": 4} for tp in (1, 2))
+    assert run(software, **one).memory_bytes == run(**one).memory_bytes
+    more = run(software, **two).memory_bytes.buffers - run(**two).memory_bytes.buffers
+    assert more == 3 * TOKENS * 10_000
+
+
+@pytest.mark.parametrize(
+    ("software", "each"),
+    [
+        # Input 64, queries 64 and values 16, output of the core 64, one of two products 192.
+        ({}, 64 + 64 + 16 + 64 + 192),
+        # Kernels of their own for norm and activation keep nothing that is not kept before.
+        ({"fused_norm": False, "fused_swiglu": False}, 64 + 64 + 16 + 64 + 192),
+    ],
+    ids=str,
+)
+def test_every_other_product_is_kept(software: dict[str, Any], each: int) -> None:
+    """Elements of a token in 2 bytes, and 4 bytes of statistics for each of 8 heads."""
+    layers = {"recompute": "selective", "recompute_parts": ["every_other"]}
+    found = run(software, samples.llama(vocab=10), **layers)
+    kept = TOKENS * (2 * each + 4 * 8)
+    assert found.memory_bytes.activations == 4 * kept
+    assert found.layers[0].kept_bytes == kept
+
+
+software_terms = st.fixed_dictionaries(
+    {
+        "plain_gradients": st.booleans(),
+        "whole_gradients": st.booleans(),
+        "flat_gradients": st.booleans(),
+        "update_bytes": st.sampled_from([0, 8, 2000]),
+        "whole_ends": st.booleans(),
+        "loss_split_bytes": st.sampled_from([0, 4]),
+        "gradient_dtype": st.sampled_from(["fp32", "compute"]),
+        "gathers_master": st.booleans(),
+    }
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(software_terms, st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]), st.booleans())
+def test_more_replicas_that_share_never_hold_more(
+    software: dict[str, Any], zero: int, pp: int, reshard: bool
+) -> None:
+    """1, 2, 4, 8 of them, two micro-batches each."""
+    table = estimate_many(
+        samples.llama(vocab=1000),
+        samples.system(),
+        {
+            "dp": [1, 2, 4, 8],
+            "pp": pp,
+            "mbs": 2,
+            "gbs": [4, 8, 16, 32],
+            "zero": zero,
+            "fsdp_reshard": reshard,
+            "stack": samples.stack(**software),
+        },
+    )
+    held = table.memory_total_bytes.tolist()
+    assert held == sorted(held, reverse=True)
+
+
+@settings(deadline=None, max_examples=40)
+@given(software_terms, st.sampled_from([0, 1, 2, 3]))
+def test_no_term_holds_less(software: dict[str, Any], zero: int) -> None:
+    """Software with such a term holds at least what the same without it does."""
+    same = {name: software[name] for name in ("gradient_dtype", "gathers_master")}
+    bare, terms = (run(some, zero=zero, pp=2, dp=4).memory_bytes for some in (same, software))
+    assert terms.total >= bare.total
+
+
+def test_software_of_the_catalog() -> None:
+    """Each generation says what it holds."""
+    said = {
+        name: Stack.load(name)
+        for name in (
+            "torchtitan-2024",
+            "torchtitan-2025",
+            "internevo-2023",
+            "megatron-deepspeed-2022",
+        )
+    }
+    assert (said["torchtitan-2024"].loss_saved_bytes, said["torchtitan-2024"].allocator_slack) == (
+        12,
+        1.13,
+    )
+    assert said["torchtitan-2025"].loss_saved_bytes == 4
+    assert said["torchtitan-2025"].whole_ends
+    assert said["internevo-2023"].update_bytes == 8
+    assert said["megatron-deepspeed-2022"].runtime_memory == 7 * GIB
