@@ -12,13 +12,13 @@ from shardwise.calibrate.from_runs import level_of
 from shardwise.measured.left_out import left_out_errors
 from shardwise.measured.parameters import load_parameters
 from shardwise.measured.prediction import Prediction
-from shardwise.measured.references import references
 from shardwise.measured.scoreboard import RunScore, ScoredRun, scoreboard
 from shardwise.measured.statistics import summary
 from shardwise.stack import Stack
 from shardwise.system import System
 from shardwise.uncertainty import LEVEL, levels, told_apart
 from shardwise.validate import validate
+from shardwise.validate.references import references
 
 HEADS = ("n", "mean size", "median", "9 of 10 below", "bias", "skill", "in interval")
 MAKERS = {
@@ -52,8 +52,6 @@ CAUSES = (
     Cause("automodel-gpt-oss", "AutoModel, GPT-OSS", "how experts are spread is not published"),
     Cause("automodel-.*lora", "AutoModel, LoRA", "probably more is computed again than the "
           "recipes say"),
-    Cause("mlperf-.*lora|mlperf-.*llama31_8b", "MLPerf, Llama 2 70B LoRA and Llama 3.1 8B",
-          "probably tuned for the contest in ways that the logs do not tell"),
     Cause(r"mbridge-26.06.01-gpt-oss-120b-GB.00-FP8_MX", "Megatron-Bridge 26.06.01, GPT-OSS in "
           "mxfp8", "1.6 times slower than the same configuration in 26.06 and 26.08"),
     Cause(r"mbridge-26.02.*qwen3-235b-a22b-B300-FP8_MX", "Megatron-Bridge 26.02, Qwen3-235B on "
