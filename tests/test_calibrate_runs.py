@@ -138,6 +138,12 @@ def test_the_speed_leaves_what_does_not_count(tmp_path, speed):
         assert found.system.accelerator.speed == found.speed
 
 
+def test_speeds_are_sought_about_the_present_one(tmp_path):
+    """A machine that was said to be six times as fast, and is."""
+    found = calibrated_by_runs(at(6.0), saved(tmp_path / "runs.yaml", timed(at(6.0))))
+    assert found.speed == pytest.approx(6.0, abs=0.05)
+
+
 def test_many_runs_find_the_speed(tmp_path):
     """Of 60 runs nearly all of the level counts: the machine's speed comes out."""
     rows = [{**row, "gbs": row["gbs"] * (1 + n)} for n in range(30) for row in ROWS[:2]]
@@ -316,6 +322,7 @@ def test_the_verb_writes_a_system_that_is_used_at_once(tmp_path, shardwise):
     assert source.kind == "fitted"
     assert source.text.startswith("by shardwise calibrate on 4 runs of runs.yaml; mean error of ")
     assert steps(new) == steps(at(speed))
+    assert system.sources == System.load(NAME).sources | {"accelerator.speed": source}
     assert system == at(speed).model_copy(update={"sources": system.sources})
     code, out, _ = shardwise("calibrate", NAME, "--from-runs", runs, "--json")
     found = json.loads(out)
