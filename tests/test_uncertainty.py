@@ -283,13 +283,13 @@ def plans(*rates: float, **columns: Sequence[Any]) -> list[Estimate]:
     for place, rate in enumerate(rates):
         other = {name: values[place] for name, values in columns.items()}
         times = dict.fromkeys(PLAN.time_s, 0.0) | {
-            "forward": 1.0 - shares[place],
-            "bubble": shares[place] / 2,
-            "dp_comm": shares[place] / 2,
+            "forward": (1.0 - shares[place]) * 100 / rate,
+            "bubble": shares[place] / 2 * 100 / rate,
+            "dp_comm": shares[place] / 2 * 100 / rate,
         }
         changed = {
             "tokens_per_s_per_gpu": rate,
-            "step_time_s": 1.0,
+            "step_time_s": 100 / rate,
             "time_s": times,
             "strategy": PLAN.strategy | other,
         }
@@ -309,6 +309,19 @@ def test_plans_within_the_ratio_are_alike() -> None:
     assert (found.plans, found.within) == (3, pytest.approx(ratio - 1))
     # Ranked by another figure, a faster plan may follow: too much faster is not alike.
     assert alike(plans(100, 100 * ratio * 1.001)) is None
+
+
+def test_plans_are_compared_by_what_they_are_ranked_by() -> None:
+    """Twice the GPUs for half the time: alike in what a GPU does, not in time; forward, neither."""
+    one, other = plans(100, 99.9)
+    other = other.model_copy(update={"step_time_s": 2 * one.step_time_s})
+    assert alike([one, other], "step_time") is None
+    for objective in ("tokens_per_s_per_gpu", "tokens_per_dollar"):
+        assert alike([one, other], objective) is not None
+    assert alike(plans(100, 99.9, training=[False, False])) is None
+    scales = search("llama3-8b", "h100-sxm", gpus=[16, 32], gbs=64, top=2, tp=2, pp=1, mbs=1)
+    times = [plan.step_time_s for plan in scales.best]
+    assert (scales.alike is None) == (times[1] / times[0] >= told_apart())
 
 
 def test_the_safer_plan_by_hand() -> None:
