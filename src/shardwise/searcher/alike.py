@@ -22,13 +22,17 @@ _UNTRIED = {
 }
 
 
-def alike(best: Sequence[Estimate]) -> Alike | None:
-    """Count the first plans of a ranking whose throughput per GPU is too near to be told apart."""
-    ratio = told_apart()
-    if not best:
+def alike(best: Sequence[Estimate], objective: str = "step_time") -> Alike | None:
+    """Count the first plans of a ranking that are too near to be told apart by what it ranks by.
+
+    None where they can be, and forward only, for which no runs were measured.
+    """
+    if not best or not best[0].strategy["training"]:
         return None
-    first = best[0].tokens_per_s_per_gpu
-    near = [1 / ratio < e.tokens_per_s_per_gpu / first < ratio for e in best]
+    ratio = told_apart()
+    by = "step_time_s" if objective == "step_time" else "tokens_per_s_per_gpu"
+    scores = [getattr(e, by) / getattr(best[0], by) for e in best]
+    near = [1 / ratio < score < ratio for score in scores]
     count = near.index(False) if False in near else len(best)
     if count == 1:
         return None

@@ -126,7 +126,7 @@ def search(
         elapsed_s=time.perf_counter() - started,
         complete=complete,
         best=best,
-        alike=alike(best),
+        alike=alike(best, question.objective),
         pareto=None if pareto is None else plans(question, candidates, whole.front.number),
         pareto_against=pareto,
         scales=_scales(question, candidates, by_scale),

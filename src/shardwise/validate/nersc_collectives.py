@@ -9,7 +9,7 @@ from pydantic import Field
 from shardwise.arrays import Floats
 from shardwise.comparison_nersc import collective_for_nersc
 from shardwise.cost.collective import collective_time
-from shardwise.network import CollectiveName
+from shardwise.network import Collective, CollectiveName
 from shardwise.noun import Count, Noun, Sourced
 from shardwise.ops.operation import CollectiveKind
 from shardwise.system import System
@@ -69,17 +69,21 @@ class MeasuredCollectives(Sourced):
     system: str
     """Whose collectives are compared."""
     node: _Wiring
+    rates: tuple[dict[CollectiveName, Collective], ...]
+    """Of NCCL alone, by tier, inside out; those of systems are of collectives beside compute."""
     series: tuple[Series, ...]
 
     @property
     def machine(self) -> System:
-        """The catalog's system with the nodes of this machine.
+        """The catalog's system with the nodes of this machine, idle but for one collective.
 
         GPUs that are joined directly have the links of their pairs: two of them one pair's, where
         a switch gives each all its links.
         """
         fields = System.load(self.system).to_dict()
         inside, fabric = fields["network"]
+        for tier, rates in zip((inside, fabric), self.to_dict()["rates"], strict=True):
+            tier["collectives"] |= rates
         count = self.node.accelerators
         fields["node"] = {"accelerators": count}
         inside["domain"] = fabric["links_per_node"] = count
