@@ -33,7 +33,7 @@ from shardwise.system import System
 from shardwise.uncertainty import Described
 
 _CATALOG = Path(catalog.__file__).parent
-_ROUNDS = 5
+_ROUNDS = 3
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ def test_step_times_that_were_not_fitted_are_within_five_percent(parts):
 
 
 def test_slope_and_fixed_part_are_told_apart(parts):
-    """What a micro-batch adds is met; what a step costs beside them is small, and of others' steps."""
+    """What a micro-batch adds is met; what a step costs beside them is of other machines' steps."""
     slope, fixed = parts["b200_micro_batch"], parts["b200_fixed"]
     assert {row.case for row in slope.rows} == {row.case for row in fixed.rows}
     assert abs(slope.ours.bias) < 0.15
