@@ -273,7 +273,15 @@ def step(saved: float, part: int, **fields: Any) -> Step:
     plain: dict[str, Any] = {"reruns": 0, "drops": 0} | fields
     zero, size = samples.column(0, 0, 0), samples.column(*[saved] * 3)
     rebuilt = size if plain["drops"] else zero
-    return Step(saved=size, rebuilt=rebuilt, ahead=zero, back=zero, part=part, **plain)
+    return Step(
+        saved=size,
+        rebuilt=rebuilt,
+        rebuilt_in_part=rebuilt,
+        ahead=zero,
+        back=zero,
+        part=part,
+        **plain,
+    )
 
 
 def test_rows_of_a_walk_name_parts_of_their_own() -> None:
