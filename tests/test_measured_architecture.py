@@ -200,7 +200,6 @@ def test_dropout_is_that_of_the_software():
         ({"ffn": None, "dense_layers": 1, **EXPERTS}, "model.ffn is not told"),
         ({"hidden": 1021, "heads": None, "said": {"parallelism": {"tp": 4}}},
          "model.heads is not told"),
-        (MLA | {"kv_lora_rank": None}, "model.kv_lora_rank is not told of a latent attention"),
         (EXPERTS | {"dense_layers": 2, "attention": "gqa; 5:1 local(1024):global"},
          "leading dense layers beside windows that alternate are not modelled"),
     ],
