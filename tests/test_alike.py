@@ -87,7 +87,6 @@ def test_the_safer_plan_by_hand() -> None:
 
 UNTRIED = [
     ("offload_weights", True),
-    ("offload_activations", True),
     ("offload_optimizer", True),
     ("fused_activation", True),
     ("tp_overlap", "ring"),

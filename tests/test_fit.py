@@ -225,7 +225,10 @@ def test_a_fit_of_runs_recovers_moved_figures() -> None:
     names = sorted({one.system.name for one in said.values()})
     mine = [
         parameter(of="systems", names=names, fields=["accelerator.matmul.bf16.efficiency"]),
-        parameter(names=["torchtitan-2024"], fields=["memory_traffic_factor"]),
+        parameter(
+            names=["torchtitan-2024", "torchtitan-2025", "torchtitan-eager"],
+            fields=["memory_traffic_factor"],
+        ),
     ]
     true = np.array([-0.12, 0.2])
     timed = linear(said, wanted, mine, true, derivatives=False)

@@ -427,8 +427,12 @@ def test_systems_it_has_no_word_for_are_refused():
     ids=["1d", "2d-seqp"],
 )
 def test_what_means_the_same_is_the_same(strategy):
-    """Bytes and times exchanged in a layer, bytes between stages, weights but three biases."""
+    """Bytes and times exchanged in a layer, bytes between stages, weights but three biases.
+
+    Times are those of a network alone, as its are.
+    """
     given = strategy | {"gbs": 512, "dtype": "fp16", "tp_regather": True}
+    given["stack"] = {"base": "megatron-core-2025", "exchange_time_factor": 1}
     ours = estimate("gpt3-1t", our_system("B200", 8), given).layers[0]
     case = nersc_case("gpt3-1t", our_system("B200", 8), given)
     layers = {layer["name"]: layer for layer in case.layers()}

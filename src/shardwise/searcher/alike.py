@@ -13,7 +13,6 @@ _UNCERTAIN = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload", 
 # What none of the runs of grade A that come with shardwise did, on NVIDIA GPUs.
 _UNTRIED = {
     "offload_weights": (True,),
-    "offload_activations": (True,),
     "offload_optimizer": (True,),
     "fused_activation": (True,),
     "tp_overlap": ("ring", "pipe"),
