@@ -44,11 +44,14 @@ def test_step_times_that_were_not_fitted_are_within_five_percent(parts):
 
 
 def test_slope_and_fixed_part_are_told_apart(parts):
-    """What a micro-batch adds is met; what a step costs beside them is of other machines' steps."""
+    """What a micro-batch adds is met; what a step costs beside them is of other machines' steps.
+
+    Jobs of hundreds of GPUs wait some 55 ms in each step, one server about 10: twice its own time.
+    """
     slope, fixed = parts["b200_micro_batch"], parts["b200_fixed"]
     assert {row.case for row in slope.rows} == {row.case for row in fixed.rows}
     assert abs(slope.ours.bias) < 0.15
-    assert -0.1 < fixed.ours.bias < 0.5
+    assert 0 < fixed.ours.bias < 1
 
 
 def test_errors_are_those_of_the_predecessor_as_published(parts):
