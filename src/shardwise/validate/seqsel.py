@@ -310,10 +310,9 @@ def _times(published: Published, runs: _Runs) -> Part:
         compared=Compared(
             reference=("8 runs on NVIDIA A100 with Megatron-LM."),
             ours=(
-                f"{published.system} with {published.stack}. The figures of the system come from "
-                "kernel benchmarks and data sheets, none from these runs; of the stack, some "
-                "from a fit to 638 published runs that these 8 are among. None was set for "
-                "these 8."
+                f"{published.system} with {published.stack}. Some figures of both come from a fit "
+                "to 639 published runs that these 8 are among (catalog/fit/steps.yaml). None was "
+                "set for these 8; docs/accuracy.md has their errors with this source left out."
             ),
             theirs=(
                 "total_time on a100_80g. We know of no source of its efficiencies but the "
