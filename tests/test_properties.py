@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samples
-from shardwise import EstimateTable, InputError, Model, System, estimate, estimate_many
+from shardwise import EstimateTable, InputError, Model, Stack, System, estimate, estimate_many
 from shardwise.arrays import Ints, gather, once_per
 from shardwise.evaluate import evaluate
 from shardwise.memory import MEMORY_PARTS
@@ -323,15 +323,18 @@ FIGURES = ("matrix", "vector", "memory", "efficiency", "attention", "inside", "b
 def test_a_better_machine_is_never_slower(
     table: list[dict[str, Any]], what: str, factor: float
 ) -> None:
-    """More of any rate lengthens no step, but for a trifle where the host sets the pace.
+    """More of any rate lengthens no step; where the host sets the pace, by a trifle at most.
 
     There a faster product hides less of the exchange beside it, and the layer gains nothing by it:
-    0.006 % at tp 8 with two sequences of 512 tokens.
+    0.7 % is the most found, for ten times the rate at tp 4 with four sequences of 512 tokens.
     """
-    rows = Table.of(LLAMA, as_columns(table))
-    before = evaluate(LLAMA, H100, rows).step_time_s
-    after = evaluate(LLAMA, faster(H100, what, factor), rows).step_time_s
-    assert (after <= before * (1 + 5e-4)).all()
+    at_once = Stack.load("megatron-core-2025").model_copy(update={"name": "x", "host_launch": 0.0})
+    better = faster(H100, what, factor)
+    for stack, trifle in ((at_once, 1e-9), ("megatron-core-2025", 1e-2)):
+        rows = Table.of(LLAMA, as_columns([row | {"stack": stack} for row in table]))
+        before = evaluate(LLAMA, H100, rows).step_time_s
+        after = evaluate(LLAMA, better, rows).step_time_s
+        assert (after <= before * (1 + trifle)).all()
 
 
 def test_a_better_machine_is_not_slower_behind_a_slow_host() -> None:
