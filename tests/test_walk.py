@@ -195,7 +195,7 @@ WORK: list[dict[str, Any]] = [
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("work", WORK, ids=str)
 def test_a_layer_under_sets_of_parts(kind: str, work: dict[str, Any]) -> None:
-    """All of at most three, every part, and the whole layer: kept and fullest are the simulation's."""
+    """Up to three, every part, and the whole layer: kept and fullest are the simulation's."""
     model, which = LAYERS[kind]
     operations = layer_operations(model, model.layers[which], samples.rank_work(**work))
     steps = [step_of(operation) for operation in operations]
