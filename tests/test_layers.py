@@ -47,7 +47,7 @@ LAYERS = [
     ["estimator"],
     ["searcher"],
     ["sweeper"],
-    ["counterparts", "counterparts_nersc", "reference"],
+    ["counterparts", "counterparts_nersc", "fsdp", "reference"],
     ["comparison", "comparison_nersc"],
     ["measured"],
     ["calibrate"],

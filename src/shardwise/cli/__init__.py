@@ -26,6 +26,7 @@ VERBS = {
     "calibrate": "A system's own figures, fitted to measurements.",
     "search": "The best way to run a model on N GPUs.",
     "sweep": "What more bandwidth, memory, larger domains would buy.",
+    "fsdp": "Which modules become FSDP2 units within a memory budget, proved best.",
     "models": "Models of the catalog or a folder, or one by its parts.",
     "systems": "The systems of the catalog, or one with sources.",
     "stacks": "The software stacks of the catalog, or one.",

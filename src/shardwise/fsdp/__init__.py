@@ -1,0 +1,1 @@
+"""Which modules of a PyTorch model become FSDP2 units."""

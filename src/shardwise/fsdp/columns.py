@@ -1,0 +1,311 @@
+"""What the rules of FSDP2 need of a profile, a setting and its possible units, as columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from shardwise.arrays import Floats
+from shardwise.fsdp.edges import Edge, Grid, Spans
+from shardwise.fsdp.links import Links
+from shardwise.fsdp.profile import Profile
+from shardwise.fsdp.sizes import LastGradients, OwnSizes
+
+__all__ = ["NOTHING", "StepColumns", "UnitColumns"]
+
+NOTHING = -1e18
+"""Less than any number of bytes."""
+_LARGE = 1e15
+"""A buffer so large that latencies count for nothing [byte]."""
+_SURELY = 1 - 1e-6
+"""Keeps a bound below what rounding makes of the sum it bounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitColumns:
+    """Units that may begin at a position; shape (units, 1)."""
+
+    gather_s: Floats
+    gather_again_s: Floats
+    """In backward."""
+    reduce_s: Floats
+    late: Floats
+    """1 if it is reduced at the end of the step."""
+    forward_s: Floats
+    """Of the unit and of the root's modules after it."""
+    backward_s: Floats
+    gap_s: Floats
+    """Backward of the root's modules after it."""
+    gathered: Floats
+    """Bytes of its weights, and of the buffer."""
+    again: Floats
+    """Bytes of the buffer in backward."""
+    stays: Floats
+    """Bytes that stay whole between forward and backward."""
+    reduced: Floats
+    gradients: Floats
+    """Over their shards."""
+    enters: Floats
+    """What is held as it begins forward."""
+    ahead: Floats
+    """Fullest moment forward, and of the root's modules after it."""
+    ahead_after: Floats
+    begins: Floats
+    """What is held as its backward begins, its fullest moment, that of the root's modules before
+    its backward, and what is held at its end; gradients complete before are left out."""
+    back: Floats
+    back_before: Floats
+    ends: Floats
+    output: Floats
+    """What the reduce-scatter writes, with the last gradient, beyond all gradients; or nothing."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepColumns:
+    """A profile in a setting, with the units it may have."""
+
+    profile: Profile
+    sizes: OwnSizes
+    links: Links
+    edges: Sequence[Sequence[Edge]]
+    """Units that may begin at each position."""
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return Grid(profile=self.profile)
+
+    @cached_property
+    def spans(self) -> Spans:
+        """Times and fullest moments over runs of segments."""
+        added = np.zeros(len(self.profile.seconds))
+        bytes_of = self.sizes.shard_gradients
+        whole = self.sizes.gradients
+        for parameter in self.profile.parameters:
+            holder = parameter.holders[0]
+            if parameter.gradient_segment >= 0 and whole[holder] > 0:
+                part = parameter.numel * self._computed / whole[holder]
+                added[parameter.gradient_segment] += bytes_of[holder] * part
+        return Spans(profile=self.profile, shard_gradients=np.cumsum(added))
+
+    @cached_property
+    def _computed(self) -> float:
+        """Bytes of a gathered number."""
+        numels = sum(
+            p.numel for p in self.profile.parameters if p.trainable and p.gradient_segment >= 0
+        )
+        return float(self.sizes.gradients.sum()) / numels if numels else 0.0
+
+    @cached_property
+    def constant(self) -> float:
+        """What every plan holds all the time [byte]."""
+        sharded = float(self.sizes.shard.sum() + self.sizes.state.sum())
+        return sharded + self.profile.fixed_bytes
+
+    @cached_property
+    def units(self) -> Sequence[UnitColumns | None]:
+        """Units by position; one call of the network for all of them."""
+        flat = [edge for edges in self.edges for edge in edges]
+        if not flat:
+            return [None for _ in self.edges]
+        columns = self._columns(flat)
+        found: list[UnitColumns | None] = []
+        at = 0
+        for edges in self.edges:
+            part = slice(at, at + len(edges))
+            rows = {name: values[part, None] for name, values in columns.items()}
+            found.append(UnitColumns(**rows) if edges else None)
+            at += len(edges)
+        return found
+
+    def _columns(self, edges: Sequence[Edge]) -> dict[str, Floats]:
+        sizes = self.sizes
+        sums = {
+            name: np.concatenate([[0.0], np.cumsum(getattr(sizes, name))])
+            for name in ("gathered", "reduced", "gradients", "shard_gradients", "scattered")
+        }
+        first = np.array([edge.first for edge in edges])
+        end = np.array([edge.end for edge in edges])
+        own = {name: values[end] - values[first] for name, values in sums.items()}
+        whole = np.array([not edge.unit.reshard_after_forward for edge in edges])
+        # A unit that nothing flows back through is not gathered again.
+        once = whole | np.array([_nothing_back(self.profile, edge) for edge in edges])
+        gather = self.links.gather_s(own["gathered"])
+        last = LastGradients(profile=self.profile, element_bytes=round(self._computed))
+        kept = np.array([last.between(edge.first, edge.end) for edge in edges])
+        rows = [self._moments(edge) for edge in edges]
+        return {
+            "gather_s": gather,
+            "gather_again_s": np.where(once, 0.0, gather),
+            "reduce_s": self.links.reduce_s(own["reduced"]),
+            "gathered": own["gathered"],
+            "again": np.where(once, 0.0, own["gathered"]),
+            "stays": np.where(whole, own["gathered"], 0.0),
+            "reduced": own["reduced"],
+            "gradients": own["gradients"] - own["shard_gradients"],
+            "output": np.maximum(own["scattered"] + kept - own["gradients"], 0.0),
+            **{name: np.array([row[name] for row in rows]) for name in rows[0]},
+        }
+
+    def _moments(self, edge: Edge) -> dict[str, float]:
+        """Times and fullest moments of a unit, and of the root's modules after it."""
+        profile, spans, grid = self.profile, self.spans, self._grid
+        first, last = profile.modules[edge.first], profile.modules[edge.last]
+        begins, ends = first.forward[0], last.forward[1]
+        after = int(grid.forward[edge.end])
+        back, over = last.backward[0], int(grid.ends[edge.first])
+        before = int(grid.backward[edge.end])
+        gone = spans.reduced(before)
+        return {
+            "late": float(first.late),
+            "forward_s": spans.seconds(begins, after),
+            "backward_s": spans.seconds(back, over),
+            "gap_s": spans.seconds(before, back),
+            "enters": spans.left(begins),
+            "ahead": spans.held(begins, ends),
+            "ahead_after": spans.held(ends, after),
+            "begins": spans.left(back) - gone,
+            "back": spans.held(back, over) - gone,
+            "back_before": spans.held(before, back) - gone,
+            "ends": spans.left(over) - gone,
+        }
+
+    @cached_property
+    def skips(self) -> Floats:
+        """Of a module left in the root: forward and backward compute, and fullest moments."""
+        spans, grid = self.spans, self._grid
+        rows = []
+        for place in range(len(self.profile.modules)):
+            ahead = int(grid.forward[place]), int(grid.forward[place + 1])
+            back = int(grid.backward[place + 1]), int(grid.backward[place])
+            gone = spans.reduced(back[0])
+            rows.append(
+                (
+                    spans.seconds(*ahead),
+                    spans.seconds(*back),
+                    spans.held(*ahead),
+                    spans.held(*back) - gone,
+                )
+            )
+        return np.array(rows)
+
+    @cached_property
+    def most(self) -> tuple[Floats, Floats]:
+        """Longest gather and reduce-scatter of a unit from each position on [s]."""
+        found = np.zeros((2, len(self.edges) + 1))
+        for place, units in reversed(list(enumerate(self.units))):
+            found[:, place] = found[:, place + 1]
+            if units is not None:
+                longest = float(units.gather_s.max()), float(units.reduce_s.max())
+                found[:, place] = np.maximum(found[:, place], longest)
+        return found[0], found[1]
+
+    @cached_property
+    def always(self) -> bool:
+        """Whether every unit is gathered again in backward."""
+        return all(units is None or not units.stays.any() for units in self.units) and not any(
+            _nothing_back(self.profile, edge) for edges in self.edges for edge in edges
+        )
+
+    @cached_property
+    def slopes(self) -> tuple[float, float]:
+        """Least time of gathering and of reducing a gathered byte [s/byte]."""
+        gathered = self.sizes.gathered
+        ratio = self.sizes.reduced / np.where(gathered > 0, gathered, 1.0)
+        least = float(np.min(ratio[gathered > 0], initial=np.inf))
+        large = np.array([_LARGE])
+        gather = float(self.links.gather_s(large)[0]) / _LARGE
+        reduce = float(self.links.reduce_s(large)[0]) / _LARGE
+        return gather * _SURELY, reduce * _SURELY * (least if np.isfinite(least) else 0.0)
+
+    @cached_property
+    def left(self) -> Floats:
+        """From each position on: bytes to gather, compute forward and backward; (3, positions)."""
+        grid, spans = self._grid, self.spans
+        sums = np.concatenate([np.cumsum(self.sizes.gathered[::-1])[::-1], [0.0]])
+        ahead = [spans.seconds(int(at), int(grid.forward[-1])) for at in grid.forward]
+        back = [spans.seconds(int(grid.backward[-1]), int(at)) for at in grid.backward]
+        return np.array([sums, ahead, back])
+
+    @cached_property
+    def stepped(self) -> float:
+        """What the optimizer's step holds beside weights and state [byte]."""
+        left = self.spans.left(len(self.profile.seconds)) - float(self.profile.gradient_bytes[-1])
+        return left + float(self.sizes.stepped.sum())
+
+    @cached_property
+    def own_largest(self) -> Floats:
+        """Largest gradient of a parameter that each module holds itself [byte]."""
+        found = np.zeros(len(self.profile.modules))
+        for parameter in self.profile.parameters:
+            if parameter.trainable and parameter.gradient_segment >= 0:
+                size = parameter.numel * self._computed
+                found[parameter.holders[0]] = max(found[parameter.holders[0]], size)
+        return found
+
+    @cached_property
+    def whole(self) -> float:
+        """Gradients for each byte of the input of their reduce-scatter."""
+        reduced = float(self.sizes.reduced.sum())
+        return float(self.sizes.gradients.sum()) / reduced if reduced else 0.0
+
+    @cached_property
+    def scattered(self) -> float:
+        """Output of a reduce-scatter for each byte of its input."""
+        reduced = float(self.sizes.reduced.sum())
+        return float(self.sizes.scattered.sum()) / reduced if reduced else 0.0
+
+    @cached_property
+    def lates(self) -> Floats:
+        """Most that late units from each position on add to what ran before them [byte]."""
+        found = np.zeros(len(self.edges) + 1)
+        for place in range(len(self.edges) - 1, -1, -1):
+            found[place] = found[place + 1]
+            units = self.units[place]
+            if units is not None:
+                late = (units.late * (units.gathered + units.gradients))[:, 0]
+                ends = [edge.end for edge in self.edges[place]]
+                found[place] = max(found[place], float(np.max(late + found[ends])))
+        return found
+
+    @cached_property
+    def ratio(self) -> float:
+        """Most bytes of gradients, over their shards, of a gathered byte of the root."""
+        extra = self.sizes.gradients - self.sizes.shard_gradients
+        gathered = self.sizes.gathered
+        return float(np.max(extra / np.where(gathered > 0, gathered, 1.0), initial=0.0))
+
+    @cached_property
+    def largest(self) -> float:
+        """Largest input of a reduce-scatter of a unit [byte]."""
+        found = [float(units.reduced.max()) for units in self.units if units is not None]
+        return max(found, default=0.0)
+
+    @cached_property
+    def floors(self) -> Floats:
+        """What any plan holds at some moment from each position on, beside the root [byte].
+
+        Activations, and no weights or gradients.
+        """
+        spans, grid = self.spans, self._grid
+        found = np.zeros(len(self.edges) + 1)
+        loss = self.profile.forward_segments
+        found[-1] = spans.held(int(grid.forward[-1]), int(grid.backward[-1]))
+        for place in range(len(self.edges) - 1, -1, -1):
+            ahead = spans.held(int(grid.forward[place]), int(grid.forward[place + 1]))
+            after = int(grid.backward[place])
+            back = spans.held(int(grid.backward[place + 1]), after) - spans.reduced(after)
+            found[place] = max(found[place + 1], ahead, back if after > loss else 0.0)
+        return found
+
+    @cached_property
+    def loss(self) -> tuple[float, float]:
+        """Fullest moment after the root's forward, and before its backward [byte]."""
+        modules, begin = self.profile.modules, self.profile.forward_segments
+        ahead = self.spans.held(modules[0].forward[1], begin)
+        return ahead, self.spans.held(begin, modules[0].backward[0])
+
+
+def _nothing_back(profile: Profile, edge: Edge) -> bool:
+    first, after = profile.modules[edge.last].backward
+    return first == after

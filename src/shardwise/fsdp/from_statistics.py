@@ -1,0 +1,212 @@
+"""A profile from the module statistics of fsdp_ilp (`GPT_modules_info.json`), without the model.
+
+Each module has one segment forward and one backward, at which it begins: forward in pre-order,
+backward in reversed post-order, so that those of a module and all below it stand together. A
+segment holds what the statistics say of its module, and takes the module's own time.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwise.arrays import Floats, Ints
+from shardwise.errors import Fault, InputError
+from shardwise.formats.fsdp_ilp import ModuleInfo
+from shardwise.fsdp.check import check
+from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
+
+__all__ = ["profile_of_statistics"]
+
+_NUMBER_BYTES = 4
+# Backward of an element-wise kernel moves 3 tensors for 2 of forward, that of fused attention does
+# 5 products for 2 (arXiv 2205.14135); what is slower than this is no backward of its own.
+_BACK_OVER_FORWARD = 3.0
+_ASSUMED = (
+    "weights are one fp32 vector for each module that holds any: statistics have no shapes",
+    "backward of a module without weights takes at most 3 times its forward",
+    "modules that take longer together than the one they are in are scaled to it",
+    "loss and optimizer are not in the statistics",
+)
+
+
+def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profile:
+    """Turn module statistics into a profile.
+
+    With TA_i, AG_i of a module and G_i the gradients of weights made by what runs after it: its
+    segment holds TA_i forward, TA_i + AG_i + G_i backward. What is left at its end is what is there
+    as the next begins, TA + G of that, or what it holds itself if that is less.
+
+    Parameters
+    ----------
+    source
+        What the profile says that it was taken from; None: where the statistics were read.
+
+    Raises
+    ------
+    InputError
+        If the weights of a module are less than those inside it, and no tied tensor explains that.
+    """
+    source = info.source if source is None else source
+    count = len(info.names)
+    parent = _parents(info.end)
+    begins = _backward_order(info.end, parent)
+    parameters = _parameters(info, parent, begins, source)
+    made = np.zeros(count)
+    for parameter in parameters:
+        if parameter.gradient_segment >= 0:
+            made[parameter.gradient_segment - count] += parameter.numel * parameter.element_bytes
+    order = np.argsort(begins)
+    alive, working = info.activation_total_bytes, info.activation_gradient_bytes[order]
+    so_far = np.cumsum(made)
+    # Gradients made in a segment are among its temporaries, if these are told rightly.
+    back = np.maximum(alive[order] + working + so_far - made, so_far)
+    following = np.append(alive[order][1:], 0.0) + so_far
+    profile = Profile(
+        name=info.names[0],
+        source=source,
+        modules=_modules(info, parent, begins),
+        parameters=parameters,
+        forward_segments=count,
+        seconds=_seconds(info, parent, order),
+        held_bytes=np.concatenate([alive, back]),
+        left_bytes=np.concatenate(
+            [np.minimum(alive, np.append(alive[1:], back[0])), np.minimum(back, following)]
+        ),
+        assumed=_ASSUMED,
+    )
+    check(profile)
+    return profile
+
+
+def _parents(end: Ints) -> Ints:
+    """Position of the innermost module around each; -1 for the root."""
+    parent = np.full(len(end), -1, dtype=np.int64)
+    for place in range(len(end)):  # inner ones come later and overwrite
+        parent[place + 1 : end[place]] = place
+    return parent
+
+
+def _backward_order(end: Ints, parent: Ints) -> Ints:
+    """Place of each module in reversed post-order, in which backward begins.
+
+    In post-order a module stands its size less one behind its pre-order place, and before its
+    ancestors, of which it has as many as its depth.
+    """
+    count = len(end)
+    depth = np.zeros(count, dtype=np.int64)
+    for place in range(1, count):
+        depth[place] = depth[parent[place]] + 1
+    post = end - 1 - depth
+    return count - 1 - post
+
+
+def _modules(info: ModuleInfo, parent: Ints, begins: Ints) -> tuple[ProfiledModule, ...]:
+    count, root = len(info.names), info.names[0]
+    # Tokens are not tracked: what has weights but no tracked inputs looks them up.
+    late = (info.input_bytes == 0) & (info.parameter_bytes > 0) & np.any(info.input_bytes > 0)
+    late[0] = True
+    last = 2 * count
+    modules = []
+    for place, (name, end) in enumerate(zip(info.names, info.end.tolist(), strict=True)):
+        start = count + int(begins[place])
+        modules.append(
+            ProfiledModule(
+                name=name.removeprefix(root).removeprefix("."),
+                kind="Module" if place else root,
+                parent=int(parent[place]),
+                end=end,
+                forward=(place, end),
+                backward=(start, last if late[place] else start + end - place),
+                output_bytes=float(info.output_bytes[place]),
+                late=bool(late[place]),
+            )
+        )
+    return tuple(modules)
+
+
+def _seconds(info: ModuleInfo, parent: Ints, order: Ints) -> Floats:
+    """Own time of each module, forward and then backward [s]."""
+    ahead = _own_ms(info.forward_ms, parent)
+    capped = np.where(
+        info.parameter_bytes > 0,
+        info.backward_ms,
+        np.minimum(info.backward_ms, _BACK_OVER_FORWARD * info.forward_ms),
+    )
+    return np.concatenate([ahead, _own_ms(capped, parent)[order]]) / 1e3
+
+
+def _own_ms(whole: Floats, parent: Ints) -> Floats:
+    """What a module takes without those inside it, t_i - sum of t_c over its children c [ms].
+
+    Children that take longer together than their parent are scaled to it, so that the sum over a
+    module and all below it is no more than its own figure, and that over the root is its figure.
+    """
+    inside = np.zeros(len(whole))
+    np.add.at(inside, parent[1:], whole[1:])
+    fits = np.where(inside > whole, whole / np.where(inside > 0, inside, 1.0), 1.0)
+    share = np.ones(len(whole))
+    for place in range(1, len(whole)):
+        share[place] = share[parent[place]] * fits[parent[place]]
+    own = whole * share
+    np.subtract.at(own, parent[1:], (whole * share)[1:])
+    return np.maximum(own, 0.0)
+
+
+def _parameters(info: ModuleInfo, parent: Ints, begins: Ints, source: str) -> tuple[Parameter, ...]:
+    """One tensor for what each module holds itself, and one for what several share."""
+    own = _own(info.parameter_bytes, parent)
+    trained = _own(info.gradient_bytes, parent)
+    tied: dict[int, list[int]] = {}
+    for place in np.flatnonzero(own < 0).tolist():
+        holders = _tied(info, place, float(-own[place]), source)
+        tied[holders[0]] = holders
+        own[holders[1:]] = 0.0
+    found = []
+    for place in np.flatnonzero(own > 0).tolist():
+        holders = tied.get(place, [place])
+        found.append(_parameter(info, float(own[place]), trained[place] > 0, holders, begins))
+    return tuple(found)
+
+
+def _own(whole: Floats, parent: Ints) -> Floats:
+    own = whole.copy()
+    np.subtract.at(own, parent[1:], whole[1:])
+    return own
+
+
+def _parameter(
+    info: ModuleInfo, size: float, trainable: bool, holders: Sequence[int], begins: Ints
+) -> Parameter:
+    """A tensor of so many bytes; its gradient is complete as backward of its last holder ends."""
+    numbers = max(int(size // _NUMBER_BYTES), 1)
+    root = info.names[0]
+    ends = [begins[place] + info.end[place] - place - 1 for place in holders]
+    return Parameter(
+        name=f"{info.names[holders[0]]}.weight".removeprefix(root).removeprefix("."),
+        shape=(numbers,),
+        holders=tuple(holders),
+        element_bytes=size / numbers,
+        trainable=bool(trainable),
+        gradient_segment=len(info.names) + int(max(ends)) if trainable else -1,
+    )
+
+
+def _tied(info: ModuleInfo, place: int, missing: float, source: str) -> list[int]:
+    """Leaves inside a module that share a tensor: k of b bytes each where (k - 1) b are missing."""
+    inside = np.arange(place, int(info.end[place]))
+    leaves = inside[info.end[inside] == inside + 1]
+    sizes, counts = np.unique(info.parameter_bytes[leaves], return_counts=True)
+    explains = (sizes > 0) & ((counts - 1) * sizes == missing)
+    if np.any(sizes == missing):  # two of them, and no three smaller ones by chance
+        explains &= sizes == missing
+    if explains.sum() == 1:
+        return leaves[info.parameter_bytes[leaves] == sizes[explains][0]].tolist()
+    problem = (
+        f"has {missing:.0f} bytes less than the modules inside it; no leaves of one size that share"
+        " a tensor explain that"
+    )
+    field = f"{info.names[place]}.param_per_module"
+    value = float(info.parameter_bytes[place])
+    raise InputError(
+        Fault(source=source, field=field, value=value, has_value=True, problem=problem)
+    )

@@ -1,0 +1,133 @@
+"""Memory against time: the front of best wrappings, the usual ones, and what would just fit."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.fsdp.checkpoint import repeated_blocks
+from shardwise.fsdp.evaluate import Evaluated
+from shardwise.fsdp.plan import Unit, Wrapping
+from shardwise.fsdp.planner import Planned, Planner
+from shardwise.fsdp.sizes import own_sizes
+from shardwise.fsdp.units import allowed
+
+__all__ = ["Named", "front", "largest_batch", "smallest_gpus", "usual", "usual_wrappings"]
+
+_LESS = 1e-6
+"""Share of a peak that the next budget of the front is below it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A wrapping that people use, worked out."""
+
+    name: str
+    plan: Evaluated
+
+
+def usual(planner: Planner) -> tuple[Named, ...]:
+    """The wrappings that people use without a planner, in the planner's setting."""
+    found = usual_wrappings(planner)
+    return tuple(Named(name=name, plan=planner.evaluated(found[name])) for name in found)
+
+
+def usual_wrappings(planner: Planner) -> dict[str, Wrapping]:
+    """Root only; every block; blocks, embedding and head.
+
+    Blocks are those of the model's lists. Before the first block stands the embedding, behind the
+    last the final norm and the head, which share a call; what is tied stays in the root.
+    """
+    profile = planner.profile
+    may = allowed(profile, own_sizes(profile, planner.setting))
+    blocks = [at for at in repeated_blocks(profile) if may[at]]
+    every = tuple(Unit(modules=(profile.modules[at].name,)) for at in blocks)
+    found = {"root only": Wrapping(units=())}
+    if not blocks:
+        return found
+    again = planner.checkpoint == "all"
+    names = tuple(profile.modules[at].name for at in planner.checkpointable) if again else ()
+    found["root only"] = Wrapping(units=(), checkpointed=names)
+    found["every block"] = Wrapping(units=every, checkpointed=names)
+    leaves = [at for at in np.flatnonzero(may) if profile.modules[at].end == at + 1]
+    before = [Unit(modules=(profile.modules[at].name,)) for at in leaves if at < blocks[0]]
+    last = profile.modules[blocks[-1]].end
+    after = tuple(profile.modules[at].name for at in leaves if at >= last)
+    ends = (Unit(modules=after),) if after else ()
+    if before or ends:
+        found["blocks + embedding + head"] = Wrapping(
+            units=(*before, *every, *ends), checkpointed=names
+        )
+    return found
+
+
+def front(
+    planner: Planner,
+    *,
+    points: int = 12,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Planned, ...]:
+    """Best wrappings from the fastest to the least memory, each the best for its budget.
+
+    Parameters
+    ----------
+    points
+        Budgets asked for, at most, in even steps of memory between both ends.
+    progress
+        Told how many of how many budgets are done.
+    """
+    fastest = planner.best()
+    if fastest is None:
+        return ()
+    least = planner.least_peak_bytes
+    found = [fastest]
+    budgets = np.linspace(fastest.plan.peak.total_bytes, least, max(points, 2))[1:]
+    for number, budget in enumerate(budgets, start=1):
+        peak = found[-1].plan.peak.total_bytes
+        # The last plan may need less than its budget; then it answers the next one too.
+        if budget < peak * (1 - _LESS) or (number == len(budgets) and budget < peak):
+            best = planner.best(float(budget) * (1 + 1e-12))
+            if best is not None:
+                found.append(best)
+        if progress is not None:
+            progress(number, len(budgets))
+    return _undominated(found)
+
+
+def _undominated(plans: Sequence[Planned]) -> tuple[Planned, ...]:
+    kept: list[Planned] = []
+    for plan in sorted(plans, key=lambda p: (p.plan.step_s, p.plan.peak.total_bytes)):
+        if not kept or plan.plan.peak.total_bytes < kept[-1].plan.peak.total_bytes:
+            kept.append(plan)
+    return tuple(kept)
+
+
+def smallest_gpus(
+    planner_of: Callable[[int], Planner], budget_bytes: float, candidates: Sequence[int]
+) -> int | None:
+    """Fewest GPUs of the candidates that some wrapping fits on; None if none does.
+
+    Shards shrink with more ranks, so the candidates are halved.
+    """
+    ordered = sorted(candidates)
+    low, high = 0, len(ordered)
+    while low < high:
+        middle = (low + high) // 2
+        fits = planner_of(ordered[middle]).least_peak_bytes <= budget_bytes
+        low, high = (low, middle) if fits else (middle + 1, high)
+    return ordered[low] if low < len(ordered) else None
+
+
+def largest_batch(
+    planner_of: Callable[[int], Planner], budget_bytes: float, most: int = 4096
+) -> int | None:
+    """Largest batch of one rank that some wrapping fits with; None if not even 1 does."""
+    low, high = 0, 1
+    while high <= most and planner_of(high).least_peak_bytes <= budget_bytes:
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = planner_of(middle).least_peak_bytes <= budget_bytes
+        low, high = (middle, high) if fits else (low, middle)
+    return low or None

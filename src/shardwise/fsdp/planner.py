@@ -1,0 +1,179 @@
+"""The best wrapping of a profile within a memory budget, with its proof."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from time import perf_counter
+
+import numpy as np
+
+from shardwise.errors import Fault, InputError
+from shardwise.fsdp.checkpoint import repeated_blocks, with_checkpoints
+from shardwise.fsdp.columns import StepColumns
+from shardwise.fsdp.edges import possible_units
+from shardwise.fsdp.evaluate import Evaluated, evaluate
+from shardwise.fsdp.fsdp2 import Fsdp2Rules
+from shardwise.fsdp.links import Links
+from shardwise.fsdp.plan import DTYPE_BYTES, Checkpointing, Reshard, Setting, Wrapping
+from shardwise.fsdp.profile import Profile
+from shardwise.fsdp.search import Path, least_peak, optimum
+from shardwise.fsdp.sizes import own_sizes
+
+__all__ = ["Planned", "Planner"]
+
+_RESHARD: dict[Reshard, tuple[bool, ...]] = {
+    "always": (True,),
+    "never": (False,),
+    "choose": (True, False),
+}
+_EQUAL = 1e-9
+"""Plans whose times differ by less of themselves are equally good."""
+_BYTE = 1.0
+"""Sums in another order differ by less; budgets are kept to the byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The best wrapping found, and how good it is known to be."""
+
+    plan: Evaluated
+    budget_bytes: float
+    bound_s: float
+    """No wrapping of the space within the budget costs less [s]."""
+    elapsed_s: float
+    labels: int
+    """Beginnings of plans that were kept and compared."""
+
+    @property
+    def cost_s(self) -> float:
+        """What was minimised: exposed communication and recomputation [s]."""
+        return self.plan.exposed_s + self.plan.recompute_s
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the bound is reached: nothing better exists in the space."""
+        return self.bound_s >= self.cost_s * (1 - _EQUAL)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Planner:
+    """A profile in a setting, and the space of wrappings to choose from.
+
+    The space: any set of modules none of which is inside another, or runs of up to `most_grouped`
+    neighbours in one call; for each unit whether it is freed after forward; with `checkpoint` set
+    to `choose`, the first k blocks checkpointed for any k, units not inside them. (Of equal blocks
+    the first are the best to checkpoint: what they save is gone for longest.)
+    """
+
+    profile: Profile
+    setting: Setting
+    links: Links
+    reshard: Reshard = "choose"
+    checkpoint: Checkpointing = "none"
+    blocks: tuple[int, ...] | None = None
+    """Positions that may be checkpointed; None: the blocks of the model's lists."""
+    most_grouped: int = 2
+    seconds: float = 20.0
+    """After this long the search is cut short and proves what it can."""
+    _known: dict[int, Fsdp2Rules] = field(default_factory=dict)
+    """Rules by the number of blocks checkpointed."""
+
+    def __post_init__(self) -> None:
+        if self.setting.shards < 2:  # noqa: PLR2004 - one rank has nobody to share with
+            problem = "FSDP shards over two ranks or more; on one there is nothing to plan"
+            raise InputError(
+                Fault(field="gpus", value=self.setting.shards, has_value=True, problem=problem)
+            )
+        dtype = self.setting.compute_dtype
+        sizes = {parameter.element_bytes for parameter in self.profile.parameters}
+        if sizes - {DTYPE_BYTES[dtype]}:
+            problem = f"the profile computes with weights of {max(sizes):g} bytes each"
+            raise InputError(
+                Fault(field="compute_dtype", value=dtype, has_value=True, problem=problem)
+            )
+
+    @cached_property
+    def checkpointable(self) -> tuple[int, ...]:
+        """Positions of the blocks that may be checkpointed, in the order they run."""
+        return repeated_blocks(self.profile) if self.blocks is None else self.blocks
+
+    def _counts(self) -> tuple[int, ...]:
+        """Numbers of blocks that may be checkpointed together."""
+        every = len(self.checkpointable)
+        return {"none": (0,), "all": (every,), "choose": tuple(range(every + 1))}[self.checkpoint]
+
+    def rules(self, checkpointed: int = 0) -> Fsdp2Rules:
+        """Costs of the space with the first so many blocks checkpointed."""
+        if checkpointed not in self._known:
+            places = self.checkpointable[:checkpointed]
+            profile = with_checkpoints(self.profile, places)
+            sizes = own_sizes(profile, self.setting)
+            edges = possible_units(
+                profile, sizes, reshard=_RESHARD[self.reshard], most_grouped=self.most_grouped
+            )
+            inside = np.zeros(len(edges), dtype=bool)
+            for place in places:
+                inside[place + 1 : profile.modules[place].end] = True
+            edges = [[] if inside[place] else found for place, found in enumerate(edges)]
+            step = StepColumns(profile=profile, sizes=sizes, links=self.links, edges=edges)
+            self._known[checkpointed] = Fsdp2Rules(step=step)
+        return self._known[checkpointed]
+
+    def wrapping_of(self, path: Path, checkpointed: int = 0) -> Wrapping:
+        """The wrapping that a path stands for."""
+        edges = self.rules(checkpointed).step.edges
+        chosen = [edges[place][number - 1] for place, number in path.edges if number > 0]
+        names = [self.profile.modules[at].name for at in self.checkpointable[:checkpointed]]
+        return Wrapping(units=tuple(edge.unit for edge in chosen), checkpointed=tuple(names))
+
+    def evaluated(self, wrapping: Wrapping) -> Evaluated:
+        """Work a wrapping out in this setting."""
+        return evaluate(self.profile, self.setting, self.links, wrapping)
+
+    @cached_property
+    def least_peak_bytes(self) -> float:
+        """Smallest budget that any wrapping of the space fits in [byte]."""
+        return self._least_peak(self._counts()[-1])
+
+    def _least_peak(self, checkpointed: int) -> float:
+        path = least_peak(self.rules(checkpointed))
+        return self.evaluated(self.wrapping_of(path, checkpointed)).peak.total_bytes
+
+    def best(self, budget_bytes: float = np.inf) -> Planned | None:
+        """The best wrapping within a budget; None if nothing fits."""
+        began = perf_counter()
+        best: tuple[Path, int, float] | None = None
+        bound, labels = np.inf, 0
+        for count, again_s in self._tried(budget_bytes):
+            if best is not None and again_s >= best[2]:
+                break
+            left = self.seconds - (perf_counter() - began)
+            path = optimum(self.rules(count), budget_bytes + _BYTE, seconds=max(left, 0.0))
+            labels += path.labels
+            bound = min(bound, path.bound + again_s)
+            if path.edges and (best is None or path.cost + again_s < best[2]):
+                best = path, count, path.cost + again_s
+        if best is None:
+            return None
+        return Planned(
+            plan=self.evaluated(self.wrapping_of(best[0], best[1])),
+            budget_bytes=budget_bytes,
+            bound_s=bound,
+            elapsed_s=perf_counter() - began,
+            labels=labels,
+        )
+
+    def _tried(self, budget_bytes: float) -> Iterator[tuple[int, float]]:
+        """Numbers of blocks to checkpoint from the fewest that fit, and the time that adds [s].
+
+        With more blocks checkpointed what fits still fits, so the fewest are found by halving.
+        """
+        counts = self._counts()
+        low, high = 0, 0 if np.isinf(budget_bytes) else len(counts) - 1
+        while low < high:
+            middle = (low + high) // 2
+            fits = self._least_peak(counts[middle]) <= budget_bytes + _BYTE
+            low, high = (low, middle) if fits else (middle + 1, high)
+        whole = float(self.profile.seconds.sum())
+        for count in counts[low:]:
+            yield count, float(self.rules(count).step.profile.seconds.sum()) - whole

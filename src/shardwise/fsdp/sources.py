@@ -1,0 +1,198 @@
+"""What a user may call a model to shard, and how each becomes a profile.
+
+Module statistics have one profile. A torch module is traced anew for every batch; a model of the
+catalog, or a file of one, is profiled from our own operations.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from shardwise import catalog, files
+from shardwise.errors import Fault, InputError
+from shardwise.formats import fsdp_ilp, huggingface
+from shardwise.formats.fsdp_ilp import ModuleInfo
+from shardwise.formats.hub import is_hub_id
+from shardwise.fsdp.from_catalog import profile_of
+from shardwise.fsdp.from_statistics import profile_of_statistics
+from shardwise.fsdp.plan import Dtype
+from shardwise.fsdp.profile import Profile
+from shardwise.model import Model
+from shardwise.system import System
+
+if TYPE_CHECKING:
+    from shardwise.fsdp.trace import Loaded
+
+__all__ = ["Found", "Kind", "Source", "find_source"]
+
+Kind = Literal["statistics", "module", "operations"]
+"""A file of module statistics, a torch module, or operations of shardwise's own."""
+
+_CONFIG = "config.json"
+# A file of a thousand modules with its trade-off curves takes some megabytes.
+_MOST_FILE_BYTES = 256 * 2**20
+_FACTORY_SEQ_LEN = 1024
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Source:
+    """A model to shard."""
+
+    kind: Kind
+    profile: Callable[[int], Profile]
+    """Of so many sequences on a GPU; of statistics always the same one."""
+    load: "Callable[[], Loaded] | None" = None
+    """How a torch module is made, where there is one."""
+    seq_len: int | None = None
+    """Tokens of a sequence, as far as known."""
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Found:
+    """What a user's words stand for; nothing is traced or profiled yet."""
+
+    kind: Kind
+    what: Any
+    """Module information, what `load_module` takes, or what `Model.load` takes."""
+
+    def source(
+        self, system: System | None, *, batch: int, seq_len: int | None, dtype: Dtype
+    ) -> Source:
+        """The model to shard.
+
+        Parameters
+        ----------
+        system
+            Whose kernels are timed; statistics bring their times.
+        dtype
+            That it computes in.
+
+        Raises
+        ------
+        InputError
+            If something is missing.
+        """
+        if self.kind == "statistics":
+            stored = profile_of_statistics(self.what)
+            return Source(kind=self.kind, profile=lambda _batch: stored)
+        if system is None:
+            problem = "is missing: kernels need one to be timed"
+            raise InputError(Fault(field="system", problem=problem))
+        make = _module if self.kind == "module" else _operations
+        return make(self.what, system, batch, seq_len, dtype)
+
+
+def find_source(source: object, *, traced: bool = True) -> Found:
+    """Tell what a source is, files by their content.
+
+    Parameters
+    ----------
+    traced
+        Whether a config of Hugging Face is a torch module; else it is read as a `Model`.
+
+    Raises
+    ------
+    InputError
+        If it is a file that cannot be read, a folder without a config, or torch is needed for it
+        and not installed.
+    """
+    if isinstance(source, ModuleInfo):
+        return Found(kind="statistics", what=source)
+    if isinstance(source, Model):
+        return Found(kind="operations", what=source)
+    if not isinstance(source, (str, Path)):
+        return Found(kind="module", what=source)
+    path = Path(source)
+    return _of_file(path, traced=traced) if _is_file(source) else _of_words(str(source))
+
+
+def _is_file(source: str | Path) -> bool:
+    """Whether a text means a file or a folder, and no entry of the catalog or of the hub."""
+    text = str(source)
+    if catalog.find("models", text) is not None:
+        return False
+    return isinstance(source, Path) or (files.is_file_name(text) and not is_hub_id(text))
+
+
+def _of_words(text: str) -> Found:
+    kind: Kind = "module" if ":" in text else "operations"
+    return Found(kind=kind, what=text)
+
+
+def _of_file(path: Path, *, traced: bool) -> Found:
+    """By its content."""
+    if _is_folder(path):
+        folder, path = path, path / _CONFIG
+        if not path.is_file():
+            problem = f"the folder has no {_CONFIG}, which tells what a model of Hugging Face is"
+            raise InputError(Fault(source=str(folder), problem=problem))
+    data = files.read_mapping(path, most_bytes=_MOST_FILE_BYTES)
+    if fsdp_ilp.looks_like(data):
+        return Found(kind="statistics", what=fsdp_ilp.module_info(data, source=str(path)))
+    if huggingface.looks_like(data) and traced:
+        _need_torch(str(path))
+        return Found(kind="module", what=str(path))
+    return Found(kind="operations", what=str(path))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # too long, or with a zero byte
+        return False
+
+
+def _need_torch(source: str) -> None:
+    """Refuse to trace a config where what that takes is not installed."""
+    packages = {"torch": "'shardwise[torch]'", "transformers": "transformers"}
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        problem = (
+            f"a config of Hugging Face is traced with {' and '.join(missing)}: pip install "
+            f"{' '.join(packages[name] for name in missing)}; or give --no-trace (traced=False) "
+            "to use shardwise's own operations"
+        )
+        raise InputError(Fault(source=source, problem=problem))
+
+
+def _operations(what: Any, system: System, batch: int, seq_len: int | None, dtype: Dtype) -> Source:
+    """A model of the catalog or of a file, by our own operations."""
+    del batch
+    model = Model.load(what)
+    tokens = model.seq_len if seq_len is None else seq_len
+    if tokens is None:
+        problem = f"is missing: {model.name} does not say how many tokens a sequence has"
+        raise InputError(Fault(field="seq_len", problem=problem))
+
+    @cache
+    def of_batch(size: int) -> Profile:
+        return profile_of(model, system, batch=size, seq_len=tokens, dtype=dtype)
+
+    return Source(kind="operations", profile=of_batch, seq_len=tokens)
+
+
+def _module(what: Any, system: System, batch: int, seq_len: int | None, dtype: Dtype) -> Source:
+    """A torch module, traced for each batch that is asked for."""
+    from shardwise.fsdp.trace import load_module, trace  # noqa: PLC0415 - torch's half
+
+    if seq_len is None and isinstance(what, str) and what.endswith(".json"):
+        problem = "is missing: a config does not say how many tokens a sequence has"
+        raise InputError(Fault(field="seq_len", problem=problem))
+    tokens = _FACTORY_SEQ_LEN if seq_len is None else seq_len
+
+    @cache
+    def of_batch(size: int) -> Profile:
+        return trace(what, system=system, batch=size, seq_len=tokens, dtype=dtype)
+
+    told = f"seq_len {tokens}, where the module does not make its own inputs"
+    return Source(
+        kind="module",
+        profile=of_batch,
+        load=lambda: load_module(what, batch=batch, seq_len=tokens),
+        seq_len=tokens,
+        assumed=() if seq_len is not None else (told,),
+    )

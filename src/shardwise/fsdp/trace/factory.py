@@ -1,0 +1,242 @@
+"""How a model to trace is made: a factory in Python, a module, or a config of Hugging Face.
+
+A factory is a callable without needed arguments; where its signature has them it is given `batch`
+and `seq_len`. It returns a module, or a module and what it is called with: a tensor, a tuple of
+positional arguments, a mapping of keyword arguments, or `(args, kwargs)`. A module may also make
+these itself, in a method `example_inputs(batch, seq_len)`. Otherwise it is given token ids, and
+`labels` too where it is a language model of Hugging Face.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from shardwise.errors import Fault, InputError
+from shardwise.fsdp.trace.huggingface import config_of, model_inputs, model_of
+from shardwise.fsdp.trace.stand_in import stand_ins, without_numbers
+from shardwise.fsdp.trace.torch_parts import imported, said, tensors
+
+__all__ = ["Loaded", "load_module"]
+
+Called = tuple[tuple[Any, ...], dict[str, Any]]
+_ALLOWED = "a config.json of Hugging Face, a folder with one, or package.module:factory"
+_PAIR = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A model that can be built as often as needed, and run."""
+
+    name: str
+    """For people; empty: as the class of the module."""
+    source: str
+    """Where it comes from."""
+    assumed: tuple[str, ...] = ()
+    """What was taken for granted, for people."""
+    make: Callable[[], Any]
+    """Returns a module, or a module and its inputs."""
+    given: Any = field(default_factory=WeakKeyDictionary)
+    """Inputs that the factory made, by module."""
+
+    def build(self) -> Any:
+        """Make the module under the current fake mode, in the default dtype, for training."""
+        torch = imported()
+        try:
+            with without_numbers():
+                made = self.make()
+        except InputError:
+            raise
+        except Exception as error:  # a factory is the user's: whatever it raises is an answer
+            raise _refusal(self.source, f"cannot be built: {said(error)}") from error
+        paired = isinstance(made, tuple) and len(made) == _PAIR
+        module, given = made if paired else (made, None)
+        if not isinstance(module, torch.nn.Module):
+            problem = f"makes a {type(module).__name__}, not a torch.nn.Module"
+            raise _refusal(self.source, problem)
+        if not all(map(_on_fake_cpu, (*module.parameters(), *module.buffers()))):
+            module = _remade(module)
+        if given is not None:
+            self.given[module] = given
+        return module.train()
+
+    def inputs(self, module: Any, batch: int, seq_len: int) -> Called:
+        """Positional and keyword arguments that the module is called with."""
+        if module in self.given:
+            return _called(self.given[module])
+        if callable(own := getattr(module, "example_inputs", None)):
+            return _called(own(batch, seq_len))
+        if hasattr(module, "config") and hasattr(module, "main_input_name"):
+            made = model_inputs(module, batch, seq_len)
+            if made is not None:
+                return (), made
+        return _token_ids(self.source, module, batch, seq_len)
+
+    def loss(self, output: Any) -> Any:
+        """`output.loss`, a scalar output, or the sum of the first floating output in fp32."""
+        own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if own is not None:
+            return own
+        found = [one for one in tensors(output) if one.is_floating_point()]
+        if not found:
+            problem = f"returns a {type(output).__name__} without a floating tensor to train on"
+            raise _refusal(self.source, problem)
+        return found[0] if found[0].dim() == 0 else found[0].float().sum()
+
+    @staticmethod
+    def stand_ins() -> AbstractContextManager[None]:
+        """What to run it in, forward and backward: kernels of an accelerator for some of the CPU's.
+
+        Dropout, attention and RMSNorm hold there what they hold on a GPU; nothing is computed, so
+        it is for fake tensors alone.
+        """
+        return stand_ins()
+
+
+def load_module(
+    source: object, *, batch: int = 1, seq_len: int = 1024, name: str | None = None
+) -> Loaded:
+    """Find out how a model is made; nothing is built yet.
+
+    Parameters
+    ----------
+    source
+        `package.module:factory`, a config of Hugging Face or its folder, a callable or a module.
+    batch, seq_len
+        Given to a factory that takes them.
+    name
+        Of the model, for people.
+
+    Raises
+    ------
+    InputError
+        If it is none of these or cannot be imported.
+    """
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        if path.is_dir() or path.suffix == ".json":
+            return _of_config(path, name)
+        text = str(source)
+        factory = _imported_factory(text)
+    elif isinstance(source, imported().nn.Module):
+        called = type(source).__name__
+        return Loaded(name=name or called, source=called, make=lambda: _remade(source))
+    elif callable(source):
+        factory, text = source, getattr(source, "__qualname__", type(source).__name__)
+    else:
+        raise _refusal("model", f"must be {_ALLOWED}, a callable or a module", source)
+    sizes = _taken(factory, {"batch": batch, "seq_len": seq_len})
+    return Loaded(name=name or "", source=text, make=lambda: factory(**sizes))
+
+
+def _refusal(source: str, problem: str, value: object = None) -> InputError:
+    has_value = value is not None
+    return InputError(Fault(source=source, value=value, has_value=has_value, problem=problem))
+
+
+def _taken(factory: Callable[..., Any], sizes: dict[str, int]) -> dict[str, int]:
+    """Those of some keywords that a factory has in its signature."""
+    try:
+        names = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some callables in C tell none
+        return {}
+    return {name: size for name, size in sizes.items() if name in names}
+
+
+@contextmanager
+def _working_folder() -> Iterator[None]:
+    """Import from the working folder too, as `python -m` does."""
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def _imported_factory(text: str) -> Callable[..., Any]:
+    """The callable that `package.module:factory` names."""
+    place, colon, attribute = text.partition(":")
+    if not colon or not place or not attribute:
+        raise _refusal("model", f"no such file; must be {_ALLOWED}", text)
+    imported()  # before the factory's own import fails for want of it
+    try:
+        with _working_folder():
+            found: Any = import_module(place)
+    except Exception as error:
+        raise _refusal("model", f"cannot be imported: {said(error)}", text) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise _refusal("model", f"{place} has no {attribute}", text)
+        found = getattr(found, part)
+    if isinstance(found, imported().nn.Module):
+        return lambda: _remade(found)
+    if not callable(found):
+        problem = f"{attribute} is a {type(found).__name__}, not a callable that makes a module"
+        raise _refusal("model", problem, text)
+    made: Callable[..., Any] = found
+    return made
+
+
+def _on_fake_cpu(tensor: Any) -> bool:
+    fake = imported("torch._subclasses.fake_tensor").FakeTensor
+    return isinstance(tensor, fake) and tensor.device.type == "cpu"
+
+
+def _remade(module: Any) -> Any:
+    """A copy of a module with new weights on the CPU, floating ones in the default dtype.
+
+    For weights that were there before, on the meta device or on a GPU.
+    """
+    torch = imported()
+    fresh: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        dtype = torch.get_default_dtype() if tensor.is_floating_point() else tensor.dtype
+        empty = torch.empty(tensor.shape, dtype=dtype, device="cpu")
+        if isinstance(tensor, torch.nn.Parameter):
+            empty = torch.nn.Parameter(empty, requires_grad=tensor.requires_grad)
+        fresh[id(tensor)] = empty
+    return deepcopy(module, fresh)
+
+
+def _of_config(path: Path, name: str | None) -> Loaded:
+    """A model of Hugging Face by its config."""
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise _refusal("model", "no such file", str(file))
+    imported()
+    config = config_of(file)
+    called = name or (file.resolve().parent.name if file.name == "config.json" else file.stem)
+    return Loaded(name=called, source=str(file), make=lambda: model_of(config))
+
+
+def _called(inputs: Any) -> Called:
+    """Positional and keyword arguments, however they were given."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, (tuple, list)):
+        if len(inputs) == _PAIR and isinstance(inputs[0], tuple) and isinstance(inputs[1], dict):
+            return inputs[0], inputs[1]
+        return tuple(inputs), {}
+    return (inputs,), {}
+
+
+def _token_ids(source: str, module: Any, batch: int, seq_len: int) -> Called:
+    """Token ids, by name where the module has it."""
+    torch = imported()
+    if not any(isinstance(one, torch.nn.Embedding) for one in module.modules()):
+        problem = "has no embedding, so what it is called with must come with it: see its factory"
+        raise _refusal(source, problem)
+    ids = torch.zeros((batch, seq_len), dtype=torch.int64)
+    if "input_ids" in inspect.signature(module.forward).parameters:
+        return (), {"input_ids": ids}
+    return (ids,), {}

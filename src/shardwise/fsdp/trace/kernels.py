@@ -1,0 +1,292 @@
+"""What each operator of PyTorch runs on an accelerator: products, attention, or bytes moved."""
+
+# ruff: noqa: SLF001 - an operator's name is in its schema
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+__all__ = ["Attention", "KernelLog", "Product"]
+
+_FREE = {
+    "aten::_local_scalar_dense", "aten::_reshape_alias", "aten::_unsafe_view", "aten::alias",
+    "aten::detach", "aten::detach_", "aten::empty", "aten::empty_like", "aten::empty_strided",
+    "aten::item", "aten::lift_fresh", "aten::new_empty", "aten::new_empty_strided",
+    "aten::resize_", "aten::scalar_tensor", "aten::set_",
+}  # fmt: skip
+"""Operators that launch nothing, beside those that PyTorch marks as views and its `prim` ones."""
+_WRITE_ONLY = {
+    "aten::bernoulli_", "aten::fill_", "aten::normal_", "aten::uniform_", "aten::zero_",
+}  # fmt: skip
+_GATHERS = {
+    "aten::embedding", "aten::index", "aten::index_select", "aten::gather",
+    "aten::nll_loss_forward", "aten::nll_loss2d_forward",
+}  # fmt: skip
+"""They read as many numbers of their first operand as they write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`groups` products (m, k) x (k, n) in one kernel."""
+
+    segment: int
+    dtype: str
+    groups: float
+    m: float
+    n: float
+    k: float
+    input_bytes: float
+    output_bytes: float
+    phase: str
+    """forward, input_grad or weight_grad."""
+    grouped: bool = False
+    """Whether each has weights of its own: experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A fused attention kernel."""
+
+    segment: int
+    dtype: str
+    batch: float
+    queries: float
+    keys: float
+    heads: float
+    kv_heads: float
+    head_dim: int
+    v_head_dim: int
+    causal: bool
+    backward: bool
+    element_bytes: float
+
+
+@dataclass(slots=True)
+class KernelLog:
+    """Kernels in the order they ran, each with the segment it ran in."""
+
+    products: list[Product] = field(default_factory=list)
+    attention: list[Attention] = field(default_factory=list)
+    moved: list[tuple[int, float]] = field(default_factory=list)
+    """Segment, and bytes read and written by an element-wise kernel or a reduction."""
+    segment: int = 0
+    backward: bool = False
+    _rules: dict[Any, "_Rule | None"] = field(default_factory=dict)
+
+    def ran(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Note the kernel of one operator."""
+        try:
+            rule = self._rules[func]
+        except KeyError:
+            rule = self._rules[func] = _rule(func)
+        if rule is not None:
+            rule(self, args, kwargs, out)
+
+    def product(
+        self,
+        out: Any,
+        shape: tuple[float, float, float, float],
+        operands: tuple[Any, Any],
+        phase: str,
+        *,
+        grouped: bool = False,
+    ) -> None:
+        """Note a product of shape (groups, m, n, k); bytes are those of the tensors it touches."""
+        groups, m, n, k = shape
+        read = sum(map(_bytes, operands)) / max(groups * (m + n) * k, 1)
+        written = _bytes(out) / max(groups * m * n, 1)
+        dtype = _DTYPES.get(str(operands[0].dtype), "fp32")
+        self.products.append(Product(self.segment, dtype, *shape, read, written, phase, grouped))
+
+    def phase_of(self, first: Any) -> str:
+        """Of a plain product in backward: transposed, the first operand sums over tokens."""
+        if not self.backward:
+            return "forward"
+        turned = first.dim() > 1 and first.stride(-1) != 1 and first.stride(-2) == 1
+        return "weight_grad" if turned else "input_grad"
+
+
+_BATCHED = 3
+"""Dimensions of the operands of a batch of products."""
+_Rule = Callable[[KernelLog, Sequence[Any], dict[str, Any], Any], None]
+_DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
+
+
+def _rule(func: Any) -> _Rule | None:
+    """How an operator is looked at; None: it launches nothing."""
+    schema = func._schema
+    name = schema.name
+    if name.startswith("prim::") or name in _FREE or getattr(func, "is_view", False):
+        return None
+    return _RULES.get(name, _moves_bytes)
+
+
+def _bytes(value: Any) -> float:
+    """Bytes of tensors among arguments or results; of expanded ones what is stored."""
+    if hasattr(value, "untyped_storage"):
+        return float(min(value.numel() * value.element_size(), value.untyped_storage().nbytes()))
+    if isinstance(value, (tuple, list)):
+        return sum(map(_bytes, value))
+    return 0.0
+
+
+def _moves_bytes(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    read = sum(map(_bytes, args)) + sum(map(_bytes, kwargs.values()))
+    log.moved.append((log.segment, read + _bytes(out)))
+
+
+def _writes(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    del args, kwargs
+    log.moved.append((log.segment, _bytes(out)))
+
+
+def _copies(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    del kwargs
+    log.moved.append((log.segment, _bytes(args[1]) + _bytes(out)))
+
+
+def _gathers(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    beside = sum(map(_bytes, args[1:])) + sum(map(_bytes, kwargs.values()))
+    log.moved.append((log.segment, beside + 2 * _bytes(out)))
+
+
+def _puts(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    """Values are read, and read and written where they are put; out of place all is copied too."""
+    del kwargs
+    copied = 0.0 if out is args[0] else 2 * _bytes(out)
+    log.moved.append((log.segment, copied + 3 * _bytes(args[2]) + _bytes(args[1])))
+
+
+def _mm(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    del kwargs
+    first, second = args[:2]
+    groups = first.shape[0] if first.dim() == _BATCHED else 1
+    columns = second.shape[-1] if second.dim() > 1 else 1
+    shape = (groups, first.shape[-2], columns, first.shape[-1])
+    log.product(out, shape, (first, second), log.phase_of(first))
+
+
+def _addmm(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    _mm(log, args[1:3], kwargs, out)
+
+
+def _convolution(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    del kwargs
+    data, weight = args[:2]
+    log.product(out, _convolved(data, weight, out, *args[6:9:2]), (data, weight), "forward")
+
+
+def _convolution_backward(
+    log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any
+) -> None:
+    """Two products of the size of the forward one, each where its gradient is asked for."""
+    del kwargs
+    gradient, data, weight = args[:3]
+    groups, m, n, k = _convolved(data, weight, gradient, *args[7:10:2])
+    if args[10][0]:
+        log.product(out[0], (groups, m, k, n), (gradient, weight), "input_grad")
+    if args[10][1]:
+        log.product(out[1], (groups, n, k, m), (gradient, data), "weight_grad")
+
+
+def _convolved(
+    data: Any, weight: Any, out: Any, transposed: bool, groups: int
+) -> tuple[float, float, float, float]:
+    """Products that a convolution is: places x (channels of a group x kernel) x channels."""
+    places = data if transposed else out
+    rows = places.shape[0] * prod(places.shape[2:])
+    return groups, rows, weight.shape[0] / groups, prod(weight.shape[1:])
+
+
+def _grouped_mm(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    """Products of experts, their tokens evenly spread."""
+    del kwargs
+    first, second = args[:2]
+    dims = first.dim(), second.dim()
+    shape: tuple[float, float, float, float]
+    if dims == (2, 3):
+        groups = second.shape[0]
+        shape = (groups, first.shape[0] / groups, second.shape[2], first.shape[1])
+    elif dims == (2, 2):
+        groups = out.shape[0]
+        shape = (groups, first.shape[0], second.shape[1], first.shape[1] / groups)
+    elif dims == (3, 2):
+        groups = first.shape[0]
+        shape = (groups, first.shape[1], second.shape[1] / groups, first.shape[2])
+    else:
+        shape = (first.shape[0], first.shape[1], second.shape[2], first.shape[2])
+    backward = "weight_grad" if dims == (2, 2) else "input_grad"
+    phase = backward if log.backward else "forward"
+    log.product(out, shape, (first, second), phase, grouped=True)
+
+
+def _grouped_backward(
+    log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any
+) -> None:
+    """Both gradients of the products of experts, as transformers computes them without a kernel."""
+    del kwargs
+    data, weight, _, gradient = args[:4]
+    groups, k, n = weight.shape
+    rows = data.shape[0] / groups
+    log.product(out[0], (groups, rows, k, n), (gradient, weight), "input_grad", grouped=True)
+    log.product(out[1], (groups, k, n, rows), (data, gradient), "weight_grad", grouped=True)
+
+
+def _attention(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    del out
+    given = args[4] if len(args) > 4 else kwargs.get("is_causal", False)  # noqa: PLR2004
+    _attend(log, args[:3], causal=given, backward=False)
+
+
+def _attention_backward(
+    log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any
+) -> None:
+    del out, kwargs
+    _attend(log, args[1:4], causal=args[7], backward=True)
+
+
+def _attend(log: KernelLog, of: Sequence[Any], *, causal: bool, backward: bool) -> None:
+    """Queries, keys and values of shape (batch, heads, tokens, width)."""
+    query, key, value = of
+    log.attention.append(
+        Attention(
+            segment=log.segment,
+            dtype=_DTYPES.get(str(query.dtype), "fp32"),
+            batch=query.shape[0],
+            queries=query.shape[2],
+            keys=key.shape[2],
+            heads=query.shape[1],
+            kv_heads=key.shape[1],
+            head_dim=query.shape[3],
+            v_head_dim=value.shape[3],
+            causal=causal,
+            backward=backward,
+            element_bytes=query.element_size(),
+        )
+    )
+
+
+_FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(_WRITE_ONLY, _writes),
+    **dict.fromkeys(_GATHERS, _gathers),
+    "aten::copy_": _copies,
+    "aten::index_put": _puts,
+    "aten::index_put_": _puts,
+    "aten::_index_put_impl_": _puts,
+    "aten::mm": _mm,
+    "aten::bmm": _mm,
+    "aten::addmm": _addmm,
+    "aten::baddbmm": _addmm,
+    "aten::mv": _mm,
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+    "aten::_grouped_mm": _grouped_mm,
+    "transformers::grouped_mm_fallback": _grouped_mm,
+    "transformers::grouped_mm_fallback_backward": _grouped_backward,
+    _FLASH: _attention,
+    f"{_FLASH}_backward": _attention_backward,
+    "shardwise::attention": _attention,
+    "shardwise::attention_backward": _attention_backward,
+}

@@ -1,0 +1,259 @@
+"""What runs otherwise on an accelerator than on the CPU that fake tensors are on.
+
+A CUDA device computes attention, dropout and RMSNorm in kernels of their own, which keep little for
+backward; the CPU makes them of many, which keep more: with dropout it writes all scores. The shapes
+here are those of PyTorch 2.13's CUDA kernels. Fake tensors have no numbers, so none are computed.
+"""
+
+# ruff: noqa: SLF001 - PyTorch has no public way to put a kernel in for a while
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+from shardwise.fsdp.trace.torch_parts import imported
+
+__all__ = ["stand_ins", "without_numbers"]
+
+_SCHEMAS = {
+    "attention": "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal) -> (Tensor, Tensor)",
+    "attention_backward": "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor out, "
+    "Tensor lse, bool causal, bool mask_grad) -> (Tensor, Tensor, Tensor, Tensor)",
+    "rms_norm": "(Tensor x, int dims, Tensor? weight) -> (Tensor, Tensor)",
+    "rms_norm_backward": "(Tensor grad, Tensor x, Tensor? weight, Tensor rstd) -> (Tensor, Tensor)",
+}
+_HEADS = 4
+"""Dimensions of what fused attention takes: batch, heads, tokens, width."""
+
+
+@contextmanager
+def stand_ins() -> Iterator[None]:
+    """Run modules as on an accelerator; for the whole step, with what backward computes again."""
+    with ExitStack() as undo:
+        undo.enter_context(_whole_sequences())
+        undo.enter_context(_kernels())
+        yield
+
+
+@contextmanager
+def without_numbers() -> Iterator[None]:
+    """Build modules that look at the numbers of tensors while they are made.
+
+    Truncated normal weights are drawn until all lie inside: here, not at all. Rates that grow from
+    layer to layer are read off a `linspace`, which is therefore real, as is what is cut from it.
+    """
+    init, torch = imported("torch.nn.init"), imported()
+    drawn, spaced = init._no_grad_trunc_normal_, torch.linspace
+
+    def linspace(*args: Any, **kwargs: Any) -> Any:
+        with imported("torch._subclasses.fake_tensor").unset_fake_temporarily():
+            return spaced(*args, **kwargs).as_subclass(_real_tensor())
+
+    init._no_grad_trunc_normal_ = lambda tensor, *_, **__: tensor
+    torch.linspace = linspace
+    try:
+        yield
+    finally:
+        init._no_grad_trunc_normal_, torch.linspace = drawn, spaced
+
+
+@cache
+def _real_tensor() -> Any:
+    """A tensor whose functions run outside of fake modes, unless fake tensors take part."""
+    torch = imported()
+    fake_tensor = imported("torch._subclasses.fake_tensor")
+    usual = torch.Tensor.__torch_function__.__func__
+
+    def run(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, fake_tensor.FakeTensor) for kind in types):
+            return usual(cls, func, types, args, kwargs or {})
+        with fake_tensor.unset_fake_temporarily():
+            return usual(cls, func, types, args, kwargs or {})
+
+    return type("Real", (torch.Tensor,), {"__torch_function__": classmethod(run)})
+
+
+@contextmanager
+def _whole_sequences() -> Iterator[None]:
+    """Have models of Hugging Face take inputs as not packed.
+
+    They look at the positions to tell, which fake tensors do not have, and would then build a mask
+    that a real run does not have.
+    """
+    try:
+        masks: Any = import_module("transformers.masking_utils")
+    except ImportError:
+        yield
+        return
+    name = "find_packed_sequence_indices"
+    usual = getattr(masks, name, None)
+    if usual is None:
+        yield
+        return
+    setattr(masks, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        setattr(masks, name, usual)
+
+
+@contextmanager
+def _kernels() -> Iterator[None]:
+    """Have the dispatcher run some functions as on an accelerator.
+
+    It is asked by whoever calls them, and by checkpointing in backward too.
+    """
+    imported()
+    scoped = imported("torch.library")._scoped_library
+    with scoped("aten", "IMPL") as library:
+        for name, kernel in (
+            ("scaled_dot_product_attention", _attention),
+            ("dropout", _dropout),
+            ("rms_norm", _rms_norm),
+        ):
+            library.impl(name, partial(_or_usual, name, kernel), "AutogradCPU")
+        yield
+
+
+def _or_usual(name: str, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a kernel makes or, where it does not take this, what the CPU does."""
+    out = kernel(*args, **kwargs)
+    if out is not NotImplemented:
+        return out
+    torch = imported()
+    usual = getattr(torch.ops.aten, name).default
+    return usual._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def _dropout(data: Any, share: float, train: bool) -> Any:
+    """Dropout in one kernel, which keeps a byte for each number."""
+    if not train or not 0 < share < 1:
+        return NotImplemented
+    return imported().native_dropout(data, share, True)[0]
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention in one kernel, with dropout or a mask too; what is masked is computed all the same.
+
+    A mask of booleans is made one of numbers first, as PyTorch does.
+    """
+    del dropout_p, scale, enable_gqa
+    if not query.dim() == key.dim() == value.dim() == _HEADS:
+        return NotImplemented
+    if attn_mask is not None and not attn_mask.is_floating_point():
+        attn_mask = attn_mask.to(query.dtype)
+    return _functions()[0].apply(query, key, value, attn_mask, is_causal)
+
+
+def _rms_norm(data: Any, shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
+    """RMSNorm in one kernel, where data and weight are of one type."""
+    del eps
+    if weight is not None and weight.dtype != data.dtype:
+        return NotImplemented
+    return _functions()[1].apply(data, len(shape), weight)
+
+
+@cache
+def _operators() -> Any:
+    """Operators that make what these kernels make, and their namespace.
+
+    They are of the dispatcher's, so that whoever watches it sees them as one kernel each.
+    """
+    torch = imported()
+    library = torch.library.Library("shardwise", "FRAGMENT")
+    made = {
+        "attention": _attended,
+        "attention_backward": _attention_gradients,
+        "rms_norm": _normalized,
+        "rms_norm_backward": _norm_gradients,
+    }
+    for name, schema in _SCHEMAS.items():
+        library.define(name + schema)
+        library.impl(name, made[name], "Meta")
+    return torch.ops.shardwise, library
+
+
+def _attended(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> tuple[Any, Any]:
+    """Output, laid out by tokens, and the logarithm of each query's sum in fp32."""
+    del k, mask, causal
+    batch, heads, tokens, _ = q.shape
+    out = q.new_empty((batch, tokens, heads, v.shape[-1])).transpose(1, 2)
+    return out, q.new_empty((batch, heads, tokens), dtype=imported().float32)
+
+
+def _attention_gradients(
+    grad: Any, q: Any, k: Any, v: Any, mask: Any, *rest: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Gradients of queries, keys and values, and of every score where the mask is trained."""
+    del grad
+    torch = imported()
+    scores = (*q.shape[:3], k.shape[2]) if mask is not None and rest[-1] else (0,)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), q.new_empty(scores)
+
+
+def _normalized(x: Any, dims: int, weight: Any) -> tuple[Any, Any]:
+    del weight
+    torch = imported()
+    ones = (1,) * dims
+    return torch.empty_like(x), x.new_empty((*x.shape[:-dims], *ones), dtype=torch.float32)
+
+
+def _norm_gradients(grad: Any, x: Any, weight: Any, rstd: Any) -> tuple[Any, Any]:
+    del grad, rstd
+    torch = imported()
+    return torch.empty_like(x), x.new_empty((0,)) if weight is None else torch.empty_like(weight)
+
+
+@cache
+def _functions() -> tuple[Any, Any]:
+    """The same with gradients: attention and RMSNorm."""
+    ops = _operators()[0]
+
+    def attention(ctx: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
+        out, lse = ops.attention(q, k, v, mask, causal)
+        ctx.save_for_backward(q, k, v, mask, out, lse)
+        ctx.causal = causal
+        return out
+
+    def attention_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+        q, k, v, mask, out, lse = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[3]
+        found = ops.attention_backward(grad, q, k, v, mask, out, lse, ctx.causal, wanted)
+        scores = _summed_to(found[3], mask.shape) if wanted else None
+        return (*found[:3], scores, None)
+
+    def rms_norm(ctx: Any, x: Any, dims: int, weight: Any) -> Any:
+        out, rstd = ops.rms_norm(x, dims, weight)
+        ctx.save_for_backward(x, weight, rstd)
+        return out
+
+    def rms_norm_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+        data, weights = ops.rms_norm_backward(grad, *ctx.saved_tensors)
+        return data, None, weights if ctx.needs_input_grad[2] else None
+
+    return (
+        _function("FusedAttention", attention, attention_backward),
+        _function("FusedRMSNorm", rms_norm, rms_norm_backward),
+    )
+
+
+def _function(name: str, forward: Any, backward: Any) -> Any:
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(name, (imported().autograd.Function,), methods)
+
+
+def _summed_to(gradient: Any, shape: Sequence[int]) -> Any:
+    """Sum over what was expanded."""
+    return gradient.sum_to_size(shape)

@@ -1,0 +1,250 @@
+"""`trace`: one training step on fake tensors, and what of it runs and is held."""
+
+# ruff: noqa: SLF001 - a module's own weights
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import Fault, InputError
+from shardwise.fsdp.plan import Dtype
+from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
+from shardwise.fsdp.trace.clock import segment_seconds
+from shardwise.fsdp.trace.factory import Loaded, load_module
+from shardwise.fsdp.trace.kernels import KernelLog
+from shardwise.fsdp.trace.memory import Ledger
+from shardwise.fsdp.trace.modules import Calls
+from shardwise.fsdp.trace.torch_parts import (
+    default_dtype,
+    imported,
+    said,
+    tensors,
+    torch_dtype,
+)
+from shardwise.system import System
+
+__all__ = ["trace"]
+
+
+def trace(
+    source: object,
+    *,
+    system: System | str | Path | None,
+    batch: int,
+    seq_len: int,
+    dtype: Dtype = "bf16",
+    name: str | None = None,
+) -> Profile:
+    """Profile one unsharded training step of a model, without weights and without a GPU.
+
+    The step runs on PyTorch's fake tensors, which have shapes and no numbers, on a CPU. Bytes are
+    those of the tensors' storages, without an allocator's rounding. Times are those of the kernels
+    on the system, one after the other.
+
+    Parameters
+    ----------
+    source
+        What the model is, as `load_module` takes it.
+    system
+        Whose kernels are timed.
+    batch, seq_len
+        Sequences on the device and tokens of each, where the model does not bring its own inputs.
+    dtype
+        Of weights, activations and gradients.
+    name
+        Of the model, for people.
+
+    Raises
+    ------
+    InputError
+        If anything given is wrong, or the model does not run on fake tensors.
+    """
+    if system is None:
+        raise InputError(Fault(source="trace", field="system", problem="is missing: give one"))
+    system = System.load(system)
+    for field, value in (("batch", batch), ("seq_len", seq_len)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            problem = "must be a whole number of 1 or more"
+            raise InputError(
+                Fault(source="trace", field=field, value=value, has_value=True, problem=problem)
+            )
+    load = load_module(source, batch=batch, seq_len=seq_len, name=name)
+    fake = imported("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, default_dtype(torch_dtype(dtype)):
+        step = _Step(load, batch, seq_len)
+        with _no_collection(), load.stand_ins():
+            step.run()
+        return step.profile(system, dtype)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector out: when it runs is no property of the model."""
+    gc.collect()
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+class _Step:
+    """One step: what it runs on, and what was noted."""
+
+    def __init__(self, load: Loaded, batch: int, seq_len: int) -> None:
+        self.load = load
+        self.module = load.build()
+        self.called = load.inputs(self.module, batch, seq_len)
+        self.ledger = Ledger()
+        self.log = KernelLog()
+        self.calls = Calls(self._cut)
+        self.forward_segments = 0
+        self.gradient_segments: dict[int, int] = {}
+        self.ledger.leave_out(self.module.parameters())
+        fixed = [*self.module.buffers(), *tensors(self.called)]
+        self.fixed_bytes = self.ledger.leave_out(fixed)
+
+    def _cut(self) -> int:
+        self.log.segment = self.ledger.cut()
+        return self.log.segment
+
+    def run(self) -> None:
+        """Forward, loss and backward; the output is dropped as soon as the loss is known."""
+        handles = [
+            parameter.register_post_accumulate_grad_hook(self._accumulated)
+            for parameter in self.module.parameters()
+            if parameter.requires_grad
+        ]
+        self.calls.watch(self.module)
+        try:
+            with _recording(self.ledger, self.log):
+                self._run()
+        except InputError:
+            raise
+        except Exception as error:  # the model is the user's: whatever it raises is an answer
+            problem = f"does not run: {said(error)}"
+            raise InputError(Fault(source=self.load.source, problem=problem)) from error
+        finally:
+            self.calls.release()
+            for handle in handles:
+                handle.remove()
+
+    def _run(self) -> None:
+        args, kwargs = self.called
+        loss = self.load.loss(self.module(*args, **kwargs))
+        self.forward_segments = self._cut()
+        if not loss.requires_grad:
+            problem = "its loss depends on no trainable weight"
+            raise InputError(Fault(source=self.load.source, problem=problem))
+        self.log.backward = self.calls.in_backward = True
+        loss.backward()
+        self._cut()
+
+    def _accumulated(self, parameter: Any) -> None:
+        self.gradient_segments[id(parameter)] = self.ledger.segment
+
+    def profile(self, system: System, dtype: Dtype) -> Profile:
+        """What was noted, with times."""
+        segments = len(self.ledger.held)
+        parameters, unrun = self._parameters()
+        return Profile(
+            name=self.load.name or type(self.module).__name__,
+            source=self.load.source,
+            modules=tuple(self._profiled(segments)),
+            parameters=tuple(parameters),
+            forward_segments=self.forward_segments,
+            seconds=segment_seconds(self.log, segments, system, dtype),
+            held_bytes=np.array(self.ledger.held, dtype=np.float64),
+            left_bytes=np.array(self.ledger.left, dtype=np.float64),
+            fixed_bytes=self.fixed_bytes,
+            assumed=(*self.load.assumed, *_assumed(self.log, system)),
+            unrun=tuple(unrun),
+        )
+
+    def _profiled(self, segments: int) -> Iterator[ProfiledModule]:
+        for place, call in enumerate(self.calls.made):
+            begin, after = call.backward_begin, call.backward_after
+            if begin < 0 <= after:  # outputs in objects that nobody looks into: begins with a child
+                inside = self.calls.made[place + 1 : call.end]
+                begin = min(
+                    [one.backward_begin for one in inside if one.backward_begin >= 0] + [after]
+                )
+            ran = begin >= 0
+            late = ran and after < 0
+            yield ProfiledModule(
+                name=call.name,
+                kind=call.kind,
+                parent=call.parent,
+                end=call.end,
+                forward=(call.begin, call.after),
+                backward=(begin if ran else segments, after if ran and not late else segments),
+                output_bytes=call.output_bytes,
+                late=late,
+                run=call.run,
+            )
+
+    def _parameters(self) -> tuple[list[Parameter], list[str]]:
+        """Weights, each with the calls that hold it, and modules with weights that never ran."""
+        holders: dict[int, set[int]] = {}
+        unrun = []
+        for name, module in self.module.named_modules():
+            own = [one for one in module._parameters.values() if one is not None]
+            if own and not self.calls.runs(name):
+                unrun.append(name)
+            for one in own:
+                holders.setdefault(id(one), set()).update(self._nearest_runs(name))
+        found = [
+            Parameter(
+                name=name,
+                shape=tuple(one.shape),
+                holders=tuple(sorted(holders[id(one)])),
+                element_bytes=one.element_size(),
+                trainable=one.requires_grad,
+                gradient_segment=self.gradient_segments.get(id(one), -1),
+            )
+            for name, one in self.module.named_parameters()
+        ]
+        return found, unrun
+
+    def _nearest_runs(self, name: str) -> list[int]:
+        """Calls of a module or, where it never ran, of the nearest one around it that did."""
+        while not (runs := self.calls.runs(name)) and name:
+            name = name.rpartition(".")[0]
+        return runs
+
+
+def _assumed(log: KernelLog, system: System) -> list[str]:
+    """What stands in for what a real run does."""
+    found = [f"one kernel per operator (no torch.compile), timed for {system.name}"]
+    if log.attention:
+        found.append("attention in one fused kernel")
+    if any(product.grouped for product in log.products):
+        found.append("every expert takes as many tokens, in grouped products")
+    return found
+
+
+def _recording(ledger: Ledger, log: KernelLog) -> Any:
+    """A mode that shows every operator and what it returns to both."""
+    torch = imported()
+    tensor = torch.Tensor
+    skipped = torch.ops.prim.device.default  # asked for most of all, and runs nothing
+
+    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del self, types
+        out = func(*args, **(kwargs or {}))
+        if func is not skipped:
+            several = out if isinstance(out, (tuple, list)) else (out,)
+            for one in several:
+                if isinstance(one, tensor):
+                    ledger.made(one.untyped_storage())
+            log.ran(func, args, kwargs or {}, out)
+        return out
+
+    base = imported("torch.utils._python_dispatch").TorchDispatchMode
+    return type("Recording", (base,), {"__torch_dispatch__": dispatch})()

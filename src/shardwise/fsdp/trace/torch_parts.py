@@ -1,0 +1,102 @@
+"""PyTorch where it is installed, the names of its types, and tensors inside what modules take."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from importlib import import_module
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.fsdp.plan import Dtype
+
+__all__ = ["default_dtype", "grad_tensors", "imported", "replaced", "said", "tensors"]
+__all__ += ["torch_dtype"]
+
+_NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def imported(name: str = "torch") -> Any:
+    """A module of PyTorch, or a refusal that says what to install."""
+    try:
+        return import_module(name)
+    except ImportError:
+        problem = "needs the extra torch: pip install 'shardwise[torch]'"
+        raise InputError(Fault(source="trace", problem=problem)) from None
+
+
+def said(error: Exception) -> str:
+    """The kind of an error and the first line of what it says."""
+    kind = type(error).__name__
+    lines = str(error).strip().splitlines()
+    text = f"{kind}: {lines[0]}" if lines else kind
+    if any(word in kind for word in ("DataDependent", "DynamicOutput")):
+        text += " (it needs a number of a tensor, and fake tensors have none)"
+    return text
+
+
+def torch_dtype(dtype: Dtype) -> Any:
+    """PyTorch's word for a type."""
+    if dtype not in _NAMES:
+        problem = f"no such type; allowed: {', '.join(_NAMES)}"
+        fault = Fault(source="trace", field="dtype", value=dtype, has_value=True, problem=problem)
+        raise InputError(fault)
+    return getattr(imported(), _NAMES[dtype])
+
+
+@contextmanager
+def default_dtype(dtype: Any) -> Iterator[None]:
+    """Build modules in a type: fake parameters cannot be cast later."""
+    torch = imported()
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(usual)
+
+
+def tensors(value: Any) -> Iterator[Any]:
+    """Tensors in tuples, lists, mappings and dataclasses, in order; no others, as in FSDP2."""
+    if isinstance(value, imported().Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors(getattr(value, field.name))
+
+
+def grad_tensors(value: Any) -> list[Any]:
+    """Those of them that gradients flow to."""
+    return [tensor for tensor in tensors(value) if tensor.requires_grad]
+
+
+def replaced(value: Any, new: Iterator[Any]) -> Any:
+    """The same with other tensors in place of those of `grad_tensors`, in their order.
+
+    What holds none of them is not made anew.
+    """
+    if isinstance(value, imported().Tensor):
+        return next(new) if value.requires_grad else value
+    if not grad_tensors(value):
+        return value
+    kind: Any = type(value)
+    if isinstance(value, Mapping):
+        items = {key: replaced(item, new) for key, item in value.items()}
+        of_fields = dataclasses.is_dataclass(kind)  # as are outputs of Hugging Face
+        return kind(**items) if of_fields else _updated(copy(value), items)
+    if isinstance(value, (tuple, list)):
+        members = [replaced(item, new) for item in value]
+        return kind(*members) if hasattr(kind, "_fields") else kind(members)
+    names = [field.name for field in dataclasses.fields(value)]
+    return dataclasses.replace(value, **{n: replaced(getattr(value, n), new) for n in names})
+
+
+def _updated(mapping: Any, items: Mapping[Any, Any]) -> Any:
+    mapping.update(items)
+    return mapping

@@ -1,0 +1,129 @@
+"""Wrappings that users give: names with patterns and groups, on the command line or in a file."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwise import files
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.fsdp.plan import Unit, Wrapping
+from shardwise.fsdp.planner import Planner
+from shardwise.fsdp.profile import Profile
+
+__all__ = ["given_wrapping"]
+
+_ENDINGS = (".txt", ".json", ".yaml", ".yml", ".toml", ".gz")
+_KEPT = ":keep"
+_MEMBERS = {"modules", "reshard_after_forward"}
+
+
+def given_wrapping(given: object, planner: Planner) -> Wrapping:
+    """The wrapping that a user means.
+
+    Parameters
+    ----------
+    given
+        A `Wrapping`; a list of units; their text, comma-separated; or a file: lines of text, or a
+        mapping with `units` or `unit_details`, as results have them, and `checkpointed`. A unit is
+        a name, names joined by ``+`` or in a list for a group, or a mapping of `modules` and
+        `reshard_after_forward`. ``*`` stands for any number, ``:keep`` behind a unit for weights
+        that stay after forward.
+
+    Raises
+    ------
+    InputError
+        If it is none of these.
+    """
+    if isinstance(given, Wrapping):
+        return given
+    again = planner.checkpoint == "all"
+    profile = planner.profile
+    names = tuple(profile.modules[at].name for at in planner.checkpointable) if again else ()
+    units: Any = given
+    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(_ENDINGS)):
+        units, said = _of_file(given)
+        names = names if said is None else said
+    if isinstance(units, str):
+        units = [part.strip() for part in units.split(",") if part.strip()]
+    if not isinstance(units, Sequence):
+        raise _fault(units, "must be names of modules, or lists of them for groups")
+    found = [unit for one in units for unit in _units(one, profile)]
+    return Wrapping(units=tuple(found), checkpointed=names)
+
+
+def _fault(value: object, problem: str) -> InputError:
+    return InputError(Fault(field="units", value=value, has_value=True, problem=problem))
+
+
+def _of_file(path: str | Path) -> tuple[Any, tuple[str, ...] | None]:
+    """Units of a file, and what it says of checkpointing."""
+    if str(path).removesuffix(".gz").endswith(".txt"):
+        lines = (line.partition("#")[0].strip() for line in files.read_text(path).splitlines())
+        return [line for line in lines if line], None
+    data = files.read_mapping(path)
+    units = data.get("unit_details", data.get("units"))
+    if not isinstance(units, list):
+        problem = "has no list of units; allowed: a list `units`, or lines of text in a .txt"
+        raise InputError(Fault(source=str(path), field="units", problem=problem))
+    again = data.get("checkpointed")
+    if again is not None and not _are_names(again):
+        problem = "must be a list of names"
+        raise InputError(Fault(source=str(path), field="checkpointed", problem=problem))
+    # The root is a unit in every plan; results list it with no modules.
+    kept = [one for one in units if not (isinstance(one, Mapping) and one.get("modules") == [])]
+    return kept, None if again is None else tuple(again)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _units(given: object, profile: Profile) -> Iterator[Unit]:
+    """Units that one entry stands for; several where it has a ``*``."""
+    reshard = True
+    if isinstance(given, Unit):
+        yield given
+        return
+    if isinstance(given, Mapping):
+        reshard = given.get("reshard_after_forward", True)
+        # Results say more of each unit; that follows from these two.
+        if "modules" not in given or not isinstance(reshard, bool):
+            problem = f"a unit as a mapping has {' and '.join(sorted(_MEMBERS))}"
+            raise _fault(dict(given), problem)
+        given = given["modules"]
+    if isinstance(given, str):
+        reshard = reshard and not given.endswith(_KEPT)
+        given = [part.strip() for part in given.removesuffix(_KEPT).split("+")]
+    if not isinstance(given, (list, tuple)) or not given or not all(_is_name(n) for n in given):
+        raise _fault(given, "must be the name of a module, or a list of names for a group")
+    for names in _filled([str(name) for name in given], profile):
+        yield Unit(modules=names, reshard_after_forward=reshard)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _filled(names: Sequence[str], profile: Profile) -> Iterator[tuple[str, ...]]:
+    """Names with each ``*`` filled by the numbers that the first of them has in the model."""
+    first = next((name for name in names if "*" in name), None)
+    if first is None:
+        yield tuple(names)
+        return
+    pattern = re.compile(re.escape(first).replace(r"\*", r"(\d+)"))
+    matched = [match for name in profile.positions if (match := pattern.fullmatch(name))]
+    if not matched:
+        known = {re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in profile.positions}
+        raise _fault(first, f"no module is called so{nearest(first, known)}")
+    for match in matched:
+        numbers = match.groups()
+        yield tuple(_with_numbers(name, numbers) for name in names)
+
+
+def _with_numbers(name: str, numbers: Sequence[str]) -> str:
+    parts = name.split("*")
+    found = parts[0]
+    for place, part in enumerate(parts[1:]):
+        found += numbers[min(place, len(numbers) - 1)] + part
+    return found

@@ -1,0 +1,137 @@
+"""Traced, planned, verified: what we predict is what PyTorch's FSDP memory tracker counts."""
+
+import json
+
+import pytest
+
+from shardwise.fsdp.check import check
+from shardwise.fsdp.front import usual
+from shardwise.fsdp.links import SystemLinks
+from shardwise.fsdp.plan import Setting
+from shardwise.fsdp.planner import Planner
+from shardwise.system import System
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+from shardwise.fsdp.trace import load_module, trace  # noqa: E402 - after what it needs
+from shardwise.fsdp.verify import verify  # noqa: E402
+
+WITHIN = 0.03
+"""Of the tracker's peak; what is seen is below 0.003."""
+BASE = {"vocab_size": 8000, "max_position_embeddings": 512, "tie_word_embeddings": False}
+CONFIGS = {
+    "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 256,
+             "n_layer": 3, "n_head": 4, "n_positions": 512, "vocab_size": 8000},
+    "llama": BASE | {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+                     "hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 3,
+                     "num_attention_heads": 8, "num_key_value_heads": 4},
+    "qwen3-moe": BASE | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+                         "hidden_size": 256, "intermediate_size": 512,
+                         "moe_intermediate_size": 128, "num_experts": 8,
+                         "num_experts_per_tok": 2, "num_hidden_layers": 3,
+                         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32},
+}  # fmt: skip
+
+
+class Layer(nn.Module):
+    """Self-attention, in a decoder attention to the pictures too, and an MLP."""
+
+    def __init__(self, width, *, cross=False):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.cross = nn.MultiheadAttention(width, 4, batch_first=True) if cross else None
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x, memory=None):
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        if self.cross is not None:
+            x = x + self.cross(x, memory, memory, need_weights=False)[0]
+        return x + self.mlp(x)
+
+
+class Captions(nn.Module):
+    """A vision encoder, and a decoder of text that looks at it in every layer."""
+
+    def __init__(self, width=192):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 8, stride=8)
+        self.encoder = nn.ModuleList(Layer(width) for _ in range(3))
+        self.words = nn.Embedding(4000, width)
+        self.decoder = nn.ModuleList(Layer(width, cross=True) for _ in range(3))
+        self.head = nn.Linear(width, 4000)
+
+    def forward(self, image, ids):
+        seen = self.patches(image).flatten(2).transpose(1, 2)
+        for layer in self.encoder:
+            seen = layer(seen)
+        x = self.words(ids)
+        for layer in self.decoder:
+            x = layer(x, memory=seen)
+        return self.head(x)
+
+    def example_inputs(self, batch, seq_len):
+        ids = torch.zeros((batch, seq_len), dtype=torch.int64)
+        return {"image": torch.zeros(batch, 3, 64, 64), "ids": ids}
+
+
+def source(name, folder):
+    if name == "captions":
+        return Captions
+    pytest.importorskip("transformers")
+    (folder / "config.json").write_text(json.dumps(CONFIGS[name]))
+    return folder / "config.json"
+
+
+# Few tokens, so that weights decide; many, so that activations do.
+SETTINGS = {
+    "mixed": (Setting(shards=8), 1, 32),
+    "bf16": (Setting(shards=2, stored_dtype="bf16", reduce_dtype="bf16"), 1, 32),
+    "replicas": (Setting(shards=4, replicas=2), 2, 256),
+}
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("name", [*CONFIGS, "captions"])
+def test_the_predicted_peak_is_the_trackers(name, kind, tmp_path):
+    """For the usual wrappings, the fastest plan and the one of least memory."""
+    setting, batch, seq_len = SETTINGS[kind]
+    system, origin = System.load("h100-sxm"), source(name, tmp_path)
+    profile = trace(origin, system=system, batch=batch, seq_len=seq_len)
+    check(profile)
+    planner = Planner(
+        profile=profile,
+        setting=setting,
+        links=SystemLinks(system=system, setting=setting),
+        seconds=2.0,
+    )
+    fastest, least = planner.best(), planner.best(planner.least_peak_bytes)
+    assert fastest is not None
+    assert least is not None
+    assert least.plan.peak.total_bytes <= fastest.plan.peak.total_bytes
+    plans = [named.plan for named in usual(planner)] + [fastest.plan, least.plan]
+    for plan in plans if kind == "mixed" else plans[-2:]:
+        told = verify(
+            load_module(origin, batch=batch, seq_len=seq_len),
+            plan.wrapping, setting, batch=batch, seq_len=seq_len,
+        )  # fmt: skip
+        assert plan.peak.total_bytes == pytest.approx(told.peak_bytes, rel=WITHIN)
+
+
+@pytest.mark.parametrize("name", ["llama", "captions"])
+def test_checkpointed_blocks_are_predicted_too(name, tmp_path):
+    """With all blocks computed again in backward."""
+    setting, system, origin = Setting(shards=8), System.load("h100-sxm"), source(name, tmp_path)
+    profile = trace(origin, system=system, batch=2, seq_len=512)
+    links = SystemLinks(system=system, setting=setting)
+    planner = Planner(profile=profile, setting=setting, links=links, checkpoint="all")
+    best = planner.best()
+    assert best is not None
+    assert best.plan.wrapping.checkpointed
+    load = load_module(origin, batch=2, seq_len=512)
+    told = verify(load, best.plan.wrapping, setting, batch=2, seq_len=512)
+    assert best.plan.peak.total_bytes == pytest.approx(told.peak_bytes, rel=WITHIN)
