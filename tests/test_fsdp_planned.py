@@ -7,7 +7,7 @@ import pytest
 from shardwise.fsdp.check import check
 from shardwise.fsdp.front import usual
 from shardwise.fsdp.links import SystemLinks
-from shardwise.fsdp.plan import Setting
+from shardwise.fsdp.plan import Setting, Unit, Wrapping
 from shardwise.fsdp.planner import Planner
 from shardwise.system import System
 
@@ -135,3 +135,22 @@ def test_checkpointed_blocks_are_predicted_too(name, tmp_path):
     load = load_module(origin, batch=2, seq_len=512)
     told = verify(load, best.plan.wrapping, setting, batch=2, seq_len=512)
     assert best.plan.peak.total_bytes == pytest.approx(told.peak_bytes, rel=WITHIN)
+
+
+@pytest.mark.parametrize("kind", ["mixed", "bf16"])
+def test_units_inside_units_are_predicted(kind, tmp_path):
+    """The planner makes none, but a user's are worked out: blocks with their MLPs inside."""
+    setting, batch, seq_len = SETTINGS[kind]
+    system, origin = System.load("h100-sxm"), source("llama", tmp_path)
+    profile = trace(origin, system=system, batch=batch, seq_len=seq_len)
+    links = SystemLinks(system=system, setting=setting)
+    planner = Planner(profile=profile, setting=setting, links=links)
+    units = [Unit(modules=("model.embed_tokens",))]
+    for layer in ("model.layers.0", "model.layers.1", "model.layers.2"):
+        units += [Unit(modules=(layer,)), Unit(modules=(f"{layer}.mlp",))]
+    wrapping = Wrapping(units=(*units, Unit(modules=("model.norm", "lm_head"))))
+    load = load_module(origin, batch=batch, seq_len=seq_len)
+    told = verify(load, wrapping, setting, batch=batch, seq_len=seq_len)
+    plan = planner.evaluated(wrapping)
+    assert len(plan.units) == 1 + len(wrapping.units)
+    assert plan.peak.total_bytes == pytest.approx(told.peak_bytes, rel=WITHIN)

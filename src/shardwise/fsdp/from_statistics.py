@@ -33,8 +33,8 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
     """Turn module statistics into a profile.
 
     With TA_i, AG_i of a module and G_i the gradients of weights made by what runs after it: its
-    segment holds TA_i forward, TA_i + AG_i + G_i backward. What is left at its end is what is there
-    as the next begins, TA + G of that, or what it holds itself if that is less.
+    segment holds TA_i forward (at its end), TA_i + AG_i + G_i backward. What is left at its end is
+    what is there as the next begins, TA + G of that, or what it holds itself if that is less.
 
     Parameters
     ----------
@@ -57,6 +57,7 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
             made[parameter.gradient_segment - count] += parameter.numel * parameter.element_bytes
     order = np.argsort(begins)
     alive, working = info.activation_total_bytes, info.activation_gradient_bytes[order]
+    ahead = _alive_ahead(info)
     so_far = np.cumsum(made)
     # Gradients made in a segment are among its temporaries, if these are told rightly.
     back = np.maximum(alive[order] + working + so_far - made, so_far)
@@ -68,14 +69,30 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
         parameters=parameters,
         forward_segments=count,
         seconds=_seconds(info, parent, order),
-        held_bytes=np.concatenate([alive, back]),
+        held_bytes=np.concatenate([ahead, back]),
         left_bytes=np.concatenate(
-            [np.minimum(alive, np.append(alive[1:], back[0])), np.minimum(back, following)]
+            [np.minimum(ahead, np.append(ahead[1:], back[0])), np.minimum(back, following)]
         ),
         assumed=_ASSUMED,
     )
     check(profile)
     return profile
+
+
+def _alive_ahead(info: ModuleInfo) -> Floats:
+    """What is held forward in the segment at which each module begins [byte].
+
+    TA is told for the end of a module: that of one with others inside belongs to the last of them,
+    and as it begins there is no more than the first of them leaves.
+    """
+    alive = info.activation_total_bytes.copy()
+    count = len(alive)
+    for place in range(count - 1, -1, -1):
+        if info.end[place] > place + 1:
+            last = info.end[place] - 1
+            alive[last] = max(alive[last], alive[place])
+            alive[place] = min(alive[place], alive[place + 1])
+    return alive
 
 
 def _parents(end: Ints) -> Ints:

@@ -1,6 +1,6 @@
 """The best wrapping of a profile within a memory budget, with its proof."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
@@ -155,13 +155,56 @@ class Planner:
                 best = path, count, path.cost + again_s
         if best is None:
             return None
+        plan = self.evaluated(self.wrapping_of(best[0], best[1]))
         return Planned(
-            plan=self.evaluated(self.wrapping_of(best[0], best[1])),
+            plan=self._plainer(plan, budget_bytes),
             budget_bytes=budget_bytes,
             bound_s=bound,
             elapsed_s=perf_counter() - began,
             labels=labels,
         )
+
+    def _plainer(self, plan: Evaluated, budget_bytes: float) -> Evaluated:
+        """As good a plan that wraps as many of the last blocks as it can as one unit each.
+
+        Where compute hides all, many plans are equally good; people want the one that reads well.
+        """
+        blocks = repeated_blocks(self.profile)
+        low, high = 0, len(blocks)
+        while low < high:
+            middle = (low + high) // 2
+            other = self._with_blocks(plan, blocks[middle:])
+            if other is not None and _as_good(other, plan, budget_bytes):
+                plan, high = other, middle
+            else:
+                low = middle + 1
+        return plan
+
+    def _with_blocks(self, plan: Evaluated, blocks: Sequence[int]) -> Evaluated | None:
+        """The plan with some blocks as one unit each, in place of all that overlaps them."""
+        profile, edges = self.profile, self.rules(len(plan.wrapping.checkpointed)).step.edges
+        whole = {
+            at: edge.unit
+            for at in blocks
+            for edge in edges[at]
+            if edge.last == at and edge.unit.reshard_after_forward
+        }
+        if len(whole) < len(blocks):
+            return None
+        taken = np.zeros(len(profile.modules), dtype=bool)
+        for at in blocks:
+            taken[at : profile.modules[at].end] = True
+        placed = {}
+        for unit in plan.wrapping.units:
+            at = [profile.positions[name] for name in unit.modules]
+            inside = [bool(taken[place : profile.modules[place].end].any()) for place in at]
+            if not all(inside):  # as the last block with the norm behind it: leave them together
+                placed[at[0]] = unit
+                for place in at:
+                    whole.pop(place, None)
+        placed |= whole
+        units = tuple(placed[at] for at in sorted(placed))
+        return self.evaluated(Wrapping(units=units, checkpointed=plan.wrapping.checkpointed))
 
     def _tried(self, budget_bytes: float) -> Iterator[tuple[int, float]]:
         """Numbers of blocks to checkpoint from the fewest that fit, and the time that adds [s].
@@ -177,3 +220,8 @@ class Planner:
         whole = float(self.profile.seconds.sum())
         for count in counts[low:]:
             yield count, float(self.rules(count).step.profile.seconds.sum()) - whole
+
+
+def _as_good(other: Evaluated, plan: Evaluated, budget_bytes: float) -> bool:
+    fits = other.peak.total_bytes <= budget_bytes + _BYTE
+    return fits and other.step_s <= plan.step_s + _EQUAL * (plan.exposed_s + plan.recompute_s)

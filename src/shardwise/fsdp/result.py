@@ -51,11 +51,11 @@ class Checked:
 
     predicted_bytes: float
     tracked_bytes: int
-    """Fullest moment of forward and backward, which the prediction is of."""
+    """Fullest moment of forward, backward and the optimizer's step."""
     forward_bytes: int
     backward_bytes: int
     optimizer_bytes: int
-    """Fullest moment of the optimizer's step, which no wrapping changes."""
+    """Fullest moment of the optimizer's step, the same with any wrapping."""
     phase: str
     place: str
     elapsed_s: float
@@ -199,15 +199,14 @@ class FsdpPlan:
             batch=self.batch or 1,
             seq_len=self.seq_len or 1,
         )
-        fullest = max(found.forward, found.backward, key=lambda moment: moment.total_bytes)
         return Checked(
             predicted_bytes=plan.peak.total_bytes,
-            tracked_bytes=fullest.total_bytes,
+            tracked_bytes=found.peak_bytes,
             forward_bytes=found.forward.total_bytes,
             backward_bytes=found.backward.total_bytes,
             optimizer_bytes=found.optimizer.total_bytes,
-            phase=fullest.phase,
-            place=fullest.place,
+            phase=found.peak.phase,
+            place=found.peak.place,
             elapsed_s=found.elapsed_seconds,
             notes=found.notes,
         )

@@ -184,9 +184,6 @@ def _checked(found: Checked) -> Text:
     told = f"verified with torch on fake tensors: {_size(found.tracked_bytes)} held at most, in "
     told += f"{found.phase} ({found.place}); predicted {_size(found.predicted_bytes)}, "
     told += f"{100 * found.error:+.1f} %"
-    if found.optimizer_bytes > found.tracked_bytes:
-        more = _size(found.optimizer_bytes)
-        told += f"\nfuller still is the optimizer's step, whatever the units: {more}"
     return Text(told)
 
 

@@ -44,6 +44,7 @@ def model_of(config: Any) -> Any:
     """The class that a config names, or else the first kind that there is one of."""
     transformers = _transformers("model")
     own = deepcopy(config)  # building writes to it
+    _forget_dtype(own)
     with _quiet(transformers):
         for name in own.architectures or ():
             if (kind := getattr(transformers, name, None)) is not None:
@@ -54,6 +55,14 @@ def model_of(config: Any) -> Any:
                 return auto.from_config(own)
     problem = f"transformers has no model of the type {own.model_type!r}"
     raise InputError(Fault(source="model", problem=problem))
+
+
+def _forget_dtype(config: Any) -> None:
+    """Build in the default type, as all else here, not in that of the published weights."""
+    config.dtype = None
+    for name in config.sub_configs:
+        if (part := getattr(config, name, None)) is not None:
+            _forget_dtype(part)
 
 
 def model_inputs(module: Any, batch: int, seq_len: int) -> dict[str, Any] | None:
