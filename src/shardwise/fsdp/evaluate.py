@@ -102,7 +102,7 @@ def evaluate(profile: Profile, setting: Setting, links: Links, wrapping: Wrappin
         exposed_s=sum(ahead) + sum(back) + end,
         compute_s=float(profile.seconds.sum()),
         recompute_s=float(profile.seconds.sum()) - once,
-        peak=fullest_moment(profile, setting, units),
+        peak=fullest_moment(profile, setting, sizes, units),
         units=rows,
         exposed_end_s=end,
     )

@@ -18,7 +18,7 @@ neighbours, what earlier units left whole and what the root owns.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -53,6 +53,8 @@ class Fsdp2Rules:
     """FSDP2's own costs of the units of a step."""
 
     step: StepColumns
+    roots_s: dict[complex, float] = field(default_factory=dict)
+    """Known times of the root's own collectives, by its bytes: gathered, and i times reduced."""
 
     @property
     def time_rows(self) -> Sequence[int]:
@@ -166,8 +168,7 @@ class Fsdp2Rules:
         cost = labels[_COST] + np.maximum(labels[_SLACK], 0.0)
         hidden = np.where(labels[_EMPTY] > 0, 0.0, labels[_GAP])
         cost = cost + np.maximum(labels[_GATHER] + hidden, 0.0)
-        cost = cost + self.step.links.gather_s(labels[_ROOT])
-        return np.asarray(cost + self.step.links.reduce_s(labels[_ROOT_REDUCED]))
+        return np.asarray(cost + self._alone(labels))
 
     def ahead(self, position: int, labels: Floats) -> Floats:
         """The root's own collectives, and what compute to come cannot hide of those to come [s].
@@ -182,9 +183,6 @@ class Fsdp2Rules:
         with s = s_a where all units are gathered again in backward, else 0: convex in x, so its
         least value is at an end or where a window is just filled.
         """
-        alone = self.step.links.gather_s(labels[_ROOT]) + self.step.links.reduce_s(
-            labels[_ROOT_REDUCED]
-        )
         gathered, forward, backward = self.step.left[:, position]
         gather, reduce = self.step.slopes
         again = gather if self.step.always else 0.0
@@ -201,7 +199,17 @@ class Fsdp2Rules:
             exposed = np.maximum(gather * units - ahead, 0.0)
             exposed += np.maximum((again + reduce) * units - back, 0.0)
             best = np.minimum(best, exposed + (gather + reduce) * (gathered - units))
-        return np.asarray(alone + best)
+        return self._alone(labels) + best
+
+    def _alone(self, labels: Floats) -> Floats:
+        """The root's own collectives [s]; few sizes occur, and each is looked up once."""
+        sizes, places = np.unique(labels[_ROOT] + 1j * labels[_ROOT_REDUCED], return_inverse=True)
+        new = [size for size in sizes.tolist() if size not in self.roots_s]
+        if new:
+            gathers = self.step.links.gather_s(np.real(new))
+            times = gathers + self.step.links.reduce_s(np.imag(new))
+            self.roots_s.update(zip(new, times.tolist(), strict=True))
+        return np.array([self.roots_s[size] for size in sizes.tolist()])[places]
 
     def peak(self, position: int, labels: Floats) -> Floats:
         """Fullest moment so far, and at the end of the loss and of the step [byte]."""

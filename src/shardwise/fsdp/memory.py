@@ -23,7 +23,7 @@ import numpy as np
 from shardwise.fsdp.checkpoint import left_before
 from shardwise.fsdp.plan import DTYPE_BYTES, Setting
 from shardwise.fsdp.profile import Profile
-from shardwise.fsdp.sizes import LastGradients, OwnSizes, own_sizes
+from shardwise.fsdp.sizes import LastGradients, OwnSizes
 from shardwise.fsdp.units import PlacedUnit
 
 __all__ = ["CATEGORIES", "Moment", "fullest_moment"]
@@ -54,9 +54,10 @@ class Moment:
     """By category; they sum to the total."""
 
 
-def fullest_moment(profile: Profile, setting: Setting, units: Sequence[PlacedUnit]) -> Moment:
+def fullest_moment(
+    profile: Profile, setting: Setting, sizes: OwnSizes, units: Sequence[PlacedUnit]
+) -> Moment:
     """Peak memory of one rank with units placed in a profile, the root first."""
-    sizes = own_sizes(profile, setting)
     constant = {
         "sharded_weights": float(sizes.shard.sum()),
         "optimizer": float(sizes.state.sum()),
@@ -129,17 +130,23 @@ class _Walk:
         """From the entry of the root to the loss."""
         profile = self.profile
         running = [""]
+        begins, ends = self._at("forward", 0), self._at("forward", 1)
         for segment in range(profile.forward_segments + 1):
-            for sized in reversed(self.units):
-                if sized.unit.forward[1] == segment:
-                    self._leave(sized)
-                    running.pop()
-            for sized in self.units:
-                if sized.unit.forward[0] == segment:
-                    running.append(sized.unit.name)
-                    self._enter(sized, left_before(profile, segment))
+            for sized in reversed(ends.get(segment, ())):
+                self._leave(sized)
+                running.pop()
+            for sized in begins.get(segment, ()):
+                running.append(sized.unit.name)
+                self._enter(sized, left_before(profile, segment))
             if segment < profile.forward_segments:
                 self._look(segment, float(profile.held_bytes[segment]), "forward", running[-1])
+
+    def _at(self, phase: str, side: int) -> dict[int, list[_Sized]]:
+        """Units by the segment at which they begin (0) or end (1)."""
+        found: dict[int, list[_Sized]] = {}
+        for sized in self.units:
+            found.setdefault(getattr(sized.unit, phase)[side], []).append(sized)
+        return found
 
     def _enter(self, sized: _Sized, held: float) -> None:
         if sized.gathered == 0:
@@ -165,16 +172,16 @@ class _Walk:
         profile = self.profile
         total = len(profile.seconds)
         running = [""]
+        begins, ends = self._at("backward", 0), self._at("backward", 1)
         for segment in range(profile.forward_segments, total):
             before = left_before(profile, segment)
-            for sized in reversed(self.units):
-                if sized.unit.backward[1] == segment and not sized.unit.late:
+            for sized in reversed(ends.get(segment, ())):
+                if not sized.unit.late:
                     self._reduce(sized, segment, before)
                     running.remove(sized.unit.name)
-            for sized in self.units:
-                if sized.unit.backward[0] == segment:
-                    running.append(sized.unit.name)
-                    self._begin(sized, segment, before)
+            for sized in begins.get(segment, ()):
+                running.append(sized.unit.name)
+                self._begin(sized, segment, before)
             self._look(segment, float(profile.held_bytes[segment]), "backward", running[-1])
         self._finish(total)
 

@@ -8,6 +8,7 @@ in the order they ran, then those of the backward pass. Within a segment no modu
 so what FSDP holds does not change in it, and its fullest moment is all that matters.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +39,7 @@ class Parameter:
     @property
     def numel(self) -> int:
         """Numbers in it."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
