@@ -14,7 +14,7 @@ from shardwise.fsdp.edges import possible_units
 from shardwise.fsdp.evaluate import Evaluated, evaluate
 from shardwise.fsdp.fsdp2 import Fsdp2Rules
 from shardwise.fsdp.links import Links
-from shardwise.fsdp.plan import DTYPE_BYTES, Checkpointing, Reshard, Setting, Wrapping
+from shardwise.fsdp.plan import DTYPE_BYTES, Checkpointing, Reshard, Setting, Unit, Wrapping
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.search import Path, least_peak, optimum
 from shardwise.fsdp.sizes import own_sizes
@@ -194,13 +194,13 @@ class Planner:
         taken = np.zeros(len(profile.modules), dtype=bool)
         for at in blocks:
             taken[at : profile.modules[at].end] = True
-        placed = {}
+        placed: dict[int, Unit] = {}
         for unit in plan.wrapping.units:
-            at = [profile.positions[name] for name in unit.modules]
-            inside = [bool(taken[place : profile.modules[place].end].any()) for place in at]
+            places = [profile.positions[name] for name in unit.modules]
+            inside = [bool(taken[place : profile.modules[place].end].any()) for place in places]
             if not all(inside):  # as the last block with the norm behind it: leave them together
-                placed[at[0]] = unit
-                for place in at:
+                placed[places[0]] = unit
+                for place in places:
                     whole.pop(place, None)
         placed |= whole
         units = tuple(placed[at] for at in sorted(placed))
