@@ -176,7 +176,7 @@ def command(
     seconds: Annotated[
         str | None,
         typer.Option(
-            "--seconds", metavar="X", help="Cut a proof short after so long. Default: 60."
+            "--seconds", metavar="X", help="Cut a proof short after so long. Default: 10."
         ),
     ] = None,
     reference: Annotated[

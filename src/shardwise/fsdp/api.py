@@ -48,7 +48,7 @@ def plan_fsdp(
     pareto: bool = False,
     what_if: bool = False,
     verify: bool = False,
-    seconds: float = 60.0,
+    seconds: float = 10.0,
     progress: Progress | None = None,
 ) -> FsdpPlan:
     """Choose the units of FSDP2 with the least exposed communication within a memory budget.

@@ -73,7 +73,7 @@ class Planner:
     blocks: tuple[int, ...] | None = None
     """Positions that may be checkpointed; None: the blocks of the model's lists."""
     most_grouped: int = 2
-    seconds: float = 20.0
+    seconds: float = 10.0
     """After this long the search is cut short and proves what it can."""
     _known: dict[int, Fsdp2Rules] = field(default_factory=dict)
     """Rules by the number of blocks checkpointed."""

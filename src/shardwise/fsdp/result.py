@@ -240,6 +240,7 @@ class FsdpPlan:
             record |= dict.fromkeys(nothing) | {"optimal": False}
         else:
             record |= _planned(self.planned) | _details(self.planned.plan)
+            record["units"] = self._in_the_files_words(record["units"])
         record |= {
             "profile_s": self.profile_s,
             "usual": [self._named(one) for one in self.usual],
@@ -252,6 +253,16 @@ class FsdpPlan:
         if self.verified is not None:
             record["verified"] = self.verified.to_dict()
         return record | {"assumed": list(self.assumed)}
+
+    def _in_the_files_words(self, units: list[str | list[str]]) -> list[str | list[str]]:
+        """Units by the names of the source: statistics put the class of the model in front."""
+        if self.kind != "statistics":
+            return units
+        root = self.profile.modules[0].kind
+        return [
+            f"{root}.{unit}" if isinstance(unit, str) else [f"{root}.{name}" for name in unit]
+            for unit in units
+        ]
 
     def fits(self, plan: Evaluated) -> bool:
         """Whether a wrapping keeps the budget."""

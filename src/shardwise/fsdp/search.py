@@ -27,6 +27,8 @@ COST = 0
 """Row of the labels that holds the cost so far."""
 Only = Literal["", "memory", "time"]
 _BLOCK = 256
+_CROWD = 64
+"""Labels compared at a position for each that is kept, at most."""
 _EQUAL = 1e-12
 """Costs that differ by less of themselves differ in rounding alone."""
 _WIDTHS = (32, 1024, 8192)
@@ -120,7 +122,7 @@ def shortest_path(
         `memory`: the cost is the peak itself, and time is of no interest. `time`: there is no peak,
         and the budget is of no interest.
     until
-        From this moment of `perf_counter` on no more than a few labels are kept.
+        From this moment of `perf_counter` on only a few labels are compared and kept.
     """
     nodes = len(rules.targets) + 1
     waiting: list[list[_Kept]] = [[] for _ in range(nodes)]
@@ -138,13 +140,15 @@ def shortest_path(
         here = _chosen(here, ((peaks <= budget) | (only == "time")) & (costs <= below))
         if only != "time":
             rules.level(position, here.labels, below if only else budget)
-        here = _chosen(here, nondominated(here.labels))
         most = most_labels if perf_counter() < until else min(most_labels, _WIDTHS[0])
-        if here.labels.shape[1] > most and position < nodes - 1:
-            costs = _costs(rules, position, here, only)
-            some = _spread(costs, rules.peak(position, here.labels), most)
-            dropped = min(dropped, float(costs[~some].min()))
-            here = _chosen(here, some)
+        for limit in (_CROWD * most, most):  # a crowd is thinned before it is compared
+            if here.labels.shape[1] > limit and position < nodes - 1:
+                costs = _costs(rules, position, here, only)
+                some = _spread(costs, rules.peak(position, here.labels), limit)
+                dropped = min(dropped, float(costs[~some].min()))
+                here = _chosen(here, some)
+            if limit > most:
+                here = _chosen(here, nondominated(here.labels))
         kept.append(here)
         total += here.labels.shape[1]
         if position < nodes - 1 and here.labels.shape[1]:

@@ -97,7 +97,11 @@ def _units(given: object, profile: Profile) -> Iterator[Unit]:
         given = [part.strip() for part in given.removesuffix(_KEPT).split("+")]
     if not isinstance(given, (list, tuple)) or not given or not all(_is_name(n) for n in given):
         raise _fault(given, "must be the name of a module, or a list of names for a group")
-    for names in _filled([str(name) for name in given], profile):
+    root = f"{profile.modules[0].kind}."
+    named = [str(name) for name in given]
+    # Statistics call a module by its class first; so may who reads them.
+    named = [n.removeprefix(root) if n not in profile.positions else n for n in named]
+    for names in _filled(named, profile):
         yield Unit(modules=names, reshard_after_forward=reshard)
 
 
