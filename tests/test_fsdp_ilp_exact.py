@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from shardwise.formats.fsdp_ilp import ModuleInfo
+from shardwise.fsdp.comm import CommTimes, Line
 from shardwise.fsdp.search import least_peak, optimum
 from shardwise.reference.fsdp_ilp.closed_form import columns, exposed_ms, peak_gib
-from shardwise.reference.fsdp_ilp.comm import CommTimes, Line
 from shardwise.reference.fsdp_ilp.exact import IlpRules
 from shardwise.reference.fsdp_ilp.solve import solve
 

@@ -8,13 +8,13 @@ from typing import Any, get_args
 import numpy as np
 
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.fsdp.comm import CommTimes, comm_times, parse_comm, read_comm
 from shardwise.fsdp.links import Line, Lines, Links, SystemLinks
 from shardwise.fsdp.plan import Checkpointing, Dtype, Optimizer, Reshard, Setting
 from shardwise.fsdp.planner import Planner
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.sources import Kind
 from shardwise.noun import MOST
-from shardwise.reference.fsdp_ilp.comm import CommTimes, comm_times, parse_comm, read_comm
 from shardwise.system import System
 from shardwise.units import parse_quantity, readable
 

@@ -19,6 +19,15 @@ Not kept: reduce-scatter may have times of its own in a file, where its command 
 all-gather; CBC's answer at its time limit is not called optimal.
 """
 
+from shardwise.fsdp.comm import (
+    GENERATIONS,
+    CommTimes,
+    Generation,
+    Line,
+    comm_times,
+    parse_comm,
+    read_comm,
+)
 from shardwise.reference.fsdp_ilp.closed_form import (
     GIB,
     Columns,
@@ -27,15 +36,6 @@ from shardwise.reference.fsdp_ilp.closed_form import (
     exposed_ms,
     peak_gib,
     plain,
-)
-from shardwise.reference.fsdp_ilp.comm import (
-    GENERATIONS,
-    CommTimes,
-    Generation,
-    Line,
-    comm_times,
-    parse_comm,
-    read_comm,
 )
 from shardwise.reference.fsdp_ilp.engines import SOLVERS, Solver
 from shardwise.reference.fsdp_ilp.solve import FORMULATIONS, Formulation, FsdpIlpResult, solve

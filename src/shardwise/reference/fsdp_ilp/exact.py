@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.formats.fsdp_ilp import ModuleInfo
-from shardwise.reference.fsdp_ilp.comm import CommTimes
+from shardwise.fsdp.comm import CommTimes
 
 __all__ = ["IlpRules"]
 

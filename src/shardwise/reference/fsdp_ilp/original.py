@@ -7,8 +7,8 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.formats.fsdp_ilp import ModuleInfo
+from shardwise.fsdp.comm import CommTimes, Line
 from shardwise.reference.fsdp_ilp.closed_form import GIB, static_bytes, walk_backward
-from shardwise.reference.fsdp_ilp.comm import CommTimes, Line
 from shardwise.reference.fsdp_ilp.milp import Builder, Milp
 
 __all__ = ["BIG_M", "original"]

@@ -15,9 +15,9 @@ import numpy as np
 from shardwise.arrays import Bools
 from shardwise.errors import Fault, InputError, ShardwiseError, nearest
 from shardwise.formats.fsdp_ilp import ModuleInfo
+from shardwise.fsdp.comm import CommTimes
 from shardwise.noun import MOST
 from shardwise.reference.fsdp_ilp.closed_form import GIB, Columns, columns, exposed_ms, peak_gib
-from shardwise.reference.fsdp_ilp.comm import CommTimes
 from shardwise.reference.fsdp_ilp.engines import SOLVERS, Solver, Status, run_solver
 from shardwise.reference.fsdp_ilp.flow import flow
 from shardwise.reference.fsdp_ilp.original import original
