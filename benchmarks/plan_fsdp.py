@@ -24,7 +24,7 @@ from shardwise.model import Model
 from shardwise.reference.fsdp_ilp.exact import IlpRules
 from shardwise.system import System
 
-LAYERS, GPUS, LIMIT_S = 96, 64, 10.0
+LAYERS, GPUS, LIMIT_S = 96, 64, 5.0
 STATISTICS = Path(__file__).parents[1] / "docs/llama4-modules.json"
 
 
