@@ -11,7 +11,6 @@ Fake tensors are on the CPU. A load may have `stand_ins()`, a context in which m
 that keep what those of an accelerator do.
 """
 
-import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +21,12 @@ from typing import Any, Protocol
 
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.emit import bottom_up
-from shardwise.fsdp.plan import Dtype, Setting, Wrapping
+from shardwise.fsdp.plan import Setting, Wrapping
+from shardwise.fsdp.trace.torch_parts import default_dtype, no_collection, torch_dtype
 from shardwise.fsdp.watch import Ledger, Moment, Phase, watch
 
 __all__ = ["Load", "Moment", "Phase", "Verified", "verify"]
 
-_NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _Called = tuple[Sequence[Any], Mapping[str, Any]]
 
 
@@ -86,7 +85,7 @@ def verify(
         with _kernels(load):
             _step(load, module, optimizer, called)
             module.zero_grad()
-            with _no_collection():
+            with no_collection():
                 ledger = watch(
                     module,
                     optimizer,
@@ -107,19 +106,6 @@ def _left_out(load: Load) -> Iterator[str]:
     yield "without the allocator's rounding and fragments, NCCL's buffers and the CUDA context"
     if not hasattr(load, "stand_ins"):
         yield "with kernels of the CPU, whose attention keeps its probabilities where it drops some"
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector out: when it runs is no property of the wrapping."""
-    gc.collect()
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _torch() -> Any:
@@ -163,15 +149,13 @@ def _fake_world(torch: Any, setting: Setting) -> Iterator[Any]:
         raise InputError(Fault(source="verify", problem=problem))
     store = import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
     fake_mode = import_module("torch._subclasses.fake_tensor").FakeTensorMode
-    usual = torch.get_default_dtype()
     with ExitStack() as undo:
         undo.enter_context(torch.random.fork_rng(devices=[]))
-        undo.callback(torch.set_default_dtype, usual)
         dist.init_process_group("fake", store=store, rank=0, world_size=setting.gpus)
         undo.callback(dist.destroy_process_group)
         mesh = _mesh(setting)
         undo.enter_context(fake_mode(allow_non_fake_inputs=True))
-        torch.set_default_dtype(getattr(torch, _NAMES[setting.stored_dtype]))
+        undo.enter_context(default_dtype(torch_dtype(setting.stored_dtype)))
         yield mesh
 
 
@@ -225,9 +209,8 @@ def _wrap(module: Any, wrapping: Wrapping, setting: Setting, mesh: Any) -> None:
 
 def _policy(setting: Setting) -> Any:
     """The dtypes; None where nothing is to be cast."""
-    torch = import_module("torch")
-    compute = getattr(torch, _NAMES[setting.compute_dtype])
-    reduce = getattr(torch, _NAMES[setting.reduce_dtype])
+    compute = torch_dtype(setting.compute_dtype)
+    reduce = torch_dtype(setting.reduce_dtype)
     return import_module("torch.distributed.fsdp").MixedPrecisionPolicy(
         param_dtype=None if setting.compute_dtype == setting.stored_dtype else compute,
         reduce_dtype=None if setting.reduce_dtype == setting.compute_dtype else reduce,

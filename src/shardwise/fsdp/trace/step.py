@@ -2,9 +2,7 @@
 
 # ruff: noqa: SLF001 - a module's own weights
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from shardwise.fsdp.trace.modules import Calls
 from shardwise.fsdp.trace.torch_parts import (
     default_dtype,
     imported,
+    no_collection,
     said,
     tensors,
     torch_dtype,
@@ -76,22 +75,9 @@ def trace(
     fake = imported("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
     with fake, default_dtype(torch_dtype(dtype)):
         step = _Step(load, batch, seq_len)
-        with _no_collection(), load.stand_ins():
+        with no_collection(), load.stand_ins():
             step.run()
         return step.profile(system, dtype)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector out: when it runs is no property of the model."""
-    gc.collect()
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 class _Step:

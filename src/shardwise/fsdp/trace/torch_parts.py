@@ -1,6 +1,7 @@
 """PyTorch where it is installed, the names of its types, and tensors inside what modules take."""
 
 import dataclasses
+import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -10,8 +11,8 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 
-__all__ = ["default_dtype", "grad_tensors", "imported", "replaced", "said", "tensors"]
-__all__ += ["torch_dtype"]
+__all__ = ["default_dtype", "grad_tensors", "imported", "no_collection", "replaced"]
+__all__ += ["said", "tensors", "torch_dtype"]
 
 _NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -42,6 +43,19 @@ def torch_dtype(dtype: Dtype) -> Any:
         fault = Fault(source="trace", field="dtype", value=dtype, has_value=True, problem=problem)
         raise InputError(fault)
     return getattr(imported(), _NAMES[dtype])
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep the garbage collector out: when it runs is no property of a model or a wrapping."""
+    gc.collect()
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 @contextmanager
