@@ -95,8 +95,11 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
-@pytest.mark.parametrize("name", [*CONFIGS, "captions"])
+CASES = [(name, "mixed") for name in (*CONFIGS, "captions")]
+CASES += [(name, kind) for name in ("llama", "captions") for kind in ("bf16", "replicas")]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
 def test_the_predicted_peak_is_the_trackers(name, kind, tmp_path):
     """For the usual wrappings, the fastest plan and the one of least memory."""
     setting, batch, seq_len = SETTINGS[kind]

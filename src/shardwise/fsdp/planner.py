@@ -77,6 +77,8 @@ class Planner:
     """After this long the search is cut short and proves what it can."""
     _known: dict[int, Fsdp2Rules] = field(default_factory=dict)
     """Rules by the number of blocks checkpointed."""
+    _peaks: dict[int, float] = field(default_factory=dict)
+    """Least peaks by the same [byte]."""
 
     def __post_init__(self) -> None:
         if self.setting.shards < 2:  # noqa: PLR2004 - one rank has nobody to share with
@@ -136,8 +138,11 @@ class Planner:
         return self._least_peak(self._counts()[-1])
 
     def _least_peak(self, checkpointed: int) -> float:
-        path = least_peak(self.rules(checkpointed))
-        return self.evaluated(self.wrapping_of(path, checkpointed)).peak.total_bytes
+        if checkpointed not in self._peaks:
+            path = least_peak(self.rules(checkpointed))
+            plan = self.evaluated(self.wrapping_of(path, checkpointed))
+            self._peaks[checkpointed] = plan.peak.total_bytes
+        return self._peaks[checkpointed]
 
     def best(self, budget_bytes: float = np.inf) -> Planned | None:
         """The best wrapping within a budget; None if nothing fits."""
