@@ -19,6 +19,7 @@ LAYERS = [
     ["kernels", "model", "network", "stack"],
     ["system"],
     ["system_columns"],
+    ["levels"],
     ["strategy"],
     ["tabulate"],
     ["table"],

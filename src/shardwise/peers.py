@@ -14,8 +14,9 @@ import numpy as np
 from shardwise.arrays import Ints
 from shardwise.errors import Fault, InputError
 from shardwise.model import Model
-from shardwise.placement import axis_order, given_tiers, place
+from shardwise.placement import given_tiers, place
 from shardwise.rules import refuse_illegal
+from shardwise.seats import axis_order
 from shardwise.stages import BOTH_ENDS_ON_A_RANK
 from shardwise.strategy import Strategy
 from shardwise.system import System

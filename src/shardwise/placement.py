@@ -12,17 +12,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardwise.arrays import Bools, Ints
-from shardwise.seats import SEAT_NAMES, seats_of
+from shardwise.seats import SEAT_NAMES, axis_order, seats_of
 from shardwise.system import System
 from shardwise.table import Table
 from shardwise.words import PLACEMENTS, SEATED_AXES
 
-__all__ = ["Extents", "axis_order", "given_extents", "given_tiers", "place"]
-
-
-def axis_order(placement: str) -> tuple[str, ...]:
-    """All axes of a placement from the inside out; tp2 stands right after tp."""
-    return tuple(placement.replace("tp", "tp-tp2").split("-"))
+__all__ = ["Extents", "given_extents", "given_tiers", "place"]
 
 
 # For each placement and position from the inside out, the axis (as its position in SEATED_AXES).

@@ -10,13 +10,44 @@ from functools import lru_cache
 from typing import Any
 
 from shardwise.errors import nearest
-from shardwise.words import SEATED_AXES
+from shardwise.words import PLACEMENTS, SEATED_AXES
 
-__all__ = ["SEAT_NAMES", "canonical_seats", "seats_of", "seats_text"]
+__all__ = [
+    "SEAT_NAMES",
+    "axis_order",
+    "canonical_placement",
+    "canonical_seats",
+    "seats_of",
+    "seats_text",
+]
 
 SEAT_NAMES = (*SEATED_AXES, "ep")
 """Axes that may be given extents, in the order of their text."""
 _PAIR = re.compile(r"([a-z0-9]+)\s*[=:]\s*(\d{1,7})")
+
+
+def canonical_placement(value: object) -> object:
+    """The text of an order of the axes, in which cp may be left out; what is no text as it is.
+
+    Raises
+    ------
+    ValueError
+        If it is no such order.
+    """
+    if not isinstance(value, str):
+        return value
+    axes = value.strip().lower().split("-")
+    if "cp" not in axes and "tp" in axes:
+        axes.insert(axes.index("tp") + 1, "cp")
+    if "-".join(axes) not in PLACEMENTS:
+        allowed = "tp, dp, pp and optionally cp, each once, joined by dashes"
+        raise ValueError(f"must be an order of {allowed}")
+    return "-".join(axes)
+
+
+def axis_order(placement: str) -> tuple[str, ...]:
+    """All axes of a placement from the inside out; tp2 stands right after tp."""
+    return tuple(placement.replace("tp", "tp-tp2").split("-"))
 
 
 def canonical_seats(value: Any) -> str:

@@ -19,9 +19,10 @@ from pydantic import (
 from shardwise import catalog
 from shardwise.errors import Fault, InputError
 from shardwise.formats.recognise import native_fields
+from shardwise.levels import LEVELLED_AXES, LEVELS_PATTERN, with_levels
 from shardwise.model import Model
 from shardwise.noun import MOST, Count, Noun, Number, Whole
-from shardwise.seats import canonical_seats
+from shardwise.seats import canonical_placement, canonical_seats
 from shardwise.stack import Stack
 from shardwise.words import (
     DTYPES,
@@ -29,7 +30,6 @@ from shardwise.words import (
     KNOWN_WORDS,
     LORA_PARTS,
     OFFLOAD_PARTS,
-    PLACEMENTS,
     RECOMPUTE_PARTS,
     SHORT_NAMES,
     TP_EXCHANGES,
@@ -86,6 +86,14 @@ def _accept_aliases(schema: dict[str, Any]) -> None:
     properties = schema["properties"]
     for short, name in SHORT_NAMES.items():
         properties[short] = {**properties[name], "title": short.capitalize()}
+    for axis in LEVELLED_AXES:
+        own = {
+            key: properties[axis].pop(key)
+            for key in ("type", "minimum", "maximum", "anyOf")
+            if key in properties[axis]
+        }
+        levels = {"type": "string", "pattern": LEVELS_PATTERN}
+        properties[axis]["anyOf"] = [*own.pop("anyOf", [own]), levels]
     properties["dtype"]["enum"] = [*DTYPES, *_DTYPE_ALIASES]
     properties["tp_exchange"]["anyOf"][0]["enum"] = [*TP_EXCHANGES, *_EXCHANGE_ALIASES]
     part = {"type": "object", "required": ["base"], "properties": {"base": {"type": "string"}}}
@@ -244,18 +252,15 @@ class Strategy(Noun):
         """Recognise files of other systems."""
         return native_fields("strategy", data, name=name, source=source)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _degrees_by_level(cls, fields: Any) -> Any:
+        return with_levels(fields) if isinstance(fields, Mapping) else fields
+
     @field_validator("placement", mode="before")
     @classmethod
     def _canonical_placement(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        axes = value.strip().lower().split("-")
-        if "cp" not in axes and "tp" in axes:
-            axes.insert(axes.index("tp") + 1, "cp")
-        if "-".join(axes) not in PLACEMENTS:
-            allowed = "tp, dp, pp and optionally cp, each once, joined by dashes"
-            raise ValueError(f"must be an order of {allowed}")
-        return "-".join(axes)
+        return canonical_placement(value)
 
     @field_validator(*_WORDS_OF_SETS, "stage_layers", mode="before")
     @classmethod

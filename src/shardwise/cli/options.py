@@ -12,6 +12,7 @@ import typer
 
 from shardwise import files
 from shardwise.errors import Fault, InputError
+from shardwise.levels import LEVELLED_AXES, as_given
 from shardwise.noun import unfold
 from shardwise.strategy import Strategy
 from shardwise.words import SHORT_NAMES
@@ -104,7 +105,8 @@ def _flag(name: str) -> Any:
         switch = f"{dashed}/--no-{dashed.removeprefix('--')}"
         option = typer.Option(switch, help=description, rich_help_panel=panel)
         return Annotated[bool | None, option]
-    option = typer.Option(*names, metavar=_metavar(kinds), help=description, rich_help_panel=panel)
+    metavar = "N|NxN" if name in LEVELLED_AXES else _metavar(kinds)
+    option = typer.Option(*names, metavar=metavar, help=description, rich_help_panel=panel)
     return Annotated[str | None, option]
 
 
@@ -138,7 +140,8 @@ def given_strategy(path: str | None, flags: Mapping[str, Any]) -> Strategy:
     if path is None:
         return Strategy.validated(flags, source="command line")
     Strategy.validated(flags, source="command line")
-    fields = Strategy.load(path).model_dump(mode="json", exclude_unset=True)
+    loaded = Strategy.load(path).model_dump(mode="json", exclude_unset=True)
+    fields = as_given(loaded, files.read_mapping(path))
     return Strategy.validated(fields | dict(flags), source=path)
 
 

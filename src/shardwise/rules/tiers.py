@@ -1,5 +1,6 @@
 """Rules of the network: what has a tier of its own or extents, and whether it fits there."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -89,9 +90,25 @@ def _crowd(
         members = [int(getattr(extents, axis)[tier, 0]) for axis in SEATED_AXES]
         axes = " x ".join(f"{a} {n}" for a, n in zip(SEATED_AXES, members, strict=True) if n > 1)
         described = system.network[tier]
-        return f"{axes} in a domain of {described.name} {told} its {described.domain} accelerators"
+        told_all = (
+            f"{axes} in a domain of {described.name} {told} its {described.domain} accelerators"
+        )
+        return told_all + _allowed(table, described.domain or 1, members, tier)
 
     return problem
+
+
+def _allowed(table: Table, domain: int, members: list[int], tier: int) -> str:
+    """What of a list of extents one axis alone may have in a domain, in words of `levels`."""
+    if table.extents[0] < 0 or tier:
+        return ""
+    degrees = {axis: one(getattr(table, axis)) for axis in SEATED_AXES}
+    found = []
+    for (axis, degree), here in zip(degrees.items(), members, strict=True):
+        others = math.prod(members) // here
+        fitting = [n for n in range(1, here) if degree % n == 0 and domain % (others * n) == 0]
+        found += [f"{axis} {fitting[-1]}x{degree // fitting[-1]}"] if fitting else []
+    return f"; allowed: {' or '.join(found)}" if found else ""
 
 
 def _listed_tiers(table: Table) -> Ints:
@@ -162,7 +179,7 @@ TIER_RULES: tuple[Rule, ...] = (
         broken=lambda _, s, t: _listed_tiers(t) >= len(s.network),
         problem=lambda _, s, t: (
             f"names {one(_listed_tiers(t))} tiers; the network has {len(s.network)}, of which the "
-            "outermost takes what is left"
+            f"outermost takes what is left; allowed: up to {len(s.network) - 1}"
         ),
     ),
     Rule(

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from shardwise.errors import Fault, InputError, shorten
+from shardwise.levels import LEVELS_PATTERN, plain_only
 from shardwise.model import Model
 from shardwise.noun import Noun, unfold
 from shardwise.stack import Stack
@@ -120,6 +121,10 @@ def _describe(schema: dict[str, Any]) -> None:
     for name in SPACE_FIELDS:
         one = {key: item for key, item in fields[name].items() if key not in ("title", "default")}
         title = {"title": name, "description": one.pop("description", ""), "default": None}
+        one["anyOf"] = [
+            kind for kind in one.get("anyOf", []) if LEVELS_PATTERN not in kind.values()
+        ]
+        one = {key: item for key, item in one.items() if item != []}
         numbers = '"integer"' in json.dumps(one)
         text = {"type": "string", "pattern": _NUMBERS if numbers else ","}
         words = _words(name)
@@ -376,6 +381,7 @@ def _value(name: str, value: object) -> Any:
         return _AS_TP
     if value is None:
         raise ValueError("has an empty value; leave the field out for its usual ones")
+    plain_only(name, value)
     try:
         return getattr(Strategy.validated({name: value}), name)
     except InputError as error:

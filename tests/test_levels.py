@@ -1,0 +1,194 @@
+"""Degrees by level: what they stand for, the rule for axes without, and what contradicts them."""
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import samples
+from shardwise import InputError, estimate
+from shardwise.cli import run
+from shardwise.levels import as_given, levels_text
+from shardwise.placement import place
+from shardwise.seats import axis_order
+from shardwise.strategy import Strategy
+from shardwise.system import System
+from shardwise.table import Table
+from shardwise.words import PLACEMENTS
+
+MODEL = samples.model()
+DEGREES = ("tp", "tp2", "cp", "dp", "pp", "ep")
+
+
+def cluster(*domains: int | None, node: int = 8) -> System:
+    tiers = [samples.tier(f"t{n}", domain=domain) for n, domain in enumerate(domains)]
+    return samples.system(network=tiers, node=node)
+
+
+def strategy(**fields: Any) -> Strategy:
+    return Strategy.validated(fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "extents"),
+    [
+        # Plain axes that stand before the last one with members inside are inside, others not.
+        ({"tp": 8, "dp": "2x16"}, "tp=8+dp=2"),
+        ({"tp": 8, "pp": 4, "dp": "2x16"}, "tp=8+dp=2"),
+        ({"tp": 8, "pp": 4, "dp": "2x16", "placement": "tp-pp-dp"}, "tp=8+dp=2+pp=4"),
+        ({"tp": "4x2", "dp": "2x4"}, "tp=4+dp=2"),
+        ({"tp": 4, "cp": "2x2", "dp": 8, "pp": 2}, "tp=4+cp=2"),
+        ({"tp": 2, "tp2": "2x2", "dp": 4}, "tp=2+tp2=2"),
+        ({"tp": "2x2", "tp2": 2, "dp": 4}, "tp=2"),
+        # Nothing inside: those before the first axis with levels are.
+        ({"tp": 8, "dp": "1x16"}, "tp=8"),
+        ({"tp": 4, "dp": "1x4", "pp": 2}, "tp=4"),
+        ({"tp": "1x4", "dp": 2}, "tp=1"),
+        # Replicas that follow from the accelerators.
+        ({"gpus": 64, "tp": 2, "pp": "2x4"}, "tp=2+dp=4+pp=2"),
+        ({"gpus": 64, "tp": "8x1"}, "tp=8"),
+        # Three levels: a tier further out takes what stands before its last axis, too.
+        ({"tp": 8, "dp": "2x4x4"}, "tp=8+dp=2/dp=4"),
+        ({"tp": "4x2x1", "dp": "2x1x4", "pp": 2}, "tp=4+dp=2/tp=2"),
+        ({"tp": "4x1x1", "cp": 2, "dp": "1x2x4", "pp": 3}, "tp=4/cp=2+dp=2"),
+        ({"dp": "4x8", "ep": "2x4"}, "dp=4+ep=2"),
+        ({"dp": "4x8", "ep": 8}, "dp=4"),
+    ],
+)
+def test_levels_are_products_and_extents(fields: dict[str, Any], extents: str) -> None:
+    """By hand."""
+    read = strategy(**fields)
+    assert read.extents == extents
+    for axis in DEGREES:
+        if isinstance(text := fields.get(axis), str):
+            assert getattr(read, axis) == prod(map(int, text.split("x")))
+
+
+def test_python_takes_levels_as_well() -> None:
+    """The noun itself, and as any other strategy it is then equal to that with extents."""
+    levels: Any = "2x16"
+    assert Strategy(dp=levels, tp=8) == Strategy(dp=32, tp=8, extents="tp=8+dp=2")
+    assert Strategy.load(Strategy(dp=levels, tp=8).to_dict()).extents == "tp=8+dp=2"
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 5])), min_size=4, max_size=4
+    ),
+    st.sampled_from(PLACEMENTS),
+)
+@settings(max_examples=40, deadline=None)
+def test_members_sit_as_the_levels_say(levels: list[tuple[int, int]], order: str) -> None:
+    """Where all axes have levels the order does not matter; the placed extents are the levels."""
+    by_axis = dict(zip(("tp", "cp", "dp", "pp"), levels, strict=True))
+    fields: dict[str, Any] = {axis: levels_text(parts) for axis, parts in by_axis.items()}
+    read = Strategy.validated(fields | {"placement": order, "gbs": 64}).resolved(MODEL)
+    found = place(cluster(128, None, node=1), Table.of(MODEL, [read]))
+    for axis, parts in by_axis.items():
+        assert getattr(found, axis)[:, 0].tolist() == [parts[0], prod(parts)]
+
+
+@given(st.sampled_from(PLACEMENTS), st.sampled_from(["tp", "cp", "dp", "pp"]))
+@settings(max_examples=30, deadline=None)
+def test_plain_axes_lie_whole_on_one_tier(order: str, axis: str) -> None:
+    """Inside if they stand before the axis that is split, else across."""
+    degrees = {"tp": 2, "cp": 3, "dp": 5, "pp": 7} | {axis: "2x2"}
+    read = Strategy.validated(degrees | {"placement": order, "gbs": 64}).resolved(MODEL)
+    found = place(cluster(1024, None, node=1), Table.of(MODEL, [read]))
+    places = axis_order(order)
+    for other in {*degrees} - {axis}:
+        inside = places.index(other) < places.index(axis)
+        whole = int(degrees[other])
+        assert getattr(found, other)[:, 0].tolist() == [whole if inside else 1, whole]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "problem"),
+    [
+        ({"dp": "2*16"}, "dp", "levels are written as 2x16"),
+        ({"dp": "2X16"}, "dp", "levels are written as 2x16"),
+        ({"dp": "2x0"}, "dp", "each at least 1"),
+        ({"dp": "2x"}, "dp", "levels are written as 2x16"),
+        ({"etp": "2x2"}, "etp", "has no levels; allowed for: tp, tp2, cp, dp, pp, ep"),
+        ({"dp": "2x16", "extents": "dp=2"}, "dp", "contradicts extents; give one, or dp=32"),
+        ({"dp": "2x16", "tp_tier": 0}, "dp", "contradicts tp_tier; give one, or dp=32"),
+        ({"tp": "2x2", "dp": "2x2x2"}, "dp", "has 3 levels, tp 2x2 has 2; give each axis as many"),
+        ({"ep": "2x4", "dp": 8}, "ep", "needs levels of tp, tp2, cp, dp or pp beside it"),
+        ({"vpp": "2x4"}, "vpp", "must be a valid integer"),
+    ],
+)
+def test_what_contradicts_is_one_clear_line(
+    fields: dict[str, Any], field: str, problem: str
+) -> None:
+    """With what would be allowed."""
+    with pytest.raises(InputError) as error:
+        Strategy.validated(fields)
+    (fault,) = error.value.faults
+    assert fault.field == field
+    assert problem in fault.problem
+
+
+def test_a_domain_that_is_too_small_says_what_would_do() -> None:
+    """Nodes of 8."""
+    with pytest.raises(InputError) as error:
+        estimate("llama3-8b", "h100-sxm", {"tp": 8, "dp": "2x16", "gbs": 64})
+    (fault,) = error.value.faults
+    assert fault.problem.endswith("its 8 accelerators; allowed: tp 4x2 or dp 1x32")
+    fits = estimate("llama3-8b", "h100-sxm", {"tp": 8, "dp": "1x32", "gbs": 64})
+    assert fits.extents["dp"] == (1, 32)
+
+
+def test_a_domain_that_must_be_filled_says_what_would_fill_it() -> None:
+    """3 of 8 leave 2 idle, 2 do not."""
+    tiers = [samples.tier("near", domain=8) | {"must_be_filled": True}, samples.tier("far")]
+    machine = samples.system(network=tiers, node=8)
+    with pytest.raises(InputError) as error:
+        estimate(MODEL, machine, {"dp": "3x2", "gbs": 12})
+    (fault,) = error.value.faults
+    assert fault.problem == (
+        "dp 3 in a domain of near must divide (and so fill) its 8 accelerators; allowed: dp 2x3"
+    )
+
+
+def test_flags_go_over_the_levels_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The extents follow what is put over the file; all is told."""
+    path = tmp_path / "plan.yaml"
+    path.write_text("tp: 4\ndp: 2x4\ngbs: 64\n")
+    args = ["estimate", "llama3-8b", "h100-sxm", "--strategy", str(path)]
+    assert run([*args, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["strategy"]["extents"] == "tp=4+dp=2"
+    assert run([*args, "--tp", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["strategy"]["dp"], told["strategy"]["extents"]) == (8, "tp=2+dp=2")
+    assert told["extents"]["dp"] == [2, 8]
+    assert run([*args, "--dp", "16"]) == 0
+    out = capsys.readouterr().out
+    assert "tp 4 x dp 16" in out
+    assert "in a domain" not in out
+
+
+def test_what_is_put_over_a_strategy_without_levels_is_kept() -> None:
+    """Extents that were given as such stay."""
+    assert as_given({"dp": 8, "extents": "dp=2"}, {"dp": 8}) == {"dp": 8, "extents": "dp=2"}
+    assert as_given({"dp": 8, "extents": "dp=2"}, {"dp": "2x4"}) == {"dp": "2x4"}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["search", "llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "64", "--fix", "dp=2x4"],
+        ["sweep", "llama3-8b", "h100-sxm", "--vary", "dp=2x4", "--fixed", "--gbs", "64"],
+    ],
+)
+def test_where_degrees_are_varied_levels_are_refused(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They name what to give instead."""
+    assert run(args) == 2
+    assert "give dp=8, and extents=all (search --levels)" in capsys.readouterr().err
