@@ -13,6 +13,7 @@ from shardwise.cost.kernels import product_peak
 from shardwise.detail import memory_record, stage_estimates
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.evaluate import Evaluation, Timing, evaluate
+from shardwise.gemms import gemm_estimates
 from shardwise.memory import MEMORY_PARTS
 from shardwise.model import Model
 from shardwise.noun import Source, Sourced
@@ -36,7 +37,7 @@ from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.system_columns import SystemColumns, SystemRows, by_structure
 from shardwise.table import Table
-from shardwise.totals import efficiency, layer_totals, required_bandwidth
+from shardwise.totals import efficiency, layer_totals, matrix_flops, required_bandwidth
 from shardwise.uncertainty import interval_of, rests_on
 from shardwise.words import ATTENTIONS, SEATED_AXES
 
@@ -56,6 +57,7 @@ def estimate(
     strategy: StrategyLike,
     *,
     operations: bool = False,
+    gemms: bool = False,
     flops_convention: FlopsConvention = "causal",
 ) -> Estimate:
     """Estimate step time, memory and cost of one strategy.
@@ -68,6 +70,8 @@ def estimate(
         A `Strategy`, its fields as a mapping, or a file.
     operations
         Whether to list every kernel and exchange.
+    gemms
+        Whether to list every matrix product.
     flops_convention
         Which model FLOPs the utilisation counts: a key of `FLOPS_CONVENTIONS`.
 
@@ -127,6 +131,7 @@ def estimate(
         memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0),
         stages=stage_estimates(the_system, table, result, parts),
         layers=layer_totals(table, result, parts),
+        matrix_flops=matrix_flops(table, result, parts),
         efficiency=efficiency(
             the_system,
             table,
@@ -141,6 +146,7 @@ def estimate(
         provenance=_provenance(the_model, the_system, stack, resolved),
         missed_operations=missed_operations(table, parts),
         operations=operation_estimates(the_model, table, result, parts) if operations else None,
+        gemms=gemm_estimates(the_system, table, result, parts) if gemms else None,
     )
 
 

@@ -18,7 +18,7 @@ from shardwise.results import OperationEstimate
 from shardwise.table import Table
 from shardwise.weights import shards
 
-__all__ = ["missed_operations", "operation_estimates"]
+__all__ = ["bound_by", "missed_operations", "operation_estimates"]
 
 _SHARED = ("flops", "bytes", "compute_s", "memory_s", "time_s", "exposed_s")
 _KINDS = {Matmul: "matmul", FlashAttention: "attention"}
@@ -112,7 +112,6 @@ def _again(
 def _kernel_row(part: str, count: int, cost: OperationCost, timed: KernelCost) -> OperationEstimate:
     kernel = timed.kernel
     compute, memory, time = (float(t[0]) for t in (timed.compute_s, timed.memory_s, timed.time_s))
-    spent = {"compute": compute, "memory": memory, "launch": time - max(compute, memory)}
     return OperationEstimate(
         part=part,
         operation=cost.operation.name,
@@ -125,9 +124,16 @@ def _kernel_row(part: str, count: int, cost: OperationCost, timed: KernelCost) -
         memory_s=memory,
         time_s=time,
         exposed_s=time,
-        bound=max(spent, key=lambda name: spent[name]),
+        bound=bound_by(timed),
         missed=bool(timed.missed[0]),
     )
+
+
+def bound_by(timed: KernelCost) -> str:
+    """What the time of a kernel goes to: compute, memory or launch."""
+    compute, memory, time = (float(t[0]) for t in (timed.compute_s, timed.memory_s, timed.time_s))
+    spent = {"compute": compute, "memory": memory, "launch": time - max(compute, memory)}
+    return max(spent, key=lambda name: spent[name])
 
 
 def _exchange_row(

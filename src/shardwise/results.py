@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.gemm_record import Gemm
 from shardwise.noun import Source
+from shardwise.record import Result
 from shardwise.rules import RULES
 from shardwise.step import TIME_PARTS
 from shardwise.table import Table
@@ -23,6 +24,7 @@ __all__ = [
     "Estimate",
     "EstimateTable",
     "ExchangeTotals",
+    "Gemm",
     "LayerTotals",
     "Memory",
     "OperationEstimate",
@@ -32,16 +34,6 @@ __all__ = [
     "Result",
     "StageEstimate",
 ]
-
-
-class Result(BaseModel):
-    """A frozen record of plain values; unlike a noun it is never read from people's files."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return self.model_dump(mode="json")
 
 
 class Peak(Result):
@@ -279,6 +271,9 @@ class Estimate(Result):
     stages: tuple[StageEstimate, ...]
     layers: tuple[LayerTotals, ...]
     """By kind of layer."""
+    matrix_flops: int
+    """Of all matrix products and attention in a step, recompute and Muon's updates included, on one
+    rank of every stage together [FLOP]; of the whole step, times gpus / pp."""
     efficiency: Efficiency
     required_bandwidth: RequiredBandwidth
     cost: Cost
@@ -295,6 +290,8 @@ class Estimate(Result):
     """Operations of which a kernel has no shape near in the system's tables of measured ones."""
     operations: tuple[OperationEstimate, ...] | None = None
     """Every kernel and exchange, if asked for."""
+    gemms: tuple[Gemm, ...] | None = None
+    """Every matrix product, if asked for; their FLOPs add up to `matrix_flops`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

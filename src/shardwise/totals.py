@@ -1,6 +1,7 @@
 """What a layer adds up to, which bandwidths would hide what is exposed, and how efficient it is."""
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from math import isfinite
 
 import numpy as np
@@ -11,6 +12,7 @@ from shardwise.cost.block_times import COMM_AXES
 from shardwise.cost.kernels import product_peak
 from shardwise.cost.operations import ExchangeCost, OperationCost
 from shardwise.cost.optimizer import (
+    MUON,
     newton_schulz_time,
     optimizer_time,
     quantizing_time,
@@ -33,7 +35,7 @@ from shardwise.system import System
 from shardwise.table import Table
 from shardwise.weights import shards
 
-__all__ = ["efficiency", "layer_totals", "required_bandwidth"]
+__all__ = ["efficiency", "layer_totals", "matrix_flops", "required_bandwidth"]
 
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 _TENSOR = ("tp", "tp2")
@@ -88,6 +90,66 @@ def _layer(
         working_bytes=working,
         boundary_bytes=float(evaluation.boundary.handed_bytes[0]),
     )
+
+
+def matrix_flops(table: Table, evaluation: Evaluation, parts: Sequence[PartCosts]) -> int:
+    """FLOPs of all matrix products and attention in a step of one row [FLOP].
+
+    On one rank of every stage: those of each part of the model by its occurrences and the
+    micro-batches, of recompute by the layers that run again, and Muon's by the copies of the
+    weights. Exact but for one rounding of the sum.
+    """
+    again, held = _over_stages(evaluation, "work"), _over_stages(evaluation, "held")
+    kinds = sum(part == "layer" for part, _, _ in parts)
+    ends = {"embedding": 2 * kinds + 1, "mtp": 2 * kinds, "head": 2 * kinds + 2}
+    phases = (Phase.FORWARD, *_BACKWARD) if table.training[0] else (Phase.FORWARD,)
+    micro_batches, step, kind = int(table.micro_batches[0]), Fraction(0), 0
+    for part, count, costs in parts:
+        place = ends.get(part, kind)
+        copies = held[place] + (held[kinds + kind] if part == "layer" else 0)
+        kind += part == "layer"
+        rerun = [runs_again(cost, parts_of(table, part)) for cost in costs]
+        once = sum((_exact_flops(costs, phase) for phase in phases), Fraction(0))
+        step += micro_batches * count * once
+        step += micro_batches * again[place] * _exact_flops(costs, Phase.FORWARD, rerun)
+        step += copies * _muon_flops(table, costs)
+    return round(step)
+
+
+def _over_stages(evaluation: Evaluation, name: str) -> list[Fraction]:
+    """How many of each part all stages have, in the order of `Blocks.parts`."""
+    runs = evaluation.runs
+    places = range(len(runs[0].work))
+    return [
+        sum((Fraction(float(r.length[0] * getattr(r, name)[n][0])) for r in runs), Fraction(0))
+        for n in places
+    ]
+
+
+def _exact_flops(
+    costs: Sequence[OperationCost], phase: Phase, shares: Sequence[float] | None = None
+) -> Fraction:
+    """FLOPs of the matrix products of a phase, of each operation the share that runs."""
+    ran = zip(costs, [1.0] * len(costs) if shares is None else shares, strict=True)
+    products = [
+        Fraction(share) * Fraction(float(timed.kernel.flops[0]))
+        for cost, share in ran
+        for timed in cost.kernels
+        if timed.kernel.phase is phase and isinstance(timed.kernel, (Matmul, FlashAttention))
+    ]
+    return sum(products, Fraction(0))
+
+
+def _muon_flops(table: Table, costs: Sequence[OperationCost]) -> Fraction:
+    """FLOPs of making the updates of a part orthogonal, on one rank of those that share them."""
+    if table.optimizer[0] != MUON or not table.training[0]:
+        return Fraction(0)
+    shared = Fraction(0)
+    for routed, ranks in zip((False, True), shards(table, 1), strict=True):
+        own = [cost.operation for cost in costs if cost.operation.expert is routed]
+        flops = trained_weights(own, np.zeros(1)).newton_schulz_flops
+        shared += Fraction(float(flops[0])) / Fraction(float(ranks[0]))
+    return shared
 
 
 def _regathers(cost: ExchangeCost) -> bool:

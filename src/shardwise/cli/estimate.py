@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise import files
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
@@ -20,9 +21,20 @@ from shardwise.cli.options import (
 )
 from shardwise.estimator import estimate
 from shardwise.model import Model
+from shardwise.results import Estimate
 from shardwise.system import System
 
 _NO_EFFECT = "has no effect beside --reference, which shows a predecessor's answer alone"
+
+
+def _write(result: Estimate, record: Mapping[str, Any], output: str) -> None:
+    """Write an estimate as JSON or YAML; only its matrix products, if it has any, as CSV."""
+    if result.gemms is not None and output.lower().endswith((".csv", ".csv.gz")):
+        from shardwise.report.gemms import gemms_csv  # noqa: PLC0415 - slow to import
+
+        files.write_text(output, gemms_csv(result))
+    else:
+        emit_json(record, output)
 
 
 @with_strategy_flags
@@ -33,6 +45,10 @@ def command(
     strategy: StrategyOption = None,
     ops: Annotated[
         bool, typer.Option("--ops", help="List every kernel and exchange, forward and backward.")
+    ] = False,
+    gemms: Annotated[
+        bool,
+        typer.Option("--gemms", help="List every matrix product of a step, and its FLOPs."),
     ] = False,
     flops_convention: Annotated[
         str | None,
@@ -67,7 +83,7 @@ def command(
         from shardwise.cli import reference as predecessor  # noqa: PLC0415 - slow to import
     if reference is not None:
         name = predecessor.known_reference(reference, "reference")
-        refuse_given(_NO_EFFECT, also=also, flops_convention=flops_convention)
+        refuse_given(_NO_EFFECT, also=also, flops_convention=flops_convention, gemms=gemms)
         case = predecessor.case_of(name, model, system, strategy, flags)
         return predecessor.show_reference(case, ops=ops, json=json, output=output)
     other = None if also is None else predecessor.known_reference(also, "also")
@@ -80,6 +96,7 @@ def command(
         the_system,
         given_strategy(strategy, flags),
         operations=ops,
+        gemms=gemms,
         flops_convention=convention,  # type: ignore[arg-type]  # checked by `estimate`
     )
     log.info("strategy %s", result.strategy)
@@ -90,7 +107,7 @@ def command(
         beside = predecessor.case_of(other, model, system, strategy, flags).answer()
         record["also"] = {other: beside}
     if output is not None:
-        emit_json(record, output)
+        _write(result, record, output)
     if json:
         emit_json(record)
     elif output is None:

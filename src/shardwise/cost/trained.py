@@ -1,6 +1,6 @@
 """Weights that are trained, and what making their updates orthogonal takes (Muon)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,13 @@ import numpy as np
 from shardwise.arrays import Floats, combined, total
 from shardwise.ops.operation import Matmul, Operation, Phase
 
-__all__ = ["NEWTON_SCHULZ_STEPS", "TrainedWeights", "newton_schulz_flops", "trained_weights"]
+__all__ = [
+    "NEWTON_SCHULZ_STEPS",
+    "TrainedWeights",
+    "newton_schulz_flops",
+    "trained_weights",
+    "updated_matrices",
+]
 
 NEWTON_SCHULZ_STEPS = 5
 """Iterations that make Muon's update orthogonal (arXiv 2502.16982, section 2.1)."""
@@ -46,6 +52,17 @@ def newton_schulz_flops(rows: Floats, columns: Floats) -> Floats:
     return NEWTON_SCHULZ_STEPS * (4 * m**2 * n + 2 * m**3)
 
 
+def updated_matrices(operation: Operation) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """Matrices of an operation that Muon updates: how many, their rows and columns on a rank."""
+    for product in operation.kernels:
+        if (
+            isinstance(product, Matmul)
+            and product.phase is Phase.WEIGHT_GRAD
+            and operation.name not in _OF_HEAD
+        ):
+            yield product.batch, product.own_rows, product.n
+
+
 def trained_weights(operations: Sequence[Operation], zero: Floats) -> TrainedWeights:
     """Add up the trained weights of operations.
 
@@ -56,14 +73,9 @@ def trained_weights(operations: Sequence[Operation], zero: Floats) -> TrainedWei
     """
     matrices, flops = [], []
     for operation in operations:
-        for product in operation.kernels:
-            if (
-                isinstance(product, Matmul)
-                and product.phase is Phase.WEIGHT_GRAD
-                and operation.name not in _OF_HEAD
-            ):
-                matrices.append(product.batch * product.own_rows * product.n)
-                flops.append(product.batch * newton_schulz_flops(product.own_rows, product.n))
+        for batch, rows, columns in updated_matrices(operation):
+            matrices.append(batch * rows * columns)
+            flops.append(batch * newton_schulz_flops(rows, columns))
     quantized = [
         np.where(o.trained > 0, o.quantized_parameters, 0.0)
         for o in operations

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from shardwise import catalog
 from shardwise.report.console import count, gib, percent, plain_table, seconds, show
+from shardwise.report.gemms import gemm_table
 from shardwise.report.layer import bandwidth_table, layer_table
 from shardwise.results import Estimate, Memory, OperationEstimate, StageEstimate
 from shardwise.units import readable
@@ -64,6 +65,8 @@ def print_estimate(result: Estimate) -> None:
     if result.operations is not None:
         show(_operations(result.operations))
         show(*(layer_table(layer) for layer in result.layers), bandwidth_table(result))
+    if result.gemms is not None:
+        show(gemm_table(result))
     show(_closing(result), style="dim")
 
 

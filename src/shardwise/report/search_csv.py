@@ -36,7 +36,7 @@ _NAMES = {
     "required_bandwidth": "required_bandwidth_{}",
     "cost": "{}",
 }
-_LISTS = ("operations",)  # null where it was not asked for
+_LISTS = ("operations", "gemms")  # null where it was not asked for
 # What other systems call the words and the figures of a plan.
 _THEIR_WORDS = ("execution", "config")
 _THEIR_FIGURES = "stats"
