@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samples
-from shardwise import InputError, estimate
+from shardwise import InputError, estimate, search
 from shardwise.cli import run
 from shardwise.levels import as_given, levels_text
 from shardwise.placement import place
@@ -18,7 +18,7 @@ from shardwise.seats import axis_order
 from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.table import Table
-from shardwise.words import PLACEMENTS
+from shardwise.words import PLACEMENTS, SEATED_AXES
 
 MODEL = samples.model()
 DEGREES = ("tp", "tp2", "cp", "dp", "pp", "ep")
@@ -192,3 +192,90 @@ def test_where_degrees_are_varied_levels_are_refused(
     """They name what to give instead."""
     assert run(args) == 2
     assert "give dp=8, and extents=all (search --levels)" in capsys.readouterr().err
+
+
+SMALL: dict[str, Any] = {"gpus": 16, "seq_len": 32, "tp": [1, 4], "pp": [1, 2], "mbs": 1}
+SMALL |= {"vpp": 1, "schedule": "1f1b", "zero": 1, "recompute": "none", "tp_regather": True}
+SMALL |= {"tp_overlap": "none", "tp_exchange": "all_reduce", "dp_overlap": True}
+SMALL |= {"fused_activation": False, "offload_weights": False}
+SMALL |= {"offload_activations": False, "offload_optimizer": False}
+
+
+def test_the_best_of_every_split_is_exact() -> None:
+    """Against every candidate, one by one, of two batches; best first by tokens a second."""
+    machine = System.load("h100-sxm")
+    fields = SMALL | {"gbs": [32, 64], "mbs": [1, 2], "tp": 4}
+    found = search(MODEL, machine, fields, levels=True, top=1000)
+    every = search(MODEL, machine, fields, extents="all", top=1000)
+    assert found.levels is not None
+    assert (every.feasible, found.feasible) == (len(every.best), every.feasible)
+    best: dict[tuple[Any, ...], float] = {}
+    for one in every.best:
+        split = tuple((a, m, n // m) for a, (m, n) in one.extents.items())
+        key = (one.strategy["global_batch_size"], split)
+        best[key] = min(best.get(key, 1e9), one.step_time_s)
+    here = {}
+    for plan in found.levels:
+        split = tuple((a, *map(int, plan.levels[a].split("x"))) for a in SEATED_AXES)
+        here[plan.plan.strategy["global_batch_size"], split] = plan.plan.step_time_s
+    assert here == pytest.approx(best, rel=1e-12)
+    rates = [plan.plan.tokens_per_s for plan in found.levels]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == pytest.approx(found.best[0].tokens_per_s)
+
+
+def test_a_plan_runs_by_its_levels() -> None:
+    """What the table says, given as levels, is the same strategy."""
+    found = search(MODEL, "h100-sxm", SMALL | {"gbs": 32}, levels=True, top=1000)
+    assert found.levels
+    for one in found.levels:
+        degrees = {axis: one.levels[axis] for axis in SEATED_AXES}
+        fields = {n: v for n, v in one.plan.strategy.items() if n not in ("extents", "ep")}
+        again = estimate(MODEL, "h100-sxm", fields | degrees)
+        assert again.step_time_s == pytest.approx(one.plan.step_time_s, rel=1e-12)
+
+
+def test_two_numbers_of_accelerators_keep_their_own_extents() -> None:
+    """Cells by extents: a text is one cell, however many lists it stands in."""
+    fields = SMALL | {"gbs": 32, "gpus": [8, 16], "extents": "all"}
+    cells = search(MODEL, "h100-sxm", fields, axes=["extents"]).cells
+    told = [cell.values["extents"] for cell in cells]
+    both = {one.strategy["extents"] for one in search(MODEL, "h100-sxm", fields, top=1000).best}
+    assert len(told) == len({*told})
+    assert {*told} == both
+
+
+def test_levels_are_a_table_best_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """A column for each axis; what all have in common is told once."""
+    args = ["search", "llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "32,64", "--levels"]
+    args += [
+        "--fix",
+        "recompute=none,tp_overlap=stack,vpp=1,mbs=1,offload_weights=false",
+        "--top",
+        "4",
+    ]
+    assert run(args) == 0
+    out = capsys.readouterr().out
+    assert " batch   tp   pp   dp " in out
+    assert "levels: members in a domain" in out
+    assert run([*args, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["levels"]
+    assert len(told) == 4
+    assert told[0]["levels"]["dp"].count("x") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (["--axes", "tp,pp"], "axes: 'tp,pp': has no effect beside --levels"),
+        (["--fix", "extents=tp=4"], "extents: 'tp=4': contradicts levels, which tries all"),
+        (["--count"], "levels: needs a search"),
+    ],
+)
+def test_what_contradicts_a_search_by_levels_is_refused(
+    more: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By name."""
+    args = ["search", "llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "32", "--levels"]
+    assert run([*args, *more]) == 2
+    assert problem in capsys.readouterr().err

@@ -109,6 +109,14 @@ def command(
             "--axes", metavar="FIELD,FIELD", help="Show the best for every pair of their values."
         ),
     ] = None,
+    levels: Annotated[
+        bool,
+        typer.Option(
+            "--levels",
+            help="Try every split of every axis over the network's tiers, and show the best of "
+            "each with its batch: 2x16 is 2 in a domain of the innermost tier, 16 across.",
+        ),
+    ] = False,
     plot: Annotated[
         str | None,
         typer.Option("--plot", metavar="FILE", help="Draw charts of it all into FILE (.html)."),
@@ -235,6 +243,7 @@ def command(
         "pareto": pareto,
         "against": against,
         "axes": axes,
+        "levels": levels,
         "plot": plot,
         "max_memory": max_memory,
         "reserve": reserve,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import typer
 
-from shardwise.cli.options import emit_json
+from shardwise.cli.options import emit_json, refuse_given
 from shardwise.cli.progress import progress_bar
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.searcher.explain import explain
@@ -80,6 +80,9 @@ def search_space(
         for name in ("objective", "top", "max_memory", "reserve", "save", "jobs", "backend")
         if asked[name] is not None
     }
+    if asked["levels"]:
+        refuse_given("has no effect beside --levels", axes=asked["axes"], plot=asked["plot"])
+        words["levels"] = True
     if asked["save_all"]:
         if asked["save"] is None:
             raise InputError(

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["DEGREE_HEADS", "FOLLOWS", "MORE_DEGREES", "SWITCHES", "in_brief", "word"]
+__all__ = [
+    "DEGREE_HEADS",
+    "FOLLOWS",
+    "MORE_DEGREES",
+    "SWITCHES",
+    "in_brief",
+    "options_in_brief",
+    "word",
+]
 
 # Always shown, in this order, under these heads.
 DEGREE_HEADS = {"tp": "tp", "pp": "pp", "dp": "dp", "vpp": "vpp", "micro_batch_size": "mbs"}
@@ -34,6 +42,11 @@ def in_brief(strategy: Mapping[str, Any]) -> str:
     """A strategy in a line."""
     degrees = " ".join(f"{head} {strategy[field]}" for field, head in DEGREE_HEADS.items())
     degrees += "".join(f" {axis} {strategy[axis]}" for axis in MORE_DEGREES if strategy[axis] > 1)
+    return f"{degrees}{_stages(strategy)}, {', '.join(options_in_brief(strategy))}"
+
+
+def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
+    """What a strategy does beside its degrees, in a few words each."""
     options = [_recompute(strategy), f"ZeRO-{strategy['zero']}"]
     if strategy["tp"] * strategy["tp2"] > 1:
         panels = strategy["summa_panels"]
@@ -42,7 +55,7 @@ def in_brief(strategy: Mapping[str, Any]) -> str:
     if strategy["schedule"] not in FOLLOWS:
         options.append(strategy["schedule"])
     options += [words for field, words in SWITCHES.items() if strategy[field]]
-    return f"{degrees}{_stages(strategy)}, {', '.join(options)}"
+    return options
 
 
 def _recompute(strategy: Mapping[str, Any]) -> str:

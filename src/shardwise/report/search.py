@@ -8,6 +8,7 @@ from rich.text import Text
 
 from shardwise.report.brief import DEGREE_HEADS, FOLLOWS, MORE_DEGREES, SWITCHES, in_brief, word
 from shardwise.report.console import gib, percent, plain_table, seconds, show
+from shardwise.report.search_levels import levels_table, levels_told
 from shardwise.results import Estimate
 from shardwise.rules import RULES
 from shardwise.searcher.results import Alike, Cell, Plan, ScaleResult, SearchResult
@@ -66,7 +67,9 @@ _EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
 def print_search(result: SearchResult) -> None:
     """Print the best strategies, what else was asked for, and why the others were rejected."""
     show(_headline(result))
-    if result.best:
+    if result.levels:
+        show(levels_table(result.levels), Text(levels_told(result.levels) + "\n"))
+    elif result.best:
         show(_best(result.best, result.alike), Text(_agreed(result) + "\n"))
         if result.alike is not None:
             show(Text(_alike(result.alike) + "\n"))

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
@@ -170,7 +171,16 @@ def _of_chunk(question: Question, box: Box, judged: Judged, before: Found) -> Fo
 def _as_integers(table: Table, name: str) -> Ints:
     """A column whose values tell candidates apart; of numbers with a fraction, their bits."""
     column: Any = getattr(table, name)
+    if (
+        name == "extents"
+    ):  # positions in lists that differ from one number of accelerators to another
+        return np.array([*map(_as_integer, table.extent_lists), 0], dtype=np.int64)[column]
     return column.view(np.int64) if column.dtype == np.float64 else column.astype(np.int64)
+
+
+def _as_integer(text: str) -> int:
+    """A number that stands for a text wherever it is seen."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), signed=True)
 
 
 def _counts(question: Question, judged: Judged) -> dict[str, Any]:

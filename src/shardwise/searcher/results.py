@@ -5,7 +5,7 @@ from typing import Any
 from shardwise.results import Estimate, Result
 from shardwise.searcher.smallest import SmallestGpus
 
-__all__ = ["Alike", "Cell", "Nearest", "Plan", "ScaleResult", "SearchResult"]
+__all__ = ["Alike", "Cell", "LevelsPlan", "Nearest", "Plan", "ScaleResult", "SearchResult"]
 
 
 class Plan(Result):
@@ -42,6 +42,14 @@ class Cell(Result):
     """The best strategy with certain values of the axes of a chart."""
 
     values: dict[str, Any]
+    plan: Plan
+
+
+class LevelsPlan(Result):
+    """The best strategy of one combination of levels and batch."""
+
+    levels: dict[str, str]
+    """By axis, members in a domain of the innermost tier x what each tier further out adds."""
     plan: Plan
 
 
@@ -106,6 +114,8 @@ class SearchResult(Result):
     """By number of GPUs and global batch, where there are several."""
     cells: tuple[Cell, ...] = ()
     """By values of the axes that were asked for."""
+    levels: tuple[LevelsPlan, ...] | None = None
+    """The best combinations of levels and batch, best first, where they were asked for."""
     nearest: Nearest | None = None
     """Where nothing is feasible."""
     smallest: SmallestGpus | None = None

@@ -13,12 +13,14 @@ from shardwise.model import Model
 from shardwise.results import Estimate
 from shardwise.searcher.alike import alike
 from shardwise.searcher.asked import asked, given_space
+from shardwise.searcher.best import top as best_of
 from shardwise.searcher.candidates import Candidates, Scale, refusals
 from shardwise.searcher.executors import Workers
+from shardwise.searcher.levels import LEVELS_AXES, by_levels, levels_space
 from shardwise.searcher.look import Found, Question, merged
 from shardwise.searcher.objective import dollars_per_token
 from shardwise.searcher.pieces import Work
-from shardwise.searcher.results import Cell, Nearest, Plan, ScaleResult, SearchResult
+from shardwise.searcher.results import Cell, LevelsPlan, Nearest, Plan, ScaleResult, SearchResult
 from shardwise.searcher.smallest import SmallestGpus, smallest_gpus
 from shardwise.searcher.space import Space
 from shardwise.searcher.store import check_file
@@ -39,6 +41,7 @@ def search(
     top: int = 10,
     pareto: str | None = None,
     axes: Sequence[str] = (),
+    levels: bool = False,
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     progress: Progress | None = None,
@@ -63,6 +66,9 @@ def search(
         Also return the front of time against ``memory``, ``gpus`` or ``cost``.
     axes
         Also return the best strategy for each combination of values of these fields.
+    levels
+        Also return the best strategy of each split of every axis over the tiers of the network and
+        each batch, so many of the best as `top`; every way to fill the domains is tried.
     max_memory, reserve
         What of an accelerator's memory may be used at most, and what of that is to stay free
         (bytes, or text such as ``"70 GiB"``).
@@ -95,6 +101,8 @@ def search(
     started = time.perf_counter()
     the_model, the_system = Model.load(model), System.load(system)
     the_space = given_space(space, fixed)
+    if levels:
+        the_space, axes = levels_space(the_space, axes), LEVELS_AXES
     more: dict[str, Any] = {"top": top, "front": pareto, "axes": tuple(axes)}
     question = asked(the_model, the_system, the_space, objective, max_memory, reserve, **more)
     workers = Workers(jobs=jobs, backend=backend)
@@ -130,7 +138,8 @@ def search(
         pareto=None if pareto is None else plans(question, candidates, whole.front.number),
         pareto_against=pareto,
         scales=_scales(question, candidates, by_scale),
-        cells=_cells(question, candidates, whole),
+        cells=() if levels else _cells(question, candidates, whole),
+        levels=_levels(question, candidates, whole) if levels else None,
         nearest=_nearest(question, candidates, whole),
         smallest=_smallest(question, the_space) if complete and not whole.feasible else None,
     )
@@ -245,6 +254,15 @@ def _cells(question: Question, candidates: Candidates, whole: Found) -> tuple[Ce
         Cell(values={axis: plan.strategy[axis] for axis in question.axes}, plan=plan)
         for plan in plans(question, candidates, whole.cells.number)
     )
+
+
+def _levels(question: Question, candidates: Candidates, whole: Found) -> tuple[LevelsPlan, ...]:
+    """The best combinations of levels and batch, as many as the best."""
+    numbers = best_of(whole.cells, question.top).number
+    if not len(numbers):
+        return ()
+    rows = candidates.strategies(numbers)
+    return by_levels(question.system, rows, plans(question, candidates, numbers))
 
 
 def _smallest(question: Question, space: Space) -> SmallestGpus | None:

@@ -1,0 +1,68 @@
+"""The best combinations of levels and batch as a table."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from shardwise.report.brief import options_in_brief
+from shardwise.report.console import gib, percent, plain_table, seconds
+from shardwise.searcher.results import LevelsPlan
+
+__all__ = ["levels_table", "levels_told"]
+
+_ALWAYS = ("tp", "pp", "dp")
+_ORDER = ("tp", "tp2", "cp", "pp", "dp", "ep")
+
+
+def levels_table(found: Sequence[LevelsPlan]) -> Table:
+    """One combination a line, best first, with the options that are best for it."""
+    axes = [axis for axis in _ORDER if axis in _ALWAYS or any(_split(one, axis) for one in found)]
+    common = _common(found)
+    several = len({one.plan.strategy["gpus"] for one in found}) > 1
+    heads = (*(("GPUs",) if several else ()), "batch", *axes, "vpp", "mbs")
+    figures = ("step time", "tokens/s", "MFU", "memory GiB", "with")
+    goes = ("vpp", "memory GiB", "MFU")
+    table = plain_table("", *heads, *figures, left=0, goes=goes, wraps=("with",))
+    table.columns[-1].justify = "left"
+    for rank, one in enumerate(found, start=1):
+        plan, strategy = one.plan, one.plan.strategy
+        table.add_row(
+            str(rank),
+            *([str(strategy["gpus"])] if several else []),
+            str(strategy["global_batch_size"]),
+            *(one.levels[axis] for axis in axes),
+            str(strategy["vpp"]),
+            str(strategy["micro_batch_size"]),
+            seconds(plan.step_time_s),
+            f"{plan.tokens_per_s:,.0f}",
+            percent(plan.mfu),
+            gib(plan.memory_reserved_bytes),
+            ", ".join(word for word in options_in_brief(strategy) if word not in common),
+        )
+    return table
+
+
+def levels_told(found: Sequence[LevelsPlan]) -> str:
+    """What the columns mean, and what all lines have in common."""
+    strategy = found[0].plan.strategy
+    common = f"{strategy['gpus']} GPUs, " if len({_gpus(one) for one in found}) == 1 else ""
+    return (
+        "levels: members in a domain of the innermost tier x across; each line is the best of its "
+        f"levels and batch\nall of them: {common}sequences of {strategy['seq_len']} tokens, dtype "
+        f"{', '.join([strategy['dtype'], *_common(found)])}"
+    )
+
+
+def _common(found: Sequence[LevelsPlan]) -> list[str]:
+    """Options of the first that all have."""
+    every = [options_in_brief(one.plan.strategy) for one in found]
+    return [word for word in every[0] if all(word in options for options in every)]
+
+
+def _gpus(one: LevelsPlan) -> int:
+    return int(one.plan.strategy["gpus"])
+
+
+def _split(one: LevelsPlan, axis: str) -> bool:
+    """Whether an axis has several members."""
+    return any(part != "1" for part in one.levels[axis].split("x"))
