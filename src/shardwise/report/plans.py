@@ -129,7 +129,7 @@ def degrees(strategy: Mapping[str, Any]) -> str:
 
 def others(strategy: Mapping[str, Any]) -> list[str]:
     """What a strategy says beside degrees and batch: the usual only of what matters most."""
-    usual = {name: field.default for name, field in Strategy.model_fields.items()}
+    usual = Strategy().to_dict()
     return [
         _told(short_name(name), value)
         for name, value in strategy.items()
