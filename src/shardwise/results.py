@@ -126,6 +126,8 @@ class OperationEstimate(Result):
     """What its time goes to: compute, memory, launch or network."""
     missed: bool = False
     """Whether the system has a table of measured shapes, but none near this one."""
+    axis: str = ""
+    """Axis whose ranks exchange; empty of a kernel."""
     volume_bytes: float = 0.0
     """Buffer exchanged."""
     group: int = 1

@@ -10,6 +10,7 @@ from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
     OutputOption,
+    PlotOption,
     Stopwatch,
     StrategyOption,
     SystemArgument,
@@ -71,6 +72,7 @@ def command(
             "--reference", metavar="NAME", help="Show only a predecessor's answer: calculon, nersc."
         ),
     ] = None,
+    plot: PlotOption = None,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
@@ -83,11 +85,18 @@ def command(
         from shardwise.cli import reference as predecessor  # noqa: PLC0415 - slow to import
     if reference is not None:
         name = predecessor.known_reference(reference, "reference")
-        refuse_given(_NO_EFFECT, also=also, flops_convention=flops_convention, gemms=gemms)
+        given = {"also": also, "flops_convention": flops_convention, "gemms": gemms, "plot": plot}
+        refuse_given(_NO_EFFECT, **given)
         case = predecessor.case_of(name, model, system, strategy, flags)
         return predecessor.show_reference(case, ops=ops, json=json, output=output)
     other = None if also is None else predecessor.known_reference(also, "also")
     convention = "causal" if flops_convention is None else flops_convention
+    if plot is not None:
+        from shardwise.cli.search_own import different_files  # noqa: PLC0415 - slow to import
+        from shardwise.report import estimate_charts  # noqa: PLC0415 - slow to import
+
+        different_files({"output": output, "plot": plot})
+        estimate_charts.check_chart_file(plot)
     watch = Stopwatch()
     the_model, the_system = Model.load(model), System.load(system)
     log.info("model %s, system %s", the_model.name, the_system.name)
@@ -106,6 +115,9 @@ def command(
     if other is not None:
         beside = predecessor.case_of(other, model, system, strategy, flags).answer()
         record["also"] = {other: beside}
+    if plot is not None:
+        estimate_charts.write_charts(result, plot)
+        log.info("wrote %s", plot)
     if output is not None:
         _write(result, record, output)
     if json:

@@ -21,6 +21,7 @@ __all__ = [
     "JsonFlag",
     "ModelArgument",
     "OutputOption",
+    "PlotOption",
     "Stopwatch",
     "StrategyOption",
     "SystemArgument",
@@ -49,6 +50,12 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print everything as JSON
 OutputOption = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write to FILE (.json, .yaml; also .gz)."),
+]
+PlotOption = Annotated[
+    str | None,
+    typer.Option(
+        "--plot", metavar="FILE", help="Write charts to FILE: .html, .json, .png or .svg."
+    ),
 ]
 StrategyOption = Annotated[
     str | None,

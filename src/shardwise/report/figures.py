@@ -2,7 +2,7 @@
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from math import floor, log10
@@ -169,11 +169,21 @@ def _image(figure: Figure, path: str | Path, ending: str) -> bytes:
 
 
 def write_page(
-    path: str | Path, title: str, facts: Sequence[str], figures: Mapping[str, Figure]
+    path: str | Path,
+    title: str,
+    facts: Sequence[str],
+    figures: Mapping[str, Figure],
+    *,
+    abreast: Collection[str] = (),
 ) -> None:
     """Write named figures on one page: .html with all that it needs, or .json by name.
 
     Of images there is one for each figure, with its name before the ending: ``a-front.png``.
+
+    Parameters
+    ----------
+    abreast
+        Figures that stand two in a row where the window is wide enough.
     """
     check_chart_file(path)
     place = Path(path)
@@ -186,7 +196,7 @@ def write_page(
         files.write_text(path, json.dumps(plain) + "\n")
         return
     parts = [_head(title)]
-    parts += [f"<p>{html.escape(fact)}</p>" for fact in facts]
+    parts += [*(f"<p>{html.escape(fact)}</p>" for fact in facts), "<main>"]
     for number, (name, figure) in enumerate(figures.items()):
         chart = figure.to_html(
             full_html=False,
@@ -194,8 +204,9 @@ def write_page(
             config=_CONFIG,
             div_id=name,
         )
-        parts.append(f"<section>{chart}</section>")
-    files.write_text(path, "\n".join([*parts, "</body></html>\n"]))
+        kind = ' class="abreast"' if name in abreast else ""
+        parts.append(f"<section{kind}>{chart}</section>")
+    files.write_text(path, "\n".join([*parts, "</main></body></html>\n"]))
 
 
 def _head(title: str) -> str:
@@ -207,5 +218,10 @@ body {{ max-width: 1180px; margin: 2rem auto; padding: 0 1.5rem; color: {INK};
   font-family: {_FONT}; line-height: 1.5; }}
 h1 {{ font-size: 1.6rem; margin-bottom: .4rem; }}
 p {{ margin: .15rem 0; color: #57606a; }}
-section {{ margin-top: 2.2rem; border-top: 1px solid {_GRID}; padding-top: .6rem; }}
+main {{ display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); column-gap: 1.5rem; }}
+section {{ grid-column: 1 / -1; margin-top: 2.2rem; border-top: 1px solid {_GRID};
+  padding-top: .6rem; }}
+section.abreast {{ grid-column: auto; }}
+@media (max-width: 56rem) {{ section.abreast {{ grid-column: 1 / -1; }} }}
+@media (max-width: 30rem) {{ body {{ padding: 0 .6rem; }} }}
 </style></head><body><h1>{html.escape(title)}</h1>"""
