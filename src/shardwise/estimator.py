@@ -331,9 +331,7 @@ def _cost(system: System, table: Table, result: Evaluation) -> Cost:
     usd = kwh = None
     if system.price is not None:
         usd = system.price.usd_per_accelerator_hour * gpus * seconds / 3600
-    power = system.board_power
-    if system.node.power is not None:
-        power = system.node.power / system.node.accelerators
+    power = system.accelerator_power
     if power is not None:
         kwh = power * gpus * seconds / _JOULE_PER_KWH
     return Cost(

@@ -13,6 +13,7 @@ from shardwise.record import Result
 from shardwise.rules import RULES
 from shardwise.step import TIME_PARTS
 from shardwise.table import Table
+from shardwise.training import TrainingTime
 
 if TYPE_CHECKING:
     import polars as pl
@@ -294,6 +295,8 @@ class Estimate(Result):
     """Every kernel and exchange, if asked for."""
     gemms: tuple[Gemm, ...] | None = None
     """Every matrix product, if asked for; their FLOPs add up to `matrix_flops`."""
+    training: TrainingTime | None = None
+    """The whole run, if it was told how many tokens it trains on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,15 @@ from shardwise.kernels import (
 )
 from shardwise.network import Tier
 from shardwise.noun import Count, Noun, Number, Sourced
-from shardwise.units import LEAST_SHARE, ByteRate, Bytes, Duration, FlopRate, Power
+from shardwise.units import (
+    LEAST_SHARE,
+    ByteRate,
+    Bytes,
+    CarbonIntensity,
+    Duration,
+    FlopRate,
+    Power,
+)
 
 __all__ = [
     "Accelerator",
@@ -32,6 +40,7 @@ __all__ = [
     "Price",
     "Processing",
     "ShapeTable",
+    "Site",
     "System",
 ]
 
@@ -48,6 +57,8 @@ _TABLES = {
 }
 # A share counted over all pairs of queries and keys is twice the true one of a causal kernel.
 _LARGEST_SHARE = 2.0
+# Lignite emits 1.2 kg/kWh.
+_MOST_CARBON = 5.0
 
 
 class EfficiencyCurve(Noun):
@@ -239,6 +250,26 @@ class Price(Noun):
     source: str = Field(min_length=1)
 
 
+class Site(Noun):
+    """Where a cluster stands: what its building adds to its energy, and what that emits."""
+
+    carbon_intensity: CarbonIntensity | None = None
+    """CO2-equivalents of the electricity there [kg/kWh]; None where nobody printed it."""
+    carbon_source: str = ""
+    """Who printed it, for which place and year."""
+    pue: Annotated[Number, Field(ge=1)] | None = None
+    """Power usage effectiveness: energy of the whole building over that of its computers."""
+    pue_source: str = ""
+
+    @model_validator(mode="after")
+    def _intensity_is_of_electricity(self) -> Self:
+        given = self.carbon_intensity
+        if given is not None and given > _MOST_CARBON:
+            problem = f"{given:g} kg/kWh is more than any fuel emits; write '380 g/kWh' for grams"
+            raise ValueError(f"carbon_intensity: {problem}")
+        return self
+
+
 class System(Sourced):
     """A cluster of equal nodes."""
 
@@ -251,6 +282,8 @@ class System(Sourced):
     price: Price | None = None
     board_power: Power | None = None
     """Power limit of one accelerator."""
+    site: Site | None = None
+    """None where it is not known where the cluster stands."""
 
     @classmethod
     def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
@@ -277,6 +310,13 @@ class System(Sourced):
             else:
                 inner = tier.domain
         return self
+
+    @property
+    def accelerator_power(self) -> float | None:
+        """Most that one accelerator draws with its part of the node, or of its board alone [W]."""
+        if self.node.power is not None:
+            return self.node.power / self.node.accelerators
+        return self.board_power
 
     def tier_bandwidth(self, index: int) -> float:
         """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s]."""

@@ -18,9 +18,11 @@ __all__ = [
     "LEAST_SHARE",
     "ByteRate",
     "Bytes",
+    "CarbonIntensity",
     "Duration",
     "FlopRate",
     "Power",
+    "Tokens",
     "format_quantity",
     "parse_quantity",
     "readable",
@@ -45,6 +47,22 @@ _TIME_UNITS = {
     "s": Decimal(1),
     "min": Decimal(60),
     "h": Decimal(3600),
+    "d": Decimal(86400),
+}
+_COUNT_UNITS = {
+    "k": Decimal(10**3),
+    "M": Decimal(10**6),
+    "B": Decimal(10**9),
+    "T": Decimal(10**12),
+}
+_COUNT_ALIASES = {
+    "": "",
+    "K": "k",
+    "thousand": "k",
+    "million": "M",
+    "billion": "B",
+    "G": "B",
+    "trillion": "T",
 }
 UNITS: dict[str, dict[str, Decimal]] = {
     "bytes": _BYTE_UNITS,
@@ -53,6 +71,8 @@ UNITS: dict[str, dict[str, Decimal]] = {
     "FLOP/s": _decimal("FLOP/s"),
     "seconds": _TIME_UNITS,
     "watts": {"W": Decimal(1), "kW": Decimal(1000), "MW": Decimal(10**6)},
+    "kg/kWh": {"g/kWh": Decimal("1e-3"), "kg/kWh": Decimal(1)},
+    "tokens": _COUNT_UNITS,
 }
 _EXAMPLES = {
     "bytes": "80 GiB",
@@ -60,8 +80,16 @@ _EXAMPLES = {
     "FLOP/s": "312 TFLOP/s",
     "seconds": "10 us",
     "watts": "700 W",
+    "kg/kWh": "380 g/kWh",
+    "tokens": "300B",
 }
 _ALIASES = {"KB": "kB", "µs": "us", "μs": "us", "FLOPS": "FLOP/s", "FLOPs": "FLOP/s"}
+_OF_CARBON = ("CO2", "CO2e", "CO2eq")
+_ALIASES |= {
+    f"{mass}{gas}/kWh": f"{mass}/kWh"
+    for mass in ("g", "kg")
+    for gas in (*_OF_CARBON, *(f" {gas}" for gas in _OF_CARBON))
+}
 _THOUSAND = 1000
 # In characters: what a unit may cost over the plain number, and an unhandy amount over a handy one.
 _UNIT_ALLOWANCE = 8
@@ -103,6 +131,8 @@ def parse_quantity(value: object, dimension: str) -> float:
     number, unit = match.groups()
     units = UNITS[dimension]
     unit = _canonical_unit(unit) if unit else ""
+    if dimension == "tokens":
+        unit = _COUNT_ALIASES.get(unit.removesuffix("tokens").strip(), unit)
     if unit and unit not in units:
         raise ValueError(f"unit {unit!r} is not one of {', '.join(units)}")
     try:
@@ -192,3 +222,5 @@ ByteRate = Annotated[float, *_quantity("byte/s", 1)]
 FlopRate = Annotated[float, *_quantity("FLOP/s", 1)]
 Duration = Annotated[float, *_quantity("seconds", 0)]
 Power = Annotated[float, *_quantity("watts", 1)]
+CarbonIntensity = Annotated[float, *_quantity("kg/kWh", 0)]
+Tokens = Annotated[float, *_quantity("tokens", 1)]

@@ -20,10 +20,12 @@ from shardwise.cli.options import (
     refuse_given,
     with_strategy_flags,
 )
+from shardwise.cli.training_options import asked_run, with_run_flags
 from shardwise.estimator import estimate
 from shardwise.model import Model
 from shardwise.results import Estimate
 from shardwise.system import System
+from shardwise.whole_run import with_training
 
 _NO_EFFECT = "has no effect beside --reference, which shows a predecessor's answer alone"
 
@@ -39,10 +41,12 @@ def _write(result: Estimate, record: Mapping[str, Any], output: str) -> None:
 
 
 @with_strategy_flags
+@with_run_flags
 def command(
     model: ModelArgument,
     system: SystemArgument,
     flags: Mapping[str, Any],
+    run: Mapping[str, Any],
     strategy: StrategyOption = None,
     ops: Annotated[
         bool, typer.Option("--ops", help="List every kernel and exchange, forward and backward.")
@@ -86,7 +90,7 @@ def command(
     if reference is not None:
         name = predecessor.known_reference(reference, "reference")
         given = {"also": also, "flops_convention": flops_convention, "gemms": gemms, "plot": plot}
-        refuse_given(_NO_EFFECT, **given)
+        refuse_given(_NO_EFFECT, **given, **run)
         case = predecessor.case_of(name, model, system, strategy, flags)
         return predecessor.show_reference(case, ops=ops, json=json, output=output)
     other = None if also is None else predecessor.known_reference(also, "also")
@@ -97,6 +101,7 @@ def command(
 
         different_files({"output": output, "plot": plot})
         estimate_charts.check_chart_file(plot)
+    whole = asked_run(run)
     watch = Stopwatch()
     the_model, the_system = Model.load(model), System.load(system)
     log.info("model %s, system %s", the_model.name, the_system.name)
@@ -108,6 +113,8 @@ def command(
         gemms=gemms,
         flops_convention=convention,  # type: ignore[arg-type]  # checked by `estimate`
     )
+    if whole is not None:
+        result = with_training(result, the_system, whole)
     log.info("strategy %s", result.strategy)
     log.info("estimated in %s", watch)
     record = result.to_dict()

@@ -10,6 +10,7 @@ from shardwise import catalog
 from shardwise.report.console import count, gib, percent, plain_table, seconds, show
 from shardwise.report.gemms import gemm_table
 from shardwise.report.layer import bandwidth_table, layer_table
+from shardwise.report.training_time import training_block
 from shardwise.results import Estimate, Memory, OperationEstimate, StageEstimate
 from shardwise.units import readable
 
@@ -67,6 +68,8 @@ def print_estimate(result: Estimate) -> None:
         show(*(layer_table(layer) for layer in result.layers), bandwidth_table(result))
     if result.gemms is not None:
         show(gemm_table(result))
+    if result.training is not None:
+        show(training_block(result.training), Text())
     show(_closing(result), style="dim")
 
 

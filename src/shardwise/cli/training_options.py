@@ -1,0 +1,113 @@
+"""Flags of a whole run: tokens, the place it runs at, and how reliable the machines are."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from shardwise.cli.options import refuse_given
+from shardwise.noun import unfold
+from shardwise.reliability import Reliability
+from shardwise.system import Site
+from shardwise.whole_run import Run
+
+__all__ = ["RUN_FLAGS", "asked_run", "with_run_flags"]
+
+_PANEL = "Whole run, with --tokens"
+_METAVARS = {float: "QUANTITY", int: "N"}
+# Flags of a `Reliability`, and the field that each gives.
+_RELIABILITY = {
+    "mtbf": "accelerator_mtbf",
+    "node_mtbf": "node_mtbf",
+    "restart_time": "restart_time",
+    "checkpoint_time": "checkpoint_time",
+    "storage_bandwidth": "storage_bandwidth",
+    "checkpoint_interval": "checkpoint_interval",
+    "checkpoint_stall": "checkpoint_stall",
+    "spares": "spares",
+    "repair_time": "repair_time",
+}
+_SITE = {"carbon_intensity": "carbon_intensity", "pue": "pue"}
+_ASYNCHRONOUS = "async_checkpoints"
+RUN_FLAGS = ("tokens", *_SITE, "reliability", *_RELIABILITY, _ASYNCHRONOUS)
+"""Names of all of them."""
+_NEEDS_TOKENS = "needs --tokens: it says something of a whole run"
+
+
+def with_run_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the flags of a whole run, passed on as `run`: those that were given.
+
+    Their help comes from the fields of the nouns that they fill.
+    """
+
+    def called(**words: Any) -> Any:
+        given = {name: words.pop(name) for name in RUN_FLAGS}
+        return function(**words, run={n: v for n, v in given.items() if v is not None})
+
+    plain = inspect.signature(function).parameters.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [p.replace(kind=keyword) for p in plain if p.name != "run"]
+    parameters += [
+        inspect.Parameter(name, keyword, default=None, annotation=_flag(name)) for name in RUN_FLAGS
+    ]
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__doc__ = function.__doc__
+    called.__name__ = function.__name__
+    return called
+
+
+def _flag(name: str) -> Any:
+    dashed = "--" + name.replace("_", "-")
+    if name == "tokens":
+        told = "Tokens to train on, such as 300B: adds days, price, energy and CO2 of the run."
+        return _option(dashed, "N", told)
+    if name == "reliability":
+        told = "File of a reliability: failures, checkpoints, restarts; flags override its fields."
+        return _option(dashed, "FILE", told)
+    if name == _ASYNCHRONOUS:
+        help_text = _help(Reliability.model_fields["asynchronous"].description)
+        switch = f"{dashed}/--no-{dashed.removeprefix('--')}"
+        return Annotated[bool | None, typer.Option(switch, help=help_text, rich_help_panel=_PANEL)]
+    noun = Site if name in _SITE else Reliability
+    field = noun.model_fields[(_SITE | _RELIABILITY)[name]]
+    kinds = [_METAVARS[kind] for kind in unfold(field.annotation) if kind in _METAVARS]
+    metavar = "X" if name == "pue" else kinds[0]
+    return _option(dashed, metavar, _help(field.description))
+
+
+def _option(flag: str, metavar: str, told: str) -> Any:
+    option = typer.Option(flag, metavar=metavar, help=told, rich_help_panel=_PANEL)
+    return Annotated[str | None, option]
+
+
+def _help(description: str | None) -> str:
+    return " ".join((description or "").split())
+
+
+def asked_run(given: Mapping[str, Any]) -> Run | None:
+    """The run that flags ask for; None without --tokens, which the others need."""
+    if "tokens" not in given:
+        refuse_given(_NEEDS_TOKENS, **given)
+        return None
+    source = "command line"
+    site = {field: given[name] for name, field in _SITE.items() if name in given}
+    fields = {field: given[name] for name, field in _RELIABILITY.items() if name in given}
+    if _ASYNCHRONOUS in given:
+        fields["asynchronous"] = given[_ASYNCHRONOUS]
+    reliability = None
+    if "reliability" in given:
+        reliability = Reliability.load(given["reliability"])
+        if fields:
+            kept = reliability.model_dump(mode="json", exclude_unset=True)
+            kept = {name: value for name, value in kept.items() if name not in _replaced(fields)}
+            reliability = Reliability.validated(kept | fields, source=given["reliability"])
+    elif fields:
+        reliability = Reliability.validated(fields, source=source)
+    return Run.of(given["tokens"], site=site or None, reliability=reliability, source=source)
+
+
+def _replaced(fields: Mapping[str, Any]) -> set[str]:
+    """Fields of a file that stand aside, because only one of two may be given."""
+    pairs = (("accelerator_mtbf", "node_mtbf"), ("checkpoint_time", "storage_bandwidth"))
+    return {name for pair in pairs for name in pair if set(pair) & set(fields)}

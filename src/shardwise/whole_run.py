@@ -1,0 +1,193 @@
+"""`estimate_training_time`: a run on so many tokens, from the estimate of one step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.cost.optimizer import least_state_bytes
+from shardwise.errors import Fault, InputError
+from shardwise.estimator import StrategyLike, estimate
+from shardwise.model import Model
+from shardwise.ops.layer import DTYPE_BYTES
+from shardwise.reliability import Reliability
+from shardwise.results import Estimate
+from shardwise.system import Site, System
+from shardwise.training import TrainingTime
+from shardwise.training_run import RunFigures, goodput_of, training_time
+from shardwise.units import parse_quantity
+from shardwise.words import OPTIMIZERS
+
+__all__ = ["Run", "checkpoint_bytes", "estimate_training_time", "with_training"]
+
+# More than anyone will train on; steps stay exact in the float64 of the maths.
+_MOST_TOKENS = 1e18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as it is asked for."""
+
+    tokens: float
+    site: Site | None = None
+    """Over the fields of the system's own."""
+    reliability: Reliability | None = None
+
+    @classmethod
+    def of(
+        cls,
+        tokens: float | str,
+        *,
+        site: Site | Mapping[str, Any] | None = None,
+        reliability: Reliability | Mapping[str, Any] | str | Path | None = None,
+        source: str = "",
+    ) -> "Run":
+        """Read it as people give it.
+
+        Raises
+        ------
+        InputError
+            If anything given is wrong; faults name `source`.
+        """
+        try:
+            number = parse_quantity(tokens, "tokens")
+        except ValueError as error:
+            raise InputError(_fault(source, tokens, str(error))) from None
+        if not 1 <= number <= _MOST_TOKENS:
+            problem = f"must be from 1 to {_MOST_TOKENS:g} tokens"
+            raise InputError(_fault(source, tokens, problem))
+        place = Site.validated(site, source=source) if isinstance(site, Mapping) else site
+        known = None if reliability is None else Reliability.load(reliability)
+        return cls(tokens=number, site=place, reliability=known)
+
+
+def _fault(source: str, tokens: object, problem: str) -> Fault:
+    return Fault(source=source, field="tokens", value=tokens, has_value=True, problem=problem)
+
+
+def estimate_training_time(
+    model: Model | str | Path,
+    system: System | str | Path,
+    strategy: StrategyLike,
+    *,
+    tokens: float | str,
+    reliability: Reliability | Mapping[str, Any] | str | Path | None = None,
+    site: Site | Mapping[str, Any] | None = None,
+) -> TrainingTime:
+    """Estimate how long a whole run takes, what it costs, and what failures leave of it.
+
+    Parameters
+    ----------
+    model, system, strategy
+        As for `estimate`.
+    tokens
+        To train on: a number, or text such as ``"300B"`` or ``"1.4 trillion"``.
+    reliability
+        How often machines fail, and what checkpoints and restarts take; unknown without it.
+    site
+        Carbon intensity and PUE, over those of the system.
+
+    Raises
+    ------
+    InputError
+        If anything given is wrong; one fault for each thing.
+
+    Examples
+    --------
+    >>> from shardwise import estimate_training_time
+    >>> run = estimate_training_time(
+    ...     "llama3-8b", "h100-sxm", {"gpus": 64, "tp": 2, "gbs": 512}, tokens="100B"
+    ... )
+    >>> run.steps, run.tokens, run.co2_kg, run.goodput
+    (23842, 100000595968, None, None)
+    """
+    run = Run.of(tokens, site=site, reliability=reliability)
+    the_model, the_system = Model.load(model), System.load(system)
+    found = with_training(estimate(the_model, the_system, strategy), the_system, run)
+    assert found.training is not None  # noqa: S101 - just put there
+    return found.training
+
+
+def with_training(found: Estimate, system: System, run: Run) -> Estimate:
+    """The estimate of a step with the whole run.
+
+    Raises
+    ------
+    InputError
+        If it does not train, or the interval of checkpoints is shorter than writing one.
+    """
+    strategy = found.strategy
+    if not strategy["training"]:
+        problem = "has no meaning forward only: nothing is trained"
+        raise InputError(Fault(field="tokens", value=run.tokens, has_value=True, problem=problem))
+    step: tuple[float, float, float] | tuple[float] = (found.step_time_s,)
+    if found.interval is not None:
+        step = (found.step_time_s, found.interval.low_s, found.interval.high_s)
+    whole = training_time(
+        names=(found.model, found.system),
+        tokens=run.tokens,
+        tokens_per_step=found.tokens_per_step,
+        step_time_s=step,
+        level=None if found.interval is None else found.interval.level,
+        gpus=strategy["gpus"],
+        figures=_figures(system, run.site),
+    )
+    if run.reliability is not None:
+        written = checkpoint_bytes(found)
+        _check_interval(run.reliability, written)
+        whole = goodput_of(
+            whole,
+            run.reliability,
+            per_node=system.node.accelerators,
+            checkpoint_bytes=written,
+        )
+    return found.model_copy(update={"training": whole})
+
+
+def checkpoint_bytes(found: Estimate) -> float:
+    """Bytes of a checkpoint: every weight in its type, and the optimizer's state of trained ones.
+
+    W w + T (m + s), with w bytes of a weight in its type, an fp32 copy m of one in a smaller type
+    and moments s; each once, however ranks split or copy them, so every plan for a model with the
+    same type and optimizer writes as much. For Muon all weights count as matrices of layers.
+    """
+    element = DTYPE_BYTES[found.strategy["dtype"]]
+    optimizer = np.array([OPTIMIZERS.index(found.strategy["optimizer"])])
+    state = float(least_state_bytes(optimizer, np.array([element]))[0])
+    return found.parameters * element + found.trainable_parameters * state
+
+
+def _check_interval(reliability: Reliability, written_bytes: float) -> None:
+    """Refuse asynchronous checkpoints that begin before the one before is written."""
+    interval = reliability.checkpoint_interval
+    if not reliability.asynchronous or interval is None:
+        return
+    takes = reliability.checkpoint_time
+    if reliability.storage_bandwidth is not None:
+        takes = written_bytes / reliability.storage_bandwidth
+    if takes is not None and interval < takes:
+        problem = f"must be at least the {takes:.4g} s that one checkpoint is written for"
+        raise InputError(
+            Fault(
+                source="reliability",
+                field="checkpoint_interval",
+                value=interval,
+                has_value=True,
+                problem=problem,
+            )
+        )
+
+
+def _figures(system: System, site: Site | None) -> RunFigures:
+    own, given = system.site or Site(), site or Site()
+    price = system.price
+    return RunFigures(
+        usd_per_accelerator_hour=None if price is None else price.usd_per_accelerator_hour,
+        accelerator_power=system.accelerator_power,
+        pue=own.pue if given.pue is None else given.pue,
+        carbon_intensity=(
+            own.carbon_intensity if given.carbon_intensity is None else given.carbon_intensity
+        ),
+    )
