@@ -125,14 +125,20 @@ def command(
     if plot is not None:
         estimate_charts.write_charts(result, plot)
         log.info("wrote %s", plot)
+    if _emit(result, record, json=json, output=output):
+        return 0 if result.fits else 1
+    from shardwise.report.estimate import print_estimate  # noqa: PLC0415 - slow to import
+
+    print_estimate(result)
+    if other is not None:
+        predecessor.show_beside(other, result, beside, everything=ops)
+    return 0 if result.fits else 1
+
+
+def _emit(result: Estimate, record: Mapping[str, Any], *, json: bool, output: str | None) -> bool:
+    """Write what was asked for, for machines; whether anything was."""
     if output is not None:
         _write(result, record, output)
     if json:
         emit_json(record)
-    elif output is None:
-        from shardwise.report.estimate import print_estimate  # noqa: PLC0415 - slow to import
-
-        print_estimate(result)
-        if other is not None:
-            predecessor.show_beside(other, result, beside, everything=ops)
-    return 0 if result.fits else 1
+    return json or output is not None
