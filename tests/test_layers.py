@@ -14,6 +14,7 @@ LAYERS = [
     ["_version", "errors", "catalog", "arrays", "words"],
     ["seats"],
     ["units", "files"],
+    ["parameters"],
     ["noun"],
     ["formats"],
     ["kernels", "model", "network", "stack"],

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from shardwise.formats.hub import fetch_config, is_hub_id
-from shardwise.formats.recognise import native_fields
+from shardwise.formats.recognise import native_fields, recognised
 from shardwise.noun import MOST_LAYERS, Count, Noun, Number, Sourced, Whole
 
 __all__ = ["OWN_KIND", "Attention", "Latent", "Layer", "Mlp", "Model", "Moe"]
@@ -195,6 +195,7 @@ class Model(Sourced):
     """A transformer: layers, embeddings and head."""
 
     CATALOG: ClassVar[str | None] = "models"
+    FIGURES: ClassVar[bool] = True
 
     hidden: Count
     """Width of the residual stream."""
@@ -238,6 +239,11 @@ class Model(Sourced):
     def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
         """Recognise files of other systems."""
         return native_fields("model", data, name=name, source=source)
+
+    @classmethod
+    def is_foreign(cls, data: Mapping[str, Any]) -> bool:
+        """Whether it is a file of another system."""
+        return recognised(data) is not None
 
     @model_validator(mode="after")
     def _few_enough_layers(self) -> Self:

@@ -1,14 +1,10 @@
 """`Stack`: the software that runs the strategy. Most of what separates two runs of one setup."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from shardwise import catalog, files
-from shardwise.errors import Fault, InputError, UnknownNameError
+from shardwise.errors import Fault, InputError
 from shardwise.noun import Count, Number, Sourced
 from shardwise.units import Bytes, Duration
 from shardwise.words import FlashKernel
@@ -38,6 +34,7 @@ class Stack(Sourced):
     model_config = ConfigDict(json_schema_extra=_accept_base)
 
     CATALOG: ClassVar[str | None] = "stacks"
+    FIGURES: ClassVar[bool] = True
 
     attention: Literal["flash", "unfused"]
     """`flash`: one kernel that never writes the scores; `unfused`: products, softmax, dropout.
@@ -143,12 +140,6 @@ class Stack(Sourced):
     runtime_memory: Bytes
     """Held beside the allocator, as nvidia-smi counts it: contexts, libraries, communicators."""
 
-    @classmethod
-    def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
-        """Fill in what a stack has from its `base`, with where it is from."""
-        del name
-        return _from_base(data, (source,))
-
     @model_validator(mode="after")
     def _buffers_of_fused_products(self) -> Self:
         if self.weight_gradient_buffers and not self.fused_gradient_accumulation:
@@ -160,58 +151,3 @@ class Stack(Sourced):
             )
             raise InputError(fault)
         return self
-
-
-def _from_base(data: Mapping[str, Any], places: tuple[str, ...]) -> Mapping[str, Any]:
-    """Fields of a stack that names another one as its `base`, and only what differs.
-
-    Parameters
-    ----------
-    places
-        Where the stack was read, after those that are based on it.
-    """
-    if "base" not in data:
-        return data
-    told = dict(data)
-    base = _base(told.pop("base"), places).to_dict()
-    of_base = base.pop("sources")
-    del base["name"], base["description"]
-    own = told.get("sources") or {}
-    if isinstance(own, Mapping):
-        told["sources"] = _sources(own, of_base, [field for field in base if field in told])
-    return base | told
-
-
-def _base(named: object, places: tuple[str, ...]) -> Stack:
-    """The stack that another one names, itself perhaps one with a base."""
-    here = Fault(source=places[-1], field="base", value=named, has_value=True, problem="")
-    if not isinstance(named, str):
-        raise InputError(replace(here, problem="must be the name or the file of a stack"))
-    if catalog.find("stacks", named) is not None or not files.is_file_name(named):
-        try:
-            return Stack.load(named)
-        except UnknownNameError as error:
-            raise UnknownNameError(replace(here, problem=error.faults[0].problem)) from None
-    if Path(named).resolve() in [Path(place).resolve() for place in places]:
-        circle = " is based on ".join((*places, named))
-        raise InputError(replace(here, problem=f"no stack can be its own base: {circle}"))
-    return Stack.validated(_from_base(files.read_mapping(named), (*places, named)), source=named)
-
-
-def _sources(
-    own: Mapping[str, Any], of_base: Mapping[str, Any], again: Sequence[str]
-) -> dict[str, Any]:
-    """Origins of the figures of a stack and its base.
-
-    What the base says of a figure does not stand for one told again: that has a source of its own,
-    or the one for all that the stack tells, or none.
-
-    Parameters
-    ----------
-    again
-        Fields of the base that are told again.
-    """
-    untold = {"kind": "assumed", "text": "told beside the base, without a source"}
-    rest = own.get("", untold)
-    kept = {field: source for field, source in of_base.items() if field not in again}
-    return kept | dict.fromkeys(again, rest) | {f: s for f, s in own.items() if f}

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AliasChoices,
@@ -18,7 +18,7 @@ from pydantic import (
 
 from shardwise import catalog
 from shardwise.errors import Fault, InputError
-from shardwise.formats.recognise import native_fields
+from shardwise.formats.recognise import native_fields, recognised
 from shardwise.levels import LEVELLED_AXES, LEVELS_PATTERN, with_levels
 from shardwise.model import Model
 from shardwise.noun import MOST, Count, Noun, Number, Whole
@@ -111,6 +111,8 @@ class Strategy(Noun):
     model_config = ConfigDict(
         validate_by_name=True, validate_by_alias=True, json_schema_extra=_accept_aliases
     )
+
+    FIGURES: ClassVar[bool] = True
 
     gpus: Count | None = None
     """Accelerators in all: tp x tp2 x cp x dp x pp."""
@@ -251,6 +253,11 @@ class Strategy(Noun):
     def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
         """Recognise files of other systems."""
         return native_fields("strategy", data, name=name, source=source)
+
+    @classmethod
+    def is_foreign(cls, data: Mapping[str, Any]) -> bool:
+        """Whether it is a file of another system."""
+        return recognised(data) is not None
 
     @model_validator(mode="before")
     @classmethod

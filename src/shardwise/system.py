@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shardwise.formats.recognise import native_fields
+from shardwise.formats.recognise import native_fields, recognised
 from shardwise.kernels import (
     AttentionKernel,
     Benchmarked,
@@ -274,6 +274,7 @@ class System(Sourced):
     """A cluster of equal nodes."""
 
     CATALOG: ClassVar[str | None] = "systems"
+    FIGURES: ClassVar[bool] = True
 
     accelerator: Accelerator
     node: Node
@@ -289,6 +290,11 @@ class System(Sourced):
     def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
         """Recognise files of other systems."""
         return native_fields("system", data, name=name, source=source)
+
+    @classmethod
+    def is_foreign(cls, data: Mapping[str, Any]) -> bool:
+        """Whether it is a file of another system."""
+        return recognised(data) is not None
 
     @model_validator(mode="after")
     def _domains_nest(self) -> Self:

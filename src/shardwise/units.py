@@ -1,12 +1,13 @@
 """Quantities with units: what people write ("80 GiB") and what the maths uses (bytes).
 
-Inside, sizes are bytes, times seconds, rates byte/s and FLOP/s, power watts. A plain number is
-already in that unit. `GB` is 10^9 bytes, `GiB` 2^30.
+Inside, sizes are bytes, times seconds, rates byte/s and FLOP/s, power watts,
+frequencies Hz. A plain number is already in that unit. `GB` is 10^9 bytes, `GiB` 2^30.
 """
 
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Annotated, Any
@@ -19,12 +20,14 @@ __all__ = [
     "ByteRate",
     "Bytes",
     "CarbonIntensity",
+    "Dimension",
     "Duration",
     "FlopRate",
     "Power",
     "Tokens",
     "format_quantity",
     "parse_quantity",
+    "read_quantity",
     "readable",
 ]
 
@@ -69,6 +72,7 @@ UNITS: dict[str, dict[str, Decimal]] = {
     "byte/s": {f"{unit}/s": scale for unit, scale in _BYTE_UNITS.items()}
     | {f"{unit}/s": scale / 8 for unit, scale in _decimal("bit").items()},
     "FLOP/s": _decimal("FLOP/s"),
+    "Hz": _decimal("Hz"),
     "seconds": _TIME_UNITS,
     "watts": {"W": Decimal(1), "kW": Decimal(1000), "MW": Decimal(10**6)},
     "kg/kWh": {"g/kWh": Decimal("1e-3"), "kg/kWh": Decimal(1)},
@@ -78,6 +82,7 @@ _EXAMPLES = {
     "bytes": "80 GiB",
     "byte/s": "25 GB/s",
     "FLOP/s": "312 TFLOP/s",
+    "Hz": "1.98 GHz",
     "seconds": "10 us",
     "watts": "700 W",
     "kg/kWh": "380 g/kWh",
@@ -114,7 +119,8 @@ def parse_quantity(value: object, dimension: str) -> float:
     value
         A number, or text such as ``"80 GiB"``.
     dimension
-        A key of `UNITS`: ``bytes``, ``byte/s``, ``FLOP/s``, ``seconds``, ``watts``.
+        A key of `UNITS`: ``bytes``, ``byte/s``, ``FLOP/s``, ``Hz``, ``seconds``,
+        ``watts``.
 
     Raises
     ------
@@ -140,6 +146,33 @@ def parse_quantity(value: object, dimension: str) -> float:
     except InvalidOperation:
         raise ValueError(_hint(dimension)) from None
     return float(result)
+
+
+def read_quantity(text: str) -> tuple[float, str | None]:
+    """Read a quantity of any dimension: its number in the SI unit, and that dimension.
+
+    Text without a unit has None.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a number with a unit that is known.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError("is no number, with or without a unit")
+    number, unit = match.groups()
+    if not unit:
+        try:
+            return float(number), None
+        except ValueError:
+            raise ValueError("is no number, with or without a unit") from None
+    unit = _canonical_unit(unit)
+    dimension = next((name for name, units in UNITS.items() if unit in units), None)
+    if dimension is None:
+        known = ", ".join(text.split()[1] for text in _EXAMPLES.values() if " " in text)
+        raise ValueError(f"unit {unit!r} is not known; units are such as {known}")
+    return parse_quantity(text, dimension), dimension
 
 
 def _hint(dimension: str) -> str:
@@ -170,6 +203,7 @@ _TABLE_UNITS = {
     "bytes": ("B", "KiB", "MiB", "GiB", "TiB"),
     "byte/s": ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"),
     "FLOP/s": ("FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"),
+    "Hz": ("Hz", "kHz", "MHz", "GHz"),
     "seconds": ("ns", "us", "ms", "s"),
     "watts": ("W", "kW", "MW"),
 }
@@ -189,6 +223,14 @@ def readable(value: float, dimension: str, digits: int = 3) -> str:
     if abs(amount) >= 10**digits:
         return f"{amount:,.0f} {chosen}"
     return f"{amount:.{digits}g} {chosen}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """Mark of a field that is a quantity; pydantic leaves it alone."""
+
+    name: str
+    """A key of `UNITS`."""
 
 
 def _validate(value: object, dimension: str, least: float) -> float:
@@ -211,6 +253,7 @@ def _quantity(dimension: str, least: float) -> tuple[object, ...]:
     validate: Callable[[object], float] = partial(_validate, dimension=dimension, least=least)
     schema = {"anyOf": [{"type": "number"}, {"type": "string"}], "examples": [_EXAMPLES[dimension]]}
     return (
+        Dimension(dimension),
         BeforeValidator(validate),
         PlainSerializer(lambda value, info: _serialize(value, info, dimension)),
         WithJsonSchema(schema | {"description": f"in {dimension}, or text with a unit"}),

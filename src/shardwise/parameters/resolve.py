@@ -1,0 +1,339 @@
+"""Figures of a file: what is looked up, calculated or left to a base, worked out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.parameters.based import UNTOLD, Path, descend, is_figure, sources_of
+from shardwise.parameters.formula import Part, evaluated, parts_of, path_text
+from shardwise.parameters.kinds import canonical_names, kinds_at
+from shardwise.parameters.quantity import Quantity, powers_of
+from shardwise.parameters.records import (
+    BASE,
+    PARAMETERS,
+    Origin,
+    Resolved,
+    Rows,
+    formula_of,
+    is_formula,
+)
+from shardwise.parameters.rows import RowFigures, figure_in
+from shardwise.parameters.told import WORDS, Told
+from shardwise.units import parse_quantity
+
+__all__ = ["resolve"]
+
+_FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
+_TOLERANCE = 1e-6
+
+
+def resolve(data: Mapping[str, Any], noun: type[BaseModel], *, source: str, rows: Rows) -> Resolved:
+    """Work out all figures of a mapping.
+
+    Raises
+    ------
+    InputError
+        With one fault for each figure that cannot be worked out.
+    """
+    try:
+        told = Told.of(data, noun, source, rows)
+        own = told.tree.get("sources") or {}
+        row_figures = RowFigures(find=rows)
+        resolver = _Resolver(noun=noun, source=source, told=told, rows=row_figures, own_sources=own)
+        return resolver.resolved()
+    except RecursionError:
+        raise InputError(Fault(source=source, problem="is nested too deeply")) from None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Resolver:
+    """Works each figure out once, when it is asked for; knows which ones it is at."""
+
+    noun: type[BaseModel]
+    source: str
+    told: Told
+    rows: RowFigures
+    own_sources: Any
+    known: dict[Path, Any] = field(default_factory=dict)
+    failed: dict[Path, InputError] = field(default_factory=dict)
+    at_work: list[Path] = field(default_factory=list)
+    origins: dict[Path, Origin] = field(default_factory=dict)
+    derived_sources: dict[Path, Any] = field(default_factory=dict)
+    """Of what was looked up or calculated, as far as known."""
+
+    def resolved(self) -> Resolved:
+        faults: list[Fault] = []
+        data = {key: self._plain(item, (key,), faults) for key, item in self.told.tree.items()}
+        if faults:
+            raise InputError([f for n, f in enumerate(faults) if f not in faults[:n]])
+        del data[PARAMETERS]
+        parameters = {name: self.figure((PARAMETERS, name)) for name in self.told.tree[PARAMETERS]}
+        if "sources" in self.noun.model_fields and isinstance(self.own_sources, Mapping):
+            data["sources"] = self._sources(data)
+        if self.told.base is not None:
+            self.origins[()] = Origin(how="looked up", by=f"base {self.told.base.name}")
+            for place in self.told.again:
+                self.origins.setdefault(place, Origin(how="given"))
+        return Resolved(data=data, parameters=parameters, origins=self.origins)
+
+    def figure(self, at: Path) -> Quantity:
+        """The figure at a place, with what it counts.
+
+        Raises
+        ------
+        InputError
+            If it cannot be worked out, or what stands there is no figure.
+        """
+        value = self.value(at)
+        if isinstance(value, Quantity):
+            return value
+        try:
+            return self._of_literal(value, at)
+        except ValueError as error:
+            raise self._fault(at, value, str(error)) from None
+
+    def value(self, at: Path) -> Any:
+        """What stands at a place of the tree, worked out if it is to be."""
+        node, whole = self._node(at)
+        if whole != at or not (is_formula(node) or is_figure(node)):
+            return node
+        if at in self.failed:
+            raise self.failed[at]
+        if at not in self.known:
+            try:
+                self.known[at] = self._worked_out(node, at)
+            except InputError as error:
+                self.failed[at] = error
+                raise
+        return self.known[at]
+
+    def _node(self, at: Path) -> tuple[Any, Path]:
+        """What stands at a place, and the place up to which it is of the tree, not looked up."""
+        node: Any = self.told.tree
+        for length, part in enumerate(at):
+            if length and is_figure(node):
+                return descend(self.value(at[:length]), at[length:], path_text(at[:length]))[0], at[
+                    :length
+                ]
+            node = node[part]
+        return node, at
+
+    def _worked_out(self, node: Any, at: Path) -> Any:
+        """A formula or a figure in its long form."""
+        if at in self.at_work:
+            circle = [*self.at_work[self.at_work.index(at) :], at]
+            problem = "needs itself: " + " needs ".join(map(path_text, circle))
+            raise self._fault(at, node, problem)
+        self.at_work.append(at)
+        try:
+            value = self._calculated(node, at) if isinstance(node, str) else self._long(node, at)
+            if isinstance(value, Quantity):
+                self._check(value, at)
+        except ValueError as error:
+            raise self._fault(at, node, str(error)) from None
+        finally:
+            self.at_work.pop()
+        return value
+
+    def _calculated(self, text: str, at: Path) -> Quantity:
+        formula = formula_of(text)
+        self.origins[at] = Origin(how="calculated", by=formula)
+        self.derived_sources[at] = {"kind": "assumed", "text": f"calculated: {formula}"}
+        return evaluated(formula, lambda parts: self._named(parts, at), self.rows.figure)
+
+    def _long(self, node: Mapping[str, Any], at: Path) -> Any:
+        """A figure told in one or several ways, which must agree."""
+        for key in node:
+            if key not in _FORMS:
+                raise ValueError(f"unknown key {key!r} of a figure{nearest(str(key), _FORMS)}")
+        for part, whole in (("field", "lookup"), ("times", "lookup"), ("lookup", "field")):
+            if part in node and whole not in node:
+                raise ValueError(f"{part} needs {whole}")
+        found: dict[str, Any] = {}
+        if "value" in node:
+            found["value"] = _given(node["value"])
+        if "lookup" in node:
+            found["lookup"] = self._looked_up(node, at)
+        if "formula" in node:
+            if not isinstance(node["formula"], str):
+                raise ValueError(f"formula must be text, not {node['formula']!r}")
+            found["formula"] = self._calculated(node["formula"], at)
+        if len(found) > 1:
+            self._agree(found, at, node)
+        self._tell(node, at, found)
+        return next(iter(found.values()))
+
+    def _agree(self, found: Mapping[str, Any], at: Path, node: Mapping[str, Any]) -> None:
+        """Raise if the same figure told in several ways is not the same."""
+        figures = {
+            way: value if isinstance(value, Quantity) else self._of_literal(value, at)
+            for way, value in found.items()
+        }
+        first = next(iter(figures.values()))
+        for figure in figures.values():
+            plain = not any(figure.powers) or not any(first.powers)
+            away = abs(figure.value - first.value)
+            near = away <= _TOLERANCE * max(abs(figure.value), abs(first.value))
+            if not near or not (plain or figure.powers == first.powers):
+                told = (
+                    f"{way} {_by(node)} gives {one}" if way == "lookup" else f"{way} gives {one}"
+                    for way, one in figures.items()
+                )
+                raise ValueError(f"contradicts itself: {', '.join(told)}")
+
+    def _tell(self, node: Mapping[str, Any], at: Path, found: Mapping[str, Any]) -> None:
+        """Keep how a figure in its long form came to be, and its source if it names one."""
+        ways = [way for way in found if way != "value"]
+        known = self.origins.get(at, Origin(how="given"))
+        if len(ways) > 1 or (ways and "value" in found):
+            by = f"{known.by} (agrees with {', '.join(w for w in found if w != ways[-1])})"
+            known = replace(known, by=by)
+        self.origins[at] = replace(known, description=str(node.get("description", "")))
+        if "source" in node:
+            own = node["source"]
+            told = {"kind": "assumed", "text": own} if isinstance(own, str) else own
+            if isinstance(self.own_sources, Mapping):
+                self.own_sources = {**self.own_sources, ".".join(map(str, at)): told}
+
+    def _looked_up(self, node: Mapping[str, Any], at: Path) -> Any:
+        row, path, times = node["lookup"], node["field"], node.get("times", 1)
+        for word, text in (("lookup", row), ("field", path)):
+            if not isinstance(text, str):
+                raise ValueError(f"{word} must be text, not {text!r}")  # noqa: TRY004
+        if isinstance(times, bool) or not isinstance(times, (int, float)):
+            raise ValueError(f"times must be a number, not {times!r}")  # noqa: TRY004
+        by = _by(node)
+        self.origins[at] = Origin(how="looked up", by=by)
+        for inside, one in self.rows.sources(row, path, by, same=times == 1).items():
+            self.derived_sources[(*at, *inside)] = one
+        return self.rows.value(row, path, times)
+
+    def _named(self, parts: tuple[Part, ...], at: Path) -> Quantity:
+        """The figure that a name in a formula stands for: nearby first, then outward."""
+        first = parts[0]
+        if first == BASE:
+            return self._of_base(parts[1:], at)
+        containers = [at[:length] for length in range(len(at) - 1, -1, -1)]
+        for container in (*containers, (PARAMETERS,)):
+            node, _ = self._node(container)
+            if isinstance(node, Mapping) and not (container and is_figure(node)):
+                own = canonical_names(self.noun).get(str(first), first) if not container else first
+                if own in node:
+                    return self._inside((*container, own), parts[1:])
+        near = [str(n) for c in containers for n in _keys(self._node(c)[0])]
+        near += list(self.told.tree[PARAMETERS])
+        raise ValueError(f"needs {path_text(parts)}, which is not given{nearest(str(first), near)}")
+
+    def _inside(self, start: Path, rest: tuple[Part, ...]) -> Quantity:
+        """Follow the rest of a path through the tree, by names and positions."""
+        place = start
+        for part in rest:
+            node = self.value(place)
+            place = (*place, *descend(node, [part], path_text(place))[1])
+        return self.figure(place)
+
+    def _of_base(self, rest: tuple[Part, ...], at: Path) -> Quantity:
+        base = self.told.base
+        if base is None:
+            raise ValueError("needs base, but there is none: name one as base")
+        return figure_in(base, rest or at, f"the base {base.name}")
+
+    def _of_literal(self, value: Any, at: Path) -> Quantity:
+        """A value as it is given, a number or text, with what its place counts."""
+        kinds = kinds_at(self.noun, at)
+        kind = next(iter(kinds)) if len(kinds) == 1 else None
+        if kind is not None:
+            return Quantity(parse_quantity(value, kind), powers_of(kind))
+        if isinstance(value, str):
+            return Quantity.of_text(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError("is no figure")  # noqa: TRY004 - as other faults
+        return Quantity(value) * Quantity(1)
+
+    def _check(self, figure: Quantity, at: Path) -> None:
+        """Raise if a figure does not count what its place does; plain numbers fit any."""
+        kinds = kinds_at(self.noun, at)
+        if not kinds or not any(figure.powers):
+            return
+        if figure.powers not in [powers_of(kind) for kind in kinds]:
+            wanted = " or ".join(kind or "a number" for kind in sorted(kinds, key=str))
+            raise ValueError(f"gives {figure.kind}, must be {wanted}")
+
+    def _plain(self, node: Any, at: Path, faults: list[Fault]) -> Any:
+        """The tree from here on as plain values."""
+        if at[0] in WORDS:
+            return node
+        if is_formula(node) or is_figure(node) or (at[0] == PARAMETERS and len(at) > 1):
+            try:
+                value = self.figure(at) if at[0] == PARAMETERS else self.value(at)
+            except InputError as error:
+                faults.extend(error.faults)
+                return None
+            return _number(value) if isinstance(value, Quantity) else value
+        if isinstance(node, Mapping):
+            return {key: self._plain(item, (*at, key), faults) for key, item in node.items()}
+        if isinstance(node, (list, tuple)):
+            return [self._plain(item, (*at, n), faults) for n, item in enumerate(node)]
+        return node
+
+    def _sources(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        own = {self._placed(prefix, data): source for prefix, source in self.own_sources.items()}
+        derived = {
+            ".".join(map(str, at)): one
+            for at, one in self.derived_sources.items()
+            if at[0] != PARAMETERS
+        }
+        told = {
+            ".".join(map(str, at)): UNTOLD for at in self.told.again if at[0] != "sources"
+        } | derived
+        if self.told.base is not None:
+            return sources_of(own, self.told.base.fields.get("sources") or {}, told)
+        return {**sources_of(own, {}, told), **({"": own[""]} if "" in own else {})}
+
+    @staticmethod
+    def _placed(prefix: Any, data: Mapping[str, Any]) -> Any:
+        """A prefix of sources with items of lists by position, if it names them."""
+        try:
+            _, place = descend(data, parts_of(prefix), "") if prefix else (None, ())
+        except (ValueError, AttributeError):
+            return prefix
+        return ".".join(map(str, place))
+
+    def _fault(self, at: Path, node: Any, problem: str) -> InputError:
+        shown = not is_figure(node)
+        value = node.strip() if isinstance(node, str) else node
+        return InputError(
+            Fault(
+                source=self.source,
+                field=path_text(at),
+                value=value,
+                has_value=shown,
+                problem=problem,
+            )
+        )
+
+
+def _number(figure: Quantity) -> float:
+    """A calculated number, whole if it is."""
+    value = figure.value
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if whole else value
+
+
+def _keys(node: Any) -> list[Any]:
+    return list(node) if isinstance(node, Mapping) else []
+
+
+def _by(node: Mapping[str, Any]) -> str:
+    """A look-up in words."""
+    times = node.get("times", 1)
+    return f"{node['lookup']} {node['field']}" + (f" times {times:g}" if times != 1 else "")
+
+
+def _given(value: Any) -> Any:
+    if is_formula(value) or is_figure(value):
+        raise ValueError("value must be given; what is calculated is a formula")
+    return value
