@@ -1,0 +1,42 @@
+"""A run small enough to work out by hand, in AMPeD's parameters."""
+
+SMALL = {
+    "batch_size": 8.0,
+    "context": 4.0,
+    "dimensionality": 6.0,
+    "attention_heads": 2.0,
+    "layers": 4.0,
+    "tokens_to_train": 64.0,  # 16 sequences, two batches
+    "number_of_tokens_in_vocabulary": 5.0,
+    "hidden_layer_dimension_for_attention_sublayers": 3.0,
+    "key_query_value_length": 3.0,
+    "hidden_layer_dimension_MLP_1": 6.0,
+    "hidden_layer_dimension_MLP_2": 10.0,
+    "number_of_experts": 1.0,
+    "weight_precision": 16.0,
+    "activation_precision": 16.0,
+    "gradient_precision": 32.0,
+    "optimizer_state_precision": 32.0,
+    "OPS_per_MAC": 2.0,
+    "decoder_flag": 1.0,
+    "intra_node_data_parallel_degree": 1.0,
+    "inter_node_data_parallel_degree": 2.0,
+    "intra_node_tensor_parallel_degree": 2.0,
+    "inter_node_tensor_parallel_degree": 2.0,
+    "intra_node_pipeline_parallel_degree": 2.0,
+    "inter_node_pipeline_parallel_degree": 1.0,
+    "number_of_microbatches_per_minibatch": 4.0,
+    "number_of_accelerators_per_node": 4.0,
+    "number_of_network_cards_per_node": 2.0,
+    "bandwidth_per_network_card": 32.0,  # bit/s, so 64 of a node
+    "inter_node_latency": 0.25,
+    "inter_accelerator_bandwidth": 64.0,
+    "inter_accelerator_latency": 0.5,
+    "frequency": 10.0,
+    "number_of_cores": 2.0,
+    "functional_units_per_core": 5.0,
+    "functional_unit_hardware_8bit_MAC_per_cycle": 2.0,
+    "non_linear_functional_units_per_core": 2.0,
+    "non_linear_functional_unit_hardware_8bit_NLIN_per_cycle": 5.0,
+    "efficiency": 0.5,  # 100 multiply-accumulates and 100 other operations a second
+}
