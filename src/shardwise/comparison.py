@@ -40,7 +40,7 @@ __all__ = [
     "system_for_calculon",
 ]
 
-REFERENCES = ("calculon", "nersc")
+REFERENCES = ("calculon", "nersc", "amped")
 
 T = TypeVar("T", bound=CalculonFile)
 

@@ -67,13 +67,17 @@ def command(
     also: Annotated[
         str | None,
         typer.Option(
-            "--also", metavar="NAME", help="Show a predecessor's answer too: calculon, nersc."
+            "--also",
+            metavar="NAME",
+            help="Show a predecessor's answer too: calculon, nersc, amped.",
         ),
     ] = None,
     reference: Annotated[
         str | None,
         typer.Option(
-            "--reference", metavar="NAME", help="Show only a predecessor's answer: calculon, nersc."
+            "--reference",
+            metavar="NAME",
+            help="Show only a predecessor's answer: calculon, nersc, amped.",
         ),
     ] = None,
     plot: PlotOption = None,

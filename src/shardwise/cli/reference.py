@@ -6,30 +6,35 @@ from typing import Any
 
 from shardwise.cli.options import emit_json, given_strategy
 from shardwise.comparison import CalculonCase, calculon_case, known_reference
+from shardwise.comparison_amped import AmpedCase, amped_case
 from shardwise.comparison_nersc import NerscCase, nersc_case
 from shardwise.results import Estimate
+
+Case = CalculonCase | NerscCase | AmpedCase
+
+_NAMES = {CalculonCase: "calculon", NerscCase: "nersc", AmpedCase: "amped"}
 
 __all__ = ["case_of", "known_reference", "show_beside", "show_reference"]
 
 
 def case_of(
     reference: str, model: str, system: str, strategy: str | None, flags: Mapping[str, Any]
-) -> CalculonCase | NerscCase:
+) -> Case:
     """Say a run of the command line in a predecessor's words.
 
     A strategy file alone is handed on to Calculon as it is: it may be its own.
     """
-    if reference == "nersc":
-        given = given_strategy(strategy, flags)
-        return nersc_case(model, system, given, source=strategy or "strategy")
+    if reference != "calculon":
+        given, source = given_strategy(strategy, flags), strategy or "strategy"
+        if reference == "nersc":
+            return nersc_case(model, system, given, source=source)
+        return amped_case(model, system, given, source=source)
     if strategy is not None and not flags:
         return calculon_case(model, system, strategy)
     return calculon_case(model, system, given_strategy(strategy, flags), source=strategy or "")
 
 
-def show_reference(
-    case: CalculonCase | NerscCase, *, ops: bool, json: bool, output: str | None
-) -> int:
+def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> int:
     """Print a predecessor's statistics under its own names; exit code 1 if they do not fit."""
     record = case.answer()
     told = set(record) - {"infeasible", "message"}
@@ -40,7 +45,7 @@ def show_reference(
     if json:
         emit_json(record)
     elif output is None:
-        tables = _tables("nersc" if isinstance(case, NerscCase) else "calculon")
+        tables = _tables(_NAMES[type(case)])
         if told:
             tables.print_statistics({name: record[name] for name in record if name in told})
         if "message" in record:
@@ -67,6 +72,10 @@ def _tables(reference: str) -> ModuleType:
         from shardwise.report import reference_nersc  # noqa: PLC0415 - slow to import
 
         return reference_nersc
+    if reference == "amped":
+        from shardwise.report import reference_amped  # noqa: PLC0415 - slow to import
+
+        return reference_amped
     from shardwise.report import reference as reference_calculon  # noqa: PLC0415 - slow to import
 
     return reference_calculon

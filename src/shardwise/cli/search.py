@@ -28,7 +28,7 @@ from shardwise.searcher.objective import FRONTS, OBJECTIVES
 from shardwise.strategy import Strategy
 
 _REFERENCE = "A predecessor's space, with --reference"
-_OF = {"calculon": "Calculon", "nersc": "NERSC's model"}
+_OF = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD"}
 _NO_EFFECT = "has no effect beside --reference, which searches a predecessor's own space"
 _NEEDS_REFERENCE = "needs --reference: it names a part of a predecessor's space"
 _NEEDS_SEARCH = "needs a search; --count only counts"
@@ -158,7 +158,9 @@ def command(
     reference: Annotated[
         str | None,
         typer.Option(
-            "--reference", metavar="NAME", help="Search a predecessor's own space: calculon, nersc."
+            "--reference",
+            metavar="NAME",
+            help="Search a predecessor's own space: calculon, nersc, amped.",
         ),
     ] = None,
     layers: Annotated[
@@ -236,6 +238,7 @@ def command(
             "mbs_break": mbs_break,
         },
         "nersc": {"method": method, "domain": domain},
+        "amped": {},
     }
     asked = {
         "objective": objective,
@@ -313,7 +316,7 @@ def _by_reference(
     output: str | None,
 ) -> int:
     """Search the space of one predecessor, by the options that are its own."""
-    from shardwise.cli import search_nersc, search_reference  # noqa: PLC0415 - slow to import
+    from shardwise.cli import search_amped, search_nersc, search_reference  # noqa: PLC0415 - slow to import
     from shardwise.comparison import known_reference  # noqa: PLC0415 - slow to import
 
     name = known_reference(reference, "reference")
@@ -324,6 +327,9 @@ def _by_reference(
     if name == "nersc":
         record = search_nersc.search_nersc(*case, **{**words, **own})
         show = search_nersc.print_nersc
+    elif name == "amped":
+        record = search_amped.search_amped(*case, **words)
+        show = search_amped.print_amped
     else:
         for switch in ("tp_overlap", "dp_overlap"):
             own[switch] = None if own[switch] is None else own[switch] == "true"
