@@ -28,8 +28,8 @@ MAKERS = {
     "Intel Gaudi": "^Gaudi",
     "AWS Trainium": "^Trainium",
 }
-NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "simumax": "SimuMax, B200",
-         "simumax-a100": "SimuMax, A100"}  # fmt: skip
+NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD",
+         "simumax": "SimuMax, B200", "simumax-a100": "SimuMax, A100"}  # fmt: skip
 FAR = 0.15
 MOST_FAR = 15
 DRAWS = 20

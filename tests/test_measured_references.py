@@ -5,6 +5,7 @@ import math
 import pytest
 
 from shardwise.comparison import calculon_case
+from shardwise.comparison_amped import amped_case
 from shardwise.comparison_nersc import nersc_case
 from shardwise.measured.beside import Beside
 from shardwise.measured.predict import predict_runs, translate
@@ -54,6 +55,19 @@ def test_nersc_answers_on_our_system():
     assert math.isfinite(pair.theirs_s)
 
 
+def test_amped_answers_on_our_system():
+    """A dense GPT of one kind of layer, at 0.51 of the peak; recompute is refused."""
+    name = "megatron-readme-h100-weak-7.1b"
+    (pair,) = _told(name)["amped"]
+    said = translate(RUNS[name])
+    case = amped_case(said.model, said.system, said.strategy)
+    assert pair.theirs_s == case.answer()["Total time to train (s)"]
+    assert pair.theirs_s == pytest.approx(pair.measured_s, rel=0.1)
+    assert _refused("korthikanti22-t5-22B-full", "amped").startswith(
+        "strategy: recompute: 'full': AMPeD does not know it"
+    )
+
+
 def test_what_cannot_be_expressed_has_its_reason():
     """A lack of words, of a machine, or of memory."""
     gated = _refused("simumax-b200-llama3_70b_l12_tp1_pp2_dp4_mbc4_cef", "nersc")
@@ -74,7 +88,7 @@ def test_what_cannot_be_expressed_has_its_reason():
 def test_runs_that_we_refuse_are_asked_of_nobody():
     """There is nothing to put beside."""
     name = next(run.id for run in load_runs() if run.task == "pretrain-total")
-    assert _told(name) == {"calculon": (), "nersc": ()}
+    assert _told(name) == {"calculon": (), "nersc": (), "amped": ()}
 
 
 def test_simumax_says_what_it_published():

@@ -1,11 +1,12 @@
 """What the predecessors predict for measured runs.
 
-Calculon and NERSC's model answer by their formulas as published (`shardwise.reference`), for runs
-put in their words in the way of `estimate --also`:
+Calculon, NERSC's model and AMPeD answer by their formulas as published (`shardwise.reference`), for
+runs put in their words in the way of `estimate --also`:
 
 - Calculon on its own files of an A100 and an H100, as it times kernels by curves that our systems
   have not, with its own network whatever the row says of it; bf16 as fp16, as both have one rate;
-- NERSC's model on our system, converted.
+- NERSC's model on our system, converted;
+- AMPeD likewise, its products at 0.51 of the peak.
 
 What they refuse, be it for lack of words or of memory, has their reason. SimuMax answers with the
 predictions that it published, for 30 rows and for the steps of its A100 server, which are no rows.
@@ -14,6 +15,7 @@ predictions that it published, for 30 rows and for the steps of its A100 server,
 from collections.abc import Callable, Iterator, Sequence
 
 from shardwise.comparison import calculon_case
+from shardwise.comparison_amped import amped_case
 from shardwise.comparison_nersc import nersc_case
 from shardwise.errors import InputError
 from shardwise.measured.beside import Beside
@@ -82,7 +84,17 @@ def _nersc(said: Translation) -> float:
     return float(found["t"])
 
 
-_FORMULAS: dict[str, Callable[[Translation], float]] = {"calculon": _calculon, "nersc": _nersc}
+def _amped(said: Translation) -> float:
+    """Time of one batch by AMPeD [s]."""
+    found = amped_case(said.model, said.system, said.strategy).answer()
+    return float(found["Total time to train (s)"])
+
+
+_FORMULAS: dict[str, Callable[[Translation], float]] = {
+    "calculon": _calculon,
+    "nersc": _nersc,
+    "amped": _amped,
+}
 
 
 def _of_simumax(ours: Sequence[Prediction]) -> dict[str, tuple[Beside, ...]]:
