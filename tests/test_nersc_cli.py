@@ -225,7 +225,7 @@ _WITH_METHOD = [*_NERSC, "--method", "1d"]
             ["--gpus", 64, "--gbs", 64, "--domain", 8],
             "domain: '8': needs --reference: it names a part of a predecessor's space",
         ),
-        (["--reference", "nersk"], "allowed: calculon, nersc; did you mean 'nersc'?"),
+        (["--reference", "nersk"], "allowed: calculon, nersc, amped; did you mean 'nersc'?"),
     ],
 )
 def test_options_that_do_not_go_together_are_one_clear_line(shardwise, b200, words, told):
