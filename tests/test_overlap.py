@@ -14,7 +14,7 @@ from samples import column, run
 from shardwise import System
 from shardwise.cost.operations import hidden_by_pieces, processor_share
 from shardwise.placement import place
-from shardwise.replicas import Windows, windows
+from shardwise.replica_windows import Windows, windows
 from shardwise.results import Estimate, OperationEstimate
 from shardwise.table import Table
 

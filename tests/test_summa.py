@@ -20,7 +20,7 @@ from shardwise.ops.operation import Operation
 from shardwise.ops.parameters import REPLICATED, count_parameters
 from shardwise.peers import peers_of
 from shardwise.placement import place
-from shardwise.replicas import windows
+from shardwise.replica_windows import windows
 from shardwise.table import Table
 
 SUMMA: dict[str, Any] = {"tp": 2, "tp2": 4, "tp_exchange": "summa"}

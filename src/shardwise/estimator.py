@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints, gather, once_per
 from shardwise.blocks import operation_costs
+from shardwise.breakdown import breakdown_of
 from shardwise.cost.kernels import product_peak
 from shardwise.detail import memory_record, stage_estimates
 from shardwise.errors import Fault, InputError, nearest
@@ -132,6 +133,7 @@ def estimate(
         stages=stage_estimates(the_system, table, result, parts),
         layers=layer_totals(table, result, parts),
         matrix_flops=matrix_flops(table, result, parts),
+        breakdown=breakdown_of(the_model, the_system, table, result, parts),
         efficiency=efficiency(
             the_system,
             table,

@@ -1,11 +1,10 @@
 """Exchange of gradients and weights among replicas: how long, and what of it compute hides."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Floats, Ints, total
 from shardwise.blocks import Blocks
 from shardwise.cost.block import BlockBytes
 from shardwise.cost.block_times import COMM_AXES
@@ -20,6 +19,7 @@ from shardwise.ops.layer import rank_work, stack_column
 from shardwise.ops.operation import CollectiveKind
 from shardwise.ops.trainable import Subset
 from shardwise.placement import Extents
+from shardwise.replica_windows import Windows, windows
 from shardwise.slowest import LargestStage, SlowestStage
 from shardwise.stages import BOTH_ENDS_ON_A_RANK
 from shardwise.system import System
@@ -27,66 +27,15 @@ from shardwise.table import Table
 from shardwise.weights import releases, splits_last
 from shardwise.words import SCHEDULES, ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 
-__all__ = ["Windows", "exchange_times", "windows"]
+__all__ = ["ReplicaParts", "exchange_parts", "exchange_times", "exchanged"]
+
+ReplicaParts = dict[str, tuple[Floats, Floats]]
+"""By what is exchanged, its time alone and what of it is exposed [s]: ``gradients``,
+``weights_forward`` (gathered before forward, or once a step), ``weights_backward`` (gathered
+again), and once a step ``momenta``, ``mirrors`` and ``embeddings``."""
 
 _DUALPIPE = SCHEDULES.index("dualpipe")
 _NEWTON_SCHULZ_BYTES = 2  # bf16 (arXiv 2502.16982, section 2.3)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
-    """Time for which the network of the replicas is free beside compute [s].
-
-    With v interleaved chunks on p stages, what all chunks but one exchange (gradients of the last
-    micro-batch backward, weights of the first forward) runs behind p (v - 1) passes of a chunk,
-    what the remaining one exchanges behind a single pass.
-    """
-
-    chunks: Floats
-    tail: Floats
-
-
-def windows(
-    table: Table,
-    extents: Extents,
-    *,
-    pass_s: Floats,
-    inside_s: Mapping[str, Floats],
-    transfer_s: Floats,
-) -> Windows:
-    """Windows of one direction.
-
-    Exchanges inside layers, and transfers between stages that travel beside the compute, occupy
-    the outermost tier that the replicas span meanwhile, if they use it.
-
-    Parameters
-    ----------
-    pass_s, inside_s
-        One micro-batch on the slowest stage, and the exchanges of each axis in it, alone [s].
-    transfer_s
-        What of one transfer to the next stage travels beside the compute [s].
-    """
-    members = extents.replicas
-    chunk_s = pass_s
-    for axis, time_s in inside_s.items():
-        reach = getattr(extents, axis) * (extents.tp2 if axis == "tp" else 1)
-        shared = _shares_tier(reach, members)
-        chunk_s = chunk_s - np.where(shared, time_s, 0.0)
-    chunk_s = chunk_s / table.vpp - np.where(_shares_tier(extents.pp, members), transfer_s, 0.0)
-    chunk_s = np.maximum(0.0, chunk_s)
-    return Windows(chunks=table.pp * (table.vpp - 1) * chunk_s, tail=chunk_s)
-
-
-def _shares_tier(one: Ints, other: Ints) -> Bools:
-    """Whether an axis spans the outermost tier that another one spans."""
-
-    def reach(extents: Ints) -> Ints:
-        inner = np.vstack([np.ones_like(extents[:1]), extents[:-1]])
-        return np.where(extents > inner, 1, 0)
-
-    tiers = np.arange(len(other))[:, np.newaxis]
-    outermost = np.max(np.where(reach(other) > 0, tiers, -1), axis=0)
-    return np.any((reach(one) > 0) & (tiers == outermost), axis=0)
 
 
 def exchange_times(
@@ -100,6 +49,28 @@ def exchange_times(
 ) -> tuple[Floats, Floats]:
     """Time of the exchange among replicas, alone and exposed [s].
 
+    Parameters
+    ----------
+    transfer_s
+        What of one transfer to the next stage travels beside the compute [s].
+    """
+    parts = exchange_parts(model, system, table, extents, largest, slowest, transfer_s)
+    zero = np.zeros_like(slowest.blocks.memory_rate)
+    both = list(parts.values())
+    return total((alone for alone, _ in both), zero), total((exposed for _, exposed in both), zero)
+
+
+def exchange_parts(
+    model: Model,
+    system: System,
+    table: Table,
+    extents: Extents,
+    largest: LargestStage,
+    slowest: SlowestStage,
+    transfer_s: Floats,
+) -> ReplicaParts:
+    """Time of what replicas exchange, alone and exposed [s]; parts that no row has are left out.
+
     Overlapped, gradients run behind the backward pass of the last micro-batch, gathered weights
     behind the forward pass of the first. Where ZeRO splits gradients or weights too, every
     micro-batch exchanges them, behind its own passes.
@@ -111,24 +82,32 @@ def exchange_times(
     """
     blocks = slowest.blocks
     once = np.where(table.zero < ZERO_GRADIENTS, 1.0, 0.0)
-    alone, exposed = _once_a_step(system, table, extents, largest, slowest, transfer_s)
-    alone, exposed = once * alone, once * exposed
+    parts = {
+        name: (once * alone, once * exposed)
+        for name, (alone, exposed) in _once_a_step(
+            system, table, extents, largest, slowest, transfer_s
+        ).items()
+    }
     if np.any(table.zero >= ZERO_GRADIENTS):
         every = _every_micro_batch(system, table, extents, largest, slowest)
-        alone = alone + (1 - once) * every[0]
-        exposed = exposed + (1 - once) * every[1]
-    exposed = np.where(table.dp_overlap, exposed, alone)
+        for name, (alone, exposed) in every.items():
+            before = parts.get(name, (0.0, 0.0))
+            parts[name] = (before[0] + (1 - once) * alone, before[1] + (1 - once) * exposed)
+    overlap = table.dp_overlap
+    parts = {
+        name: (alone, np.where(overlap, exposed, alone)) for name, (alone, exposed) in parts.items()
+    }
     if np.any(table.optimizer == MUON):
         completed = _completed_matrices(system, table, extents, largest)
-        alone, exposed = alone + completed, exposed + completed
+        parts["momenta"] = completed, completed
     mirrored = table.schedule == _DUALPIPE
     if np.any(mirrored):
         between = np.where(mirrored, _between_mirrors(system, table, extents, largest, blocks), 0.0)
-        alone, exposed = alone + between, exposed + between
+        parts["mirrors"] = between, between
     if model.tied_embeddings or model.mtp:
         copied = _copied_embeddings(model, system, table, extents, blocks.gradient_bytes)
-        return alone + copied, exposed + copied
-    return alone, exposed
+        parts["embeddings"] = copied, copied
+    return parts
 
 
 def _once_a_step(
@@ -138,7 +117,7 @@ def _once_a_step(
     largest: LargestStage,
     slowest: SlowestStage,
     transfer_s: Floats,
-) -> tuple[Floats, Floats]:
+) -> ReplicaParts:
     """Whole gradients and weights, of dense and expert replicas one after the other [s].
 
     Where a part of the replicas shares a set of shards, these exchange among themselves, and their
@@ -160,13 +139,13 @@ def _once_a_step(
         )
         sums = [before + time for before, time in zip(sums, times, strict=True)]
     sums[0] = sums[0] + _between_shards(system, table, extents, largest, blocks.gradient_bytes)
-    whole = sums[0] + sums[1]
-    exposed = np.zeros_like(whole)
+    parts = {}
     passes = {
         "backward": slowest.on(lambda part: part.backward_pass_s),
         "forward": slowest.on(lambda part: part.forward_pass_s),
     }
     for time_s, (direction, pass_s) in zip(sums, passes.items(), strict=True):
+        exposed = np.zeros_like(time_s)
         free = windows(
             table,
             extents,
@@ -185,7 +164,9 @@ def _once_a_step(
                 tail=stack_column(table, "dp_tail"),
                 processor_share=processor_share(system, extents.replicas),
             )
-    return whole, exposed
+        name = "gradients" if direction == "backward" else "weights_forward"
+        parts[name] = time_s, exposed
+    return parts
 
 
 def _every_micro_batch(
@@ -194,7 +175,7 @@ def _every_micro_batch(
     extents: Extents,
     largest: LargestStage,
     slowest: SlowestStage,
-) -> tuple[Floats, Floats]:
+) -> ReplicaParts:
     """What split gradients and weights exchange, layer by layer, in all micro-batches [s].
 
     Gradients are reduce-scattered in every backward pass (ZeRO 2 and 3). With ZeRO 3 weights are
@@ -261,15 +242,38 @@ def _every_micro_batch(
     )
     prefetches = table.fsdp_prefetch > 0
     in_forward = np.where(prefetches, exposed(forward, ahead_s), forward)
-    in_backward = np.where(
-        prefetches, exposed(backward, back_s), again + exposed(scattered, back_s)
-    )
+    together = exposed(backward, back_s)
+    share = again / np.where(backward > 0, backward, 1.0)  # of what runs behind the pass together
+    in_backward = np.where(prefetches, share * together, again)
+    in_gradients = np.where(prefetches, (1 - share) * together, exposed(scattered, back_s))
     groups = _between_shards(system, table, extents, largest, blocks.gradient_bytes)
-    alone = m * (forward + backward) + once + groups
     beside = np.where(prefetches, backward, scattered)
     left_s = np.maximum(0.0, back_s - beside * (1 - taken) / contention)
-    last = exposed(once, ahead_s) + exposed(groups, left_s)
-    return alone, m * (in_forward + in_backward) + last
+    return {
+        "gradients": (m * scattered + groups, m * in_gradients + exposed(groups, left_s)),
+        "weights_forward": (m * forward + once, m * in_forward + exposed(once, ahead_s)),
+        "weights_backward": (m * again, m * in_backward),
+    }
+
+
+def exchanged(
+    table: Table, extents: Extents, largest: LargestStage, blocks: Blocks
+) -> dict[str, list[tuple[CollectiveKind, Floats, Ints]]]:
+    """Kind, buffer [byte] and extents of what replicas exchange of gradients and of weights.
+
+    Each as one exchange of all that the largest stage trains; of a table of one row.
+    """
+    sharded = table.zero[0] >= ZERO_OPTIMIZER
+    kind = CollectiveKind.REDUCE_SCATTER if sharded else CollectiveKind.ALL_REDUCE
+    gradients, weights = [], []
+    for trained, replicas in _groups(largest, extents):
+        shard = _shard_extents(table, replicas)
+        buffer = trained.weights * blocks.gradient_bytes
+        gradients.append((kind, buffer, shard))
+        gradients.append((CollectiveKind.ALL_REDUCE, buffer / shard[-1], replicas // shard))
+        moved = blocks.weight_sizes.moved(trained.weights, trained.quantized)
+        weights.append((CollectiveKind.ALL_GATHER, moved, shard))
+    return {"gradients": gradients, "weights": weights}
 
 
 def _groups(largest: LargestStage, extents: Extents) -> tuple[tuple[TrainedWeights, Ints], ...]:

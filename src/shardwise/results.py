@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.breakdown_record import Breakdown
 from shardwise.gemm_record import Gemm
 from shardwise.noun import Source
 from shardwise.record import Result
@@ -277,6 +278,8 @@ class Estimate(Result):
     matrix_flops: int
     """Of all matrix products and attention in a step, recompute and Muon's updates included, on one
     rank of every stage together [FLOP]; of the whole step, times gpus / pp."""
+    breakdown: Breakdown
+    """Exchanges by direction and level, and what experts add."""
     efficiency: Efficiency
     required_bandwidth: RequiredBandwidth
     cost: Cost

@@ -22,7 +22,7 @@ from shardwise.cost.trained import TrainedWeights, trained_weights
 from shardwise.evaluate import Evaluation
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 from shardwise.recompute import ALL, exchanges_again, kept_bytes, parts_of, runs_again
-from shardwise.replicas import windows
+from shardwise.replica_windows import windows
 from shardwise.results import (
     Efficiency,
     ExchangeTotals,

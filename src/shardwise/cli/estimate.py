@@ -29,6 +29,9 @@ from shardwise.whole_run import with_training
 
 _NO_EFFECT = "has no effect beside --reference, which shows a predecessor's answer alone"
 
+_PRINTED = "-"
+"""Stands for the standard output in place of a file."""
+
 
 def _write(result: Estimate, record: Mapping[str, Any], output: str) -> None:
     """Write an estimate as JSON or YAML; only its matrix products, if it has any, as CSV."""
@@ -81,6 +84,15 @@ def command(
         ),
     ] = None,
     plot: PlotOption = None,
+    report: Annotated[
+        str | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Write every term of the estimate to FILE (.txt), one a line; - prints them "
+            "instead of tables.",
+        ),
+    ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
@@ -94,17 +106,12 @@ def command(
     if reference is not None:
         name = predecessor.known_reference(reference, "reference")
         given = {"also": also, "flops_convention": flops_convention, "gemms": gemms, "plot": plot}
-        refuse_given(_NO_EFFECT, **given, **run)
+        refuse_given(_NO_EFFECT, **given, **run, report=report)
         case = predecessor.case_of(name, model, system, strategy, flags)
         return predecessor.show_reference(case, ops=ops, json=json, output=output)
     other = None if also is None else predecessor.known_reference(also, "also")
     convention = "causal" if flops_convention is None else flops_convention
-    if plot is not None:
-        from shardwise.cli.search_own import different_files  # noqa: PLC0415 - slow to import
-        from shardwise.report import estimate_charts  # noqa: PLC0415 - slow to import
-
-        different_files({"output": output, "plot": plot})
-        estimate_charts.check_chart_file(plot)
+    _check_files(output=output, plot=plot, report=report, json=json)
     whole = asked_run(run)
     watch = Stopwatch()
     the_model, the_system = Model.load(model), System.load(system)
@@ -127,9 +134,11 @@ def command(
         beside = predecessor.case_of(other, model, system, strategy, flags).answer()
         record["also"] = {other: beside}
     if plot is not None:
-        estimate_charts.write_charts(result, plot)
+        from shardwise.report.estimate_charts import write_charts  # noqa: PLC0415 - slow
+
+        write_charts(result, plot)
         log.info("wrote %s", plot)
-    if _emit(result, record, json=json, output=output):
+    if _emit(result, record, json=json, output=output, report=report):
         return 0 if result.fits else 1
     from shardwise.report.estimate import print_estimate  # noqa: PLC0415 - slow to import
 
@@ -139,10 +148,43 @@ def command(
     return 0 if result.fits else 1
 
 
-def _emit(result: Estimate, record: Mapping[str, Any], *, json: bool, output: str | None) -> bool:
-    """Write what was asked for, for machines; whether anything was."""
+def _check_files(*, output: str | None, plot: str | None, report: str | None, json: bool) -> None:
+    """Refuse files that cannot be what they are for, before any work."""
+    if json and report == _PRINTED:
+        refuse_given("prints where --json does; give it a file", report=report)
+    written = None if report == _PRINTED else report
+    if plot is None and written is None:
+        return
+    from shardwise.cli.search_own import different_files  # noqa: PLC0415 - slow to import
+
+    different_files({"output": output, "plot": plot, "report": written})
+    if written is not None:
+        files.check_place(written)
+    if plot is not None:
+        from shardwise.report.estimate_charts import check_chart_file  # noqa: PLC0415 - slow
+
+        check_chart_file(plot)
+
+
+def _emit(
+    result: Estimate,
+    record: Mapping[str, Any],
+    *,
+    json: bool,
+    output: str | None,
+    report: str | None,
+) -> bool:
+    """Write what was asked for; whether nothing is to be shown as tables."""
+    if report is not None:
+        from shardwise.report.breakdown_text import breakdown_text  # noqa: PLC0415 - slow
+
+        if report == _PRINTED:
+            typer.echo(breakdown_text(result), nl=False)
+        else:
+            files.write_text(report, breakdown_text(result))
+            log.info("wrote %s", report)
     if output is not None:
         _write(result, record, output)
     if json:
         emit_json(record)
-    return json or output is not None
+    return json or output is not None or report == _PRINTED
