@@ -29,6 +29,7 @@ PROMISED = [
     "mi325x",
     "mi350x",
     "mi355x",
+    "p100-pcie",
     "tpu-v4",
     "tpu-v5e",
     "tpu-v5p",
@@ -177,10 +178,10 @@ def test_a_narrower_type_has_a_higher_peak(system: System) -> None:
 
 
 def test_bf16_and_fp16_run_alike_where_both_exist(system: System) -> None:
-    """The 16-bit types share units and kernels; V100 has no bf16, TPU and Gaudi 2 no fp16."""
+    """The 16-bit types share units and kernels; P100, V100 have no bf16, TPU, Gaudi 2 no fp16."""
     accelerator = system.accelerator
 
-    assert ("bf16" in accelerator.matrix) is not system.name.startswith("v100")
+    assert ("bf16" in accelerator.matrix) is not system.name.startswith(("p100", "v100"))
     assert ("fp16" in accelerator.matrix) is not system.name.startswith(("tpu", "gaudi"))
     if {"bf16", "fp16"} <= set(accelerator.matrix):
         assert accelerator.matrix["fp16"] == accelerator.matrix["bf16"]
@@ -221,6 +222,7 @@ def test_a_price_is_dated_and_cites_its_page(system: System) -> None:
 @pytest.mark.parametrize(
     ("slower", "faster"),
     [
+        ("p100-pcie", "v100-sxm-16gb"),
         ("v100-sxm-32gb", "a100-40gb-pcie"),
         ("a100-40gb-pcie", "a100-80gb-pcie"),
         ("a100-80gb-pcie", "a100-80gb-sxm"),
@@ -234,7 +236,7 @@ def test_a_price_is_dated_and_cites_its_page(system: System) -> None:
     ],
 )
 def test_a_newer_or_larger_board_computes_faster(slower: str, faster: str) -> None:
-    """16-bit rates rise from V100 to Blackwell Ultra, from PCIe to SXM, and at AMD.
+    """16-bit rates rise from P100 to Blackwell Ultra, from PCIe to SXM, and at AMD.
 
     Peaks do; so do sustained rates, within a tenth: boards that ran differently well are fitted
     apart, and some never ran.
@@ -245,8 +247,8 @@ def test_a_newer_or_larger_board_computes_faster(slower: str, faster: str) -> No
 
 
 def test_memory_bandwidth_rises_with_the_generation() -> None:
-    """V100 < A100 40 GB < A100 80 GB < H100 < H200 < B200 < GB200."""
-    order = ["v100-sxm-32gb", "a100-40gb-sxm", "a100-80gb-sxm", "h100-sxm", "h200-sxm"]
+    """P100 < V100 < A100 40 GB < A100 80 GB < H100 < H200 < B200 < GB200."""
+    order = ["p100-pcie", "v100-sxm-32gb", "a100-40gb-sxm", "a100-80gb-sxm", "h100-sxm", "h200-sxm"]
     order += ["b200-sxm", "gb200-nvl72"]
     rates = [System.load(name).accelerator.memory[0].bandwidth for name in order]
 
@@ -256,6 +258,7 @@ def test_memory_bandwidth_rises_with_the_generation() -> None:
 @pytest.mark.parametrize(
     ("name", "gib"),
     [
+        ("p100-pcie", 15.9),
         ("v100-sxm-16gb", 16),
         ("v100-sxm-32gb", 32),
         ("a100-40gb-sxm", 40),
