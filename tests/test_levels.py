@@ -279,3 +279,20 @@ def test_what_contradicts_a_search_by_levels_is_refused(
     args = ["search", "llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "32", "--levels"]
     assert run([*args, *more]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_the_page_says_what_is_done() -> None:
+    """The table of docs/levels.md, row by row: flags, members in a domain, groups across."""
+    page = Path(__file__).parent.parent / "docs" / "levels.md"
+    rows = [line.split("|")[1:4] for line in page.read_text().splitlines() if "| `--" in line]
+    assert len(rows) > 4
+    for flags, inside, across in rows:
+        words = flags.strip(" `").split()
+        named = dict(zip([w.lstrip("-") for w in words[::2]], words[1::2], strict=True))
+        read = Strategy.validated(named | {"gbs": 1024}).resolved(samples.model(samples.layer()))
+        seated = dict(part.split("=") for part in str(read.extents).split("+"))
+        told = dict(part.split() for part in inside.split(";")[0].strip().split(", "))
+        assert {**told, "ep": seated.get("ep", "-")} == {"ep": "-", **seated}, flags
+        outside = dict(part.split() for part in across.split(";")[0].strip().split(", "))
+        left = {axis: getattr(read, axis) // int(seated.get(axis, 1)) for axis in SEATED_AXES}
+        assert {a: int(n) for a, n in outside.items()} == {a: n for a, n in left.items() if n > 1}

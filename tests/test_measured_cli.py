@@ -185,8 +185,8 @@ def test_the_list_of_suites_has_the_collections(shardwise):
     assert "1,597 published training runs" in out
     _, _, err = shardwise("validate", "run")
     assert err == (
-        "error: suite: 'run': no such suite; allowed: seqsel, simumax, nersc-collectives, runs, "
-        "kernels; did you mean 'runs'?\n"
+        "error: suite: 'run': no such suite; allowed: seqsel, simumax, nersc-collectives, "
+        "amped, runs, kernels; did you mean 'runs'?\n"
     )
 
 

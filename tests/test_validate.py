@@ -227,6 +227,6 @@ def test_an_unknown_suite_is_refused(shardwise):
     code, out, err = shardwise("validate", "seqsal")
     assert (code, out) == (2, "")
     assert err == (
-        "error: suite: 'seqsal': no such suite; allowed: seqsel, simumax, nersc-collectives, runs, "
-        "kernels; did you mean 'seqsel'?\n"
+        "error: suite: 'seqsal': no such suite; allowed: seqsel, simumax, nersc-collectives, "
+        "amped, runs, kernels; did you mean 'seqsel'?\n"
     )

@@ -7,14 +7,14 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.report.console import plain_table, show
-from shardwise.validate import Part, Score, Scoreboard
+from shardwise.validate import Criterion, Part, Row, Score, Scoreboard
 
 __all__ = ["print_scoreboard", "print_suites"]
 
 # Readable lines of text, as wide as the tables.
 _TEXT_WIDTH = 80
 _SYMBOLS = {"percent": "%"}
-_NAMES = {"calculon": "Calculon", "nersc": "NERSC", "simumax": "SimuMax"}
+_NAMES = {"calculon": "Calculon", "nersc": "NERSC", "amped": "AMPeD", "simumax": "SimuMax"}
 _DIGITS = 4
 
 
@@ -30,21 +30,26 @@ def print_scoreboard(board: Scoreboard) -> None:
     """Print each part with what it compares, then the scores of all."""
     show(Text(f"\n{board.suite}: {board.title}", style="bold"))
     show(Text("errors: predicted / reference - 1", style="dim"))
-    elder = _NAMES[board.predecessor]
+    named = _NAMES[board.predecessor]
+    elder = named if any(part.theirs for part in board.parts) else None
     told = None
     for part in board.parts:
         unit = _SYMBOLS.get(part.unit, part.unit)
         title = Text(f"\n{part.title} [{unit}]", style="bold")
-        show(title, _rows(part, elder) if part.listed else _groups(part, elder))
+        show(title, _rows(part, elder) if part.listed else _groups(part, named))
         if part.compared != told:
-            show(_notes(part, elder))
+            show(_notes(part, named))
         told = part.compared
     show(Text("\nErrors: mean of their sizes, largest, and mean with signs (bias)", style="bold"))
-    show(_scores(board, elder if any(part.theirs for part in board.parts) else None))
+    show(_scores(board, elder))
+    if board.criterion is not None:
+        show(_criterion(board, board.criterion))
 
 
-def _rows(part: Part, elder: str) -> Table:
-    heads = ("case", part.kind, "ours", "error", elder, "error")
+def _rows(part: Part, elder: str | None) -> Table:
+    heads = ("case", part.kind, "ours", "error", *((elder, "error") if elder else ()))
+    told = any(row.status for row in part.rows)
+    heads += ("status",) if told else ()
     table = plain_table(*heads, wraps=("case",))
     for row in part.rows:
         table.add_row(
@@ -52,10 +57,34 @@ def _rows(part: Part, elder: str) -> Table:
             _figure(row.reference),
             _figure(row.ours),
             _signed(row.ours_error),
-            "-" if row.theirs is None else _figure(row.theirs),
-            "-" if row.their_error is None else _signed(row.their_error),
+            *(_beside(row) if elder else ()),
+            *((row.status or "-",) if told else ()),
         )
     return table
+
+
+def _beside(row: Row) -> tuple[str, str]:
+    """What the predecessor says, and its error."""
+    if row.theirs is None or row.their_error is None:
+        return "-", "-"
+    return _figure(row.theirs), _signed(row.their_error)
+
+
+def _criterion(board: Scoreboard, criterion: Criterion) -> Text:
+    """Say how many rows are within the limit, and why others are not, together by reason."""
+    beyond = board.beyond
+    rows = sum(len(part.rows) for part in board.parts)
+    limit = f"{100 * criterion.limit:g} %"
+    lines = [
+        f"Criterion: at most {limit} ({criterion.source}); {rows - len(beyond)} of {rows} rows"
+    ]
+    lines[0] += " are within." if beyond else ", all of them, are within."
+    by_reason: dict[str, list[str]] = {}
+    for name, error in beyond.items():
+        why = criterion.why.get(name, "no reason is known")
+        by_reason.setdefault(why, []).append(f"{name} {_signed(error)}")
+    lines += [f"beyond: {', '.join(names)}: {why}" for why, names in by_reason.items()]
+    return Text("\n" + "\n".join(textwrap.fill(line, _TEXT_WIDTH) for line in lines))
 
 
 def _groups(part: Part, elder: str) -> Table:

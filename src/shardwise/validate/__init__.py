@@ -3,8 +3,9 @@
 from collections.abc import Callable, Collection
 
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.validate.amped import amped
 from shardwise.validate.nersc_collectives import nersc_collectives
-from shardwise.validate.scores import Compared, Part, Row, Score, Scoreboard
+from shardwise.validate.scores import Compared, Criterion, Part, Row, Score, Scoreboard
 from shardwise.validate.seqsel import seqsel
 from shardwise.validate.simumax import simumax
 
@@ -12,6 +13,7 @@ __all__ = [
     "COLLECTIONS",
     "SUITES",
     "Compared",
+    "Criterion",
     "Part",
     "Row",
     "Score",
@@ -33,6 +35,10 @@ SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
     "nersc-collectives": (
         "NCCL collectives on Perlmutter: 1 to 256 nodes of A100, 32 KiB to 8 GiB",
         nersc_collectives,
+    ),
+    "amped": (
+        "what AMPeD is compared with: 20 steps on 32 to 3,072 A100, GPipe's throughput on P100",
+        amped,
     ),
 }
 

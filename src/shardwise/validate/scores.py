@@ -1,12 +1,12 @@
 """What a validation gives: rows of reference and prediction, and their errors by part."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["Compared", "Part", "Row", "Score", "Scoreboard"]
+__all__ = ["Compared", "Criterion", "Part", "Row", "Score", "Scoreboard"]
 
 Kind = Literal["formula", "measured"]
 
@@ -20,6 +20,8 @@ class Row:
     ours: float
     theirs: float | None
     """None where the predecessor says nothing."""
+    status: str | None = None
+    """How sure the reference is, where a suite tells."""
     groups: tuple[str, ...] = ()
     """What it counts among beside its part, of each kind of group one."""
 
@@ -127,6 +129,18 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Criterion:
+    """How far off rows may be, and why those are that are farther."""
+
+    limit: float
+    """Largest absolute error."""
+    source: str
+    """Who set it."""
+    why: Mapping[str, str] = field(default_factory=dict)
+    """Reasons, by name of a row: its part, a slash, its case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scoreboard:
     """All parts of a suite."""
 
@@ -135,10 +149,22 @@ class Scoreboard:
     predecessor: str
     """Whose figures stand beside ours."""
     parts: tuple[Part, ...]
+    criterion: Criterion | None = None
+
+    @property
+    def beyond(self) -> dict[str, float]:
+        """Rows whose error is beyond the criterion, with it."""
+        limit = float("inf") if self.criterion is None else self.criterion.limit
+        return {
+            _name(part, row): row.ours_error
+            for part in self.parts
+            for row in part.rows
+            if abs(row.ours_error) > limit
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: rows of all parts, their scores, what they are."""
-        return {
+        plain: dict[str, Any] = {
             "suite": self.suite,
             "title": self.title,
             "rows": [
@@ -160,6 +186,27 @@ class Scoreboard:
                 for part in self.parts
             },
         }
+        if self.criterion is not None:
+            plain["criterion"] = self._criterion(self.criterion)
+        return plain
+
+    def _criterion(self, criterion: Criterion) -> dict[str, Any]:
+        rows = sum(len(part.rows) for part in self.parts)
+        return {
+            "limit": criterion.limit,
+            "source": criterion.source,
+            "n": rows,
+            "within": rows - len(self.beyond),
+            "beyond": [
+                {"id": name, "error": error, "why": criterion.why.get(name)}
+                for name, error in self.beyond.items()
+            ],
+        }
+
+
+def _name(part: Part, row: Row) -> str:
+    """Name of a row in its suite."""
+    return f"{part.name}/{row.case}"
 
 
 def _by_number(name: str) -> tuple[int, str]:
@@ -189,7 +236,7 @@ def _summary(part: Part, predecessor: str) -> dict[str, Any]:
 def _record(part: Part, row: Row, predecessor: str) -> dict[str, Any]:
     """Names as every suite has them, times of steps by the names that measured runs have."""
     record = {
-        "id": f"{part.name}/{row.case}",
+        "id": _name(part, row),
         "part": part.name,
         "case": row.case,
         "unit": part.unit,
@@ -201,6 +248,8 @@ def _record(part: Part, row: Row, predecessor: str) -> dict[str, Any]:
         predecessor: row.theirs,
         f"{predecessor}_error": row.their_error,
     }
+    if row.status is not None:
+        record["status"] = row.status
     if part.kind == "measured" and part.unit == "s":
         record |= {"measured_step_time_s": row.reference, "predicted_step_time_s": row.ours}
     if part.kind == "measured" and part.unit == "GiB":
