@@ -60,7 +60,7 @@ LAYERS = [
     ["sweeper"],
     ["fsdp"],
     ["counterparts", "counterparts_amped", "counterparts_nersc", "reference"],
-    ["comparison", "comparison_amped", "comparison_nersc"],
+    ["comparison", "comparison_amped", "comparison_amped_nouns", "comparison_nersc"],
     ["measured"],
     ["calibrate"],
     ["validate"],

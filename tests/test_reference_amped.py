@@ -223,6 +223,35 @@ def test_what_is_missing_is_named():
     assert missing == {"decoder_flag", "frequency"}
 
 
+def test_what_an_import_assumes_is_told():
+    """Widths of heads, types, degrees, one batch; nothing that is given, nothing unless asked."""
+    gone = ("key_query_value_length", "activation_precision", "tokens_to_train", "decoder_flag")
+    gone += ("hidden_layer_dimension_for_attention_sublayers", "number_of_experts", "OPS_per_MAC")
+    gone += (
+        "inter_node_data_parallel_degree",
+        "gradient_precision",
+        "hidden_layer_dimension_MLP_1",
+    )
+    less = {name: value for name, value in SMALL.items() if name not in gone}
+    case = amped_case_of_parameters(less, fill=True)
+    assert case.answer()["assumed"] == {
+        "key_query_value_length": 3.0,
+        "activation_precision": 16.0,
+        "tokens_to_train": 32.0,
+        "decoder_flag": 1.0,
+        "hidden_layer_dimension_for_attention_sublayers": 3.0,
+        "number_of_experts": 1.0,
+        "OPS_per_MAC": 2.0,
+        "inter_node_data_parallel_degree": 1.0,
+        "gradient_precision": 32.0,
+    }  # the inner width has a formula
+    full = {"inter_node_data_parallel_degree": 1.0, "tokens_to_train": 32.0}
+    assert case.figures() == pytest.approx(amped_case_of_parameters(SMALL | full).figures())
+    assert "assumed" not in amped_case_of_parameters(SMALL, fill=True).answer()
+    with pytest.raises(InputError):
+        amped_case_of_parameters(less)
+
+
 _counts = st.integers(min_value=1, max_value=8)
 
 

@@ -9,6 +9,7 @@ from shardwise.comparison_amped import model_for_amped, system_for_amped
 from shardwise.errors import Fault, InputError
 from shardwise.reference import amped
 from shardwise.strategy import Strategy
+from shardwise.units import readable
 
 __all__ = ["print_amped", "search_amped"]
 
@@ -87,6 +88,6 @@ def print_amped(record: Mapping[str, Any]) -> None:
     summary = f"AMPeD's permutations: {record['candidates']:,}, of which {record['good']:,} fit "
     summary += "nodes"
     if "best" in record:
-        summary += f"; all timed in {record['elapsed_s']:.2f} s"
+        summary += f"; all timed in {readable(record['elapsed_s'], 'seconds')}"
         summary += f"\ntime: of {record['tokens_to_train']:,} tokens"
     print_permutations(record.get("best", []), summary)

@@ -40,12 +40,15 @@ def _ours(name: str, value: float | None) -> str:
     return f"{value:.4g}" if name.startswith("TFLOP") else readable(value, "seconds")
 
 
-def print_statistics(statistics: Mapping[str, float]) -> None:
-    """Print all lines of its breakdown under their own labels, and its figures of memory."""
+def print_statistics(statistics: Mapping[str, Any]) -> None:
+    """Print all lines of its breakdown under their own labels, memory, and what was assumed."""
     table = plain_table("line", "value", title="AMPeD")
     for name, value in statistics.items():
-        table.add_row(name, _own(name, value))
+        if name != "assumed":
+            table.add_row(name, _own(name, value))
     show(table)
+    if told := [f"{name} {value:g}" for name, value in statistics.get("assumed", {}).items()]:
+        show(Text(f"assumed: {', '.join(told)}"))
 
 
 def print_refusal(message: str) -> None:

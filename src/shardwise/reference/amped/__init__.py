@@ -35,6 +35,7 @@ Faults kept:
 from shardwise.reference.amped.efficiency import EFFICIENCY, MicrobatchEfficiency
 from shardwise.reference.amped.evaluation import CONSTANTS, LABELS, MEMORY, TERMS, evaluate
 from shardwise.reference.amped.optimum import (
+    DEGREES,
     MOST_ACCELERATORS,
     Found,
     SearchResult,
@@ -45,6 +46,7 @@ from shardwise.reference.amped.texts import breakdown_text, summary_text
 
 __all__ = [
     "CONSTANTS",
+    "DEGREES",
     "EFFICIENCY",
     "LABELS",
     "MEMORY",
