@@ -6,15 +6,23 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from shardwise import catalog
-from shardwise.cli.options import emit_json
+from shardwise.cli.options import emit_json, refuse_given
 from shardwise.noun import Noun
 
-__all__ = ["NameArgument", "list_or_show"]
+__all__ = ["ExplainFlag", "NameArgument", "list_or_show"]
 
 N = TypeVar("N", bound=Noun)
 
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Catalog name or file; all if omitted.")
+]
+ExplainFlag = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Show every figure with its unit, source and origin: given, looked up, calculated "
+        "(with the formula) or a default.",
+    ),
 ]
 
 
@@ -24,6 +32,7 @@ def list_or_show(
     *,
     json: bool,
     output: str | None,
+    explain: bool,
     record: Callable[[N], dict[str, Any]],
     print_all: Callable[[Sequence[N]], None],
     print_one: Callable[[N], None],
@@ -32,11 +41,15 @@ def list_or_show(
 
     Parameters
     ----------
+    explain
+        Whether to show how each figure of the one came to be.
     record
         What JSON says of an entry.
     print_all, print_one
         What people see of all entries, and of one.
     """
+    if explain:
+        return _explain(noun, name, json=json, output=output)
     if name is None:
         entries = [noun.load(known) for known in catalog.names(noun.CATALOG or "")]
         if json or output:
@@ -53,6 +66,23 @@ def list_or_show(
         emit_json(record(entry))
     elif output is None:
         print_one(entry)
+    return 0
+
+
+def _explain(noun: type[Noun], name: str | None, *, json: bool, output: str | None) -> int:
+    """Print how each figure of one entry came to be, or write it to a file."""
+    from shardwise.report.explained import explained_figures, print_explained  # noqa: PLC0415
+
+    if name is None:
+        refuse_given("tells of one: give its name or file", explain=True)
+        return 0
+    entry, resolved = noun.explained(name)
+    if json or output is not None:
+        called = getattr(entry, "name", name)
+        told = {"name": called, "figures": list(explained_figures(entry, resolved))}
+        emit_json(told, output)
+    else:
+        print_explained(entry, resolved)
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise import catalog
-from shardwise.cli.listing import list_or_show
+from shardwise.cli.listing import ExplainFlag, list_or_show
 from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_given, whole_number
 from shardwise.errors import Fault, InputError
 from shardwise.files import SUFFIXES, check_writable_ending
@@ -18,6 +18,7 @@ from shardwise.report.catalog import print_model, print_models
 
 _PANEL = "The largest that fits"
 _NEEDS_LARGEST = "needs --largest-for SYSTEM"
+_NOT_A_FOLDER = "tells of one model: give its name or file"
 _NO_NAME = "has no effect beside --largest-for; leave it out"
 
 
@@ -65,6 +66,7 @@ def command(
         str | None,
         _option("--count", "K", "Shapes to show around the limit. Default: 12."),
     ] = None,
+    explain: ExplainFlag = False,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
@@ -80,10 +82,11 @@ def command(
     asked |= {"space": space, "max_memory": max_memory, "reserve": reserve}
     asked["count"] = whole_number("count", count)
     if largest_for is not None:
-        refuse_given(_NO_NAME, name=name)
+        refuse_given(_NO_NAME, name=name, explain=explain)
         return _show_largest(largest_for, asked, json=json, output=output)
     refuse_given(_NEEDS_LARGEST, **asked)
     if name is not None and catalog.find("models", name) is None and _is_folder(name):
+        refuse_given(_NOT_A_FOLDER, explain=explain)
         _list_folder(Path(name), json=json, output=output)
         return 0
     return list_or_show(
@@ -91,6 +94,7 @@ def command(
         name,
         json=json,
         output=output,
+        explain=explain,
         record=_record,
         print_all=print_models,
         print_one=print_model,

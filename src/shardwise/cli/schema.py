@@ -7,6 +7,7 @@ import typer
 from shardwise.cli.options import emit_json
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.model import Model
+from shardwise.parameters.schema import with_figures
 from shardwise.results import Estimate
 from shardwise.searcher.space import Space
 from shardwise.stack import Stack
@@ -32,5 +33,7 @@ def command(
         raise InputError(Fault(source="command line", value=noun, has_value=True, problem=problem))
     mode = "serialization" if noun == "estimate" else "validation"
     schema = NOUNS[noun].model_json_schema(mode=mode)
+    if NOUNS[noun].__dict__.get("FIGURES"):
+        schema = with_figures(schema)
     emit_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
     return 0

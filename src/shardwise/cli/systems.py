@@ -1,12 +1,17 @@
 """`shardwise systems`."""
 
-from shardwise.cli.listing import NameArgument, list_or_show
+from shardwise.cli.listing import ExplainFlag, NameArgument, list_or_show
 from shardwise.cli.options import JsonFlag, OutputOption
 from shardwise.report.catalog import print_figures, print_systems
 from shardwise.system import System
 
 
-def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOption = None) -> int:
+def command(
+    name: NameArgument = None,
+    explain: ExplainFlag = False,
+    json: JsonFlag = False,
+    output: OutputOption = None,
+) -> int:
     """List the systems of the catalog, or show one: every figure with its source.
 
     With --output, write the system to a file to start one of your own from.
@@ -16,6 +21,7 @@ def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOpt
         name,
         json=json,
         output=output,
+        explain=explain,
         record=System.to_dict,
         print_all=print_systems,
         print_one=print_figures,

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from shardwise.parameters.formula import Part
 from shardwise.units import Dimension
 
-__all__ = ["canonical_names", "kinds_at"]
+__all__ = ["canonical_names", "kind_at", "kinds_at"]
 
 
 @cache
@@ -25,6 +25,12 @@ def kinds_at(noun: type[BaseModel], path: tuple[Part, ...]) -> frozenset[str | N
     for part in path:
         places = [inside for place in places for inside in _inside(place, part)]
     return frozenset(kind for place in places for kind in _kinds(place))
+
+
+def kind_at(noun: type[BaseModel], path: tuple[Part, ...]) -> str | None:
+    """What a number at a path counts: a key of `units.UNITS`, or None for a plain number."""
+    kinds = kinds_at(noun, path)
+    return next(iter(kinds)) if len(kinds) == 1 else None
 
 
 @cache

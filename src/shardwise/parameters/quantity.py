@@ -6,7 +6,7 @@ Operations and FLOPs are counts, as cores are: 1.98 GHz x 132 is 2.6e11 of anyth
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwise.units import format_quantity, read_quantity, readable
 
@@ -47,19 +47,28 @@ class Quantity:
 
     value: float
     powers: Powers = _NONE
+    dimension: str | None = field(default=None, compare=False)
+    """What it was read as: Hz and FLOP/s have the same powers. Arithmetic forgets it."""
+
+    @classmethod
+    def of(cls, value: float, dimension: str | None) -> "Quantity":
+        """A number in the unit of a key of `units.UNITS`; None: a plain one."""
+        return cls(value, powers_of(dimension), dimension)
 
     @classmethod
     def of_text(cls, text: str) -> "Quantity":
         """Read text such as ``"25 GB/s"``."""
         value, dimension = read_quantity(text)
         whole = dimension is None and text.strip().lstrip("+-").isdigit()
-        return cls(int(text) if whole and abs(value) < _MOST_WHOLE else value, powers_of(dimension))
+        return cls.of(int(text) if whole and abs(value) < _MOST_WHOLE else value, dimension)
 
     @property
     def kind(self) -> str:
         """What it counts, in words: a key of `units.UNITS`, ``a number``, or powers of units."""
         if self.powers == _NONE:
             return "a number"
+        if self.dimension is not None:
+            return self.dimension
         if self.powers in _NAMES:
             return "FLOP/s or Hz" if self.powers == _POWERS["Hz"] else _NAMES[self.powers]
         named = zip(_BASES, self.powers, strict=True)
@@ -71,11 +80,11 @@ class Quantity:
             return f"{self.value:.9g}"
         if self.powers not in _NAMES:
             return f"{self.value:.9g} {self.kind}"
-        return readable(self.value, _NAMES[self.powers], _DIGITS)
+        return readable(self.value, self.dimension or _NAMES[self.powers], _DIGITS)
 
     def written(self) -> str | float:
         """As people write it in a file, so that reading it back gives the same quantity."""
-        dimension = _NAMES.get(self.powers)
+        dimension = self.dimension or _NAMES.get(self.powers)
         return self.value if dimension is None else format_quantity(self.value, dimension)
 
     def __add__(self, other: "Quantity") -> "Quantity":

@@ -68,12 +68,6 @@ class Resolved:
     origins: Mapping[Path, Origin] = field(default_factory=dict)
     """By place; the longest prefix counts, and nothing told is given."""
 
-    def origin_of(self, path: Path) -> Origin:
-        """How the figure at a place came to be."""
-        prefixes = (path[:length] for length in range(len(path), -1, -1))
-        found = (self.origins[prefix] for prefix in prefixes if prefix in self.origins)
-        return next(found, Origin(how="given"))
-
     def told(self, fault: Fault) -> Fault:
         """A fault of the noun, which says how its figure came to be if nobody wrote it."""
         ways = {path_text(path): origin for path, origin in self.origins.items() if path}

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.parameters.based import UNTOLD, Path, descend, is_figure, sources_of
 from shardwise.parameters.formula import Part, evaluated, parts_of, path_text
-from shardwise.parameters.kinds import canonical_names, kinds_at
+from shardwise.parameters.kinds import canonical_names, kind_at, kinds_at
 from shardwise.parameters.quantity import Quantity, powers_of
 from shardwise.parameters.records import (
     BASE,
@@ -75,7 +75,10 @@ class _Resolver:
             data["sources"] = self._sources(data)
         if self.told.base is not None:
             self.origins[()] = Origin(how="looked up", by=f"base {self.told.base.name}")
-            for place in self.told.again:
+            own = [
+                (PARAMETERS, name) for name in parameters if name not in self.told.base.parameters
+            ]
+            for place in (*self.told.again, *own):
                 self.origins.setdefault(place, Origin(how="given"))
         return Resolved(data=data, parameters=parameters, origins=self.origins)
 
@@ -243,10 +246,9 @@ class _Resolver:
 
     def _of_literal(self, value: Any, at: Path) -> Quantity:
         """A value as it is given, a number or text, with what its place counts."""
-        kinds = kinds_at(self.noun, at)
-        kind = next(iter(kinds)) if len(kinds) == 1 else None
+        kind = kind_at(self.noun, at)
         if kind is not None:
-            return Quantity(parse_quantity(value, kind), powers_of(kind))
+            return Quantity.of(parse_quantity(value, kind), kind)
         if isinstance(value, str):
             return Quantity.of_text(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)):

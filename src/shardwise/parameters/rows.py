@@ -6,8 +6,8 @@ from typing import Any
 
 from shardwise.parameters.based import Path, descend
 from shardwise.parameters.formula import Part, parts_of, path_text
-from shardwise.parameters.kinds import kinds_at
-from shardwise.parameters.quantity import Quantity, powers_of
+from shardwise.parameters.kinds import kind_at
+from shardwise.parameters.quantity import Quantity
 from shardwise.parameters.records import Row, Rows
 
 __all__ = ["RowFigures", "figure_in"]
@@ -80,8 +80,7 @@ def figure_in(row: Row, parts: Sequence[Part], called: str) -> Quantity:
     if not _is_number(value):
         told = "null" if value is None else "no figure"
         raise ValueError(f"{path_text(place)} of {called} is {told}")
-    kinds = kinds_at(row.noun, place)
-    return Quantity(value, powers_of(next(iter(kinds)) if len(kinds) == 1 else None))
+    return Quantity.of(value, kind_at(row.noun, place))
 
 
 def _is_number(value: object) -> bool:
