@@ -10,12 +10,13 @@ from statistics import mean
 
 import pytest
 
-from shardwise import Strategy, estimate
+from shardwise import Model, Strategy, estimate
 from shardwise.comparison_amped import amped_case
 from shardwise.measured.predict import predict_runs, translate
 from shardwise.measured.store import load_runs
 from shardwise.reference.amped import evaluate
 from shardwise.units import readable
+from shardwise.validate.amped import Published
 
 PAGE = Path(__file__).parents[1] / "docs/conformance.md"
 BLOCK = re.compile(r"<!-- table: (amped-\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
@@ -121,8 +122,8 @@ def _table_of_faults(case):
 
 def _table_of_runs():
     """Narayanan 2021: signed errors of AMPeD, with a second forward pass, and ours."""
-    lines = ["| run | measured | AMPeD | error | with recompute | ours |"]
-    lines.append("|---|--:|--:|--:|--:|--:|")
+    lines = ["| run | measured | AMPeD | error | with recompute | TFLOP/s per GPU | ours |"]
+    lines.append("|---|--:|--:|--:|--:|--:|--:|")
     runs = [run for run in load_runs() if run.id.startswith("narayanan21-")]
     found = {"of Megatron-LM": [], "of ZeRO-3": []}
     for run, ours in zip(runs, predict_runs(runs), strict=True):
@@ -131,7 +132,9 @@ def _table_of_runs():
         told = amped_case(said.model, said.system, Strategy.validated(kept)).figures()
         measured, step = ours.measured_step_time_s, told[TOTAL]
         again = step + told["total_computation_time_forward_pass"]
+        rate = told["total_TFLOPS_per_second_per_gpu"] / run.measured.tflops_per_gpu
         errors = [one / measured - 1 for one in (step, again, ours.step_time_s)]
+        errors.insert(2, rate - 1)
         found["of ZeRO-3" if "zero3" in run.id else "of Megatron-LM"].append(errors)
         name = run.id.removeprefix("narayanan21-")
         lines.append(f"| {name} | {measured:.2f} s | {step:.2f} s | {_signed(errors)} |")
@@ -142,14 +145,41 @@ def _table_of_runs():
     return lines
 
 
+def _table_of_gpipe():
+    """GPipe's table 3: throughput over that of two stages, as described and with a true bubble."""
+    published = Published.load("amped").gpipe
+    source = {"": {"kind": "published", "text": "GPipe"}}
+    model = Model.validated({**published.model, "sources": source})
+    steps = {stages: _of_stages(model, published, stages) for stages in (2, 4, 8)}
+    lines = ["| stages | measured | AMPeD | error | bubble mended | error |"]
+    lines.append("|---|--:|--:|--:|--:|--:|")
+    for stages, measured in published.throughput.items():
+        ratios = [one / other for one, other in zip(steps[2], steps[stages], strict=True)]
+        cells = (f"{ratio:.2f} | {100 * (ratio / measured - 1):+.1f} %" for ratio in ratios)
+        lines.append(f"| {stages} | {measured:g} | {' | '.join(cells)} |")
+    return lines
+
+
+def _of_stages(model, published, stages):
+    """Time of a step: as described, and with a bubble of all layers of a stage."""
+    words = {"pp": stages, "dp": 1, "gbs": published.micro_batches, "dtype": "fp32"}
+    told = amped_case(model, published.system, words).figures()
+    passes = told["total_computation_time_forward_pass"]
+    passes += told["total_computation_time_backward_pass"]
+    waits = (stages - 1) * passes / published.micro_batches
+    layers = sum(layer.count for layer in model.layers)
+    return told[TOTAL], told[TOTAL] + waits * (1 - 1 / layers)
+
+
 def _signed(errors):
     return " | ".join(f"{100 * error:+.1f} %" for error in errors)
 
 
 def test_the_page_shows_what_its_formulas_give(case):
-    """Both tables, and no other."""
+    """All three tables, and no other."""
     text = PAGE.read_text(encoding="utf-8")
     found = {"amped-faults": _table_of_faults(case), "amped-narayanan": _table_of_runs()}
+    found["amped-gpipe"] = _table_of_gpipe()
     assert [name for name, _ in BLOCK.findall(text)] == list(found)
     expected = BLOCK.sub(
         lambda m: f"<!-- table: {m[1]} -->\n" + "\n".join(found[m[1]]) + "\n<!-- end -->", text
