@@ -22,6 +22,7 @@ LAYERS = [
     ["system_columns"],
     ["levels"],
     ["strategy"],
+    ["strategy_given"],
     ["tabulate"],
     ["table"],
     ["stages"],

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samples
-from shardwise import InputError, estimate, search
+from shardwise import InputError, estimate, estimate_many, search
 from shardwise.cli import run
 from shardwise.levels import as_given, levels_text
 from shardwise.placement import place
@@ -296,3 +296,22 @@ def test_the_page_says_what_is_done() -> None:
         outside = dict(part.split() for part in across.split(";")[0].strip().split(", "))
         left = {axis: getattr(read, axis) // int(seated.get(axis, 1)) for axis in SEATED_AXES}
         assert {a: int(n) for a, n in outside.items()} == {a: n for a, n in left.items() if n > 1}
+
+
+def test_a_sweep_lays_the_axes_anew_at_every_point(capsys: pytest.CaptureFixture[str]) -> None:
+    """Tensor parallelism that is varied lies inside, as the rule says, not where 1 did."""
+    args = ["sweep", "llama3-8b", "h100-sxm", "--vary", "tp=2,4", "--fixed", "--dp", "2x4"]
+    assert run([*args, "--gbs", "64", "--json"]) == 0
+    times = [p["best"][0]["step_time_s"] for p in json.loads(capsys.readouterr().out)["points"]]
+    for tp, time in zip((2, 4), times, strict=True):
+        fields = {"tp": tp, "dp": 8, "gbs": 64, "extents": f"tp={tp}+dp=2"}
+        assert estimate("llama3-8b", "h100-sxm", fields).step_time_s == pytest.approx(time)
+    assert run([*args, "--gpus", "64", "--gbs", "64"]) != 0
+    assert "must equal tp 2 x cp 1 x pp 1 x dp 8 = 16" in capsys.readouterr().out
+
+
+def test_columns_take_extents_in_place_of_levels() -> None:
+    """One value for all rows, or one for each."""
+    for column in ("2x4", [8, "2x4"]):
+        with pytest.raises(InputError, match=r"dp: '2x4': levels are those of one strategy"):
+            estimate_many(MODEL, "h100-sxm", {"dp": column, "gbs": 64})

@@ -20,6 +20,7 @@ __all__ = [
     "as_given",
     "levels_text",
     "plain_only",
+    "refuse_levels",
     "with_levels",
 ]
 
@@ -97,6 +98,24 @@ def plain_only(axis: str, value: object) -> None:
             f"levels are those of one strategy; give {axis}={degree}, and extents=all "
             "(search --levels) to try every split"
         )
+
+
+def refuse_levels(columns: Mapping[str, Any]) -> None:
+    """Refuse levels in columns of many strategies.
+
+    Raises
+    ------
+    InputError
+        That says what to give instead.
+    """
+    for axis in LEVELLED_AXES:
+        column = columns.get(axis)
+        several = column if isinstance(column, (list, tuple)) else (column,)
+        for value in several if str in set(map(type, several)) else ():
+            try:
+                plain_only(axis, value)
+            except ValueError as error:
+                raise _fault(axis, value, str(error)) from None
 
 
 def _read(axis: str, value: object) -> _Levels | None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from shardwise import words
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.errors import Fault, InputError
+from shardwise.levels import refuse_levels
 from shardwise.model import Model
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
@@ -246,6 +247,7 @@ class Table:
         if isinstance(rows, Table):
             return rows
         if isinstance(rows, Mapping):
+            refuse_levels(rows)
             return cls(**columns_of(model, rows))
         if isinstance(rows, Strategy):
             rows = [rows]

@@ -12,9 +12,10 @@ import typer
 
 from shardwise import files
 from shardwise.errors import Fault, InputError
-from shardwise.levels import LEVELLED_AXES, as_given
+from shardwise.levels import LEVELLED_AXES
 from shardwise.noun import unfold
 from shardwise.strategy import Strategy
+from shardwise.strategy_given import given_fields
 from shardwise.words import SHORT_NAMES
 
 __all__ = [
@@ -107,6 +108,7 @@ def _flag(name: str) -> Any:
     kinds = list(unfold(field.annotation))
     parts = _words(list(unfold(get_args(kinds[0])))) if get_origin(kinds[0]) is tuple else []
     description += f" Of: {', '.join(parts)}." if parts else ""
+    description += " NxN: in a network domain x across." if name in LEVELLED_AXES else ""
     description += "" if field.default is None else f" Default: {_told(field.default)}."
     if bool in kinds:
         switch = f"{dashed}/--no-{dashed.removeprefix('--')}"
@@ -147,9 +149,7 @@ def given_strategy(path: str | None, flags: Mapping[str, Any]) -> Strategy:
     if path is None:
         return Strategy.validated(flags, source="command line")
     Strategy.validated(flags, source="command line")
-    loaded = Strategy.load(path).model_dump(mode="json", exclude_unset=True)
-    fields = as_given(loaded, files.read_mapping(path))
-    return Strategy.validated(fields | dict(flags), source=path)
+    return Strategy.validated(given_fields(path) | dict(flags), source=path)
 
 
 def emit_json(data: Mapping[str, Any], output: str | None = None) -> None:

@@ -28,6 +28,7 @@ from shardwise.cli.search_own import (
 )
 from shardwise.searcher.asked import given_space
 from shardwise.searcher.objective import OBJECTIVES
+from shardwise.strategy_given import given_fields
 from shardwise.sweeper.results import SweepResult
 from shardwise.sweeper.run import sweep
 from shardwise.system import System
@@ -161,7 +162,8 @@ def command(
     if strategy is not None or fixed:
         refuse_given(_NEEDS_SEARCH, **only_searched)
         fields = given_once(flags, fix=field_pairs("fix", fix or (), values="one"))
-        words["strategy"] = given_strategy(strategy, fields)
+        given_strategy(strategy, fields)  # whose faults name the command line, or the file
+        words["strategy"] = ({} if strategy is None else given_fields(strategy)) | fields
     else:
         if reoptimise and not sensitivity:
             refuse_given("needs --sensitivity", reoptimise=reoptimise)

@@ -11,6 +11,7 @@ from shardwise.model import Model
 from shardwise.searcher.asked import given_space
 from shardwise.searcher.space import Space
 from shardwise.strategy import Strategy
+from shardwise.strategy_given import given_fields
 from shardwise.sweeper.axes import Varied, check_values, varied_axes
 from shardwise.sweeper.points import Grid
 from shardwise.sweeper.results import SweepPoint, SweepResult
@@ -109,8 +110,10 @@ def sweep(
         work = SearchWork(wanted, sensitivity=sensitivity, reoptimise=reoptimise)
     else:
         _only_of_searches(space=space, objective=objective, reoptimise=reoptimise or None)
-        held = Strategy.load(strategy).model_dump(mode="json", exclude_unset=True)
-        fields = {**held, **{SHORT_NAMES.get(name, name): v for name, v in fixed.items()}}
+        fields = {
+            **given_fields(strategy),
+            **{SHORT_NAMES.get(name, name): v for name, v in fixed.items()},
+        }
         varied = [axis.name for axis in axes]
         work = FixedWork(fields, varied, sensitivity=sensitivity)
     grid = Grid.of(the_model, systems, axes, together=together)

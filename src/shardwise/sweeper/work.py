@@ -140,7 +140,13 @@ class FixedWork:
         self, fields: Mapping[str, Any], varied: Sequence[str], *, sensitivity: bool
     ) -> None:
         self._fields, self._sensitivity = dict(fields), sensitivity
-        if "dp" not in varied and "gpus" in {*fields, *varied} and set(varied) & set(_SPREAD):
+        by_level = isinstance(self._fields.get("dp"), str)
+        if (
+            not by_level
+            and "dp" not in varied
+            and "gpus" in {*fields, *varied}
+            and set(varied) & set(_SPREAD)
+        ):
             self._fields.pop("dp", None)
         self.candidates, self.objective = 0, "step_time"
 

@@ -1,0 +1,29 @@
+"""Fields of a strategy as they were given, levels among them, for others to be put over them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwise import files
+from shardwise.levels import as_given
+from shardwise.strategy import Strategy
+
+__all__ = ["given_fields"]
+
+
+def given_fields(strategy: Strategy | Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    """Fields that a strategy names, as plain values, with levels in place of their extents.
+
+    A `Strategy` that was made already has its extents.
+
+    Raises
+    ------
+    InputError
+        If anything in it is wrong.
+    """
+    loaded = Strategy.load(strategy).model_dump(mode="json", exclude_unset=True)
+    if isinstance(strategy, Strategy):
+        return loaded
+    return as_given(
+        loaded, strategy if isinstance(strategy, Mapping) else files.read_mapping(strategy)
+    )
