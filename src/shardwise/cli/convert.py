@@ -66,8 +66,8 @@ def command(
         str,
         typer.Argument(
             metavar="FILE",
-            help="A file of ours, Calculon's, SimuMax's, NERSC's or Hugging Face's, known by its "
-            "content.",
+            help="A file of ours, Calculon's, SimuMax's, NERSC's, AMPeD's or Hugging Face's, known "
+            "by its content.",
         ),
     ],
     out: Annotated[
@@ -87,7 +87,8 @@ def command(
         typer.Option(
             "--kind",
             metavar="|".join(_NOUNS),
-            help="What the file holds, where its keys leave it open.",
+            help="What the file holds, where its keys leave it open; what to write of a "
+            "configuration of AMPeD's, which holds the first three. Default there: model.",
         ),
     ] = None,
     model: Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise import files
+from shardwise.cli.amped import given_case
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
@@ -13,7 +14,8 @@ from shardwise.cli.options import (
     PlotOption,
     Stopwatch,
     StrategyOption,
-    SystemArgument,
+    SystemOrNone,
+    TablesOption,
     emit_json,
     given_strategy,
     log,
@@ -47,10 +49,11 @@ def _write(result: Estimate, record: Mapping[str, Any], output: str) -> None:
 @with_run_flags
 def command(
     model: ModelArgument,
-    system: SystemArgument,
     flags: Mapping[str, Any],
     run: Mapping[str, Any],
+    system: SystemOrNone = None,
     strategy: StrategyOption = None,
+    tables: TablesOption = None,
     ops: Annotated[
         bool, typer.Option("--ops", help="List every kernel and exchange, forward and backward.")
     ] = False,
@@ -99,27 +102,29 @@ def command(
     """Step time, memory and cost of one way to run a model on a system.
 
     Degrees that are not given are 1; dp is what is left of the GPUs. Exit code 1 if it does not
-    fit in memory.
+    fit in memory. A configuration of AMPeD's as MODEL tells system, strategy and tokens too.
     """
+    told = given_case(model, system, strategy=strategy, flags=flags, run=run, tables=tables)
+    inputs = (told.model, told.system, told.strategy, told.flags, told.alone)
     if reference is not None or also is not None:
         from shardwise.cli import reference as predecessor  # noqa: PLC0415 - slow to import
     if reference is not None:
         name = predecessor.known_reference(reference, "reference")
         given = {"also": also, "flops_convention": flops_convention, "gemms": gemms, "plot": plot}
         refuse_given(_NO_EFFECT, **given, **run, report=report)
-        case = predecessor.case_of(name, model, system, strategy, flags)
+        case = predecessor.case_of(name, *inputs)
         return predecessor.show_reference(case, ops=ops, json=json, output=output)
     other = None if also is None else predecessor.known_reference(also, "also")
     convention = "causal" if flops_convention is None else flops_convention
     _check_files(output=output, plot=plot, report=report, json=json)
-    whole = asked_run(run)
+    whole = asked_run(told.run)
     watch = Stopwatch()
-    the_model, the_system = Model.load(model), System.load(system)
+    the_model, the_system = Model.load(told.model), System.load(told.system)
     log.info("model %s, system %s", the_model.name, the_system.name)
     result = estimate(
         the_model,
         the_system,
-        given_strategy(strategy, flags),
+        given_strategy(told.strategy, told.flags),
         operations=ops,
         gemms=gemms,
         flops_convention=convention,  # type: ignore[arg-type]  # checked by `estimate`
@@ -128,10 +133,10 @@ def command(
         result = with_training(result, the_system, whole)
     log.info("strategy %s", result.strategy)
     log.info("estimated in %s", watch)
-    record = result.to_dict()
+    record = told.record(result)
     beside: dict[str, Any] = {}
     if other is not None:
-        beside = predecessor.case_of(other, model, system, strategy, flags).answer()
+        beside = predecessor.case_of(other, *inputs).answer()
         record["also"] = {other: beside}
     if plot is not None:
         from shardwise.report.estimate_charts import write_charts  # noqa: PLC0415 - slow
@@ -145,6 +150,7 @@ def command(
     print_estimate(result)
     if other is not None:
         predecessor.show_beside(other, result, beside, everything=ops)
+    told.show_imported()
     return 0 if result.fits else 1
 
 

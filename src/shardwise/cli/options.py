@@ -26,6 +26,8 @@ __all__ = [
     "Stopwatch",
     "StrategyOption",
     "SystemArgument",
+    "SystemOrNone",
+    "TablesOption",
     "emit_json",
     "given_strategy",
     "log",
@@ -37,14 +39,26 @@ __all__ = [
 log = logging.getLogger("shardwise")
 
 _NAME_OR_FILE = "Catalog name, or file (YAML, JSON, TOML; also .gz)"
-_OF_MODELS = "of ours, Calculon's, SimuMax's, NERSC's or Hugging Face's; or owner/name on the hub."
+_PREDECESSORS = "Calculon's, SimuMax's, NERSC's, AMPeD's"
+_OF_MODELS = f"of ours, {_PREDECESSORS} or Hugging Face's; or owner/name on the hub."
+_OF_SYSTEMS = f"{_NAME_OR_FILE} of ours, {_PREDECESSORS}; known by its content."
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help=f"{_NAME_OR_FILE} {_OF_MODELS}")
 ]
-SystemArgument = Annotated[
-    str,
+SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_OF_SYSTEMS)]
+SystemOrNone = Annotated[
+    str | None,
     typer.Argument(
-        metavar="SYSTEM", help=f"{_NAME_OR_FILE} of ours, Calculon's, SimuMax's or NERSC's."
+        metavar="[SYSTEM]",
+        help=f"{_OF_SYSTEMS} May be left out where MODEL is a configuration of AMPeD's.",
+    ),
+]
+TablesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tables",
+        metavar="FILE",
+        help="Lookup tables of a configuration of AMPeD's. Default: lookup_tables.json beside it.",
     ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]

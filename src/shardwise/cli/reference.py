@@ -6,8 +6,9 @@ from typing import Any
 
 from shardwise.cli.options import emit_json, given_strategy
 from shardwise.comparison import CalculonCase, calculon_case, known_reference
-from shardwise.comparison_amped import AmpedCase, amped_case
+from shardwise.comparison_amped import AmpedCase, amped_case, amped_case_of_parameters
 from shardwise.comparison_nersc import NerscCase, nersc_case
+from shardwise.formats.amped_files import AmpedConfig
 from shardwise.results import Estimate
 
 Case = CalculonCase | NerscCase | AmpedCase
@@ -18,12 +19,22 @@ __all__ = ["case_of", "known_reference", "show_beside", "show_reference"]
 
 
 def case_of(
-    reference: str, model: str, system: str, strategy: str | None, flags: Mapping[str, Any]
+    reference: str,
+    model: str,
+    system: str,
+    strategy: str | None,
+    flags: Mapping[str, Any],
+    config: AmpedConfig | None = None,
 ) -> Case:
     """Say a run of the command line in a predecessor's words.
 
-    A strategy file alone is handed on to Calculon as it is: it may be its own.
+    A strategy file alone is handed on to Calculon as it is, it may be its own; so is to AMPeD a
+    configuration that tells the whole run.
     """
+    if reference == "amped" and config is not None:
+        return amped_case_of_parameters(
+            config.told(), rows=config.row_names(), source=config.source
+        )
     if reference != "calculon":
         given, source = given_strategy(strategy, flags), strategy or "strategy"
         if reference == "nersc":

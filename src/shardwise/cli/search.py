@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from shardwise import files
+from shardwise.cli.amped import system_or_config
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
     OutputOption,
-    SystemArgument,
+    SystemOrNone,
     refuse_given,
     whole_number,
 )
@@ -37,7 +38,7 @@ _NEEDS_NO_EXPLAIN = "has no effect beside --explain, which answers for one strat
 
 def command(
     model: ModelArgument,
-    system: SystemArgument,
+    system: SystemOrNone = None,
     gpus: Annotated[
         str | None,
         typer.Option("--gpus", metavar="N", help="One number, a list (64,96) or a range: 64..512."),
@@ -228,6 +229,7 @@ def command(
     fields one value is kept: recompute_layers=fit, micro_batch_size=largest, stage_layers=balanced.
     Exit code 1 if none is feasible.
     """
+    system = system_or_config(model, system)
     if output is not None:
         files.check_writable_ending(output)
     theirs: dict[str, dict[str, Any]] = {

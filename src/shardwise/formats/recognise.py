@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from shardwise.errors import Fault, InputError
 from shardwise.formats import (
+    amped_files,
+    amped_import,
     calculon,
     calculon_files,
     huggingface,
@@ -52,6 +54,8 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str, str], Mapping[str, Any]]] 
 
 def recognised(data: Mapping[str, Any]) -> tuple[Kind, str] | None:
     """Tell what a file of another system is, here and in its own words; None if it is none."""
+    if amped := amped_files.looks_like(data):
+        return "model", f"AMPeD {amped}"  # and a system and a strategy
     if theirs := calculon_files.looks_like(data):
         return _CALCULON[theirs], f"Calculon {theirs}"
     if known := simumax_files.looks_like(data):
@@ -84,6 +88,12 @@ def native_fields(
     if found is None:
         return data
     holds, words = found
+    if words == "AMPeD lookup tables":
+        problem = "holds AMPeD's lookup tables; give the configuration that looks them up"
+        raise InputError(Fault(source=source, problem=problem))
+    if words == "AMPeD configuration":
+        config = amped_files.read_config(data, source)
+        return amped_import.fields_of(kind, config, name)
     if holds != kind:
         raise InputError(Fault(source=source, problem=f"holds a {words}, not a {kind}"))
     return _READERS[words](data, name, source)

@@ -1,0 +1,157 @@
+"""A run that an AMPeD configuration tells: model, system and strategy of one file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+from shardwise import catalog, files
+from shardwise.cli.options import log, refuse_given
+from shardwise.errors import Fault, InputError
+from shardwise.formats.amped_files import AmpedConfig, looks_like, read_config
+from shardwise.formats.amped_import import fields_of, import_record
+from shardwise.formats.amped_words import Noun
+from shardwise.model import Model
+from shardwise.results import Estimate
+from shardwise.system import System
+
+__all__ = ["Given", "given_case", "system_or_config"]
+
+_NEEDS_CONFIG = "is for a configuration of AMPeD's; leave it out"
+_TOKENS = "tokens_to_train"
+# Fields of a strategy that say where its members are, for which those of the file stand aside.
+_PLACES = frozenset({"tp", "tp2", "pp", "cp", "dp", "ep", "gpus", "placement", "extents"})
+_PLACES |= {"tp_tier", "pp_tier", "cp_tier", "dp_tier"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a run is made of: names of the catalog, files, or what a configuration told."""
+
+    model: Any
+    system: Any
+    strategy: str | None
+    """A file, over whose fields the flags go."""
+    flags: Mapping[str, Any]
+    run: Mapping[str, Any]
+    """Flags of the whole run; the tokens are the configuration's where none are given."""
+    alone: AmpedConfig | None = None
+    """The configuration, where it tells the whole run and nothing stands before it."""
+    imported: Mapping[str, Any] | None = None
+    """What became of the configuration."""
+
+    def record(self, result: Estimate) -> dict[str, Any]:
+        """Return the estimate for machines, with what became of the configuration, if any."""
+        told = {} if self.imported is None else {"imported": self.imported}
+        return result.to_dict() | told
+
+    def show_imported(self) -> None:
+        """Print what became of the configuration, if there is one."""
+        if self.imported is not None:
+            from shardwise.report.amped import print_imported  # noqa: PLC0415 - slow to import
+
+            print_imported(self.imported)
+
+
+def given_case(
+    model: str,
+    system: str | None,
+    *,
+    strategy: str | None,
+    flags: Mapping[str, Any],
+    run: Mapping[str, Any],
+    tables: str | None,
+) -> Given:
+    """Take model, system and strategy from the command line, or from an AMPeD configuration.
+
+    Where MODEL is one, SYSTEM may be left out; what is given beside it stands before its own.
+
+    Raises
+    ------
+    InputError
+        If SYSTEM is missing for another model, or the configuration is wrong.
+    """
+    data = _configuration(model)
+    if data is None:
+        refuse_given(_NEEDS_CONFIG, tables=tables)
+        system = system_or_config(model, system)
+        return Given(model=model, system=system, strategy=strategy, flags=flags, run=run)
+    found = None if tables is None else (files.read_mapping(tables), tables)
+    config = read_config(data, model.strip(), found)
+    log.info("configuration %s, lookup tables %s", model, config.tables_source or "none")
+    overridden = bool(flags) or system is not None or strategy is not None
+    nouns: list[Noun] = ["model"]
+    nouns += ["system"] if system is None else []
+    nouns += ["strategy"] if strategy is None else []
+    nouns += ["run"] if "tokens" not in run else []
+    record = import_record(config, nouns)
+    name = Path(model).name.partition(".")[0]
+    the_model = Model.validated(fields_of("model", config, name), source=config.source)
+    the_system: Any = system
+    if system is None:
+        the_system = System.validated(fields_of("system", config, name), source=config.source)
+    if strategy is None:
+        flags = _over(fields_of("strategy", config, name), flags, config, record["notes"])
+    if _TOKENS in config:
+        run = {"tokens": f"{config[_TOKENS].value:.0f}"} | dict(run)
+    return Given(
+        model=the_model,
+        system=the_system,
+        strategy=strategy,
+        flags=flags,
+        run=run,
+        alone=None if overridden else config,
+        imported=record,
+    )
+
+
+def system_or_config(model: str, system: str | None) -> str:
+    """The system, or the configuration of AMPeD's that tells it beside the model.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
+    """
+    if system is not None or _configuration(model) is not None:
+        return system or model
+    if files.is_file_name(model.strip()):
+        Model.load(model)  # what is wrong with the file tells more
+    problem = "Missing argument 'SYSTEM'; only a configuration of AMPeD's tells it too"
+    raise InputError(Fault(source="command line", problem=problem))
+
+
+def _configuration(model: str) -> dict[str, Any] | None:
+    """Read a file that is a configuration of AMPeD's; None if it is anything else."""
+    path = model.strip()
+    known = path.lower().removesuffix(".gz").endswith(files.SUFFIXES)
+    if not known or catalog.find("models", path) is not None:
+        return None
+    try:
+        data = files.read_mapping(path)
+    except InputError:  # to be told by who reads it as a model
+        return None
+    return data if looks_like(data) == "configuration" else None
+
+
+def _over(
+    fields: dict[str, Any], flags: Mapping[str, Any], config: AmpedConfig, notes: list[str]
+) -> dict[str, Any]:
+    """Put flags over the fields of a configuration; those of it that would contradict go."""
+    gone = set()
+    if _PLACES & flags.keys():
+        gone.add("extents")
+    if "gpus" in flags and "dp" not in flags:
+        gone.add("dp")
+    if "sequence_parallel" in flags:
+        gone.add("tp_exchange")
+    kept = {name: value for name, value in fields.items() if name not in gone}
+    if left := sorted(gone & fields.keys()):
+        told = ", ".join(f"{name} {fields[name]}" for name in left)
+        notes.append(f"{told} of the file left out, for what is given on the command line")
+    if "ep" in kept and "ep" not in flags and {"dp", "gpus"} & flags.keys():
+        replicas = str(flags.get("dp", ""))
+        experts = int(config["number_of_experts"].value)
+        kept["ep"] = gcd(experts, int(replicas)) if replicas.isdecimal() else 1
+    return kept | dict(flags)

@@ -1,0 +1,131 @@
+"""What became of an AMPeD configuration: what was taken, what has no meaning here, and why."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from shardwise.formats.amped import model_fields, strategy_fields
+from shardwise.formats.amped_checks import Parameter
+from shardwise.formats.amped_files import AmpedConfig
+from shardwise.formats.amped_quantity import parse_amped, unit_letters
+from shardwise.formats.amped_system import system_fields
+from shardwise.formats.amped_words import USES, Noun, why_not
+
+__all__ = ["fields_of", "import_record"]
+
+_SAME = 1e-9
+_WHOLE = 3
+_IN_BITS = ("inter_accelerator_bandwidth", "bandwidth_per_network_card", "inter_node_bandwidth")
+_WIDTHS = ("hidden_layer_dimension_for_attention_sublayers", "key_query_value_length")
+_TOTAL = "total_number_of_parameters_without_embedding"
+
+
+def fields_of(noun: Noun, config: AmpedConfig, name: str) -> dict[str, Any]:
+    """Fields of a model, a system or a strategy; `name` is for what has none."""
+    if noun == "model":
+        return model_fields(config, name)
+    return system_fields(config, name) if noun == "system" else strategy_fields(config)
+
+
+def import_record(config: AmpedConfig, nouns: Collection[Noun]) -> dict[str, Any]:
+    """Tell what some nouns took of a configuration; everything else is told with the reason.
+
+    Parameters
+    ----------
+    nouns
+        Those that were made of it; others came from elsewhere.
+    """
+    taken, not_used = [], []
+    for name, one in config.parameters.items():
+        uses = {noun: fields[name] for noun, fields in USES.items() if name in fields}
+        if name.startswith("effective_perf_perc") and one.origin == "calculated":
+            uses = {}
+        fields = [f"{noun} {uses[noun]}" for noun in nouns if noun in uses]
+        if fields:
+            taken.append(_told(one) | {"as": "; ".join(fields)})
+        elif uses:
+            why = f"the {' and the '.join(uses)} come from elsewhere"
+            why = why if len(uses) > 1 else why.replace("come", "comes")
+            not_used.append(_told(one) | {"why": why})
+        else:
+            not_used.append(_told(one) | {"why": why_not(name)})
+    return {
+        "format": "amped",
+        "file": config.source,
+        "tables": config.tables_source or None,
+        "rows": dict(config.rows),
+        "taken": taken,
+        "not_used": not_used,
+        "notes": [*_notes(config, nouns)],
+    }
+
+
+def _told(one: Parameter) -> dict[str, Any]:
+    return {
+        "parameter": one.name,
+        "category": one.category,
+        "value": one.value if one.taken is None else one.taken,
+        "origin": one.origin,
+        "description": one.description,
+        "lookup_name": one.lookup_name,
+    }
+
+
+def _notes(config: AmpedConfig, nouns: Collection[Noun]) -> Iterator[str]:
+    for one in config.parameters.values():
+        yield from _of_two(one)
+        yield from _of_units(one)
+    if "model" in nouns:
+        yield from _of_model(config)
+    if "strategy" in nouns:
+        fields = strategy_fields(config)
+        if fields["tp_exchange"] == "all_reduce":
+            yield "as in AMPeD, tensor-parallel ranks exchange by all-reduce (--tp-exchange)"
+        yield "as in AMPeD, nothing hides the exchange of gradients (--dp-overlap)"
+        if "zero" in fields:
+            other = "" if fields["zero"] == _WHOLE else ", but not with stages, where each would"
+            other += " gather them for every micro-batch" if other else ""
+            yield (
+                "AMPeD divides all that belongs to weights by all accelerators, and charges a "
+                f"quarter of other exchanges for gathering them: ZeRO 3{other}; here "
+                f"ZeRO {fields['zero']} (--zero)"
+            )
+        if fields.get("ep", 1) > 1:
+            yield f"AMPeD has no expert-parallel degree; ep {fields['ep']}, as dp allows (--ep)"
+    if "system" in nouns:
+        memory = system_fields(config, "")["sources"]["accelerator.memory"]
+        if memory["kind"] == "assumed":
+            yield f"memory: {memory['text']}"
+
+
+def _of_two(one: Parameter) -> Iterator[str]:
+    """What was left where a parameter tells two things."""
+    if one.origin == "given" or one.written is None:
+        if one.also_calculated:
+            yield f"{one.name}: looked up, not calculated, though it is marked so too"
+        return
+    try:
+        left = parse_amped(one.written)
+    except ValueError:
+        left = None
+    if left is None or abs(left - one.value) > _SAME * abs(one.value):
+        value = one.taken if one.taken is not None else f"{one.value:g}"
+        yield f"{one.name}: {value} was {one.origin}; the value {one.written} beside it was left"
+
+
+def _of_units(one: Parameter) -> Iterator[str]:
+    if one.name in _IN_BITS and unit_letters(one.taken).startswith("B"):
+        yield (
+            f"{one.name}: {one.taken} is read in bit/s, as AMPeD does whatever the letters: "
+            f"{one.value / 8e9:g} GB/s"
+        )
+
+
+def _of_model(config: AmpedConfig) -> Iterator[str]:
+    width, heads = config["dimensionality"].value, config["attention_heads"].value
+    for name in _WIDTHS:
+        if name in config and config[name].value == width and heads > 1:
+            yield f"{name}: {width:g} is the width of all heads; one has {width / heads:g}"
+    if all(name not in config for name in _WIDTHS):
+        yield f"width of a head: not told; {width:g} / {heads:g} heads = {width / heads:g}"
+    if _TOTAL in config:
+        yield f"parameters by AMPeD's formula: {config[_TOTAL].value:,.0f}"

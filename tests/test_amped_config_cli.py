@@ -1,0 +1,171 @@
+"""An AMPeD configuration on the command line: alone, on another system, with flags over it."""
+
+import json
+
+import pytest
+
+from amped_samples import CHIP, CONFIG, TABLES, small, tables, whole
+from shardwise import Model, Strategy, System, estimate
+from shardwise.comparison_amped import amped_case_of_parameters
+from shardwise.formats.amped_files import read_config
+
+
+@pytest.fixture
+def config(tmp_path):
+    """The small configuration as a file."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(small(tokens_to_train="1 M", spare=3)))
+    return path
+
+
+def test_a_configuration_suffices(shardwise, config):
+    """The estimate of its model, system and strategy, with the whole run and what became of it."""
+    code, out, err = shardwise("estimate", config, "--json")
+    record = json.loads(out)
+    result = estimate(Model.load(config), System.load(config), Strategy.load(config))
+    assert (code, err) == (0, "")
+    assert record["step_time_s"] == result.step_time_s
+    assert record["strategy"]["extents"] == "tp=2+dp=2"
+    assert record["training"]["tokens"] == 1_007_616  # 123 steps of 64 sequences
+    assert record["imported"]["format"] == "amped"
+    (spare,) = record["imported"]["not_used"]
+    assert (spare["parameter"], spare["value"]) == ("spare", 3)
+    assert len(record["imported"]["taken"]) == 31
+
+
+def test_people_are_told_what_has_no_meaning(shardwise, config):
+    """Below the estimate, by reason."""
+    code, out, _ = shardwise("estimate", config)
+    assert code == 0
+    below = out[out.index("imported from AMPeD: ") :]
+    assert "taken: 31 of 32 parameters" in below
+    assert "unknown here, and no formula of AMPeD needs it: spare 3" in below
+    assert "note: as in AMPeD, nothing hides the exchange of gradients" in below
+
+
+def test_tables_from_elsewhere(shardwise, tmp_path):
+    """Beside the file, by --tables, or asked for."""
+    alone = tmp_path / "mine.json"
+    alone.write_text(json.dumps(whole()))
+    code, out, err = shardwise("estimate", alone)
+    assert (code, out) == (2, "")
+    assert err.count("give it (--tables FILE)") == 3
+    code, out, err = shardwise("estimate", alone, "--tables", TABLES, "--json")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    assert record["imported"]["tables"] == str(TABLES)
+    code, out, _ = shardwise("estimate", CONFIG, "--json")
+    assert json.loads(out)["step_time_s"] == record["step_time_s"]
+    (tmp_path / "lookup_tables.json").write_text(json.dumps(tables()))
+    code, out, _ = shardwise("estimate", alone, "--json")
+    assert json.loads(out)["imported"]["tables"] == str(tmp_path / "lookup_tables.json")
+
+
+def test_another_system_or_strategy_stands_before_its_own(shardwise, config, tmp_path):
+    """What is not taken then is told too."""
+    code, out, err = shardwise("estimate", config, "h100-sxm", "--json")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    assert record["system"] == "h100-sxm"
+    why = {one["parameter"]: one["why"] for one in record["imported"]["not_used"]}
+    assert why["frequency"] == "the system comes from elsewhere"
+    strategy = tmp_path / "strategy.yaml"
+    strategy.write_text("{gpus: 8, gbs: 8}")
+    code, out, err = shardwise("estimate", config, "--strategy", strategy, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["strategy"]["dp"] == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields"),
+    [
+        (["--zero", 3], {"zero": 3, "extents": "tp=2+dp=2"}),
+        (["--tp", 4], {"tp": 4, "gpus": 64, "extents": None}),
+        (["--gpus", 16], {"gpus": 16, "dp": 4, "extents": None}),
+        (["--dp", "2x8"], {"dp": 16, "extents": "tp=2+dp=2"}),
+        (["--sequence-parallel"], {"tp_exchange": "rs_ag"}),
+        (["--tokens", "3M"], {}),
+    ],
+)
+def test_flags_go_over_the_file(shardwise, config, flags, fields):
+    """And what of it would contradict them goes, which is said."""
+    code, out, err = shardwise("estimate", config, *flags, "--json")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    assert {name: record["strategy"][name] for name in fields} == fields
+    assert record["training"]["tokens"] == (3_006_464 if "--tokens" in flags else 1_007_616)
+    left = any("left out, for what is given" in note for note in record["imported"]["notes"])
+    assert left == bool({"--tp", "--gpus", "--dp", "--sequence-parallel"} & set(flags))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("gpt3-175b",), "Missing argument 'SYSTEM'; only a configuration of AMPeD's tells it"),
+        (("nosuch.json",), "nosuch.json: no such file"),
+        ((TABLES,), "holds AMPeD's lookup tables; give the configuration that looks them up"),
+        (("gpt3-175b", "h100-sxm", "--tables", TABLES), "is for a configuration of AMPeD's"),
+        ((CONFIG, "--tables", "nosuch.json"), "nosuch.json: no such file"),
+    ],
+)
+def test_what_is_missing_or_of_no_use_is_told(shardwise, words, problem):
+    """One line, exit code 2."""
+    code, out, err = shardwise("estimate", *words)
+    assert (code, out) == (2, "")
+    assert problem in err
+    assert err.count("\n") == 1
+
+
+def test_a_fault_names_the_file(shardwise, tmp_path):
+    """With category, parameter and value."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(small(frequency="fast")))
+    _, _, err = shardwise("estimate", path)
+    assert err.startswith(f"error: {path}: {CHIP}.frequency: 'fast': must be a number")
+
+
+def test_other_verbs_take_it(shardwise, config, tmp_path):
+    """As a model, a system and a strategy; converted to files of ours it is the same."""
+    code, out, _ = shardwise("models", config, "--json")
+    assert (code, json.loads(out)["model"]["hidden"]) == (0, 256)
+    code, out, _ = shardwise("systems", config)
+    assert code == 0
+    assert "AMPeD's constant share of the peak" in out
+    paths = {}
+    for kind in ("model", "system", "strategy"):
+        paths[kind] = tmp_path / f"{kind}.yaml"
+        assert shardwise("convert", config, paths[kind], "--kind", kind)[0] == 0
+    nouns = (paths["model"], paths["system"], paths["strategy"])
+    assert estimate(*nouns).step_time_s == estimate(config, config, config).step_time_s
+    assert shardwise("convert", config)[1].startswith("name: config\n")
+
+
+def test_a_search_takes_model_and_system_from_it(shardwise, config):
+    """Without SYSTEM."""
+    words = ["--gpus", 4, "--gbs", 4, "--fix", "tp=2,recompute=none,zero=1", "--count"]
+    code, out, err = shardwise("search", config, *words)
+    assert (code, err) == (0, "")
+    assert shardwise("search", config, config, *words)[1] == out
+    assert shardwise("search", "gpt3-175b", *words)[0] == 2
+
+
+def test_predecessors_say_what_they_have_no_word_for(shardwise, config):
+    """Of its system, as of one of ours."""
+    code, out, err = shardwise("estimate", config, "--reference", "calculon", "--json")
+    assert (code, out) == (2, "")
+    assert "amped-config: network[1].domain: None: Calculon needs the size" in err
+
+
+def test_ampeds_own_answer_is_that_of_its_parameters(shardwise):
+    """The file as it is, by its own names; with a flag over it, the run in its words."""
+    code, out, err = shardwise("estimate", CONFIG, "--reference", "amped", "--json")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    told = amped_case_of_parameters(read_config(whole(), str(CONFIG)).told()).answer()
+    assert record == told
+    assert record["number_of_batches"] == pytest.approx(450e9 / 2048 / 2304)
+    code, out, _ = shardwise("estimate", CONFIG, "--also", "amped", "--json")
+    assert json.loads(out)["also"]["amped"] == told
+    code, out, _ = shardwise("estimate", CONFIG, "--reference", "amped", "--dp", "48", "--json")
+    assert code == 0
+    assert json.loads(out) != told
