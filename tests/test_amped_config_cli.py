@@ -169,3 +169,18 @@ def test_ampeds_own_answer_is_that_of_its_parameters(shardwise):
     code, out, _ = shardwise("estimate", CONFIG, "--reference", "amped", "--dp", "48", "--json")
     assert code == 0
     assert json.loads(out) != told
+
+
+def test_what_a_configuration_leaves_open_is_assumed_and_told(shardwise, config):
+    """For AMPeD's own answer as for ours: the head counts, one expert; no more."""
+    code, out, err = shardwise("estimate", config, "--reference", "amped", "--json")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    assumed = record["assumed"]
+    assert assumed["decoder_flag"] == assumed["number_of_experts"] == 1
+    assert "tokens_to_train" not in assumed
+    assert record["number_of_batches"] == 1e6 / 128 / 64
+    code, out, _ = shardwise("estimate", config, "--reference", "amped")
+    assert code == 0
+    assert "assumed: " in out
+    assert "decoder_flag 1" in " ".join(out.split())

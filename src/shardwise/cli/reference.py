@@ -33,7 +33,7 @@ def case_of(
     """
     if reference == "amped" and config is not None:
         return amped_case_of_parameters(
-            config.told(), rows=config.row_names(), source=config.source
+            config.told(), rows=config.row_names(), fill=True, source=config.source
         )
     if reference != "calculon":
         given, source = given_strategy(strategy, flags), strategy or "strategy"
