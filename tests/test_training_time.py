@@ -240,7 +240,7 @@ def test_the_command_line_tells_the_same(tmp_path, capsys):
     [
         (["--pue", "1.1"], "pue: '1.1': needs --tokens"),
         (["--tokens", "12 apples"], "tokens: '12 apples': unit 'apples'"),
-        (["--tokens", "0"], "must be from 1"),
+        (["--tokens", "0"], "must be at least 1 tokens"),
         (["--tokens", "1T", "--pue", "0.5"], "pue: '0.5'"),
         (["--tokens", "1T", "--spares", "4"], "restart_time: is missing"),
         (["--tokens", "1T", "--no-training"], "forward only"),

@@ -1,23 +1,24 @@
 """`estimate_training_time`: a run on so many tokens, from the estimate of one step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, field_validator
 
 from shardwise.cost.optimizer import least_state_bytes
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import StrategyLike, estimate
 from shardwise.model import Model
+from shardwise.noun import Noun
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.reliability import Reliability
 from shardwise.results import Estimate
 from shardwise.system import Site, System
 from shardwise.training import TrainingTime
 from shardwise.training_run import RunFigures, goodput_of, training_time
-from shardwise.units import parse_quantity
+from shardwise.units import Tokens
 from shardwise.words import OPTIMIZERS
 
 __all__ = ["Run", "checkpoint_bytes", "estimate_training_time", "with_training"]
@@ -26,45 +27,20 @@ __all__ = ["Run", "checkpoint_bytes", "estimate_training_time", "with_training"]
 _MOST_TOKENS = 1e18
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Noun):
     """A run as it is asked for."""
 
-    tokens: float
+    tokens: Annotated[Tokens, Field(le=_MOST_TOKENS)]
+    """To train on at least."""
     site: Site | None = None
     """Over the fields of the system's own."""
     reliability: Reliability | None = None
+    """As a mapping or a file, too."""
 
+    @field_validator("reliability", mode="before")
     @classmethod
-    def of(
-        cls,
-        tokens: float | str,
-        *,
-        site: Site | Mapping[str, Any] | None = None,
-        reliability: Reliability | Mapping[str, Any] | str | Path | None = None,
-        source: str = "",
-    ) -> "Run":
-        """Read it as people give it.
-
-        Raises
-        ------
-        InputError
-            If anything given is wrong; faults name `source`.
-        """
-        try:
-            number = parse_quantity(tokens, "tokens")
-        except ValueError as error:
-            raise InputError(_fault(source, tokens, str(error))) from None
-        if not 1 <= number <= _MOST_TOKENS:
-            problem = f"must be from 1 to {_MOST_TOKENS:g} tokens"
-            raise InputError(_fault(source, tokens, problem))
-        place = Site.validated(site, source=source) if isinstance(site, Mapping) else site
-        known = None if reliability is None else Reliability.load(reliability)
-        return cls(tokens=number, site=place, reliability=known)
-
-
-def _fault(source: str, tokens: object, problem: str) -> Fault:
-    return Fault(source=source, field="tokens", value=tokens, has_value=True, problem=problem)
+    def _of_a_file(cls, value: object) -> object:
+        return Reliability.load(value) if isinstance(value, (str, Path)) else value
 
 
 def estimate_training_time(
@@ -103,7 +79,7 @@ def estimate_training_time(
     >>> run.steps, run.tokens, run.co2_kg, run.goodput
     (23842, 100000595968, None, None)
     """
-    run = Run.of(tokens, site=site, reliability=reliability)
+    run = Run.load({"tokens": tokens, "site": site, "reliability": reliability})
     the_model, the_system = Model.load(model), System.load(system)
     found = with_training(estimate(the_model, the_system, strategy), the_system, run)
     assert found.training is not None  # noqa: S101 - just put there

@@ -24,6 +24,7 @@ from shardwise.cli.search_own import (
     search_space,
     show_record,
 )
+from shardwise.cli.training_options import asked_run, with_run_flags
 from shardwise.searcher.asked import given_space
 from shardwise.searcher.objective import FRONTS, OBJECTIVES
 from shardwise.strategy import Strategy
@@ -36,8 +37,10 @@ _NEEDS_SEARCH = "needs a search; --count only counts"
 _NEEDS_NO_EXPLAIN = "has no effect beside --explain, which answers for one strategy"
 
 
+@with_run_flags
 def command(
     model: ModelArgument,
+    run: Mapping[str, Any],
     system: SystemOrNone = None,
     gpus: Annotated[
         str | None,
@@ -261,7 +264,7 @@ def command(
     varied = {"batch": batch, "space": space, "fix": fix or None, "allow": allow or None}
     if reference is not None:
         only_ours = {name: value for name, value in asked.items() if name != "top"}
-        refuse_given(_NO_EFFECT, **varied, seq_len=seq_len, **only_ours)
+        refuse_given(_NO_EFFECT, **varied, seq_len=seq_len, **only_ours, **run)
         limits = {"gpus": gpus, "gbs": gbs, "dtype": dtype}
         return _by_reference(
             reference,
@@ -287,16 +290,17 @@ def command(
     )
     whole = whole.fixed(fields, source=COMMAND_LINE) if fields else whole
     if count:
-        refuse_given(_NEEDS_SEARCH, **asked, ok_if_none=ok_if_none)
+        refuse_given(_NEEDS_SEARCH, **asked, ok_if_none=ok_if_none, **run)
         return count_strategies(model, system, whole, json=json, output=output)
     if explain is not None:
         clash = ("objective", "max_memory", "reserve", "explain")
         refuse_given(_NEEDS_NO_EXPLAIN, **{n: v for n, v in asked.items() if n not in clash})
-        refuse_given(_NEEDS_NO_EXPLAIN, ok_if_none=ok_if_none)
+        refuse_given(_NEEDS_NO_EXPLAIN, ok_if_none=ok_if_none, **run)
         strategy = field_pairs(
             "explain", (explain,), values="one", known=tuple(Strategy.model_fields)
         )
         return explain_strategy(model, system, whole, strategy, asked, json=json, output=output)
+    asked["run"] = asked_run(run)
     return search_space(
         model, system, whole, asked, ok_if_none=ok_if_none, json=json, output=output
     )

@@ -77,7 +77,7 @@ def search_space(
     axes = () if asked["axes"] is None else tuple(a.strip() for a in asked["axes"].split(","))
     words = {
         name: asked[name]
-        for name in ("objective", "top", "max_memory", "reserve", "save", "jobs", "backend")
+        for name in ("objective", "top", "max_memory", "reserve", "save", "jobs", "backend", "run")
         if asked[name] is not None
     }
     if asked["levels"]:

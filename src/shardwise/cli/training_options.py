@@ -92,19 +92,25 @@ def asked_run(given: Mapping[str, Any]) -> Run | None:
         return None
     source = "command line"
     site = {field: given[name] for name, field in _SITE.items() if name in given}
+    whole = {"tokens": given["tokens"], "reliability": _reliability(given, source)}
+    if site:  # by itself, so that faults name the flags
+        whole["site"] = Site.validated(site, source=source)
+    return Run.validated(whole, source=source)
+
+
+def _reliability(given: Mapping[str, Any], source: str) -> Reliability | None:
+    """What a file says, with flags over its fields."""
     fields = {field: given[name] for name, field in _RELIABILITY.items() if name in given}
     if _ASYNCHRONOUS in given:
         fields["asynchronous"] = given[_ASYNCHRONOUS]
-    reliability = None
-    if "reliability" in given:
-        reliability = Reliability.load(given["reliability"])
-        if fields:
-            kept = reliability.model_dump(mode="json", exclude_unset=True)
-            kept = {name: value for name, value in kept.items() if name not in _replaced(fields)}
-            reliability = Reliability.validated(kept | fields, source=given["reliability"])
-    elif fields:
-        reliability = Reliability.validated(fields, source=source)
-    return Run.of(given["tokens"], site=site or None, reliability=reliability, source=source)
+    if "reliability" not in given:
+        return Reliability.validated(fields, source=source) if fields else None
+    known = Reliability.load(given["reliability"])
+    if not fields:
+        return known
+    kept = known.model_dump(mode="json", exclude_unset=True)
+    kept = {name: value for name, value in kept.items() if name not in _replaced(fields)}
+    return Reliability.validated(kept | fields, source=given["reliability"])
 
 
 def _replaced(fields: Mapping[str, Any]) -> set[str]:

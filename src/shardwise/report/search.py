@@ -9,6 +9,7 @@ from rich.text import Text
 from shardwise.report.brief import DEGREE_HEADS, FOLLOWS, MORE_DEGREES, SWITCHES, in_brief, word
 from shardwise.report.console import gib, percent, plain_table, seconds, show
 from shardwise.report.search_levels import levels_table, levels_told
+from shardwise.report.search_runs import runs_table, runs_told
 from shardwise.results import Estimate
 from shardwise.rules import RULES
 from shardwise.searcher.results import Alike, Cell, Plan, ScaleResult, SearchResult
@@ -75,6 +76,8 @@ def print_search(result: SearchResult) -> None:
             show(Text(_alike(result.alike) + "\n"))
     if len(result.scales) > 1:
         show(_scales(result.scales))
+    if result.runs is not None and result.runs.runs:
+        show(runs_table(result.runs), Text(runs_told(result.runs) + "\n"))
     if result.pareto is not None:
         show(_pareto(result.pareto, result.pareto_against or "memory"))
     if result.cells:

@@ -1,11 +1,13 @@
 """`SearchResult`: what a search found."""
 
-from typing import Any
+from typing import Any, Literal
 
 from shardwise.results import Estimate, Result
 from shardwise.searcher.smallest import SmallestGpus
+from shardwise.training import TrainingTime
 
-__all__ = ["Alike", "Cell", "LevelsPlan", "Nearest", "Plan", "ScaleResult", "SearchResult"]
+__all__ = ["Alike", "Cell", "LevelsPlan", "Nearest", "Plan", "PlanRun"]
+__all__ += ["ScaleResult", "SearchResult", "WholeRuns"]
 
 
 class Plan(Result):
@@ -51,6 +53,27 @@ class LevelsPlan(Result):
     levels: dict[str, str]
     """By axis, members in a domain of the innermost tier x what each tier further out adds."""
     plan: Plan
+
+
+class PlanRun(Result):
+    """A whole run of one strategy."""
+
+    strategy: dict[str, Any]
+    run: TrainingTime
+
+
+class WholeRuns(Result):
+    """Runs on so many tokens, of what the search found: the first ends first on the calendar."""
+
+    of: Literal["scales", "best"]
+    """What was ranked: the best of each number of accelerators and batch by the objective, or the
+    best that the search returns; not the whole space."""
+    runs: tuple[PlanRun, ...]
+    cheapest: int | None
+    """The one of them that costs least, by its position; None without a price."""
+    order_is_of_steps: bool
+    """Whether failures and checkpoints change nothing about the order, as on one number of
+    accelerators: all runs are longer by the same factor."""
 
 
 class Nearest(Result):
@@ -116,6 +139,8 @@ class SearchResult(Result):
     """By values of the axes that were asked for."""
     levels: tuple[LevelsPlan, ...] | None = None
     """The best combinations of levels and batch, best first, where they were asked for."""
+    runs: WholeRuns | None = None
+    """If it was told how many tokens a run trains on."""
     nearest: Nearest | None = None
     """Where nothing is feasible."""
     smallest: SmallestGpus | None = None

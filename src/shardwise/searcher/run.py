@@ -24,7 +24,9 @@ from shardwise.searcher.results import Cell, LevelsPlan, Nearest, Plan, ScaleRes
 from shardwise.searcher.smallest import SmallestGpus, smallest_gpus
 from shardwise.searcher.space import Space
 from shardwise.searcher.store import check_file
+from shardwise.searcher.whole_runs import with_whole_runs
 from shardwise.system import System
+from shardwise.whole_run import Run
 
 __all__ = ["count", "search"]
 
@@ -49,6 +51,7 @@ def search(
     backend: str = "loky",
     save: str | Path | None = None,
     save_all: bool = False,
+    run: Run | Mapping[str, Any] | None = None,
     **fixed: Any,
 ) -> SearchResult:
     """Find the best ways to run a model on a system.
@@ -83,6 +86,9 @@ def search(
         A file (.parquet, .csv, .csv.gz) for every feasible strategy, and whether for the rejected
         ones, too. Until it is done, parts are in the folder ``FILE.parts``: interrupted or killed,
         the same search goes on from there.
+    run
+        A whole run, which ranks what was found by its days with failures: a mapping of ``tokens``
+        and, if known, ``reliability`` and ``site``.
     **fixed
         Fields of the space by name, over those of `space`: ``gpus=512, gbs=1024, tp=[4, 8]``.
 
@@ -101,6 +107,7 @@ def search(
     started = time.perf_counter()
     the_model, the_system = Model.load(model), System.load(system)
     the_space = given_space(space, fixed)
+    the_run = None if run is None else Run.load(run)
     if levels:
         the_space, axes = levels_space(the_space, axes), LEVELS_AXES
     more: dict[str, Any] = {"top": top, "front": pareto, "axes": tuple(axes)}
@@ -120,7 +127,7 @@ def search(
     whole = merged(list(by_scale.values()), question)
     rejected = whole.rejected + refusals(candidates.illegal)
     best = _estimates(question, candidates, whole.best.number)
-    return SearchResult(
+    found = SearchResult(
         model=the_model.name,
         system=the_system.name,
         space=the_space.model_dump(mode="json", exclude_unset=True),
@@ -143,6 +150,9 @@ def search(
         nearest=_nearest(question, candidates, whole),
         smallest=_smallest(question, the_space) if complete and not whole.feasible else None,
     )
+    if the_run is None:
+        return found
+    return with_whole_runs(found, the_model, the_system, the_run)
 
 
 def count(
