@@ -34,6 +34,12 @@ def test_the_best_interval_is_dalys_and_youngs():
     assert best_interval(100.0, 40.0) == 40.0
 
 
+@pytest.mark.parametrize(("mtbf", "best"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
+def test_the_best_interval_is_the_one_that_daly_prints(mtbf, best):
+    """Checkpoints of 5 min; in minutes, by figures 3 to 5 of his paper."""
+    assert best_interval(5.0, mtbf) == pytest.approx(best, abs=0.5 if best > 10 else 0.05)
+
+
 @given(st.floats(1.0, 300.0), st.floats(3600.0, 1e6))
 @settings(max_examples=30, deadline=None)
 def test_no_interval_makes_the_run_shorter_than_the_best(stall_s, mtbf_s):

@@ -69,7 +69,7 @@ def facility_kwh(energy_kwh: Figures, pue: Figures) -> Floats:
 def co2_kg(building_kwh: Figures, carbon_intensity: Figures) -> Floats:
     """CO2-equivalents [kg]: energy of the building [kWh] x those of its electricity [kg/kWh].
 
-    Emissions of its use alone, by the place's average (arXiv 2104.10350, section 2.3); not those
+    Emissions of its use alone, by the place's average (arXiv 2104.10350); not those
     of making the machines.
     """
     return np.multiply(building_kwh, carbon_intensity)

@@ -245,7 +245,7 @@ def command(
         "nersc": {"method": method, "domain": domain},
         "amped": {},
     }
-    asked = {
+    asked: dict[str, Any] = {
         "objective": objective,
         "top": whole_number("top", top),
         "pareto": pareto,
