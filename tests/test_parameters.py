@@ -1,13 +1,14 @@
 """Figures that files look up, calculate or leave to a base: what they come to, and faults."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardwise import InputError, Model, Strategy, System, files
+from shardwise import InputError, Model, Stack, Strategy, System, files
 from shardwise.cli import run
 
 Written = Callable[..., str]
@@ -134,6 +135,16 @@ def test_parameters_of_a_base_serve_who_is_based_on_it(written: Written) -> None
     written("low.yaml", **h100(parameters={"clock": "1 GHz", "cores": 100}))
     told = {"parameters": {"cores": 50}, "accelerator": {"matrix": {"bf16": "= clock * cores"}}}
     assert System.load({"name": "x", "base": "low.yaml", **told}).accelerator.matrix["bf16"] == 5e10
+
+
+def test_a_file_may_name_its_neighbour(written: Written) -> None:
+    """From wherever it is read."""
+    Path("machines").mkdir()
+    written("machines/low.yaml", **h100(board_power="500 W"))
+    top = written("machines/top.yaml", name="top", base="low.yaml", price=None)
+    assert System.load(top).board_power == 500
+    with pytest.raises(InputError, match=r"no such file|cannot be read"):
+        System.load({"name": "x", "base": "x" * 5000 + ".yaml"})
 
 
 def test_files_of_other_systems_know_no_formulas() -> None:
@@ -302,11 +313,48 @@ def test_what_is_not_there_is_no_figure() -> None:
         Strategy.load({"tp": "= 2 * dp", "dp": None})
 
 
+def test_a_part_may_have_a_base_of_its_own() -> None:
+    """The stack of a strategy: what differs may be told in terms of what it is based on."""
+    launch = Stack.load("torchtitan-2025").host_launch
+    stack = {"base": "torchtitan-2025", "host_launch": "= 2 * base"}
+    found = Strategy.load({"stack": stack}).stack
+    assert isinstance(found, Stack)
+    assert found.host_launch == 2 * launch
+
+
+def test_files_that_all_refer_to_the_next_twice_are_read_once(written: Written) -> None:
+    """Thirty of them would otherwise be a billion."""
+    written("f30.yaml", gpus=8)
+    for n in range(30):
+        following = f"f{n + 1}.yaml"
+        gpus = {"lookup": f"./{following}", "field": "gpus"}
+        written(f"f{n}.yaml", base=following, gpus=gpus)
+    assert Strategy.load("f20.yaml").gpus == 8
+    start = time.process_time()
+    Strategy.load("f10.yaml")
+    assert time.process_time() - start < 2
+
+
+def test_many_faults_end_soon() -> None:
+    """Each costs a look for names that are near."""
+    many = {f"figure_{n}": f"= figur_{n}" for n in range(5000)}
+    start = time.process_time()
+    with pytest.raises(InputError) as caught:
+        Strategy.load({"parameters": many})
+    assert len(caught.value.faults) == 50
+    assert time.process_time() - start < 2
+
+
 def test_a_long_chain_or_deep_nesting_ends_in_one_line() -> None:
     """Whatever a file holds, it is refused rather than followed for ever."""
     chain = {f"a{n}": f"= a{n + 1}" for n in range(2000)} | {"a2000": 1}
     with pytest.raises(InputError, match="strategy: is nested too deeply"):
         Strategy.load({"parameters": chain, "tp": "= a0"})
+    deep: Any = 1
+    for _ in range(3000):
+        deep = [deep]
+    with pytest.raises(InputError, match="strategy: is nested too deeply"):
+        Strategy.load({"tp": deep})
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -15,7 +14,8 @@ from pydantic_core import ErrorDetails
 
 from shardwise import catalog, files
 from shardwise.errors import Fault, InputError, UnknownNameError, nearest
-from shardwise.parameters.records import Resolved, Row, UnknownRowError, has_figures
+from shardwise.parameters.chain import Chain, row_of
+from shardwise.parameters.records import Resolved, Row, has_figures
 from shardwise.parameters.resolve import resolve
 
 __all__ = ["MOST", "MOST_LAYERS", "Count", "Noun", "Number", "Source", "Sourced", "Whole", "unfold"]
@@ -34,12 +34,6 @@ Whole = Annotated[int, BeforeValidator(_no_flag), Field(ge=0, le=MOST)]
 Number = Annotated[float, BeforeValidator(_no_flag)]
 MOST_LAYERS = 10_000
 """Layers are looked at one by one; no published model has a tenth of this."""
-
-
-Chain = tuple[str, ...]
-"""Files that refer to one another, with how between them: `a.yaml`, ` is based on `, `b.yaml`."""
-# Where the nouns of the catalog are, by folder.
-_HOMES = {"models": "model", "systems": "system", "stacks": "stack"}
 
 
 class Noun(BaseModel):
@@ -76,7 +70,7 @@ class Noun(BaseModel):
 
     @classmethod
     def explained(
-        cls, name: "str | Path | Mapping[str, Any] | Self", chain: Chain = ()
+        cls, name: "str | Path | Mapping[str, Any] | Self", chain: Chain | None = None
     ) -> tuple[Self, Resolved]:
         """Load a noun, and say which of its figures were looked up or calculated, and how.
 
@@ -85,11 +79,12 @@ class Noun(BaseModel):
         chain
             Files that led to this one.
         """
+        chain = chain or Chain()
         if isinstance(name, cls):
             return name, Resolved()
         noun = cls.__name__.lower()
         if isinstance(name, Mapping):
-            return cls._of_data(name, noun, noun, (*chain, noun))
+            return cls._of_data(name, noun, noun, chain.with_step(noun))
         if not isinstance(name, (str, Path)):
             problem = f"a {noun} is a {cls.__name__}, a mapping, a catalog name or a file"
             raise InputError(Fault(source=noun, value=name, has_value=True, problem=problem))
@@ -105,7 +100,7 @@ class Noun(BaseModel):
                 cls.native(fetched, name=called, source=text), source=text
             ), Resolved()
         if text and (isinstance(name, Path) or files.is_file_name(text)):
-            return cls._of_data(files.read_mapping(text), _stem(text), text, (*chain, text))
+            return cls._of_data(files.read_mapping(text), _stem(text), text, chain.with_step(text))
         known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
         hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")
         problem = f"no such {noun} in the catalog, and no such file{hint}"
@@ -120,7 +115,7 @@ class Noun(BaseModel):
         if cls.FIGURES and has_figures(data) and not cls.is_foreign(data):
 
             def rows(named: str, is_base: bool) -> Row:
-                return _row(named, cls, chain, is_base=is_base)
+                return row_of(named, cls, chain, is_base=is_base)
 
             resolved = resolve(data, cls, source=source, rows=rows)
         fields = cls.native(resolved.data, name=name, source=source)
@@ -156,7 +151,7 @@ class Noun(BaseModel):
     @classmethod
     @cache  # nouns are frozen, so one of each will do
     def _of_catalog(cls, path: Path) -> tuple[Self, Resolved]:
-        return cls._of_data(files.read_mapping(path), path.stem, path.stem, (path.stem,))
+        return cls._of_data(files.read_mapping(path), path.stem, path.stem, Chain((path.stem,)))
 
     @classmethod
     def validated(cls, data: Mapping[str, Any], *, source: str = "") -> Self:
@@ -177,68 +172,6 @@ class Noun(BaseModel):
     def to_file(self, path: str | Path) -> None:
         """Write YAML or JSON (also `.gz`) that `load` reads back as the same noun."""
         files.write_mapping(path, self.to_dict(units=True))
-
-
-def _row(named: str, noun: type[Noun], chain: Chain, *, is_base: bool) -> Row:
-    """The entry or file that a file refers to.
-
-    Parameters
-    ----------
-    noun
-        Of the file that refers to it; a base is of the same.
-    chain
-        Files that lead to this reference.
-
-    Raises
-    ------
-    ValueError
-        If there is none, or it leads back to itself.
-    """
-    folders = [noun.CATALOG] if noun.CATALOG else []
-    folders += [] if is_base else [folder for folder in _HOMES if folder != noun.CATALOG]
-    found = next((folder for folder in folders if catalog.find(folder, named)), None)
-    verb = " is based on " if is_base else " looks up "
-    if found is not None:
-        noun = _noun_of(found)
-    elif files.is_file_name(named):
-        _refuse_circle(named, noun, (*chain, verb))
-        noun = noun if is_base else _noun_like(named, noun)
-    elif not is_base or noun.fetched(named) is None:
-        known = [name for folder in folders for name in catalog.names(folder)]
-        what = f"no such {noun.__name__.lower()}" if is_base else f"{named!r}: no such entry"
-        problem = f"{what} in the catalog, and no such file"
-        raise UnknownRowError(problem + nearest(named, known))
-    loaded, resolved = noun.explained(named, (*chain, verb))
-    return Row(
-        name=named,
-        noun=noun,
-        fields=loaded.to_dict(),
-        told=loaded.model_dump(mode="json", exclude_unset=True),
-        parameters=resolved.parameters,
-    )
-
-
-def _refuse_circle(named: str, noun: type[Noun], chain: Chain) -> None:
-    """Raise if a file that is referred to is among those that led to it."""
-    if Path(named).resolve() not in [Path(place).resolve() for place in chain[::2]]:
-        return
-    based = all(verb == chain[-1] == " is based on " for verb in chain[1::2])
-    told = f"no {noun.__name__.lower()} can be its own base" if based else "look-ups go in a circle"
-    raise ValueError(f"{told}: {''.join((*chain, named))}")
-
-
-def _noun_of(folder: str) -> type[Noun]:
-    """The noun of a folder of the catalog: it stands above this module, so it is asked for late."""
-    home = _HOMES[folder]
-    found: type[Noun] = getattr(import_module(f"shardwise.{home}"), home.capitalize())
-    return found
-
-
-def _noun_like(named: str, noun: type[Noun]) -> type[Noun]:
-    """The noun that has most of the keys of a file, at first that of the file that refers to it."""
-    keys = files.read_mapping(named).keys()
-    nouns = dict.fromkeys((noun, *map(_noun_of, _HOMES)))
-    return max(nouns, key=lambda one: len(keys & one.model_fields.keys()))
 
 
 def _stem(path: str) -> str:

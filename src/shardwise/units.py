@@ -130,7 +130,10 @@ def parse_quantity(value: object, dimension: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(_hint(dimension))  # noqa: TRY004 - pydantic turns ValueError into a fault
     if not isinstance(value, str):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError("is too large for a number") from None
     match = _QUANTITY.fullmatch(value)
     if match is None:
         raise ValueError(_hint(dimension))

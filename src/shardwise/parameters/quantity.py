@@ -30,6 +30,7 @@ _BASES = ("byte", "s", "W", "kg/kWh")
 # Whole numbers stay whole up to here; beyond, a number of thousands of digits could be asked for.
 _MOST_WHOLE = 2**63
 _MOST_POWER = 12
+_TOO_LARGE = "is too large for a number"
 _DIGITS = 6
 
 
@@ -59,6 +60,8 @@ class Quantity:
     def of_text(cls, text: str) -> "Quantity":
         """Read text such as ``"25 GB/s"``."""
         value, dimension = read_quantity(text)
+        if not math.isfinite(value):
+            raise ValueError(_TOO_LARGE)
         whole = dimension is None and text.strip().lstrip("+-").isdigit()
         return cls.of(int(text) if whole and abs(value) < _MOST_WHOLE else value, dimension)
 
@@ -186,7 +189,7 @@ def _kept(join: Callable[[float, float], float], one: float, other: float) -> fl
         if isinstance(result, int) and abs(result) >= _MOST_WHOLE:
             result = float(result)
     except OverflowError:
-        raise ValueError("is too large for a number") from None
+        raise ValueError(_TOO_LARGE) from None
     if not math.isfinite(result):
-        raise ValueError("is too large for a number")
+        raise ValueError("is no number" if math.isnan(result) else _TOO_LARGE)
     return result

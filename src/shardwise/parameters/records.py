@@ -79,7 +79,10 @@ class Resolved:
 
 def has_figures(data: Mapping[str, Any]) -> bool:
     """Whether anything in a mapping is looked up, calculated or left to a base."""
-    return BASE in data or PARAMETERS in data or _any_figure(data)
+    try:
+        return BASE in data or PARAMETERS in data or _any_figure(data)
+    except RecursionError:  # so deep that `resolve` refuses it
+        return True
 
 
 def _any_figure(node: Any) -> bool:

@@ -28,6 +28,9 @@ __all__ = ["resolve"]
 
 _FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
 _TOLERANCE = 1e-6
+# More faults, or names to compare a wrong one with, help nobody and would take long.
+_MOST_FAULTS = 50
+_MOST_NAMES = 1000
 
 
 def resolve(data: Mapping[str, Any], noun: type[BaseModel], *, source: str, rows: Rows) -> Resolved:
@@ -228,7 +231,8 @@ class _Resolver:
                     return self._inside((*container, own), parts[1:])
         near = [str(n) for c in containers for n in _keys(self._node(c)[0])]
         near += list(self.told.tree[PARAMETERS])
-        raise ValueError(f"needs {path_text(parts)}, which is not given{nearest(str(first), near)}")
+        hint = nearest(str(first), near[:_MOST_NAMES])
+        raise ValueError(f"needs {path_text(parts)}, which is not given{hint}")
 
     def _inside(self, start: Path, rest: tuple[Part, ...]) -> Quantity:
         """Follow the rest of a path through the tree, by names and positions."""
@@ -239,6 +243,12 @@ class _Resolver:
         return self.figure(place)
 
     def _of_base(self, rest: tuple[Part, ...], at: Path) -> Quantity:
+        """What the base has in the same place; a part of the file may have a base of its own."""
+        for length in range(len(at) - 1, 0, -1):
+            node, _ = self._node(at[:length])
+            named = node.get(BASE) if isinstance(node, Mapping) else None
+            if isinstance(named, str):
+                return figure_in(self.rows.row(named), rest or at[length:], f"the base {named}")
         base = self.told.base
         if base is None:
             raise ValueError("needs base, but there is none: name one as base")
@@ -266,7 +276,7 @@ class _Resolver:
 
     def _plain(self, node: Any, at: Path, faults: list[Fault]) -> Any:
         """The tree from here on as plain values."""
-        if at[0] in WORDS:
+        if at[0] in WORDS or len(faults) >= _MOST_FAULTS:
             return node
         if is_formula(node) or is_figure(node) or (at[0] == PARAMETERS and len(at) > 1):
             try:
