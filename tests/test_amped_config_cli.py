@@ -184,3 +184,14 @@ def test_what_a_configuration_leaves_open_is_assumed_and_told(shardwise, config)
     assert code == 0
     assert "assumed: " in out
     assert "decoder_flag 1" in " ".join(out.split())
+
+
+def test_a_configuration_may_say_the_efficiency_of_products(shardwise, tmp_path):
+    """Twice as efficient, half as long but for the other operations."""
+    times = []
+    for share in (0.4, 0.8):
+        path = tmp_path / f"{share}.json"
+        path.write_text(json.dumps(small(efficiency=share)))
+        _, out, _ = shardwise("estimate", path, "--reference", "amped", "--json")
+        times.append(json.loads(out)["Computation time weight updates (s)"])
+    assert times[0] == pytest.approx(2 * times[1])
