@@ -22,6 +22,10 @@ T = TypeVar("T")
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
 
+# Where a single row finds its result: `gather` has nothing to do, and sees so by this very array.
+_ONLY: Ints = np.zeros(1, dtype=np.int64)
+_ONLY.flags.writeable = False
+
 
 def total(columns: Iterable[Floats], like: Floats) -> Floats:
     """Add up columns; zeros of the shape of `like` if there are none."""
@@ -69,6 +73,8 @@ def once_per(keys: Sequence[NDArray[Any]], evaluate: Callable[[Ints], T]) -> tup
     -------
     The result and, for each row, the position of its key in it.
     """
+    if keys[0].shape == (1,):
+        return evaluate(np.zeros(1, dtype=np.int64)), _ONLY
     packed, radix = _packed(keys)
     if radix <= _DENSE_KEYS * packed.size and packed.size > 1:
         first = np.full(radix, -1, dtype=np.int64)
@@ -119,6 +125,8 @@ def gather(record: T, index: Ints | slice, *, but: tuple[type, ...] = ()) -> T:
 
     Records of the types `but` are left as they are, for who has no use for them.
     """
+    if index is _ONLY:
+        return record
     return _gathered(record, index, but)
 
 

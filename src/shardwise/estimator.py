@@ -142,7 +142,13 @@ def estimate(
         ),
         required_bandwidth=required_bandwidth(table, result, parts),
         cost=_cost(the_system, table, result),
-        interval=interval_of(the_model, the_system, resolved, float(result.step_time_s[0])),
+        interval=interval_of(
+            the_model,
+            the_system,
+            resolved,
+            float(result.step_time_s[0]),
+            counted if counted_model is the_model else None,
+        ),
         rests_on=rests_on(the_system, resolved, _reaches(result)),
         assumed=_assumed(given, resolved),
         provenance=_provenance(the_model, the_system, stack, resolved),
@@ -274,17 +280,20 @@ def rates(
     subset = Subset.of(table)
 
     def flops_of(rows: Ints) -> Floats:
+        kinds = table.attention[rows].tolist()
+        models = {kind: model.with_attention(ATTENTIONS[kind]) for kind in set(kinds)}
+        counts = {kind: counted or count_parameters(one) for kind, one in models.items()}
         return np.array(
             [
                 flops_per_token(
-                    model.with_attention(ATTENTIONS[int(table.attention[row])]),
+                    models[kind],
                     int(table.seq_len[row]),
                     convention,
                     gather(subset, slice(row, row + 1)),
-                    counted,
+                    counts[kind],
                     **_dropped_and_packed(table, row),
                 )
-                for row in rows.tolist()
+                for row, kind in zip(rows.tolist(), kinds, strict=True)
             ]
         )
 

@@ -69,6 +69,11 @@ class PlacedBlocks:
         blocks, position = once_per(columns, cost)
         return cls(placed, where, blocks, position, *distinct_runs(model, table))
 
+    def of_every_row(self) -> tuple[Extents, Blocks, tuple[StageRun, ...]]:
+        """Extents, blocks and stages of all rows."""
+        placed, blocks = self._placed.take(self._where), gather(self._blocks, self._position)
+        return placed, blocks, gather(self._runs, self._pipeline)
+
     def extents(self, rows: Ints | slice) -> Extents:
         """Extents of some rows."""
         return self._placed.take(self._where[rows])
@@ -95,6 +100,4 @@ def placed_blocks(
     model: Model, system: System, table: Table, costs: Sequence[PartCosts] | None = None
 ) -> tuple[Extents, Blocks, tuple[StageRun, ...]]:
     """Place the axes, cost the blocks and lay out the stages of every row."""
-    placed = PlacedBlocks.of(model, system, table, costs)
-    every = slice(None)
-    return placed.extents(every), placed.blocks(every), placed.runs(every)
+    return PlacedBlocks.of(model, system, table, costs).of_every_row()

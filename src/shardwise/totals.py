@@ -343,7 +343,7 @@ def _tp_overlap(table: Table, parts: Sequence[PartCosts]) -> float:
                 moved = [c.bytes for c in every if c.split_with is phase]
                 in_panels = [c.bytes for c in every if c.panels is not None and c.phase is phase]
                 moved += [total(in_panels, np.zeros(1))]
-                needed += [_rate(size, cost.kernel_s(phase)) for size in moved]
+                needed += [_rate(size, cost.kernel_s(phase)) for size in moved if size[0] > 0]
     return max(float(rate[0]) for rate in needed)
 
 

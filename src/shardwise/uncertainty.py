@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shardwise import catalog
 from shardwise.arrays import Floats
 from shardwise.model import Model
-from shardwise.ops.parameters import count_parameters
+from shardwise.ops.parameters import Parameters, count_parameters
 from shardwise.ops.quantization import RECIPES
 from shardwise.results import Interval
 from shardwise.stack import Stack
@@ -137,7 +137,12 @@ class Levels:
 
 
 def describe(
-    model: Model, system: System, strategy: Strategy, *, assumed: bool = False
+    model: Model,
+    system: System,
+    strategy: Strategy,
+    *,
+    assumed: bool = False,
+    counted: Parameters | None = None,
 ) -> Described:
     """What says how like others an estimate is; of a strategy with its defaults filled in.
 
@@ -145,6 +150,8 @@ def describe(
     ----------
     assumed
         Whether something that matters was not told.
+    counted
+        The model's parameters, if they are counted already.
     """
     stack = strategy.stack.name if isinstance(strategy.stack, Stack) else strategy.stack
     framework = stack.split("-")[0]
@@ -156,7 +163,7 @@ def describe(
         precision=_PRECISIONS.get(strategy.quantization, strategy.dtype),
         assumed=assumed,
         gpus=strategy.gpus or 1,
-        parameters=float(count_parameters(model).total),
+        parameters=float((counted or count_parameters(model)).total),
         seq_len=strategy.seq_len or model.seq_len or 1,
     )
 
@@ -251,11 +258,23 @@ def told_apart() -> float:
     return float(np.exp(_quantile(each, weights)))
 
 
-def interval_of(model: Model, system: System, strategy: Strategy, step_s: float) -> Interval | None:
-    """What the measured time of a step may be; None forward only."""
+def interval_of(
+    model: Model,
+    system: System,
+    strategy: Strategy,
+    step_s: float,
+    counted: Parameters | None = None,
+) -> Interval | None:
+    """What the measured time of a step may be; None forward only.
+
+    Parameters
+    ----------
+    counted
+        The model's parameters, if they are counted already.
+    """
     if not strategy.training:
         return None
-    spread = spread_of(describe(model, system, strategy), validated_runs())
+    spread = spread_of(describe(model, system, strategy, counted=counted), validated_runs())
     return Interval(
         low_s=step_s / spread.factor,
         high_s=step_s * spread.factor,

@@ -354,11 +354,13 @@ class KernelRates:
         products = self._products(kernel)
         grouped = isinstance(kernel, Matmul) and kernel.grouped
         slower = self.grouped_time_factor if grouped else 1.0
-        rates = replace(
-            products.rates,
-            efficiency=products.rates.efficiency * products.curves.shares(kernel.flops) / slower,
-            memory_rate=products.rates.memory_rate * memory_share,
-        )
+        rates, shares = products.rates, products.curves.shares(kernel.flops)
+        if any(isinstance(one, np.ndarray) for one in (shares, slower, memory_share)):
+            rates = replace(
+                rates,
+                efficiency=rates.efficiency * shares / slower,
+                memory_rate=rates.memory_rate * memory_share,
+            )
         if isinstance(kernel, Matmul):
             return separate_matmul_times(
                 kernel.m,

@@ -201,9 +201,8 @@ def _with_memory(
     compute = compute + rates.compute_latency_s
     memory = moved_bytes / rates.memory_rate + rates.memory_latency_s
     joined = joined_times(compute, memory, rates.processing, _JOIN_EXPONENT)
-    zero = np.zeros_like(joined)
     return (
-        np.where(busy, compute, zero),
-        np.where(busy, memory, zero),
-        np.where(busy, rates.launch_s + joined, zero),
+        np.where(busy, compute, 0.0),
+        np.where(busy, memory, 0.0),
+        np.where(busy, rates.launch_s + joined, 0.0),
     )

@@ -15,7 +15,7 @@ from shardwise.measured.run import Run
 from shardwise.measured.software import stack_of
 from shardwise.measured.strategy_of import strategy_of
 from shardwise.model import Model
-from shardwise.ops.parameters import FlopsConvention, flops_per_token
+from shardwise.ops.parameters import FlopsConvention, Parameters, count_parameters, flops_per_token
 from shardwise.results import EstimateTable
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
@@ -57,13 +57,20 @@ def translate(run: Run) -> Translation:
     return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))
 
 
-def described(said: Translation) -> Described:
-    """What says how like other runs this one is."""
+def described(said: Translation, counted: Parameters | None = None) -> Described:
+    """What says how like other runs this one is.
+
+    Parameters
+    ----------
+    counted
+        The model's parameters, if they are counted already.
+    """
     return describe(
         said.model,
         said.system,
         said.strategy,
         assumed=bool(said.assumed),
+        counted=counted,
     )
 
 
@@ -105,13 +112,14 @@ def _predicted(
     model, system = rows[0][1].model, rows[0][1].system
     strategies = [said.strategy for _, said in rows]
     table = estimate_many(model, system, strategies)
+    counted = count_parameters(model)
     found = {}
     for row, (position, said) in enumerate(rows):
         run = runs[position]
         if table.reason(row) is not None:
             found[position] = Prediction(run=run, refused=_reason(said))
             continue
-        found[position] = _prediction(run, said, table, row, leave_out=leave_out)
+        found[position] = _prediction(run, said, table, row, counted, leave_out=leave_out)
     return found
 
 
@@ -125,19 +133,26 @@ def _reason(said: Translation) -> str:
 
 
 def _prediction(
-    run: Run, said: Translation, table: EstimateTable, row: int, *, leave_out: bool
+    run: Run,
+    said: Translation,
+    table: EstimateTable,
+    row: int,
+    counted: Parameters,
+    *,
+    leave_out: bool,
 ) -> Prediction:
     step_s = float(table.step_time_s[row])
     flops = float(table.mfu[row]) * step_s
     tokens = float(table.tokens_per_s[row]) * step_s
-    per_step = tokens * flops_per_token(said.model, int(table.table.seq_len[row]))
+    seq_len = int(table.table.seq_len[row])
+    per_step = tokens * flops_per_token(said.model, seq_len, counted=counted)
     without = run.study if leave_out else None
-    factor = spread_of(described(said), validated_runs(), without=without).factor
+    factor = spread_of(described(said, counted), validated_runs(), without=without).factor
     return Prediction(
         run=run,
         step_time_s=step_s,
         interval=(step_s / factor, step_s * factor),
-        converted_step_time_s=_converted_step_time_s(run, said, tokens),
+        converted_step_time_s=_converted_step_time_s(run, said, tokens, counted),
         memory_gib=_memory_gib(run, said, table, row),
         model_flops_per_step=per_step,
         peak_flops=per_step / flops,
@@ -155,7 +170,9 @@ def _memory_gib(run: Run, said: Translation, table: EstimateTable, row: int) -> 
     return memory_gib(run, allocated_bytes=allocated, device_bytes=device, runtime_bytes=runtime)
 
 
-def _converted_step_time_s(run: Run, said: Translation, tokens: float) -> float | None:
+def _converted_step_time_s(
+    run: Run, said: Translation, tokens: float, counted: Parameters
+) -> float | None:
     """Measured time of a step where only a rate of FLOPs is printed, as the source counts them."""
     rate = run.measured.tflops_per_gpu
     if run.measured_step_time_s is not None or rate is None or run.hardware.count is None:
@@ -166,5 +183,5 @@ def _converted_step_time_s(run: Run, said: Translation, tokens: float) -> float 
     seq_len = run.model.seq_len or said.model.seq_len
     if seq_len is None or text.startswith("hardware"):
         return None
-    flops = tokens * flops_per_token(said.model, seq_len, convention)
+    flops = tokens * flops_per_token(said.model, seq_len, convention, counted=counted)
     return flops / (rate * 1e12 * run.hardware.count)
