@@ -1,8 +1,8 @@
 """Columns of a table from what people give: lists, arrays, single values, words."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,13 +15,9 @@ from shardwise.stack import Stack
 from shardwise.strategy import Strategy
 from shardwise.words import OPEN_SETS, SETS, SHORT_NAMES, TIER_FIELDS, WORDS, bits_of
 
-__all__ = [
-    "BOOLEANS",
-    "FLOATS",
-    "INTEGERS",
-    "OPTIONALS",
-    "columns_of",
-]
+__all__ = ["BOOLEANS", "FLOATS", "INTEGERS", "OPTIONALS", "columns_of"]
+
+T = TypeVar("T")
 
 INTEGERS = (
     "gpus",
@@ -229,42 +225,48 @@ def _set(name: str, value: Any) -> int:
         return int(value)
     if name in OPEN_SETS and _is_open(value):
         return 0
-    return bits_of(getattr(Strategy.validated({name: value}, source="columns"), name), name)
+    return bits_of(_field(name, value), name)
+
+
+def _field(name: str, value: Any) -> Any:
+    """A value as the field of a strategy has it."""
+    return getattr(Strategy.validated({name: value}, source="columns"), name)
 
 
 def _stage_lists(column: Any, length: int) -> tuple[Ints, tuple[tuple[int, ...], ...]]:
     """Positions of lists of layers by stage, -1 for None, and the lists."""
-    nulls = isinstance(column, np.ndarray) and column.dtype.kind == "f"  # a data frame's
-    if column is None or nulls:
-        return np.full(length, -1, dtype=np.int64), ()
-    every = [column] * length if _is_one(column, int) else list(column)
-    lists: list[tuple[int, ...]] = []
-    codes = np.full(length, -1, dtype=np.int64)
-    for row, value in enumerate(every):
-        if _is_open(value):
-            continue
-        given = value if isinstance(value, str) else list(value)
-        one = Strategy.validated({"stage_layers": given}, source="columns").stage_layers
-        if one is not None:
-            if one not in lists:
-                lists.append(one)
-            codes[row] = lists.index(one)
-    return codes, tuple(lists)
+
+    def read(value: Any) -> Any:
+        return _field("stage_layers", value if isinstance(value, str) else list(value))
+
+    return _listed(column, length, int, read)
 
 
 def _extent_lists(column: Any, length: int) -> tuple[Ints, tuple[str, ...]]:
     """Positions of extents, -1 for None, and their texts."""
-    nulls = isinstance(column, np.ndarray) and column.dtype.kind == "f"  # a data frame's
-    if column is None or nulls:
-        return np.full(length, -1, dtype=np.int64), ()
-    every = [column] * length if _is_one(column, Mapping) else list(column)
-    texts: dict[str, int] = {}
+    return _listed(column, length, Mapping, lambda value: str(_field("extents", value)))
+
+
+def _listed(
+    column: Any, length: int, kind: type, read: Callable[[Any], T | None]
+) -> tuple[Ints, tuple[T, ...]]:
+    """Positions of what values stand for, -1 for None, and that; equal values are read once."""
     codes = np.full(length, -1, dtype=np.int64)
-    for row, value in enumerate(every):
-        if not _is_open(value):
-            one = Strategy.validated({"extents": value}, source="columns").extents
-            codes[row] = texts.setdefault(str(one), len(texts))
-    return codes, tuple(texts)
+    if column is None or (isinstance(column, np.ndarray) and column.dtype.kind == "f"):
+        return codes, ()  # numbers: nulls of a data frame
+    found: dict[T, int] = {}
+    known: dict[str, int] = {}  # by how they are written, as True is not 1
+    for row, value in enumerate([column] * length if _is_one(column, kind) else column):
+        if _is_open(value):
+            continue
+        plain = value.tolist() if isinstance(value, np.ndarray) else value
+        whole = isinstance(plain, (str, list, tuple, dict))  # others may be cut short
+        written = repr(plain) if whole else str(row)
+        if written not in known:
+            one = read(value)
+            known[written] = -1 if one is None else found.setdefault(one, len(found))
+        codes[row] = known[written]
+    return codes, tuple(found)
 
 
 def _is_open(value: Any) -> bool:
@@ -345,10 +347,7 @@ def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
     if isinstance(column, str):
         array = np.asarray([column])
     distinct, inverse = np.unique(array.astype(str), return_inverse=True)
-    canonical = [
-        word if word in known else getattr(Strategy.validated({name: word}, source="columns"), name)
-        for word in distinct.tolist()
-    ]
+    canonical = [word if word in known else _field(name, word) for word in distinct.tolist()]
     positions = np.asarray([known.index(word) for word in canonical], dtype=np.int64)
     return np.broadcast_to(positions[inverse], (length,)).astype(np.int64)
 
@@ -356,6 +355,8 @@ def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
 def _stacks(column: Any, length: int) -> tuple[Ints, tuple[Stack, ...]]:
     if isinstance(column, (str, Mapping, Stack)):
         return np.zeros(length, dtype=np.int64), (_stack(column),)
+    if isinstance(column, (list, tuple)):  # numpy would look into each of them
+        column = np.fromiter(column, dtype=object, count=len(column))
     column = np.broadcast_to(np.asarray(column, dtype=object), (length,))
     by_item: dict[Any, int] = {}  # by name, or by identity of what is not a name
     stacks: list[Stack] = []
@@ -374,7 +375,7 @@ def _stacks(column: Any, length: int) -> tuple[Ints, tuple[Stack, ...]]:
 def _stack(item: Any) -> Stack:
     if isinstance(item, str) and catalog.find("stacks", item):
         return Stack.load(item)
-    return Stack.load(Strategy.validated({"stack": item}, source="columns").stack)
+    return Stack.load(_field("stack", item))
 
 
 def _fill_degrees(integers: dict[str, Ints], model: Model, length: int) -> None:
