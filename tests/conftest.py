@@ -1,10 +1,23 @@
 """What several test modules use."""
 
+import gc
+
 import pytest
 
 from shardwise.cli import run
 from shardwise.measured.predict import predict_runs
 from shardwise.measured.store import load_runs
+
+
+def pytest_collection_modifyitems(items):
+    """Let tests that share `predictions` follow one another, so that one worker makes them."""
+    items.sort(key=lambda item: "predictions" not in item.fixturenames)
+
+
+def pytest_collection_finish():
+    """Spare what lives as long as the tests from being looked through for garbage again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -56,8 +56,10 @@ def test_python_examples_give_what_the_page_shows(page):
 
 def test_docstring_examples_hold():
     """Each `>>>` in a docstring of the package gives what it shows."""
-    modules = [m.name for m in pkgutil.walk_packages(shardwise.__path__, "shardwise.")]
-    results = [doctest.testmod(importlib.import_module(name)) for name in modules]
+    names = [m.name for m in pkgutil.walk_packages(shardwise.__path__, "shardwise.")]
+    modules = [importlib.import_module(name) for name in names]
+    shown = [m for m in modules if ">>>" in Path(m.__file__).read_text(encoding="utf-8")]
+    results = [doctest.testmod(module) for module in shown]
     assert sum(result.attempted for result in results) > 0
     assert sum(result.failed for result in results) == 0
 

@@ -71,12 +71,9 @@ def test_moving_back_is_as_before(offset: float, one: Parameter) -> None:
     noun = NOUNS[one.of].load(one.names[0])
     there = one.apply(noun, offset)
     back = one.apply(there, -offset).to_dict()
-    assert flat(back) == pytest.approx(flat(noun.to_dict()), rel=1e-9)
-    changed = {
-        place
-        for place, value in flat(there.to_dict()).items()
-        if value != flat(noun.to_dict())[place]
-    }
+    before = flat(noun.to_dict())
+    assert flat(back) == pytest.approx(before, rel=1e-9)
+    changed = {place for place, value in flat(there.to_dict()).items() if value != before[place]}
     heads = {field.split(".*")[0] for field in one.fields}
     assert all(any(place.startswith(head) for head in heads) for place in changed)
     assert bool(changed) <= bool(offset)

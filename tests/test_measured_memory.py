@@ -6,7 +6,7 @@ import pytest
 from measured_samples import run_of
 from shardwise import estimate
 from shardwise.measured.memory_metric import memory_gib, metric_of, on_last_rank
-from shardwise.measured.predict import predict_runs, translate
+from shardwise.measured.predict import translate
 from shardwise.measured.software import stack_of
 from shardwise.measured.store import load_runs
 
@@ -52,10 +52,10 @@ def test_a_run_without_memory_has_no_prediction_of_it():
     assert memory_gib(measured("allocated", None), **sizes) is None
 
 
-@pytest.fixture(scope="module")
-def predictions():
+@pytest.fixture(name="predictions", scope="module")
+def _with_memory(predictions):
     """Of all runs with a measured memory."""
-    return predict_runs([run for run in load_runs() if run.measured_memory_gib is not None])
+    return [one for one in predictions if one.run.measured_memory_gib is not None]
 
 
 def test_errors_of_every_source(predictions):
