@@ -38,9 +38,9 @@ def test_people_are_told_what_has_no_meaning(shardwise, config):
     code, out, _ = shardwise("estimate", config)
     assert code == 0
     below = out[out.index("imported from AMPeD: ") :]
-    assert "taken: 31 of 32 parameters" in below
-    assert "unknown here, and no formula of AMPeD needs it: spare 3" in below
-    assert "note: as in AMPeD, nothing hides the exchange of gradients" in below
+    assert "31 of 32 parameters say something here" in below
+    assert "spare 3: unknown here, and no formula of AMPeD needs it" in below
+    assert "note: as in AMPeD, nothing hides exchanges" in below
 
 
 def test_tables_from_elsewhere(shardwise, tmp_path):

@@ -147,6 +147,8 @@ def strategy_fields(config: AmpedConfig) -> dict[str, Any]:
     }
     if has_network(config):  # else all of it is one node
         fields["extents"] = seats_text([inside])
+    if degrees["tp"] > 1:
+        fields["tp_overlap"] = "none"
     if degrees["dp"] > 1:
         fields["zero"] = 3 if degrees["pp"] == 1 else 1
     if experts > 1:

@@ -5,7 +5,7 @@ layers, heads, sequences and nodes, without a word. Here each is a fault.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
@@ -14,7 +14,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.formats.amped_derived import DERIVED
 from shardwise.formats.amped_words import CATEGORIES, KNOWN, WHOLE
 
-__all__ = ["Parameter", "check"]
+__all__ = ["Parameter", "check", "check_numbers"]
 
 _SAME = 1e-6
 _ALIKE = 0.88
@@ -61,10 +61,19 @@ class Parameter:
         return f"{self.category}.{self.name}"
 
 
+def check_numbers(parameters: Iterable[Parameter], source: str) -> None:
+    """Raise an `InputError` with one fault for each number that its parameter cannot have.
+
+    For those that are told: what is calculated of them would be wrong for the same reason.
+    """
+    known = {one.name: one for one in parameters}
+    if faults := [*_not_numbers(known, source), *_misspelt(known, source)]:
+        raise InputError(faults)
+
+
 def check(parameters: Mapping[str, Parameter], source: str) -> None:
     """Raise an `InputError` with one fault for each thing that contradicts or cannot be."""
-    numbers = [*_not_numbers(parameters, source), *_misspelt(parameters, source)]
-    if numbers:  # the others would follow from these
+    if numbers := [*_not_numbers(parameters, source)]:  # the others would follow from these
         raise InputError(numbers)
     faults = [
         *_contradicting(parameters, source),

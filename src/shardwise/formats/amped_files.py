@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BeforeValidator
 
 from shardwise import files
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.amped_checks import Parameter, check
+from shardwise.formats.amped_checks import Parameter, check, check_numbers
 from shardwise.formats.amped_derived import DERIVED, resolve
 from shardwise.formats.amped_quantity import ALLOWED, parse_amped
 from shardwise.formats.amped_words import CATEGORIES
@@ -133,6 +134,7 @@ def read_config(
     decided = list(reading.decide(categories))
     if reading.faults:
         raise InputError(reading.faults)
+    check_numbers([one for one in decided if one.origin != "calculated"], source)
     parameters = _calculated({one.name: one for one in decided}, source)
     check(parameters, source)
     return AmpedConfig(
@@ -269,7 +271,8 @@ def _calculated(decided: Mapping[str, Parameter], source: str) -> dict[str, Para
     wanted = [name for name, one in decided.items() if one.origin == "calculated"]
     given = {name: one.value for name, one in decided.items() if one.origin != "calculated"}
     try:
-        values = resolve(given, wanted, source=source)
+        with np.errstate(all="ignore"):  # what is not finite is a fault of `check`
+            values = resolve(given, wanted, source=source)
     except InputError as error:
         raise InputError([_placed(fault, decided) for fault in error.faults]) from None
     return {name: replace(one, value=float(values[name])) for name, one in decided.items()}

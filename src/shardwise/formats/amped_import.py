@@ -80,7 +80,7 @@ def _notes(config: AmpedConfig, nouns: Collection[Noun]) -> Iterator[str]:
         fields = strategy_fields(config)
         if fields["tp_exchange"] == "all_reduce":
             yield "as in AMPeD, tensor-parallel ranks exchange by all-reduce (--tp-exchange)"
-        yield "as in AMPeD, nothing hides the exchange of gradients (--dp-overlap)"
+        yield "as in AMPeD, nothing hides exchanges (--dp-overlap, --tp-overlap)"
         if "zero" in fields:
             other = "" if fields["zero"] == _WHOLE else ", but not with stages, where each would"
             other += " gather them for every micro-batch" if other else ""
