@@ -53,7 +53,7 @@ LAYERS = [
     ["part_runs"],
     ["detail", "operations", "totals"],
     ["breakdown"],
-    ["gemms"],
+    ["gemms", "graph"],
     ["timeline"],
     ["estimator"],
     ["whole_run"],

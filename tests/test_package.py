@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 def test_the_public_surface_is_what_all_names():
     """Every name of `__all__` exists; nothing else is promised."""
     assert sorted(shardwise.__all__) == [
+        "ComputeGraph",
         "Estimate",
         "EstimateTable",
         "Explanation",
@@ -39,6 +40,7 @@ def test_the_public_surface_is_what_all_names():
         "estimate_many",
         "estimate_training_time",
         "explain",
+        "graph_of",
         "largest_model",
         "plan_fsdp",
         "search",

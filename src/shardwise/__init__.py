@@ -5,6 +5,7 @@ from typing import Any
 from shardwise._version import __version__
 
 __all__ = [
+    "ComputeGraph",
     "Estimate",
     "EstimateTable",
     "Explanation",
@@ -28,6 +29,7 @@ __all__ = [
     "estimate_many",
     "estimate_training_time",
     "explain",
+    "graph_of",
     "largest_model",
     "plan_fsdp",
     "search",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "ComputeGraph": "graph.records",
     "Estimate": "results",
     "EstimateTable": "results",
     "Explanation": "searcher.explanation",
@@ -58,6 +61,7 @@ _HOME = {
     "estimate_many": "estimator",
     "estimate_training_time": "whole_run",
     "explain": "searcher.explain",
+    "graph_of": "graph.build",
     "largest_model": "searcher.largest",
     "plan_fsdp": "fsdp.api",
     "search": "searcher.run",

@@ -35,7 +35,7 @@ from shardwise.system import System
 from shardwise.table import Table
 from shardwise.weights import shards
 
-__all__ = ["efficiency", "layer_totals", "matrix_flops", "required_bandwidth"]
+__all__ = ["efficiency", "layer_totals", "matrix_flops", "required_bandwidth", "update_flops"]
 
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 _TENSOR = ("tp", "tp2")
@@ -99,21 +99,34 @@ def matrix_flops(table: Table, evaluation: Evaluation, parts: Sequence[PartCosts
     micro-batches, of recompute by the layers that run again, and Muon's by the copies of the
     weights. Exact but for one rounding of the sum.
     """
-    again, held = _over_stages(evaluation, "work"), _over_stages(evaluation, "held")
-    kinds = sum(part == "layer" for part, _, _ in parts)
-    ends = {"embedding": 2 * kinds + 1, "mtp": 2 * kinds, "head": 2 * kinds + 2}
+    again = _over_stages(evaluation, "work")
     phases = (Phase.FORWARD, *_BACKWARD) if table.training[0] else (Phase.FORWARD,)
-    micro_batches, step, kind = int(table.micro_batches[0]), Fraction(0), 0
-    for part, count, costs in parts:
-        place = ends.get(part, kind)
-        copies = held[place] + (held[kinds + kind] if part == "layer" else 0)
-        kind += part == "layer"
+    micro_batches, step = int(table.micro_batches[0]), update_flops(table, evaluation, parts)
+    for place, (part, count, costs) in zip(_places(parts), parts, strict=True):
         rerun = [runs_again(cost, parts_of(table, part)) for cost in costs]
         once = sum((_exact_flops(costs, phase) for phase in phases), Fraction(0))
         step += micro_batches * count * once
         step += micro_batches * again[place] * _exact_flops(costs, Phase.FORWARD, rerun)
-        step += copies * _muon_flops(table, costs)
     return round(step)
+
+
+def update_flops(table: Table, evaluation: Evaluation, parts: Sequence[PartCosts]) -> Fraction:
+    """FLOPs of Muon's products in a step of one row, on one rank of every stage [FLOP]."""
+    held = _over_stages(evaluation, "held")
+    kinds = sum(part == "layer" for part, _, _ in parts)
+    flops = Fraction(0)
+    for place, (part, _, costs) in zip(_places(parts), parts, strict=True):
+        copies = held[place] + (held[kinds + place] if part == "layer" else 0)
+        flops += copies * _muon_flops(table, costs)
+    return flops
+
+
+def _places(parts: Sequence[PartCosts]) -> list[int]:
+    """Where each part stands in the order of `Blocks.parts`."""
+    kinds = sum(part == "layer" for part, _, _ in parts)
+    ends = {"mtp": 2 * kinds, "embedding": 2 * kinds + 1, "head": 2 * kinds + 2}
+    numbers = iter(range(kinds))
+    return [ends[part] if part in ends else next(numbers) for part, _, _ in parts]
 
 
 def _over_stages(evaluation: Evaluation, name: str) -> list[Fraction]:

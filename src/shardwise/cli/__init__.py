@@ -31,6 +31,7 @@ VERBS = {
     "systems": "The systems of the catalog, or one with sources.",
     "stacks": "The software stacks of the catalog, or one.",
     "convert": "A file of any system that is known as ours; a result as a table.",
+    "export": "Matrix products, compute graph, or shapes for DeepFlow, as files.",
     "schema": "JSON Schema of a noun, such as model or strategy.",
 }
 _INTERRUPTED = 130

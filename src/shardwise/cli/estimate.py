@@ -26,6 +26,7 @@ from shardwise.cli.training_options import asked_run, with_run_flags
 from shardwise.estimator import estimate
 from shardwise.model import Model
 from shardwise.results import Estimate
+from shardwise.strategy import Strategy
 from shardwise.system import System
 from shardwise.whole_run import with_training
 
@@ -33,6 +34,15 @@ _NO_EFFECT = "has no effect beside --reference, which shows a predecessor's answ
 
 _PRINTED = "-"
 """Stands for the standard output in place of a file."""
+
+
+def _draw(path: str, model: Model, system: System, strategy: Strategy) -> None:
+    """Write the compute graph."""
+    from shardwise.graph.build import graph_of  # noqa: PLC0415 - slow to import
+    from shardwise.report.graph_files import write_graph  # noqa: PLC0415 - slow to import
+
+    write_graph(graph_of(model, system, strategy), path)
+    log.info("wrote %s", path)
 
 
 def _write(result: Estimate, record: Mapping[str, Any], output: str) -> None:
@@ -61,6 +71,15 @@ def command(
         bool,
         typer.Option("--gemms", help="List every matrix product of a step, and its FLOPs."),
     ] = False,
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            "--graph",
+            metavar="FILE",
+            help="Write the compute graph of a layer of each kind and of the model to FILE "
+            "(.json, .dot, .svg).",
+        ),
+    ] = None,
     flops_convention: Annotated[
         str | None,
         typer.Option(
@@ -111,20 +130,23 @@ def command(
     if reference is not None:
         name = predecessor.known_reference(reference, "reference")
         given = {"also": also, "flops_convention": flops_convention, "gemms": gemms, "plot": plot}
-        refuse_given(_NO_EFFECT, **given, **run, report=report)
+        refuse_given(_NO_EFFECT, **given, **run, report=report, graph=graph)
         case = predecessor.case_of(name, *inputs)
         return predecessor.show_reference(case, ops=ops, json=json, output=output)
     other = None if also is None else predecessor.known_reference(also, "also")
     convention = "causal" if flops_convention is None else flops_convention
-    _check_files(output=output, plot=plot, report=report, json=json)
+    _check_files(output=output, plot=plot, report=report, graph=graph, json=json)
     whole = asked_run(told.run)
     watch = Stopwatch()
     the_model, the_system = Model.load(told.model), System.load(told.system)
     log.info("model %s, system %s", the_model.name, the_system.name)
+    the_strategy = given_strategy(told.strategy, told.flags)
+    if graph is not None:
+        _draw(graph, the_model, the_system, the_strategy)
     result = estimate(
         the_model,
         the_system,
-        given_strategy(told.strategy, told.flags),
+        the_strategy,
         operations=ops,
         gemms=gemms,
         flops_convention=convention,  # type: ignore[arg-type]  # checked by `estimate`
@@ -154,22 +176,28 @@ def command(
     return 0 if result.fits else 1
 
 
-def _check_files(*, output: str | None, plot: str | None, report: str | None, json: bool) -> None:
+def _check_files(
+    *, output: str | None, plot: str | None, report: str | None, graph: str | None, json: bool
+) -> None:
     """Refuse files that cannot be what they are for, before any work."""
     if json and report == _PRINTED:
         refuse_given("prints where --json does; give it a file", report=report)
     written = None if report == _PRINTED else report
-    if plot is None and written is None:
+    if plot is None and written is None and graph is None:
         return
     from shardwise.cli.search_own import different_files  # noqa: PLC0415 - slow to import
 
-    different_files({"output": output, "plot": plot, "report": written})
+    different_files({"output": output, "plot": plot, "report": written, "graph": graph})
     if written is not None:
         files.check_place(written)
     if plot is not None:
         from shardwise.report.estimate_charts import check_chart_file  # noqa: PLC0415 - slow
 
         check_chart_file(plot)
+    if graph is not None:
+        from shardwise.report.graph_files import check_graph_file  # noqa: PLC0415 - slow
+
+        check_graph_file(graph)
 
 
 def _emit(

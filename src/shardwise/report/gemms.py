@@ -11,12 +11,17 @@ from shardwise.gemm_record import Gemm
 from shardwise.report.console import count, percent, plain_table, seconds
 from shardwise.results import Estimate
 
-__all__ = ["SHAPE_COLUMNS", "gemm_table", "gemms_csv"]
+__all__ = ["SHAPE_COLUMNS", "flop_count", "gemm_table", "gemms_csv"]
 
 SHAPE_COLUMNS = ("part", "operation", "direction", "batch", "m", "k", "n", "dtype", "count")
 """Columns that say which products run, without FLOPs and times."""
 
 _PETA = 1e15
+
+
+def flop_count(flops: float) -> str:
+    """Show FLOPs of a step with a suffix: 26.9 P."""
+    return count(flops) if flops < _PETA else f"{flops / _PETA:,.4g} P"
 
 
 def gemm_table(result: Estimate) -> Table:
@@ -53,7 +58,7 @@ def gemm_table(result: Estimate) -> Table:
             *(_size(size) for size in (gemm.batch, gemm.m, gemm.k, gemm.n)),
             gemm.dtype,
             _size(gemm.count),
-            _flops(gemm.flops),
+            flop_count(gemm.flops),
             seconds(gemm.run_s),
             seconds(gemm.time_s),
             percent(gemm.efficiency),
@@ -61,7 +66,7 @@ def gemm_table(result: Estimate) -> Table:
         )
     all_s = seconds(sum(gemm.time_s for gemm in gemms))
     empty = [""] * 6
-    table.add_row("all", "", "", *empty, _flops(result.matrix_flops), "", all_s, style="bold")
+    table.add_row("all", "", "", *empty, flop_count(result.matrix_flops), "", all_s, style="bold")
     return table
 
 
@@ -71,10 +76,6 @@ def _heading(result: Estimate, part: str) -> str:
         return part
     layers = result.layers[int(part.removeprefix("layer "))]
     return part if layers.count == 1 else f"{part} (x {layers.count})"
-
-
-def _flops(flops: float) -> str:
-    return count(flops) if flops < _PETA else f"{flops / _PETA:,.4g} P"
 
 
 def _size(size: float) -> str:

@@ -1,0 +1,117 @@
+"""Shapes of one layer's products as DeepFlow reads them, and what its format has no words for.
+
+DeepFlow (nanocad-lab) takes six lines for one layer, each of three integers: rows, inner, columns.
+The products of attention stand in it with their heads in the columns, those to queries, keys and
+values with all three in the rows. FLOPs are right so, shapes are not: `gemms` has those.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.model import OWN_KIND, Model
+from shardwise.strategy import Strategy
+
+__all__ = ["deepflow_rows", "deepflow_text"]
+
+_SOURCE = "DeepFlow"
+
+
+def deepflow_text(
+    model: Model | str | Path, strategy: Strategy | Mapping[str, Any] | str | Path
+) -> str:
+    """Return one layer's products in DeepFlow's format: six lines of rows, inner, columns.
+
+    Raises
+    ------
+    InputError
+        If the format has no words for the model or the strategy, or rows are no whole number.
+    """
+    rows = deepflow_rows(model, strategy)
+    return "".join(f"{m} {k} {n}\n" for m, k, n in rows)
+
+
+def deepflow_rows(
+    model: Model | str | Path, strategy: Strategy | Mapping[str, Any] | str | Path
+) -> tuple[tuple[int, int, int], ...]:
+    """Rows, inner, columns of the six products of a layer, for one replica and stage.
+
+    With T = batch x tokens / (dp pp) rows, s tokens of a sequence, H heads of width a, g of them
+    with keys and values, width d, f inside: (3 T, d, a H), (T, a, s H), (T, s, a H), (T, a H, d),
+    (T, d, f), (T, f, d). Grouped queries have T (H + 2 g) / H instead of 3 T rows, a gated
+    activation 2 f columns in the fifth. Tensor parallelism is left to DeepFlow. All scores count,
+    causal or not.
+    """
+    the_model = Model.load(model)
+    resolved = Strategy.load(strategy).resolved(the_model)
+    the_model = the_model.with_attention(resolved.attention)
+    faults = [*_of_model(the_model), *_of_strategy(resolved)]
+    if faults:
+        raise InputError(faults)
+    layer = the_model.layers[0]
+    attention, mlp = layer.attention, layer.mlp
+    assert mlp is not None  # noqa: S101 - refused before
+    assert resolved.dp is not None  # noqa: S101 - resolved
+    assert resolved.seq_len is not None  # noqa: S101 - resolved
+    assert resolved.global_batch_size is not None  # noqa: S101 - resolved
+    sequence, heads, width = resolved.seq_len, attention.heads, attention.head_dim
+    tokens = resolved.global_batch_size * sequence
+    split = resolved.dp * resolved.pp
+    told = f"{tokens} tokens / (dp {resolved.dp} x pp {resolved.pp})"
+    rows = _whole(tokens, split, told)
+    groups = heads + 2 * attention.kv_heads
+    projected = _whole(
+        tokens * groups, split * heads, f"{told} x (heads + 2 kv_heads) / heads = {groups}/{heads}"
+    )
+    hidden, inner = the_model.hidden, heads * width
+    return (
+        (projected, hidden, inner),
+        (rows, width, sequence * heads),
+        (rows, sequence, heads * attention.value_dim),
+        (rows, heads * attention.value_dim, hidden),
+        (rows, hidden, (2 if mlp.gated else 1) * mlp.ffn),
+        (rows, mlp.ffn, hidden),
+    )
+
+
+def _whole(dividend: int, divisor: int, told: str) -> int:
+    rows, rest = divmod(dividend, divisor)
+    if rest:
+        problem = f"rows of a product must be whole in {_SOURCE}'s format: {told} is not"
+        raise InputError(Fault(source="strategy", field="global_batch_size", problem=problem))
+    return rows
+
+
+def _of_model(model: Model) -> Iterator[Fault]:
+    """What of a model six plain products cannot say."""
+    layer = model.layers[0]
+    attention = layer.attention
+    lacks = {
+        "layers": (len(model.layers) > 1, f"{len(model.layers)} kinds of layers"),
+        "layers.kind": (layer.kind != OWN_KIND, f"layers of the kind {layer.kind}"),
+        "layers.moe": (model.has_experts, "a mixture of experts"),
+        "layers.attention.latent": (attention.latent is not None, "latent attention"),
+        "layers.attention.window": (attention.window is not None, "a window"),
+        "layers.attention.chunk": (attention.chunk is not None, "chunks of attention"),
+        "position": (model.position == "relative-xl", "a product with relative positions"),
+    }
+    for field, (found, what) in lacks.items():
+        if found:
+            problem = f"{_SOURCE}'s six products have no words for {what}; see `export gemms`"
+            yield Fault(source=f"model {model.name}", field=field, problem=problem)
+
+
+def _of_strategy(strategy: Strategy) -> Iterator[Fault]:
+    """What of a strategy they cannot say."""
+    lacks = {
+        "cp": (strategy.cp > 1, strategy.cp),
+        "document_len": (strategy.document_len is not None, strategy.document_len),
+        "lora_rank": (bool(strategy.lora_rank), strategy.lora_rank),
+    }
+    for field, (found, value) in lacks.items():
+        if found:
+            problem = f"{_SOURCE}'s six products have no words for it; see `export gemms`"
+            yield Fault(
+                source="strategy", field=field, value=value, has_value=True, problem=problem
+            )
