@@ -190,7 +190,7 @@ def test_a_system_has_its_rates():
     system = System.load(small())
     chip = system.accelerator
     assert chip.matrix == dict.fromkeys(("fp32", "fp16", "bf16", "fp8"), 2 * 1.5e9 * 400 * 256)
-    assert chip.vector == {"fp32": 1.5e9 * 1600 * 2}
+    assert chip.vector == {"fp32": 8 * 1.5e9 * 1600 * 2}
     assert {kind: curve.points for kind, curve in chip.matmul_curve.items()} == dict.fromkeys(
         chip.matrix, ((0.0, 0.51),)
     )
@@ -201,6 +201,22 @@ def test_a_system_has_its_rates():
     assert system.tier_bandwidth(1) == 12.5e9
     numbers = list(numeric_fields(system.model_dump(exclude={"sources"})))
     assert [field for field in numbers if system.source_of(field) is None] == []
+
+
+def test_a_non_linear_operation_is_an_activation_of_one_element():
+    """A layer's activation takes as long here as AMPeD's operations of as many elements."""
+    data = small()
+    system, model = System.load(data), Model.load(data)
+    tokens, width = 2 * 128, 1024 // 2
+    result = estimate(model, system, data, operations=True)
+    (kernel,) = [
+        one
+        for one in result.operations
+        if one.operation == "mlp.activation" and one.phase == "forward"
+    ]
+    assert kernel.flops / system.accelerator.vector["fp32"] == pytest.approx(
+        tokens * width / (1.5e9 * 1600 * 2)
+    )
 
 
 def test_rings_take_their_steps():

@@ -17,10 +17,13 @@ from shardwise.formats.amped_reader import Reader, has_network
 from shardwise.formats.amped_words import CATEGORIES, MEMORY_BANDWIDTH, MEMORY_CAPACITY
 from shardwise.units import LEAST_SHARE
 
-__all__ = ["EFFICIENCY", "system_fields"]
+__all__ = ["EFFICIENCY", "FLOPS_PER_NON_LINEAR", "system_fields"]
 
 EFFICIENCY = 0.51
 """Share of the peak that products reach: AMPeD's constant."""
+FLOPS_PER_NON_LINEAR = 8
+"""FLOPs for one of AMPeD's non-linear operations, of which it counts one for each element: as many
+as an activation has here for an element forward."""
 _BITS = 8
 _TYPES = ("fp32", "fp16", "bf16", "fp8")
 _SHARES = {
@@ -56,7 +59,7 @@ def system_fields(config: AmpedConfig, name: str) -> dict[str, Any]:
     called = catalog.canonical(row) if row else name
     memory, origin = _memory(read, row)
     peak = 2 * _rate(read, "peak_compute_8bit_MACs")
-    vector = _rate(read, "peak_compute_8bit_NLINs")
+    vector = FLOPS_PER_NON_LINEAR * _rate(read, "peak_compute_8bit_NLINs")
     share, told = _efficiency(read)
     curve = {"points": [[0, share]]}
     per_node = read.whole("number_of_accelerators_per_node")
@@ -94,6 +97,11 @@ _ASSUMED = {
         "kind": "published",
         "text": "AMPeD's peak rate, which holds for all types of up to 32 bits there; 2 FLOP "
         "for a multiply-accumulate",
+    },
+    "accelerator.vector": {
+        "kind": "assumed",
+        "text": f"AMPeD's peak rate of non-linear operations, {FLOPS_PER_NON_LINEAR} FLOP each, "
+        "as an activation has here",
     },
     "accelerator.memory_bound": {
         "kind": "assumed",
