@@ -130,8 +130,11 @@ def test_every_line_of_the_report_is_one_term(model, plan):
     )
     assert sum(map(seconds, parts)) == pytest.approx(found.step_time_s, rel=1e-4)
     assert seconds("Time of a step") == pytest.approx(found.step_time_s, rel=1e-5)
+    axes = [label for label in lines if re.fullmatch(r"Communication \w+ parallel total", label)]
+    whole = seconds("Total communication time")
+    assert sum(map(seconds, axes)) == pytest.approx(whole, rel=1e-4, abs=1e-9)
     levels = seconds("Total communication time intra") + seconds("Total communication time inter")
-    assert levels == pytest.approx(seconds("Total communication time"), rel=1e-4, abs=1e-9)
+    assert levels == pytest.approx(whole, rel=1e-4, abs=1e-9)
     assert all(re.fullmatch(r"\S.* ----- \S.*", f"{k} ----- {v}") for k, v in lines.items())
     assert "unknown" in lines["Total time to train"]
     assert ("MoE overhead" in lines) == (found.breakdown.moe is None)

@@ -232,7 +232,9 @@ def test_an_entry_is_shown_with_its_sources_and_written_to_a_file(shardwise, tmp
     assert json.loads(from_file) == json.loads(from_catalog)
 
 
-@pytest.mark.parametrize("noun", ["model", "system", "strategy", "stack", "estimate"])
+@pytest.mark.parametrize(
+    "noun", ["model", "system", "strategy", "stack", "reliability", "estimate"]
+)
 def test_schema_prints_a_json_schema(shardwise, noun):
     """`schema` prints the schema of each noun."""
     code, out, _ = shardwise("schema", noun)

@@ -16,28 +16,28 @@ class Reliability(Noun):
     """What of a cluster decides how much of a run's time is useful."""
 
     accelerator_mtbf: Duration | None = None
-    """Mean time between failures of one accelerator, of all that stops a job: hours of all
-    accelerators over interruptions [s]."""
+    """Mean time between failures of one accelerator, whatever stops the job: hours of all
+    accelerators over interruptions [s]. This or `node_mtbf` must be given."""
     node_mtbf: Duration | None = None
-    """The same of one node; one of both must be given."""
+    """Mean time between failures of one node [s]."""
     restart_time: Duration
     """From a failure to the first step after it: seeing it, replacing the machine, starting,
     reading the checkpoint [s]."""
     checkpoint_time: Duration | None = None
-    """To write a checkpoint [s]."""
+    """Time to write a checkpoint [s]. This or `storage_bandwidth` must be given."""
     storage_bandwidth: ByteRate | None = None
-    """Of all ranks together to the storage [byte/s]: the time follows from the bytes of weights and
-    optimizer state; one of both must be given."""
+    """Bandwidth of all ranks together to the storage [byte/s], from which the time to write weights
+    and optimizer state follows."""
+    checkpoint_interval: Duration | None = None
+    """Working time between two checkpoints [s]; None: the one that makes the run shortest."""
     asynchronous: bool = False
     """Whether a checkpoint is written beside the work, after a short stop."""
     checkpoint_stall: Duration | None = None
-    """That stop: copying to host memory [s]; needed if asynchronous."""
-    checkpoint_interval: Duration | None = None
-    """Working time between two checkpoints [s]; None: the one that makes the run shortest."""
+    """How long an asynchronous checkpoint stops the work: copying to host memory [s]."""
     spares: Annotated[Whole, Field(le=_MOST_SPARES)] | None = None
-    """Whole units kept beside those of the job; each failure takes one (None: unknown)."""
+    """Whole accelerators or nodes kept aside; each failure takes one. None: unknown."""
     repair_time: Duration | None = None
-    """Until a broken unit is whole again [s] (None: unknown)."""
+    """Mean time until a broken accelerator or node is whole again [s]; None: unknown."""
     source: str = ""
     """Where the figures come from."""
 

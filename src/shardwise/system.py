@@ -254,11 +254,11 @@ class Site(Noun):
     """Where a cluster stands: what its building adds to its energy, and what that emits."""
 
     carbon_intensity: CarbonIntensity | None = None
-    """CO2-equivalents of the electricity there [kg/kWh]; None where nobody printed it."""
+    """CO2-equivalents of the electricity [kg/kWh], as in 380 g/kWh; None: unknown."""
     carbon_source: str = ""
     """Who printed it, for which place and year."""
     pue: Annotated[Number, Field(ge=1)] | None = None
-    """Power usage effectiveness: energy of the whole building over that of its computers."""
+    """Power usage effectiveness: energy of the building over its computers'; None: unknown."""
     pue_source: str = ""
 
     @model_validator(mode="after")

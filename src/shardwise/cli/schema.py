@@ -8,6 +8,7 @@ from shardwise.cli.options import emit_json
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.model import Model
 from shardwise.parameters.schema import with_figures
+from shardwise.reliability import Reliability
 from shardwise.results import Estimate
 from shardwise.searcher.space import Space
 from shardwise.stack import Stack
@@ -20,6 +21,7 @@ NOUNS: dict[str, Any] = {
     "strategy": Strategy,
     "stack": Stack,
     "space": Space,
+    "reliability": Reliability,
     "estimate": Estimate,
 }
 
@@ -27,7 +29,7 @@ NOUNS: dict[str, Any] = {
 def command(
     noun: Annotated[str, typer.Argument(metavar="NOUN", help=", ".join(NOUNS))],
 ) -> int:
-    """Print the JSON Schema of a noun: model, system, strategy, stack, space or estimate."""
+    """Print the JSON Schema of a noun, such as model, strategy, reliability or estimate."""
     if noun not in NOUNS:
         problem = f"no such noun; allowed: {', '.join(NOUNS)}{nearest(noun, NOUNS)}"
         raise InputError(Fault(source="command line", value=noun, has_value=True, problem=problem))

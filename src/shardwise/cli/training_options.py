@@ -63,7 +63,8 @@ def _flag(name: str) -> Any:
         told = "Tokens to train on, such as 300B: adds days, price, energy and CO2 of the run."
         return _option(dashed, "N", told)
     if name == "reliability":
-        told = "File of a reliability: failures, checkpoints, restarts; flags override its fields."
+        told = "File of a reliability: failures, checkpoints, restarts; flags override its fields. "
+        told += "Needs --tokens."
         return _option(dashed, "FILE", told)
     if name == _ASYNCHRONOUS:
         help_text = _help(Reliability.model_fields["asynchronous"].description)
@@ -73,16 +74,20 @@ def _flag(name: str) -> Any:
     field = noun.model_fields[(_SITE | _RELIABILITY)[name]]
     kinds = [_METAVARS[kind] for kind in unfold(field.annotation) if kind in _METAVARS]
     metavar = "X" if name == "pue" else kinds[0]
-    return _option(dashed, metavar, _help(field.description))
+    also = ["--accelerator-mtbf"] if name == "mtbf" else []
+    return _option(dashed, metavar, _help(field.description), *also)
 
 
-def _option(flag: str, metavar: str, told: str) -> Any:
-    option = typer.Option(flag, metavar=metavar, help=told, rich_help_panel=_PANEL)
+def _option(flag: str, metavar: str, told: str, *also: str) -> Any:
+    option = typer.Option(flag, *also, metavar=metavar, help=told, rich_help_panel=_PANEL)
     return Annotated[str | None, option]
 
 
 def _help(description: str | None) -> str:
-    return " ".join((description or "").split())
+    told = " ".join((description or "").split()).replace("`", "")
+    for field, flag in (("node_mtbf", "--node-mtbf"), ("storage_bandwidth", "--storage-bandwidth")):
+        told = told.replace(field, flag)
+    return f"{told.replace('None:', 'if not given:').replace('. if', '; if')} Needs --tokens."
 
 
 def asked_run(given: Mapping[str, Any]) -> Run | None:

@@ -1,6 +1,6 @@
 """An estimate as plain lines, one term each: ``label ----- value unit``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwise.breakdown_record import ExchangeShare, MoeOverhead
 from shardwise.report.console import GIB
@@ -27,6 +27,7 @@ _WHATS = {
     "activations": "activations",
     "tokens": "tokens",
 }
+_LEVELS = ("intra", "inter")
 _WAYS = {"forward": "forward pass", "backward": "backward pass", "both": "forward or backward"}
 _MOE = {
     "exchange_forward_s": "MoE exchange forward pass",
@@ -102,22 +103,26 @@ def _communication(estimate: Estimate) -> Iterator[str]:
         own = [share for share in shares if share.axis == axis]
         if not own:
             yield _line(f"Communication {name}", f"none: {_why_not(estimate, axis)}")
-        for share in own:
-            where = f"{_WHATS[share.what]} {_WAYS[share.direction]} {share.level}"
-            yield _line(f"Communication {name} {where}", share.exposed_s, "s")
+            continue
+        for what, way in dict.fromkeys((share.what, share.direction) for share in own):
+            for level in _LEVELS:
+                where = f"{_WHATS[what]} {_WAYS[way]} {level}"
+                spent = _exposed(own, what=what, direction=way, level=level)
+                yield _line(f"Communication {name} {where}", spent, "s")
+        yield _line(f"Communication {name} total", _exposed(own), "s")
     gathers = sum(s.exposed_s for s in shares if s.what == "weights")
     yield _line("Communication ZeRO gathers of weights total", gathers, "s")
     for way in ("forward", "backward", "both"):
         told = f"Total communication time {_WAYS[way]}"
         yield _line(told, _exposed(shares, direction=way), "s")
-    for level in ("intra", "inter"):
+    for level in _LEVELS:
         yield _line(f"Total communication time {level}", _exposed(shares, level=level), "s")
     yield _line("Total communication time", sum(share.exposed_s for share in shares), "s")
     hidden = sum(share.total_s - share.exposed_s for share in shares)
     yield _line("Communication hidden behind computation", hidden, "s")
 
 
-def _exposed(shares: tuple[ExchangeShare, ...], **words: str) -> float:
+def _exposed(shares: Sequence[ExchangeShare], **words: str) -> float:
     return sum(
         share.exposed_s
         for share in shares
