@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import amped_samples
 import samples
 from shardwise import InputError, Model, estimate
 from shardwise.report.deepflow import deepflow_rows, deepflow_text
@@ -97,6 +98,21 @@ def test_deepflow_on_the_command_line(shardwise: Any, tmp_path: Any) -> None:
     ]
     scores = next(row for row in rows if row["operation"] == "attention.core")
     assert [scores[side] for side in ("batch", "m", "k", "n")] == ["12", "2048", "128", "2048"]
+
+
+def test_a_configuration_of_amped_tells_all(shardwise: Any, tmp_path: Any) -> None:
+    """Its own model, system and strategy: a width of 12288, and a third of the first line's rows."""
+    for name, content in (
+        ("config", amped_samples.whole()),
+        ("lookup_tables", amped_samples.tables()),
+    ):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    code, out, _ = shardwise("export", "deepflow", tmp_path / "config.json")
+    lines = parsed(out)
+    assert (code, len(lines)) == (0, 6)
+    rows = lines[3][0]
+    assert lines[3] == (rows, 12288, 12288)
+    assert lines[0][0] == 3 * rows
 
 
 def test_gemms_and_graph_on_the_command_line(shardwise: Any, tmp_path: Any) -> None:

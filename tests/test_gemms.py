@@ -78,13 +78,19 @@ STRATEGIES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("model", "strategy"), STRATEGIES)
 def test_flops_add_up_to_the_step_without_rounding(model: str, strategy: dict[str, Any]) -> None:
     """Sum of rows == matrix FLOPs of the step, as whole numbers; each row is its own shape's."""
-    result = estimate(model, "h100-sxm", strategy, gemms=True)
+    result = estimate(model, "h100-sxm", strategy, gemms=True, operations=True)
     assert result.gemms
     assert sum(gemm.flops for gemm in result.gemms) == result.matrix_flops
     for gemm in result.gemms:
         assert float(gemm.flops) == pytest.approx(float(multiplied(gemm)), rel=1e-14, abs=1.01)
         assert gemm.time_s == pytest.approx(gemm.count * gemm.run_s)
         assert 0 < gemm.efficiency < 1
+    if "recompute_layers" not in strategy:
+        kinds = ("matmul", "attention")
+        rows = [row for row in result.operations or () if row.kind in kinds]
+        kernels = sum(row.count * result.micro_batches * row.time_s for row in rows)
+        products = sum(gemm.time_s for gemm in result.gemms if gemm.direction != "optimizer")
+        assert products == pytest.approx(kernels)
     replicas = result.strategy["gpus"] / result.strategy["pp"]
     again = sum(g.flops for g in result.gemms if g.direction == "recompute")
     if "lora_rank" not in strategy:
