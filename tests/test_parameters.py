@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from shardwise import InputError, Model, Stack, Strategy, System, files
 from shardwise.cli import run
@@ -145,6 +147,65 @@ def test_a_file_may_name_its_neighbour(written: Written) -> None:
     assert System.load(top).board_power == 500
     with pytest.raises(InputError, match=r"no such file|cannot be read"):
         System.load({"name": "x", "base": "x" * 5000 + ".yaml"})
+
+
+def test_formulas_of_a_base_are_worked_out_anew(written: Written) -> None:
+    """From what is told again, over several files; what stays has the base's figure and source."""
+    own = {"kind": "published", "text": "a paper"}
+    told = {"parameters": {"clock": "1 GHz", "cores": 100, "peak": "= clock * cores"}}
+    matrix = {"bf16": {"formula": "peak * 2", "source": own}, "fp8": "= 2 * bf16", "fp16": "= base"}
+    written("low.yaml", **h100(**told, accelerator={"matrix": matrix}))
+    written("mid.yaml", name="mid", base="low.yaml", parameters={"cores": 200})
+    fp8 = {"accelerator": {"matrix": {"fp8": "= base / 2"}}}
+    top = System.load({"name": "top", "base": "mid.yaml", "parameters": {"clock": "2 GHz"}, **fp8})
+    low, mid = System.load("low.yaml"), System.load("mid.yaml")
+    rates = [[s.accelerator.matrix[t] for t in ("bf16", "fp8", "fp16")] for s in (low, mid, top)]
+    plain = System.load("h100-sxm").accelerator.matrix["fp16"]
+    assert rates == [[2e11, 4e11, plain], [4e11, 8e11, plain], [8e11, 4e11, plain]]
+    texts = [s.source_of("accelerator.matrix.bf16").text for s in (low, mid)]  # type: ignore[union-attr]
+    assert texts == ["a paper", "calculated: peak * 2"]
+    assert mid.source_of("accelerator.matrix.fp16") == low.source_of("accelerator.matrix.fp16")
+    same = System.load({"name": "same", "base": "low.yaml", "board_power": "1 kW"})
+    assert same.source_of("accelerator.matrix.bf16").text == "a paper"  # type: ignore[union-attr]
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_base_and_what_differs_is_what_the_two_files_say_together(
+    written: Written, data: st.DataObject
+) -> None:
+    """Whatever is given or calculated in either; a file that is at fault is so both ways."""
+    names = ["gpus", "tp", "pp", "seq_len"]
+
+    def told(names: list[str], known: list[str]) -> dict[str, Any]:
+        term = st.sampled_from([*known, "2", "3"])
+        formula = st.builds("= {} {} {}".format, term, st.sampled_from("+*"), term)
+        return data.draw(st.dictionaries(st.sampled_from(names), st.integers(1, 8) | formula))
+
+    def load(fields: Any) -> Any:
+        try:
+            return Strategy.load(fields).model_dump(exclude_unset=True)
+        except InputError:
+            return "at fault"
+
+    own, mine = (told(["a", "b"], ["a", "b"]) for _ in range(2))
+    low, top = (told(names, ["a", "b", *names]) for _ in range(2))
+    written("low.json", parameters=own, **low)
+    assume(load("low.json") != "at fault")
+    whole = {**low, **top, "parameters": own | mine}
+    assert load({"base": "low.json", "parameters": mine, **top}) == load(whole)
+
+
+def test_what_a_base_says_twice_must_stay_the_same(written: Written) -> None:
+    """A value beside a formula holds it to what it was."""
+    figure = {"value": 16, "formula": "nodes * 8"}
+    written("low.yaml", parameters={"nodes": 2}, gpus=figure)
+    with pytest.raises(
+        InputError, match="strategy: gpus: contradicts itself: value gives 16, form"
+    ):
+        Strategy.load({"base": "low.yaml", "parameters": {"nodes": 3}})
+    told = {"parameters": {"nodes": 3}, "gpus": 64}
+    assert Strategy.load({"base": "low.yaml", **told}).gpus == 64
 
 
 def test_files_of_other_systems_know_no_formulas() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 from shardwise.errors import nearest
 from shardwise.parameters.formula import Part, path_text
 
-__all__ = ["UNTOLD", "Path", "descend", "is_figure", "merged", "sources_of"]
+__all__ = ["FORMS", "UNTOLD", "Path", "descend", "is_figure", "merged", "sources_of"]
 
 Path = tuple[Part, ...]
-_FIGURE = frozenset({"value", "lookup", "field", "times", "formula", "description", "source"})
+FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
+"""Keys of a figure in its long form."""
 UNTOLD = {"kind": "assumed", "text": "told beside the base, without a source"}
 
 
@@ -18,7 +19,7 @@ def is_figure(node: object) -> bool:
     if not isinstance(node, Mapping):
         return False
     keys = node.keys()
-    return "lookup" in keys or "formula" in keys or ("value" in keys and keys <= _FIGURE)
+    return "lookup" in keys or "formula" in keys or ("value" in keys and keys <= set(FORMS))
 
 
 def merged(base: Any, told: Any, at: Path, again: list[Path]) -> Any:

@@ -70,6 +70,7 @@ def row_of(named: str, noun: type[Any], chain: Chain, *, is_base: bool) -> Row:
             fields=loaded.to_dict(),
             told=loaded.model_dump(mode="json", exclude_unset=True),
             parameters=resolved.parameters,
+            formulas=resolved.formulas,
         )
     return chain.rows[place, noun]
 

@@ -14,6 +14,7 @@ from shardwise.parameters.quantity import Quantity
 __all__ = [
     "BASE",
     "PARAMETERS",
+    "Inherited",
     "Origin",
     "Resolved",
     "Row",
@@ -43,10 +44,22 @@ class Row:
     told: Mapping[str, Any]
     """Without what nobody told."""
     parameters: Mapping[str, Quantity]
+    formulas: Mapping[Path, "Inherited"]
+    """By place: what it calculates, and so calculates anew where something else is told."""
 
 
 Rows = Callable[[str, bool], Row]
 """Finds an entry by its name; whether it is to be a base, and so of the same noun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inherited:
+    """A formula of a base, with what its file referred to."""
+
+    node: Any
+    """As it stands there: a text or a figure in its long form."""
+    base: Row | None
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +80,8 @@ class Resolved:
     parameters: Mapping[str, Quantity] = field(default_factory=dict)
     origins: Mapping[Path, Origin] = field(default_factory=dict)
     """By place; the longest prefix counts, and nothing told is given."""
+    formulas: Mapping[Path, Inherited] = field(default_factory=dict)
+    """For files that this one is the base of."""
 
     def told(self, fault: Fault) -> Fault:
         """A fault of the noun, which says how its figure came to be if nobody wrote it."""

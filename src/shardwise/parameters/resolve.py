@@ -8,12 +8,14 @@ from pydantic import BaseModel
 
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.parameters.based import UNTOLD, Path, descend, is_figure, sources_of
+from shardwise.parameters.forms import check_agreement, check_keys, lookup_words
 from shardwise.parameters.formula import Part, evaluated, parts_of, path_text
 from shardwise.parameters.kinds import canonical_names, kind_at, kinds_at
 from shardwise.parameters.quantity import Quantity, powers_of
 from shardwise.parameters.records import (
     BASE,
     PARAMETERS,
+    Inherited,
     Origin,
     Resolved,
     Rows,
@@ -26,11 +28,9 @@ from shardwise.units import parse_quantity
 
 __all__ = ["resolve"]
 
-_FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
-_TOLERANCE = 1e-6
 # More faults, or names to compare a wrong one with, help nobody and would take long.
 _MOST_FAULTS = 50
-_MOST_NAMES = 1000
+_MOST_NAMES = 200
 
 
 def resolve(data: Mapping[str, Any], noun: type[BaseModel], *, source: str, rows: Rows) -> Resolved:
@@ -74,16 +74,39 @@ class _Resolver:
             raise InputError([f for n, f in enumerate(faults) if f not in faults[:n]])
         del data[PARAMETERS]
         parameters = {name: self.figure((PARAMETERS, name)) for name in self.told.tree[PARAMETERS]}
+        self._forget_unchanged()
         if "sources" in self.noun.model_fields and isinstance(self.own_sources, Mapping):
             data["sources"] = self._sources(data)
         if self.told.base is not None:
             self.origins[()] = Origin(how="looked up", by=f"base {self.told.base.name}")
-            own = [
-                (PARAMETERS, name) for name in parameters if name not in self.told.base.parameters
-            ]
-            for place in (*self.told.again, *own):
+            for place in self.told.again:
                 self.origins.setdefault(place, Origin(how="given"))
-        return Resolved(data=data, parameters=parameters, origins=self.origins)
+        return Resolved(
+            data=data,
+            parameters=parameters,
+            origins=self.origins,
+            formulas={at: self._handed_on(at) for at in self.known if self._calculates(at)},
+        )
+
+    def _forget_unchanged(self) -> None:
+        """A formula of the base that comes to what it came to there is the base's figure."""
+        base = self.told.base
+        if base is None:
+            return
+        for at in self.told.inherited:
+            own = at[0] == PARAMETERS
+            before = base.parameters[str(at[1])] if own else figure_in(base, at, base.name)
+            if self.figure(at).value == before.value:
+                self.origins.pop(at, None)
+                self.derived_sources.pop(at, None)
+
+    def _calculates(self, at: Path) -> bool:
+        node, _ = self._node(at)
+        return isinstance(node, str) or "formula" in node
+
+    def _handed_on(self, at: Path) -> Inherited:
+        own = Inherited(node=self._node(at)[0], base=self.told.base, rows=self.rows.find)
+        return self.told.inherited.get(at, own)
 
     def figure(self, at: Path) -> Quantity:
         """The figure at a place, with what it counts.
@@ -148,47 +171,25 @@ class _Resolver:
         formula = formula_of(text)
         self.origins[at] = Origin(how="calculated", by=formula)
         self.derived_sources[at] = {"kind": "assumed", "text": f"calculated: {formula}"}
-        return evaluated(formula, lambda parts: self._named(parts, at), self.rows.figure)
+        return evaluated(formula, lambda parts: self._named(parts, at), self._rows_of(at).figure)
 
     def _long(self, node: Mapping[str, Any], at: Path) -> Any:
         """A figure told in one or several ways, which must agree."""
-        for key in node:
-            if key not in _FORMS:
-                raise ValueError(f"unknown key {key!r} of a figure{nearest(str(key), _FORMS)}")
-        for part, whole in (("field", "lookup"), ("times", "lookup"), ("lookup", "field")):
-            if part in node and whole not in node:
-                raise ValueError(f"{part} needs {whole}")
+        check_keys(node)
         found: dict[str, Any] = {}
         if "value" in node:
-            found["value"] = _given(node["value"])
+            found["value"] = node["value"]
         if "lookup" in node:
             found["lookup"] = self._looked_up(node, at)
         if "formula" in node:
-            if not isinstance(node["formula"], str):
-                raise ValueError(f"formula must be text, not {node['formula']!r}")
             found["formula"] = self._calculated(node["formula"], at)
         if len(found) > 1:
-            self._agree(found, at, node)
+            check_agreement({way: self._as_figure(one, at) for way, one in found.items()}, node)
         self._tell(node, at, found)
         return next(iter(found.values()))
 
-    def _agree(self, found: Mapping[str, Any], at: Path, node: Mapping[str, Any]) -> None:
-        """Raise if the same figure told in several ways is not the same."""
-        figures = {
-            way: value if isinstance(value, Quantity) else self._of_literal(value, at)
-            for way, value in found.items()
-        }
-        first = next(iter(figures.values()))
-        for figure in figures.values():
-            plain = not any(figure.powers) or not any(first.powers)
-            away = abs(figure.value - first.value)
-            near = away <= _TOLERANCE * max(abs(figure.value), abs(first.value))
-            if not near or not (plain or figure.powers == first.powers):
-                told = (
-                    f"{way} {_by(node)} gives {one}" if way == "lookup" else f"{way} gives {one}"
-                    for way, one in figures.items()
-                )
-                raise ValueError(f"contradicts itself: {', '.join(told)}")
+    def _as_figure(self, value: Any, at: Path) -> Quantity:
+        return value if isinstance(value, Quantity) else self._of_literal(value, at)
 
     def _tell(self, node: Mapping[str, Any], at: Path, found: Mapping[str, Any]) -> None:
         """Keep how a figure in its long form came to be, and its source if it names one."""
@@ -198,7 +199,7 @@ class _Resolver:
             by = f"{known.by} (agrees with {', '.join(w for w in found if w != ways[-1])})"
             known = replace(known, by=by)
         self.origins[at] = replace(known, description=str(node.get("description", "")))
-        if "source" in node:
+        if "source" in node and at not in self.told.inherited:  # of what the base came to
             own = node["source"]
             told = {"kind": "assumed", "text": own} if isinstance(own, str) else own
             if isinstance(self.own_sources, Mapping):
@@ -206,16 +207,17 @@ class _Resolver:
 
     def _looked_up(self, node: Mapping[str, Any], at: Path) -> Any:
         row, path, times = node["lookup"], node["field"], node.get("times", 1)
-        for word, text in (("lookup", row), ("field", path)):
-            if not isinstance(text, str):
-                raise ValueError(f"{word} must be text, not {text!r}")  # noqa: TRY004
-        if isinstance(times, bool) or not isinstance(times, (int, float)):
-            raise ValueError(f"times must be a number, not {times!r}")  # noqa: TRY004
-        by = _by(node)
+        by = lookup_words(node)
         self.origins[at] = Origin(how="looked up", by=by)
-        for inside, one in self.rows.sources(row, path, by, same=times == 1).items():
+        rows = self._rows_of(at)
+        for inside, one in rows.sources(row, path, by, same=times == 1).items():
             self.derived_sources[(*at, *inside)] = one
-        return self.rows.value(row, path, times)
+        return rows.value(row, path, times)
+
+    def _rows_of(self, at: Path) -> RowFigures:
+        """Rows that a figure may refer to: those of the file that tells it."""
+        theirs = self.told.inherited.get(at)
+        return self.rows if theirs is None else RowFigures(find=theirs.rows)
 
     def _named(self, parts: tuple[Part, ...], at: Path) -> Quantity:
         """The figure that a name in a formula stands for: nearby first, then outward."""
@@ -248,8 +250,11 @@ class _Resolver:
             node, _ = self._node(at[:length])
             named = node.get(BASE) if isinstance(node, Mapping) else None
             if isinstance(named, str):
-                return figure_in(self.rows.row(named), rest or at[length:], f"the base {named}")
-        base = self.told.base
+                return figure_in(
+                    self._rows_of(at).row(named), rest or at[length:], f"the base {named}"
+                )
+        theirs = self.told.inherited.get(at)
+        base = self.told.base if theirs is None else theirs.base
         if base is None:
             raise ValueError("needs base, but there is none: name one as base")
         return figure_in(base, rest or at, f"the base {base.name}")
@@ -299,7 +304,9 @@ class _Resolver:
             if at[0] != PARAMETERS
         }
         told = {
-            ".".join(map(str, at)): UNTOLD for at in self.told.again if at[0] != "sources"
+            ".".join(map(str, at)): UNTOLD
+            for at in self.told.again
+            if at[0] not in ("sources", PARAMETERS)
         } | derived
         if self.told.base is not None:
             return sources_of(own, self.told.base.fields.get("sources") or {}, told)
@@ -337,15 +344,3 @@ def _number(figure: Quantity) -> float:
 
 def _keys(node: Any) -> list[Any]:
     return list(node) if isinstance(node, Mapping) else []
-
-
-def _by(node: Mapping[str, Any]) -> str:
-    """A look-up in words."""
-    times = node.get("times", 1)
-    return f"{node['lookup']} {node['field']}" + (f" times {times:g}" if times != 1 else "")
-
-
-def _given(value: Any) -> Any:
-    if is_formula(value) or is_figure(value):
-        raise ValueError("value must be given; what is calculated is a formula")
-    return value

@@ -1,15 +1,17 @@
 """What a file tells, over what its base has, before any figure is worked out."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
 
 from shardwise.errors import Fault, InputError, UnknownNameError
-from shardwise.parameters.based import Path, merged
+from shardwise.parameters.based import Path, descend, merged
+from shardwise.parameters.formula import Part
 from shardwise.parameters.kinds import canonical_names
-from shardwise.parameters.records import BASE, PARAMETERS, Row, Rows, UnknownRowError
+from shardwise.parameters.records import BASE, PARAMETERS, Inherited, Row, Rows, UnknownRowError
 
 __all__ = ["WORDS", "Told"]
 
@@ -27,6 +29,8 @@ class Told:
     base: Row | None
     again: tuple[Path, ...]
     """Places of what is told beside a base."""
+    inherited: Mapping[Path, Inherited]
+    """Formulas of the base that nothing is told in place of."""
 
     @classmethod
     def of(cls, data: Mapping[str, Any], noun: type[BaseModel], source: str, rows: Rows) -> "Told":
@@ -44,17 +48,47 @@ class Told:
         parameters = fields.pop(PARAMETERS, {})
         _check_parameters(parameters, source)
         if BASE not in fields:
-            return cls(tree={**fields, PARAMETERS: parameters}, base=None, again=())
+            return cls(tree={**fields, PARAMETERS: parameters}, base=None, again=(), inherited={})
         base = _base(fields.pop(BASE), noun, source, rows)
         words = {word: fields.pop(word) for word in WORDS if word in fields}
-        of_base = {name: item for name, item in base.told.items() if name not in WORDS}
+        whole = _with_formulas(base)
+        of_base = {name: item for name, item in whole.items() if name not in WORDS}
         again: list[Path] = []
         try:
-            tree = merged(of_base, fields, (), again)
+            tree = merged(of_base, {**fields, PARAMETERS: parameters}, (), again) | words
         except ValueError as error:
             raise InputError(Fault(source=source, problem=str(error))) from None
-        tree |= words | {PARAMETERS: {**base.parameters, **parameters}}
-        return cls(tree=tree, base=base, again=tuple(again))
+        inherited = {at: one for at, one in base.formulas.items() if _at(tree, at) is one.node}
+        return cls(tree=tree, base=base, again=tuple(again), inherited=inherited)
+
+
+def _with_formulas(base: Row) -> dict[str, Any]:
+    """What a base tells, with its formulas in place of what they came to."""
+    tree = {**base.told, PARAMETERS: dict(base.parameters)}
+    if not base.formulas:
+        return tree
+    tree = {name: deepcopy(item) if name != PARAMETERS else item for name, item in tree.items()}
+    for at, formula in base.formulas.items():
+        inside, step = _at(tree, at[:-1]), _step(tree, at)
+        if step is not None:
+            inside[step] = formula.node
+    return tree
+
+
+def _step(tree: Any, at: Path) -> Part | None:
+    """The last key of a place as the tree has it; None if it does not have the place."""
+    try:
+        return descend(tree, at, "")[1][-1]
+    except ValueError:
+        return None
+
+
+def _at(tree: Any, at: Path) -> Any:
+    """What stands at a place, if anything does."""
+    try:
+        return descend(tree, at, "")[0]
+    except ValueError:
+        return None
 
 
 def _base(named: Any, noun: type[BaseModel], source: str, rows: Rows) -> Row:
