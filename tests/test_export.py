@@ -101,18 +101,22 @@ def test_deepflow_on_the_command_line(shardwise: Any, tmp_path: Any) -> None:
 
 
 def test_a_configuration_of_amped_tells_all(shardwise: Any, tmp_path: Any) -> None:
-    """Its own model, system and strategy: a width of 12288, and a third of the first line's rows."""
-    for name, content in (
-        ("config", amped_samples.whole()),
-        ("lookup_tables", amped_samples.tables()),
-    ):
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    code, out, _ = shardwise("export", "deepflow", tmp_path / "config.json")
-    lines = parsed(out)
-    assert (code, len(lines)) == (0, 6)
-    rows = lines[3][0]
-    assert lines[3] == (rows, 12288, 12288)
-    assert lines[0][0] == 3 * rows
+    """64 sequences of 128 tokens over dp 2 x 4 and pp 2; width 256, 4 heads of 64, inner 1024."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(amped_samples.small()))
+    code, out, _ = shardwise("export", "deepflow", file)
+    rows = 64 * 128 // (2 * 4 * 2)
+    assert (code, parsed(out)) == (
+        0,
+        [
+            (3 * rows, 256, 256),
+            (rows, 64, 128 * 4),
+            (rows, 128, 256),
+            (rows, 256, 256),
+            (rows, 256, 1024),
+            (rows, 1024, 256),
+        ],
+    )
 
 
 def test_gemms_and_graph_on_the_command_line(shardwise: Any, tmp_path: Any) -> None:
