@@ -233,7 +233,7 @@ def test_an_entry_is_shown_with_its_sources_and_written_to_a_file(shardwise, tmp
 
 
 @pytest.mark.parametrize(
-    "noun", ["model", "system", "strategy", "stack", "reliability", "estimate"]
+    "noun", ["model", "system", "strategy", "stack", "reliability", "scenario", "estimate"]
 )
 def test_schema_prints_a_json_schema(shardwise, noun):
     """`schema` prints the schema of each noun."""

@@ -59,6 +59,7 @@ LAYERS = [
     ["whole_run"],
     ["searcher"],
     ["sweeper"],
+    ["scenarios"],
     ["fsdp"],
     ["counterparts", "counterparts_amped", "counterparts_nersc", "reference"],
     ["comparison", "comparison_amped", "comparison_amped_nouns", "comparison_nersc"],

@@ -5,6 +5,7 @@ from typing import Any
 from shardwise._version import __version__
 
 __all__ = [
+    "Comparison",
     "ComputeGraph",
     "Estimate",
     "EstimateTable",
@@ -25,6 +26,7 @@ __all__ = [
     "TrainingTime",
     "UnknownNameError",
     "__version__",
+    "compare",
     "estimate",
     "estimate_many",
     "estimate_training_time",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Comparison": "scenarios.results",
     "ComputeGraph": "graph.records",
     "Estimate": "results",
     "EstimateTable": "results",
@@ -57,6 +60,7 @@ _HOME = {
     "Trace": "report.trace",
     "TrainingTime": "training",
     "UnknownNameError": "errors",
+    "compare": "scenarios.compare",
     "estimate": "estimator",
     "estimate_many": "estimator",
     "estimate_training_time": "whole_run",

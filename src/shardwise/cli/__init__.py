@@ -20,6 +20,7 @@ __all__ = ["main"]
 
 VERBS = {
     "estimate": "Step time, memory and cost of one strategy.",
+    "compare": "Scenarios side by side: what differs, and what bears on it.",
     "trace": "Timeline of one step for Perfetto, from an event simulation.",
     "peers": "Ranks of every communication group of one strategy.",
     "validate": "Our errors against published figures, next to other models'.",

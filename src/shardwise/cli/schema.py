@@ -10,6 +10,7 @@ from shardwise.model import Model
 from shardwise.parameters.schema import with_figures
 from shardwise.reliability import Reliability
 from shardwise.results import Estimate
+from shardwise.scenarios.scenario import Scenario
 from shardwise.searcher.space import Space
 from shardwise.stack import Stack
 from shardwise.strategy import Strategy
@@ -22,6 +23,7 @@ NOUNS: dict[str, Any] = {
     "stack": Stack,
     "space": Space,
     "reliability": Reliability,
+    "scenario": Scenario,
     "estimate": Estimate,
 }
 
@@ -29,7 +31,7 @@ NOUNS: dict[str, Any] = {
 def command(
     noun: Annotated[str, typer.Argument(metavar="NOUN", help=", ".join(NOUNS))],
 ) -> int:
-    """Print the JSON Schema of a noun, such as model, strategy, reliability or estimate."""
+    """Print the JSON Schema of a noun, such as model, strategy, scenario or estimate."""
     if noun not in NOUNS:
         problem = f"no such noun; allowed: {', '.join(NOUNS)}{nearest(noun, NOUNS)}"
         raise InputError(Fault(source="command line", value=noun, has_value=True, problem=problem))

@@ -1,0 +1,1 @@
+"""Scenarios side by side: what was asked differently, what came out, and what bears on it."""

@@ -1,0 +1,471 @@
+"""Scenarios side by side: parts that add up, inputs that bear on them, and what is refused."""
+
+import gzip
+import json
+import random
+from math import fsum
+
+import pytest
+
+from shardwise import Estimate, InputError, Strategy, compare, estimate, search
+from shardwise.scenarios.causes import FOLLOWS, INPUTS, PER_TOKEN, bearing_on
+from shardwise.step import TIME_PARTS
+
+MODEL, SYSTEM = "llama3-8b", "h100-sxm"
+PLAIN = {"tp": 2, "pp": 4, "dp": 2, "gbs": 32}
+A = {"gpus": 16, "tp": 2, "pp": 2, "gbs": 32}
+B = A | {"tp": 4, "recompute": "selective"}
+BASES = (
+    (MODEL, PLAIN),
+    (MODEL, {"tp": 2, "cp": 2, "pp": 2, "vpp": 4, "dp": 2, "gbs": 32, "recompute": "selective"}),
+    (MODEL, {"tp": 4, "dp": 4, "gbs": 64, "zero": 3}),
+    (
+        MODEL,
+        {"tp": 2, "pp": 2, "dp": 8, "gbs": 64, "offload_weights": True}
+        | {"offload_optimizer": True, "offload_activations": True},
+    ),
+    ("mixtral-8x7b", {"tp": 2, "pp": 2, "dp": 8, "ep": 4, "gbs": 64, "recompute": "full"}),
+)
+# Other values of a field, and the bases by place that they are tried on.
+OTHER = {
+    "tp": ((1, 4), (0, 2)),
+    "pp": ((2, 8), (0, 4)),
+    "cp": ((1, 2), (1, 2)),
+    "ep": ((2, 8), (4,)),
+    "dp": ((4, 8), (0, 3)),
+    "vpp": ((1, 2), (0, 1)),
+    "micro_batch_size": ((2,), (0, 2, 4)),
+    "global_batch_size": ((16, 128), (0, 1)),
+    "seq_len": ((2048,), (1, 2)),
+    "quantization": (("fp8_tensor",), (0, 3)),
+    "attention": (("multihead",), (0, 2)),
+    "recompute": (("none", "full"), (1, 3)),
+    "zero": ((0, 3), (0, 2)),
+    "optimizer": (("muon", "sgd"), (0, 3)),
+    "frozen": (("embedding", "mlp"), (0, 2)),
+    "lora_rank": ((16,), (0, 3)),
+    "schedule": (("gpipe", "zb-v", "dualpipe"), (0,)),
+    "last_stage_layers": ((6,), (0, 1, 4)),
+    "training": ((False,), (0, 1)),
+    "tp_exchange": (("all_reduce",), (0, 1)),
+    "tp_overlap": (("none",), (0, 3)),
+    "tp_regather": ((False,), (0, 3)),
+    "cp_exchange": (("all_to_all",), (1,)),
+    "expert_imbalance": ((1.5,), (4,)),
+    "dispatch_dtype": (("fp8",), (4,)),
+    "dp_overlap": ((False,), (0, 2)),
+    "fused_activation": ((True,), (0, 3)),
+    "offload_weights": ((False,), (3,)),
+    "offload_activations": ((False, True), (0, 3)),
+    "placement": (("dp-tp-cp-pp",), (0, 4)),
+    "stack": (("torchtitan-2025",), (0, 2)),
+}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two ways to run one model, of which both fit."""
+    return estimate(MODEL, SYSTEM, A), estimate(MODEL, SYSTEM, B)
+
+
+@pytest.fixture(scope="module")
+def varied():
+    """Estimates that differ from one of the bases in a field."""
+    firsts = [estimate(model, SYSTEM, base) for model, base in BASES]
+    found = []
+    for name, (values, places) in OTHER.items():
+        for place in places:
+            model, base = BASES[place]
+            fields = Strategy.validated(base).model_dump(mode="json", exclude_unset=True)
+            for value in values:
+                try:
+                    other = estimate(model, SYSTEM, fields | {name: value})
+                except InputError:
+                    continue
+                found.append((firsts[place], other))
+    return found
+
+
+@pytest.fixture
+def saved(tmp_path, pair):
+    """Files of the two, the second compressed."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json.gz"
+    first.write_text(json.dumps(pair[0].to_dict()))
+    second.write_bytes(gzip.compress(json.dumps(pair[1].to_dict()).encode()))
+    return first, second
+
+
+def asked(found):
+    """Values of what differs, by field."""
+    return {one.field: one.values for one in found.asked}
+
+
+def test_deltas_of_the_parts_are_the_delta_of_the_step(pair):
+    """By sum, each as after less before."""
+    (change,) = compare(*pair).changes
+    one, two = pair
+    assert change.delta_s == sum(part.delta_s for part in change.parts)
+    assert change.delta_s == pytest.approx(two.step_time_s - one.step_time_s, rel=1e-9)
+    assert change.share == pytest.approx(two.step_time_s / one.step_time_s - 1, rel=1e-9)
+    for part in change.parts:
+        assert (part.before_s, part.after_s) == (one.time_s[part.part], two.time_s[part.part])
+    told = {part.part for part in change.parts}
+    assert told == {part for part in TIME_PARTS if one.time_s[part] or two.time_s[part]}
+
+
+def test_what_was_asked_differently_is_told(pair):
+    """Fields that are not the same, and which of them somebody gave."""
+    found = compare(*pair)
+    assert asked(found) == {
+        "tp": (2, 4),
+        "dp": (4, 2),
+        "recompute": ("none", "selective"),
+        "micro_batches": (8, 16),
+    }
+    given = {one.field: one.given for one in found.asked}
+    assert given["tp"] == (True, True)
+    assert given["dp"] == (False, False)
+    assert given["recompute"] == (False, True)
+
+
+def test_inputs_that_bear_on_a_part_are_named(pair):
+    """Recompute on recompute, the degree on its exchange; the bubble has stages as before."""
+    (change,) = compare(*pair).changes
+    inputs = {part.part: part.inputs for part in change.parts}
+    assert inputs["recompute"] == ("tp", "recompute", "micro_batches")
+    assert "dp" not in inputs["tp_comm"]
+    assert inputs["optimizer"] == ("tp", "dp")
+    assert inputs["bubble"] == ("micro_batches",)
+    assert inputs["other"] == ()
+    follows = {part.part: part.follows for part in change.parts}
+    assert "forward" in follows["bubble"]
+    assert follows["forward"] == ()
+    tp = next(part for part in change.parts if part.part == "tp_comm")
+    moved = pair[0].comm_s["tp"]
+    assert tp.hidden_before_s == pytest.approx(moved.total - moved.exposed)
+
+
+def test_every_field_of_a_strategy_has_a_rule():
+    """A new one needs a row in the table; parts are those of the step."""
+    assert set(Strategy.model_fields) <= set(INPUTS)
+    rows = [*(one.parts for one in INPUTS.values()), *PER_TOKEN.values(), *FOLLOWS.values()]
+    assert {part for parts in rows for part in parts} <= set(TIME_PARTS)
+    assert set(PER_TOKEN) <= set(INPUTS)
+
+
+def test_no_part_changes_without_a_reason(varied):
+    """Where one input changes, only parts it acts on differ, or those that change with them."""
+    assert len(varied) > 70
+    reasons = [
+        (found.asked[0].field, part.part)
+        for found in (compare(*both) for both in varied)
+        for part in found.changes[0].parts
+        if part.delta_s and not (part.inputs or part.follows)
+    ]
+    assert reasons == []
+
+
+def test_no_part_changes_without_a_reason_where_much_does(varied):
+    """Nor between any two of them, of other models and batches."""
+    every = [other for _, other in varied]
+    picked = random.Random(5)  # noqa: S311 - the same every time
+    for _ in range(150):
+        found = compare(*picked.sample(every, 2))
+        for part in found.changes[0].parts:
+            assert not part.delta_s or part.inputs or part.follows, asked(found)
+
+
+def test_the_table_does_not_name_what_has_no_part_in_it():
+    """A rule for the bubble is none for the optimizer."""
+    assert bearing_on("optimizer", ["vpp", "tp_overlap", "recompute"]) == ()
+    assert bearing_on("bubble", ["vpp", "tp_overlap", "recompute"]) == ("vpp",)
+    assert bearing_on("forward", ["dp"]) == ()
+    assert bearing_on("forward", ["dp"], per_token=True) == ("dp",)
+
+
+def test_batches_of_several_sizes_are_compared_per_token():
+    """Twice the batch takes nearly twice as long: per million tokens, less by the bubble."""
+    small, large = (estimate(MODEL, SYSTEM, A | {"gbs": gbs}) for gbs in (32, 64))
+    found = compare(small, large)
+    assert found.per == "million tokens"
+    assert "a step has not as many tokens in each" in found.notes[0]
+    (change,) = found.changes
+    assert change.before_s == pytest.approx(1e6 / small.tokens_per_s)
+    assert change.after_s == pytest.approx(1e6 / large.tokens_per_s)
+    by_part = {part.part: part for part in change.parts}
+    assert by_part["forward"].delta_s == 0
+    assert by_part["bubble"].after_s == pytest.approx(by_part["bubble"].before_s / 2)
+    assert by_part["bubble"].inputs == ("micro_batches", "tokens_per_step")
+    assert found.best["step_time_s"] is None
+    assert found.best["tokens_per_s"] == "B"
+    times = fsum(found.scenarios[1].time_s.values())
+    assert times == pytest.approx(1e6 / large.tokens_per_s)
+
+
+def test_what_does_not_fit_is_best_by_nothing():
+    """However fast it would be."""
+    run = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
+    fits, fast = (estimate("llama3-70b", SYSTEM, run | {"tp": tp}) for tp in (8, 4))
+    found = compare(fits, fast, names=("fits", "fast"))
+    assert fast.step_time_s < fits.step_time_s
+    assert not fast.fits
+    assert found.best["step_time_s"] == "fits"
+    assert "does not fit, and so is best by nothing: fast" in found.notes
+    assert set(compare(fast, fast).best.values()) == {None}
+
+
+def test_three_scenarios_are_held_against_the_first(pair):
+    """Each with a change of its own; other systems and models are told."""
+    third = estimate("llama2-7b", "a100-80gb-sxm", A | {"seq_len": 8192})
+    found = compare(*pair, third)
+    assert [(change.against, change.name) for change in found.changes] == [("A", "B"), ("A", "C")]
+    assert asked(found)["model"] == (MODEL, MODEL, "llama2-7b")
+    assert "parameters" not in asked(found)
+    assert any("the models differ" in note for note in found.notes)
+    assert "system" in found.changes[1].parts[0].inputs
+    frame = found.to_frame()
+    assert frame["name"].to_list() == ["A", "B", "C"]
+    assert frame["bubble_s"].to_list() == [one.time_s["bubble"] for one in (*pair, third)]
+
+
+def test_fields_of_a_stack_are_told_one_by_one():
+    """A stack that differs in one figure from that of the catalog."""
+    mine = {"base": "megatron-core-2025", "allocator_slack": 1.2}
+    found = compare(estimate(MODEL, SYSTEM, A), estimate(MODEL, SYSTEM, A | {"stack": mine}))
+    assert asked(found) == {"stack.allocator_slack": (None, 1.2)}
+    assert found.asked[0].given == (False, True)
+
+
+def test_whole_runs_are_ranked_by_their_days():
+    """If all train on as many tokens; the days are those of the runs."""
+    asked_for = [{"model": MODEL, "system": SYSTEM, "strategy": way} for way in (A, B)]
+    runs = [one | {"tokens": "100B"} for one in asked_for]
+    found = compare(*runs)
+    days = [outcome.effective_days for outcome in found.scenarios]
+    by_hand = [100e9 / one.tokens_per_s / 86400 for one in found.scenarios]
+    assert days == pytest.approx(by_hand, rel=1e-4)
+    assert found.best["effective_days"] == found.best["tokens_per_s"]
+
+    found = compare(runs[0], runs[1] | {"tokens": "200B"})
+    assert found.best["effective_days"] is None
+    assert any("different numbers of tokens" in note for note in found.notes)
+    assert compare(*asked_for).best["effective_days"] is None
+
+
+def test_figures_under_one_name_that_differ_are_noted(pair):
+    """Nothing was asked differently, and yet one part is: say so, and do not guess."""
+    one = pair[0]
+    times = one.time_s | {"forward": one.time_s["forward"] + 1}
+    two = one.model_copy(update={"time_s": times, "step_time_s": one.step_time_s + 1})
+    found = compare(one, two)
+    assert found.asked == ()
+    assert "nothing that was asked explains what differs in B: forward" in found.notes[0]
+
+
+def test_saved_estimates_are_read_back(saved, pair, shardwise, tmp_path):
+    """Also compressed, and as the command writes them, with what other models say beside."""
+    found = compare(*saved)
+    assert found.changes[0].parts == compare(*pair).changes[0].parts
+    assert [one.name for one in found.scenarios] == ["first", "second"]
+    out = tmp_path / "third.yaml"
+    words = ("calculon-gpt3-175b", "calculon-a100-80g", "--gpus", 64, "--tp", 8, "--gbs", 64)
+    words = (*words, "--dtype", "fp16", "--ops", "--also", "calculon", "-o", out)
+    assert shardwise("estimate", *words)[0] in (0, 1)
+    found = compare(saved[0], out)
+    assert found.scenarios[1].name == "third"
+    assert found.changes[0].after_s == pytest.approx(1e6 / found.scenarios[1].tokens_per_s)
+
+
+def test_of_a_search_the_best_plan_counts(tmp_path, pair):
+    """As if it had been estimated."""
+    space = {"gpus": 16, "gbs": 32, "tp": [2, 4], "pp": 2, "placement": "tp-cp-dp-pp"}
+    found = search(MODEL, SYSTEM, space)
+    file = tmp_path / "search.json"
+    file.write_text(json.dumps(found.to_dict()))
+    compared = compare(pair[0], file)
+    assert compared.scenarios[1].step_time_s == found.best[0].step_time_s
+    assert compared.scenarios[1].name == "search"
+
+    file.write_text(json.dumps(found.to_dict() | {"best": []}))
+    with pytest.raises(InputError, match=r"search.json: best: the search found no plan"):
+        compare(pair[0], file)
+
+
+def test_scenarios_are_estimated(tmp_path, pair):
+    """Files beside the scenario's own are found there; a name of its own is used."""
+    (tmp_path / "way.yaml").write_text("gpus: 16\ntp: 4\npp: 2\ngbs: 32\nrecompute: selective\n")
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"name: tp four\nmodel: {MODEL}\nsystem: {SYSTEM}\nstrategy: way.yaml\n")
+    found = compare(pair[1], file)
+    assert found.changes[0].delta_s == 0
+    assert found.asked == ()
+    assert found.scenarios[1].name == "tp four"
+
+
+def test_files_of_one_name_are_told_apart(saved, tmp_path):
+    """By their folders; the same file twice by its place."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "first.json").write_text(saved[0].read_text())
+    found = compare(saved[0], folder / "first.json")
+    assert [one.name for one in found.scenarios] == [str(saved[0]), str(folder / "first.json")]
+    twice = compare(saved[0], saved[0])
+    assert [one.name for one in twice.scenarios] == [f"{saved[0]} (1)", f"{saved[0]} (2)"]
+
+
+def broken(change):
+    """The first scenario's file with something changed."""
+
+    def made(data):
+        change(data)
+        return json.dumps(data)
+
+    return made
+
+
+FAULTS = {
+    "not an estimate": (lambda _: '{"a": 1}', "x.json: is not an estimate, the result of a sear"),
+    "damaged": (lambda data: json.dumps(data)[:-9], "x.json: line 1: not JSON: "),
+    "a sweep": (
+        lambda _: '{"systems": [], "axes": [], "points": []}',
+        "a scenario of model, system and strategy: it is that of a sweep",
+    ),
+    "newer": (
+        broken(lambda data: data.update(karma=3)),
+        "x.json: karma: unknown field; was it written by a newer version? Estimate it again",
+    ),
+    "older": (
+        broken(lambda data: data.pop("mfu")),
+        "x.json: mfu: is missing; was it written by another version? Estimate it again",
+    ),
+    "newer strategy": (
+        broken(lambda data: data["strategy"].update(karma=3)),
+        "x.json: strategy.karma: unknown field; was it written by a newer version?",
+    ),
+    "newer part": (
+        broken(lambda data: data["time_s"].update(karma=3.0)),
+        "x.json: time_s.karma: unknown part of the step",
+    ),
+    "missing part": (
+        broken(lambda data: data["time_s"].pop("bubble")),
+        "x.json: time_s.bubble: is missing",
+    ),
+    "does not add up": (
+        broken(lambda data: data["time_s"].update(forward=99.0)),
+        "x.json: time_s: the parts do not add up to step_time_s ",
+    ),
+    "no time": (
+        broken(lambda data: data.update(step_time_s=0.0)),
+        "x.json: step_time_s: 0.0: must be a time above 0",
+    ),
+    "no tokens": (
+        broken(lambda data: data.update(tokens_per_step=0)),
+        "x.json: tokens_per_step: 0: must be at least 1",
+    ),
+    "wrong type": (
+        broken(lambda data: data.update(fits="maybe")),
+        "x.json: fits: 'maybe': must be a valid boolean",
+    ),
+    "wrong scenario": (
+        lambda _: json.dumps({"model": "x9", "system": SYSTEM, "strategy": {}}),
+        "x.json: model: 'x9': no such model in the catalog",
+    ),
+    "no strategy": (
+        lambda _: json.dumps({"model": MODEL, "system": SYSTEM}),
+        "x.json: strategy: is missing and has no default",
+    ),
+    "illegal strategy": (
+        lambda _: json.dumps({"model": MODEL, "system": SYSTEM, "strategy": {"gpus": 8, "tp": 3}}),
+        "x.json: strategy: gpus: 8: must be a multiple of tp 3 x cp 1 x pp 1 = 3",
+    ),
+    "reliability alone": (
+        lambda _: json.dumps(
+            {"model": MODEL, "system": SYSTEM, "strategy": A, "site": {"pue": 1.2}}
+        ),
+        "x.json: site: {'pue': 1.2}: says something of a whole run, whose tokens are not given",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "told"), FAULTS.values(), ids=FAULTS)
+def test_a_file_that_is_no_scenario_is_refused(saved, pair, shardwise, tmp_path, made, told):
+    """With a line for each fault, that names the file; no traceback."""
+    file = tmp_path / "x.json"
+    file.write_text(made(pair[0].to_dict()))
+    code, out, err = shardwise("compare", saved[0], file)
+    assert (code, out) == (2, "")
+    lines = [line.replace(str(tmp_path) + "/", "") for line in err.splitlines()]
+    assert any(told in line for line in lines), err
+    assert all(line.startswith("error: x.json") for line in lines)
+
+
+def test_of_many_faults_some_are_told(saved, tmp_path):
+    """A file of another program is not gone through field by field."""
+    file = tmp_path / "x.json"
+    file.write_text('{"step_time_s": 1.0, "time_s": {}}')
+    with pytest.raises(InputError) as caught:
+        compare(saved[0], file)
+    assert len(caught.value.faults) == 6
+    more = len([f for f in Estimate.model_fields.values() if f.is_required()]) - 2 - 5
+    assert str(caught.value.faults[-1]) == f"{file}: and {more} more faults"
+
+
+def test_one_scenario_is_not_compared(saved, shardwise):
+    """Nor none, nor something that is no scenario; faults of all files come together."""
+    code, _, err = shardwise("compare", saved[0])
+    assert (code, err) == (2, "error: compare: takes two scenarios or more; 1 given\n")
+    with pytest.raises(InputError, match="scenario A: 3: is not an estimate"):
+        compare(3, 4)
+    code, _, err = shardwise("compare", "no.json", "none.json")
+    assert code == 2
+    assert err == "error: no.json: no such file\nerror: none.json: no such file\n"
+    with pytest.raises(InputError, match=r"names: .*must be 2 different names"):
+        compare(*saved, names=["x", "x"])
+
+
+def test_the_command_prints_tables(saved, shardwise):
+    """What was asked, what came out, and each part with what bears on it."""
+    code, out, err = shardwise("compare", *saved)
+    assert (code, err) == (0, "")
+    rows = {line.split("  ")[0].strip(): line.split() for line in out.splitlines() if line.strip()}
+    assert rows["tp"][1:3] == ["2", "4"]
+    assert rows["dp"][1:3] == ["(4)", "(2)"]
+    assert rows["first"][-2] == "yes"
+    assert "tp, recompute, micro batches" in out
+    assert "best by step time, tokens/s, tokens/s per GPU, price of a token: first" in out
+    found = compare(*saved)
+    assert f"({100 * found.changes[0].share:+.1f} %) a step than first" in out
+
+
+def test_the_command_writes_json(saved, shardwise, tmp_path):
+    """All that Python gives."""
+    code, out, _ = shardwise("compare", *saved, "--json")
+    assert code == 0
+    assert json.loads(out) == compare(*saved).to_dict()
+    file = tmp_path / "found.json.gz"
+    assert shardwise("compare", *saved, "-o", file) == (0, "", "")
+    assert json.loads(gzip.decompress(file.read_bytes())) == json.loads(out)
+
+
+def test_nothing_that_fits_is_an_exit_code(tmp_path, shardwise):
+    """As of an estimate."""
+    file = tmp_path / "large.json"
+    large = {"model": "llama3-70b", "system": SYSTEM, "strategy": {"gpus": 1, "gbs": 1}}
+    file.write_text(json.dumps(large))
+    code, out, _ = shardwise("compare", file, file)
+    assert code == 1
+    assert "none fits" in out
+    assert "takes as long as" in out
+    assert "nothing was asked differently" in out
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_tables_fit_a_narrow_terminal(saved, shardwise, monkeypatch, number):
+    """Columns go, and are named."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(saved[0].parent)
+    files = [saved[0].name, saved[1].name, saved[0].name][:number]
+    _, out, _ = shardwise("compare", *files)
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
+    assert "left out to fit: of GiB" in out
+    assert "…" not in out
