@@ -138,6 +138,9 @@ def test_the_systems_place_counts_unless_another_is_given():
     other = estimate_training_time("llama3-8b", placed, SMALL[2], tokens="1B", site={"pue": 1.0})
     assert own.co2_kg.expected == pytest.approx(own.kwh.expected * 1.25 * 0.4)
     assert other.co2_kg.expected == pytest.approx(own.kwh.expected * 0.4)
+    assert own.sources["pue"] == "system h100-sxm"
+    assert other.sources["pue"] == "given"
+    assert "CoreWeave" in other.sources["price"]
     assert System.load(placed.to_dict(units=True)) == placed
 
 
@@ -231,7 +234,7 @@ def test_the_command_line_tells_the_same(tmp_path, capsys):
     assert record == expected.to_dict()
     assert run([*FLAGS, "--tokens", "1B", *place]) == 0
     out = capsys.readouterr().out
-    assert "Time to train on 1 B tokens" in out
+    assert "time to train on 1 B tokens" in out
     assert "no figures of failures" in out
 
 

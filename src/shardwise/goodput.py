@@ -84,11 +84,12 @@ def run_time(
 ) -> RunTime:
     """Expected time of a run under failures, and where it goes [s].
 
-    N = T / tau segments of x = (tau + delta) / M. A segment is tried until no failure meets it, so
-    it fails e^x - 1 times and takes M (e^x - 1) in all; each failure takes a restart, which is
-    tried likewise: M (e^(R/M) - 1). Together T / tau x M e^(R/M) (e^((tau + delta) / M) - 1), the
-    complete cost function of Daly (2006, equation 20). Exact for exponential failures, which may
-    also meet checkpoints and restarts.
+    N = T / tau segments of x = (tau + delta) / M; N may be a fraction, so a run of few intervals is
+    a mean over where it ends. A segment is tried until no failure meets it, so it fails e^x - 1
+    times and takes M (e^x - 1) in all; each failure takes a restart, which is tried likewise:
+    M (e^(R/M) - 1). Together T / tau x M e^(R/M) (e^((tau + delta) / M) - 1), the complete cost
+    function of Daly (2006, equation 20). Exact for exponential failures, which may also meet
+    checkpoints and restarts.
 
     A checkpoint that is written beside the work, for w after a stop of delta, can only be used when
     it is written. A failure before that undoes one more segment: on average w tau / (tau + delta)

@@ -85,6 +85,8 @@ class TrainingTime(Result):
     pue: float | None
     carbon_intensity: float | None
     """[kg/kWh]."""
+    sources: dict[str, str]
+    """Who says what the price, the PUE and the carbon intensity are."""
     goodput: Goodput | None
     unknown: dict[str, str]
     """What is not known, and what is missing for it."""

@@ -1,5 +1,6 @@
 """From the time of one step to a `TrainingTime`, without failures and with them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,8 @@ class RunFigures:
     pue: float | None
     carbon_intensity: float | None
     """[kg/kWh]."""
+    sources: Mapping[str, str]
+    """Who says so, by the names of these."""
 
     def missing(self) -> dict[str, str]:
         """What cannot be said, and what is missing for it."""
@@ -107,6 +110,7 @@ def training_time(
         co2_kg=amount("co2_kg"),
         pue=figures.pue,
         carbon_intensity=figures.carbon_intensity,
+        sources=dict(figures.sources),
         goodput=None,
         unknown=missing | {"goodput": "no figures of failures and checkpoints"},
     )

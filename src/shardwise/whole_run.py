@@ -157,13 +157,20 @@ def _check_interval(reliability: Reliability, written_bytes: float) -> None:
 
 
 def _figures(system: System, site: Site | None) -> RunFigures:
-    own, given = system.site or Site(), site or Site()
-    price = system.price
+    """Figures of the system and of the place it is run at, with their sources."""
+    own, given, price = system.site or Site(), site or Site(), system.price
+    sources = {} if price is None else {"price": f"{price.source} (as of {price.as_of})"}
+    found: dict[str, float | None] = {}
+    for name, source in (("pue", "pue_source"), ("carbon_intensity", "carbon_source")):
+        place = own if getattr(given, name) is None else given
+        found[name] = getattr(place, name)
+        if found[name] is not None:
+            untold = "given" if place is given else f"system {system.name}"
+            sources[name] = getattr(place, source) or untold
     return RunFigures(
         usd_per_accelerator_hour=None if price is None else price.usd_per_accelerator_hour,
         accelerator_power=system.accelerator_power,
-        pue=own.pue if given.pue is None else given.pue,
-        carbon_intensity=(
-            own.carbon_intensity if given.carbon_intensity is None else given.carbon_intensity
-        ),
+        pue=found["pue"],
+        carbon_intensity=found["carbon_intensity"],
+        sources=sources,
     )

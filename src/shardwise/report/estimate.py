@@ -69,7 +69,7 @@ def print_estimate(result: Estimate) -> None:
     if result.gemms is not None:
         show(gemm_table(result))
     if result.training is not None:
-        show(training_block(result.training), Text())
+        show(training_block(result.training))
     show(_closing(result), style="dim")
 
 
