@@ -7,6 +7,7 @@ from math import fsum
 
 import pytest
 
+import amped_samples
 from shardwise import Estimate, InputError, Strategy, compare, estimate, search
 from shardwise.scenarios.causes import FOLLOWS, INPUTS, PER_TOKEN, bearing_on
 from shardwise.step import TIME_PARTS
@@ -179,6 +180,8 @@ def test_the_table_does_not_name_what_has_no_part_in_it():
     """A rule for the bubble is none for the optimizer."""
     assert bearing_on("optimizer", ["vpp", "tp_overlap", "recompute"]) == ()
     assert bearing_on("bubble", ["vpp", "tp_overlap", "recompute"]) == ("vpp",)
+    for name in ("pp", "vpp", "schedule", "micro_batches", "stage_layers"):
+        assert bearing_on("bubble", [name]) == (name,)
     assert bearing_on("forward", ["dp"]) == ()
     assert bearing_on("forward", ["dp"], per_token=True) == ("dp",)
 
@@ -300,6 +303,21 @@ def test_scenarios_are_estimated(tmp_path, pair):
     assert found.changes[0].delta_s == 0
     assert found.asked == ()
     assert found.scenarios[1].name == "tp four"
+
+
+def test_configurations_of_amped_tell_all(tmp_path, shardwise):
+    """Model, system, strategy and tokens; what became of one is no part of the estimate."""
+    files = []
+    for batch in (64, 128):
+        file = tmp_path / f"batch{batch}.json"
+        file.write_text(json.dumps(amped_samples.small(batch_size=batch)))
+        files.append(file)
+    found = compare(*files)
+    assert asked(found)["global_batch_size"] == (64, 128)
+    saved = tmp_path / "saved.json"
+    assert shardwise("estimate", files[0], "-o", saved)[0] in (0, 1)
+    assert "imported" in json.loads(saved.read_text())
+    assert compare(files[0], saved).changes[0].delta_s == 0
 
 
 def test_files_of_one_name_are_told_apart(saved, tmp_path):

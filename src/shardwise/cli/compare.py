@@ -16,7 +16,7 @@ def command(
         typer.Argument(
             metavar="FILE...",
             help="Two or more: estimates saved by --json or --output, results of searches, or "
-            "scenarios (YAML, JSON, TOML with model, system, strategy); also .gz.",
+            "scenarios (YAML, JSON, TOML with model, system, strategy, or AMPeD's); also .gz.",
         ),
     ],
     plot: PlotOption = None,

@@ -11,6 +11,8 @@ from pydantic import ValidationError
 from shardwise import files
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.estimator import estimate
+from shardwise.formats.amped_files import looks_like, read_config
+from shardwise.formats.amped_import import fields_of
 from shardwise.model import Model
 from shardwise.noun import Noun
 from shardwise.results import Estimate
@@ -26,6 +28,10 @@ _MOST_BYTES = 2**28
 MOST_FAULTS = 5
 """More than that and it is some other file; the rest is counted."""
 _EXPECTED = "an estimate, the result of a search, or a scenario of model, system and strategy"
+# What the command writes beside an estimate: answers of other models, what became of a file.
+_BESIDE = ("also", "imported")
+# What AMPeD calls the tokens of the whole run.
+_TOKENS = "tokens_to_train"
 # Parts of the time are sums of float64; they add up to the step as well as this.
 _NEAR = 1e-9
 
@@ -102,6 +108,8 @@ def _stem(path: str) -> str:
 
 def _of_mapping(data: Mapping[str, Any], name: str, source: str, folder: Path) -> Told:
     """Tell by its keys what a mapping is."""
+    if looks_like(data) == "configuration":
+        return Told(name=name, source="", estimate=_of_amped(data, name, source))
     if {"step_time_s", "time_s"} <= set(data):
         return Told(name=name, source="", estimate=_saved(data, source))
     if {"space", "best", "candidates"} <= set(data):
@@ -110,6 +118,18 @@ def _of_mapping(data: Mapping[str, Any], name: str, source: str, folder: Path) -
         return _worked_out(Scenario.validated(data, source=source), name, source, folder)
     whose = ": it is that of a sweep" if {"systems", "axes", "points"} <= set(data) else ""
     raise InputError(Fault(source=source, problem=f"is not {_EXPECTED}{whose}"))
+
+
+def _of_amped(data: Mapping[str, Any], name: str, source: str) -> Estimate:
+    """Estimate what a configuration of AMPeD's tells, which is all of it."""
+    config = read_config(data, source)
+    model, system = fields_of("model", config, name), fields_of("system", config, name)
+    strategy = Strategy.validated(fields_of("strategy", config, name), source=source)
+    the_system = System.validated(system, source=source)
+    found = estimate(Model.validated(model, source=source), the_system, strategy)
+    if _TOKENS not in config:
+        return found
+    return with_training(found, the_system, Run.validated({"tokens": config[_TOKENS].value}))
 
 
 def _best(data: Mapping[str, Any], source: str) -> Estimate:
@@ -124,7 +144,7 @@ def _best(data: Mapping[str, Any], source: str) -> Estimate:
 
 def _saved(data: Mapping[str, Any], source: str, *, field: str = "") -> Estimate:
     """Read an estimate back; what stands beside it of other models is of no use here."""
-    fields = {key: value for key, value in data.items() if key != "also"}
+    fields = {key: value for key, value in data.items() if key not in _BESIDE}
     try:
         result = Estimate.model_validate(fields)
     except ValidationError as error:
