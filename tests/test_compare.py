@@ -9,6 +9,7 @@ import pytest
 
 import amped_samples
 from shardwise import Estimate, InputError, Strategy, compare, estimate, search
+from shardwise.report.compared import print_comparison
 from shardwise.scenarios.causes import FOLLOWS, INPUTS, PER_TOKEN, bearing_on
 from shardwise.step import TIME_PARTS
 
@@ -487,3 +488,16 @@ def test_tables_fit_a_narrow_terminal(saved, shardwise, monkeypatch, number):
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
     assert "left out to fit: of GiB" in out
     assert "…" not in out
+
+
+def test_letters_stand_for_long_names_in_tables(pair, monkeypatch, capsys):
+    """They are told once, above; figures in Python keep the names."""
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("a scenario with a long name", "another of these")
+    print_comparison(compare(*pair, names=names))
+    out = capsys.readouterr().out
+    assert f"A: {names[0]}\nB: {names[1]}\n" in out
+    assert out.count(names[0]) == 1
+    assert " a step than A" in out
+    assert "price of a token: A" in out
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80

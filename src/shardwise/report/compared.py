@@ -27,12 +27,22 @@ _BY_WORDS = {
     "usd_per_billion_tokens": "price of a token",
     "effective_days": "days of the whole run",
 }
+# Longer names are told once, and letters stand for them in tables.
+_LONGEST = 16
+_ALPHABET = 26
 _WHAT = "what it is"
 _BEARS = "what bears on it"
 
 
 def print_comparison(found: Comparison) -> None:
     """Print what was asked differently, what came out, and what the time changes by."""
+    letters = _letters(found)
+    if letters:
+        told = [
+            f"{letter}: {one.name}" for letter, one in zip(letters, found.scenarios, strict=True)
+        ]
+        show("\n" + "\n".join(told))
+        found = _renamed(found, letters)
     show(Text(f"\n{who_runs(found)}\n", style="bold"))
     if found.asked:
         show(_asked(found))
@@ -47,6 +57,32 @@ def print_comparison(found: Comparison) -> None:
         else:
             show(f"{change_words(change, found.per)}, in every part\n")
     show(_closing(found), style="dim")
+
+
+def _letters(found: Comparison) -> list[str]:
+    """Short names for heads of columns, where the scenarios' own are long; else none."""
+    names = [one.name for one in found.scenarios]
+    if max(map(len, names)) <= _LONGEST:
+        return []
+    return [chr(ord("A") + i) if i < _ALPHABET else str(i + 1) for i in range(len(names))]
+
+
+def _renamed(found: Comparison, names: list[str]) -> Comparison:
+    """The same with other names."""
+    new = dict(zip((one.name for one in found.scenarios), names, strict=True))
+
+    def named(one: Outcome | Change) -> Any:
+        other = {"against": new[one.against]} if isinstance(one, Change) else {}
+        return one.model_copy(update={"name": new[one.name], **other})
+
+    best = {by: None if name is None else new[name] for by, name in found.best.items()}
+    return found.model_copy(
+        update={
+            "scenarios": tuple(map(named, found.scenarios)),
+            "changes": tuple(map(named, found.changes)),
+            "best": best,
+        }
+    )
 
 
 def who_runs(found: Comparison) -> str:

@@ -124,7 +124,7 @@ INPUTS = {
 }
 """Every field of `Strategy`, and what stands beside it: what an input is, and what it acts on."""
 
-PER_TOKEN = {"dp": _STAGES, "micro_batches": _ONCE}
+PER_TOKEN = {"dp": _STAGES, "micro_batches": ("dp_comm", "offload", "bubble")}
 """What some inputs act on where times are those of tokens: twice the replicas take twice as many
 in the same time; twice the passes make a step longer but not a token."""
 
