@@ -15,7 +15,7 @@ Case = CalculonCase | NerscCase | AmpedCase
 
 _NAMES = {CalculonCase: "calculon", NerscCase: "nersc", AmpedCase: "amped"}
 
-__all__ = ["case_of", "known_reference", "show_beside", "show_reference"]
+__all__ = ["case_of", "known_reference", "show_beside", "show_reference", "texts_of"]
 
 
 def case_of(
@@ -43,6 +43,16 @@ def case_of(
     if strategy is not None and not flags:
         return calculon_case(model, system, strategy)
     return calculon_case(model, system, given_strategy(strategy, flags), source=strategy or "")
+
+
+def texts_of(case: Case) -> dict[str, str]:
+    """Texts that a predecessor writes of a run, under its own names of the files."""
+    if not isinstance(case, AmpedCase):
+        return {}
+    return {
+        "amped_config_summary.txt": case.summary_text(),
+        "amped_training_time_breakdown.txt": case.breakdown_text(),
+    }
 
 
 def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> int:

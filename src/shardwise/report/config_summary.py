@@ -1,0 +1,65 @@
+"""What a run was made of, as plain lines: every figure of model, system and strategy."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from shardwise.noun import Noun
+from shardwise.parameters.records import Resolved
+from shardwise.report.explained import explained_figures
+from shardwise.results import Estimate
+
+__all__ = ["summary_text"]
+
+Explained = tuple[Noun, Resolved]
+
+
+def summary_text(result: Estimate, model: Explained, system: Explained) -> str:
+    """Every figure on a line of its own, ``name : value  # origin``, by noun; sources at the end.
+
+    Parameters
+    ----------
+    model, system
+        As `Noun.explained` returns them: with what is known of how their figures came to be.
+    """
+    notes: dict[str, int] = {}
+    told = {
+        "MODEL": list(_figures(explained_figures(*model), notes)),
+        "SYSTEM": list(_figures(explained_figures(*system), notes)),
+        "STRATEGY": list(_strategy(result)),
+    }
+    lines = [f"Model: {result.model} | System: {result.system}"]
+    for number, (title, figures) in enumerate(told.items(), start=1):
+        width = max(len(name) for name, _, _ in figures)
+        reach = max(len(value) for _, value, _ in figures)
+        lines += ["", f"{number}: {title}"]
+        lines += [f"{n:{width}} : {value:{reach}}  # {why}" for n, value, why in figures]
+    sources = [f"[{number}] {text}" for text, number in notes.items()]
+    return "\n".join([*lines, "", *sources]) + "\n"
+
+
+def _figures(
+    explained: Iterable[Mapping[str, Any]], notes: dict[str, int]
+) -> Iterator[tuple[str, str, str]]:
+    """Name, value and origin of each figure; sources are numbered in the order they come in."""
+    for figure in explained:
+        parts = [figure["origin"], figure["by"], figure["description"]]
+        if figure["source"] is not None:
+            text = " ".join(figure["source"]["text"].split())
+            number = notes.setdefault(text, len(notes) + 1)
+            parts.append(f"{figure['source']['kind']} [{number}]")
+        yield figure["field"], _written(figure["written"]), ", ".join(p for p in parts if p)
+
+
+def _strategy(result: Estimate) -> Iterator[tuple[str, str, str]]:
+    for field, value in result.strategy.items():
+        yield field, _written(value), "assumed" if field in result.assumed else "given"
+
+
+def _written(value: Any) -> str:
+    if value is None or value in ({}, []):
+        return "-"
+    if isinstance(value, Mapping):  # a stack of one's own
+        return str(value.get("base") or value.get("name"))
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

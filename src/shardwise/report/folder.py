@@ -1,0 +1,142 @@
+"""All that there is to say of an estimate, as files of one folder whose names begin with a time."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from shardwise import files
+from shardwise.errors import Fault, InputError
+from shardwise.graph.build import graph_of
+from shardwise.model import Model
+from shardwise.report.breakdown_text import breakdown_text
+from shardwise.report.config_summary import Explained, summary_text
+from shardwise.report.deepflow import deepflow_text
+from shardwise.report.gemms import SHAPE_COLUMNS, gemms_csv
+from shardwise.report.graph_files import write_graph
+from shardwise.results import Estimate
+from shardwise.strategy import Strategy
+from shardwise.system import System
+
+__all__ = ["Written", "check_folder", "write_folder"]
+
+_CHARTS = "charts.html"
+_DEEPFLOW = "mat_dims.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What became of one file."""
+
+    path: Path
+    problem: str = ""
+    """Why it was not written; empty if it was."""
+
+
+def check_folder(path: str | Path) -> None:
+    """Make a folder for files if there is none, or refuse what cannot be one.
+
+    Raises
+    ------
+    InputError
+        If it is something else, or cannot be written to.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = (
+            "is a file, not a folder" if folder.exists() else f"cannot be made: {error.strerror}"
+        )
+        raise InputError(Fault(source=str(path), problem=problem)) from None
+    files.check_place(folder / _CHARTS)
+
+
+def write_folder(
+    path: str | Path,
+    result: Estimate,
+    strategy: Strategy,
+    *,
+    model: Explained,
+    system: Explained,
+    record: Mapping[str, Any],
+    texts: Mapping[str, str],
+    now: datetime,
+) -> tuple[Written, ...]:
+    """Write report, summary of the configuration, products, graph, DeepFlow's shapes and charts.
+
+    Parameters
+    ----------
+    result
+        With its products (`estimate(..., gemms=True)`).
+    record
+        The estimate as plain values, with what goes beside it.
+    texts
+        Further files, by name.
+    now
+        Names the files: nothing that is there is written over.
+
+    Returns
+    -------
+    Each file, and of those that could not be written why.
+    """
+    the_model, the_system = model[0], system[0]
+    assert isinstance(the_model, Model)  # noqa: S101 - as loaded
+    assert isinstance(the_system, System)  # noqa: S101 - as loaded
+    start = _start(Path(path), now)
+    graph = graph_of(the_model, the_system, strategy)
+
+    def ours() -> Iterator[tuple[str, Callable[[], str]]]:
+        yield "report.txt", lambda: breakdown_text(result)
+        yield "config_summary.txt", lambda: summary_text(result, model, system)
+        yield "gemms.csv", lambda: gemms_csv(result)
+        yield "shapes.csv", lambda: gemms_csv(result, SHAPE_COLUMNS)
+        yield _DEEPFLOW, lambda: deepflow_text(the_model, strategy)
+
+    written = [_text(Path(f"{start}_{name}"), make) for name, make in ours()]
+    estimate = Path(f"{start}_estimate.json")
+    files.write_mapping(estimate, record)
+    others = [estimate]
+    for ending in (".json", ".dot", ".svg"):
+        others.append(Path(f"{start}_graph{ending}"))
+        write_graph(graph, others[-1])
+    for name, text in texts.items():
+        others.append(Path(f"{start}_{name}"))
+        files.write_text(others[-1], text)
+    kept = [Written(path=path) for path in others]
+    return (*written, *kept, _charts(result, Path(f"{start}_{_CHARTS}")))
+
+
+def _start(folder: Path, now: datetime) -> Path:
+    """A beginning of names that no file of the folder has."""
+    stamp = f"{now:%Y-%m-%d_%H-%M-%S}"
+    there = {path.name for path in folder.iterdir()}
+    number, start = 1, stamp
+    while any(name.startswith(f"{start}_") for name in there):
+        number += 1
+        start = f"{stamp}-{number}"
+    return folder / start
+
+
+def _text(path: Path, make: Callable[[], str]) -> Written:
+    """Write a text, unless its format has no words for the run."""
+    try:
+        files.write_text(path, make())
+    except InputError as error:
+        if path.name.endswith(_DEEPFLOW) and not path.exists():
+            return Written(path=path, problem="; ".join(fault.problem for fault in error.faults))
+        raise
+    return Written(path=path)
+
+
+def _charts(result: Estimate, path: Path) -> Written:
+    """Draw the charts where plotly is installed."""
+    if find_spec("plotly") is None:
+        problem = "plotly is not installed: pip install 'shardwise[plots]'"
+        return Written(path=path, problem=problem)
+    from shardwise.report.estimate_charts import write_charts  # noqa: PLC0415 - an extra
+
+    write_charts(result, path)
+    return Written(path=path)

@@ -1,0 +1,111 @@
+"""`estimate --out DIR`: all there is to say of a run as files, each what its own flag writes."""
+
+import csv
+import json
+from datetime import datetime
+from importlib.util import find_spec
+
+import pytest
+
+from shardwise import estimate, files
+from shardwise.cli import run
+from shardwise.report import folder
+
+DENSE = ["gpt3-13b", "a100-80gb-sxm", "--gpus", "16", "--tp", "8", "--pp", "2", "--gbs", "16"]
+NAMES = {
+    *("report.txt", "config_summary.txt", "gemms.csv", "shapes.csv", "estimate.json"),
+    *("graph.json", "graph.dot", "graph.svg"),
+}
+
+
+def _files(path):
+    return {one.name.split("_", 2)[2]: one for one in path.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "of" / "mine"  # made with its parents
+    assert run(["estimate", *DENSE, "--tokens", "1B", "--also", "amped", "--out", str(path)]) == 0
+    return path
+
+
+def test_every_file_is_there_under_a_date(written):
+    """Names begin with day and time; charts come where plotly is installed."""
+    expected = NAMES | {"mat_dims.txt", "amped_config_summary.txt"}
+    expected |= {"amped_training_time_breakdown.txt"}
+    expected |= {"charts.html"} if find_spec("plotly") else set()
+    assert set(_files(written)) == expected
+    for one in written.iterdir():
+        datetime.strptime(one.name[:19], "%Y-%m-%d_%H-%M-%S").astimezone()
+
+
+def test_the_files_tell_of_one_estimate(written):
+    """Report, products, graph and JSON have the same totals."""
+    told = _files(written)
+    record = json.loads(told["estimate.json"].read_text())
+    flops = [
+        int(row["flops"]) for row in csv.DictReader(told["gemms.csv"].read_text().splitlines())
+    ]
+    graph = json.loads(told["graph.json"].read_text())
+    assert sum(flops) == int(record["matrix_flops"])
+    assert graph["totals"]["matrix_flops"] == record["matrix_flops"]
+    assert len(told["mat_dims.txt"].read_text().splitlines()) == 6
+    report = dict(
+        line.split(" ----- ") for line in told["report.txt"].read_text().splitlines() if line
+    )
+    assert float(report["Time of a step"].split()[0]) == pytest.approx(
+        record["step_time_s"], rel=1e-5
+    )
+    assert record["training"]["steps"] == int(report["Steps"])
+    assert "Total time to train (s)" in told["amped_training_time_breakdown.txt"].read_text()
+
+
+def test_the_summary_tells_every_figure_with_its_origin(written):
+    """Given and assumed fields of the strategy, figures of model and system with their source."""
+    lines = _files(written)["config_summary.txt"].read_text().splitlines()
+    told = {line.split(" : ")[0].strip(): line for line in lines if " : " in line}
+    assert told["tp"].endswith("# given")
+    assert told["vpp"].endswith("# assumed")
+    assert "given, datasheet [" in told["accelerator.matrix.bf16"]
+    assert "312 TFLOP/s" in told["accelerator.matrix.bf16"]
+    result = estimate("gpt3-13b", "a100-80gb-sxm", {"gpus": 16, "tp": 8, "pp": 2, "gbs": 16})
+    assert set(result.strategy) <= set(told)
+
+
+def test_nothing_is_written_over(tmp_path, monkeypatch):
+    """Two runs of one second have names of their own."""
+
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, 2, 3, 4, 5, tzinfo=tz)
+
+    monkeypatch.setattr("shardwise.cli.estimate_files.datetime", Stopped)
+    monkeypatch.setattr(folder, "find_spec", lambda _: None)
+    moe = ["mixtral-8x7b", "h100-sxm", "--gpus", "8", "--tp", "8", "--gbs", "8"]
+    for _ in range(2):
+        run(["estimate", *moe, "--out", str(tmp_path)])
+    starts = {one.name[: len("2026-01-02_03-04-05")] for one in tmp_path.iterdir()}
+    assert starts == {"2026-01-02_03-04-05"}
+    assert len(list(tmp_path.iterdir())) == 2 * len(NAMES)
+
+
+def test_what_cannot_be_written_is_said(tmp_path, capsys):
+    """DeepFlow's six lines have no words for experts; the rest is written."""
+    moe = ["mixtral-8x7b", "h100-sxm", "--gpus", "8", "--tp", "8", "--gbs", "8"]
+    run(["estimate", *moe, "--out", str(tmp_path)])
+    told = capsys.readouterr()
+    assert "mat_dims.txt: DeepFlow's six products have no words for a mixture" in told.err
+    assert set(_files(tmp_path)) - {"charts.html"} == NAMES
+    assert "Matrix products of a step" not in told.out  # which --gemms asks for
+
+
+def test_a_file_is_no_folder(tmp_path, capsys):
+    """One line, before any work."""
+    place = tmp_path / "there.txt"
+    files.write_text(place, "mine\n")
+    assert run(["estimate", *DENSE, "--out", str(place)]) == 2
+    assert capsys.readouterr().err == f"error: {place}: is a file, not a folder\n"
+    assert place.read_text() == "mine\n"
+    assert run(["estimate", *DENSE, "--out", str(place / "in")]) == 2
+    assert "cannot be made" in capsys.readouterr().err
