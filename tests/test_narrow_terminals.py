@@ -188,10 +188,11 @@ def test_help_names_all_systems_whose_files_are_read(shardwise, verb):
     names = "Catalog name, or file (YAML, JSON, TOML; also .gz)"
 
     others = "Calculon's, SimuMax's, NERSC's"
-    assert f"{names} of ours, {others} or Hugging Face's; or owner/name" in out
-    assert f"{names} of ours, Calculon's, SimuMax's or NERSC's." in out
+    assert f"{names} of ours, {others}, AMPeD's or Hugging Face's; or owner/name" in out
+    assert f"{names} of ours, {others} or AMPeD's." in out
     if verb != "search":
-        assert "Strategy file of ours or SimuMax's, or execution file of Calculon's" in out
+        told = "Strategy file of ours, SimuMax's or AMPeD's, or execution file of Calculon's"
+        assert told in out
 
 
 FLAGS = {
@@ -224,6 +225,6 @@ def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
 def test_defaults_in_the_help_are_those_of_the_noun(shardwise):
     """None is forgotten."""
     text = shardwise("estimate", "--help")[1]
-    told = len(re.findall(r"Default:", text)) - 1  # of --flops-convention
+    told = len(re.findall(r"Default:", text)) - 2  # of --flops-convention and --tables
     fields = Strategy.model_fields.values()
     assert told == sum(field.default is not None for field in fields)

@@ -39,9 +39,10 @@ __all__ = [
 log = logging.getLogger("shardwise")
 
 _NAME_OR_FILE = "Catalog name, or file (YAML, JSON, TOML; also .gz)"
-_PREDECESSORS = "Calculon's, SimuMax's, NERSC's, AMPeD's"
-_OF_MODELS = f"of ours, {_PREDECESSORS} or Hugging Face's; or owner/name on the hub."
-_OF_SYSTEMS = f"{_NAME_OR_FILE} of ours, {_PREDECESSORS}; known by its content."
+_OF_MODELS = (
+    "of ours, Calculon's, SimuMax's, NERSC's, AMPeD's or Hugging Face's; or owner/name on the hub."
+)
+_OF_SYSTEMS = f"{_NAME_OR_FILE} of ours, Calculon's, SimuMax's, NERSC's or AMPeD's."
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help=f"{_NAME_OR_FILE} {_OF_MODELS}")
 ]
@@ -49,7 +50,7 @@ SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_OF_SYSTEM
 SystemOrNone = Annotated[
     str | None,
     typer.Argument(
-        metavar="[SYSTEM]",
+        metavar="SYSTEM",
         help=f"{_OF_SYSTEMS} May be left out where MODEL is a configuration of AMPeD's.",
     ),
 ]
@@ -77,8 +78,8 @@ StrategyOption = Annotated[
     typer.Option(
         "--strategy",
         metavar="FILE",
-        help="Strategy file of ours or SimuMax's, or execution file of Calculon's; flags override "
-        "its fields.",
+        help="Strategy file of ours, SimuMax's or AMPeD's, or execution file of Calculon's; flags "
+        "override its fields.",
     ),
 ]
 
