@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
+from textwrap import wrap
 
 from shardwise.memory import MEMORY_PARTS
 from shardwise.report.compared import best_words, change_words, in_words, who_runs
@@ -30,9 +31,9 @@ _LEGEND = {"orientation": "h", "x": 0, "yanchor": "top", "traceorder": "normal"}
 _BUTTONS = ("zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale", "resetscale")
 # Pixels: of a bar with its gap, and of what stands above and below all bars.
 _BAR = 46
-_AROUND = 330
-# And what the words of an axis take.
-_AXIS = 60
+_AROUND = 310
+# And what the figures of an axis take.
+_AXIS = 36
 # Levels that are nearer to each other than this share of them are drawn from beyond 0.
 _NEAR = 0.4
 # What stays free for words before and behind all levels, as shares of what these span.
@@ -48,7 +49,7 @@ def times(found: Comparison) -> Figure:
         if any(taken):
             _add_part(figure, found, PART_NAMES[part], TIME_COLOURS[part], taken, seconds)
     unit = "a step" if found.per == "step" else "a million tokens"
-    return _barred(figure, found, "Where the time goes", f"time of {unit} [s]")
+    return _barred(figure, found, "Where the time goes", f"seconds of {unit}")
 
 
 def memory(found: Comparison) -> Figure:
@@ -74,7 +75,7 @@ def memory(found: Comparison) -> Figure:
             name="what the accelerator has",
         )
     )
-    return _barred(figure, found, "What the fullest stage holds", "memory of a GPU [GiB]")
+    return _barred(figure, found, "What the fullest stage holds", "GiB of a GPU")
 
 
 def _held(outcome: Outcome, part: str) -> float:
@@ -110,12 +111,12 @@ def _labels(found: Comparison) -> list[str]:
 
 def _cut(name: str) -> str:
     """A name in lines that leave room for bars."""
-    return "<br>".join(name[i : i + _LABEL] for i in range(0, len(name), _LABEL))
+    return "<br>".join(wrap(name, _LABEL))
 
 
 def _barred(figure: Figure, found: Comparison, title: str, axis: str) -> Figure:
     bars = _BAR * len(found.scenarios)
-    dressed(figure, title, "the first on top", height=_AROUND + bars)
+    dressed(figure, title, f"{axis}, the first on top", height=_AROUND + bars)
     figure.update_layout(
         barmode="stack",
         bargap=0.3,
@@ -124,7 +125,7 @@ def _barred(figure: Figure, found: Comparison, title: str, axis: str) -> Figure:
         modebar={"remove": _BUTTONS},
     )
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
-    figure.update_xaxes(title=axis, rangemode="tozero")
+    figure.update_xaxes(rangemode="tozero")
     return figure
 
 

@@ -53,10 +53,7 @@ _GROUP_COLOURS = {
     "free": EMPTY,
 }
 # Slices of less than this share have no room for words of their own.
-_SMALL = 0.03
-_NEIGHBOUR = 0.1
-# From here on words stand on the slice itself.
-_ROOMY = 0.08
+_SMALL = 0.08
 # Sectors of less than this share of the whole go without words.
 _WORDLESS = 0.02
 # How much nearer to white an operation is than the part that it belongs to.
@@ -103,10 +100,10 @@ def _pie(
     """A ring of all parts; the small ones share one label, and each has its line in the legend."""
     ordered = sorted(parts, key=lambda part: (part.key == "free", -part.value))
     whole = sum(part.value for part in parts)
-    small = _small([part for part in ordered if part.key != "free"], whole)
+    small = [part for part in ordered if part.value < _SMALL * whole and part.key != "free"]
     words = {part.key: _broken(part.name, part.value / whole) for part in ordered}
-    words |= {part.key: "" for part in small}
     if len(small) > 1:
+        words |= {part.key: "" for part in small}
         share = percent(sum(part.value for part in small) / whole)
         words[small[len(small) // 2].key] = f"{len(small)} smaller<br>{share}"
     figure = graphs().Figure(
@@ -124,8 +121,7 @@ def _pie(
             text=[words[part.key] for part in ordered],
             textinfo="text",
             textposition=[
-                "inside" if part.value >= _ROOMY * whole and part not in small else "outside"
-                for part in ordered
+                "inside" if part.value >= _SMALL * whole else "outside" for part in ordered
             ],
             insidetextorientation="horizontal",
             customdata=[part.told for part in ordered],
@@ -136,14 +132,6 @@ def _pie(
     )
     figure.add_annotation(text=middle, showarrow=False, x=0.5, y=0.47, font={"size": 15})
     return figure
-
-
-def _small(parts: Sequence[Part], whole: float) -> list[Part]:
-    """The last of the parts, which share a label; one alone takes its neighbour in."""
-    number = sum(part.value < _SMALL * whole for part in parts)
-    if number == 1 and len(parts) > 1 and parts[-2].value < _NEIGHBOUR * whole:
-        number = 2
-    return list(parts[len(parts) - number :])
 
 
 def _broken(name: str, share: float) -> str:
