@@ -56,7 +56,7 @@ def test_the_files_tell_of_one_estimate(written):
     assert float(report["Time of a step"].split()[0]) == pytest.approx(
         record["step_time_s"], rel=1e-5
     )
-    assert record["training"]["steps"] == int(report["Steps"])
+    assert record["whole_run"]["steps"] == int(report["Steps"])
     assert "Total time to train (s)" in told["amped_training_time_breakdown.txt"].read_text()
 
 

@@ -26,7 +26,7 @@ def test_each_of_the_best_has_its_run():
     asked = Run.load({"tokens": "100B", "reliability": FAILING})
     for one in found.best:
         alone = with_training(estimate("llama3-8b", system, one.strategy), system, asked)
-        assert one.training == alone.training
+        assert one.whole_run == alone.whole_run
     assert found.runs.of == "best"
     assert [r.strategy for r in found.runs.runs] == [b.strategy for b in found.best]
 
@@ -81,7 +81,7 @@ def test_the_command_line_ranks_runs(capsys):
     assert run([*words, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert [one["run"]["gpus"] for one in record["runs"]["runs"]] == [16, 8]
-    assert record["best"][0]["training"]["tokens_asked"] == 1e11
+    assert record["best"][0]["whole_run"]["tokens_asked"] == 1e11
 
 
 @pytest.mark.parametrize("more", [["--count"], ["--explain", "tp=1"], ["--reference", "calculon"]])

@@ -114,7 +114,7 @@ def test_a_run_is_its_steps():
     assert found.usd.high / found.usd.expected == pytest.approx(
         step.interval.high_s / step.step_time_s
     )
-    assert step.training is None
+    assert step.whole_run is None
 
 
 def test_what_is_unknown_is_said():
@@ -210,7 +210,7 @@ def test_a_run_that_never_ends_says_so(capsys):
     assert run([*FLAGS, *flags]) == 0
     assert "never" in capsys.readouterr().out
     assert run([*FLAGS, *flags, "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)["training"]
+    record = json.loads(capsys.readouterr().out)["whole_run"]
     assert record["goodput"]["days"]["expected"] is None
     assert record["goodput"]["goodput"] == 0
 
@@ -222,7 +222,7 @@ def test_the_command_line_tells_the_same(tmp_path, capsys):
     place = ["--pue", "1.2", "--carbon-intensity", "380 g/kWh"]
     more = ["--reliability", str(path), "--spares", "2", "--storage-bandwidth", "1 GB/s"]
     assert run([*FLAGS, "--tokens", "1B", *place, *more, "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)["training"]
+    record = json.loads(capsys.readouterr().out)["whole_run"]
     known = {k: v for k, v in FAILING.items() if k != "checkpoint_time"}
     known |= {"spares": 2, "storage_bandwidth": "1 GB/s"}
     expected = estimate_training_time(

@@ -298,7 +298,7 @@ class Estimate(Result):
     """Every kernel and exchange, if asked for."""
     gemms: tuple[Gemm, ...] | None = None
     """Every matrix product, if asked for; their FLOPs add up to `matrix_flops`."""
-    training: TrainingTime | None = None
+    whole_run: TrainingTime | None = None
     """The whole run, if it was told how many tokens it trains on."""
 
 

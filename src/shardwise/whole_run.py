@@ -82,8 +82,8 @@ def estimate_training_time(
     run = Run.load({"tokens": tokens, "site": site, "reliability": reliability})
     the_model, the_system = Model.load(model), System.load(system)
     found = with_training(estimate(the_model, the_system, strategy), the_system, run)
-    assert found.training is not None  # noqa: S101 - just put there
-    return found.training
+    assert found.whole_run is not None  # noqa: S101 - just put there
+    return found.whole_run
 
 
 def with_training(found: Estimate, system: System, run: Run) -> Estimate:
@@ -119,7 +119,7 @@ def with_training(found: Estimate, system: System, run: Run) -> Estimate:
             per_node=system.node.accelerators,
             checkpoint_bytes=written,
         )
-    return found.model_copy(update={"training": whole})
+    return found.model_copy(update={"whole_run": whole})
 
 
 def checkpoint_bytes(found: Estimate) -> float:

@@ -56,7 +56,7 @@ def breakdown_text(estimate: Estimate) -> str:
         *_computation(estimate),
         *_communication(estimate),
         *_rest(estimate),
-        *_whole_run(estimate.training),
+        *_whole_run(estimate.whole_run),
         *_rates(estimate),
         *_experts(estimate.breakdown.moe),
         *_memory(estimate),

@@ -68,8 +68,8 @@ def print_estimate(result: Estimate) -> None:
         show(*(layer_table(layer) for layer in result.layers), bandwidth_table(result))
     if result.gemms is not None:
         show(gemm_table(result))
-    if result.training is not None:
-        show(training_block(result.training))
+    if result.whole_run is not None:
+        show(training_block(result.whole_run))
     show(_closing(result), style="dim")
 
 

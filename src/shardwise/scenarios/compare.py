@@ -168,7 +168,7 @@ def _asked(told: Sequence[Told]) -> tuple[Asked, ...]:
 
 
 def _outcome(told: Told, scale: float) -> Outcome:
-    found, cost, run = told.estimate, told.estimate.cost, told.estimate.training
+    found, cost, run = told.estimate, told.estimate.cost, told.estimate.whole_run
     energy = cost.kwh_per_step
     return Outcome(
         name=told.name,
@@ -242,7 +242,7 @@ def _hidden(estimate: Estimate, part: str) -> float:
 def _best(outcomes: Sequence[Outcome], told: Sequence[Told], per: str) -> dict[str, str | None]:
     """Name of the best that fits, by each measure that all of those have in common."""
     fitting = [one for one in outcomes if one.fits]
-    runs = [one.estimate.training for one in told if one.estimate.fits]
+    runs = [one.estimate.whole_run for one in told if one.estimate.fits]
     asked = {None if run is None else run.tokens_asked for run in runs}
 
     def least(of: Callable[[Outcome], float | None], *, comparable: bool = True) -> str | None:
@@ -271,7 +271,7 @@ def _notes(told: Sequence[Told], per: str) -> list[str]:
         notes.append("the models differ: a token is not the same work in each")
     if len({one.flops_convention for one in estimates}) > 1:
         notes.append("MFU and HFU count FLOPs by different conventions")
-    runs = {one.training.tokens_asked for one in estimates if one.training is not None}
+    runs = {one.whole_run.tokens_asked for one in estimates if one.whole_run is not None}
     if len(runs) > 1:
         notes.append("the whole runs train on different numbers of tokens: days are not compared")
     lacks = [one.name for one in told if not one.estimate.fits]

@@ -47,8 +47,8 @@ def with_whole_runs(result: SearchResult, model: Model, system: System, run: Run
 
 
 def _plan_run(found: Estimate) -> PlanRun:
-    assert found.training is not None  # noqa: S101 - `with_training` put it there
-    return PlanRun(strategy=found.strategy, run=found.training)
+    assert found.whole_run is not None  # noqa: S101 - `with_training` put it there
+    return PlanRun(strategy=found.strategy, run=found.whole_run)
 
 
 def _same_factor(runs: Sequence[PlanRun]) -> bool:
