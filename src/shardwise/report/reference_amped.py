@@ -89,7 +89,7 @@ def print_permutations(found: Sequence[Mapping[str, Any]], summary: str) -> None
             str(rank),
             *map(str, degrees),
             str(entry["batch_size"]),
-            readable(entry["step_time_s"], "seconds"),
-            readable(entry["time_s"], "seconds"),
+            readable(entry["step_time_s"], "seconds", digits=5),
+            readable(entry["time_s"], "seconds", digits=5),
         )
     show(table)
