@@ -10,7 +10,7 @@ import sys
 import time
 
 from shardwise import sweep
-from shardwise.comparison_nersc import model_for_nersc, system_for_nersc
+from shardwise.comparison.nersc import model_for_nersc, system_for_nersc
 from shardwise.reference import nersc
 from shardwise.sweeper.results import SweepPoint
 

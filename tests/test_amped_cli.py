@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from shardwise import InputError, Model, System, estimate
-from shardwise.comparison_amped import amped_case, model_for_amped, system_for_amped
-from shardwise.counterparts_amped import AMPED, in_our_units
+from shardwise.comparison.amped import amped_case, model_for_amped, system_for_amped
+from shardwise.counterparts.amped import AMPED, in_our_units
 from shardwise.reference.amped import LABELS
 
 GIVEN = {"gpus": 1024, "tp": 8, "pp": 8, "gbs": 1536}

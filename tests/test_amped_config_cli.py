@@ -6,7 +6,7 @@ import pytest
 
 from amped_samples import CHIP, CONFIG, TABLES, small, tables, whole
 from shardwise import Model, Strategy, System, estimate
-from shardwise.comparison_amped import amped_case_of_parameters
+from shardwise.comparison.amped import amped_case_of_parameters
 from shardwise.formats.amped_files import read_config
 
 

@@ -11,7 +11,7 @@ from statistics import mean
 import pytest
 
 from shardwise import Model, Strategy, estimate
-from shardwise.comparison_amped import amped_case
+from shardwise.comparison.amped import amped_case
 from shardwise.measured.predict import predict_runs, translate
 from shardwise.measured.store import load_runs
 from shardwise.reference.amped import evaluate

@@ -9,8 +9,8 @@ import yaml
 
 from calculon_runs import README, RUNS, system_of, write_files
 from shardwise import Model, Strategy, System
-from shardwise.comparison import calculon_case, model_for_calculon, system_for_calculon
-from shardwise.counterparts import CALCULON
+from shardwise.comparison.calculon import calculon_case, model_for_calculon, system_for_calculon
+from shardwise.counterparts.calculon import CALCULON
 from shardwise.formats.calculon_files import CalculonExecution
 
 STATISTICS = dict(zip(RUNS["stat_fields"], README["stats"], strict=True))

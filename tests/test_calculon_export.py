@@ -6,7 +6,7 @@ import pytest
 
 from calculon_runs import README, RUNS, system_of
 from shardwise import InputError, Model, Strategy, System
-from shardwise.comparison import calculon_case
+from shardwise.comparison.calculon import calculon_case
 from shardwise.formats.calculon_export import (
     calculon_execution,
     calculon_model,

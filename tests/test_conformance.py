@@ -9,8 +9,8 @@ import pytest
 
 from calculon_runs import FEASIBLE, RUNS, model_of, ours, pairs, system_of
 from shardwise import InputError, estimate
-from shardwise.comparison import calculon_case
-from shardwise.counterparts import CALCULON
+from shardwise.comparison.calculon import calculon_case
+from shardwise.counterparts.calculon import CALCULON
 from shardwise.reference.calculon import STAT_FIELDS
 
 PAGE = Path(__file__).parents[1] / "docs/conformance.md"

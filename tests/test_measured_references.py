@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from shardwise.comparison import calculon_case
-from shardwise.comparison_amped import amped_case
-from shardwise.comparison_nersc import nersc_case
+from shardwise.comparison.amped import amped_case
+from shardwise.comparison.calculon import calculon_case
+from shardwise.comparison.nersc import nersc_case
 from shardwise.measured.beside import Beside
 from shardwise.measured.predict import predict_runs, translate
 from shardwise.measured.store import load_runs

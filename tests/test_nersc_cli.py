@@ -7,8 +7,8 @@ import pytest
 
 from nersc_runs import BATCH, RUNS, nersc_model, nersc_system, our_model, our_system
 from shardwise import InputError, Model, System, estimate
-from shardwise.comparison_nersc import model_for_nersc, nersc_case, system_for_nersc
-from shardwise.counterparts_nersc import NERSC, in_our_units
+from shardwise.comparison.nersc import model_for_nersc, nersc_case, system_for_nersc
+from shardwise.counterparts.nersc import NERSC, in_our_units
 
 CASE = RUNS["layers"][0]
 LINE = ["--gpus", 16384, "--tp", 8, "--pp", 64, "--gbs", BATCH, "--dtype", "fp16"]

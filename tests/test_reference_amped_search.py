@@ -6,7 +6,7 @@ import pytest
 
 from amped_runs import SMALL
 from shardwise import InputError
-from shardwise.comparison_amped import amped_case_of_parameters
+from shardwise.comparison.amped import amped_case_of_parameters
 from shardwise.reference.amped import count, search
 from shardwise.reference.amped.optimum import DEGREES
 

@@ -14,7 +14,7 @@ import pytest
 from calculon_runs import DATA, RUNS, calculon_model, calculon_system, system_of
 from shardwise import Estimate, Model, System, estimate, estimate_many
 from shardwise.arrays import gather
-from shardwise.comparison import calculon_case
+from shardwise.comparison.calculon import calculon_case
 from shardwise.formats.calculon import strategy_fields
 from shardwise.reference.calculon import Columns, Infeasible, rows
 from shardwise.results import EstimateTable

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 
 from shardwise import catalog, files
 from shardwise.cli.options import OutputOption, emit_json, log, refuse_given
-from shardwise.comparison import (
+from shardwise.comparison.calculon import (
     calculon_case,
-    known_reference,
     model_for_calculon,
     system_for_calculon,
 )
+from shardwise.comparison.words import known_reference
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.nersc_export import nersc_model, nersc_system
 from shardwise.formats.nersc_results import is_results_file, read_results

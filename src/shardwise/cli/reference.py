@@ -5,9 +5,10 @@ from types import ModuleType
 from typing import Any
 
 from shardwise.cli.options import emit_json, given_strategy
-from shardwise.comparison import CalculonCase, calculon_case, known_reference
-from shardwise.comparison_amped import AmpedCase, amped_case, amped_case_of_parameters
-from shardwise.comparison_nersc import NerscCase, nersc_case
+from shardwise.comparison.amped import AmpedCase, amped_case, amped_case_of_parameters
+from shardwise.comparison.calculon import CalculonCase, calculon_case
+from shardwise.comparison.nersc import NerscCase, nersc_case
+from shardwise.comparison.words import known_reference
 from shardwise.formats.amped_files import AmpedConfig
 from shardwise.results import Estimate
 

@@ -323,7 +323,7 @@ def _by_reference(
 ) -> int:
     """Search the space of one predecessor, by the options that are its own."""
     from shardwise.cli import search_amped, search_nersc, search_reference  # noqa: PLC0415 - slow to import
-    from shardwise.comparison import known_reference  # noqa: PLC0415 - slow to import
+    from shardwise.comparison.words import known_reference  # noqa: PLC0415 - slow to import
 
     name = known_reference(reference, "reference")
     for other, options in theirs.items():

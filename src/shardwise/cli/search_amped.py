@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.cli.options import refuse_given, whole_number
-from shardwise.comparison_amped import model_for_amped, system_for_amped
+from shardwise.comparison.amped import model_for_amped, system_for_amped
 from shardwise.errors import Fault, InputError
 from shardwise.reference import amped
 from shardwise.strategy import Strategy

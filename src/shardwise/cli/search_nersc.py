@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.cli.options import refuse_given, whole_number
 from shardwise.cli.progress import progress_bar
-from shardwise.comparison_nersc import model_for_nersc, system_for_nersc
+from shardwise.comparison.nersc import model_for_nersc, system_for_nersc
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.noun import MOST
 from shardwise.reference import nersc

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.cli.options import refuse_given
 from shardwise.cli.progress import progress_bar
-from shardwise.comparison import model_for_calculon, system_for_calculon
+from shardwise.comparison.calculon import model_for_calculon, system_for_calculon
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.calculon import DTYPES
 from shardwise.formats.calculon_files import CalculonModel, CalculonSystem

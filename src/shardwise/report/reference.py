@@ -5,7 +5,8 @@ from typing import Any
 
 from rich.text import Text
 
-from shardwise.counterparts import CALCULON, Counterpart
+from shardwise.counterparts.calculon import CALCULON
+from shardwise.counterparts.counterpart import Counterpart
 from shardwise.report.console import plain_table, show
 from shardwise.results import Estimate
 from shardwise.units import readable

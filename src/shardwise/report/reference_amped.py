@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from shardwise.counterparts_amped import AMPED, in_our_units
+from shardwise.counterparts.amped import AMPED, in_our_units
 from shardwise.report.console import plain_table, show
 from shardwise.report.reference import print_pairs
 from shardwise.results import Estimate

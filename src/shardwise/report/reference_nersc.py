@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from shardwise.counterparts_nersc import NERSC, in_our_units
+from shardwise.counterparts.nersc import NERSC, in_our_units
 from shardwise.report.console import plain_table, show
 from shardwise.report.reference import print_pairs
 from shardwise.results import Estimate

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from shardwise.arrays import Floats
-from shardwise.comparison_nersc import collective_for_nersc
+from shardwise.comparison.nersc import collective_for_nersc
 from shardwise.cost.collective import collective_time
 from shardwise.network import Collective, CollectiveName
 from shardwise.noun import Count, Noun, Sourced

@@ -14,9 +14,9 @@ predictions that it published, for 30 rows and for the steps of its A100 server,
 
 from collections.abc import Callable, Iterator, Sequence
 
-from shardwise.comparison import calculon_case
-from shardwise.comparison_amped import amped_case
-from shardwise.comparison_nersc import nersc_case
+from shardwise.comparison.amped import amped_case
+from shardwise.comparison.calculon import calculon_case
+from shardwise.comparison.nersc import nersc_case
 from shardwise.errors import InputError
 from shardwise.measured.beside import Beside
 from shardwise.measured.predict import Translation, translate

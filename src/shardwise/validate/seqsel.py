@@ -10,7 +10,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, ClassVar
 
-from shardwise.comparison import calculon_case
+from shardwise.comparison.calculon import calculon_case
 from shardwise.estimator import estimate
 from shardwise.noun import Count, Noun, Sourced
 from shardwise.results import Estimate

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.errors import Fault, InputError
+from shardwise.comparison.words import refuse, told
+from shardwise.errors import Fault
 from shardwise.model import OWN_KIND, Model
 from shardwise.network import Tier
 from shardwise.placement import place
@@ -102,7 +103,7 @@ def model_for_nersc(model: Model | str | Path, *, seq_len: int | None = None) ->
     """Return a model of the catalog or of a file as NERSC's, its sequences of a given length."""
     loaded = Model.load(model)
     length = seq_len or loaded.seq_len
-    _refuse(_model_faults(loaded, length))
+    refuse(_model_faults(loaded, length))
     layer = loaded.layers[0]
     return NerscModel.validated(
         {
@@ -163,7 +164,7 @@ def _attention_faults(model: Model) -> Iterator[Fault]:
 def system_for_nersc(system: System | str | Path) -> NerscSystem:
     """Return a system of the catalog or of a file as NERSC's."""
     loaded = System.load(system)
-    _refuse(_system_faults(loaded))
+    refuse(_system_faults(loaded))
     chip, fast, slow = loaded.accelerator, loaded.network[0], loaded.network[-1]
     memory, node = chip.memory[0], loaded.node.accelerators
     single = chip.vector.get("fp32")
@@ -224,7 +225,7 @@ def _configuration(
     model: Model, system: System, strategy: Strategy, source: str
 ) -> NerscConfiguration:
     """A resolved strategy as NERSC's configuration."""
-    _refuse(_strategy_faults(strategy, source))
+    refuse(_strategy_faults(strategy, source))
     method = _method(strategy)
     extents = place(system, Table.of(model, [strategy]))
     along = "tp2" if method == "2d" else "cp"
@@ -292,7 +293,7 @@ def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
         value = getattr(strategy, field)
         idle = field in ("zero", "dp_overlap") and strategy.dp == 1
         if value != usual and not idle:
-            yield _fault(source, field, value, f"does not know it; allowed: {_told(usual)}")
+            yield _fault(source, field, value, f"does not know it; allowed: {told(usual)}")
     if strategy.dtype not in _TYPES:
         problem = f"has 2 bytes per element; allowed: {', '.join(_TYPES)}"
         yield _fault(source, "dtype", strategy.dtype, problem)
@@ -310,19 +311,6 @@ def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
         yield _fault(source, "cp_exchange", strategy.cp_exchange, problem)
     if strategy.tp2 > 1 and not summa:
         yield _fault(source, "tp2", strategy.tp2, "needs tp_exchange summa; allowed without: 1")
-
-
-def _told(value: object) -> str:
-    """A value as people write it on the command line."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value) if value else "none"
-
-
-def _refuse(faults: Iterator[Fault]) -> None:
-    found = list(faults)
-    if found:
-        raise InputError(found)
 
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:

@@ -6,7 +6,7 @@ the reasons say what differs. docs/conformance.md shows the sizes.
 
 from collections.abc import Mapping
 
-from shardwise.counterparts import Counterpart
+from shardwise.counterparts.counterpart import Counterpart
 
 __all__ = ["AMPED", "in_our_units"]
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from shardwise import catalog, files
 from shardwise.arrays import Ints
-from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.calculon_export import (
     calculon_execution,
     calculon_model,
@@ -32,26 +31,13 @@ from shardwise.system import System
 from shardwise.table import Table
 
 __all__ = [
-    "REFERENCES",
     "CalculonCase",
     "calculon_case",
-    "known_reference",
     "model_for_calculon",
     "system_for_calculon",
 ]
 
-REFERENCES = ("calculon", "nersc", "amped")
-
 T = TypeVar("T", bound=CalculonFile)
-
-
-def known_reference(name: str, field: str, known: Sequence[str] = REFERENCES) -> str:
-    """Return the name of a predecessor, or raise an `InputError`."""
-    word = name.strip().lower()
-    if word not in known:
-        problem = f"allowed: {', '.join(known)}{nearest(word, known)}"
-        raise InputError(Fault(field=field, value=name, has_value=True, problem=problem))
-    return word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ reason says what differs. Its shares of the step (`*_frac`) follow from its time
 
 from collections.abc import Mapping
 
-from shardwise.counterparts import Counterpart
+from shardwise.counterparts.counterpart import Counterpart
 
 __all__ = ["NERSC", "in_our_units"]
 

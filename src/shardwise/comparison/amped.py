@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise.comparison_amped_nouns import (
+from shardwise.comparison.amped_nouns import (
     mapping_for_amped,
     model_for_amped,
     system_for_amped,

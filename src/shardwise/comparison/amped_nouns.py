@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import Fault, InputError
+from shardwise.comparison.words import refuse, told
+from shardwise.errors import Fault
 from shardwise.model import OWN_KIND, Layer, Model
 from shardwise.network import Tier
 from shardwise.placement import place
@@ -56,7 +57,7 @@ def model_for_amped(
     """
     loaded = Model.load(model)
     length = seq_len or loaded.seq_len
-    _refuse(_model_faults(loaded, length))
+    refuse(_model_faults(loaded, length))
     layer, bits = loaded.layers[0], _BITS[dtype]
     experts = {one.moe.experts for one in loaded.layers if one.moe is not None} or {1}
     found: dict[str, float] = {
@@ -149,7 +150,7 @@ def _attention_faults(model: Model, layer: Layer, where: str) -> Iterator[Fault]
 def system_for_amped(system: System | str | Path, *, dtype: str = "bf16") -> dict[str, float]:
     """Return a system of the catalog or of a file in AMPeD's parameters, a node filled whole."""
     loaded = System.load(system)
-    _refuse(_system_faults(loaded, dtype))
+    refuse(_system_faults(loaded, dtype))
     near, far = loaded.network[0], loaded.network[-1]
     domain, node = near.domain or loaded.node.accelerators, loaded.node.accelerators
     return _units(loaded.accelerator, dtype) | {
@@ -204,7 +205,7 @@ def mapping_for_amped(
 
     `source` is what faults call it.
     """
-    _refuse(_strategy_faults(strategy, source, experts=any(x.moe for x in model.layers)))
+    refuse(_strategy_faults(strategy, source, experts=any(x.moe for x in model.layers)))
     extents = place(system, Table.of(model, [strategy]))
     found: dict[str, float] = {}
     inside = 1
@@ -257,7 +258,7 @@ def _strategy_faults(strategy: Strategy, source: str, *, experts: bool) -> Itera
     for name, usual in _USUAL.items():
         value = getattr(strategy, name)
         if value != usual:
-            yield _fault(source, name, value, f"does not know it; allowed: {_told(usual)}")
+            yield _fault(source, name, value, f"does not know it; allowed: {told(usual)}")
     if strategy.ep > 1 and not experts:
         yield _fault(source, "ep", strategy.ep, "does not know it; allowed without experts: 1")
     if strategy.schedule not in ("1f1b", "gpipe"):
@@ -268,19 +269,6 @@ def _strategy_faults(strategy: Strategy, source: str, *, experts: bool) -> Itera
         yield _fault(source, "tp_exchange", strategy.tp_exchange, problem)
     if strategy.tp_overlap not in ("stack", "none"):
         yield _fault(source, "tp_overlap", strategy.tp_overlap, "hides none; allowed: stack, none")
-
-
-def _told(value: object) -> str:
-    """A value as people write it on the command line."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value) if value else "none"
-
-
-def _refuse(faults: Iterator[Fault]) -> None:
-    found = list(faults)
-    if found:
-        raise InputError(found)
 
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:

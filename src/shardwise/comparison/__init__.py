@@ -1,0 +1,1 @@
+"""Our nouns, or the predecessors' own files, in the words of each predecessor."""
