@@ -26,7 +26,7 @@ def test_a_configuration_suffices(shardwise, config):
     assert (code, err) == (0, "")
     assert record["step_time_s"] == result.step_time_s
     assert record["strategy"]["extents"] == "tp=2+dp=2"
-    assert record["training"]["tokens"] == 1_007_616  # 123 steps of 64 sequences
+    assert record["whole_run"]["tokens"] == 1_007_616  # 123 steps of 64 sequences
     assert record["imported"]["format"] == "amped"
     (spare,) = record["imported"]["not_used"]
     assert (spare["parameter"], spare["value"]) == ("spare", 3)
@@ -93,7 +93,7 @@ def test_flags_go_over_the_file(shardwise, config, flags, fields):
     assert (code, err) == (0, "")
     record = json.loads(out)
     assert {name: record["strategy"][name] for name in fields} == fields
-    assert record["training"]["tokens"] == (3_006_464 if "--tokens" in flags else 1_007_616)
+    assert record["whole_run"]["tokens"] == (3_006_464 if "--tokens" in flags else 1_007_616)
     left = any("left out, for what is given" in note for note in record["imported"]["notes"])
     assert left == bool({"--tp", "--gpus", "--dp", "--sequence-parallel"} & set(flags))
 
