@@ -55,7 +55,7 @@ def inside_share(
     """
     near = np.broadcast_to(extents[:1], extents.shape)
     whole = extents[-1] == extents[0]
-    if kind is CollectiveKind.P2P:
+    if kind is CollectiveKind.P2P or not (~whole & (extents[0] > 1)).any():
         return np.where(whole, 1.0, 0.0)
     stays = extents[0] / extents[-1] if kind is CollectiveKind.ALL_TO_ALL else 1.0
     inside = collective_time(system, kind, buffer_bytes * stays, near)
@@ -164,7 +164,7 @@ def _inside_layers(
             near = whole = 0.0
             for exchange, number in _passes(table, runs, direction):
                 collective = exchange.collective
-                if collective.axis in members:
+                if collective.axis in members and exchange.time_s[0] > 0:
                     time_s = number * float(exchange.time_s[0])
                     kind = CollectiveKind.P2P if collective.in_ring else collective.kind
                     reach = getattr(extents, collective.axis)
