@@ -1,6 +1,6 @@
 """Parameters and model FLOPs of an architecture, from the same operations that are timed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,6 +70,8 @@ class Parameters:
     """By operation, over all layers."""
     mtp: int = 0
     """Those of all modules of multi-token prediction, beside `total`."""
+    mtp_active: float = 0.0
+    """Those of one such module that one token passes through."""
 
 
 def count_parameters(model: Model) -> Parameters:
@@ -84,12 +86,14 @@ def count_parameters(model: Model) -> Parameters:
                 breakdown[operation.name] = breakdown.get(operation.name, 0.0) + held
             active += held * (share if operation.expert else 1.0)
     counts = {name: round(held) for name, held in breakdown.items()}
+    module, share = _module(model, work), _expert_share(model.layers[-1])
     return Parameters(
         total=sum(counts.values()),
         active=round(active),
         embedding=counts.get("embedding", 0),
         breakdown=counts,
-        mtp=model.mtp * round(sum(float(o.parameters[0]) for o in _module(model, work))),
+        mtp=model.mtp * round(sum(float(o.parameters[0]) for o in module)),
+        mtp_active=sum(float(o.parameters[0]) * (share if o.expert else 1.0) for o in module),
     )
 
 
@@ -215,12 +219,9 @@ def flops_per_token(
     if model.tied_embeddings:
         dense += head
     last = model.layers[-1]
-    module = _module(model, _unsplit_token()) if model.mtp else []
-    share = _expert_share(last)
-    extra = sum(float(o.parameters[0]) * (share if o.expert else 1.0) for o in module)
-    dense_and_modules = dense + model.mtp * (extra + head)
+    dense_and_modules = dense + model.mtp * (counted.mtp_active + head)
     if expert_capacity is not None and expert_capacity < 1:
-        dense_and_modules -= (1 - expert_capacity) * _routed(model, module)
+        dense_and_modules -= (1 - expert_capacity) * _routed(model)
     flops = 6.0 * dense_and_modules
     back = 4.0
     if subset is not None and np.any(subset.frozen):
@@ -240,9 +241,10 @@ def flops_per_token(
     return flops
 
 
-def _routed(model: Model, module: Sequence[Operation]) -> float:
+def _routed(model: Model) -> float:
     """Active parameters of routed experts, those of modules of multi-token prediction included."""
-    parts = [*_parts(model, _unsplit_token()), (module, model.mtp, _expert_share(model.layers[-1]))]
+    work, share = _unsplit_token(), _expert_share(model.layers[-1])
+    parts = [*_parts(model, work), (_module(model, work), model.mtp, share)]
     return sum(
         float(operation.parameters[0]) * count * share
         for operations, count, share in parts
