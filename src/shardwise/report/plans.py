@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from shardwise.report.brief import FOLLOWS
@@ -110,7 +111,7 @@ def value_word(value: object) -> str:
 def ordered(field: str, values: Sequence[Any]) -> list[Any]:
     """Distinct values of a field: numbers by size, words as `Strategy` lists them."""
     distinct = [value for i, value in enumerate(values) if value not in values[:i]]
-    schema = json.dumps(Strategy.model_json_schema()["properties"][field])
+    schema = json.dumps(_properties()[field])
 
     def key(value: Any) -> tuple[int, float, str]:
         if value is None or isinstance(value, (int, float)):
@@ -119,6 +120,12 @@ def ordered(field: str, values: Sequence[Any]) -> list[Any]:
         return (1, float(place), str(value))
 
     return sorted(distinct, key=key)
+
+
+@cache
+def _properties() -> Any:
+    """Fields of a strategy as JSON Schema has them."""
+    return Strategy.model_json_schema()["properties"]
 
 
 def degrees(strategy: Mapping[str, Any]) -> str:
