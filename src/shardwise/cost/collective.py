@@ -64,9 +64,8 @@ def collective_time(
         return np.zeros(np.broadcast_shapes(buffer_bytes.shape, extents[-1].shape))
     members = extents[-1].astype(np.float64)
     latency = np.zeros_like(members * buffer_bytes)
-    transfer = np.zeros_like(latency)
-    join = np.ones_like(latency)
-    inner = np.ones_like(members)
+    transfer, join = np.zeros(latency.shape), np.ones(latency.shape)
+    inner = np.ones(members.shape)
     outermost = np.full(members.shape, -1)
     for index, tier in enumerate(system.network):
         reach = extents[index] / inner

@@ -9,7 +9,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, by_code
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.curve import RowCurves, share_at
-from shardwise.cost.matmul import MatmulRates, product_times, separate_matmul_times
+from shardwise.cost.matmul import MatmulRates, matmul_times, product_times, separate_matmul_times
 from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.cost.shape_table import RowTables
 from shardwise.kernels import MatmulKernel
@@ -256,7 +256,7 @@ class KernelRates:
         if isinstance(kernel, Matmul) and kernel.panels is not None:
             return self.missed(kernel.panel(kernel.panels))
         if isinstance(kernel, MemoryBound) or not self._tables_of(kernel):
-            return np.zeros(kernel.bytes.shape, dtype=np.bool_)
+            return np.zeros(self.element_rate.shape, dtype=np.bool_)
         return self._looked_up(kernel).missed
 
     def _tables_of(self, kernel: Matmul | FlashAttention) -> bool:
@@ -354,25 +354,24 @@ class KernelRates:
         products = self._products(kernel)
         grouped = isinstance(kernel, Matmul) and kernel.grouped
         slower = self.grouped_time_factor if grouped else 1.0
-        rates, shares = products.rates, products.curves.shares(kernel.flops)
+        rates, curves = products.rates, products.curves
+        shares = curves.shares(kernel.flops) if any(curves.curves) else 1.0
         if any(isinstance(one, np.ndarray) for one in (shares, slower, memory_share)):
             rates = replace(
                 rates,
                 efficiency=rates.efficiency * shares / slower,
                 memory_rate=rates.memory_rate * memory_share,
             )
-        if isinstance(kernel, Matmul):
-            return separate_matmul_times(
-                kernel.m,
-                kernel.n,
-                kernel.k,
-                kernel.batch,
-                moved_bytes,
-                rates,
-                kernels=np.ones_like(kernel.batch) * self.launches(kernel),
-                weight_grad=kernel.phase is Phase.WEIGHT_GRAD,
-            )
-        return product_times(kernel.flops, moved_bytes, rates)
+        if not isinstance(kernel, Matmul):
+            return product_times(kernel.flops, moved_bytes, rates)
+        shape, last = (
+            (kernel.m, kernel.n, kernel.k, kernel.batch),
+            kernel.phase is Phase.WEIGHT_GRAD,
+        )
+        if not grouped:
+            return matmul_times(*shape, moved_bytes, rates, weight_grad=last)
+        each = np.ones_like(kernel.batch) * self.launches(kernel)
+        return separate_matmul_times(*shape, moved_bytes, rates, kernels=each, weight_grad=last)
 
     def _memory_share(self, moved_bytes: Floats) -> Floats | float:
         curve = self.chip.memory[0].efficiency

@@ -218,8 +218,10 @@ def _exchange_cost(
         pieces = np.minimum(time * machine.tp_hidden, window)
         hidden = np.where(by_stack & near & collective.stack_splits, pieces, hidden)
         for overlap in ("ring", "pipe"):
-            cut = hidden_by_pieces(time, window, extents[-1], first_hides=overlap == "ring")
-            hidden = np.where(machine.tp_overlap == TP_OVERLAPS.index(overlap), cut, hidden)
+            asked = machine.tp_overlap == TP_OVERLAPS.index(overlap)
+            if asked.any():
+                cut = hidden_by_pieces(time, window, extents[-1], first_hides=overlap == "ring")
+                hidden = np.where(asked, cut, hidden)
     if collective.behind is not None:
         window = _window(collective.behind, partial, machine) / (1 - taken)
         covered = np.minimum(time, window)

@@ -27,11 +27,6 @@ def _where(work: RankWork, *, sequence_parallel: bool, width: Floats | float) ->
     return np.where(uses, work.tokens * width * work.element_bytes, 0.0)
 
 
-def _again(work: RankWork, width: Floats | float) -> Floats:
-    """Bytes that are gathered a second time because only a part was kept."""
-    return np.where(work.regather, _where(work, sequence_parallel=True, width=width), 0.0)
-
-
 def before_column_parallel(work: RankWork, width: Floats | float) -> tuple[Collective, ...]:
     """Exchanges of the input (tokens, width) of a column-parallel product.
 
@@ -55,7 +50,7 @@ def before_column_parallel(work: RankWork, width: Floats | float) -> tuple[Colle
             phase=behind,
             kind=gather,
             axis="tp",
-            bytes=_again(work, width),
+            bytes=np.where(work.regather, split, 0.0),  # of which only a part was kept
             behind=back,
             split_with=behind,
         ),

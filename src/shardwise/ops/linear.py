@@ -81,8 +81,9 @@ def linear(
         product(Phase.INPUT_GRAD, tokens, inputs, outputs, size),
         product(Phase.WEIGHT_GRAD, inputs, outputs, tokens, 2 * work.gradient_bytes),
     ]
-    if np.any(np.asarray(bias) > 0):  # forward it is an epilogue of the product
-        summed = np.where(np.asarray(bias) > 0, batch * tokens * outputs, 0.0)
+    biased = np.asarray(bias) > 0
+    if biased.any():  # forward it is an epilogue of the product
+        summed = np.where(biased, batch * tokens * outputs, 0.0)
         kernels.append(MemoryBound(phase=Phase.WEIGHT_GRAD, bytes=summed * size, flops=summed))
     held = batch * (inputs * outputs + bias) if parameters is None else parameters * one
     kept = tokens if saved_tokens is None else saved_tokens

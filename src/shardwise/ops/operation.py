@@ -343,13 +343,13 @@ class Operation:
     def read_quantized(self) -> Floats:
         """Weights that products read quantised, as a column."""
         quantized = self.quantized_parameters
-        return np.zeros_like(self.parameters) if quantized is None else quantized
+        return np.zeros(self.parameters.shape) if quantized is None else quantized
 
     def rebuilt_by(self, parts: Iterable[str]) -> Floats:
         """What of what it saved is not kept where some parts are run again [byte]."""
         rebuilding = self.dropped_with & set(parts)
         if not rebuilding:
-            return np.zeros_like(self.saved_bytes)
+            return np.zeros(self.saved_bytes.shape)
         if rebuilding == {"every_other"} and self.half_rebuilt_bytes is not None:
             return np.minimum(self.half_rebuilt_bytes, self.saved_bytes)
         return self.saved_bytes
@@ -357,4 +357,4 @@ class Operation:
 
 def zeros(work: RankWork) -> Floats:
     """A column of zeros."""
-    return np.zeros_like(work.tp)
+    return np.zeros(work.tp.shape)
