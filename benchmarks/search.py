@@ -1,13 +1,14 @@
 """Strategies per second of `search` on one core, how that scales, and where the time goes.
 
-Run it as `python benchmarks/search.py [--large] [--profile]`:
+Run it as `python benchmarks/search.py [--once] [--large] [--profile]`:
 
 a  GPT-3 175B on 4,096 A100, batches up to 3,072: Calculon's whole space, 9,670,848 executions there
 b  Turing 530B on 2,240 A100, batches up to 1,920, likewise: 4,215,872 there
 c  our own whole space for Llama 3 405B on 16,384 H100
 d  Mixtral 8x7B on 64 H100, every ep and cp, the fewest recomputed layers of the largest micro-batch
 
-`--large` also searches some 10^8 strategies, `--profile` tells what the time of c is spent on.
+`--once` takes no time twice, to see that all of it works; `--large` also searches some 10^8
+strategies, `--profile` tells what the time of c is spent on.
 """
 
 import cProfile
@@ -66,16 +67,18 @@ _LARGE = ("llama3-405b", "h100-sxm", {"gpus": "1024..65536", "gbs": 65536})
 
 def main(options: list[str]) -> None:
     """Print rates, their ratio to single estimates, scaling and peak memory."""
+    once = "--once" in options
+    repeats = 1 if once else _REPEATS
     for name, case in CASES.items():
-        found, seconds = timed(case, repeats=_REPEATS)
+        found, seconds = timed(case, repeats=repeats)
         report(name, case, found, seconds)
         if name == "c":
             single = best_single(found, case)
             print(f"   {single * found.candidates / seconds:,.0f} times as fast as one at a time")
     third = ("llama3-405b", "h100-sxm", {"gpus": 16384, "gbs": 16384, "recompute": "none"})
-    found, seconds = timed(third, repeats=_REPEATS)
+    found, seconds = timed(third, repeats=repeats)
     report("a third of c", third, found, seconds)
-    for jobs in (1, 2):
+    for jobs in (2,) if once else (1, 2):
         found, seconds = timed(_SEVERAL, jobs=jobs, clock=time.perf_counter)
         report(f"several scales, {jobs} process(es)", _SEVERAL, found, seconds)
     if "--large" in options:
