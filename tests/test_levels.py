@@ -315,3 +315,26 @@ def test_columns_take_extents_in_place_of_levels() -> None:
     for column in ("2x4", [8, "2x4"]):
         with pytest.raises(InputError, match=r"dp: '2x4': levels are those of one strategy"):
             estimate_many(MODEL, "h100-sxm", {"dp": column, "gbs": 64})
+
+
+def test_levels_of_a_base_are_told_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file over a file is as flags over it: extents follow from what both tell together."""
+    monkeypatch.chdir(tmp_path)
+    Path("first.yaml").write_text("tp: 4\ndp: {value: 2x8, description: replicas}\n")
+    for told, extents in (
+        ("tp: 2", "tp=2+dp=2"),
+        ("dp: 4x4", "tp=4+dp=4"),
+        ("dp: 16", None),
+        ("pp: 2", "tp=4+dp=2"),
+    ):
+        Path("second.yaml").write_text(f"base: first.yaml\n{told}\n")
+        second = Strategy.load("second.yaml")
+        assert second.extents == extents
+        Path("third.yaml").write_text("base: second.yaml\nglobal_batch_size: 64\n")
+        assert Strategy.load("third.yaml").extents == extents
+    Path("second.yaml").write_text("base: first.yaml\nglobal_batch_size: 64\n")
+    given = ["estimate", "llama3-8b", "h100-sxm", "--strategy", "second.yaml", "--dp", "16"]
+    assert run([*given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["strategy"]["extents"] is None

@@ -165,6 +165,19 @@ class Noun(BaseModel):
             named = [replace(f, source=f.source or source) for f in error.faults]
             raise InputError(named) from None
 
+    def told_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that somebody told, as plain values, for others to be put over them.
+
+        Nouns that are told in words of which other fields follow have those words here.
+
+        Parameters
+        ----------
+        given
+            What it was read from, figures worked out.
+        """
+        del given
+        return self.model_dump(mode="json", exclude_unset=True)
+
     def to_dict(self, *, units: bool = False) -> dict[str, Any]:
         """Return plain values, ready for JSON; with `units`, quantities as people write them."""
         return self.model_dump(mode="json", context={"units": units})

@@ -19,7 +19,7 @@ from pydantic import (
 from shardwise import catalog
 from shardwise.errors import Fault, InputError
 from shardwise.formats.recognise import native_fields, recognised
-from shardwise.levels import LEVELLED_AXES, LEVELS_PATTERN, with_levels
+from shardwise.levels import LEVELLED_AXES, LEVELS_PATTERN, as_given, with_levels
 from shardwise.model import Model
 from shardwise.noun import MOST, Count, Noun, Number, Whole
 from shardwise.seats import canonical_placement, canonical_seats
@@ -258,6 +258,10 @@ class Strategy(Noun):
     def is_foreign(cls, data: Mapping[str, Any]) -> bool:
         """Whether it is a file of another system."""
         return recognised(data) is not None
+
+    def told_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that were told, with levels in place of their extents."""
+        return as_given(super().told_fields(given), given)
 
     @model_validator(mode="before")
     @classmethod

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise import files
-from shardwise.levels import as_given
 from shardwise.strategy import Strategy
 
 __all__ = ["given_fields"]
@@ -21,9 +19,5 @@ def given_fields(strategy: Strategy | Mapping[str, Any] | str | Path) -> dict[st
     InputError
         If anything in it is wrong.
     """
-    loaded = Strategy.load(strategy).model_dump(mode="json", exclude_unset=True)
-    if isinstance(strategy, Strategy):
-        return loaded
-    return as_given(
-        loaded, strategy if isinstance(strategy, Mapping) else files.read_mapping(strategy)
-    )
+    loaded, resolved = Strategy.explained(strategy)
+    return loaded.told_fields(resolved.data)
