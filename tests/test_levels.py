@@ -338,3 +338,23 @@ def test_levels_of_a_base_are_told_anew(
     given = ["estimate", "llama3-8b", "h100-sxm", "--strategy", "second.yaml", "--dp", "16"]
     assert run([*given, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["strategy"]["extents"] is None
+
+
+def test_the_best_of_every_split_of_experts_is_exact() -> None:
+    """One text of extents is several splits of experts that are cut, and two texts may be one."""
+    feed = {"experts": 8, "top_k": 1, "ffn": 64, "activation": "gelu"}
+    model = samples.model(samples.layer() | {"mlp": None, "moe": feed})
+    machine = samples.system(
+        network=[samples.tier("near", domain=8, bandwidth=1e12), samples.tier("far")]
+    )
+    space = SMALL | {"gbs": 32, "tp": 2, "pp": 1, "ep": 8, "etp": [1, 2], "tp_exchange": "rs_ag"}
+    found = search(model, machine, space, levels=True, top=100).levels or ()
+    best: dict[tuple[tuple[int, int], ...], float] = {}
+    for one in search(model, machine, space, extents="all", top=100).best:
+        extents = place(machine, Table.of(model, [strategy(**one.strategy)]))
+        inside = [int(getattr(extents, axis)[0, 0]) for axis in DEGREES]
+        split = tuple((m, one.strategy[a] // m) for a, m in zip(DEGREES, inside, strict=True))
+        best[split] = min(best.get(split, 1e9), one.step_time_s)
+    here = [tuple(tuple(map(int, one.levels[a].split("x"))) for a in DEGREES) for one in found]
+    assert len(here) == len(set(here))
+    assert {s: one.plan.step_time_s for s, one in zip(here, found, strict=True)} == best

@@ -6,7 +6,9 @@ degrees, extents, accelerators and batch is exact; what else may differ is the b
 
 from collections.abc import Sequence
 
-from shardwise.arrays import Ints
+import numpy as np
+
+from shardwise.arrays import Ints, once_per
 from shardwise.errors import Fault, InputError
 from shardwise.levels import LEVELLED_AXES, levels_text
 from shardwise.placement import Extents, place
@@ -15,10 +17,10 @@ from shardwise.searcher.space import Space
 from shardwise.system import System
 from shardwise.table import Table
 
-__all__ = ["LEVELS_AXES", "by_levels", "levels_space"]
+__all__ = ["LEVELS_AXES", "by_levels", "firsts_by_levels", "levels_space"]
 
-LEVELS_AXES = ("gpus", "global_batch_size", "tp", "tp2", "cp", "pp", "ep", "extents")
-"""Fields that tell one combination of levels from another; dp follows."""
+LEVELS_AXES = ("gpus", "global_batch_size", "tp", "tp2", "cp", "pp", "ep", "etp", "extents")
+"""Fields of which levels follow; several of their values may come to the same levels."""
 
 
 def levels_space(space: Space, axes: Sequence[str]) -> Space:
@@ -38,6 +40,14 @@ def levels_space(space: Space, axes: Sequence[str]) -> Space:
             Fault(field="extents", value=space.extents[0], has_value=True, problem=problem)
         )
     return space.fixed({"extents": "all"}, source="search")
+
+
+def firsts_by_levels(system: System, rows: Table) -> Ints:
+    """Positions of the first strategy of each combination of levels, accelerators and batch."""
+    extents = place(system, rows)
+    seated = [column for axis in LEVELLED_AXES for column in getattr(extents, axis)]
+    firsts, _ = once_per([rows.gpus, rows.global_batch_size, *seated], lambda first: first)
+    return np.sort(firsts)
 
 
 def by_levels(system: System, rows: Table, plans: Sequence[Plan]) -> tuple[LevelsPlan, ...]:

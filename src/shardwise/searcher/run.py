@@ -16,7 +16,7 @@ from shardwise.searcher.asked import asked, given_space
 from shardwise.searcher.best import top as best_of
 from shardwise.searcher.candidates import Candidates, Scale, refusals
 from shardwise.searcher.executors import Workers
-from shardwise.searcher.levels import LEVELS_AXES, by_levels, levels_space
+from shardwise.searcher.levels import LEVELS_AXES, by_levels, firsts_by_levels, levels_space
 from shardwise.searcher.look import Found, Question, merged
 from shardwise.searcher.objective import dollars_per_token
 from shardwise.searcher.pieces import Work
@@ -268,9 +268,11 @@ def _cells(question: Question, candidates: Candidates, whole: Found) -> tuple[Ce
 
 def _levels(question: Question, candidates: Candidates, whole: Found) -> tuple[LevelsPlan, ...]:
     """The best combinations of levels and batch, as many as the best."""
-    numbers = best_of(whole.cells, question.top).number
+    numbers = best_of(whole.cells, len(whole.cells)).number
     if not len(numbers):
         return ()
+    firsts = firsts_by_levels(question.system, candidates.strategies(numbers))
+    numbers = numbers[firsts[: question.top]]
     rows = candidates.strategies(numbers)
     return by_levels(question.system, rows, plans(question, candidates, numbers))
 
