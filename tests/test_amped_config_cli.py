@@ -157,7 +157,7 @@ def test_predecessors_say_what_they_have_no_word_for(shardwise, config):
 
 
 def test_ampeds_own_answer_is_that_of_its_parameters(shardwise):
-    """The file as it is, by its own names; with a flag over it, the run in its words."""
+    """The file as it is, by its own names."""
     code, out, err = shardwise("estimate", CONFIG, "--reference", "amped", "--json")
     assert (code, err) == (0, "")
     record = json.loads(out)
@@ -166,9 +166,33 @@ def test_ampeds_own_answer_is_that_of_its_parameters(shardwise):
     assert record["number_of_batches"] == pytest.approx(450e9 / 2048 / 2304)
     code, out, _ = shardwise("estimate", CONFIG, "--also", "amped", "--json")
     assert json.loads(out)["also"]["amped"] == told
-    code, out, _ = shardwise("estimate", CONFIG, "--reference", "amped", "--dp", "48", "--json")
-    assert code == 0
-    assert json.loads(out) != told
+
+
+def test_flags_change_what_they_say_of_ampeds_own_answer(shardwise, config):
+    """Its tokens, efficiency and precisions stay; what says what the file does changes nothing."""
+    words = ["estimate", config, "--reference", "amped", "--json"]
+    before = json.loads(shardwise(*words)[1])
+    for same in (["--dp", "8"], ["--dp", "2x4"], ["--gpus", "32"], ["--mbs", "2", "--zero", "1"]):
+        assert json.loads(shardwise(*words, *same)[1]) == before
+    told = read_config(json.loads(config.read_text()), str(config)).told()
+    changed = {"inter_node_data_parallel_degree": 8.0, "number_of_microbatches_per_minibatch": 2.0}
+    after = amped_case_of_parameters(told | changed, fill=True).answer()
+    assert json.loads(shardwise(*words, "--dp", "16")[1]) == after
+    code, _, err = shardwise(*words, "--attention", "multiquery")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "attention: 'multiquery': AMPeD has keys and values of its own for each head" in err
+
+
+def test_its_search_takes_what_the_configuration_tells(shardwise, config):
+    """A permutation takes as long as the estimate of it, with one micro-batch for each stage."""
+    words = ["--reference", "amped", "--json", "--gbs", "64"]
+    _, out, _ = shardwise("search", config, *words, "--gpus", "32", "--top", "1000")
+    degrees = [1, 4, 2, 1, 1, 4]
+    found = [b for b in json.loads(out)["best"] if [*b["degrees"].values()] == degrees]
+    flags = ["--tp", "2", "--pp", "4", "--dp", "1x4", "--mbs", "4"]
+    one = json.loads(shardwise("estimate", config, *words, *flags)[1])
+    step = one["Total time to train (s)"] / one["number_of_batches"]
+    assert [b["step_time_s"] for b in found] == [pytest.approx(step, rel=1e-12)]
 
 
 def test_what_a_configuration_leaves_open_is_assumed_and_told(shardwise, config):

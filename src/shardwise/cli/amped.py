@@ -16,7 +16,7 @@ from shardwise.model import Model
 from shardwise.results import Estimate
 from shardwise.system import System
 
-__all__ = ["Given", "given_case", "system_or_config"]
+__all__ = ["Given", "configuration_of", "given_case", "system_or_config"]
 
 _NEEDS_CONFIG = "is for a configuration of AMPeD's; leave it out"
 _TOKENS = "tokens_to_train"
@@ -36,8 +36,10 @@ class Given:
     flags: Mapping[str, Any]
     run: Mapping[str, Any]
     """Flags of the whole run; the tokens are the configuration's where none are given."""
-    alone: AmpedConfig | None = None
-    """The configuration, where it tells the whole run and nothing stands before it."""
+    config: AmpedConfig | None = None
+    """The configuration, where it tells model, system and strategy."""
+    changed: frozenset[str] = frozenset()
+    """Flags that stand before its strategy."""
     imported: Mapping[str, Any] | None = None
     """What became of the configuration."""
 
@@ -72,15 +74,13 @@ def given_case(
     InputError
         If SYSTEM is missing for another model, or the configuration is wrong.
     """
-    data = _configuration(model)
-    if data is None:
+    config = configuration_of(model, tables)
+    if config is None:
         refuse_given(_NEEDS_CONFIG, tables=tables)
         system = system_or_config(model, system)
         return Given(model=model, system=system, strategy=strategy, flags=flags, run=run)
-    found = None if tables is None else (files.read_mapping(tables), tables)
-    config = read_config(data, model.strip(), found)
     log.info("configuration %s, lookup tables %s", model, config.tables_source or "none")
-    overridden = bool(flags) or system is not None or strategy is not None
+    changed = frozenset(flags)
     nouns: list[Noun] = ["model"]
     nouns += ["system"] if system is None else []
     nouns += ["strategy"] if strategy is None else []
@@ -101,9 +101,25 @@ def given_case(
         strategy=strategy,
         flags=flags,
         run=run,
-        alone=None if overridden else config,
+        config=config if system is None and strategy is None else None,
+        changed=changed,
         imported=record,
     )
+
+
+def configuration_of(model: str, tables: str | None = None) -> AmpedConfig | None:
+    """Read a file of AMPeD's, with lookup tables that are not beside it; None if it is another.
+
+    Raises
+    ------
+    InputError
+        If the configuration is wrong.
+    """
+    data = _configuration(model)
+    if data is None:
+        return None
+    found = None if tables is None else (files.read_mapping(tables), tables)
+    return read_config(data, model.strip(), found)
 
 
 def system_or_config(model: str, system: str | None) -> str:

@@ -108,14 +108,13 @@ def command(
     fit in memory. A configuration of AMPeD's as MODEL tells system, strategy and tokens too.
     """
     told = given_case(model, system, strategy=strategy, flags=flags, run=run, tables=tables)
-    inputs = (told.model, told.system, told.strategy, told.flags, told.alone)
     if reference is not None or also is not None:
         from shardwise.cli import reference as predecessor  # noqa: PLC0415 - slow to import
     if reference is not None:
         name = predecessor.known_reference(reference, "reference")
         given = {"also": also, "flops_convention": flops_convention, "gemms": gemms, "plot": plot}
         refuse_given(_NO_EFFECT, **given, **run, report=report, graph=graph, out=out)
-        case = predecessor.case_of(name, *inputs)
+        case = predecessor.case_of(name, told)
         return predecessor.show_reference(case, ops=ops, json=json, output=output)
     other = None if also is None else predecessor.known_reference(also, "also")
     convention = "causal" if flops_convention is None else flops_convention
@@ -142,7 +141,7 @@ def command(
     beside: dict[str, Any] = {}
     texts: Mapping[str, str] = {}
     if other is not None:
-        case = predecessor.case_of(other, *inputs)
+        case = predecessor.case_of(other, told)
         beside, texts = case.answer(), predecessor.texts_of(case)
         record["also"] = {other: beside}
     answer = Answer(

@@ -4,12 +4,17 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from shardwise.cli.amped import Given
 from shardwise.cli.options import emit_json, given_strategy
-from shardwise.comparison.amped import AmpedCase, amped_case, amped_case_of_parameters
+from shardwise.comparison.amped import (
+    AmpedCase,
+    amped_case,
+    amped_case_of_parameters,
+    amped_case_with,
+)
 from shardwise.comparison.calculon import CalculonCase, calculon_case
 from shardwise.comparison.nersc import NerscCase, nersc_case
 from shardwise.comparison.words import known_reference
-from shardwise.formats.amped_files import AmpedConfig
 from shardwise.results import Estimate
 
 Case = CalculonCase | NerscCase | AmpedCase
@@ -19,23 +24,20 @@ _NAMES = {CalculonCase: "calculon", NerscCase: "nersc", AmpedCase: "amped"}
 __all__ = ["case_of", "known_reference", "show_beside", "show_reference", "texts_of"]
 
 
-def case_of(
-    reference: str,
-    model: str,
-    system: str,
-    strategy: str | None,
-    flags: Mapping[str, Any],
-    config: AmpedConfig | None = None,
-) -> Case:
+def case_of(reference: str, run: Given) -> Case:
     """Say a run of the command line in a predecessor's words.
 
-    A strategy file alone is handed on to Calculon as it is, it may be its own; so is to AMPeD a
-    configuration that tells the whole run.
+    A strategy file alone is handed on to Calculon as it is, it may be its own; to AMPeD so are the
+    parameters of a configuration that tells model, system and strategy, with flags over them.
     """
-    if reference == "amped" and config is not None:
-        return amped_case_of_parameters(
-            config.told(), rows=config.row_names(), fill=True, source=config.source
-        )
+    model, system, strategy, flags = run.model, run.system, run.strategy, run.flags
+    if reference == "amped" and run.config is not None:
+        config = run.config
+        words: dict[str, Any] = {"rows": config.row_names(), "source": config.source}
+        if not run.changed:
+            return amped_case_of_parameters(config.told(), fill=True, **words)
+        given = given_strategy(strategy, flags)
+        return amped_case_with(config.told(), model, system, given, changed=run.changed, **words)
     if reference != "calculon":
         given, source = given_strategy(strategy, flags), strategy or "strategy"
         if reference == "nersc":

@@ -4,8 +4,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise.cli.amped import configuration_of
 from shardwise.cli.options import refuse_given, whole_number
-from shardwise.comparison.amped import model_for_amped, system_for_amped
+from shardwise.comparison.amped import (
+    amped_case_of_parameters,
+    free_parameters,
+    model_for_amped,
+    system_for_amped,
+)
+from shardwise.comparison.amped_nouns import BITS
 from shardwise.errors import Fault, InputError
 from shardwise.reference import amped
 from shardwise.strategy import Strategy
@@ -34,8 +41,7 @@ def search_amped(
     Batch sizes are compared by the time of the same tokens: one batch of the largest.
     """
     refuse_given(_NO_LAYERS, layers=layers)
-    kind = Strategy.validated({} if dtype is None else {"dtype": dtype}).dtype
-    parameters = model_for_amped(model, dtype=kind) | system_for_amped(system, dtype=kind)
+    parameters = _parameters(model, system, dtype)
     accelerators = _number("gpus", gpus)
     batches = [_number("gbs", part) for part in _given("gbs", gbs).split(",")]
     tokens = max(batches) * parameters["context"]
@@ -61,6 +67,24 @@ def search_amped(
             for one in found.best
         ]
     return record | {"elapsed_s": time.perf_counter() - started}
+
+
+def _parameters(model: str, system: str, dtype: str | None) -> dict[str, float]:
+    """Parameters of a model and a system; those of a configuration that is both, as it tells them.
+
+    What a search varies is not among them.
+    """
+    kind = Strategy.validated({} if dtype is None else {"dtype": dtype}).dtype
+    same = model.strip() == system.strip()
+    config = configuration_of(model) if same else None
+    if config is None:
+        return model_for_amped(model, dtype=kind) | system_for_amped(system, dtype=kind)
+    told = amped_case_of_parameters(config.told(), fill=True, source=config.source).parameters
+    types = ("weight_precision", "activation_precision") if dtype is not None else ()
+    varied = {*amped.DEGREES, "batch_size", "number_of_microbatches_per_minibatch"}
+    varied |= {"samples", "number_of_batches"}
+    free = free_parameters(told) | dict.fromkeys(types, float(BITS[kind]))
+    return {name: value for name, value in free.items() if name not in varied}
 
 
 def _number(flag: str, value: str | None) -> int:

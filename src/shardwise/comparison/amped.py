@@ -1,15 +1,17 @@
 """What AMPeD would say of a run: our nouns, or its own parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardwise.comparison.amped_nouns import (
+    BITS,
     mapping_for_amped,
     model_for_amped,
     system_for_amped,
 )
+from shardwise.formats.amped_checks import BY_DEFINITION
 from shardwise.model import Model
 from shardwise.reference import amped
 from shardwise.reference.amped import EFFICIENCY, LABELS, MEMORY, MicrobatchEfficiency
@@ -20,6 +22,8 @@ __all__ = [
     "AmpedCase",
     "amped_case",
     "amped_case_of_parameters",
+    "amped_case_with",
+    "free_parameters",
     "model_for_amped",
     "system_for_amped",
 ]
@@ -130,6 +134,60 @@ def _assumed(parameters: Mapping[str, float]) -> dict[str, float]:
     if not batches and {"batch_size", "context"} <= parameters.keys():
         found["tokens_to_train"] = parameters["batch_size"] * parameters["context"]
     return found
+
+
+def free_parameters(parameters: Mapping[str, float]) -> dict[str, float]:
+    """Parameters without what degrees and batch say again: they stay true whatever these are."""
+    follow = {*BY_DEFINITION}
+    if "tokens_to_train" in parameters:
+        follow |= {"samples", "number_of_batches"}
+    return {name: value for name, value in parameters.items() if name not in follow}
+
+
+def amped_case_with(
+    parameters: Mapping[str, float],
+    model: Model,
+    system: System,
+    strategy: Strategy,
+    *,
+    changed: Collection[str],
+    rows: Mapping[str, str],
+    source: str,
+) -> AmpedCase:
+    """Take a run in AMPeD's own parameters with another strategy.
+
+    Degrees, batch and length are the strategy's; its type of weights and activations counts where
+    it was changed. All else, such as efficiency and tokens to train, stays as it is told.
+
+    Parameters
+    ----------
+    parameters
+        As they are told, by AMPeD's names.
+    model, system
+        What they say in our words.
+    strategy
+        What they say, with fields that were put over.
+    changed
+        Names of these fields.
+
+    Raises
+    ------
+    InputError
+        If AMPeD has no word for something.
+    """
+    resolved = strategy.resolved(model)
+    # Types that the parameters tell are among them: only other ones need a word.
+    told = {"optimizer": "adamw", "quantization": "none"}
+    resolved = resolved.model_copy(update={n: v for n, v in told.items() if n not in changed})
+    mapping = mapping_for_amped(model, system, resolved, "strategy")
+    for own in ("number_of_accelerators_per_node", "tokens_to_train"):
+        del mapping[own]
+    mapping["context"] = float(resolved.seq_len or 0)
+    if "dtype" in changed:
+        types = ("weight_precision", "activation_precision")
+        mapping |= dict.fromkeys(types, float(BITS[resolved.dtype]))
+    whole = free_parameters(parameters) | mapping
+    return amped_case_of_parameters(whole, rows=rows, fill=True, source=source)
 
 
 def amped_case(

@@ -32,12 +32,13 @@ from shardwise.strategy import Strategy
 from shardwise.system import Accelerator, System
 from shardwise.table import Table
 
-__all__ = ["mapping_for_amped", "model_for_amped", "system_for_amped"]
+__all__ = ["BITS", "mapping_for_amped", "model_for_amped", "system_for_amped"]
 
 _BITS_PER_BYTE = 8
 _CYCLES = 1e9
 _FLOP_PER_MAC = 2
-_BITS = {"fp16": 16, "bf16": 16, "fp32": 32}
+BITS = {"fp16": 16, "bf16": 16, "fp32": 32}
+"""Of our types."""
 _STATE_BITS = 32
 _TIERS = 2
 _MOST_KINDS = 2
@@ -58,7 +59,7 @@ def model_for_amped(
     loaded = Model.load(model)
     length = seq_len or loaded.seq_len
     refuse(_model_faults(loaded, length))
-    layer, bits = loaded.layers[0], _BITS[dtype]
+    layer, bits = loaded.layers[0], BITS[dtype]
     experts = {one.moe.experts for one in loaded.layers if one.moe is not None} or {1}
     found: dict[str, float] = {
         "context": float(length or 0),
@@ -261,6 +262,9 @@ def _strategy_faults(strategy: Strategy, source: str, *, experts: bool) -> Itera
             yield _fault(source, name, value, f"does not know it; allowed: {told(usual)}")
     if strategy.ep > 1 and not experts:
         yield _fault(source, "ep", strategy.ep, "does not know it; allowed without experts: 1")
+    if strategy.attention == "multiquery":
+        problem = "has keys and values of its own for each head; allowed: model, multihead"
+        yield _fault(source, "attention", strategy.attention, problem)
     if strategy.schedule not in ("1f1b", "gpipe"):
         problem = "knows one bubble of a pipeline; allowed: 1f1b, gpipe"
         yield _fault(source, "schedule", strategy.schedule, problem)

@@ -14,18 +14,18 @@ from shardwise.errors import Fault, InputError
 from shardwise.formats.amped_derived import DERIVED
 from shardwise.formats.amped_words import CATEGORIES, KNOWN, WHOLE
 
-__all__ = ["Parameter", "check", "check_numbers"]
+__all__ = ["BY_DEFINITION", "Parameter", "check", "check_numbers"]
 
 _SAME = 1e-6
 _ALIKE = 0.88
 # More tokens in a step than any published training has, sixteen times over (DeepSeek-V3: 63 M).
 _MOST_TOKENS = 1e9
-# Quantities that are what their formula says, so that another value contradicts its inputs.
-_BY_DEFINITION = (
+BY_DEFINITION = (
     *("data_parallel_degree", "tensor_parallel_degree", "pipeline_parallel_degree"),
     *("minibatch_size", "microbatch_size", "accelerators_per_node_required"),
     *("number_of_accelerators_required", "number_of_nodes_required"),
 )
+"""Quantities that are what their formula says, so that another value contradicts its inputs."""
 # Pairs of a number and what must divide it.
 _DIVIDE = (
     ("tensor_parallel_degree", "attention_heads"),
@@ -138,7 +138,7 @@ def _values(parameters: Mapping[str, Parameter]) -> Callable[[str], float | None
 def _contradicting(parameters: Mapping[str, Parameter], source: str) -> Iterator[Fault]:
     """Two ways of saying one thing that differ."""
     value = _values(parameters)
-    for name in _BY_DEFINITION:
+    for name in BY_DEFINITION:
         one = parameters.get(name)
         if one is None or one.origin == "calculated":
             continue
