@@ -218,6 +218,12 @@ def test_what_does_not_fit_is_best_by_nothing():
     assert set(compare(fast, fast).best.values()) == {None}
 
 
+def test_forward_only_is_no_training(pair):
+    """Said, as both are told to be best by something."""
+    found = compare(pair[0], estimate(MODEL, SYSTEM, A | {"training": False}))
+    assert any("forward only" in note for note in found.notes)
+
+
 def test_three_scenarios_are_held_against_the_first(pair):
     """Each with a change of its own; other systems and models are told."""
     third = estimate("llama2-7b", "a100-80gb-sxm", A | {"seq_len": 8192})
@@ -253,6 +259,10 @@ def test_whole_runs_are_ranked_by_their_days():
     found = compare(runs[0], runs[1] | {"tokens": "200B"})
     assert found.best["effective_days"] is None
     assert any("different numbers of tokens" in note for note in found.notes)
+    failing = {"accelerator_mtbf": "5e4 h", "checkpoint_time": "60 s", "restart_time": "10 min"}
+    found = compare(runs[0] | {"reliability": failing}, runs[1])
+    assert found.best["effective_days"] is None
+    assert any("failures" in note for note in found.notes)
     assert compare(*asked_for).best["effective_days"] is None
 
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from shardwise import InputError, estimate, estimate_training_time
+from shardwise import InputError, compare, estimate, estimate_training_time
 from shardwise.cli import run
 from shardwise.model import Model
 from shardwise.system import Site, System
@@ -204,15 +204,25 @@ def test_asynchronous_checkpoints_lose_less():
         estimate_training_time(*SMALL, tokens="1B", reliability=late)
 
 
-def test_a_run_that_never_ends_says_so(capsys):
-    """Its days are no number; JSON has null."""
+def test_a_run_that_never_ends_says_so(tmp_path, capsys):
+    """It has no days and no price; it is read back, and what ends is better."""
     flags = ["--tokens", "1B", "--mtbf", "60s", "--checkpoint-time", "1h", "--restart-time", "2d"]
     assert run([*FLAGS, *flags]) == 0
+    told = capsys.readouterr().out
+    assert "never" in told
+    assert "inf" not in told
+    assert run([*FLAGS, *flags, "--report", "-"]) == 0
+    assert "Effective time to train ----- never" in capsys.readouterr().out
+    assert run([*FLAGS, *flags, "--output", str(tmp_path / "never.json")]) == 0
+    found = json.loads((tmp_path / "never.json").read_text())["whole_run"]["goodput"]
+    assert [found[name] for name in ("failures", "days", "gpu_hours", "usd")] == [None] * 4
+    assert found["goodput"] == 0
+    files = [str(tmp_path / "never.json"), str(tmp_path / "ends.json")]
+    assert run([*FLAGS, *flags, "--mtbf", "5e4h", "--output", files[1]]) == 0
+    assert compare(*files).best["effective_days"] == "ends"
+    assert compare(files[0], files[0]).best["effective_days"] is None
+    assert run(["compare", *files]) == 0
     assert "never" in capsys.readouterr().out
-    assert run([*FLAGS, *flags, "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)["whole_run"]
-    assert record["goodput"]["days"]["expected"] is None
-    assert record["goodput"]["goodput"] == 0
 
 
 def test_the_command_line_tells_the_same(tmp_path, capsys):

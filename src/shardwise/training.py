@@ -44,8 +44,8 @@ class Goodput(Result):
     """Working time between two checkpoints [s]."""
     best_interval_s: float
     """The one that makes the run shortest [s]."""
-    failures: float
-    """Expected in the run."""
+    failures: float | None
+    """Expected in the run; None if it never ends."""
     goodput: float
     """Useful part of all time; 0 if the run never ends."""
     share: dict[str, float]
@@ -53,9 +53,10 @@ class Goodput(Result):
     is left out where nothing is known of spares or repairs. They add up to 1."""
     spares_cover: float | None
     """Chance that the spares are enough with no repair at all; None if none are known."""
-    days: Amount
-    """With all of this; without waiting where that is unknown."""
-    gpu_hours: Amount
+    days: Amount | None
+    """With all of this; without waiting where that is unknown. None if the run never ends, and so
+    are hours and price."""
+    gpu_hours: Amount | None
     usd: Amount | None
 
 
@@ -93,12 +94,16 @@ class TrainingTime(Result):
 
     @property
     def effective_days(self) -> float:
-        """Calendar days as far as they are known: with failures and checkpoints, if any is told."""
-        return (self.days if self.goodput is None else self.goodput.days).expected
+        """Calendar days as far as they are known: with failures and checkpoints, if any is told.
+
+        Infinite if the run never ends.
+        """
+        known = self.days if self.goodput is None else self.goodput.days
+        return np.inf if known is None else known.expected
 
     @property
     def effective_usd(self) -> float | None:
-        """Price of these."""
+        """Price of these; None if it is unknown or the run never ends."""
         price = self.usd if self.goodput is None else self.goodput.usd
         return None if price is None else price.expected
 
@@ -147,7 +152,8 @@ def _rows(run: TrainingTime) -> Iterator[tuple[str, str, str]]:
 
 def _failing(found: Goodput, unknown: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     every = f"one each {_span(found.job_mtbf_s)} on {found.units:,} {found.unit}s"
-    yield "failures expected", _number(found.failures), every
+    number = "no end" if found.failures is None else _number(found.failures)
+    yield "failures expected", number, every
     beside = "" if found.stall_s == found.checkpoint_time_s else " beside the work"
     takes = f"takes {_span(found.checkpoint_time_s)}{beside}"
     if found.interval_s == found.best_interval_s:
@@ -162,6 +168,9 @@ def _failing(found: Goodput, unknown: Mapping[str, str]) -> Iterator[tuple[str, 
     if found.spares_cover is not None:
         remark = "chance, with no repair at all"
         yield "spares are enough", _percent(found.spares_cover), remark
+    if found.days is None:
+        yield "effective days", "never", "the run does not end: failures undo all of its work"
+        return
     yield "effective days", _number(found.days.expected), _range(found.days)
     yield "effective price", *_told(found.usd, "usd", unknown)
 
@@ -183,8 +192,6 @@ def _range(amount: Amount, level: float | None = None) -> str:
 
 
 def _number(value: float) -> str:
-    if not np.isfinite(value):
-        return "never"
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"  # noqa: PLR2004
 
 

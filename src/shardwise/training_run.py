@@ -163,7 +163,7 @@ def goodput_of(
     if ends and waits is not None:
         share["waiting"] = waits
     factor = whole / useful
-    failures = float(spent.failures)
+    failures = float(spent.failures) if ends else None
     found = Goodput(
         unit="accelerator" if reliability.node_mtbf is None else "node",
         units=units,
@@ -177,9 +177,9 @@ def goodput_of(
         goodput=share.get("useful", 0.0),
         share=share,
         spares_cover=_covered(reliability.spares, failures),
-        days=run.days.times(factor),
-        gpu_hours=run.gpu_hours.times(factor),
-        usd=None if run.usd is None else run.usd.times(factor),
+        days=run.days.times(factor) if ends else None,
+        gpu_hours=run.gpu_hours.times(factor) if ends else None,
+        usd=run.usd.times(factor) if ends and run.usd is not None else None,
     )
     unknown = {name: why for name, why in run.unknown.items() if name != "goodput"}
     if waits is None:
@@ -195,7 +195,7 @@ def _waiting(reliability: Reliability, mtbf_s: float) -> float | None:
     return float(waiting_share(reliability.spares, reliability.repair_time, mtbf_s))
 
 
-def _covered(spares: int | None, failures: float) -> float | None:
+def _covered(spares: int | None, failures: float | None) -> float | None:
     if spares is None:
         return None
-    return covered_by_spares(spares, failures) if np.isfinite(failures) else 0.0
+    return 0.0 if failures is None else covered_by_spares(spares, failures)

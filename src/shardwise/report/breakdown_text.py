@@ -169,12 +169,14 @@ def _whole_run(run: TrainingTime | None) -> list[str]:
         return [*lines, _line("Goodput", f"unknown: {run.unknown['goodput']}")]
     found = run.goodput
     lines += [
-        _line("Failures expected", found.failures),
+        _line("Failures expected", "no end" if found.failures is None else found.failures),
         _line("Interval of checkpoints", found.interval_s, "s"),
         *(_line(f"Share {name.replace('_', ' ')}", s) for name, s in found.share.items()),
     ]
     if "waiting" in run.unknown:
         lines.append(_line("Share waiting", f"unknown: {run.unknown['waiting']}"))
+    if found.days is None:
+        return [*lines, _line("Effective time to train", "never: failures undo all work")]
     return [*lines, _line("Effective time to train", found.days.expected, "days")]
 
 

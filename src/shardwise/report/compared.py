@@ -1,5 +1,6 @@
 """Scenarios side by side, as tables."""
 
+from math import isfinite
 from typing import Any
 
 from rich.table import Table
@@ -153,7 +154,7 @@ def _cells(outcome: Outcome) -> dict[str, str]:
         "of GiB": f"{outcome.memory_bytes.capacity / GIB:.2f}",
         "fits": "yes" if outcome.fits else "no",
         "$/B tokens": "-" if usd is None else f"{usd:,.0f}",
-        "days": "-" if days is None else f"{days:,.1f}",
+        "days": "-" if days is None else f"{days:,.1f}" if isfinite(days) else "never",
     }
 
 

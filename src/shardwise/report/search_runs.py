@@ -1,5 +1,6 @@
 """Whole runs of what a search found as a table."""
 
+import numpy as np
 from rich.table import Table
 
 from shardwise.report.brief import in_brief
@@ -64,7 +65,11 @@ def runs_told(found: WholeRuns) -> str:
     return "; ".join(told)
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if not np.isfinite(value):
+        return "never"
     return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"  # noqa: PLR2004
 
 

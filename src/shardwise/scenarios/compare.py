@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any, Literal
 
 from shardwise.errors import Fault, InputError
@@ -11,6 +12,7 @@ from shardwise.scenarios.causes import FOLDED, INPUTS, bearing_on, followed_by
 from shardwise.scenarios.results import Asked, Change, Comparison, Outcome, PartChange
 from shardwise.scenarios.scenario import ScenarioLike, Told, told_of
 from shardwise.step import TIME_PARTS
+from shardwise.training import TrainingTime
 
 __all__ = ["compare"]
 
@@ -242,13 +244,12 @@ def _hidden(estimate: Estimate, part: str) -> float:
 def _best(outcomes: Sequence[Outcome], told: Sequence[Told], per: str) -> dict[str, str | None]:
     """Name of the best that fits, by each measure that all of those have in common."""
     fitting = [one for one in outcomes if one.fits]
-    runs = [one.estimate.whole_run for one in told if one.estimate.fits]
-    asked = {None if run is None else run.tokens_asked for run in runs}
+    asked = {_days_of(one.estimate.whole_run) for one in told if one.estimate.fits}
 
     def least(of: Callable[[Outcome], float | None], *, comparable: bool = True) -> str | None:
         values = [of(one) for one in fitting]
         known = [value for value in values if value is not None]
-        if not comparable or not known or len(known) < len(values):
+        if not comparable or len(known) < len(values) or not any(map(isfinite, known)):
             return None
         return fitting[values.index(min(known))].name
 
@@ -261,6 +262,13 @@ def _best(outcomes: Sequence[Outcome], told: Sequence[Told], per: str) -> dict[s
     }
 
 
+def _days_of(run: TrainingTime | None) -> tuple[object, ...]:
+    """What the days of a whole run are the days of, which must be alike to compare them."""
+    if run is None:
+        return ()
+    return run.tokens_asked, run.goodput is None, "waiting" in run.unknown
+
+
 def _notes(told: Sequence[Told], per: str) -> list[str]:
     """What to mind when reading the figures."""
     estimates = [one.estimate for one in told]
@@ -269,11 +277,18 @@ def _notes(told: Sequence[Told], per: str) -> list[str]:
         notes.append("a step has not as many tokens in each: times are compared per million tokens")
     if len({one.model for one in estimates}) > 1:
         notes.append("the models differ: a token is not the same work in each")
+    if len({one.strategy["training"] for one in estimates}) > 1:
+        notes.append("some train and some go forward only: a token is not the same work in each")
     if len({one.flops_convention for one in estimates}) > 1:
         notes.append("MFU and HFU count FLOPs by different conventions")
-    runs = {one.whole_run.tokens_asked for one in estimates if one.whole_run is not None}
-    if len(runs) > 1:
+    whole = [one.whole_run for one in estimates if one.whole_run is not None]
+    if len({run.tokens_asked for run in whole}) > 1:
         notes.append("the whole runs train on different numbers of tokens: days are not compared")
+    if len({_days_of(run)[1:] for run in whole}) > 1:
+        notes.append(
+            "failures, or waiting for repairs, are known of some whole runs only: days are not "
+            "compared"
+        )
     lacks = [one.name for one in told if not one.estimate.fits]
     if lacks:
         notes.append(f"does not fit, and so is best by nothing: {', '.join(lacks)}")

@@ -43,7 +43,7 @@ class Outcome(Result):
     usd_per_billion_tokens: float | None
     kwh_per_billion_tokens: float | None
     effective_days: float | None
-    """Of the whole run, if the scenario tells of one."""
+    """Of the whole run, if the scenario tells of one; infinite (null in JSON) if it never ends."""
     effective_usd: float | None
     time_s: dict[str, float]
     """Parts of what is compared: see `Comparison.per`."""
