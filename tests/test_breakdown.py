@@ -31,8 +31,20 @@ def test_the_parts_of_an_axis_add_up_to_it(model, plan):
         own = [share for share in found.breakdown.exchanges if share.axis == axis]
         assert sum(s.total_s for s in own) == pytest.approx(found.comm_s[axis].total)
         assert sum(s.exposed_s for s in own) == pytest.approx(found.comm_s[axis].exposed)
+        assert found.comm_s[axis].exposed <= found.comm_s[axis].total * (1 + 1e-9)
     if not plan.get("training", True):
         assert {share.direction for share in found.breakdown.exchanges} == {"forward"}
+
+
+def test_every_virtual_stage_sends_a_message_each_way():
+    """Two stages of a V on each rank: twice the messages of 1f1b; as chunks, as many each."""
+    plan = {"gpus": 4, "pp": 4, "gbs": 8}
+
+    def messages(**more):
+        return estimate("llama3-8b", "h100-sxm", plan | more).comm_s["pp"].total
+
+    assert messages(schedule="zb-v") == pytest.approx(2 * messages())
+    assert messages(vpp=4) == pytest.approx(4 * messages())
 
 
 def test_what_stays_in_a_domain_is_intra():
@@ -165,3 +177,5 @@ def test_the_report_goes_to_a_file_or_the_terminal(tmp_path, capsys):
     assert "report" in capsys.readouterr().err
     assert run([*FLAGS, "--report", str(tmp_path / "no" / "report.txt")]) == 2
     assert "no such folder" in capsys.readouterr().err
+    assert run([*FLAGS, "--report", str(tmp_path / "report.html")]) == 2
+    assert "allowed: .txt" in capsys.readouterr().err

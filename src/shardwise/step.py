@@ -15,7 +15,7 @@ from shardwise.pipeline import bubble_and_transfers
 from shardwise.placement import Extents
 from shardwise.replicas import exchange_times
 from shardwise.slowest import Boundary, LargestStage, SlowestStage
-from shardwise.stages import StageRun
+from shardwise.stages import StageRun, chunks_of
 from shardwise.system import System
 from shardwise.table import Table
 from shardwise.weights import shards
@@ -62,7 +62,7 @@ def step_times(
     m, blocks = table.micro_batches, slowest.blocks
     hidden = boundary.hidden
     directions = np.where(table.training, 2.0, 1.0)
-    transfers = directions * m * table.vpp * boundary.time_s
+    transfers = directions * m * chunks_of(table) * boundary.time_s
     zero = np.zeros(len(table))
     bubble, exposed = (
         bubble_and_transfers(table, runs, slowest, boundary) if waits else (zero, zero)

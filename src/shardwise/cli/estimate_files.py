@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwise import files
 from shardwise.cli.options import emit_json, log, refuse_given
+from shardwise.errors import Fault, InputError
 from shardwise.model import Model
 from shardwise.parameters.records import Resolved
 from shardwise.results import Estimate
@@ -16,6 +17,7 @@ from shardwise.system import System
 
 __all__ = ["Answer", "Wanted"]
 
+_REPORT_ENDING = ".txt"
 _PRINTED = "-"
 """Stands for the standard output in place of a file."""
 
@@ -62,7 +64,7 @@ class Wanted:
         places = {"output": self.output, "plot": self.plot, "report": written, "graph": self.graph}
         different_files(places)
         if written is not None:
-            files.check_place(written)
+            _check_report(written)
         if self.plot is not None:
             from shardwise.report.estimate_charts import check_chart_file  # noqa: PLC0415 - slow
 
@@ -107,6 +109,14 @@ class Wanted:
         for one in written:
             told = f"not written: {one.path.name}: {one.problem}"
             sys.stderr.write(f"{told if one.problem else f'wrote {one.path}'}\n")
+
+
+def _check_report(path: str) -> None:
+    """Refuse a file whose ending says that it is no plain text."""
+    if not path.lower().removesuffix(".gz").endswith(_REPORT_ENDING):
+        problem = f"cannot be written; allowed: {_REPORT_ENDING}, also .gz, or {_PRINTED} to print"
+        raise InputError(Fault(source=path, field="report", problem=problem))
+    files.check_place(path)
 
 
 def _draw(path: str, answer: Answer) -> None:
