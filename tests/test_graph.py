@@ -50,6 +50,14 @@ def case(request: pytest.FixtureRequest) -> tuple[ComputeGraph, Estimate]:
     return drawn, estimate(model, "h100-sxm", strategy, operations=True)
 
 
+def test_only_what_recomputes_runs_again(case: tuple[ComputeGraph, Estimate]) -> None:
+    """No pass is said to recompute where nothing is computed again."""
+    graph, result = case
+    for part in graph.parts:
+        recomputes = part.name.startswith("layer") and result.strategy["recompute"] != "none"
+        assert part.reruns == (part.runs if recomputes else 0)
+
+
 def test_sums_of_a_step_are_those_of_the_estimate(case: tuple[ComputeGraph, Estimate]) -> None:
     """Matrix FLOPs to the last one; kernels, exchanges and weights of all stages."""
     graph, result = case

@@ -30,7 +30,7 @@ class PartRuns:
     runs: float
     """Times that a micro-batch passes it, in a step of one replica."""
     reruns: float
-    """Those of them that run again what recompute says."""
+    """Those of them that run again what recompute says; 0 where it says nothing of this part."""
     held: float
     """How often its weights are held."""
 
@@ -51,16 +51,17 @@ def part_runs(
     kind = 0
     for part, count, costs in parts:
         own = [kind, kinds + kind] if part == "layer" else [places[part]]
-        recomputing, *plain = [micro_batches * on_all("work", place) for place in own]
+        runs = [micro_batches * on_all("work", place) for place in own]
+        again = parts_of(table, part)
         yield PartRuns(
             name=f"layer {kind}" if part == "layer" else part,
             part=part,
             kind=kind if part == "layer" else 0,
             count=count,
             costs=costs,
-            again=parts_of(table, part),
-            runs=recomputing + sum(plain),
-            reruns=recomputing,
+            again=again,
+            runs=sum(runs),
+            reruns=runs[0] if again else 0.0,
             held=sum(on_all("held", place) for place in own),
         )
         kind += part == "layer"
