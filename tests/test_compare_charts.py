@@ -85,6 +85,13 @@ def test_a_long_name_leaves_room_for_bars(found):
     assert max(map(len, label.split("<br>"))) <= 14
 
 
+def test_names_are_no_markup():
+    """A name of people's own is shown whole."""
+    one = estimate("llama3-8b", "h100-sxm", RUN)
+    drawn = times(compare(one, one, names=("a <b>", "c")))
+    assert drawn.data[0].y[0] == "a &lt;b&gt;"
+
+
 def test_the_command_writes_a_page(shardwise, tmp_path):
     """With what was asked, what changed, and what is best."""
     for name, tp in (("one", 2), ("two", 4)):

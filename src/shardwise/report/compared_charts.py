@@ -1,5 +1,6 @@
 """Scenarios side by side, as charts: parts of time and memory, and what the time changes by."""
 
+import html
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -111,7 +112,7 @@ def _labels(found: Comparison) -> list[str]:
 
 def _cut(name: str) -> str:
     """A name in lines that leave room for bars."""
-    return "<br>".join(wrap(name, _LABEL))
+    return "<br>".join(html.escape(line) for line in wrap(name, _LABEL))
 
 
 def _barred(figure: Figure, found: Comparison, title: str, axis: str) -> Figure:
