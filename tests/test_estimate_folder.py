@@ -109,3 +109,12 @@ def test_a_file_is_no_folder(tmp_path, capsys):
     assert place.read_text() == "mine\n"
     assert run(["estimate", *DENSE, "--out", str(place / "in")]) == 2
     assert "cannot be made" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", "-"])
+def test_nothing_and_a_dash_are_no_folders(name, tmp_path, monkeypatch, capsys):
+    """A variable that is not set does not fill the folder that one stands in."""
+    monkeypatch.chdir(tmp_path)
+    assert run(["estimate", *DENSE, "--out", name]) == 2
+    assert "must be the name of a folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

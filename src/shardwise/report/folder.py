@@ -24,6 +24,8 @@ __all__ = ["Written", "check_folder", "write_folder"]
 
 _CHARTS = "charts.html"
 _DEEPFLOW = "mat_dims.txt"
+# Nothing, as of a variable that is not set, and what elsewhere stands for the standard output.
+_NO_FOLDERS = ("", "-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,11 @@ def check_folder(path: str | Path) -> None:
     Raises
     ------
     InputError
-        If it is something else, or cannot be written to.
+        If it is something else, or cannot be written to, or there is no name.
     """
+    if str(path) in _NO_FOLDERS:
+        problem = "must be the name of a folder for the files"
+        raise InputError(Fault(source="out", value=str(path), has_value=True, problem=problem))
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
