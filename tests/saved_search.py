@@ -87,10 +87,16 @@ def wait_for(what: Callable[[], bool], process: Any) -> None:
 
 
 def interrupted(
-    file: Path, number: int, jobs: int = 1, *, backend: str = "loky", parts: int = 3
+    file: Path,
+    number: int,
+    jobs: int = 1,
+    *,
+    backend: str = "loky",
+    parts: int = 3,
+    seconds: float = 0.1,
 ) -> tuple[int, str, str]:
     """Send a signal to a search that has saved some parts; return its code and what it said."""
-    with begun(file, jobs, backend) as process:
+    with begun(file, jobs, backend, seconds) as process:
         wait_for(lambda: len(parts_of(file)) >= parts, process)
         if number == signal.SIGKILL:
             process.kill()
