@@ -219,3 +219,23 @@ def test_a_configuration_may_say_the_efficiency_of_products(shardwise, tmp_path)
         _, out, _ = shardwise("estimate", path, "--reference", "amped", "--json")
         times.append(json.loads(out)["Computation time weight updates (s)"])
     assert times[0] == pytest.approx(2 * times[1])
+
+
+def test_what_follows_from_degrees_follows_from_those_of_flags(shardwise, tmp_path):
+    """Experts over the replicas, ZeRO by the stages; and the notes say what stands."""
+    path = tmp_path / "experts.json"
+    path.write_text(json.dumps(small(number_of_experts=8)))
+
+    def asked(*flags):
+        record = json.loads(shardwise("estimate", path, "--json", *flags)[1])
+        told = record["strategy"]
+        return told["dp"], told["ep"], told["zero"], " ".join(record["imported"]["notes"])
+
+    for flags in ([], ["--dp", "8"], ["--dp", "2x4"], ["--gpus", "32"], ["--tp", "4"]):
+        assert asked(*flags)[:3] == (8, 8, 1)
+    dp, ep, zero, notes = asked("--gpus", "16")
+    assert (dp, ep, zero) == (4, 4, 1)
+    assert "ep 4, as dp allows" in notes
+    assert asked("--gpus", "32", "--pp", "1")[:3] == (16, 8, 3)
+    assert "as dp allows" not in asked("--ep", "2")[3]
+    assert "nothing hides" not in asked("--dp-overlap")[3]

@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
 from pathlib import Path
 from typing import Any
 
 from shardwise import catalog, files
 from shardwise.cli.options import log, refuse_given
 from shardwise.errors import Fault, InputError
+from shardwise.formats.amped import fields_by_degrees, strategy_fields
 from shardwise.formats.amped_files import AmpedConfig, looks_like, read_config
 from shardwise.formats.amped_import import fields_of, import_record
 from shardwise.formats.amped_words import Noun
 from shardwise.model import Model
 from shardwise.results import Estimate
+from shardwise.strategy import Strategy
 from shardwise.system import System
 
 __all__ = ["Given", "configuration_of", "given_case", "system_or_config"]
@@ -23,6 +24,9 @@ _TOKENS = "tokens_to_train"
 # Fields of a strategy that say where its members are, for which those of the file stand aside.
 _PLACES = frozenset({"tp", "tp2", "pp", "cp", "dp", "ep", "gpus", "placement", "extents"})
 _PLACES |= {"tp_tier", "pp_tier", "cp_tier", "dp_tier"}
+_DEGREES = frozenset({"tp", "pp", "dp"})
+# Fields that follow from degrees.
+_BY_DEGREES = frozenset({"tp_exchange", "tp_overlap", "zero", "ep"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,29 +84,28 @@ def given_case(
         system = system_or_config(model, system)
         return Given(model=model, system=system, strategy=strategy, flags=flags, run=run)
     log.info("configuration %s, lookup tables %s", model, config.tables_source or "none")
-    changed = frozenset(flags)
     nouns: list[Noun] = ["model"]
     nouns += ["system"] if system is None else []
     nouns += ["strategy"] if strategy is None else []
     nouns += ["run"] if "tokens" not in run else []
-    record = import_record(config, nouns)
+    fields, left = ({}, "") if strategy is not None else _beside(config, flags)
+    record = import_record(config, nouns, fields)
+    record["notes"] += [left] if left else []
     name = Path(model).name.partition(".")[0]
     the_model = Model.validated(fields_of("model", config, name), source=config.source)
     the_system: Any = system
     if system is None:
         the_system = System.validated(fields_of("system", config, name), source=config.source)
-    if strategy is None:
-        flags = _over(fields_of("strategy", config, name), flags, config, record["notes"])
     if _TOKENS in config:
         run = {"tokens": f"{config[_TOKENS].value:.0f}"} | dict(run)
     return Given(
         model=the_model,
         system=the_system,
         strategy=strategy,
-        flags=flags,
+        flags=fields | dict(flags),
         run=run,
         config=config if system is None and strategy is None else None,
-        changed=changed,
+        changed=frozenset(flags),
         imported=record,
     )
 
@@ -151,10 +154,12 @@ def _configuration(model: str) -> dict[str, Any] | None:
     return data if looks_like(data) == "configuration" else None
 
 
-def _over(
-    fields: dict[str, Any], flags: Mapping[str, Any], config: AmpedConfig, notes: list[str]
-) -> dict[str, Any]:
-    """Put flags over the fields of a configuration; those of it that would contradict go."""
+def _beside(config: AmpedConfig, flags: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Fields of the strategy of a configuration that flags leave, and what to say of those left.
+
+    What would contradict the flags goes, and what follows from degrees follows from theirs.
+    """
+    whole = strategy_fields(config)
     gone = set()
     if _PLACES & flags.keys():
         gone.add("extents")
@@ -162,12 +167,15 @@ def _over(
         gone.add("dp")
     if "sequence_parallel" in flags:
         gone.add("tp_exchange")
-    kept = {name: value for name, value in fields.items() if name not in gone}
-    if left := sorted(gone & fields.keys()):
-        told = ", ".join(f"{name} {fields[name]}" for name in left)
-        notes.append(f"{told} of the file left out, for what is given on the command line")
-    if "ep" in kept and "ep" not in flags and {"dp", "gpus"} & flags.keys():
-        replicas = str(flags.get("dp", ""))
-        experts = int(config["number_of_experts"].value)
-        kept["ep"] = gcd(experts, int(replicas)) if replicas.isdecimal() else 1
-    return kept | dict(flags)
+    known = {name: value for name, value in whole.items() if name in _DEGREES - gone}
+    asked = {name: flags[name] for name in (*_DEGREES, "tp2", "cp", "gpus") if name in flags}
+    given = Strategy.validated(known | asked, source="command line")
+    dp = given.dp or max((given.gpus or 1) // (given.tp * given.tp2 * given.cp * given.pp), 1)
+    experts = int(config["number_of_experts"].value) if "number_of_experts" in config else 1
+    follow = fields_by_degrees(tp=given.tp, pp=given.pp, dp=dp, experts=experts)
+    kept = {name: value for name, value in whole.items() if name not in _BY_DEGREES} | follow
+    kept = {name: value for name, value in kept.items() if name not in gone | flags.keys()}
+    if left := sorted(gone & whole.keys()):
+        told = ", ".join(f"{name} {whole[name]}" for name in left)
+        return kept, f"{told} of the file left out, for what is given on the command line"
+    return kept, ""

@@ -14,7 +14,7 @@ from shardwise.formats.amped_reader import Reader, has_network
 from shardwise.formats.amped_words import CATEGORIES
 from shardwise.seats import seats_text
 
-__all__ = ["DTYPES", "model_fields", "strategy_fields"]
+__all__ = ["DTYPES", "fields_by_degrees", "model_fields", "strategy_fields"]
 
 DTYPES = {8: "bf16", 16: "bf16", 32: "fp32"}
 """Types by AMPeD's precision in bits; with 8 bits products run in fp8 and the rest in 16."""
@@ -141,19 +141,25 @@ def strategy_fields(config: AmpedConfig) -> dict[str, Any]:
         "global_batch_size": batch,
         "seq_len": read.whole("context"),
         **types,
-        # Experts need tokens split along the sequence; both exchanges pass the same bytes.
-        "tp_exchange": "rs_ag" if experts > 1 and degrees["tp"] > 1 else "all_reduce",
         "dp_overlap": False,
+        **fields_by_degrees(experts=experts, **degrees),
     }
     if has_network(config):  # else all of it is one node
         fields["extents"] = seats_text([inside])
-    if degrees["tp"] > 1:
-        fields["tp_overlap"] = "none"
-    if degrees["dp"] > 1:
-        fields["zero"] = 3 if degrees["pp"] == 1 else 1
-    if experts > 1:
-        fields["ep"] = math.gcd(experts, degrees["dp"])
     read.done()
+    return fields
+
+
+def fields_by_degrees(*, tp: int, pp: int, dp: int, experts: int) -> dict[str, Any]:
+    """What AMPeD's models of time and memory take for granted, as far as degrees matter."""
+    # Experts need tokens split along the sequence; both exchanges pass the same bytes.
+    fields: dict[str, Any] = {"tp_exchange": "rs_ag" if experts > 1 and tp > 1 else "all_reduce"}
+    if tp > 1:
+        fields["tp_overlap"] = "none"
+    if dp > 1:
+        fields["zero"] = 3 if pp == 1 else 1
+    if experts > 1:
+        fields["ep"] = math.gcd(experts, dp)
     return fields
 
 

@@ -1,6 +1,6 @@
 """What became of an AMPeD configuration: what was taken, what has no meaning here, and why."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from shardwise.formats.amped import model_fields, strategy_fields
@@ -26,14 +26,20 @@ def fields_of(noun: Noun, config: AmpedConfig, name: str) -> dict[str, Any]:
     return system_fields(config, name) if noun == "system" else strategy_fields(config)
 
 
-def import_record(config: AmpedConfig, nouns: Collection[Noun]) -> dict[str, Any]:
+def import_record(
+    config: AmpedConfig, nouns: Collection[Noun], strategy: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Tell what some nouns took of a configuration; everything else is told with the reason.
 
     Parameters
     ----------
     nouns
         Those that were made of it; others came from elsewhere.
+    strategy
+        Fields that the strategy took, if not all.
     """
+    if strategy is None and "strategy" in nouns:
+        strategy = strategy_fields(config)
     taken, not_used = [], []
     for name, one in config.parameters.items():
         uses = {noun: fields[name] for noun, fields in USES.items() if name in fields}
@@ -55,7 +61,7 @@ def import_record(config: AmpedConfig, nouns: Collection[Noun]) -> dict[str, Any
         "rows": dict(config.rows),
         "taken": taken,
         "not_used": not_used,
-        "notes": [*_notes(config, nouns)],
+        "notes": [*_notes(config, nouns, strategy or {})],
     }
 
 
@@ -70,31 +76,38 @@ def _told(one: Parameter) -> dict[str, Any]:
     }
 
 
-def _notes(config: AmpedConfig, nouns: Collection[Noun]) -> Iterator[str]:
+def _notes(
+    config: AmpedConfig, nouns: Collection[Noun], strategy: Mapping[str, Any]
+) -> Iterator[str]:
     for one in config.parameters.values():
         yield from _of_two(one)
         yield from _of_units(one)
     if "model" in nouns:
         yield from _of_model(config)
     if "strategy" in nouns:
-        fields = strategy_fields(config)
-        if fields["tp_exchange"] == "all_reduce":
-            yield "as in AMPeD, tensor-parallel ranks exchange by all-reduce (--tp-exchange)"
-        yield "as in AMPeD, nothing hides exchanges (--dp-overlap, --tp-overlap)"
-        if "zero" in fields:
-            other = "" if fields["zero"] == _WHOLE else ", but not with stages, where each would"
-            other += " gather them for every micro-batch" if other else ""
-            yield (
-                "AMPeD divides all that belongs to weights by all accelerators, and charges a "
-                f"quarter of other exchanges for gathering them: ZeRO 3{other}; here "
-                f"ZeRO {fields['zero']} (--zero)"
-            )
-        if fields.get("ep", 1) > 1:
-            yield f"AMPeD has no expert-parallel degree; ep {fields['ep']}, as dp allows (--ep)"
+        yield from _of_strategy(strategy)
     if "system" in nouns:
         memory = system_fields(config, "")["sources"]["accelerator.memory"]
         if memory["kind"] == "assumed":
             yield f"memory: {memory['text']}"
+
+
+def _of_strategy(fields: Mapping[str, Any]) -> Iterator[str]:
+    """What AMPeD takes for granted, each with the flag that says otherwise."""
+    if fields.get("tp_exchange") == "all_reduce":
+        yield "as in AMPeD, tensor-parallel ranks exchange by all-reduce (--tp-exchange)"
+    if "dp_overlap" in fields:
+        yield "as in AMPeD, nothing hides exchanges (--dp-overlap, --tp-overlap)"
+    if "zero" in fields:
+        other = "" if fields["zero"] == _WHOLE else ", but not with stages, where each would"
+        other += " gather them for every micro-batch" if other else ""
+        yield (
+            "AMPeD divides all that belongs to weights by all accelerators, and charges a "
+            f"quarter of other exchanges for gathering them: ZeRO 3{other}; here "
+            f"ZeRO {fields['zero']} (--zero)"
+        )
+    if fields.get("ep", 1) > 1:
+        yield f"AMPeD has no expert-parallel degree; ep {fields['ep']}, as dp allows (--ep)"
 
 
 def _of_two(one: Parameter) -> Iterator[str]:
