@@ -76,6 +76,13 @@ def test_a_column_equals_single_runs():
     assert column.tolist() == [float(run_time(1e6, mtbf_s=m, **words).total_s) for m in mtbf]
 
 
+def test_a_run_shorter_than_an_interval_is_one_segment():
+    """Nothing is undone beyond its own beginning: M (e^(T / M) - 1)."""
+    run = {"stall_s": 0.0, "write_s": 0.0, "restart_s": 0.0, "mtbf_s": 20.0}
+    found = run_time(10.0, interval_s=1e5, **run)
+    assert found.total_s == pytest.approx(20 * np.expm1(0.5))
+
+
 def test_a_run_that_never_ends_takes_for_ever():
     """Restarts of a day beside a failure each minute."""
     found = run_time(1e6, interval_s=1e3, stall_s=60, write_s=0, restart_s=86400, mtbf_s=60)

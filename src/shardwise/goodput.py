@@ -85,11 +85,11 @@ def run_time(
     """Expected time of a run under failures, and where it goes [s].
 
     N = T / tau segments of x = (tau + delta) / M; N may be a fraction, so a run of few intervals is
-    a mean over where it ends. A segment is tried until no failure meets it, so it fails e^x - 1
-    times and takes M (e^x - 1) in all; each failure takes a restart, which is tried likewise:
-    M (e^(R/M) - 1). Together T / tau x M e^(R/M) (e^((tau + delta) / M) - 1), the complete cost
-    function of Daly (2006, equation 20). Exact for exponential failures, which may also meet
-    checkpoints and restarts.
+    a mean over where it ends; one that is shorter than an interval is one segment. A segment is
+    tried until no failure meets it, so it fails e^x - 1 times and takes M (e^x - 1) in all; each
+    failure takes a restart, which is tried likewise: M (e^(R/M) - 1). Together
+    T / tau x M e^(R/M) (e^((tau + delta) / M) - 1), the complete cost function of Daly (2006,
+    equation 20). Exact for exponential failures, which may also meet checkpoints and restarts.
 
     A checkpoint that is written beside the work, for w after a stop of delta, can only be used when
     it is written. A failure before that undoes one more segment: on average w tau / (tau + delta)
@@ -114,6 +114,7 @@ def run_time(
     useful, tau, delta, write, restart, mtbf = np.broadcast_arrays(
         *(np.asarray(c, float) for c in (useful_s, interval_s, stall_s, write_s, restart_s, mtbf_s))
     )
+    tau = np.minimum(tau, useful)
     segments = useful / tau
     again = write * tau / (tau + delta)
     with np.errstate(over="ignore", invalid="ignore"):
