@@ -91,6 +91,10 @@ def command(
     else:
         _check(csv, _CSV)
         _check(output, ())
+        if csv is not None and output is not None:
+            from shardwise.cli.search_own import different_files  # noqa: PLC0415 - slow to import
+
+            different_files({"output": output, "csv": csv})
         result = estimate(the_model, the_system, given, gemms=True)
         _write(deepflow_text(the_model, given), output)
         if csv is not None:
