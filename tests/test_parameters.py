@@ -351,6 +351,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     ({"base": 3}, "mine.yaml: base: 3: must be the name or the file of a system"),
+    (
+        {"parameters": {"lambda": 3}},
+        "mine.yaml: parameters: 'lambda': has a meaning of its own in formulas",
+    ),
+    (
+        {"node": {"accelerators": "= 10**30"}},
+        ("mine.yaml: node.accelerators: 1e+30: is too large for a number (calculated: 10**30)"),
+    ),
 ]
 
 
@@ -364,6 +372,13 @@ def test_each_fault_is_one_line(
     written("mine.yaml", **h100(**told))
     assert run(["estimate", "llama2-7b", "mine.yaml", "--gpus", "8"]) == 2
     assert capsys.readouterr().err.splitlines() == [f"error: {message}"]
+
+
+def test_letters_that_formulas_count_as_the_same_are_one_name() -> None:
+    """The sign of micro and the Greek letter; told both ways is told twice."""
+    assert System.load(h100(parameters={"\u00b5": 3}, board_power="= \u03bc")).board_power == 3
+    with pytest.raises(InputError, match="'\u03bc': is given twice, in letters that count as"):
+        System.load(h100(parameters={"\u00b5": 3, "\u03bc": 4}))
 
 
 def test_what_is_not_there_is_no_figure() -> None:

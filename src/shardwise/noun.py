@@ -257,6 +257,8 @@ def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
         problem = f"allowed: {', '.join(options)}{nearest(str(value), options)}"
     elif kind == "value_error":
         problem = str(details["ctx"]["error"])
+    elif kind == "int_parsing_size":
+        problem = "is too large for a number"
     elif kind in _LENGTHS:
         problem = _length(details)
     # A rule of a whole record names what it is about; the record itself would fill the line.

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from keyword import iskeyword
 from typing import Any
+from unicodedata import normalize
 
 from pydantic import BaseModel
 
@@ -45,8 +47,7 @@ class Told:
         fields = {
             key if other.get(key, key) in data else other[key]: item for key, item in data.items()
         }
-        parameters = fields.pop(PARAMETERS, {})
-        _check_parameters(parameters, source)
+        parameters = _named_parameters(fields.pop(PARAMETERS, {}), source)
         if BASE not in fields:
             return cls(tree={**fields, PARAMETERS: parameters}, base=None, again=(), inherited={})
         base = _base(fields.pop(BASE), noun, source, rows)
@@ -104,16 +105,28 @@ def _base(named: Any, noun: type[BaseModel], source: str, rows: Rows) -> Row:
         raise InputError(replace(here, problem=str(error))) from None
 
 
-def _check_parameters(given: Any, source: str) -> None:
-    """Raise unless parameters have names that a formula can use."""
+def _named_parameters(given: Any, source: str) -> dict[str, Any]:
+    """Parameters by their names as formulas read them, in which some letters are alike (NFKC).
+
+    Raises
+    ------
+    InputError
+        If they have names that a formula cannot use.
+    """
     here = Fault(source=source, field=PARAMETERS, value=given, has_value=True, problem="")
     if not isinstance(given, Mapping):
         raise InputError(replace(here, problem="must be a mapping of names to figures"))
-    for name in given:
-        if not isinstance(name, str) or not name.isidentifier():
+    named: dict[str, Any] = {}
+    for name, figure in given.items():
+        problem = ""
+        own = normalize("NFKC", name) if isinstance(name, str) else ""
+        if not own.isidentifier():
             problem = "a name has letters, digits and underscores, and no digit first"
+        elif own in _RESERVED or iskeyword(own):
+            problem = "has a meaning of its own in formulas"
+        elif own in named:
+            problem = "is given twice, in letters that count as the same"
+        if problem:
             raise InputError(replace(here, value=name, problem=problem))
-        if name in _RESERVED:
-            raise InputError(
-                replace(here, value=name, problem="has a meaning of its own in formulas")
-            )
+        named[own] = figure
+    return named
