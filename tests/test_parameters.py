@@ -398,6 +398,28 @@ def test_a_part_may_have_a_base_of_its_own() -> None:
     assert found.host_launch == 2 * launch
 
 
+def test_a_stack_lies_beside_its_strategy_and_is_based_anew(written: Written) -> None:
+    """From another folder, by name or as base; and a base of the base's stack goes over it."""
+    Path("far").mkdir()
+    written("far/own.yaml", name="own", base="nemo-2025", host_launch="= 2 * base")
+    twice = {"base": "own.yaml", "step_overhead": "= 2 * base"}
+    written("far/run.yaml", gpus=8, gbs=8, stack=twice)
+    written("far/plain.yaml", gpus=8, gbs=8, stack="own.yaml")
+    nemo, gpipe = Stack.load("nemo-2025"), Stack.load("gpipe-2019")
+    plain = Strategy.load("far/plain.yaml").resolved(Model.load("llama3-8b"))
+    assert plain.stack == Stack.load("far/own.yaml")
+    for told, stack in (
+        ({}, ("own", 2 * nemo.host_launch, 2 * nemo.step_overhead)),
+        ({"host_launch": "= 3 * base"}, ("own", 6 * nemo.host_launch, 2 * nemo.step_overhead)),
+        ({"base": gpipe.name}, (gpipe.name, gpipe.host_launch, 2 * gpipe.step_overhead)),
+    ):
+        written("mine.yaml", base="far/run.yaml", **({"stack": told} if told else {}))
+        found = Strategy.load("mine.yaml").stack
+        assert isinstance(found, Stack)
+        assert found.name == stack[0]
+        assert [found.host_launch, found.step_overhead] == pytest.approx(stack[1:])
+
+
 def test_files_that_all_refer_to_the_next_twice_are_read_once(written: Written) -> None:
     """Thirty of them would otherwise be a billion."""
     written("f30.yaml", gpus=8)

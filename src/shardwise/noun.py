@@ -111,6 +111,7 @@ class Noun(BaseModel):
         cls, data: Mapping[str, Any], name: str, source: str, chain: Chain
     ) -> tuple[Self, Resolved]:
         """Validate a mapping in our words or another system's; figures of ours are worked out."""
+        data = cls.located(data, source)
         resolved = Resolved(data=data)
         if cls.FIGURES and has_figures(data) and not cls.is_foreign(data):
 
@@ -123,6 +124,15 @@ class Noun(BaseModel):
             return cls.validated(fields, source=source), resolved
         except InputError as error:
             raise InputError([resolved.told(fault) for fault in error.faults]) from None
+
+    @classmethod
+    def located(cls, data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+        """Return a mapping in which the files that it names are found from where we are.
+
+        Nouns that name files find those beside the file `source` here.
+        """
+        del source
+        return data
 
     @classmethod
     def is_foreign(cls, data: Mapping[str, Any]) -> bool:

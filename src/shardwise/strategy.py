@@ -22,6 +22,7 @@ from shardwise.formats.recognise import native_fields, recognised
 from shardwise.levels import LEVELLED_AXES, LEVELS_PATTERN, as_given, with_levels
 from shardwise.model import Model
 from shardwise.noun import MOST, Count, Noun, Number, Whole
+from shardwise.parameters.chain import located_part
 from shardwise.seats import canonical_placement, canonical_seats
 from shardwise.stack import Stack
 from shardwise.words import (
@@ -259,9 +260,16 @@ class Strategy(Noun):
         """Whether it is a file of another system."""
         return recognised(data) is not None
 
+    @classmethod
+    def located(cls, data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+        """Find the file of a stack, or of its base."""
+        return located_part(data, "stack", "stacks", source)
+
     def told_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that were told, with levels in place of their extents."""
-        return as_given(super().told_fields(given), given)
+        """Return the fields that were told, with levels and the base of a stack as they were."""
+        told = as_given(super().told_fields(given), given)
+        stack = given.get("stack")
+        return told | {"stack": stack} if isinstance(stack, (str, Mapping)) else told
 
     @model_validator(mode="before")
     @classmethod

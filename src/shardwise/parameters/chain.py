@@ -1,6 +1,6 @@
 """Files that refer to others: what is read for them, and that none leads back to itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +10,7 @@ from shardwise import catalog, files
 from shardwise.errors import nearest
 from shardwise.parameters.records import Row, UnknownRowError
 
-__all__ = ["Chain", "row_of"]
+__all__ = ["Chain", "located_part", "row_of"]
 
 # Where the nouns of the catalog are, by folder.
 _HOMES = {"models": "model", "systems": "system", "stacks": "stack"}
@@ -53,7 +53,7 @@ def row_of(named: str, noun: type[Any], chain: Chain, *, is_base: bool) -> Row:
     if found is not None:
         noun, place = _noun_of(found), Path(found, catalog.canonical(named))
     elif named.strip() and files.is_file_name(named):
-        named = _found(named, chain)
+        named = _found_beside(named, chain.steps[-1])
         place = Path(named).resolve()
         _refuse_circle(named, noun, chain.with_step(verb).steps)
         noun = noun if is_base else _noun_like(named, noun)
@@ -75,12 +75,28 @@ def row_of(named: str, noun: type[Any], chain: Chain, *, is_base: bool) -> Row:
     return chain.rows[place, noun]
 
 
-def _found(named: str, chain: Chain) -> str:
+def located_part(data: Mapping[str, Any], part: str, folder: str, source: str) -> Mapping[str, Any]:
+    """Find the file that a part of a mapping is, or is based on, where it is no entry of a folder.
+
+    Parameters
+    ----------
+    source
+        File of the mapping.
+    """
+    told = data.get(part)
+    named = told.get("base") if isinstance(told, Mapping) else told
+    if not isinstance(named, str) or catalog.find(folder, named) is not None:
+        return data
+    found = _found_beside(named, source)
+    return {**data, part: {**told, "base": found} if isinstance(told, Mapping) else found}
+
+
+def _found_beside(named: str, source: str) -> str:
     """A file as it is named, or if there is none, the one beside the file that names it."""
-    beside = Path(chain.steps[-1]).parent / named
+    beside = Path(source).parent / named
     try:
         return str(beside) if not Path(named).exists() and beside.is_file() else named
-    except OSError:  # too long a name, which reading it refuses
+    except (OSError, ValueError):  # too long a name or with a zero byte, which reading it refuses
         return named
 
 
