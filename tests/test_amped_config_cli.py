@@ -239,3 +239,22 @@ def test_what_follows_from_degrees_follows_from_those_of_flags(shardwise, tmp_pa
     assert asked("--gpus", "32", "--pp", "1")[:3] == (16, 8, 3)
     assert "as dp allows" not in asked("--ep", "2")[3]
     assert "nothing hides" not in asked("--dp-overlap")[3]
+
+
+def test_what_is_missing_is_told_for_all_at_once(shardwise, tmp_path):
+    """Whatever it is needed for, each in one line that names it."""
+    for name in ("dimensionality", "attention_heads", "batch_size", "frequency", "context"):
+        path = tmp_path / f"without-{name}.json"
+        path.write_text(json.dumps(small(**{name: None})))
+        for verb in (["estimate", path], ["compare", path, path]):
+            code, out, err = shardwise(*verb)
+            assert (code, out) == (2, "")
+            assert {line.split(": ")[2] for line in err.splitlines()} == {name}
+    path.write_text('{"neural_network_training_parameters": {"parameters": {}}}')
+    err = shardwise("estimate", path)[2]
+    told = [line.split(": ")[2] for line in err.splitlines()]
+    assert len(told) == len(set(told))
+    assert {"dimensionality", "batch_size", "frequency"} < set(told)
+    path.write_text('{"mapping_parameters": 3}')
+    err = shardwise("estimate", path)[2]
+    assert err == f"error: {path}: mapping_parameters: 3: must be a mapping\n"

@@ -8,9 +8,9 @@ from typing import Any
 from shardwise import catalog, files
 from shardwise.cli.options import log, refuse_given
 from shardwise.errors import Fault, InputError
-from shardwise.formats.amped import fields_by_degrees, strategy_fields
+from shardwise.formats.amped import fields_by_degrees
 from shardwise.formats.amped_files import AmpedConfig, looks_like, read_config
-from shardwise.formats.amped_import import fields_of, import_record
+from shardwise.formats.amped_import import fields_of_several, import_record
 from shardwise.formats.amped_words import Noun
 from shardwise.model import Model
 from shardwise.results import Estimate
@@ -88,14 +88,14 @@ def given_case(
     nouns += ["system"] if system is None else []
     nouns += ["strategy"] if strategy is None else []
     nouns += ["run"] if "tokens" not in run else []
-    fields, left = ({}, "") if strategy is not None else _beside(config, flags)
+    told = fields_of_several(nouns, config, Path(model).name.partition(".")[0])
+    fields, left = ({}, "") if strategy is not None else _beside(config, told["strategy"], flags)
     record = import_record(config, nouns, fields)
     record["notes"] += [left] if left else []
-    name = Path(model).name.partition(".")[0]
-    the_model = Model.validated(fields_of("model", config, name), source=config.source)
+    the_model = Model.validated(told["model"], source=config.source)
     the_system: Any = system
     if system is None:
-        the_system = System.validated(fields_of("system", config, name), source=config.source)
+        the_system = System.validated(told["system"], source=config.source)
     if _TOKENS in config:
         run = {"tokens": f"{config[_TOKENS].value:.0f}"} | dict(run)
     return Given(
@@ -154,12 +154,13 @@ def _configuration(model: str) -> dict[str, Any] | None:
     return data if looks_like(data) == "configuration" else None
 
 
-def _beside(config: AmpedConfig, flags: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Fields of the strategy of a configuration that flags leave, and what to say of those left.
+def _beside(
+    config: AmpedConfig, whole: Mapping[str, Any], flags: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Fields of a strategy that flags leave, and what to say of those left out.
 
     What would contradict the flags goes, and what follows from degrees follows from theirs.
     """
-    whole = strategy_fields(config)
     gone = set()
     if _PLACES & flags.keys():
         gone.add("extents")

@@ -95,8 +95,7 @@ class AmpedConfig:
 
 def looks_like(data: Mapping[str, Any]) -> Literal["configuration", "lookup tables"] | None:
     """Tell which of AMPeD's files a mapping is by its keys; None if it is none of them."""
-    found = [data[name] for name in CATEGORIES if name in data]
-    if any(isinstance(category, Mapping) and "parameters" in category for category in found):
+    if any(name in data for name in CATEGORIES):
         return "configuration"
     return "lookup tables" if any(name in data for name in _TABLE_NAMES) else None
 
@@ -221,7 +220,8 @@ class _Reading:
             if not isinstance(found, Mapping) or not isinstance(found.get(key), Mapping):
                 known = list(found) if isinstance(found, Mapping) else []
                 hint = nearest(key, known) or f"; allowed: {', '.join(known) or 'none'}"
-                problem = f"is no {what} in {self._tables_source}{hint}"
+                problem = f"is no {what} in {self._tables_source}"
+                problem += ": must be a mapping" if key in known else hint
                 self._fault(f"{name}.lookup_config.{field}", problem, key)
                 return None
         return self.row(category)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from shardwise.errors import Fault, InputError
 from shardwise.formats.amped import model_fields, strategy_fields
 from shardwise.formats.amped_checks import Parameter
 from shardwise.formats.amped_files import AmpedConfig
@@ -10,7 +11,7 @@ from shardwise.formats.amped_quantity import parse_amped, unit_letters
 from shardwise.formats.amped_system import system_fields
 from shardwise.formats.amped_words import USES, Noun, why_not
 
-__all__ = ["fields_of", "import_record"]
+__all__ = ["fields_of", "fields_of_several", "import_record"]
 
 _SAME = 1e-9
 _WHOLE = 3
@@ -24,6 +25,28 @@ def fields_of(noun: Noun, config: AmpedConfig, name: str) -> dict[str, Any]:
     if noun == "model":
         return model_fields(config, name)
     return system_fields(config, name) if noun == "system" else strategy_fields(config)
+
+
+def fields_of_several(
+    nouns: Collection[Noun], config: AmpedConfig, name: str
+) -> dict[Noun, dict[str, Any]]:
+    """Fields of models, systems and strategies; `run` has none.
+
+    Raises
+    ------
+    InputError
+        With all that is wrong or missing for any of them.
+    """
+    found: dict[Noun, dict[str, Any]] = {}
+    faults: list[Fault] = []
+    for noun in nouns:
+        try:
+            found[noun] = {} if noun == "run" else fields_of(noun, config, name)
+        except InputError as error:
+            faults += [fault for fault in error.faults if fault not in faults]
+    if faults:
+        raise InputError(faults)
+    return found
 
 
 def import_record(

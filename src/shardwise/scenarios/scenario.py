@@ -12,7 +12,7 @@ from shardwise import files
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.estimator import estimate
 from shardwise.formats.amped_files import looks_like, read_config
-from shardwise.formats.amped_import import fields_of
+from shardwise.formats.amped_import import fields_of_several
 from shardwise.model import Model
 from shardwise.noun import Noun
 from shardwise.results import Estimate
@@ -123,10 +123,10 @@ def _of_mapping(data: Mapping[str, Any], name: str, source: str, folder: Path) -
 def _of_amped(data: Mapping[str, Any], name: str, source: str) -> Estimate:
     """Estimate what a configuration of AMPeD's tells, which is all of it."""
     config = read_config(data, source)
-    model, system = fields_of("model", config, name), fields_of("system", config, name)
-    strategy = Strategy.validated(fields_of("strategy", config, name), source=source)
-    the_system = System.validated(system, source=source)
-    found = estimate(Model.validated(model, source=source), the_system, strategy)
+    told = fields_of_several(("model", "system", "strategy"), config, name)
+    strategy = Strategy.validated(told["strategy"], source=source)
+    the_system = System.validated(told["system"], source=source)
+    found = estimate(Model.validated(told["model"], source=source), the_system, strategy)
     if _TOKENS not in config:
         return found
     return with_training(found, the_system, Run.validated({"tokens": config[_TOKENS].value}))
