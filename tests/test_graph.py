@@ -266,6 +266,15 @@ def test_boxes_of_the_picture_do_not_overlap(case: tuple[ComputeGraph, Estimate]
             assert heights == sorted(heights)
 
 
+def test_two_tensors_that_are_named_where_they_are_read_have_places_of_their_own() -> None:
+    """With context parallelism and adapters, attention reads two that are named nowhere else."""
+    plan = {"gpus": 4, "tp": 2, "cp": 2, "lora_rank": 16, "gbs": 8}
+    drawn = graph_svg(graph_of("gpt3-13b", "h100-sxm", plan))
+    for panel in drawn.split("<g transform"):
+        places = re.findall(r'class="tensor" (x="\S+" y="\S+")>', panel)
+        assert len(set(places)) == len(places)
+
+
 def test_files_by_ending(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """`--graph` writes JSON, DOT or SVG beside the estimate, and refuses other endings first."""
     words = ["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--tp", "8", "--gbs", "8"]

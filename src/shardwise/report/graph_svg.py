@@ -129,6 +129,7 @@ def _part_panel(part: PartGraph, longest_s: float) -> Panel:
     lines: list[str] = []
     words: list[str] = []
     named: dict[str, set[str]] = {}
+    read_at: set[str] = set()
     reach = layout.width
     for edge in inside:
         route = [(x + left, y + _TITLE + 14) for x, y in layout.routes[edge.source, edge.target]]
@@ -136,10 +137,14 @@ def _part_panel(part: PartGraph, longest_s: float) -> Panel:
         told, of_source = edge_words(edge), named.setdefault(edge.source, set())
         if told in of_source:
             continue
-        # The first tensor is named below its source, another one where it is read.
+        # The first tensor is named below its source, another one where it is read: on the right of
+        # the arrow or, if one is there already, on its left.
         x, y = route[-1] if of_source else route[1]
-        words.append(text(x + 6, y - 10 if of_source else y + 16, told, "tensor"))
-        reach = max(reach, x - left + 6 + text_width(told, 9))
+        x += -6 - text_width(told, 9) if of_source and edge.target in read_at else 6
+        words.append(text(x, y - 10 if of_source else y + 16, told, "tensor"))
+        reach = max(reach, x - left + text_width(told, 9))
+        if of_source:
+            read_at.add(edge.target)
         of_source.add(told)
     for edge in lanes:
         points = _past(layout, sizes, edge.source, edge.target, left)
