@@ -9,7 +9,7 @@ class Gemm(Result):
     """A matrix product (m, k) x (k, n) and how often it runs in a step.
 
     Runs are counted on one rank of every pipeline stage: all layers, all micro-batches of one
-    replica. The other ranks of a stage do as much each.
+    replica. The other ranks of a stage do as much each, or less if experts' loads are uneven.
     """
 
     part: str

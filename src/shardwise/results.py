@@ -277,7 +277,8 @@ class Estimate(Result):
     """By kind of layer."""
     matrix_flops: int
     """Of all matrix products and attention in a step, recompute and Muon's updates included, on one
-    rank of every stage together [FLOP]; of the whole step, times gpus / pp."""
+    rank of every stage together [FLOP]; of the whole step, times gpus / pp. Where experts' loads
+    are uneven it is the fullest rank, and the whole step has less."""
     breakdown: Breakdown
     """Exchanges by direction and level, and what experts add."""
     efficiency: Efficiency

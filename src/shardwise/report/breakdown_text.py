@@ -185,11 +185,13 @@ def _rates(estimate: Estimate) -> list[str]:
     flops = estimate.matrix_flops * gpus / estimate.strategy["pp"]
     model = estimate.model_tflops_per_gpu
     peak = model / estimate.mfu
+    even = estimate.strategy["expert_imbalance"] == 1
+    done = "executed" if even else "executed, were all ranks as full as the fullest"
     return [
-        _line("MACs of a step, executed", flops / 2),
-        _line("TFLOP of a step, executed", flops / 1e12, "TFLOP"),
-        _line("TFLOP/s, executed", flops / step / 1e12, "TFLOP/s"),
-        _line("TFLOP/s per GPU, executed", flops / step / gpus / 1e12, "TFLOP/s"),
+        _line(f"MACs of a step, {done}", flops / 2),
+        _line(f"TFLOP of a step, {done}", flops / 1e12, "TFLOP"),
+        _line(f"TFLOP/s, {done}", flops / step / 1e12, "TFLOP/s"),
+        _line(f"TFLOP/s per GPU, {done}", flops / step / gpus / 1e12, "TFLOP/s"),
         _line("TFLOP of a step, of the model", model * gpus * step, "TFLOP"),
         _line("TFLOP/s, of the model", model * gpus, "TFLOP/s"),
         _line("TFLOP/s per GPU, of the model", model, "TFLOP/s"),
