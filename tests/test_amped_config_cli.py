@@ -258,3 +258,13 @@ def test_what_is_missing_is_told_for_all_at_once(shardwise, tmp_path):
     path.write_text('{"mapping_parameters": 3}')
     err = shardwise("estimate", path)[2]
     assert err == f"error: {path}: mapping_parameters: 3: must be a mapping\n"
+
+
+def test_every_verb_calls_it_the_same(shardwise, tmp_path):
+    """By its file, where no row of a table names model or system."""
+    path = tmp_path / "My Run_v1.2.json"
+    path.write_text(json.dumps(small()))
+    told = json.loads(shardwise("estimate", path, "--json")[1])
+    assert (told["model"], told["system"]) == ("my-run-v1.2", "amped-my-run-v1.2")
+    assert json.loads(shardwise("models", path, "--json")[1])["name"] == told["model"]
+    assert json.loads(shardwise("systems", path, "--json")[1])["name"] == told["system"]

@@ -23,6 +23,7 @@ __all__ = [
     "as_yaml",
     "check_place",
     "check_writable_ending",
+    "entry_name",
     "is_file_name",
     "parse_json",
     "read_mapping",
@@ -52,6 +53,14 @@ def is_file_name(name: str) -> bool:
 
 def _kind(path: str | Path) -> str:
     return Path(str(path).removesuffix(".gz")).suffix.lower()
+
+
+def entry_name(path: str | Path) -> str:
+    """Return the name of a file without its endings, as names of the catalog are written."""
+    name = Path(path).name.removesuffix(".gz")
+    for ending in SUFFIXES:
+        name = name.removesuffix(ending)
+    return name.lower().replace("_", "-").replace(" ", "-") or "file"
 
 
 def read_mapping(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> dict[str, Any]:

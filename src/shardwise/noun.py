@@ -100,7 +100,8 @@ class Noun(BaseModel):
                 cls.native(fetched, name=called, source=text), source=text
             ), Resolved()
         if text and (isinstance(name, Path) or files.is_file_name(text)):
-            return cls._of_data(files.read_mapping(text), _stem(text), text, chain.with_step(text))
+            data = files.read_mapping(text)
+            return cls._of_data(data, files.entry_name(text), text, chain.with_step(text))
         known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
         hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")
         problem = f"no such {noun} in the catalog, and no such file{hint}"
@@ -195,14 +196,6 @@ class Noun(BaseModel):
     def to_file(self, path: str | Path) -> None:
         """Write YAML or JSON (also `.gz`) that `load` reads back as the same noun."""
         files.write_mapping(path, self.to_dict(units=True))
-
-
-def _stem(path: str) -> str:
-    """Name of a file without its endings, as names of the catalog are written."""
-    name = Path(path).name.removesuffix(".gz")
-    for ending in files.SUFFIXES:
-        name = name.removesuffix(ending)
-    return name.lower().replace("_", "-").replace(" ", "-") or "file"
 
 
 class Source(Noun):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shardwise import catalog, files
@@ -19,7 +18,7 @@ from shardwise.system import System
 
 __all__ = ["Given", "configuration_of", "given_case", "system_or_config"]
 
-_NEEDS_CONFIG = "is for a configuration of AMPeD's; leave it out"
+_NEEDS_CONFIG = "is for a configuration of AMPeD's as MODEL; leave it out"
 _TOKENS = "tokens_to_train"
 # Fields of a strategy that say where its members are, for which those of the file stand aside.
 _PLACES = frozenset({"tp", "tp2", "pp", "cp", "dp", "ep", "gpus", "placement", "extents"})
@@ -88,7 +87,7 @@ def given_case(
     nouns += ["system"] if system is None else []
     nouns += ["strategy"] if strategy is None else []
     nouns += ["run"] if "tokens" not in run else []
-    told = fields_of_several(nouns, config, Path(model).name.partition(".")[0])
+    told = fields_of_several(nouns, config, files.entry_name(model.strip()))
     fields, left = ({}, "") if strategy is not None else _beside(config, told["strategy"], flags)
     record = import_record(config, nouns, fields)
     record["notes"] += [left] if left else []

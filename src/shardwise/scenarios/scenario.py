@@ -109,7 +109,7 @@ def _stem(path: str) -> str:
 def _of_mapping(data: Mapping[str, Any], name: str, source: str, folder: Path) -> Told:
     """Tell by its keys what a mapping is."""
     if looks_like(data) == "configuration":
-        return Told(name=name, source="", estimate=_of_amped(data, name, source))
+        return Told(name=name, source="", estimate=_of_amped(data, source))
     if {"step_time_s", "time_s"} <= set(data):
         return Told(name=name, source="", estimate=_saved(data, source))
     if {"space", "best", "candidates"} <= set(data):
@@ -120,10 +120,10 @@ def _of_mapping(data: Mapping[str, Any], name: str, source: str, folder: Path) -
     raise InputError(Fault(source=source, problem=f"is not {_EXPECTED}{whose}"))
 
 
-def _of_amped(data: Mapping[str, Any], name: str, source: str) -> Estimate:
+def _of_amped(data: Mapping[str, Any], source: str) -> Estimate:
     """Estimate what a configuration of AMPeD's tells, which is all of it."""
     config = read_config(data, source)
-    told = fields_of_several(("model", "system", "strategy"), config, name)
+    told = fields_of_several(("model", "system", "strategy"), config, files.entry_name(source))
     strategy = Strategy.validated(told["strategy"], source=source)
     the_system = System.validated(told["system"], source=source)
     found = estimate(Model.validated(told["model"], source=source), the_system, strategy)
