@@ -220,7 +220,9 @@ def test_a_run_that_never_ends_says_so(tmp_path, capsys):
     files = [str(tmp_path / "never.json"), str(tmp_path / "ends.json")]
     assert run([*FLAGS, *flags, "--mtbf", "5e4h", "--output", files[1]]) == 0
     assert compare(*files).best["effective_days"] == "ends"
-    assert compare(files[0], files[0]).best["effective_days"] is None
+    never = compare(files[0], files[0])
+    assert never.best["effective_days"] is None
+    assert json.dumps(never.to_dict(), allow_nan=False)
     assert run(["compare", *files]) == 0
     assert "never" in capsys.readouterr().out
 

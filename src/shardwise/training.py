@@ -151,7 +151,8 @@ def _rows(run: TrainingTime) -> Iterator[tuple[str, str, str]]:
 
 
 def _failing(found: Goodput, unknown: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    every = f"one each {_span(found.job_mtbf_s)} on {found.units:,} {found.unit}s"
+    units = f"{found.units:,} {found.unit}{'s' if found.units > 1 else ''}"
+    every = f"one each {_span(found.job_mtbf_s)} on {units}"
     number = "no end" if found.failures is None else _number(found.failures)
     yield "failures expected", number, every
     beside = "" if found.stall_s == found.checkpoint_time_s else " beside the work"

@@ -1,6 +1,9 @@
 """`Comparison`: scenarios side by side."""
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import field_serializer
 
 from shardwise.results import Memory, Result
 
@@ -47,6 +50,10 @@ class Outcome(Result):
     effective_usd: float | None
     time_s: dict[str, float]
     """Parts of what is compared: see `Comparison.per`."""
+
+    @field_serializer("effective_days", when_used="json-unless-none")
+    def _finite(self, days: float) -> float | None:
+        return days if isfinite(days) else None
 
 
 class PartChange(Result):
