@@ -130,6 +130,19 @@ def test_what_is_unknown_is_said():
     assert str(nothing).count("unknown") == 4
 
 
+def test_a_price_told_beside_a_base_is_not_said_by_who_said_the_bases():
+    """Its own source, or that it has none; one that is told with it stands."""
+    figure = {"value": 3, "source": {"kind": "published", "text": "an invoice"}}
+    for price, source in (
+        ({"usd_per_accelerator_hour": 3}, "told beside the base, without a source"),
+        ({"usd_per_accelerator_hour": figure}, "an invoice"),
+        ({"usd_per_accelerator_hour": 3, "source": "a friend", "as_of": "2026-01-02"}, "a friend"),
+    ):
+        mine = System.load({"name": "mine", "base": "h100-sxm", "price": price})
+        found = estimate_training_time("llama3-8b", mine, SMALL[2], tokens="1B")
+        assert found.sources["price"].removesuffix(" (as of 2026-01-02)") == source
+
+
 def test_the_systems_place_counts_unless_another_is_given():
     """Flags stand over the file, field by field."""
     system = System.load("h100-sxm")

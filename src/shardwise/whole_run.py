@@ -15,7 +15,7 @@ from shardwise.noun import Noun
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.reliability import Reliability
 from shardwise.results import Estimate
-from shardwise.system import Site, System
+from shardwise.system import Price, Site, System
 from shardwise.training import TrainingTime
 from shardwise.training_run import RunFigures, goodput_of, training_time
 from shardwise.units import Tokens
@@ -159,7 +159,7 @@ def _check_interval(reliability: Reliability, written_bytes: float) -> None:
 def _figures(system: System, site: Site | None) -> RunFigures:
     """Figures of the system and of the place it is run at, with their sources."""
     own, given, price = system.site or Site(), site or Site(), system.price
-    sources = {} if price is None else {"price": f"{price.source} (as of {price.as_of})"}
+    sources = {} if price is None else {"price": _source_of_price(system, price)}
     found: dict[str, float | None] = {}
     for name, source in (("pue", "pue_source"), ("carbon_intensity", "carbon_source")):
         place = own if getattr(given, name) is None else given
@@ -174,3 +174,11 @@ def _figures(system: System, site: Site | None) -> RunFigures:
         carbon_intensity=found["carbon_intensity"],
         sources=sources,
     )
+
+
+def _source_of_price(system: System, price: Price) -> str:
+    """Who says the price: what it says itself, unless it was told anew and that was not."""
+    told = system.sources.get("price.usd_per_accelerator_hour")
+    if told is not None and "price.source" not in system.sources:
+        return told.text
+    return f"{price.source} (as of {price.as_of})"
