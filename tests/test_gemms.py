@@ -271,6 +271,19 @@ def test_as_json_csv_and_table(tmp_path: Any, capsys: pytest.CaptureFixture[str]
     assert "dW = X^T dY" in out
 
 
+def test_a_narrow_table_tells_products_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their names, and what part of them is computed, outlast times and rates."""
+    monkeypatch.setenv("COLUMNS", "100")
+    words = ["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--gbs", "8", "--gemms"]
+    command(words)
+    table = capsys.readouterr().out.split("Matrix products of a step")[1]
+    rows = [line for line in table.splitlines() if "attention.core" in line]
+    assert len(set(rows)) == len(rows) == 7
+    assert all("x 0.5" in row and len(row.rstrip()) <= 100 for row in rows)
+
+
 def test_shapes_alone() -> None:
     """Some columns, in the order asked for."""
     head, first, *_ = gemms_csv(listed(), SHAPE_COLUMNS).splitlines()
