@@ -420,6 +420,13 @@ def test_a_stack_lies_beside_its_strategy_and_is_based_anew(written: Written) ->
         assert [found.host_launch, found.step_overhead] == pytest.approx(stack[1:])
 
 
+def test_a_stack_without_base_is_one_fault() -> None:
+    """Not one for each field that it lacks."""
+    with pytest.raises(InputError, match="must name the stack that has the rest as base") as caught:
+        Strategy.load({"stack": {"host_launch": "5 us"}})
+    assert len(caught.value.faults) == 1
+
+
 def test_files_that_all_refer_to_the_next_twice_are_read_once(written: Written) -> None:
     """Thirty of them would otherwise be a billion."""
     written("f30.yaml", gpus=8)

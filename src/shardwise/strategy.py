@@ -304,6 +304,8 @@ class Strategy(Noun):
         if not isinstance(value, Mapping):
             raise ValueError("must be a catalog name, a file, or a mapping")  # noqa: TRY004
         fields = dict(value)
+        if not {"base", "name"} & fields.keys():
+            raise ValueError("must name the stack that has the rest as base, or a name of its own")
         try:
             base = fields.pop("base", None)
             whole = fields if base is None else Stack.load(base).to_dict() | fields
