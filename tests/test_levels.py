@@ -14,6 +14,7 @@ from shardwise import InputError, estimate, estimate_many, search
 from shardwise.cli import run
 from shardwise.levels import as_given, levels_text
 from shardwise.placement import place
+from shardwise.report.search_levels import levels_table
 from shardwise.seats import axis_order
 from shardwise.strategy import Strategy
 from shardwise.system import System
@@ -358,3 +359,7 @@ def test_the_best_of_every_split_of_experts_is_exact() -> None:
     here = [tuple(tuple(map(int, one.levels[a].split("x"))) for a in DEGREES) for one in found]
     assert len(here) == len(set(here))
     assert {s: one.plan.step_time_s for s, one in zip(here, found, strict=True)} == best
+    split = search(model, machine, space | {"etp": 2}, levels=True).levels or ()
+    told = levels_table(split)
+    shown = next(column for column in told.columns if column.header == "etp")
+    assert [*shown.cells] == ["2"] * len(split)

@@ -11,6 +11,7 @@ from shardwise.searcher.results import LevelsPlan
 __all__ = ["levels_table", "levels_told"]
 
 _ALWAYS = ("tp", "pp", "dp")
+_SHORT = {"micro_batch_size": "mbs"}
 _ORDER = ("tp", "tp2", "cp", "pp", "dp", "ep")
 
 
@@ -19,7 +20,9 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
     axes = [axis for axis in _ORDER if axis in _ALWAYS or any(_split(one, axis) for one in found)]
     common = _common(found)
     several = len({one.plan.strategy["gpus"] for one in found}) > 1
-    heads = (*(("GPUs",) if several else ()), "batch", *axes, "vpp", "mbs")
+    plain = ["etp"] if any(one.plan.strategy["etp"] > 1 for one in found) else []
+    plain += ["vpp", "micro_batch_size"]
+    heads = (*(("GPUs",) if several else ()), "batch", *axes, *(_SHORT.get(n, n) for n in plain))
     figures = ("step time", "tokens/s", "MFU", "memory GiB", "with")
     goes = ("vpp", "memory GiB", "MFU")
     table = plain_table("", *heads, *figures, left=0, goes=goes, wraps=("with",))
@@ -31,8 +34,7 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
             *([str(strategy["gpus"])] if several else []),
             str(strategy["global_batch_size"]),
             *(one.levels[axis] for axis in axes),
-            str(strategy["vpp"]),
-            str(strategy["micro_batch_size"]),
+            *(str(strategy[name]) for name in plain),
             seconds(plan.step_time_s),
             f"{plan.tokens_per_s:,.0f}",
             percent(plan.mfu),
