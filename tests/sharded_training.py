@@ -9,8 +9,9 @@ from importlib.util import find_spec
 
 import pytest
 
+from emitted_calls import unit, wrapping
 from shardwise.fsdp.emit import python_code
-from shardwise.fsdp.plan import Setting, Unit, Wrapping
+from shardwise.fsdp.plan import Setting
 
 torch = pytest.importorskip("torch")
 
@@ -19,14 +20,6 @@ from torch import nn  # noqa: E402 - only where torch is
 HUB = find_spec("transformers") is not None
 BATCH, TOKENS, STEPS = 4, 8, 2
 ALL_FP32 = Setting(shards=2, compute_dtype="fp32")
-
-
-def unit(*modules, reshard=True):
-    return Unit(modules=modules, reshard_after_forward=reshard)
-
-
-def wrapping(*units, checkpointed=()):
-    return Wrapping(units=units, checkpointed=tuple(checkpointed))
 
 
 class Chain:

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed._tools.fsdp2_mem_tracker")
 
 import sharded_training
+from emitted_calls import unit, wrapping
 from sharded_training import (
     ALL_FP32,
     BLOCKS,
@@ -26,8 +27,6 @@ from sharded_training import (
     Chain,
     Pictures,
     hub,
-    unit,
-    wrapping,
 )
 from shardwise.fsdp.verify import verify
 

@@ -14,7 +14,8 @@ tools = pytest.importorskip("torch.distributed._tools.fsdp2_mem_tracker")
 
 from torch import nn
 
-from sharded_training import ALL_FP32, Chain, unit, wrapping
+from emitted_calls import unit, wrapping
+from sharded_training import ALL_FP32, Chain
 from shardwise.fsdp import verify as ours
 from shardwise.fsdp.verify import verify
 
