@@ -18,6 +18,7 @@ import samples
 from samples import run
 from shardwise import Model, estimate
 from shardwise.cli import run as command
+from shardwise.cli.estimate_files import Wanted
 from shardwise.cost.trained import newton_schulz_flops
 from shardwise.report.gemms import SHAPE_COLUMNS, gemms_csv
 from shardwise.results import Estimate, Gemm
@@ -296,3 +297,21 @@ def test_csv_needs_gemms(capsys: pytest.CaptureFixture[str]) -> None:
     words = COMMAND.removesuffix(" --gemms").split()
     assert command([*words, "-o", "out.csv"]) == 2
     assert "allowed endings" in capsys.readouterr().err
+
+
+def test_nothing_is_written_where_one_file_cannot_be(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All places are looked at before any work."""
+    graph = tmp_path / "graph.svg"
+    for wrong in (tmp_path / "no" / "gemms.csv", tmp_path / "no" / "all.json", tmp_path / "all.md"):
+        assert command([*COMMAND.split(), "--graph", str(graph), "-o", str(wrong)]) == 2
+        assert str(wrong) in capsys.readouterr().err
+    assert not graph.exists()
+    inside = Wanted(
+        out=str(tmp_path / "new"),
+        output=str(tmp_path / "new" / "all.json"),
+        **dict.fromkeys(("plot", "report", "graph")),
+        json=False,
+    )
+    inside.check(gemms=False)  # the folder of the others is made first

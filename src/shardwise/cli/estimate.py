@@ -119,7 +119,7 @@ def command(
     other = None if also is None else predecessor.known_reference(also, "also")
     convention = "causal" if flops_convention is None else flops_convention
     wanted = Wanted(json=json, output=output, plot=plot, report=report, graph=graph, out=out)
-    wanted.check()
+    wanted.check(gemms=gemms)
     whole = asked_run(told.run)
     watch = Stopwatch()
     the_model, the_system = Model.explained(told.model), System.explained(told.system)

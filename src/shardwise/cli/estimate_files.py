@@ -17,6 +17,7 @@ from shardwise.system import System
 
 __all__ = ["Answer", "Wanted"]
 
+_CSV = (".csv", ".csv.gz")
 _REPORT_ENDING = ".txt"
 _PRINTED = "-"
 """Stands for the standard output in place of a file."""
@@ -48,8 +49,14 @@ class Wanted:
     out: str | None
     """A folder for all of them."""
 
-    def check(self) -> None:
-        """Refuse files that cannot be what they are for, before any work."""
+    def check(self, *, gemms: bool) -> None:
+        """Refuse files that cannot be what they are for, before any work.
+
+        Parameters
+        ----------
+        gemms
+            Whether there is a list of products, which CSV is for.
+        """
         if self.json and self.report == _PRINTED:
             refuse_given("prints where --json does; give it a file", report=self.report)
         written = None if self.report == _PRINTED else self.report
@@ -57,6 +64,10 @@ class Wanted:
             from shardwise.report.folder import check_folder  # noqa: PLC0415 - slow to import
 
             check_folder(self.out)
+        if self.output is not None and not (gemms and self.output.lower().endswith(_CSV)):
+            files.check_writable_ending(self.output)
+        elif self.output is not None:
+            files.check_place(self.output)
         if self.plot is None and written is None and self.graph is None:
             return
         from shardwise.cli.search_own import different_files  # noqa: PLC0415 - slow to import
@@ -130,7 +141,7 @@ def _draw(path: str, answer: Answer) -> None:
 
 def _write(answer: Answer, output: str) -> None:
     """Write an estimate as JSON or YAML; only its matrix products, if it has any, as CSV."""
-    if answer.result.gemms is not None and output.lower().endswith((".csv", ".csv.gz")):
+    if answer.result.gemms is not None and output.lower().endswith(_CSV):
         from shardwise.report.gemms import gemms_csv  # noqa: PLC0415 - slow to import
 
         files.write_text(output, gemms_csv(answer.result))
