@@ -14,7 +14,7 @@ from shardwise import InputError, estimate, estimate_many, search
 from shardwise.cli import run
 from shardwise.levels import as_given, levels_text
 from shardwise.placement import place
-from shardwise.report.search_levels import levels_table
+from shardwise.report.search_levels import levels_table, levels_told
 from shardwise.seats import axis_order
 from shardwise.strategy import Strategy
 from shardwise.system import System
@@ -363,3 +363,6 @@ def test_the_best_of_every_split_of_experts_is_exact() -> None:
     told = levels_table(split)
     shown = next(column for column in told.columns if column.header == "etp")
     assert [*shown.cells] == ["2"] * len(split)
+    other = search(model, machine, space | {"tp_regather": False}, levels=True).levels or ()
+    assert "regather no" in levels_told(other)
+    assert "regather" not in levels_told(found)

@@ -1,18 +1,31 @@
 """The best combinations of levels and batch as a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
 
 from rich.table import Table
 
-from shardwise.report.brief import options_in_brief
+from shardwise.report.brief import SWITCHES, options_in_brief, word
 from shardwise.report.console import gib, percent, plain_table, seconds
 from shardwise.searcher.results import LevelsPlan
+from shardwise.strategy import Strategy
 
 __all__ = ["levels_table", "levels_told"]
 
 _ALWAYS = ("tp", "pp", "dp")
 _SHORT = {"micro_batch_size": "mbs"}
 _ORDER = ("tp", "tp2", "cp", "pp", "dp", "ep")
+
+
+# Fields that columns or `options_in_brief` tell, or that others follow from.
+_SHOWN = frozenset(
+    {
+        *(*_ORDER, "etp", "vpp", "micro_batch_size", "gpus", "global_batch_size", "seq_len"),
+        *("extents", "placement", "dtype", "recompute", "recompute_layers", "zero"),
+        *("tp_exchange", "tp_overlap", "summa_panels", "sequence_parallel", "schedule", *SWITCHES),
+    }
+)
 
 
 def levels_table(found: Sequence[LevelsPlan]) -> Table:
@@ -39,7 +52,7 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
             f"{plan.tokens_per_s:,.0f}",
             percent(plan.mfu),
             gib(plan.memory_reserved_bytes),
-            ", ".join(word for word in options_in_brief(strategy) if word not in common),
+            ", ".join(option for option in _options(strategy) if option not in common),
         )
     return table
 
@@ -57,8 +70,24 @@ def levels_told(found: Sequence[LevelsPlan]) -> str:
 
 def _common(found: Sequence[LevelsPlan]) -> list[str]:
     """Options of the first that all have."""
-    every = [options_in_brief(one.plan.strategy) for one in found]
-    return [word for word in every[0] if all(word in options for options in every)]
+    every = [_options(one.plan.strategy) for one in found]
+    return [option for option in every[0] if all(option in options for options in every)]
+
+
+def _options(strategy: Mapping[str, Any]) -> list[str]:
+    """What it takes beside levels and columns to run the same strategy."""
+    more = [
+        f"{name.removeprefix('tp_').replace('_', ' ')} {word(strategy[name])}"
+        for name, usual in _usual().items()
+        if name not in _SHOWN and strategy[name] != usual
+    ]
+    return [*options_in_brief(strategy), *more]
+
+
+@cache
+def _usual() -> Mapping[str, Any]:
+    """What fields are where nothing is told."""
+    return Strategy().to_dict()
 
 
 def _gpus(one: LevelsPlan) -> int:
