@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+from shardwise import files
 from shardwise.cli import run
 from shardwise.measured.predict import predict_runs
 from shardwise.measured.store import load_runs
@@ -42,3 +43,15 @@ def shardwise(capsys):
         return code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Write a file to where the test runs, and return its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(file, **fields):
+        files.write_mapping(file, fields)
+        return file
+
+    return write

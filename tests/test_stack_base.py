@@ -1,13 +1,12 @@
 """Stacks told as another one and what differs: fields, origins, refusals, what is shown."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import samples
+from parameter_samples import Written
 from shardwise import InputError, Stack, UnknownNameError, catalog, estimate, files
 
 BASE = "megatron-core-2025"
@@ -15,19 +14,6 @@ UNTOLD = "told beside the base, without a source"
 NO_SUCH = "no such stack in the catalog, and no such file"
 CIRCLE = "no stack can be its own base"
 THREE = "mine.yaml is based on ./other.yaml is based on mine.yaml"
-Written = Callable[..., str]
-
-
-@pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
-    """Write a stack file to where the test runs, and return its name."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(file: str, **fields: Any) -> str:
-        files.write_mapping(file, fields)
-        return file
-
-    return write
 
 
 def figures(stack: Stack) -> dict[str, Any]:
