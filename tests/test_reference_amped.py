@@ -223,6 +223,14 @@ def test_what_is_missing_is_named():
     assert missing == {"decoder_flag", "frequency"}
 
 
+def test_what_is_no_quantity_is_refused():
+    """Not left out without a word."""
+    with pytest.raises(InputError, match="total_MAC: is no quantity of AMPeD's; did you mean"):
+        evaluate({}, wanted=["total_MAC"])
+    with pytest.raises(InputError, match="batch_size: 'many': must be a number, or a column"):
+        evaluate({"batch_size": "many"}, wanted=["batch_size"])
+
+
 def test_what_an_import_assumes_is_told():
     """Widths of heads, types, degrees, one batch; nothing that is given, nothing unless asked."""
     gone = ("key_query_value_length", "activation_precision", "tokens_to_train", "decoder_flag")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, nearest
 from shardwise.formats.amped_derived import DERIVED, Derived, resolve
 from shardwise.reference.amped.communication import COMMUNICATION
 from shardwise.reference.amped.compute import COMPUTE
@@ -153,7 +153,10 @@ def evaluate(
         table["efficiency"] = efficiency.derived()
     else:
         given.setdefault("efficiency", efficiency)
-    calculated, needed = _needed(wanted, given, table)
+    asked = list(wanted)
+    if unknown := [name for name in asked if name not in table and name not in given]:
+        raise InputError([_unknown(name, table, source) for name in unknown])
+    calculated, needed = _needed(asked, given, table)
     used = {name: value for name, value in given.items() if name in needed}
     if faults := list(_faults(used, source)):
         raise InputError(faults)
@@ -179,7 +182,12 @@ def _needed(
 
 def _faults(values: Mapping[str, Floats | float], source: str) -> Iterator[Fault]:
     for name, value in values.items():
-        column = np.asarray(value, dtype=np.float64)
+        try:
+            column = np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            problem = "must be a number, or a column of them"
+            yield Fault(source=source, field=name, value=value, has_value=True, problem=problem)
+            continue
         least = 0.0 if name in _MAY_BE_ZERO else np.nextafter(0.0, 1.0)
         bad = ~(np.isfinite(column) & (column >= least))
         if name.endswith("parallel_degree"):
@@ -193,6 +201,11 @@ def _faults(values: Mapping[str, Floats | float], source: str) -> Iterator[Fault
             yield Fault(
                 source=source, field=name, value=found, has_value=True, problem=_allowed(name)
             )
+
+
+def _unknown(name: str, table: Mapping[str, Derived], source: str) -> Fault:
+    problem = f"is no quantity of AMPeD's{nearest(name, table)}"
+    return Fault(source=source, field=name, problem=problem)
 
 
 def _allowed(name: str) -> str:
