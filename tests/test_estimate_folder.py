@@ -118,3 +118,13 @@ def test_nothing_and_a_dash_are_no_folders(name, tmp_path, monkeypatch, capsys):
     assert run(["estimate", *DENSE, "--out", name]) == 2
     assert "must be the name of a folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_made_for_a_run_that_cannot_be_estimated(tmp_path, capsys):
+    """A folder comes with its files; a name that is none is told in a line."""
+    place = tmp_path / "of" / "mine"
+    assert run(["estimate", "no-such-model", *DENSE[1:], "--out", str(place)]) == 2
+    assert list(tmp_path.iterdir()) == []
+    assert "no such model" in capsys.readouterr().err
+    assert run(["estimate", *DENSE, "--out", str(tmp_path / ("x" * 300))]) == 2
+    assert capsys.readouterr().err.endswith("cannot be made: File name too long\n")

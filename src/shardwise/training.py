@@ -115,7 +115,8 @@ class TrainingTime(Result):
         rows = self.rows()
         wide = max(len(name) for name, _, _ in rows)
         figures = max(len(figure) for _, figure, remark in rows if remark)
-        head = f"{self.model} on {self.gpus:,} GPUs of {self.system}"
+        plural = "" if self.gpus == 1 else "s"
+        head = f"{self.model} on {self.gpus:,} GPU{plural} of {self.system}"
         lines = [
             f"  {name:<{wide}}  {figure:<{figures}}  {remark}".rstrip()
             for name, figure, remark in rows

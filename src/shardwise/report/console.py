@@ -13,7 +13,7 @@ from rich.text import Text, TextType
 
 from shardwise.units import readable
 
-__all__ = ["GIB", "count", "gib", "percent", "plain_table", "seconds", "show"]
+__all__ = ["GIB", "count", "gib", "gpu_count", "percent", "plain_table", "seconds", "show"]
 
 GIB = 2.0**30
 # Wide enough for every table when the output goes to a file or a pipe.
@@ -171,6 +171,11 @@ def gib(value: float) -> str:
 def percent(share: float) -> str:
     """Show a share in percent."""
     return f"{100 * share:.1f} %"
+
+
+def gpu_count(number: int) -> str:
+    """So many accelerators, in the words of the command line."""
+    return f"{number} GPU" if number == 1 else f"{number} GPUs"
 
 
 def count(value: float) -> str:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise import catalog
-from shardwise.report.console import count, gib, percent, plain_table, seconds, show
+from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.gemms import gemm_table
 from shardwise.report.layer import bandwidth_table, layer_table
 from shardwise.report.training_time import training_block
@@ -80,7 +80,7 @@ def _headline(result: Estimate) -> Text:
     )
     experts = " x ".join(f"{axis} {s[axis]}" for axis in ("etp", "ep") if s[axis] > 1)
     options = [
-        f"{s['gpus']} GPUs" + (f" = {degrees}" if degrees else ""),
+        gpu_count(s["gpus"]) + (f" = {degrees}" if degrees else ""),
         f"micro-batch {s['micro_batch_size']}",
         f"global batch {s['global_batch_size']} x {s['seq_len']} tokens",
         s["dtype"] + (f" with {s['quantization']}" if s["quantization"] != "none" else ""),

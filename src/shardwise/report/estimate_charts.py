@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.memory import MEMORY_PARTS
-from shardwise.report.console import GIB, percent, seconds
+from shardwise.report.console import GIB, gpu_count, percent, seconds
 from shardwise.report.estimate import verdict
 from shardwise.report.estimate_parts import (
     MEMORY_NAMES,
@@ -324,7 +324,7 @@ def write_charts(result: Estimate, path: str | Path) -> None:
     """Write all charts of an estimate on one page, as `figures.write_page` does."""
     strategy = result.strategy
     run = [
-        f"{strategy['gpus']} GPUs = {degrees(strategy)}",
+        f"{gpu_count(strategy['gpus'])} = {degrees(strategy)}",
         f"micro-batch {strategy['micro_batch_size']}",
         f"global batch {strategy['global_batch_size']} x {strategy['seq_len']} tokens",
         *others(strategy),

@@ -4,7 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.report.brief import in_brief, word
-from shardwise.report.console import percent, plain_table, seconds, show
+from shardwise.report.console import gpu_count, percent, plain_table, seconds, show
 from shardwise.report.estimate import PART_NAMES
 from shardwise.searcher.explanation import Change, Explanation, Loss
 from shardwise.units import readable
@@ -29,7 +29,7 @@ def print_explanation(found: Explanation) -> None:
 def _headline(found: Explanation) -> Text:
     text = Text("\n")
     text.append(f"{found.model} on {found.system}", style="bold")
-    text.append(f"\n{found.strategy['gpus']} GPUs: {in_brief(found.strategy)}\n")
+    text.append(f"\n{gpu_count(found.strategy['gpus'])}: {in_brief(found.strategy)}\n")
     if not found.complete:
         text.append("interrupted: not every candidate was looked at\n", style="bold red")
     return text

@@ -38,7 +38,7 @@ class Written:
 
 
 def check_folder(path: str | Path) -> None:
-    """Make a folder for files if there is none, or refuse what cannot be one.
+    """Refuse what cannot be a folder for files, or be made one, before there are any.
 
     Raises
     ------
@@ -48,15 +48,29 @@ def check_folder(path: str | Path) -> None:
     if str(path) in _NO_FOLDERS:
         problem = "must be the name of a folder for the files"
         raise InputError(Fault(source="out", value=str(path), has_value=True, problem=problem))
-    folder = Path(path)
+    there = Path(path)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        while not there.exists() and there != there.parent:
+            there = there.parent
+    except OSError as error:  # a name that is too long
+        raise _cannot_be_made(path, error) from None
+    if not there.is_dir():
+        within = "" if there == Path(path) else f"cannot be made: {there} "
+        raise InputError(Fault(source=str(path), problem=f"{within}is a file, not a folder"))
+    files.check_place(there / _CHARTS)
+
+
+def _cannot_be_made(path: str | Path, error: OSError) -> InputError:
+    return InputError(Fault(source=str(path), problem=f"cannot be made: {error.strerror}"))
+
+
+def _made(path: str | Path) -> Path:
+    """The folder, made with those around it if there is none."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        problem = (
-            "is a file, not a folder" if folder.exists() else f"cannot be made: {error.strerror}"
-        )
-        raise InputError(Fault(source=str(path), problem=problem)) from None
-    files.check_place(folder / _CHARTS)
+        raise _cannot_be_made(path, error) from None
+    return Path(path)
 
 
 def write_folder(
@@ -90,7 +104,7 @@ def write_folder(
     the_model, the_system = model[0], system[0]
     assert isinstance(the_model, Model)  # noqa: S101 - as loaded
     assert isinstance(the_system, System)  # noqa: S101 - as loaded
-    start = _start(Path(path), now)
+    start = _start(_made(path), now)
     graph = graph_of(the_model, the_system, strategy)
 
     def ours() -> Iterator[tuple[str, Callable[[], str]]]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from shardwise.fsdp.result import FsdpPlan
+from shardwise.report.console import gpu_count
 
 __all__ = ["CATEGORY_WORDS", "run_words", "summary"]
 
@@ -24,7 +25,7 @@ CATEGORY_WORDS = {
 def run_words(result: FsdpPlan) -> str:
     """The setting in a line."""
     setting = result.setting
-    gpus = f"{setting.gpus} GPUs"
+    gpus = gpu_count(setting.gpus)
     if setting.replicas > 1:
         gpus += f" = {setting.replicas} replicas of {setting.shards} shards"
     told = [gpus if result.system is None else f"{gpus} of {result.system}"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from shardwise.graph.records import ComputeGraph, GraphNode, PartGraph
-from shardwise.report.console import seconds
+from shardwise.report.console import gpu_count, seconds
 from shardwise.report.gemms import flop_count
 from shardwise.report.graph_layout import Layout, Point, layered
 from shardwise.report.graph_stages import stage_panel
@@ -70,7 +70,7 @@ def graph_svg(graph: ComputeGraph) -> str:
 def _head(graph: ComputeGraph) -> Iterator[str]:
     s, totals = graph.strategy, graph.totals
     degrees = " x ".join(f"{a} {s[a]}" for a in ("tp", "tp2", "cp", "pp", "dp", "ep") if s[a] > 1)
-    told = f"{s['gpus']} GPUs" + (f" = {degrees}" if degrees else "")
+    told = gpu_count(s["gpus"]) + (f" = {degrees}" if degrees else "")
     told += f", micro-batch {s['micro_batch_size']}, global batch {s['global_batch_size']}"
     sums = (
         f"A step on one rank of every stage: {flop_count(totals.matrix_flops)} matrix FLOPs, "

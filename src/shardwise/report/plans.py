@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from shardwise.report.brief import FOLLOWS
-from shardwise.report.console import GIB
+from shardwise.report.console import GIB, gpu_count
 from shardwise.results import Estimate
 from shardwise.searcher.results import Plan, SearchResult
 from shardwise.strategy import Strategy
@@ -165,7 +165,7 @@ def in_full(plan: Plan, capacity_bytes: float) -> str:
         f"memory {used:.1f} of {room:.1f} GiB ({100 * used / room:.0f} %)",
         *([] if usd is None else [f"${usd:,.0f} per billion tokens"]),
         "",
-        f"{strategy['gpus']} GPUs = {degrees(strategy)}",
+        f"{gpu_count(strategy['gpus'])} = {degrees(strategy)}",
         f"micro-batch {strategy['micro_batch_size']}, {batch}",
         *(", ".join(told[i : i + 3]) for i in range(0, len(told), 3)),
     ]

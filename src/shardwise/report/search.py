@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.report.brief import DEGREE_HEADS, FOLLOWS, MORE_DEGREES, SWITCHES, in_brief, word
-from shardwise.report.console import gib, percent, plain_table, seconds, show
+from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.search_levels import levels_table, levels_told
 from shardwise.report.search_runs import runs_table, runs_told
 from shardwise.results import Estimate
@@ -160,7 +160,7 @@ def _agreed(result: SearchResult) -> str:
     first = strategies[0]
     told = []
     if "gpus" not in shown:
-        told.append(f"{first['gpus']} GPUs")
+        told.append(gpu_count(first["gpus"]))
     if "global_batch_size" not in shown:
         told.append(f"global batch {first['global_batch_size']} x {first['seq_len']} tokens")
     seated = first["extents"] is not None  # and so not by placement

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from shardwise.report.brief import SWITCHES, options_in_brief, word
-from shardwise.report.console import gib, percent, plain_table, seconds
+from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds
 from shardwise.searcher.results import LevelsPlan
 from shardwise.strategy import Strategy
 
@@ -60,7 +60,7 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
 def levels_told(found: Sequence[LevelsPlan]) -> str:
     """What the columns mean, and what all lines have in common."""
     strategy = found[0].plan.strategy
-    common = f"{strategy['gpus']} GPUs, " if len({_gpus(one) for one in found}) == 1 else ""
+    common = f"{gpu_count(strategy['gpus'])}, " if len({_gpus(one) for one in found}) == 1 else ""
     return (
         "levels: members in a domain of the innermost tier x across; each line is the best of its "
         f"levels and batch\nall of them: {common}sequences of {strategy['seq_len']} tokens, dtype "

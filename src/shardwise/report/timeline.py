@@ -5,7 +5,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.report.console import gib, percent, plain_table, seconds, show
+from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.trace import Trace
 
 __all__ = ["print_trace"]
@@ -31,7 +31,7 @@ def _headline(record: dict[str, Any]) -> Text:
     degrees = " x ".join(f"{axis} {strategy[axis]}" for axis in _AXES if strategy[axis] > 1)
     chunks = f" x {strategy['vpp']}" if strategy["vpp"] > 1 else ""
     parts = [
-        f"{strategy['gpus']} GPUs" + (f" = {degrees}" if degrees else ""),
+        gpu_count(strategy["gpus"]) + (f" = {degrees}" if degrees else ""),
         f"{strategy['schedule']}{chunks}",
         f"{record['micro_batches']} micro-batches of {strategy['micro_batch_size']}",
         f"{record['passes']:,} passes",
