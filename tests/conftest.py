@@ -1,10 +1,13 @@
 """What several test modules use."""
 
 import gc
+import gzip
+import json
 
 import pytest
 
-from shardwise import files
+import compared_samples as compared
+from shardwise import estimate, files
 from shardwise.cli import run
 from shardwise.measured.predict import predict_runs
 from shardwise.measured.store import load_runs
@@ -55,3 +58,18 @@ def written(tmp_path, monkeypatch):
         return file
 
     return write
+
+
+@pytest.fixture(scope="session")
+def pair():
+    """Two ways to run one model, of which both fit."""
+    return tuple(estimate(compared.MODEL, compared.SYSTEM, way) for way in (compared.A, compared.B))
+
+
+@pytest.fixture
+def saved(tmp_path, pair):
+    """Files of the `pair`, the second compressed."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json.gz"
+    first.write_text(json.dumps(pair[0].to_dict()))
+    second.write_bytes(gzip.compress(json.dumps(pair[1].to_dict()).encode()))
+    return first, second

@@ -1,22 +1,16 @@
-"""Scenarios side by side: parts that add up, inputs that bear on them, and what is refused."""
+"""Scenarios side by side: parts that add up, and inputs that bear on them."""
 
-import gzip
-import json
 import random
 from math import fsum
 
 import pytest
 
-import amped_samples
-from shardwise import Estimate, InputError, Strategy, compare, estimate, search
-from shardwise.report.compared import print_comparison
+from compared_samples import MODEL, SYSTEM, A, B, asked
+from shardwise import InputError, Strategy, compare, estimate
 from shardwise.scenarios.causes import FOLLOWS, INPUTS, PER_TOKEN, bearing_on
 from shardwise.step import TIME_PARTS
 
-MODEL, SYSTEM = "llama3-8b", "h100-sxm"
 PLAIN = {"tp": 2, "pp": 4, "dp": 2, "gbs": 32}
-A = {"gpus": 16, "tp": 2, "pp": 2, "gbs": 32}
-B = A | {"tp": 4, "recompute": "selective"}
 BASES = (
     (MODEL, PLAIN),
     (MODEL, {"tp": 2, "cp": 2, "pp": 2, "vpp": 4, "dp": 2, "gbs": 32, "recompute": "selective"}),
@@ -65,12 +59,6 @@ OTHER = {
 
 
 @pytest.fixture(scope="module")
-def pair():
-    """Two ways to run one model, of which both fit."""
-    return estimate(MODEL, SYSTEM, A), estimate(MODEL, SYSTEM, B)
-
-
-@pytest.fixture(scope="module")
 def varied():
     """Estimates that differ from one of the bases in a field."""
     firsts = [estimate(model, SYSTEM, base) for model, base in BASES]
@@ -86,20 +74,6 @@ def varied():
                     continue
                 found.append((firsts[place], other))
     return found
-
-
-@pytest.fixture
-def saved(tmp_path, pair):
-    """Files of the two, the second compressed."""
-    first, second = tmp_path / "first.json", tmp_path / "second.json.gz"
-    first.write_text(json.dumps(pair[0].to_dict()))
-    second.write_bytes(gzip.compress(json.dumps(pair[1].to_dict()).encode()))
-    return first, second
-
-
-def asked(found):
-    """Values of what differs, by field."""
-    return {one.field: one.values for one in found.asked}
 
 
 def test_deltas_of_the_parts_are_the_delta_of_the_step(pair):
@@ -274,240 +248,3 @@ def test_figures_under_one_name_that_differ_are_noted(pair):
     found = compare(one, two)
     assert found.asked == ()
     assert "nothing that was asked explains what differs in B: forward" in found.notes[0]
-
-
-def test_saved_estimates_are_read_back(saved, pair, shardwise, tmp_path):
-    """Also compressed, and as the command writes them, with what other models say beside."""
-    found = compare(*saved)
-    assert found.changes[0].parts == compare(*pair).changes[0].parts
-    assert [one.name for one in found.scenarios] == ["first", "second"]
-    out = tmp_path / "third.yaml"
-    words = ("calculon-gpt3-175b", "calculon-a100-80g", "--gpus", 64, "--tp", 8, "--gbs", 64)
-    words = (*words, "--dtype", "fp16", "--ops", "--also", "calculon", "-o", out)
-    assert shardwise("estimate", *words)[0] in (0, 1)
-    found = compare(saved[0], out)
-    assert found.scenarios[1].name == "third"
-    assert found.changes[0].after_s == pytest.approx(1e6 / found.scenarios[1].tokens_per_s)
-
-
-def test_of_a_search_the_best_plan_counts(tmp_path, pair):
-    """As if it had been estimated."""
-    space = {"gpus": 16, "gbs": 32, "tp": [2, 4], "pp": 2, "placement": "tp-cp-dp-pp"}
-    found = search(MODEL, SYSTEM, space)
-    file = tmp_path / "search.json"
-    file.write_text(json.dumps(found.to_dict()))
-    compared = compare(pair[0], file)
-    assert compared.scenarios[1].step_time_s == found.best[0].step_time_s
-    assert compared.scenarios[1].name == "search"
-
-    file.write_text(json.dumps(found.to_dict() | {"best": []}))
-    with pytest.raises(InputError, match=r"search.json: best: the search found no plan"):
-        compare(pair[0], file)
-
-
-def test_scenarios_are_estimated(tmp_path, pair):
-    """Files beside the scenario's own are found there; a name of its own is used."""
-    (tmp_path / "way.yaml").write_text("gpus: 16\ntp: 4\npp: 2\ngbs: 32\nrecompute: selective\n")
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"name: tp four\nmodel: {MODEL}\nsystem: {SYSTEM}\nstrategy: way.yaml\n")
-    found = compare(pair[1], file)
-    assert found.changes[0].delta_s == 0
-    assert found.asked == ()
-    assert found.scenarios[1].name == "tp four"
-
-
-def test_configurations_of_amped_tell_all(tmp_path, shardwise):
-    """Model, system, strategy and tokens; what became of one is no part of the estimate."""
-    files = []
-    for batch in (64, 128):
-        file = tmp_path / f"batch{batch}.json"
-        file.write_text(json.dumps(amped_samples.small(batch_size=batch)))
-        files.append(file)
-    found = compare(*files)
-    assert asked(found)["global_batch_size"] == (64, 128)
-    saved = tmp_path / "saved.json"
-    assert shardwise("estimate", files[0], "-o", saved)[0] in (0, 1)
-    assert "imported" in json.loads(saved.read_text())
-    assert compare(files[0], saved).changes[0].delta_s == 0
-
-
-def test_files_of_one_name_are_told_apart(saved, tmp_path):
-    """By their folders; the same file twice by its place."""
-    folder = tmp_path / "other"
-    folder.mkdir()
-    (folder / "first.json").write_text(saved[0].read_text())
-    found = compare(saved[0], folder / "first.json")
-    assert [one.name for one in found.scenarios] == [str(saved[0]), str(folder / "first.json")]
-    twice = compare(saved[0], saved[0])
-    assert [one.name for one in twice.scenarios] == [f"{saved[0]} (1)", f"{saved[0]} (2)"]
-
-
-def broken(change):
-    """The first scenario's file with something changed."""
-
-    def made(data):
-        change(data)
-        return json.dumps(data)
-
-    return made
-
-
-FAULTS = {
-    "not an estimate": (lambda _: '{"a": 1}', "x.json: is not an estimate, the result of a sear"),
-    "damaged": (lambda data: json.dumps(data)[:-9], "x.json: line 1: not JSON: "),
-    "a sweep": (
-        lambda _: '{"systems": [], "axes": [], "points": []}',
-        "a scenario of model, system and strategy: it is that of a sweep",
-    ),
-    "newer": (
-        broken(lambda data: data.update(karma=3)),
-        "x.json: karma: unknown field; was it written by a newer version? Estimate it again",
-    ),
-    "older": (
-        broken(lambda data: data.pop("mfu")),
-        "x.json: mfu: is missing; was it written by another version? Estimate it again",
-    ),
-    "newer strategy": (
-        broken(lambda data: data["strategy"].update(karma=3)),
-        "x.json: strategy.karma: unknown field; was it written by a newer version?",
-    ),
-    "newer part": (
-        broken(lambda data: data["time_s"].update(karma=3.0)),
-        "x.json: time_s.karma: unknown part of the step",
-    ),
-    "missing part": (
-        broken(lambda data: data["time_s"].pop("bubble")),
-        "x.json: time_s.bubble: is missing",
-    ),
-    "does not add up": (
-        broken(lambda data: data["time_s"].update(forward=99.0)),
-        "x.json: time_s: the parts do not add up to step_time_s ",
-    ),
-    "no time": (
-        broken(lambda data: data.update(step_time_s=0.0)),
-        "x.json: step_time_s: 0.0: must be a time above 0",
-    ),
-    "no tokens": (
-        broken(lambda data: data.update(tokens_per_step=0)),
-        "x.json: tokens_per_step: 0: must be at least 1",
-    ),
-    "wrong type": (
-        broken(lambda data: data.update(fits="maybe")),
-        "x.json: fits: 'maybe': must be a valid boolean",
-    ),
-    "wrong scenario": (
-        lambda _: json.dumps({"model": "x9", "system": SYSTEM, "strategy": {}}),
-        "x.json: model: 'x9': no such model in the catalog",
-    ),
-    "no strategy": (
-        lambda _: json.dumps({"model": MODEL, "system": SYSTEM}),
-        "x.json: strategy: is missing and has no default",
-    ),
-    "illegal strategy": (
-        lambda _: json.dumps({"model": MODEL, "system": SYSTEM, "strategy": {"gpus": 8, "tp": 3}}),
-        "x.json: strategy: gpus: 8: must be a multiple of tp 3 x cp 1 x pp 1 = 3",
-    ),
-    "reliability alone": (
-        lambda _: json.dumps(
-            {"model": MODEL, "system": SYSTEM, "strategy": A, "site": {"pue": 1.2}}
-        ),
-        "x.json: site: {'pue': 1.2}: says something of a whole run, whose tokens are not given",
-    ),
-}
-
-
-@pytest.mark.parametrize(("made", "told"), FAULTS.values(), ids=FAULTS)
-def test_a_file_that_is_no_scenario_is_refused(saved, pair, shardwise, tmp_path, made, told):
-    """With a line for each fault, that names the file; no traceback."""
-    file = tmp_path / "x.json"
-    file.write_text(made(pair[0].to_dict()))
-    code, out, err = shardwise("compare", saved[0], file)
-    assert (code, out) == (2, "")
-    lines = [line.replace(str(tmp_path) + "/", "") for line in err.splitlines()]
-    assert any(told in line for line in lines), err
-    assert all(line.startswith("error: x.json") for line in lines)
-
-
-def test_of_many_faults_some_are_told(saved, tmp_path):
-    """A file of another program is not gone through field by field."""
-    file = tmp_path / "x.json"
-    file.write_text('{"step_time_s": 1.0, "time_s": {}}')
-    with pytest.raises(InputError) as caught:
-        compare(saved[0], file)
-    assert len(caught.value.faults) == 6
-    more = len([f for f in Estimate.model_fields.values() if f.is_required()]) - 2 - 5
-    assert str(caught.value.faults[-1]) == f"{file}: and {more} more faults"
-
-
-def test_one_scenario_is_not_compared(saved, shardwise):
-    """Nor none, nor something that is no scenario; faults of all files come together."""
-    code, _, err = shardwise("compare", saved[0])
-    assert (code, err) == (2, "error: compare: takes two scenarios or more; 1 given\n")
-    with pytest.raises(InputError, match="scenario A: 3: is not an estimate"):
-        compare(3, 4)
-    code, _, err = shardwise("compare", "no.json", "none.json")
-    assert code == 2
-    assert err == "error: no.json: no such file\nerror: none.json: no such file\n"
-    with pytest.raises(InputError, match=r"names: .*must be 2 different names"):
-        compare(*saved, names=["x", "x"])
-
-
-def test_the_command_prints_tables(saved, shardwise):
-    """What was asked, what came out, and each part with what bears on it."""
-    code, out, err = shardwise("compare", *saved)
-    assert (code, err) == (0, "")
-    rows = {line.split("  ")[0].strip(): line.split() for line in out.splitlines() if line.strip()}
-    assert rows["tp"][1:3] == ["2", "4"]
-    assert rows["dp"][1:3] == ["(4)", "(2)"]
-    assert rows["first"][-2] == "yes"
-    assert "tp, recompute, micro batches" in out
-    assert "best by step time, tokens/s, tokens/s per GPU, price of a token: first" in out
-    found = compare(*saved)
-    assert f"({100 * found.changes[0].share:+.1f} %) a step than first" in out
-
-
-def test_the_command_writes_json(saved, shardwise, tmp_path):
-    """All that Python gives."""
-    code, out, _ = shardwise("compare", *saved, "--json")
-    assert code == 0
-    assert json.loads(out) == compare(*saved).to_dict()
-    file = tmp_path / "found.json.gz"
-    assert shardwise("compare", *saved, "-o", file) == (0, "", "")
-    assert json.loads(gzip.decompress(file.read_bytes())) == json.loads(out)
-
-
-def test_nothing_that_fits_is_an_exit_code(tmp_path, shardwise):
-    """As of an estimate."""
-    file = tmp_path / "large.json"
-    large = {"model": "llama3-70b", "system": SYSTEM, "strategy": {"gpus": 1, "gbs": 1}}
-    file.write_text(json.dumps(large))
-    code, out, _ = shardwise("compare", file, file)
-    assert code == 1
-    assert "none fits" in out
-    assert "takes as long as" in out
-    assert "nothing was asked differently" in out
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_tables_fit_a_narrow_terminal(saved, shardwise, monkeypatch, number):
-    """Columns go, and are named."""
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(saved[0].parent)
-    files = [saved[0].name, saved[1].name, saved[0].name][:number]
-    _, out, _ = shardwise("compare", *files)
-    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
-    assert "left out to fit: of GiB" in out
-    assert "…" not in out
-
-
-def test_letters_stand_for_long_names_in_tables(pair, monkeypatch, capsys):
-    """They are told once, above; figures in Python keep the names."""
-    monkeypatch.setenv("COLUMNS", "80")
-    names = ("a scenario with a long name", "another of these")
-    print_comparison(compare(*pair, names=names))
-    out = capsys.readouterr().out
-    assert f"A: {names[0]}\nB: {names[1]}\n" in out
-    assert out.count(names[0]) == 1
-    assert " a step than A" in out
-    assert "price of a token: A" in out
-    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
