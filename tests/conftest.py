@@ -7,6 +7,7 @@ import json
 import pytest
 
 import compared_samples as compared
+import fsdp_ilp_samples
 from shardwise import estimate, files
 from shardwise.cli import run
 from shardwise.measured.predict import predict_runs
@@ -73,3 +74,25 @@ def saved(tmp_path, pair):
     first.write_text(json.dumps(pair[0].to_dict()))
     second.write_bytes(gzip.compress(json.dumps(pair[1].to_dict()).encode()))
     return first, second
+
+
+@pytest.fixture(scope="session")
+def statistics(tmp_path_factory):
+    """Files of module statistics by name of the model, in both layouts."""
+    folder = tmp_path_factory.mktemp("statistics")
+    for name in fsdp_ilp_samples.GOLDEN["module_infos"]:
+        (folder / f"{name}.json").write_text(json.dumps(fsdp_ilp_samples.flat(name)))
+        (folder / f"{name}-torch.json").write_text(json.dumps(fsdp_ilp_samples.nested(name)))
+    return folder
+
+
+@pytest.fixture
+def plan(shardwise):
+    """Run `shardwise fsdp ... --json`; return exit code and record."""
+
+    def call(*words):
+        code, out, err = shardwise("fsdp", *words, "--json")
+        assert not err.startswith("error"), err
+        return code, json.loads(out)
+
+    return call

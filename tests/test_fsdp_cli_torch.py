@@ -64,16 +64,6 @@ def _module(tmp_path, monkeypatch):
     monkeypatch.delitem(__import__("sys").modules, "toy_of_fsdp", raising=False)
 
 
-@pytest.fixture
-def plan(shardwise):
-    def call(*words):
-        code, out, err = shardwise("fsdp", *words, "--json")
-        assert not err.startswith("error"), err
-        return code, json.loads(out)
-
-    return call
-
-
 def test_a_factory_is_planned_and_verified(plan):
     """The predicted peak is what FSDP2 holds on fake tensors."""
     code, record = plan("toy_of_fsdp:make", *WORDS, "--verify", "--optimizer", "sgd")

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from fsdp_ilp_samples import GOLDEN, golden_info
 from shardwise import InputError
 from shardwise.errors import ShardwiseError
 from shardwise.formats.fsdp_ilp import module_info
@@ -24,7 +25,6 @@ from shardwise.reference.fsdp_ilp import (
 from shardwise.reference.fsdp_ilp.closed_form import static_bytes
 from shardwise.reference.fsdp_ilp.engines import Answer, run_solver
 from shardwise.reference.fsdp_ilp.original import original
-from test_fsdp_ilp_files import GOLDEN, golden_info
 
 SOLVER = "highs" if find_spec("highspy") else "scipy"
 CASES = {case["name"]: case for case in GOLDEN["cases"]}
