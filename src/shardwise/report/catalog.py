@@ -8,7 +8,7 @@ from rich.text import Text
 from shardwise.model import Model
 from shardwise.noun import Sourced
 from shardwise.ops.parameters import count_parameters
-from shardwise.report.console import count, percent, plain_table, show
+from shardwise.report.console import count, percent, plain_table, show, written
 from shardwise.stack import Stack
 from shardwise.system import System
 from shardwise.units import format_quantity, readable
@@ -133,7 +133,7 @@ def print_figures(noun: Sourced) -> None:
         if source is not None and source.text not in notes:
             notes.append(source.text)
         origin = f"{source.kind} [{notes.index(source.text) + 1}]" if source else ""
-        table.add_row(f"  {leaf}" if parent else leaf, str(value), Text(origin))
+        table.add_row(f"  {leaf}" if parent else leaf, written(value), Text(origin))
     show(Text(f"{noun.name}: {noun.description}", style="bold"), table)
     for number, note in enumerate(notes, start=1):
         show(Text(f"[{number}] {note}"))

@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwise.noun import Noun
 from shardwise.parameters.records import Resolved
+from shardwise.report.console import written
 from shardwise.report.explained import explained_figures
 from shardwise.results import Estimate
 
@@ -47,19 +48,10 @@ def _figures(
             text = " ".join(figure["source"]["text"].split())
             number = notes.setdefault(text, len(notes) + 1)
             parts.append(f"{figure['source']['kind']} [{number}]")
-        yield figure["field"], _written(figure["written"]), ", ".join(p for p in parts if p)
+        yield figure["field"], written(figure["written"]), ", ".join(p for p in parts if p)
 
 
 def _strategy(result: Estimate) -> Iterator[tuple[str, str, str]]:
     for field, value in result.strategy.items():
-        yield field, _written(value), "assumed" if field in result.assumed else "given"
-
-
-def _written(value: Any) -> str:
-    if value is None or value in ({}, []):
-        return "-"
-    if isinstance(value, Mapping):  # a stack of one's own
-        return str(value.get("base") or value.get("name"))
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        named = value.get("base") or value.get("name") if isinstance(value, Mapping) else value
+        yield field, written(named), "assumed" if field in result.assumed else "given"

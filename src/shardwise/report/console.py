@@ -4,6 +4,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -13,7 +14,17 @@ from rich.text import Text, TextType
 
 from shardwise.units import readable
 
-__all__ = ["GIB", "count", "gib", "gpu_count", "percent", "plain_table", "seconds", "show"]
+__all__ = [
+    "GIB",
+    "count",
+    "gib",
+    "gpu_count",
+    "percent",
+    "plain_table",
+    "seconds",
+    "show",
+    "written",
+]
 
 GIB = 2.0**30
 # Wide enough for every table when the output goes to a file or a pipe.
@@ -171,6 +182,15 @@ def gib(value: float) -> str:
 def percent(share: float) -> str:
     """Show a share in percent."""
     return f"{100 * share:.1f} %"
+
+
+def written(value: Any) -> str:
+    """A value of a file as people write it; a dash where there is none."""
+    if value is None or value in ({}, []):
+        return "-"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(written, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def gpu_count(number: int) -> str:

@@ -9,7 +9,7 @@ from shardwise.noun import Noun, Source, Sourced
 from shardwise.parameters.kinds import kind_at
 from shardwise.parameters.quantity import Quantity
 from shardwise.parameters.records import PARAMETERS, Origin, Resolved
-from shardwise.report.console import plain_table, show
+from shardwise.report.console import plain_table, show, written
 
 __all__ = ["explained_figures", "print_explained"]
 
@@ -67,7 +67,7 @@ def print_explained(noun: Noun, resolved: Resolved) -> None:
         told = f"{source['kind']} [{notes.index(source['text']) + 1}]" if source else ""
         table.add_row(
             Text(f"  {leaf}" if parent else leaf),
-            Text(_shown(figure["written"])),
+            Text(written(figure["written"])),
             figure["origin"],
             Text(": ".join(part for part in (figure["by"], figure["description"]) if part)),
             Text(told),
@@ -77,12 +77,6 @@ def print_explained(noun: Noun, resolved: Resolved) -> None:
     show(Text(f"{name}: {about}" if about else name, style="bold"), table)
     for number, note in enumerate(notes, start=1):
         show(Text(f"[{number}] {note}"))
-
-
-def _shown(value: Any) -> str:
-    if value is None or value in ({}, []):
-        return "-"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _fields(noun: Noun, *, told: bool = False) -> dict[str, Any]:
