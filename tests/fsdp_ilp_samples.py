@@ -2,12 +2,18 @@
 
 import json
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+
 from shardwise.formats.fsdp_ilp import module_info
+from shardwise.reference.fsdp_ilp import parse_comm
 
 # Three models and what the original planner says of them, see the file's head.
 GOLDEN = json.loads((Path(__file__).parent / "data" / "fsdp_ilp.json").read_text(encoding="utf-8"))
+SOLVER = "highs" if find_spec("highspy") else "scipy"
+CASES = {case["name"]: case for case in GOLDEN["cases"]}
 ORDERS = ("fw_pre_order", "fw_post_order", "bw_pre_order", "bw_post_order")
 
 
@@ -41,3 +47,16 @@ def nested(name):
 def golden_info(name):
     """A model's module information, checked."""
     return module_info(flat(name))
+
+
+def parts(name):
+    """Module information, communication times, GPUs and forbidden units of a stored case."""
+    case = CASES[name]
+    info = golden_info(case["module_info"])
+    forbidden = [info.names[place] for place in case["forbidden"]]
+    return info, parse_comm(case["comm"]), case["world_size"], forbidden
+
+
+def row_of(info, units):
+    """One plan as a row of flags."""
+    return np.isin(np.arange(len(info.names)), list(units))

@@ -1,16 +1,14 @@
 """`shardwise fsdp` of files of module statistics, by our planner and by the reference."""
 
 import json
-from importlib.util import find_spec
 
 import pytest
 
-from fsdp_ilp_samples import flat
+from fsdp_ilp_samples import SOLVER, flat
 from fsdp_words import timeless
 from shardwise.cli import fsdp_reference
 
 GIB = 2**30
-SOLVER = "highs" if find_spec("highspy") else "scipy"
 
 
 class TestStatistics:

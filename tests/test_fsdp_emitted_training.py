@@ -17,17 +17,7 @@ pytest.importorskip("torch.distributed._tools.fsdp2_mem_tracker")
 
 import sharded_training
 from emitted_calls import unit, wrapping
-from sharded_training import (
-    ALL_FP32,
-    BLOCKS,
-    CASES,
-    HUB,
-    OF_HUB,
-    TOKENS,
-    Chain,
-    Pictures,
-    hub,
-)
+from sharded_training import ALL_FP32, BLOCKS, CASES, HUB, OF_HUB, TOKENS, Chain, Pictures, hub
 from shardwise.fsdp.verify import verify
 
 

@@ -11,7 +11,6 @@ from shardwise.counterparts.nersc import NERSC, in_our_units
 
 CASE = RUNS["layers"][0]
 LINE = ["--gpus", 16384, "--tp", 8, "--pp", 64, "--gbs", BATCH, "--dtype", "fp16"]
-SHORT = {"gpus": 64, "tp": 8, "gbs": 64}
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 from nersc_runs import RUNS, nersc_model, nersc_system, our_model, our_system
 from shardwise import InputError, Model, System, estimate
 from shardwise.comparison.nersc import model_for_nersc, nersc_case, system_for_nersc
-from test_nersc_cli import SHORT
+
+SHORT = {"gpus": 64, "tp": 8, "gbs": 64}
 
 
 @pytest.mark.parametrize("name", list(RUNS["systems"]))
