@@ -1,0 +1,133 @@
+"""Strategies of all kinds drawn at random, and models and machines for which most are legal."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import assume, settings
+from hypothesis import strategies as st
+
+import samples
+from shardwise import Model, System
+from shardwise.rules import broken_rule
+from shardwise.table import Table
+from shardwise.words import (
+    ATTENTIONS,
+    CP_EXCHANGES,
+    OFFLOAD_PARTS,
+    OPTIMIZERS,
+    PLACEMENTS,
+    RECOMPUTE_PARTS,
+    RECOMPUTES,
+    TP_EXCHANGES,
+    TP_OVERLAPS,
+)
+
+fast = settings(deadline=None, max_examples=15)
+SLACK = 1 + 1e-9
+FLAGS = ("offload_weights", "offload_activations", "offload_optimizer")
+WIDE = samples.layer(
+    count=11,
+    attention={"heads": 16, "kv_heads": 4, "head_dim": 64, "bias": "qkv"},
+    mlp={"ffn": 4096, "activation": "swiglu"},
+)
+MODELS = [
+    samples.model(WIDE, hidden=1024, vocab=32_001, seq_len=2048),
+    samples.llama(layers=[WIDE], hidden=1024, vocab=501, seq_len=2048),
+]
+
+
+def with_host(machine: System, bandwidth: float) -> System:
+    """A machine with a second memory tier, whose links take a part of the processor."""
+    told = machine.to_dict()
+    host = {"name": "host", "capacity": 1e12, "bandwidth": bandwidth}
+    told["accelerator"]["memory"] = [told["accelerator"]["memory"][0], host]
+    told["network"] = [tier | {"processor_share": 0.15} for tier in told["network"]]
+    return System.validated(told)
+
+
+MACHINES = [
+    with_host(System.load("h100-sxm"), 50e9),
+    with_host(samples.system(), 1e9),
+    with_host(
+        samples.system(
+            node=4,
+            network=[
+                samples.tier("inside", domain=4, latency=1e-6),
+                samples.tier("rack", domain=16, bandwidth=20e9, latency=5e-6),
+                samples.tier("all", bandwidth=5e9, latency=1e-5, links_per_node=2),
+            ],
+        ),
+        20e9,
+    ),
+]
+models, machines = st.sampled_from(MODELS), st.sampled_from(MACHINES)
+tier = st.sampled_from([None, None, None, 0, 1])
+PARTS = [part for part in RECOMPUTE_PARTS if part not in ("mla_up", "moe")]
+parts = st.sets(st.sampled_from(PARTS), min_size=1).map(lambda some: tuple(sorted(some)))
+offloaded = st.none() | st.sets(st.sampled_from(OFFLOAD_PARTS[:6]), min_size=1).map(tuple)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> dict[str, Any]:
+    """Strategies of the models above, most of them legal."""
+    pp, dp = draw(st.sampled_from([1, 2, 3, 4, 5, 11])), draw(st.sampled_from([1, 2, 3, 8]))
+    mbs = draw(st.sampled_from([1, 2]))
+    recompute, zero = draw(st.sampled_from(RECOMPUTES)), draw(st.sampled_from([0, 1, 2, 3]))
+    longest, moves = -(-11 // pp), draw(st.booleans())
+    chunks = st.sampled_from([v for v in (1, 2, 3, 4) if longest % v == 0])
+    return {
+        "tp": draw(st.sampled_from([1, 2, 4, 8, 16])),
+        "pp": pp,
+        "vpp": draw(chunks) if pp > 1 else 1,
+        "dp": dp,
+        "micro_batch_size": mbs,
+        "global_batch_size": dp * mbs * draw(st.integers(2, 12)),
+        "seq_len": draw(st.sampled_from([512, 2048])),
+        "dtype": draw(st.sampled_from(["fp16", "fp32"])),
+        "attention": draw(st.sampled_from(ATTENTIONS)),
+        "cp": draw(st.sampled_from([1, 1, 2, 4])),
+        "cp_exchange": draw(st.sampled_from(CP_EXCHANGES)),
+        "recompute": recompute,
+        "recompute_parts": draw(parts) if recompute == "selective" else ("core_attention",),
+        "recompute_layers": draw(st.sampled_from([None, 1, 4])) if recompute != "none" else None,
+        "zero": zero,
+        "dp_shard": draw(st.sampled_from([None, 1, dp])) if zero else None,
+        "fsdp_reshard": zero < 3 or draw(st.booleans()),
+        "fsdp_prefetch": draw(st.sampled_from([0, 1, 2])),
+        "optimizer": draw(st.sampled_from(OPTIMIZERS)),
+        "loss_as_layer": draw(st.sampled_from([False, False, True])),
+        "document_len": draw(st.sampled_from([None, 128])),
+        "training": draw(st.sampled_from([True, True, True, False])),
+        "tp_exchange": draw(st.sampled_from(TP_EXCHANGES)),
+        "tp_overlap": draw(st.sampled_from(TP_OVERLAPS)),
+        "tp_regather": draw(st.booleans()),
+        "dp_overlap": draw(st.booleans()),
+        "fused_activation": draw(st.booleans()),
+        "offload_weights": draw(st.booleans()),
+        "offload_activations": moves,
+        "offload_parts": draw(offloaded) if moves else None,
+        "offload_optimizer": draw(st.booleans()),
+        "placement": draw(st.sampled_from(PLACEMENTS)),
+        "tp_tier": draw(tier),
+        "cp_tier": draw(tier),
+        "dp_tier": draw(tier),
+        "pp_tier": draw(tier),
+        "stack": draw(st.sampled_from(["megatron-core-2025", "megatron-lm-2022"])),
+    }
+
+
+tables = st.lists(rows(), min_size=4, max_size=10)
+
+
+def legal(model: Model, machine: System, given: list[dict[str, Any]]) -> Table:
+    """Table of the legal ones."""
+    table = Table.of(model, {name: [row[name] for row in given] for name in given[0]})
+    keep = np.flatnonzero(broken_rule(model, machine, table) < 0)
+    assume(len(keep) > 0)
+    return table.take(keep)
+
+
+def changed(table: Table, **columns: object) -> Table:
+    """Return the table with one value in each of some columns."""
+    return replace(table, **{n: np.full(len(table), value) for n, value in columns.items()})
