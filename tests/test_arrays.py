@@ -1,0 +1,56 @@
+"""Evaluating once per key is evaluating each row, and records are gathered whole."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import samples
+from shardwise.arrays import Ints, gather, once_per
+from shardwise.table import Table
+
+MODEL = samples.model()
+fast = settings(deadline=None, max_examples=25)
+
+
+@fast
+@given(st.integers(1, 7), st.data())
+def test_evaluating_once_per_key_is_evaluating_each_row(width: int, data: st.DataObject) -> None:
+    """Whatever the range of the keys: small, negative, sparse, or too many to multiply."""
+    highs = data.draw(
+        st.lists(st.sampled_from([1, 3, 4000, 10**6]), min_size=width, max_size=width)
+    )
+    length = data.draw(st.integers(0, 12))
+    keys = [
+        np.array(
+            data.draw(st.lists(st.integers(-2, high), min_size=length, max_size=length)), np.int64
+        )
+        for high in highs
+    ]
+    seen: list[Ints] = []
+
+    def evaluate_rows(index: Ints) -> Ints:
+        seen.append(index)
+        return np.stack([key[index] for key in keys])
+
+    result, position = once_per([*keys, keys[0] > 0], evaluate_rows)
+    np.testing.assert_array_equal(result[:, position], np.stack(keys))
+    distinct = {tuple(row) for row in np.stack(keys).T.tolist()}
+    assert len(seen) == 1
+    assert len(seen[0]) == len(distinct)
+
+
+def test_once_per_numbers_keys_whose_product_overflows() -> None:
+    """Seven columns over 4000 values each have 10^25 combinations, of which three occur."""
+    keys = [np.array([0, 4000, 7, 4000]) + i % 2 for i in range(7)]
+    result, position = once_per(keys, lambda index: keys[0][index])
+    assert sorted(result.tolist()) == [0, 7, 4000]
+    assert result[position].tolist() == keys[0].tolist()
+
+
+def test_gather_follows_records_and_tuples() -> None:
+    """Arrays are indexed wherever they are; everything else stays."""
+    table = Table.of(MODEL, {"tp": [1, 2, 4], "dp": 1, "gbs": 1})
+    taken, arrays, word = gather((table, (table.tp, table.pp), "word"), np.array([2, 0]))
+    assert taken.tp.tolist() == arrays[0].tolist() == [4, 1]
+    assert taken.stacks == table.stacks
+    assert word == "word"
