@@ -1,0 +1,26 @@
+"""Published `config.json` files, as models and with keys changed."""
+
+import json
+from pathlib import Path
+
+from shardwise import Model
+
+FOLDER = Path(__file__).parent / "data" / "huggingface"
+CONFIGS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+NOT_COMPARED = {"name", "description", "sources", "seq_len"}
+
+
+def load(name, **changes):
+    """The model of a published file, with keys changed, or removed if they are `...`."""
+    return Model.load(changed(name, **changes))
+
+
+def changed(name, **changes):
+    """The keys of a published file, changed, or removed if they are `...`."""
+    data = CONFIGS[name] | changes
+    return {key: value for key, value in data.items() if value is not ...}
+
+
+def compared(model):
+    """A model but for its names and its sequences."""
+    return model.model_dump(exclude=NOT_COMPARED)
