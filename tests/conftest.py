@@ -13,6 +13,9 @@ from shardwise.cli import run
 from shardwise.measured.predict import predict_runs
 from shardwise.measured.store import load_runs
 
+# What these assert is told as fully as in a test.
+pytest.register_assert_rewrite("emitted_calls", "traced_modules")
+
 
 def pytest_collection_modifyitems(items):
     """Let tests that share `predictions` follow one another, so that one worker makes them."""
