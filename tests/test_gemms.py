@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import samples
 from samples import run
-from shardwise import Model, estimate
+from shardwise import InputError, Model, estimate
 from shardwise.cli import run as command
 from shardwise.cli.estimate_files import Wanted
 from shardwise.cost.trained import newton_schulz_flops
@@ -314,4 +314,6 @@ def test_nothing_is_written_where_one_file_cannot_be(
         **dict.fromkeys(("plot", "report", "graph")),
         json=False,
     )
-    inside.check(gemms=False)  # the folder of the others is made first
+    with pytest.raises(InputError, match="no such folder: new"):  # it is made with its own files
+        inside.check(gemms=False)
+    assert list(tmp_path.iterdir()) == []
