@@ -9,9 +9,9 @@ from amped_samples import CALCULATED, CHIP, CLUSTER, CONFIG, MAPPING, NETWORK, T
 from samples import column
 from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.cost.collective import collective_time
-from shardwise.formats.amped_files import read_config
-from shardwise.formats.amped_import import import_record
-from shardwise.formats.amped_system import system_fields
+from shardwise.formats.amped.files import read_config
+from shardwise.formats.amped.imported import import_record
+from shardwise.formats.amped.system import system_fields
 from shardwise.ops.operation import CollectiveKind
 from shardwise.ops.parameters import count_parameters
 from test_catalog_systems import numeric_fields

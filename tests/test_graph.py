@@ -14,9 +14,9 @@ from shardwise.cli import run as command
 from shardwise.graph.build import graph_of
 from shardwise.graph.records import ComputeGraph, GraphEdge, PartGraph
 from shardwise.graph.wiring import INPUT, OUTPUT, linked
-from shardwise.report.graph_dot import graph_dot
-from shardwise.report.graph_layout import layered
-from shardwise.report.graph_svg import graph_svg
+from shardwise.report.graph.dot import graph_dot
+from shardwise.report.graph.layout import layered
+from shardwise.report.graph.svg import graph_svg
 from shardwise.results import Estimate
 
 EXCHANGED = ("tp_forward", "tp_backward", "tp_again", "cp", "ep")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from amped_runs import SMALL
 from shardwise import InputError
 from shardwise.comparison.amped import amped_case_of_parameters
-from shardwise.formats.amped_derived import DERIVED
+from shardwise.formats.amped.derived import DERIVED
 from shardwise.reference.amped import (
     LABELS,
     MEMORY,

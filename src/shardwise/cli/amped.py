@@ -7,10 +7,10 @@ from typing import Any
 from shardwise import catalog, files
 from shardwise.cli.options import log, refuse_given
 from shardwise.errors import Fault, InputError
-from shardwise.formats.amped import fields_by_degrees
-from shardwise.formats.amped_files import AmpedConfig, looks_like, read_config
-from shardwise.formats.amped_import import fields_of_several, import_record
-from shardwise.formats.amped_words import Noun
+from shardwise.formats.amped.fields import fields_by_degrees
+from shardwise.formats.amped.files import AmpedConfig, looks_like, read_config
+from shardwise.formats.amped.imported import fields_of_several, import_record
+from shardwise.formats.amped.words import Noun
 from shardwise.model import Model
 from shardwise.results import Estimate
 from shardwise.strategy import Strategy

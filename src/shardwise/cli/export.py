@@ -25,7 +25,7 @@ from shardwise.graph.build import graph_of
 from shardwise.model import Model
 from shardwise.report.deepflow import deepflow_text
 from shardwise.report.gemms import SHAPE_COLUMNS, gemms_csv
-from shardwise.report.graph_files import check_graph_file, graph_json, write_graph
+from shardwise.report.graph.files import check_graph_file, graph_json, write_graph
 from shardwise.results import Estimate
 from shardwise.strategy import Strategy
 from shardwise.system import System

@@ -11,7 +11,7 @@ from shardwise.comparison.amped_nouns import (
     model_for_amped,
     system_for_amped,
 )
-from shardwise.formats.amped_checks import BY_DEFINITION
+from shardwise.formats.amped.checks import BY_DEFINITION
 from shardwise.model import Model
 from shardwise.reference import amped
 from shardwise.reference.amped import EFFICIENCY, LABELS, MEMORY, MicrobatchEfficiency

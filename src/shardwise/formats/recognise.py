@@ -5,8 +5,6 @@ from typing import Any, Literal
 
 from shardwise.errors import Fault, InputError
 from shardwise.formats import (
-    amped_files,
-    amped_import,
     calculon,
     calculon_files,
     huggingface,
@@ -16,6 +14,8 @@ from shardwise.formats import (
     simumax_files,
     simumax_system,
 )
+from shardwise.formats.amped import files as amped_files
+from shardwise.formats.amped.imported import fields_of
 from shardwise.formats.simumax_system_files import SimumaxSystem
 
 __all__ = ["Kind", "native_fields", "recognised"]
@@ -93,7 +93,7 @@ def native_fields(
         raise InputError(Fault(source=source, problem=problem))
     if words == "AMPeD configuration":
         config = amped_files.read_config(data, source)
-        return amped_import.fields_of(kind, config, name)
+        return fields_of(kind, config, name)
     if holds != kind:
         raise InputError(Fault(source=source, problem=f"holds a {words}, not a {kind}"))
     return _READERS[words](data, name, source)

@@ -15,7 +15,7 @@ from shardwise.report.breakdown_text import breakdown_text
 from shardwise.report.config_summary import Explained, summary_text
 from shardwise.report.deepflow import deepflow_text
 from shardwise.report.gemms import SHAPE_COLUMNS, gemms_csv
-from shardwise.report.graph_files import write_graph
+from shardwise.report.graph.files import write_graph
 from shardwise.results import Estimate
 from shardwise.strategy import Strategy
 from shardwise.system import System

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from shardwise import files
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.estimator import estimate
-from shardwise.formats.amped_files import looks_like, read_config
-from shardwise.formats.amped_import import fields_of_several
+from shardwise.formats.amped.files import looks_like, read_config
+from shardwise.formats.amped.imported import fields_of_several
 from shardwise.model import Model
 from shardwise.noun import Noun
 from shardwise.results import Estimate

@@ -8,7 +8,7 @@ parameter names; times are those of one layer and the whole batch unless said.
 How far each part is to be trusted:
 
 - High: names and units of the parameters and of the quantities derived from them
-  (`formats.amped_derived`), labels and order of the breakdown.
+  (`formats.amped.derived`), labels and order of the breakdown.
 - Medium: times of compute, tensor, pipeline and data parallelism, the bubble and the total. They
   follow a description of the program as a derivative extended it. Left out as the derivative's own:
   links halved by oversubscription, optical circuit switching, the length of a summarisation.

@@ -9,7 +9,7 @@ Volumes are in elements, precisions in bits, bandwidths in bit/s. Every exchange
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.formats.amped_formula import Derived, formulas
+from shardwise.formats.amped.formula import Derived, formulas
 
 __all__ = ["COMMUNICATION"]
 

@@ -5,7 +5,7 @@
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.formats.amped_formula import Derived, formulas
+from shardwise.formats.amped.formula import Derived, formulas
 
 __all__ = ["COMPUTE"]
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwise.arrays import Floats
 from shardwise.errors import Fault, InputError
-from shardwise.formats.amped_derived import Derived
+from shardwise.formats.amped.derived import Derived
 
 __all__ = ["CAP", "EFFICIENCY", "MicrobatchEfficiency"]
 

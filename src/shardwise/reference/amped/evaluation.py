@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.arrays import Floats
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.amped_derived import DERIVED, Derived, resolve
+from shardwise.formats.amped.derived import DERIVED, Derived, resolve
 from shardwise.reference.amped.communication import COMMUNICATION
 from shardwise.reference.amped.compute import COMPUTE
 from shardwise.reference.amped.efficiency import EFFICIENCY, MicrobatchEfficiency

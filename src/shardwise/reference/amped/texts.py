@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from shardwise.formats.amped_derived import DERIVED
-from shardwise.formats.amped_machine_formulas import MACHINE
+from shardwise.formats.amped.derived import DERIVED
+from shardwise.formats.amped.machine_formulas import MACHINE
 from shardwise.reference.amped.compute import COMPUTE
 from shardwise.reference.amped.evaluation import CONSTANTS, LABELS, TERMS
 

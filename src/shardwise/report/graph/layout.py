@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from shardwise.report.graph_places import neighbours, straightened
+from shardwise.report.graph.places import neighbours, straightened
 
 __all__ = ["Layout", "Point", "layered"]
 

@@ -9,9 +9,9 @@ import re
 from typing import Any
 
 from shardwise import catalog
-from shardwise.formats.amped_files import AmpedConfig
-from shardwise.formats.amped_reader import Reader, has_network
-from shardwise.formats.amped_words import CATEGORIES
+from shardwise.formats.amped.files import AmpedConfig
+from shardwise.formats.amped.reader import Reader, has_network
+from shardwise.formats.amped.words import CATEGORIES
 from shardwise.seats import seats_text
 
 __all__ = ["DTYPES", "fields_by_degrees", "model_fields", "strategy_fields"]

@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from shardwise.errors import Fault, InputError
-from shardwise.formats.amped import model_fields, strategy_fields
-from shardwise.formats.amped_checks import Parameter
-from shardwise.formats.amped_files import AmpedConfig
-from shardwise.formats.amped_quantity import parse_amped, unit_letters
-from shardwise.formats.amped_system import system_fields
-from shardwise.formats.amped_words import USES, Noun, why_not
+from shardwise.formats.amped.checks import Parameter
+from shardwise.formats.amped.fields import model_fields, strategy_fields
+from shardwise.formats.amped.files import AmpedConfig
+from shardwise.formats.amped.quantity import parse_amped, unit_letters
+from shardwise.formats.amped.system import system_fields
+from shardwise.formats.amped.words import USES, Noun, why_not
 
 __all__ = ["fields_of", "fields_of_several", "import_record"]
 

@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from typing import Literal
 
 from shardwise.errors import Fault, InputError
-from shardwise.formats.amped_derived import DERIVED
-from shardwise.formats.amped_words import CATEGORIES, KNOWN, WHOLE
+from shardwise.formats.amped.derived import DERIVED
+from shardwise.formats.amped.words import CATEGORIES, KNOWN, WHOLE
 
 __all__ = ["BY_DEFINITION", "Parameter", "check", "check_numbers"]
 

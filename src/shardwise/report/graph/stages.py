@@ -5,7 +5,7 @@ from itertools import groupby
 
 from shardwise.graph.records import ComputeGraph, StageNode
 from shardwise.report.console import seconds
-from shardwise.report.svg import Panel, box, line, text, text_width
+from shardwise.report.graph.shapes import Panel, box, line, text, text_width
 from shardwise.units import readable
 
 __all__ = ["stage_panel"]

@@ -3,9 +3,9 @@
 from typing import Any
 
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.amped_checks import Parameter
-from shardwise.formats.amped_files import AmpedConfig
-from shardwise.formats.amped_words import KNOWN
+from shardwise.formats.amped.checks import Parameter
+from shardwise.formats.amped.files import AmpedConfig
+from shardwise.formats.amped.words import KNOWN
 
 __all__ = ["Reader", "has_network"]
 

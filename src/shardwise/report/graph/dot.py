@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from shardwise.graph.records import ComputeGraph, GraphEdge, PartGraph
-from shardwise.report.graph_words import edge_words, node_words, part_title
+from shardwise.report.graph.words import edge_words, node_words, part_title
 
 __all__ = ["graph_dot"]
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from shardwise.arrays import Floats
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.amped_formula import Derived
-from shardwise.formats.amped_machine_formulas import MACHINE
-from shardwise.formats.amped_network_formulas import NETWORK
+from shardwise.formats.amped.formula import Derived
+from shardwise.formats.amped.machine_formulas import MACHINE
+from shardwise.formats.amped.network_formulas import NETWORK
 
 __all__ = ["DERIVED", "Derived", "resolve"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from shardwise.formats.amped_derived import DERIVED
+from shardwise.formats.amped.derived import DERIVED
 
 __all__ = [
     "CATEGORIES",

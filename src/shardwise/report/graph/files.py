@@ -6,8 +6,8 @@ from pathlib import Path
 from shardwise import files
 from shardwise.errors import Fault, InputError
 from shardwise.graph.records import ComputeGraph
-from shardwise.report.graph_dot import graph_dot
-from shardwise.report.graph_svg import graph_svg
+from shardwise.report.graph.dot import graph_dot
+from shardwise.report.graph.svg import graph_svg
 
 __all__ = ["GRAPH_ENDINGS", "check_graph_file", "graph_json", "write_graph"]
 

@@ -15,10 +15,10 @@ from pydantic import BeforeValidator
 
 from shardwise import files
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.amped_checks import Parameter, check, check_numbers
-from shardwise.formats.amped_derived import DERIVED, resolve
-from shardwise.formats.amped_quantity import ALLOWED, parse_amped
-from shardwise.formats.amped_words import CATEGORIES
+from shardwise.formats.amped.checks import Parameter, check, check_numbers
+from shardwise.formats.amped.derived import DERIVED, resolve
+from shardwise.formats.amped.quantity import ALLOWED, parse_amped
+from shardwise.formats.amped.words import CATEGORIES
 from shardwise.noun import Noun
 
 __all__ = ["TABLES_NAME", "AmpedConfig", "looks_like", "read_config", "tables_beside"]

@@ -1,6 +1,6 @@
 """What AMPeD calculates of mapping, cluster and accelerator, exactly as published.
 
-As in `amped_network_formulas`: AMPeD's names, inputs by signature, faults kept and told. Bandwidths
+As in `network_formulas`: AMPeD's names, inputs by signature, faults kept and told. Bandwidths
 are in bit/s, as the time model multiplies volumes by precisions in bits.
 """
 
@@ -9,7 +9,7 @@ are in bit/s, as the time model multiplies volumes by precisions in bits.
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.formats.amped_formula import Derived, as_derived, formulas
+from shardwise.formats.amped.formula import Derived, as_derived, formulas
 
 __all__ = ["MACHINE"]
 

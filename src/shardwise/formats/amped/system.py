@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise import catalog, files
-from shardwise.formats.amped_derived import DERIVED
-from shardwise.formats.amped_files import AmpedConfig
-from shardwise.formats.amped_quantity import parse_amped, unit_letters
-from shardwise.formats.amped_reader import Reader, has_network
-from shardwise.formats.amped_words import CATEGORIES, MEMORY_BANDWIDTH, MEMORY_CAPACITY
+from shardwise.formats.amped.derived import DERIVED
+from shardwise.formats.amped.files import AmpedConfig
+from shardwise.formats.amped.quantity import parse_amped, unit_letters
+from shardwise.formats.amped.reader import Reader, has_network
+from shardwise.formats.amped.words import CATEGORIES, MEMORY_BANDWIDTH, MEMORY_CAPACITY
 from shardwise.units import LEAST_SHARE
 
 __all__ = ["EFFICIENCY", "FLOPS_PER_NON_LINEAR", "system_fields"]

@@ -1,0 +1,1 @@
+"""Compute graphs as JSON, DOT and SVG."""
