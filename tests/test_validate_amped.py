@@ -99,7 +99,16 @@ def test_the_suite_prints_its_criterion(board, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "Criterion: at most 12 % (abstract of AMPeD" in out
     assert out.count("beyond: ") == 2
-    assert "AMPeD error" not in out
+    assert "ours error AMPeD error" in out
+
+
+def test_its_own_answers_stand_beside_ours(parts):
+    """Without recompute every step is too short; without a bubble throughput is too high."""
+    for name, part in parts.items():
+        errors = [row.their_error for row in part.rows]
+        assert all(error > 0.1 if name == "gpipe_gpu" else error < -0.15 for error in errors), name
+    assert parts["gpipe_gpu"].rows[-1].theirs == pytest.approx(3.979, abs=1e-3)
+    assert parts["table1_step_time"].rows[-1].theirs == pytest.approx(81.14, abs=1e-2)
 
 
 def test_all_within_is_said(board, capsys):
