@@ -115,6 +115,24 @@ def test_a_fault_inside_a_layer_is_one_line():
     assert "layers[0].attention" in fault
 
 
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [
+        ("prise", "there is no field prise; did you mean 'price'?"),
+        ("accelerator.memory.0.capacty", "no field capacty; did you mean 'capacity'?"),
+        ("node.x", "there is no field x; allowed: accelerators, power"),
+    ],
+)
+def test_a_source_is_of_a_field(prefix, told):
+    """A misspelt one would leave its figure without a source."""
+    source = {"kind": "assumed", "text": "here"}
+    (fault,) = _faults(System, _system() | {"sources": {prefix: source}})
+    assert fault.startswith(f"f.yaml: sources: '{prefix}': ")
+    assert fault.endswith(told)
+    gone = {"": source, "network.7": source, "accelerator.matrix.fp4": source, "site.pue": source}
+    assert System.validated(_system() | {"sources": gone}).source_of("network.7") is not None
+
+
 def test_an_alias_beside_its_field_is_given_twice():
     """mbs and micro_batch_size are one field."""
     assert _faults(Strategy, {"mbs": 1, "micro_batch_size": 2}) == [

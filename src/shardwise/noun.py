@@ -9,7 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from shardwise import catalog, files
@@ -221,6 +229,29 @@ class Sourced(Noun):
         parts = field.split(".")
         prefixes = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
         return next((self.sources[p] for p in prefixes if p in self.sources), None)
+
+    @model_validator(mode="after")
+    def _sources_are_of_fields(self) -> Self:
+        """Refuse what no field is called; what a variation of a noun took away may be named."""
+        for prefix in self.sources:
+            node: Any = self
+            for part in prefix.split(".") if prefix else ():
+                fields = _fields(type(node))
+                if fields and part not in fields:
+                    hint = nearest(part, fields) or f"; allowed: {', '.join(fields)}"
+                    raise ValueError(f"sources: {prefix!r}: there is no field {part}{hint}")
+                node = _held(node, part)
+        return self
+
+
+def _held(node: Any, part: str) -> Any:
+    """What a record, a mapping or a list holds by a name or position; None if it has nothing so."""
+    if isinstance(node, BaseModel):
+        return getattr(node, part)
+    if isinstance(node, Mapping):
+        return next((value for key, value in node.items() if str(key) == part), None)
+    inside = isinstance(node, (list, tuple)) and part.isdecimal() and int(part) < len(node)
+    return node[int(part)] if inside else None
 
 
 _LENGTHS = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}
