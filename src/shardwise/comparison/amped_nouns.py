@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwise.comparison.words import refuse, told
+from shardwise.comparison.words import attention_lacks, refuse, told
 from shardwise.errors import Fault
 from shardwise.model import OWN_KIND, Layer, Model
 from shardwise.network import Tier
@@ -132,20 +132,9 @@ def _kinds_faults(model: Model) -> Iterator[Fault]:
 
 
 def _attention_faults(model: Model, layer: Layer, where: str) -> Iterator[Fault]:
-    attention = layer.attention
-    for name in ("latent", "v_head_dim", "window", "chunk", "sinks"):
-        value = getattr(attention, name)
-        if value not in (None, False):
-            yield _fault(model.name, f"{where}.{name}", value, "does not know it")
-    if attention.qk_norm != "none":
-        problem = "knows no norm of queries and keys"
-        yield _fault(model.name, f"{where}.qk_norm", attention.qk_norm, problem)
-    if attention.kv_heads != attention.heads:
-        problem = f"has keys and values of its own for each head; allowed: {attention.heads}"
-        yield _fault(model.name, f"{where}.kv_heads", attention.kv_heads, problem)
-    if attention.latent is None and attention.heads * attention.head_dim != model.hidden:
-        problem = f"has an output of width {model.hidden} x {model.hidden}: heads must divide it"
-        yield _fault(model.name, f"{where}.head_dim", attention.head_dim, problem)
+    width = f"has an output of width {model.hidden} x {model.hidden}: heads must divide it"
+    for field, value, problem in attention_lacks(model, layer.attention, where, width):
+        yield _fault(model.name, field, value, problem)
 
 
 def system_for_amped(system: System | str | Path, *, dtype: str = "bf16") -> dict[str, float]:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.comparison.words import refuse, told
+from shardwise.comparison.words import attention_lacks, refuse, told
 from shardwise.errors import Fault
 from shardwise.model import OWN_KIND, Model
 from shardwise.network import Tier
@@ -145,20 +145,9 @@ def _model_faults(model: Model, length: int | None) -> Iterator[Fault]:
 
 def _attention_faults(model: Model) -> Iterator[Fault]:
     attention = model.layers[0].attention
-    where = "layers[0].attention"
-    for field in ("latent", "v_head_dim", "window", "chunk", "sinks"):
-        value = getattr(attention, field)
-        if value not in (None, False):
-            yield _fault(model.name, f"{where}.{field}", value, "does not know it")
-    if attention.qk_norm != "none":
-        problem = "knows no norm of queries and keys"
-        yield _fault(model.name, f"{where}.qk_norm", attention.qk_norm, problem)
-    if attention.kv_heads != attention.heads:
-        problem = f"has keys and values of its own for each head; allowed: {attention.heads}"
-        yield _fault(model.name, f"{where}.kv_heads", attention.kv_heads, problem)
-    if attention.latent is None and attention.heads * attention.head_dim != model.hidden:
-        problem = f"divides hidden {model.hidden} among the heads, {attention.heads}"
-        yield _fault(model.name, f"{where}.head_dim", attention.head_dim, problem)
+    width = f"divides hidden {model.hidden} among the heads, {attention.heads}"
+    for field, value, problem in attention_lacks(model, attention, "layers[0].attention", width):
+        yield _fault(model.name, field, value, problem)
 
 
 def system_for_nersc(system: System | str | Path) -> NerscSystem:

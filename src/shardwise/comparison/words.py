@@ -1,10 +1,11 @@
 """What the translations into predecessors' words share: their names, and how they refuse."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.model import Attention, Model
 
-__all__ = ["REFERENCES", "known_reference", "refuse", "told"]
+__all__ = ["REFERENCES", "attention_lacks", "known_reference", "refuse", "told"]
 
 REFERENCES = ("calculon", "nersc", "amped")
 
@@ -30,3 +31,28 @@ def refuse(faults: Iterable[Fault]) -> None:
     found = list(faults)
     if found:
         raise InputError(found)
+
+
+def attention_lacks(
+    model: Model, attention: Attention, where: str, width: str
+) -> Iterator[tuple[str, object, str]]:
+    """What plain multi-head attention has no word for: field, value, and what a predecessor does.
+
+    Parameters
+    ----------
+    where
+        Field of the attention.
+    width
+        What it does with heads that are together not as wide as the model.
+    """
+    for name in ("latent", "v_head_dim", "window", "chunk", "sinks"):
+        value = getattr(attention, name)
+        if value not in (None, False):
+            yield f"{where}.{name}", value, "does not know it"
+    if attention.qk_norm != "none":
+        yield f"{where}.qk_norm", attention.qk_norm, "knows no norm of queries and keys"
+    if attention.kv_heads != attention.heads:
+        problem = f"has keys and values of its own for each head; allowed: {attention.heads}"
+        yield f"{where}.kv_heads", attention.kv_heads, problem
+    if attention.latent is None and attention.heads * attention.head_dim != model.hidden:
+        yield f"{where}.head_dim", attention.head_dim, width
