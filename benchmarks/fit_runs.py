@@ -19,18 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import catalog, files
-from shardwise.measured.fit import Linear, fitted, left_out, linear
-from shardwise.measured.parameters import Parameter, load_parameters
-from shardwise.measured.predict import Translation, described, translate
-from shardwise.measured.refused import NotModelledError
-from shardwise.measured.rewrite import figures_moved, rewritten, with_moves
-from shardwise.measured.run import Run
-from shardwise.measured.statistics import summary
-from shardwise.measured.store import load_runs
-from shardwise.stack import Stack
-from shardwise.system import System
-from shardwise.uncertainty import Described
+from shardwise import catalog
+from shardwise.analysis.prediction_interval import Described
+from shardwise.config import files
+from shardwise.config.stack import Stack
+from shardwise.config.system import System
+from shardwise.validate.measured.fit import Linear, fitted, left_out, linear
+from shardwise.validate.measured.parameters import Parameter, load_parameters
+from shardwise.validate.measured.predict import Translation, described, translate
+from shardwise.validate.measured.refused import NotModelledError
+from shardwise.validate.measured.rewrite import figures_moved, rewritten, with_moves
+from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.statistics import summary
+from shardwise.validate.measured.store import load_runs
 
 _CATALOG = Path(catalog.__file__).parent
 _ROUNDS = 3

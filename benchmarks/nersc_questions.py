@@ -10,9 +10,9 @@ import sys
 import time
 
 from shardwise import sweep
-from shardwise.comparison.nersc import model_for_nersc, system_for_nersc
-from shardwise.reference import nersc
-from shardwise.sweeper.results import SweepPoint
+from shardwise.interop.nersc import reference as nersc
+from shardwise.interop.nersc.translation import model_for_nersc, system_for_nersc
+from shardwise.planning.sweep.results import SweepPoint
 
 MODELS = ("nersc-gpt3-1t", "vit-era5")
 SYSTEMS = ("nersc-a100", "nersc-h200", "nersc-b200")

@@ -13,16 +13,16 @@ from time import perf_counter
 
 import numpy as np
 
-from shardwise.formats.fsdp_ilp import ModuleInfo, read_module_info
-from shardwise.fsdp.comm import comm_times
+from shardwise.config.model import Model
+from shardwise.config.system import System
 from shardwise.fsdp.from_catalog import profile_of
 from shardwise.fsdp.links import SystemLinks
 from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.planner import Planner
 from shardwise.fsdp.search import least_peak, optimum
-from shardwise.model import Model
-from shardwise.reference.fsdp_ilp.exact import IlpRules
-from shardwise.system import System
+from shardwise.interop.fsdp_ilp.comm import comm_times
+from shardwise.interop.fsdp_ilp.files import ModuleInfo, read_module_info
+from shardwise.interop.fsdp_ilp.reference.exact import IlpRules
 
 LAYERS, GPUS, LIMIT_S = 96, 64, 5.0
 STATISTICS = Path(__file__).parents[1] / "docs/llama4-modules.json"

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shardwise.formats.calculon_files import CalculonExecution, CalculonModel, CalculonSystem
-from shardwise.reference.calculon import rows, search, statistics
+from shardwise.interop.calculon.files import CalculonExecution, CalculonModel, CalculonSystem
+from shardwise.interop.calculon.reference import rows, search, statistics
 
 _RUNS = Path(__file__).parents[1] / "tests" / "data" / "calculon" / "runs.json.gz"
 _REPEATS = 3

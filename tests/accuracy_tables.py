@@ -8,16 +8,16 @@ from math import exp, isfinite, log10
 import numpy as np
 
 from shardwise import catalog
-from shardwise.calibrate.from_runs import level_of
-from shardwise.measured.left_out import left_out_errors
-from shardwise.measured.parameters import load_parameters
-from shardwise.measured.prediction import Prediction
-from shardwise.measured.scoreboard import RunScore, ScoredRun, scoreboard
-from shardwise.measured.statistics import summary
-from shardwise.stack import Stack
-from shardwise.system import System
-from shardwise.uncertainty import LEVEL, levels, told_apart
+from shardwise.analysis.prediction_interval import LEVEL, levels, told_apart
+from shardwise.config.stack import Stack
+from shardwise.config.system import System
 from shardwise.validate import validate
+from shardwise.validate.calibrate.from_runs import level_of
+from shardwise.validate.measured.left_out import left_out_errors
+from shardwise.validate.measured.parameters import load_parameters
+from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.scoreboard import RunScore, ScoredRun, scoreboard
+from shardwise.validate.measured.statistics import summary
 from shardwise.validate.references import references
 
 HEADS = ("n", "mean size", "median", "9 of 10 below", "bias", "skill", "in interval")

@@ -8,10 +8,11 @@ import pytest
 
 import compared_samples as compared
 import fsdp_ilp_samples
-from shardwise import estimate, files
+from shardwise import estimate
 from shardwise.cli import run
-from shardwise.measured.predict import predict_runs
-from shardwise.measured.store import load_runs
+from shardwise.config import files
+from shardwise.validate.measured.predict import predict_runs
+from shardwise.validate.measured.store import load_runs
 
 # What these assert is told as fully as in a test.
 pytest.register_assert_rewrite("emitted_calls", "traced_modules")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwise.model import Model
+from shardwise.config.model import Model
 
 
 def mla(heads: int, q_rank: int | None) -> dict[str, Any]:

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import Model, System
-from shardwise.rules import broken_rule
-from shardwise.table import Table
-from shardwise.words import (
+from shardwise.config.enums import (
     ATTENTIONS,
     CP_EXCHANGES,
     OFFLOAD_PARTS,
@@ -22,6 +20,8 @@ from shardwise.words import (
     TP_EXCHANGES,
     TP_OVERLAPS,
 )
+from shardwise.config.strategy_table import Table
+from shardwise.parallel.constraints import broken_rule
 
 fast = settings(deadline=None, max_examples=15)
 SLACK = 1 + 1e-9

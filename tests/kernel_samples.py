@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from shardwise.system import System
+from shardwise.config.system import System
 
 # From shared tables of ai-dynamo/aiconfigurator (commit 095f58a): DeepGEMM in SGLang 0.5.14, one
 # NVIDIA H100, time with the quantising of the input.

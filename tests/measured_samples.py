@@ -1,7 +1,7 @@
 """Measured runs and predictions for them, made by hand."""
 
-from shardwise.measured.prediction import Prediction
-from shardwise.measured.run import Run
+from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.run import Run
 
 
 def run_of(name, *, step=None, source="paper", count=8, batch=8, **fields):

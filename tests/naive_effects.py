@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from shardwise.model import Model
-from shardwise.rules import RULES, broken_rule
-from shardwise.stages import layers_on_ranks, stage_runs
-from shardwise.strategy import Strategy
-from shardwise.system import System
-from shardwise.table import Table
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.pipeline_layout import layers_on_ranks, stage_runs
 
 Values = Mapping[str, Any]
 OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")

@@ -1,6 +1,6 @@
 """A search as plain loops: every strategy of a space, its verdict and its time, one by one.
 
-Written from what `Space` promises, with none of the code of `shardwise.searcher`.
+Written from what `Space` promises, with none of the code of `shardwise.planning.search`.
 """
 
 from collections import Counter
@@ -13,13 +13,13 @@ import numpy as np
 
 from naive_effects import OFFLOADS, SPREAD, Values, first_usable, kind_of, same_run, spread
 from shardwise import estimate_many
-from shardwise.model import Model
-from shardwise.placement import place
-from shardwise.results import EstimateTable
-from shardwise.rules import RULES, broken_rule
-from shardwise.strategy import Strategy
-from shardwise.system import System
-from shardwise.table import Table
+from shardwise.analysis.results import EstimateTable
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.placement import place
 
 FIELDS = tuple(name for name in Strategy.model_fields if name != "sequence_parallel")
 AXES = ("tp", "cp", "dp", "pp")

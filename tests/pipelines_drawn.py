@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from shardwise.schedule.orders import SCHEDULES, rank_of, virtual_stages
-from shardwise.schedule.pipelines import Times
-from shardwise.schedule.simulate import simulate
-from shardwise.schedule.step_time import step_time
+from shardwise.parallel.schedule.orders import SCHEDULES, rank_of, virtual_stages
+from shardwise.parallel.schedule.pipelines import Times
+from shardwise.parallel.schedule.simulate import simulate
+from shardwise.parallel.schedule.step_time import step_time
 
 fast = settings(deadline=None, max_examples=40)
 PASSES = ("forward", "input_grad", "weight_grad")

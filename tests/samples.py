@@ -6,13 +6,17 @@ from typing import Any
 import numpy as np
 
 from shardwise import estimate
+from shardwise.analysis.results import Estimate
 from shardwise.arrays import Floats, gather
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import AttentionKernel, EfficiencyCurve, System
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.collective import collective_time
 from shardwise.cost.matmul import MatmulRates, matmul_times
-from shardwise.evaluate import Evaluation
-from shardwise.memory import StageMemory, stage_memory
-from shardwise.model import Model
+from shardwise.engine.evaluate import Evaluation
+from shardwise.engine.memory import StageMemory, stage_memory
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.operation import (
@@ -24,11 +28,7 @@ from shardwise.ops.operation import (
     Phase,
     RankWork,
 )
-from shardwise.results import Estimate
-from shardwise.stack import Stack
-from shardwise.stages import by_stage
-from shardwise.system import AttentionKernel, EfficiencyCurve, System
-from shardwise.table import Table
+from shardwise.parallel.pipeline_layout import by_stage
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TFLOPS, TB, GB = 1e12, 1e12, 1e9

@@ -17,7 +17,7 @@ from typing import Any
 
 import samples
 from shardwise import SearchResult, System, search
-from shardwise.searcher import pieces, store
+from shardwise.planning.search import pieces, store
 
 HBM, HOST = 1.5e6, 0.3e6
 PIECE_ROWS = 400

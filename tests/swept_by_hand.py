@@ -3,9 +3,9 @@
 from itertools import product
 from typing import Any
 
-from shardwise.step import TIME_PARTS
-from shardwise.strategy import Strategy
-from shardwise.sweeper.results import Axis, Influence, PointPlan, SweepPoint, SweepResult
+from shardwise.config.strategy import Strategy
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.planning.sweep.results import Axis, Influence, PointPlan, SweepPoint, SweepResult
 
 GIB = 2.0**30
 SEQ_LEN, BATCH = 1000, 100

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accuracy_tables import CAUSES, blocks
-from shardwise.measured.store import load_runs
+from shardwise.validate.measured.store import load_runs
 
 PAGE = Path(__file__).parents[1] / "docs/accuracy.md"
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)

@@ -8,13 +8,13 @@ import pytest
 
 import samples
 from shardwise import Estimate, Strategy, search
-from shardwise.measured.predict import translate
-from shardwise.measured.refused import NotModelledError
-from shardwise.measured.store import load_runs
-from shardwise.report.search import print_search
-from shardwise.searcher.alike import alike
-from shardwise.searcher.results import Alike
-from shardwise.uncertainty import told_apart
+from shardwise.analysis.prediction_interval import told_apart
+from shardwise.planning.search.results import Alike
+from shardwise.planning.search.ties import alike
+from shardwise.report.tables.search import print_search
+from shardwise.validate.measured.predict import translate
+from shardwise.validate.measured.refused import NotModelledError
+from shardwise.validate.measured.store import load_runs
 
 PLAN = samples.run(operations=False)
 

@@ -6,8 +6,8 @@ import pytest
 
 from amped_samples import CHIP, CONFIG, TABLES, small, tables, whole
 from shardwise import Model, Strategy, System, estimate
-from shardwise.comparison.amped import amped_case_of_parameters
-from shardwise.formats.amped.files import read_config
+from shardwise.interop.amped.files import read_config
+from shardwise.interop.amped.translation import amped_case_of_parameters
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import InputError
-from shardwise.formats.amped.derived import DERIVED, resolve
-from shardwise.formats.amped.formula import as_derived
+from shardwise.interop.amped.derived import DERIVED, resolve
+from shardwise.interop.amped.formula import as_derived
 
 # A toy network with experts on 2 nodes of 4, whose every figure can be worked out on paper.
 GIVEN = {

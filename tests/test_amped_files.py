@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from amped_samples import CALCULATED, CHIP, CLUSTER, CONFIG, MAPPING, NETWORK, small, tables, whole
 from shardwise import InputError, Model, Strategy, System
-from shardwise.formats.amped.files import looks_like, read_config
-from shardwise.formats.amped.quantity import parse_amped
+from shardwise.interop.amped.files import looks_like, read_config
+from shardwise.interop.amped.quantity import parse_amped
 
 
 def read(data, known=None):
@@ -317,8 +317,8 @@ def test_all_that_is_wrong_is_told_at_once():
 
 def test_a_cycle_is_named(monkeypatch):
     """No formula of AMPeD's needs itself; were there one, the way round would be told."""
-    from shardwise.formats.amped import derived  # noqa: PLC0415 - the table to change
-    from shardwise.formats.amped.formula import as_derived  # noqa: PLC0415
+    from shardwise.interop.amped import derived  # noqa: PLC0415 - the table to change
+    from shardwise.interop.amped.formula import as_derived  # noqa: PLC0415
 
     def minibatch_size(microbatch_size):
         return microbatch_size

@@ -9,11 +9,11 @@ from amped_samples import CALCULATED, CHIP, CLUSTER, CONFIG, MAPPING, NETWORK, T
 from samples import column
 from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.cost.collective import collective_time
-from shardwise.formats.amped.files import read_config
-from shardwise.formats.amped.imported import import_record
-from shardwise.formats.amped.system import system_fields
+from shardwise.interop.amped.files import read_config
+from shardwise.interop.amped.imported import import_record
+from shardwise.interop.amped.system import system_fields
 from shardwise.ops.operation import CollectiveKind
-from shardwise.ops.parameters import count_parameters
+from shardwise.ops.param_count import count_parameters
 from test_catalog_systems import numeric_fields
 
 

@@ -11,12 +11,12 @@ from statistics import mean
 import pytest
 
 from shardwise import Model, Strategy, estimate
-from shardwise.comparison.amped import amped_case
-from shardwise.measured.predict import predict_runs, translate
-from shardwise.measured.store import load_runs
-from shardwise.reference.amped import evaluate
+from shardwise.interop.amped.reference import evaluate
+from shardwise.interop.amped.translation import amped_case
 from shardwise.units import readable
 from shardwise.validate.amped import Published
+from shardwise.validate.measured.predict import predict_runs, translate
+from shardwise.validate.measured.store import load_runs
 
 PAGE = Path(__file__).parents[1] / "docs/conformance.md"
 BLOCK = re.compile(r"<!-- table: (amped-\w+) -->\n(.*?)<!-- end -->", re.DOTALL)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise.arrays import Ints, gather, once_per
-from shardwise.table import Table
+from shardwise.config.strategy_table import Table
 
 MODEL = samples.model()
 fast = settings(deadline=None, max_examples=25)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwise import InputError, Model, Stack, Strategy, System, estimate_many, trace
-from shardwise.table import Table
+from shardwise.config.strategy_table import Table
 
 SIMUMAX = Path(__file__).parent / "data" / "simumax" / "llama3-8b.json"
 CALCULON = {

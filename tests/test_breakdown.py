@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from shardwise import estimate
-from shardwise.breakdown import inside_share
+from shardwise.analysis.communication import inside_share
 from shardwise.cli import run
+from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.ops.operation import CollectiveKind
 from shardwise.report.breakdown_text import breakdown_text
-from shardwise.system import System
 
 CASES = [
     ("llama3-8b", {"gpus": 16, "tp": 16, "gbs": 16}),

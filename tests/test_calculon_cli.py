@@ -9,9 +9,13 @@ import yaml
 
 from calculon_runs import README, RUNS, system_of, write_files
 from shardwise import Model, Strategy, System
-from shardwise.comparison.calculon import calculon_case, model_for_calculon, system_for_calculon
-from shardwise.counterparts.calculon import CALCULON
-from shardwise.formats.calculon_files import CalculonExecution
+from shardwise.interop.calculon.counterparts import CALCULON
+from shardwise.interop.calculon.files import CalculonExecution
+from shardwise.interop.calculon.translation import (
+    calculon_case,
+    model_for_calculon,
+    system_for_calculon,
+)
 
 STATISTICS = dict(zip(RUNS["stat_fields"], README["stats"], strict=True))
 GPT3 = ("calculon-gpt3-175b", "calculon-a100-80g")

@@ -7,14 +7,14 @@ import pytest
 
 from calculon_runs import RUNS
 from shardwise import InputError, Model, Strategy, System, catalog
-from shardwise.formats.calculon_files import (
+from shardwise.config.stack import Stack
+from shardwise.interop.calculon.files import (
     CalculonExecution,
     CalculonModel,
     CalculonSystem,
     check_together,
     looks_like,
 )
-from shardwise.stack import Stack
 
 MODEL = RUNS["models"]["gpt3-175B"]
 SYSTEM = RUNS["systems"]["a100_80g"]

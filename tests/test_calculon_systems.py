@@ -12,10 +12,10 @@ import samples
 from samples import column
 from shardwise import System
 from shardwise.cli import run
+from shardwise.config.strategy_table import Table
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.kernels import KernelRates
 from shardwise.ops.operation import CollectiveKind, Matmul, MemoryBound, Phase
-from shardwise.table import Table
 from test_catalog_systems import numeric_fields
 
 GIB = 2**30

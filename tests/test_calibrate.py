@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 from kernel_samples import ATTENTION, EXPERTS, MATMUL, machine, saved
-from shardwise.calibrate.fit import Errors, calibrated, folds
-from shardwise.calibrate.predictions import predictions
-from shardwise.calibrate.tables import read_table
+from shardwise.config.system import System
+from shardwise.config.system_columns import figures_of, with_figures
 from shardwise.errors import InputError
-from shardwise.system import System
-from shardwise.system_columns import figures_of, with_figures
+from shardwise.validate.calibrate.fit import Errors, calibrated, folds
+from shardwise.validate.calibrate.predictions import predictions
+from shardwise.validate.calibrate.tables import read_table
 
 THROTTLE = {"slowdown": 0.1, "after": 1e-3, "sustained": 0.1}
 CLOSED = {"efficiency": 0.8, "fill_depth": 100, "fill_tiles": 0.3, "fill_exponent": 1.5}

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise import InputError, System, estimate
-from shardwise.calibrate.from_runs import calibrated_by_runs, level_of, robust_mean
-from shardwise.calibrate.given_runs import given_runs
-from shardwise.uncertainty import Validated, levels
+from shardwise.analysis.prediction_interval import Validated, levels
+from shardwise.validate.calibrate.from_runs import calibrated_by_runs, level_of, robust_mean
+from shardwise.validate.calibrate.run_files import given_runs
 
 NAME = "h100-sxm"
 ROWS = [
@@ -103,7 +103,7 @@ def test_the_spreads_are_those_of_studies(monkeypatch):
     known = Validated(
         ids=tuple(map(str, range(len(rows)))), sources=sources, described=described, errors=values
     )
-    monkeypatch.setattr("shardwise.uncertainty.validated_runs", lambda: known)
+    monkeypatch.setattr("shardwise.analysis.prediction_interval.validated_runs", lambda: known)
     found = levels.__wrapped__()
     assert found.studies == 3
     assert found.between == pytest.approx(0.1 / 0.6745)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from shardwise import catalog
-from shardwise.model import Model
-from shardwise.ops.parameters import count_parameters
+from shardwise.config.model import Model
+from shardwise.ops.param_count import count_parameters
 
 NAMES = catalog.names("models")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardwise import UnknownNameError, catalog
-from shardwise.system import System
+from shardwise.config.system import System
 
 PROMISED = [
     "a100-40gb-pcie",

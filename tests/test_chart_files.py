@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from shardwise import InputError
-from shardwise.report import figures
-from shardwise.report.figures import check_chart_file
+from shardwise.report.charts import common as figures
+from shardwise.report.charts.common import check_chart_file
 
 
 @pytest.mark.parametrize("name", ["chart.png", "chart.SVG"])

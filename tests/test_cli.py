@@ -10,7 +10,7 @@ import pytest
 
 from shardwise import Strategy, __version__, catalog
 from shardwise.cli import VERBS
-from shardwise.step import TIME_PARTS
+from shardwise.engine.step_time import TIME_PARTS
 
 JOB = [
     "llama3-70b",

@@ -7,8 +7,8 @@ import pytest
 
 from compared_samples import MODEL, SYSTEM, A, B, asked
 from shardwise import InputError, Strategy, compare, estimate
-from shardwise.scenarios.causes import FOLLOWS, INPUTS, PER_TOKEN, bearing_on
-from shardwise.step import TIME_PARTS
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.planning.compare.causes import FOLLOWS, INPUTS, PER_TOKEN, bearing_on
 
 PLAIN = {"tp": 2, "pp": 4, "dp": 2, "gbs": 32}
 BASES = (

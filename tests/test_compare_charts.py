@@ -5,8 +5,8 @@ from math import fsum
 import pytest
 
 from shardwise import compare, estimate
-from shardwise.report.compared_charts import charts, memory, times, waterfall
-from shardwise.report.search_parts import TIME_COLOURS
+from shardwise.report.charts.compare import charts, memory, times, waterfall
+from shardwise.report.charts.search_parts import TIME_COLOURS
 
 pytest.importorskip("plotly")
 

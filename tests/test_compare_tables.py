@@ -7,7 +7,7 @@ import pytest
 
 from compared_samples import SYSTEM
 from shardwise import compare
-from shardwise.report.compared import print_comparison
+from shardwise.report.tables.compare import print_comparison
 
 
 def test_the_command_prints_tables(saved, shardwise):

@@ -9,9 +9,9 @@ import pytest
 
 from calculon_runs import FEASIBLE, RUNS, model_of, ours, pairs, system_of
 from shardwise import InputError, estimate
-from shardwise.comparison.calculon import calculon_case
-from shardwise.counterparts.calculon import CALCULON
-from shardwise.reference.calculon import STAT_FIELDS
+from shardwise.interop.calculon.counterparts import CALCULON
+from shardwise.interop.calculon.reference import STAT_FIELDS
+from shardwise.interop.calculon.translation import calculon_case
 
 PAGE = Path(__file__).parents[1] / "docs/conformance.md"
 PRODUCT = re.compile(

@@ -8,8 +8,8 @@ from statistics import median
 
 from calculon_runs import RUNS, calculon_model, calculon_system, pairs
 from shardwise import InputError
-from shardwise.formats.calculon_files import CalculonExecution
-from shardwise.reference.calculon import Infeasible, statistics
+from shardwise.interop.calculon.files import CalculonExecution
+from shardwise.interop.calculon.reference import Infeasible, statistics
 
 PAGE = Path(__file__).parents[1] / "docs/conformance.md"
 ROW = re.compile(

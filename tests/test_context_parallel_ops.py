@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import samples
 from samples import column, dropped, exchanges, flash, flops, held, moved, operations, saved
-from shardwise.model import Attention, Model
+from shardwise.config.enums import CP_EXCHANGES
+from shardwise.config.model import Attention, Model
 from shardwise.ops.context import keys_met
 from shardwise.ops.operation import FlashAttention, Matmul, Operation, Phase
-from shardwise.ops.parameters import flops_per_token
-from shardwise.words import CP_EXCHANGES
+from shardwise.ops.param_count import flops_per_token
 
 FORWARD, INPUT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD
 RING, GATHER, SWAP = (CP_EXCHANGES.index(way) for way in ("ring", "all_gather", "all_to_all"))

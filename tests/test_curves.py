@@ -13,8 +13,9 @@ import samples
 from samples import BYTES, GB, MATRIX, column, curve, curved, exchange
 from shardwise import System
 from shardwise.arrays import Floats
-from shardwise.blocks import operation_costs
+from shardwise.config.strategy_table import Table
 from shardwise.cost.collective import collective_time, transfer_time
+from shardwise.cost.component_costs import operation_costs
 from shardwise.cost.curve import RowCurves, joined_times, share_at
 from shardwise.cost.kernels import KernelRates
 from shardwise.cost.memory_bound import memory_bound_times
@@ -27,8 +28,7 @@ from shardwise.ops.operation import (
     MemoryBound,
     Phase,
 )
-from shardwise.placement import place
-from shardwise.table import Table
+from shardwise.parallel.placement import place
 
 fast = settings(deadline=None, max_examples=60)
 

@@ -9,7 +9,7 @@ import samples
 from samples import embedding, exchanges, flops, head, held, moved, operations, saved
 from shardwise import InputError, estimate, estimate_many
 from shardwise.ops.operation import Phase
-from shardwise.ops.parameters import count_parameters, flops_per_token
+from shardwise.ops.param_count import count_parameters, flops_per_token
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"

@@ -7,7 +7,7 @@ import pytest
 
 from shardwise import estimate
 from shardwise.cli.estimate import _NO_EFFECT
-from shardwise.report.estimate_charts import (
+from shardwise.report.charts.estimate import (
     charts,
     memory_pie,
     memory_stages,
@@ -15,8 +15,8 @@ from shardwise.report.estimate_charts import (
     time_pie,
     time_sunburst,
 )
-from shardwise.report.estimate_parts import operation_parts, time_parts
-from shardwise.report.search_parts import TIME_COLOURS
+from shardwise.report.charts.search_parts import TIME_COLOURS
+from shardwise.report.tables.estimate_parts import operation_parts, time_parts
 
 pytest.importorskip("plotly")
 

@@ -7,8 +7,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from shardwise import estimate, files
+from shardwise import estimate
 from shardwise.cli import run
+from shardwise.config import files
 from shardwise.report import folder
 
 DENSE = ["gpt3-13b", "a100-80gb-sxm", "--gpus", "16", "--tp", "8", "--pp", "2", "--gbs", "16"]

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import samples
 from samples import dropped, operations, run
 from shardwise import InputError, estimate, estimate_many, search, trace
-from shardwise.timeline.operations import parts_of_pass
-from shardwise.timeline.step import StepTimeline
-from shardwise.words import RECOMPUTE_PARTS
+from shardwise.analysis.timeline.operations import parts_of_pass
+from shardwise.analysis.timeline.step import StepTimeline
+from shardwise.config.enums import RECOMPUTE_PARTS
 
 T = 64
 OUT = 2 * T * 64 * 64

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import Estimate
-from shardwise.ops.parameters import count_parameters
-from shardwise.placement import place
-from shardwise.table import Table
+from shardwise.config.strategy_table import Table
+from shardwise.ops.param_count import count_parameters
+from shardwise.parallel.placement import place
 
 GB = 1e9
 LINK = 100 * GB

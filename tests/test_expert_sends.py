@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import samples
 from samples import GB
 from shardwise import Model, estimate
+from shardwise.config.strategy_table import Table
 from shardwise.cost.operations import Machine, operation_cost
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import Collective, CollectiveKind, Phase
-from shardwise.placement import place
-from shardwise.table import Table
+from shardwise.parallel.placement import place
 
 fast = settings(deadline=None, max_examples=80)
 DOMAIN = 4

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import InputError, estimate, search
-from shardwise.placement import place
-from shardwise.rules import broken_rule
-from shardwise.searcher.seating import divisors, seatings
-from shardwise.seats import canonical_seats, seats_of
-from shardwise.strategy import Strategy
-from shardwise.system import System
-from shardwise.table import Table
-from shardwise.words import PLACEMENTS, SEATED_AXES
+from shardwise.config.enums import PLACEMENTS, SEATED_AXES
+from shardwise.config.extents import canonical_seats, seats_of
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.placement import place
+from shardwise.planning.search.extents import divisors, seatings
 
 MODEL = samples.model()
 

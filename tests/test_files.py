@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from shardwise import InputError, Model, Strategy, System
-from shardwise.files import read_mapping, write_mapping, write_text
+from shardwise.config.files import read_mapping, write_mapping, write_text
 
 
 @pytest.mark.parametrize("name", ["a.yaml", "a.yml", "a.json", "a.yaml.gz", "a.json.gz"])

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 import samples
 from measured_samples import run_of
 from shardwise import InputError, Stack, System, catalog
+from shardwise.analysis.prediction_interval import validated_runs
 from shardwise.arrays import Floats
-from shardwise.measured.fit import Linear, fitted, left_out, linear
-from shardwise.measured.parameters import Moved, Parameter, load_parameters
-from shardwise.measured.predict import Translation, translate
-from shardwise.measured.run import Run
-from shardwise.measured.store import load_runs
-from shardwise.stack import Stack as StackNoun
-from shardwise.strategy import Strategy
-from shardwise.uncertainty import validated_runs
+from shardwise.config.stack import Stack as StackNoun
+from shardwise.config.strategy import Strategy
+from shardwise.validate.measured.fit import Linear, fitted, left_out, linear
+from shardwise.validate.measured.parameters import Moved, Parameter, load_parameters
+from shardwise.validate.measured.predict import Translation, translate
+from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.store import load_runs
 
 some = settings(deadline=None, max_examples=40)
 NOUNS: dict[str, Any] = {"systems": System, "stacks": Stack}

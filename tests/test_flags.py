@@ -12,13 +12,7 @@ import pytest
 import samples
 from shardwise import Model, Strategy, System, estimate
 from shardwise.arrays import Bools, Floats
-from shardwise.evaluate import evaluate
-from shardwise.memory import MEMORY_PARTS
-from shardwise.ops.parameters import count_parameters
-from shardwise.rules import broken_rule
-from shardwise.step import TIME_PARTS
-from shardwise.table import Table
-from shardwise.words import (
+from shardwise.config.enums import (
     ATTENTIONS,
     CP_EXCHANGES,
     PLACEMENTS,
@@ -26,6 +20,12 @@ from shardwise.words import (
     TP_EXCHANGES,
     TP_OVERLAPS,
 )
+from shardwise.config.strategy_table import Table
+from shardwise.engine.evaluate import evaluate
+from shardwise.engine.memory import MEMORY_PARTS
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.ops.param_count import count_parameters
+from shardwise.parallel.constraints import broken_rule
 
 PAGE = Path(__file__).parent.parent / "docs" / "flags.md"
 HELD = (*MEMORY_PARTS, "offloaded")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import samples
 from samples import run
 from shardwise import Estimate
-from shardwise.schedule.orders import SCHEDULES
-from shardwise.schedule.pipelines import Times
-from shardwise.schedule.step_time import step_time
+from shardwise.parallel.schedule.orders import SCHEDULES
+from shardwise.parallel.schedule.pipelines import Times
+from shardwise.parallel.schedule.step_time import step_time
 
 fast = settings(deadline=None, max_examples=60)
 SBH = 64 * 64

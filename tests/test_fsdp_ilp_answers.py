@@ -9,8 +9,8 @@ import pytest
 from fsdp_ilp_samples import SOLVER, parts, row_of
 from shardwise import InputError
 from shardwise.errors import ShardwiseError
-from shardwise.reference.fsdp_ilp import columns, engines, exposed_ms, solve
-from shardwise.reference.fsdp_ilp.engines import Answer
+from shardwise.interop.fsdp_ilp.reference import columns, engines, exposed_ms, solve
+from shardwise.interop.fsdp_ilp.reference.engines import Answer
 
 
 def test_an_answer_is_plain_values_with_all_figures_of_each_module():
@@ -74,7 +74,7 @@ def test_a_solver_that_contradicts_its_own_units_is_not_believed(monkeypatch):
     def answer(problem, *_, **__):
         return Answer(status="optimal", values=np.zeros(problem.cost.size), objective=objective)
 
-    module = import_module("shardwise.reference.fsdp_ilp.solve")
+    module = import_module("shardwise.interop.fsdp_ilp.reference.solve")
     monkeypatch.setattr(module, "run_solver", answer)
     objective = 1.0
     with pytest.raises(ShardwiseError, match="highs: its answer is not exact: 1 ms for units"):

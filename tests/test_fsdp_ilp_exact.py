@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from shardwise.formats.fsdp_ilp import ModuleInfo
-from shardwise.fsdp.comm import CommTimes, Line
 from shardwise.fsdp.search import least_peak, optimum
-from shardwise.reference.fsdp_ilp.closed_form import columns, exposed_ms, peak_gib
-from shardwise.reference.fsdp_ilp.exact import IlpRules
-from shardwise.reference.fsdp_ilp.solve import solve
+from shardwise.interop.fsdp_ilp.comm import CommTimes, Line
+from shardwise.interop.fsdp_ilp.files import ModuleInfo
+from shardwise.interop.fsdp_ilp.reference.closed_form import columns, exposed_ms, peak_gib
+from shardwise.interop.fsdp_ilp.reference.exact import IlpRules
+from shardwise.interop.fsdp_ilp.reference.solve import solve
 
 GIB = 2.0**30
 TREES, CHUNKS = 1000, 10

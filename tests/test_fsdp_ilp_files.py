@@ -8,8 +8,8 @@ import pytest
 
 from fsdp_ilp_samples import GOLDEN, flat, golden_info, nested
 from shardwise import InputError
-from shardwise.formats.fsdp_ilp import looks_like, module_info, read_module_info
-from shardwise.reference.fsdp_ilp import comm_times, parse_comm, read_comm
+from shardwise.interop.fsdp_ilp.files import looks_like, module_info, read_module_info
+from shardwise.interop.fsdp_ilp.reference import comm_times, parse_comm, read_comm
 
 
 def same(one, other):

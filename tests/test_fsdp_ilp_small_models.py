@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fsdp_ilp_samples import SOLVER, row_of
-from shardwise.formats.fsdp_ilp import module_info
-from shardwise.reference.fsdp_ilp import (
+from shardwise.interop.fsdp_ilp.files import module_info
+from shardwise.interop.fsdp_ilp.reference import (
     GIB,
     columns,
     exposed_ms,
@@ -16,8 +16,8 @@ from shardwise.reference.fsdp_ilp import (
     plain,
     solve,
 )
-from shardwise.reference.fsdp_ilp.engines import run_solver
-from shardwise.reference.fsdp_ilp.original import original
+from shardwise.interop.fsdp_ilp.reference.engines import run_solver
+from shardwise.interop.fsdp_ilp.reference.original import original
 
 
 def model(tree, comm=None, **fields):

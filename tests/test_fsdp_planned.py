@@ -4,12 +4,12 @@ import json
 
 import pytest
 
+from shardwise.config.system import System
 from shardwise.fsdp.check import check
 from shardwise.fsdp.front import usual
 from shardwise.fsdp.links import SystemLinks
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
 from shardwise.fsdp.planner import Planner
-from shardwise.system import System
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

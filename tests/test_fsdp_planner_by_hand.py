@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from shardwise.config.system import System
 from shardwise.errors import InputError
 from shardwise.fsdp.front import largest_batch, smallest_gpus, usual
 from shardwise.fsdp.links import Line, Lines, SystemLinks
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
 from shardwise.fsdp.planner import Planner
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
-from shardwise.system import System
 
 MIB = 2.0**20
 
@@ -95,8 +95,8 @@ def test_memory_by_hand():
 
 def test_usual_wrappings_and_counts():
     """Blocks are found by their numbers; budgets give the fewest GPUs and the largest batch."""
+    from shardwise.config.model import Model  # noqa: PLC0415
     from shardwise.fsdp.from_catalog import profile_of  # noqa: PLC0415 - only here
-    from shardwise.model import Model  # noqa: PLC0415
 
     system, model = System.load("h100-sxm"), Model.load("llama3.2-1b")
 
@@ -122,8 +122,8 @@ def test_usual_wrappings_and_counts():
 def test_checkpointing_all_and_as_many_as_needed():
     """A budget below what fits without is met by checkpointing the first blocks, no more of them
     than it takes, and the proof counts recomputation."""
+    from shardwise.config.model import Model  # noqa: PLC0415
     from shardwise.fsdp.from_catalog import profile_of  # noqa: PLC0415
-    from shardwise.model import Model  # noqa: PLC0415
 
     system = System.load("h100-sxm")
     setting = Setting(shards=8)

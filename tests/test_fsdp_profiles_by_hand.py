@@ -11,9 +11,9 @@ import pytest
 from profile_samples import catalog, named, one_layer, sample, shapes
 from shardwise import InputError, Model
 from shardwise.fsdp.from_catalog import OVERRIDES, profile_of
-from shardwise.ops.kinds import register_layer
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.linear import linear
+from shardwise.ops.registry import register_layer
 
 DATA = Path(__file__).parent / "data"
 RUN = (

@@ -9,7 +9,7 @@ import pytest
 from profile_samples import catalog, named, shapes
 from shardwise import Model, estimate
 from shardwise.fsdp.from_catalog import STACK, profile_of
-from shardwise.ops.parameters import count_parameters
+from shardwise.ops.param_count import count_parameters
 
 MODELS = (
     "llama3-8b",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shardwise import InputError
-from shardwise.formats.fsdp_ilp import module_info
 from shardwise.fsdp.from_statistics import profile_of_statistics
+from shardwise.interop.fsdp_ilp.files import module_info
 
 DATA = Path(__file__).parent / "data"
 

@@ -10,8 +10,8 @@ from samples import flops, moved, saved
 from shardwise import InputError, Stack, catalog, estimate_many
 from shardwise.ops.accumulation import with_accumulation
 from shardwise.ops.layer import layer_operations
+from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase
-from shardwise.ops.trainable import Subset, with_subset
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase
 T = 64

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 import samples
 from samples import run
 from shardwise import InputError, Model, estimate
+from shardwise.analysis.results import Estimate, Gemm
 from shardwise.cli import run as command
 from shardwise.cli.estimate_files import Wanted
-from shardwise.cost.trained import newton_schulz_flops
-from shardwise.report.gemms import SHAPE_COLUMNS, gemms_csv
-from shardwise.results import Estimate, Gemm
+from shardwise.cost.trained_weights import newton_schulz_flops
+from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 FP8 = {"matrix": {"bf16": 1e14, "fp8": 2e14}}
 

@@ -10,14 +10,14 @@ import pytest
 
 import samples
 from shardwise import Model, estimate
+from shardwise.analysis.graph.build import graph_of
+from shardwise.analysis.graph.records import ComputeGraph, GraphEdge, PartGraph
+from shardwise.analysis.graph.wiring import INPUT, OUTPUT, linked
+from shardwise.analysis.results import Estimate
 from shardwise.cli import run as command
-from shardwise.graph.build import graph_of
-from shardwise.graph.records import ComputeGraph, GraphEdge, PartGraph
-from shardwise.graph.wiring import INPUT, OUTPUT, linked
 from shardwise.report.graph.dot import graph_dot
 from shardwise.report.graph.layout import layered
 from shardwise.report.graph.svg import graph_svg
-from shardwise.results import Estimate
 
 EXCHANGED = ("tp_forward", "tp_backward", "tp_again", "cp", "ep")
 CASES: list[tuple[str, dict[str, Any]]] = [

@@ -8,8 +8,8 @@ import pytest
 import huggingface_counts as counts
 from huggingface_configs import CONFIGS, FOLDER, compared, load
 from shardwise import Model, catalog
-from shardwise.formats.huggingface_families import MODEL_TYPES, READERS
-from shardwise.ops.parameters import count_parameters
+from shardwise.interop.huggingface.families import MODEL_TYPES, READERS
+from shardwise.ops.param_count import count_parameters
 
 # The catalog describes its window as full attention.
 OTHERWISE = {"mistral-7b"}

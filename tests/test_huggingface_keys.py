@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from shardwise import InputError, Model
-from shardwise.formats.huggingface_families import MODEL_TYPES, READERS
-from shardwise.formats.huggingface_keys import (
+from shardwise.interop.huggingface.families import MODEL_TYPES, READERS
+from shardwise.interop.huggingface.keys import (
     CLASS_DEFAULTS,
     EXPERTS,
     MATTERS,
@@ -15,7 +15,7 @@ from shardwise.formats.huggingface_keys import (
     TEXT_TYPES,
     is_without_effect,
 )
-from shardwise.ops.parameters import count_parameters
+from shardwise.ops.param_count import count_parameters
 
 FOLDER = Path(__file__).parent / "data" / "huggingface"
 LLAMA, MIXTRAL, QWEN3 = "LlamaForCausalLM", "MixtralForCausalLM", "Qwen3ForCausalLM"

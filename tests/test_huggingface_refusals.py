@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise import InputError, Model, Strategy, System
-from shardwise.formats.huggingface import looks_like
+from shardwise.interop.huggingface.models import looks_like
 
 FOLDER = Path(__file__).parent / "data" / "huggingface"
 

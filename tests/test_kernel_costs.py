@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 import samples
 from samples import GB, column, exchange, flash, product
-from shardwise.blocks import blocks_of, operation_costs
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import AttentionKernel, System
 from shardwise.cost.attention import head_efficiency
 from shardwise.cost.collective import collective_time, transfer_time
+from shardwise.cost.component_costs import blocks_of, operation_costs
 from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.cost.operations import OperationCost
 from shardwise.ops.operation import CollectiveKind, Phase
-from shardwise.placement import place
-from shardwise.system import AttentionKernel, System
-from shardwise.table import Table
+from shardwise.parallel.placement import place
 
 KINDS = list(CollectiveKind)
 fast = settings(deadline=None, max_examples=60)

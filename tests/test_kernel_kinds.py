@@ -10,11 +10,11 @@ import samples
 import test_shape_tables as tables
 from samples import column
 from shardwise import InputError, System
+from shardwise.config.strategy_table import Table
 from shardwise.cost.kernels import KernelRates
 from shardwise.cost.operations import Machine, operation_cost
 from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase
-from shardwise.placement import place
-from shardwise.table import Table
+from shardwise.parallel.placement import place
 from test_moe_ops import block, mixture
 
 CLASSES = {

@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 
 from kernel_samples import ATTENTION, DEEPGEMM_H100, EXPERTS, MATMUL, machine, saved
-from shardwise.calibrate.predictions import predictions
-from shardwise.calibrate.tables import KINDS, read_folder, read_table
+from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.errors import InputError
 from shardwise.ops.operation import CollectiveKind
-from shardwise.system import System
+from shardwise.validate.calibrate.predictions import predictions
+from shardwise.validate.calibrate.tables import KINDS, read_folder, read_table
 from shardwise.validate.kernels import GPU_SYSTEMS, kernel_scores
 
 PRODUCT = {"gpu": ["x"], "dtype": ["bf16"], "m": [1280], "n": [640], "k": [1000]}

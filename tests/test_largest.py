@@ -5,9 +5,9 @@ import json
 import pytest
 
 from shardwise import InputError, Model, System, search
-from shardwise.ops.parameters import count_parameters
-from shardwise.searcher.largest import largest_model
-from shardwise.searcher.shapes import depths, shape_of, widths
+from shardwise.ops.param_count import count_parameters
+from shardwise.planning.search.largest_model import largest_model
+from shardwise.planning.search.model_shapes import depths, shape_of, widths
 
 GIB = 2.0**30
 # Hidden and layers of the models of arXiv 2104.04473, table 1.

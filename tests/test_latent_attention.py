@@ -11,7 +11,7 @@ import pytest
 import samples
 from samples import dropped, exchanges, flash, flops, held, moved, operations, saved
 from shardwise import InputError
-from shardwise.model import Model
+from shardwise.config.model import Model
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD

@@ -5,12 +5,12 @@ import pytest
 
 import samples
 from shardwise import InputError, Model, estimate, estimate_many
-from shardwise.model import Layer
-from shardwise.ops.kinds import operations_of_kind, register_layer
+from shardwise.config.model import Layer
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.linear import linear
 from shardwise.ops.operation import Operation, RankWork
-from shardwise.ops.parameters import count_parameters
+from shardwise.ops.param_count import count_parameters
+from shardwise.ops.registry import operations_of_kind, register_layer
 
 
 def widened(model: Model, layer: Layer, work: RankWork) -> list[Operation]:

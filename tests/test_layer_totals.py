@@ -7,7 +7,7 @@ import pytest
 import samples
 from samples import run
 from shardwise import Estimate
-from shardwise.results import LayerTotals
+from shardwise.analysis.results import LayerTotals
 
 SBH = 64 * 64
 LAYER = 12 * 64**2 + 13 * 64

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 import samples
 from shardwise import InputError, estimate, estimate_many, search
 from shardwise.cli import run
-from shardwise.levels import as_given, levels_text
-from shardwise.placement import place
-from shardwise.report.search_levels import levels_table, levels_told
-from shardwise.seats import axis_order
-from shardwise.strategy import Strategy
-from shardwise.system import System
-from shardwise.table import Table
-from shardwise.words import PLACEMENTS, SEATED_AXES
+from shardwise.config.degrees import as_given, levels_text
+from shardwise.config.enums import PLACEMENTS, SEATED_AXES
+from shardwise.config.extents import axis_order
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.parallel.placement import place
+from shardwise.report.tables.search_levels import levels_table, levels_told
 
 MODEL = samples.model()
 DEGREES = ("tp", "tp2", "cp", "dp", "pp", "ep")

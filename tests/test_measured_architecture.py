@@ -3,9 +3,9 @@
 import pytest
 
 from measured_samples import run_of
-from shardwise.measured.architecture import model_of
-from shardwise.measured.refused import NotModelledError
-from shardwise.measured.store import load_runs
+from shardwise.validate.measured.architecture import model_of
+from shardwise.validate.measured.refused import NotModelledError
+from shardwise.validate.measured.store import load_runs
 
 DENSE = {
     "name": "m", "layers": 4, "hidden": 1024, "ffn": 4096, "heads": 16, "kv_heads": 4,

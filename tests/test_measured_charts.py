@@ -4,9 +4,9 @@ import pytest
 
 from measured_samples import predicted, refused
 from shardwise import InputError
-from shardwise.measured.prediction import Prediction
-from shardwise.measured.scoreboard import scoreboard
-from shardwise.report.measured_charts import against_measured, charts, spread, write_charts
+from shardwise.report.charts.measured import against_measured, charts, spread, write_charts
+from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.scoreboard import scoreboard
 
 pytest.importorskip("plotly")
 

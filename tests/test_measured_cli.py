@@ -7,11 +7,11 @@ from types import ModuleType
 import pytest
 
 from measured_samples import predicted, refused, run_of
-from shardwise.measured.beside import Beside
-from shardwise.measured.prediction import Prediction
-from shardwise.measured.scoreboard import scoreboard
-from shardwise.measured.store import load_runs
-from shardwise.report.measured import print_runs
+from shardwise.report.tables.measured import print_runs
+from shardwise.validate.measured.comparison import Beside
+from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.scoreboard import scoreboard
+from shardwise.validate.measured.store import load_runs
 
 OWN = [
     {
@@ -34,7 +34,7 @@ def asked(monkeypatch):
         seen.extend(runs)
         return tuple(map(_told, runs))
 
-    module = ModuleType("shardwise.measured.predict")
+    module = ModuleType("shardwise.validate.measured.predict")
     module.predict_runs = predict_runs
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return seen

@@ -19,10 +19,11 @@ import pytest
 import yaml
 
 from measured_samples import predicted, refused
-from shardwise import catalog, files
-from shardwise.measured.scoreboard import scoreboard
-from shardwise.measured.statistics import summary
-from shardwise.measured.store import load_runs
+from shardwise import catalog
+from shardwise.config import files
+from shardwise.validate.measured.scoreboard import scoreboard
+from shardwise.validate.measured.statistics import summary
+from shardwise.validate.measured.store import load_runs
 
 GATE = Path(__file__).parent / "data" / "measured_gate.yaml"
 GRADES = ("A", "B")

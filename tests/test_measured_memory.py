@@ -5,10 +5,10 @@ import pytest
 
 from measured_samples import run_of
 from shardwise import estimate
-from shardwise.measured.memory_metric import memory_gib, metric_of, on_last_rank
-from shardwise.measured.predict import translate
-from shardwise.measured.software import stack_of
-from shardwise.measured.store import load_runs
+from shardwise.validate.measured.memory_metric import memory_gib, metric_of, on_last_rank
+from shardwise.validate.measured.predict import translate
+from shardwise.validate.measured.software import stack_of
+from shardwise.validate.measured.store import load_runs
 
 GIB = 2**30
 # Rows with a prediction, and at most what mean absolute error they have, in per cent; measured are

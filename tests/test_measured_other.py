@@ -6,10 +6,10 @@ import pytest
 
 from measured_samples import run_of
 from shardwise import Stack
-from shardwise.measured.predict import Translation, predict_runs, translate
-from shardwise.measured.remat import policy_of, remat_fields
-from shardwise.measured.run import Run
-from shardwise.measured.store import load_runs
+from shardwise.validate.measured.predict import Translation, predict_runs, translate
+from shardwise.validate.measured.remat import policy_of, remat_fields
+from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.store import load_runs
 
 NORMS = {"attention_norm", "mlp_norm"}
 # What runs again beside norms and activation, and what waits in the host's memory.

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from shardwise.comparison.amped import amped_case
-from shardwise.comparison.calculon import calculon_case
-from shardwise.comparison.nersc import nersc_case
-from shardwise.measured.beside import Beside
-from shardwise.measured.predict import predict_runs, translate
-from shardwise.measured.store import load_runs
+from shardwise.interop.amped.translation import amped_case
+from shardwise.interop.calculon.translation import calculon_case
+from shardwise.interop.nersc.translation import nersc_case
+from shardwise.validate.measured.comparison import Beside
+from shardwise.validate.measured.predict import predict_runs, translate
+from shardwise.validate.measured.store import load_runs
 from shardwise.validate.references import references
 from shardwise.validate.simumax import Measured
 

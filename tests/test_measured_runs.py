@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwise import InputError
-from shardwise.measured.run import Run
-from shardwise.measured.store import load_runs, pack, read_runs, shipped, unpack
+from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.store import load_runs, pack, read_runs, shipped, unpack
 
 # As the sources print them: torchtitan, SimuMax, Narayanan, Megatron-Bridge.
 ROWS = json.loads((Path(__file__).parent / "data" / "measured_rows.json").read_text())

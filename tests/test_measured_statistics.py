@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.measured.statistics import (
+from shardwise.validate.measured.statistics import (
     Summary,
     constant_mfu,
     coverage,

@@ -2,12 +2,12 @@
 
 import pytest
 
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
 from shardwise.estimator import estimate
-from shardwise.measured.predict import predict_runs, translate
-from shardwise.measured.store import load_runs
-from shardwise.model import Model
-from shardwise.strategy import Strategy
 from shardwise.validate import validate
+from shardwise.validate.measured.predict import predict_runs, translate
+from shardwise.validate.measured.store import load_runs
 from shardwise.validate.seqsel import Published
 from shardwise.validate.simumax import Measured
 

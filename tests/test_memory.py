@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import Model, estimate, estimate_many
-from shardwise.evaluate import evaluate
-from shardwise.results import Estimate
-from shardwise.rules import broken_rule
-from shardwise.schedule.in_flight import most_of_unlike_chunks, most_of_unlike_ends
-from shardwise.table import Table
-from shardwise.words import RECOMPUTES
+from shardwise.analysis.results import Estimate
+from shardwise.config.enums import RECOMPUTES
+from shardwise.config.strategy_table import Table
+from shardwise.engine.evaluate import evaluate
+from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.schedule.in_flight import most_of_unlike_chunks, most_of_unlike_ends
 
 SBH = 64 * 64
 LAYER = 12 * 64**2 + 13 * 64

@@ -7,12 +7,12 @@ import pytest
 import samples
 from described_layers import gqa, model, moe, runs
 from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
-from shardwise.model import Model
+from shardwise.config.enums import CP_EXCHANGES, RECOMPUTE_PARTS
+from shardwise.config.model import Model
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.mtp import mtp_operations
 from shardwise.ops.operation import Operation, Phase
-from shardwise.ops.parameters import REPLICATED, count_parameters, flops_per_token
-from shardwise.words import CP_EXCHANGES, RECOMPUTE_PARTS
+from shardwise.ops.param_count import REPLICATED, count_parameters, flops_per_token
 
 FORWARD, INPUT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD
 TOKENS, SIZE = 64, 2

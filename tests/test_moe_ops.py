@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import samples
 from samples import dropped, exchanges, flops, held, moved, operations, rank_work, saved
-from shardwise.model import Model, Moe
+from shardwise.config.model import Model, Moe
 from shardwise.ops.moe import routed
 from shardwise.ops.operation import MemoryBound, Operation, Phase
-from shardwise.ops.parameters import count_parameters
+from shardwise.ops.param_count import count_parameters
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = "all_gather", "reduce_scatter", "all_to_all"

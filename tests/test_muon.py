@@ -12,10 +12,10 @@ import pytest
 import samples
 from samples import column
 from shardwise import Model, estimate_many
+from shardwise.analysis.results import Estimate
+from shardwise.config.enums import OPTIMIZERS
 from shardwise.cost.optimizer import least_state_bytes, state_bytes
-from shardwise.cost.trained import TrainedWeights, newton_schulz_flops
-from shardwise.results import Estimate
-from shardwise.words import OPTIMIZERS
+from shardwise.cost.trained_weights import TrainedWeights, newton_schulz_flops
 
 WORDS = 64 * 1000
 MATRICES = 4 * (64 * 96 + 64 * 64 + 64 * 384 + 192 * 64)

@@ -6,8 +6,8 @@ import pytest
 
 from nersc_runs import BATCH, RUNS, our_system
 from shardwise import estimate
-from shardwise.comparison.nersc import nersc_case
-from shardwise.counterparts.nersc import NERSC, in_our_units
+from shardwise.interop.nersc.counterparts import NERSC, in_our_units
+from shardwise.interop.nersc.translation import nersc_case
 
 CASE = RUNS["layers"][0]
 LINE = ["--gpus", 16384, "--tp", 8, "--pp", 64, "--gbs", BATCH, "--dtype", "fp16"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise import InputError, Model, System
-from shardwise.formats.nersc_export import nersc_model, nersc_system
+from shardwise.interop.nersc.writer import nersc_model, nersc_system
 from test_nersc_files import FILES, KEYS, REST, VIT
 
 fast = settings(deadline=None, max_examples=60)

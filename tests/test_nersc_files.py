@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import samples
 from samples import column
 from shardwise import InputError, Model, System, estimate
+from shardwise.config.strategy_table import Table
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.kernels import KernelRates
-from shardwise.formats.nersc_files import looks_like
+from shardwise.interop.nersc.files import looks_like
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, MemoryBound, Phase
-from shardwise.ops.parameters import count_parameters
-from shardwise.table import Table
+from shardwise.ops.param_count import count_parameters
 from test_catalog_systems import numeric_fields
 
 # systems/config-*.json of transformer-perf-estimates, commit 54278b0: peaks of matrices and vectors

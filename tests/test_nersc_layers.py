@@ -10,10 +10,10 @@ import pytest
 
 from nersc_runs import RUNS
 from samples import exchanges, flops, moved
-from shardwise.model import Model
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, Operation, Phase
-from shardwise.table import Table
 
 NAMES = {"gpt3_1T": "nersc-gpt3-1t", "vit_era5": "vit-era5"}
 PRODUCTS = {"fc1": "mlp.up", "fc2": "mlp.down", "qkv": "attention.qkv", "vproj": "attention.out"}

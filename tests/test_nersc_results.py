@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise import InputError
-from shardwise.formats.nersc_results import read_results
+from shardwise.interop.nersc.results import read_results
 
 CONFIG = {"dp": 2, "tp": 16, "pp": 32, "mbs": 1}
 STATS = {"t": 614.2, "mem": 73.4, "nv_tp": 4, "nv_dp": 1}

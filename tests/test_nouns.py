@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from shardwise import InputError, Model, Stack, Strategy, System, UnknownNameError, catalog
-from shardwise.results import Estimate
+from shardwise.analysis.results import Estimate
 
 
 def _faults(noun, data):

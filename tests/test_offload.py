@@ -12,8 +12,8 @@ import pytest
 import samples
 from samples import column, run
 from shardwise import Estimate, System
+from shardwise.config.system import EfficiencyCurve
 from shardwise.cost.offload import link_time, optimizer_transfer
-from shardwise.system import EfficiencyCurve
 
 LAYER = 12 * 64**2 + 13 * 64
 WEIGHTS = 2 * LAYER

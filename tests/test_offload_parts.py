@@ -11,15 +11,15 @@ import pytest
 
 import samples
 from shardwise import InputError, Model, System
-from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, walk
-from shardwise.ops.kept import part_of
-from shardwise.ops.kinds import register_layer
+from shardwise.analysis.results import Estimate
+from shardwise.config.enums import OFFLOAD_PARTS
+from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, walk
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.linear import linear
 from shardwise.ops.mtp import mtp_operations
+from shardwise.ops.offloaded_parts import part_of
 from shardwise.ops.operation import Operation, RankWork
-from shardwise.results import Estimate
-from shardwise.words import OFFLOAD_PARTS
+from shardwise.ops.registry import register_layer
 
 T = 64
 ROWS = T * 64 * 2

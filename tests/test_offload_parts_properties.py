@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import InputError, Model, Strategy, estimate, estimate_many, trace
+from shardwise.analysis.results import Estimate
+from shardwise.analysis.timeline.memory import HeldAtActions
+from shardwise.analysis.timeline.step import StepTimeline, rank_totals
 from shardwise.cli import run as cli
-from shardwise.evaluate import Evaluation, evaluate
-from shardwise.memory import MEMORY_PARTS, StageMemory, stage_memory
-from shardwise.results import Estimate
-from shardwise.table import Table
-from shardwise.timeline.held import HeldAtActions
-from shardwise.timeline.step import StepTimeline, rank_totals
-from shardwise.words import OFFLOAD_PARTS, SCHEDULES, bits_of
+from shardwise.config.enums import OFFLOAD_PARTS, SCHEDULES, bits_of
+from shardwise.config.strategy_table import Table
+from shardwise.engine.evaluate import Evaluation, evaluate
+from shardwise.engine.memory import MEMORY_PARTS, StageMemory, stage_memory
 from test_offload_parts import DENSE, MIXED, machine
 
 fast = settings(deadline=None, max_examples=30)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from shardwise import Model, System, estimate_many
-from shardwise.on_systems import OnSystems
-from shardwise.placed_blocks import PlacedBlocks
-from shardwise.rules import broken_rule
-from shardwise.searcher.candidates import Candidates
-from shardwise.searcher.space import Space
-from shardwise.system_columns import SystemColumns, figures_of, with_figures
+from shardwise.config.system_columns import SystemColumns, figures_of, with_figures
+from shardwise.cost.placed_costs import PlacedBlocks
+from shardwise.engine.on_systems import OnSystems
+from shardwise.parallel.constraints import broken_rule
+from shardwise.planning.search.candidates import Candidates
+from shardwise.planning.search.space import Space
 
 SPACES = {
     "dense": ("llama3-8b", "h100-sxm", {"cp": "1,2", "offload_weights": "all"}),

@@ -8,11 +8,11 @@ import pytest
 
 import samples
 from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
-from shardwise.model import Model
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
-from shardwise.ops.parameters import count_parameters
-from shardwise.table import Table
+from shardwise.ops.param_count import count_parameters
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"

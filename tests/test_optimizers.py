@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import samples
-from shardwise.ops.parameters import count_parameters
-from shardwise.words import OPTIMIZERS
+from shardwise.config.enums import OPTIMIZERS
+from shardwise.ops.param_count import count_parameters
 
 # Bytes of moments per weight; 8-bit ones have a scale of 4 bytes for each 256 weights.
 MOMENTS = {

@@ -12,11 +12,11 @@ import pytest
 import samples
 from samples import column, run
 from shardwise import System
+from shardwise.analysis.results import Estimate, OperationEstimate
+from shardwise.config.strategy_table import Table
 from shardwise.cost.operations import hidden_by_pieces, processor_share
-from shardwise.placement import place
-from shardwise.replica_windows import Windows, windows
-from shardwise.results import Estimate, OperationEstimate
-from shardwise.table import Table
+from shardwise.engine.overlap_windows import Windows, windows
+from shardwise.parallel.placement import place
 
 SIZE = 8192
 # Forward product of the MLP's second half on one of 2 ranks: 64 x 128 by 128 x 64.

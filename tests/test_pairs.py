@@ -16,14 +16,7 @@ from hypothesis import strategies as st
 import samples
 from shardwise import EstimateTable, InputError, Model, System, estimate, estimate_many
 from shardwise.arrays import gather
-from shardwise.evaluate import evaluate
-from shardwise.memory import stage_memory, stage_parameters
-from shardwise.ops.parameters import count_parameters
-from shardwise.rules import RULES, broken_rule
-from shardwise.stages import BOTH_ENDS_ON_A_RANK, by_stage, stage_runs
-from shardwise.strategy import Strategy
-from shardwise.table import Table
-from shardwise.words import (
+from shardwise.config.enums import (
     ATTENTIONS,
     CP_EXCHANGES,
     OPTIMIZERS,
@@ -32,6 +25,13 @@ from shardwise.words import (
     TP_EXCHANGES,
     TP_OVERLAPS,
 )
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.engine.evaluate import evaluate
+from shardwise.engine.memory import stage_memory, stage_parameters
+from shardwise.ops.param_count import count_parameters
+from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK, by_stage, stage_runs
 
 BOTH = [False, True]
 # The first value of each is the base's. None: what `Strategy` fills in.

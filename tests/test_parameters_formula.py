@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.parameters.formula import evaluated, parts_of, path_text
-from shardwise.parameters.quantity import Quantity
+from shardwise.config.expressions.formula import evaluated, parts_of, path_text
+from shardwise.config.expressions.quantity import Quantity
 
 NAMES = {
     ("frequency",): Quantity.of_text("1.98 GHz"),
@@ -123,7 +123,7 @@ def test_any_text_is_worked_out_or_refused(text: str) -> None:
 @settings(max_examples=30, deadline=None)
 def test_a_quantity_is_written_as_it_is_read(value: float, dimension: str) -> None:
     """What is shown gives the same figure when it is put in a file."""
-    from shardwise.parameters.quantity import powers_of  # noqa: PLC0415
+    from shardwise.config.expressions.quantity import powers_of  # noqa: PLC0415
 
     figure = Quantity(value, powers_of(dimension))
     written = figure.written()

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import InputError, Model, Strategy, System
-from shardwise.peers import axis_groups, peers_of, rank_coordinates
-from shardwise.placement import place
-from shardwise.report.peers import as_ranges
-from shardwise.table import Table
-from shardwise.words import PLACEMENTS
+from shardwise.config.enums import PLACEMENTS
+from shardwise.config.strategy_table import Table
+from shardwise.parallel.placement import place
+from shardwise.parallel.process_groups import axis_groups, peers_of, rank_coordinates
+from shardwise.report.tables.process_groups import as_ranges
 
 AXES = ("tp", "cp", "dp", "pp")
 

@@ -8,10 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import samples
-from shardwise.placement import place
-from shardwise.system import System
-from shardwise.table import Table
-from shardwise.words import PLACEMENTS
+from shardwise.config.enums import PLACEMENTS
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.parallel.placement import place
 
 AXES = ("tp", "cp", "dp", "pp")
 

@@ -14,10 +14,10 @@ import samples
 from precision_samples import LINEAR, chip, mixture
 from samples import exchanges, moved, operations, saved
 from shardwise import Model
+from shardwise.config.enums import QUANTIZATIONS
+from shardwise.config.strategy_table import Table
 from shardwise.cost.kernels import KernelRates, product_peak
 from shardwise.ops.operation import Matmul, Operation, Phase
-from shardwise.table import Table
-from shardwise.words import QUANTIZATIONS
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 TENSOR, BLOCK, MXFP8, NVFP4 = (

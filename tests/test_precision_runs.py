@@ -13,10 +13,10 @@ import samples
 from precision_samples import LINEAR, PEAKS, chip, mixture
 from samples import GB, TB
 from shardwise import InputError, Model, Strategy, System, estimate, estimate_many
-from shardwise.results import Estimate
-from shardwise.searcher.space import Space
-from shardwise.table import Table
-from shardwise.words import QUANTIZATIONS
+from shardwise.analysis.results import Estimate
+from shardwise.config.enums import QUANTIZATIONS
+from shardwise.config.strategy_table import Table
+from shardwise.planning.search.space import Space
 
 RECIPES = QUANTIZATIONS[1:]
 # Weights of a layer that products read: 64 x 96, 64 x 64, 64 x 384, 192 x 64; and two norms.

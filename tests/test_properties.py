@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import EstimateTable, InputError, Model, Stack, System, estimate, estimate_many
-from shardwise.evaluate import evaluate
-from shardwise.memory import MEMORY_PARTS
-from shardwise.ops.parameters import count_parameters
-from shardwise.rules import RULES, broken_rule
-from shardwise.table import Table
-from shardwise.words import PLACEMENTS, RECOMPUTES
+from shardwise.config.enums import PLACEMENTS, RECOMPUTES
+from shardwise.config.strategy_table import Table
+from shardwise.engine.evaluate import evaluate
+from shardwise.engine.memory import MEMORY_PARTS
+from shardwise.ops.param_count import count_parameters
+from shardwise.parallel.constraints import RULES, broken_rule
 
 fast = settings(deadline=None, max_examples=25)
 small = st.sampled_from([1, 2, 4])

@@ -7,8 +7,8 @@ architectures are those of the config.json beside them.
 import pytest
 
 from described_layers import gqa, mla, mlp, model, moe, runs
-from shardwise.model import Model
-from shardwise.ops.parameters import count_parameters
+from shardwise.config.model import Model
+from shardwise.ops.param_count import count_parameters
 
 
 def gpt_oss(layers: int, experts: int) -> Model:

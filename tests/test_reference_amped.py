@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from amped_runs import SMALL
 from shardwise import InputError
-from shardwise.comparison.amped import amped_case_of_parameters
-from shardwise.formats.amped.derived import DERIVED
-from shardwise.reference.amped import (
+from shardwise.interop.amped.derived import DERIVED
+from shardwise.interop.amped.reference import (
     LABELS,
     MEMORY,
     TERMS,
@@ -17,6 +16,7 @@ from shardwise.reference.amped import (
     breakdown_text,
     evaluate,
 )
+from shardwise.interop.amped.translation import amped_case_of_parameters
 
 exact = {"rel": 1e-12}
 

@@ -6,9 +6,9 @@ import pytest
 
 from amped_runs import SMALL
 from shardwise import InputError
-from shardwise.comparison.amped import amped_case_of_parameters
-from shardwise.reference.amped import count, search
-from shardwise.reference.amped.optimum import DEGREES
+from shardwise.interop.amped.reference import count, search
+from shardwise.interop.amped.reference.optimum import DEGREES
+from shardwise.interop.amped.translation import amped_case_of_parameters
 
 _FIXED = {
     name: value
@@ -63,7 +63,7 @@ def test_pieces_of_a_search_are_one_search(monkeypatch):
     """Chunks change nothing."""
     limits = {"accelerators": 8, "per_node": 4, "batch_sizes": [4, 8]}
     whole = search(_FIXED, **limits)
-    monkeypatch.setattr("shardwise.reference.amped.optimum._CHUNK", 7)
+    monkeypatch.setattr("shardwise.interop.amped.reference.optimum._CHUNK", 7)
     assert search(_FIXED, **limits) == whole
 
 

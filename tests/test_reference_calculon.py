@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calculon_runs import FEASIBLE, RUNS, calculon_model, calculon_system
-from shardwise.formats.calculon_files import (
+from shardwise.interop.calculon.files import (
     COMM_TYPES,
     OVERLAPS,
     RECOMPUTES,
     CalculonExecution,
     CalculonModel,
 )
-from shardwise.reference.calculon import (
+from shardwise.interop.calculon.reference import (
     STAT_FIELDS,
     Columns,
     Infeasible,

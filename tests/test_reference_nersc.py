@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nersc_runs import BATCH, RUNS, nersc_model, nersc_system
 from shardwise import InputError
-from shardwise.reference.nersc import (
+from shardwise.interop.nersc.reference import (
     METHODS,
     NerscConfiguration,
     NerscModel,
@@ -21,9 +21,9 @@ from shardwise.reference.nersc import (
     layer_statistics,
     statistics,
 )
-from shardwise.reference.nersc.collectives import collective_time
-from shardwise.reference.nersc.columns import Columns
-from shardwise.reference.nersc.stats import statistics_of
+from shardwise.interop.nersc.reference.collectives import collective_time
+from shardwise.interop.nersc.reference.columns import Columns
+from shardwise.interop.nersc.reference.stats import statistics_of
 
 close = {"rel": 1e-12, "abs": 1e-18}
 LAYERS = RUNS["layers"]

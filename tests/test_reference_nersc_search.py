@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nersc_runs import BATCH, RUNS, nersc_model, nersc_system
 from shardwise import InputError
-from shardwise.reference.nersc import (
+from shardwise.interop.nersc.reference import (
     METHODS,
     NerscModel,
     configuration_words,
@@ -18,8 +18,8 @@ from shardwise.reference.nersc import (
     search,
     statistics,
 )
-from shardwise.reference.nersc import optimum as module
-from shardwise.reference.nersc.space import space_of
+from shardwise.interop.nersc.reference import optimum as module
+from shardwise.interop.nersc.reference.space import space_of
 
 SMALL = NerscModel(l=512, e=1536, h=12, depth=6, f=6144)
 FEASIBLE = {optimum["point"] for optimum in RUNS["optima"]}

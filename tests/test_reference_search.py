@@ -9,21 +9,14 @@ import pytest
 
 from calculon_runs import DATA, RUNS, calculon_model, calculon_system
 from shardwise import InputError
-from shardwise.formats.calculon_files import (
+from shardwise.interop.calculon.files import (
     COMM_TYPES,
     OVERLAPS,
     RECOMPUTES,
     CalculonExecution,
     CalculonModel,
 )
-from shardwise.reference.calculon import (
-    VERDICTS,
-    Columns,
-    count,
-    evaluate,
-    rows,
-    search,
-)
+from shardwise.interop.calculon.reference import VERDICTS, Columns, count, evaluate, rows, search
 
 OPTIMA = {case["id"]: case for case in json.loads((DATA / "optima.json").read_bytes())}
 

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise import InputError, Reliability
-from shardwise.goodput import best_interval, covered_by_spares, job_mtbf, run_time, waiting_share
+from shardwise.analysis.training_run.goodput import (
+    best_interval,
+    covered_by_spares,
+    job_mtbf,
+    run_time,
+    waiting_share,
+)
 
 PLAIN = {"accelerator_mtbf": "50000 h", "checkpoint_time": "60 s", "restart_time": "10 min"}
 

@@ -8,9 +8,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise import Stack, System, catalog, files
-from shardwise.measured.parameters import Parameter, load_parameters
-from shardwise.measured.rewrite import figures_moved, rewritten, with_moves
+from shardwise import Stack, System, catalog
+from shardwise.config import files
+from shardwise.validate.measured.parameters import Parameter, load_parameters
+from shardwise.validate.measured.rewrite import figures_moved, rewritten, with_moves
 
 some = settings(deadline=None, max_examples=60)
 NOUNS: dict[str, Any] = {"systems": System, "stacks": Stack}

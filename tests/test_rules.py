@@ -7,8 +7,8 @@ import pytest
 import samples
 from broken_rules import BREAKING, EXPERTS, MODEL, SIXES, SYSTEM, filled, island
 from shardwise import InputError, Model, System, estimate
-from shardwise.rules import RULES, broken_rule, refuse_illegal
-from shardwise.table import Table
+from shardwise.config.strategy_table import Table
+from shardwise.parallel.constraints import RULES, broken_rule, refuse_illegal
 
 
 def faults(error: pytest.ExceptionInfo[InputError]) -> dict[str, str]:

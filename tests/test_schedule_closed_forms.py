@@ -15,10 +15,10 @@ from pipelines_drawn import (
     three,
     with_short_last_chunks,
 )
-from shardwise.schedule.in_flight import in_flight
-from shardwise.schedule.orders import SCHEDULES
-from shardwise.schedule.pipelines import Times
-from shardwise.schedule.step_time import step_time
+from shardwise.parallel.schedule.in_flight import in_flight
+from shardwise.parallel.schedule.orders import SCHEDULES
+from shardwise.parallel.schedule.pipelines import Times
+from shardwise.parallel.schedule.step_time import step_time
 
 
 @fast

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import InputError
-from shardwise.schedule.orders import (
+from shardwise.parallel.schedule.orders import (
     SCHEDULES,
     Action,
     chunks_of,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipeline_simulation
-from shardwise.schedule.simulate import simulate
+from shardwise.parallel.schedule.simulate import simulate
 
 fast = settings(deadline=None, max_examples=40)
 seconds = st.floats(0.1, 4)

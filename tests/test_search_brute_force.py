@@ -16,12 +16,12 @@ import pytest
 import samples
 from naive_search import FIELDS, OFFLOADS, ORDERS, TIERS, Naive, everything
 from shardwise import InputError, Model, System, estimate
-from shardwise.searcher.best import Ranked
-from shardwise.searcher.candidates import Candidates, refusals
-from shardwise.searcher.look import Found, Question, look, merged
-from shardwise.searcher.run import search
-from shardwise.searcher.space import Space
-from shardwise.table import Table
+from shardwise.config.strategy_table import Table
+from shardwise.planning.search.best import Ranked
+from shardwise.planning.search.candidates import Candidates, refusals
+from shardwise.planning.search.run import search
+from shardwise.planning.search.scan import Found, Question, look, merged
+from shardwise.planning.search.space import Space
 
 MOST = 1500
 

@@ -8,12 +8,12 @@ import pytest
 import samples
 from naive_search import FIELDS, OFFLOADS, USUAL
 from shardwise import InputError, estimate_many
-from shardwise.searcher.candidates import CHOICE_FIELDS, OPTION_FIELDS, Candidates
-from shardwise.searcher.layouts import LAYOUT_FIELDS
-from shardwise.searcher.run import count
-from shardwise.searcher.space import SPACE_FIELDS, Space
-from shardwise.strategy import Strategy
-from shardwise.table import Table
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Candidates
+from shardwise.planning.search.layouts import LAYOUT_FIELDS
+from shardwise.planning.search.run import count
+from shardwise.planning.search.space import SPACE_FIELDS, Space
 from tried_candidates import MODEL, SYSTEM, candidates, keys, rows_of, table_of
 
 

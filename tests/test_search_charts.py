@@ -6,10 +6,10 @@ from math import log10
 import pytest
 
 from shardwise import InputError, search
-from shardwise.report.figures import log_axis, write
-from shardwise.report.plans import ordered, rounded
-from shardwise.report.search_charts import charts, front, heat_map, scaling, surface, write_charts
-from shardwise.report.search_parts import best_memory, best_time, rejections
+from shardwise.report.charts.common import log_axis, write
+from shardwise.report.charts.plans import ordered, rounded
+from shardwise.report.charts.search import charts, front, heat_map, scaling, surface, write_charts
+from shardwise.report.charts.search_parts import best_memory, best_time, rejections
 
 pytest.importorskip("plotly")
 

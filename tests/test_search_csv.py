@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import InputError, Model, search
+from shardwise.engine.step_time import TIME_PARTS
 from shardwise.report.search_csv import as_csv, table
-from shardwise.step import TIME_PARTS
 
 SPACE = {
     "gpus": [1, 16],

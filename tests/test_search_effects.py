@@ -10,13 +10,19 @@ import pytest
 import samples
 from naive_search import OFFLOADS
 from shardwise import Model, System, estimate_many
-from shardwise.memory import MEMORY_PARTS
-from shardwise.rules import broken_rule
-from shardwise.searcher.candidates import OPTION_FIELDS
-from shardwise.searcher.effects import EFFECTS, NEUTRAL, idle_rows, kinds_of, most_layers_on_a_rank
-from shardwise.step import TIME_PARTS
-from shardwise.table import Table
-from shardwise.words import RECOMPUTES, TP_EXCHANGES, TP_OVERLAPS
+from shardwise.config.enums import RECOMPUTES, TP_EXCHANGES, TP_OVERLAPS
+from shardwise.config.strategy_table import Table
+from shardwise.engine.memory import MEMORY_PARTS
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.parallel.constraints import broken_rule
+from shardwise.planning.search.candidates import OPTION_FIELDS
+from shardwise.planning.search.effects import (
+    EFFECTS,
+    NEUTRAL,
+    idle_rows,
+    kinds_of,
+    most_layers_on_a_rank,
+)
 from tried_candidates import MODEL, SYSTEM, candidates, keys, table_of, with_host
 
 LEGAL: dict[str, list[Any]] = {

@@ -9,8 +9,8 @@ import pytest
 
 from saved_search import case, plain
 from shardwise.errors import Fault, InputError
-from shardwise.searcher import executors
-from shardwise.searcher.executors import BACKENDS, Workers
+from shardwise.planning.search import executors
+from shardwise.planning.search.executors import BACKENDS, Workers
 
 
 def _later_first(number):

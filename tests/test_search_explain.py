@@ -6,10 +6,10 @@ import pytest
 
 from samples import GB, TB, model, system, tier
 from shardwise import estimate
+from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import InputError
-from shardwise.searcher.explain import explain
-from shardwise.searcher.run import search
-from shardwise.step import TIME_PARTS
+from shardwise.planning.search.explain import explain
+from shardwise.planning.search.run import search
 
 MODEL = model()
 SYSTEM = system(network=[tier("in", domain=4), tier("out", bandwidth=10 * GB)], node=4)

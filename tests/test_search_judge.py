@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import InputError, System
-from shardwise.searcher import judge as judging
-from shardwise.searcher.best import Ranked, best_of_each, front, top
-from shardwise.searcher.candidates import Candidates, refusals
-from shardwise.searcher.look import MEMORY, SECOND_MEMORY, Found, Question, look, merged
-from shardwise.searcher.objective import FRONTS, OBJECTIVES, check_name
-from shardwise.searcher.space import Space
+from shardwise.planning.search import evaluate as judging
+from shardwise.planning.search.best import Ranked, best_of_each, front, top
+from shardwise.planning.search.candidates import Candidates, refusals
+from shardwise.planning.search.objective import FRONTS, OBJECTIVES, check_name
+from shardwise.planning.search.scan import MEMORY, SECOND_MEMORY, Found, Question, look, merged
+from shardwise.planning.search.space import Space
 
 fast = settings(deadline=None, max_examples=60)
 

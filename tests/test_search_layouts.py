@@ -9,13 +9,13 @@ import pytest
 import samples
 from naive_search import OFFLOADS, ORDERS, USUAL
 from shardwise import System
-from shardwise.placement import place
-from shardwise.rules import RULES, broken_rule
-from shardwise.searcher.candidates import CHOICE_FIELDS, OPTION_FIELDS
-from shardwise.searcher.layouts import LAYOUT_FIELDS, layouts_of
-from shardwise.searcher.space import Space
-from shardwise.table import Table
-from shardwise.words import PLACED_AXES
+from shardwise.config.enums import PLACED_AXES
+from shardwise.config.strategy_table import Table
+from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.placement import place
+from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS
+from shardwise.planning.search.layouts import LAYOUT_FIELDS, layouts_of
+from shardwise.planning.search.space import Space
 
 MODEL = samples.model()
 

@@ -13,12 +13,12 @@ import samples
 from naive_effects import SPREAD
 from naive_search import KEPT, everything, kept
 from shardwise import InputError, System, estimate
-from shardwise.searcher.candidates import Candidates, refusals
-from shardwise.searcher.layouts import LAYOUT_FIELDS
-from shardwise.searcher.look import Question, look, merged
-from shardwise.searcher.run import search
-from shardwise.searcher.smallest import smallest_gpus
-from shardwise.searcher.space import Space
+from shardwise.planning.search.candidates import Candidates, refusals
+from shardwise.planning.search.layouts import LAYOUT_FIELDS
+from shardwise.planning.search.run import search
+from shardwise.planning.search.scan import Question, look, merged
+from shardwise.planning.search.smallest_gpus import smallest_gpus
+from shardwise.planning.search.space import Space
 from test_search_brute_force import SYSTEMS, Case, asked, keys, listed
 
 EXPERTS = samples.deepseek()

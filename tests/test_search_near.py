@@ -12,14 +12,14 @@ from naive_effects import has_effect
 from naive_search import AXES, everything
 from samples import GB, model, system, tier
 from shardwise import estimate
+from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
-from shardwise.placement import place
-from shardwise.searcher import explain as explaining
-from shardwise.searcher import judge as judging
-from shardwise.searcher.explain import explain
-from shardwise.searcher.given import Given
-from shardwise.searcher.space import Space
-from shardwise.table import Table
+from shardwise.parallel.placement import place
+from shardwise.planning.search import evaluate as judging
+from shardwise.planning.search import explain as explaining
+from shardwise.planning.search.explain import explain
+from shardwise.planning.search.given_strategy import Given
+from shardwise.planning.search.space import Space
 
 MODEL = model()
 SYSTEM = system(network=[tier("in", domain=4), tier("out", bandwidth=10 * GB)], node=4)

@@ -13,16 +13,16 @@ import pytest
 
 from calculon_runs import DATA, RUNS, calculon_model, calculon_system, system_of
 from shardwise import Estimate, Model, System, estimate, estimate_many
+from shardwise.analysis.results import EstimateTable
 from shardwise.arrays import gather
-from shardwise.comparison.calculon import calculon_case
-from shardwise.formats.calculon import strategy_fields
-from shardwise.reference.calculon import Columns, Infeasible, rows
-from shardwise.results import EstimateTable
-from shardwise.searcher.candidates import Candidates
-from shardwise.searcher.look import Question, look, merged
-from shardwise.searcher.results import SearchResult
-from shardwise.searcher.run import count, search
-from shardwise.searcher.space import Space
+from shardwise.interop.calculon.reader import strategy_fields
+from shardwise.interop.calculon.reference import Columns, Infeasible, rows
+from shardwise.interop.calculon.translation import calculon_case
+from shardwise.planning.search.candidates import Candidates
+from shardwise.planning.search.results import SearchResult
+from shardwise.planning.search.run import count, search
+from shardwise.planning.search.scan import Question, look, merged
+from shardwise.planning.search.space import Space
 
 PAGE = Path(__file__).parents[1] / "docs/conformance.md"
 OPTIMA = {case["id"]: case for case in json.loads((DATA / "optima.json").read_bytes())}

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from samples import GB, TB, layer, model, system, tier
 from shardwise import estimate
+from shardwise.config.strategy_table import Table
+from shardwise.engine.evaluate import evaluate
 from shardwise.errors import InputError
-from shardwise.evaluate import evaluate
-from shardwise.searcher import smallest
-from shardwise.searcher.decisive import decisive
-from shardwise.searcher.run import search
-from shardwise.searcher.smallest import smallest_gpus
-from shardwise.searcher.space import Space
-from shardwise.searcher.widest import widest
-from shardwise.table import Table
+from shardwise.planning.search import smallest_gpus as smallest
+from shardwise.planning.search.least_memory import decisive
+from shardwise.planning.search.minimum_replicas import widest
+from shardwise.planning.search.run import search
+from shardwise.planning.search.smallest_gpus import smallest_gpus
+from shardwise.planning.search.space import Space
 
 MODEL = model(layer(count=6))
 # The runtime of the stack holds 2 GiB; weights, gradients and states of the model are 6 MB.

@@ -12,9 +12,9 @@ import samples
 import shardwise
 from naive_search import OFFLOADS, ORDERS, TIERS, USUAL
 from shardwise import InputError, Model, Strategy, System
-from shardwise.searcher.asked import given_space
-from shardwise.searcher.run import count, search
-from shardwise.searcher.space import SPACE_FIELDS, Space
+from shardwise.planning.search.query import given_space
+from shardwise.planning.search.run import count, search
+from shardwise.planning.search.space import SPACE_FIELDS, Space
 
 fast = settings(deadline=None, max_examples=50)
 SYSTEM = samples.system()

@@ -24,13 +24,13 @@ from saved_search import (
     wait_for,
 )
 from shardwise import InputError, estimate, estimate_many
-from shardwise.rules import RULES, broken_rule
-from shardwise.searcher import pieces, store
-from shardwise.searcher.asked import given_space
-from shardwise.searcher.candidates import Candidates
-from shardwise.step import TIME_PARTS
-from shardwise.strategy import Strategy
-from shardwise.tabulate import OPTIONALS
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_columns import OPTIONALS
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.planning.search import pieces, store
+from shardwise.planning.search.candidates import Candidates
+from shardwise.planning.search.query import given_space
 
 TIMES = ["step_time_s", "tokens_per_s", "mfu", *(f"{part}_s" for part in TIME_PARTS)]
 BYTES = ["weights_bytes", "activations_bytes", "total_bytes", "reserved_bytes", "offloaded_bytes"]

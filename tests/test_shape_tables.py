@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 import samples
 from samples import column
 from shardwise import InputError, System
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import ShapeTable
 from shardwise.cost import shape_table
 from shardwise.cost.kernels import KernelRates
 from shardwise.cost.shape_table import MeasuredShapes, RowTables
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Phase
-from shardwise.system import ShapeTable
-from shardwise.table import Table
 
 fast = settings(deadline=None, max_examples=60)
 

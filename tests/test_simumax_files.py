@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.cli import run
-from shardwise.ops.parameters import count_parameters
-from shardwise.stack import Stack
+from shardwise.config.stack import Stack
+from shardwise.ops.param_count import count_parameters
 
 DATA = Path(__file__).parent / "data" / "simumax"
 RUNS = json.loads((DATA / "runs.json").read_text())

@@ -6,7 +6,7 @@ import pytest
 
 from shardwise import InputError, Model, Strategy, System
 from shardwise.cli import run
-from shardwise.formats.recognise import recognised
+from shardwise.interop.registry import recognised
 from test_simumax_files import DATA, DEEPSEEK, LEGACY, LLAMA, MEGATRON, PLAIN, SELECTIVE, read
 
 

@@ -11,6 +11,7 @@ import samples
 from samples import column
 from shardwise import System
 from shardwise.arrays import Ints
+from shardwise.config.strategy_table import Table
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.kernels import KernelRates
 from shardwise.ops.operation import (
@@ -21,7 +22,6 @@ from shardwise.ops.operation import (
     MemoryBound,
     Phase,
 )
-from shardwise.table import Table
 from test_catalog_systems import numeric_fields
 from test_simumax_files import DATA
 

@@ -7,7 +7,8 @@ import pytest
 
 import samples
 from parameter_samples import Written
-from shardwise import InputError, Stack, UnknownNameError, catalog, estimate, files
+from shardwise import InputError, Stack, UnknownNameError, catalog, estimate
+from shardwise.config import files
 
 BASE = "megatron-core-2025"
 UNTOLD = "told beside the base, without a source"

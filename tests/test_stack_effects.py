@@ -12,14 +12,14 @@ import samples
 import test_shape_tables as tables
 from samples import column, run
 from shardwise import Estimate, InputError, System
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import AttentionKernel
 from shardwise.cost.attention import head_efficiency
 from shardwise.cost.kernels import KernelRates
 from shardwise.cost.operations import Machine, OperationCost, operation_cost, with_host
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
-from shardwise.placement import place
-from shardwise.system import AttentionKernel
-from shardwise.table import Table
+from shardwise.parallel.placement import place
 
 fast = settings(deadline=None, max_examples=60)
 EXPERTS = samples.deepseek()

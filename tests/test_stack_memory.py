@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import Estimate, Model, estimate_many
-from shardwise.stack import Stack
+from shardwise.config.stack import Stack
 
 LAYER = 12 * 64**2 + 13 * 64
 NORM = 2 * 64

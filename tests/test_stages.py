@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 import samples
 from shardwise import Model
 from shardwise.arrays import gather
-from shardwise.rules import broken_rule
-from shardwise.stages import StageRun, by_stage, chunks_of, layers_on_ranks, stage_runs
-from shardwise.table import Table
-from shardwise.words import SCHEDULES
+from shardwise.config.enums import SCHEDULES
+from shardwise.config.strategy_table import Table
+from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.pipeline_layout import (
+    StageRun,
+    by_stage,
+    chunks_of,
+    layers_on_ranks,
+    stage_runs,
+)
 
 fast = settings(deadline=None, max_examples=100)
 A, B, C = (samples.layer(mlp={"ffn": width}) for width in (64, 128, 256))

@@ -9,7 +9,7 @@ import pytest
 import samples
 from samples import run
 from shardwise import InputError, System, estimate
-from shardwise.results import Estimate
+from shardwise.analysis.results import Estimate
 
 LAYER = 12 * 64**2 + 13 * 64
 WHOLE = 4 * LAYER + 2 * 64 + (1000 + 32) * 64

@@ -9,8 +9,8 @@ import pytest
 
 import samples
 from shardwise import InputError, Strategy, estimate_many
-from shardwise.table import Table
-from shardwise.words import PLACEMENTS
+from shardwise.config.enums import PLACEMENTS
+from shardwise.config.strategy_table import Table
 
 MODEL = samples.model()
 SYSTEM = samples.system()

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from drawn_strategies import FLAGS, SLACK, changed, fast, legal, machines, models, tables, with_host
 from shardwise import Model, System
 from shardwise.arrays import gather
-from shardwise.evaluate import Evaluation, evaluate
-from shardwise.memory import MEMORY_PARTS, stage_memory
-from shardwise.stages import by_stage
-from shardwise.words import TP_EXCHANGES, TP_OVERLAPS
+from shardwise.config.enums import TP_EXCHANGES, TP_OVERLAPS
+from shardwise.engine.evaluate import Evaluation, evaluate
+from shardwise.engine.memory import MEMORY_PARTS, stage_memory
+from shardwise.parallel.pipeline_layout import by_stage
 
 _EDGES = TP_EXCHANGES.index("p2p_rs_ag")
 

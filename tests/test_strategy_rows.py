@@ -21,13 +21,7 @@ from drawn_strategies import (
     tables,
 )
 from shardwise import Model, Strategy, System, estimate, estimate_many
-from shardwise.evaluate import evaluate
-from shardwise.memory import MEMORY_PARTS
-from shardwise.placement import place
-from shardwise.rules import broken_rule
-from shardwise.step import TIME_PARTS
-from shardwise.table import Table
-from shardwise.words import (
+from shardwise.config.enums import (
     ATTENTIONS,
     CP_EXCHANGES,
     OPTIMIZERS,
@@ -36,6 +30,12 @@ from shardwise.words import (
     TP_EXCHANGES,
     TP_OVERLAPS,
 )
+from shardwise.config.strategy_table import Table
+from shardwise.engine.evaluate import evaluate
+from shardwise.engine.memory import MEMORY_PARTS
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.placement import place
 
 AXES = ("tp", "cp", "dp", "pp")
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 import samples
 from samples import GB, layer, run, stack, system, tier
 from shardwise import Model, Strategy, System, estimate, estimate_many, trace
-from shardwise.cost.block_times import COMM_AXES
+from shardwise.config.strategy_table import Table
+from shardwise.cost.layer_times import COMM_AXES
+from shardwise.engine.overlap_windows import windows
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import Operation
-from shardwise.ops.parameters import REPLICATED, count_parameters
-from shardwise.peers import peers_of
-from shardwise.placement import place
-from shardwise.replica_windows import windows
-from shardwise.table import Table
+from shardwise.ops.param_count import REPLICATED, count_parameters
+from shardwise.parallel.placement import place
+from shardwise.parallel.process_groups import peers_of
 
 SUMMA: dict[str, Any] = {"tp": 2, "tp2": 4, "tp_exchange": "summa"}
 DEGREES = [(1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (8, 1), (1, 8)]

@@ -12,7 +12,7 @@ import pytest
 
 import samples
 from samples import exchanges, flops, moved, operations, rank_work
-from shardwise.model import Model
+from shardwise.config.model import Model
 from shardwise.ops.accumulation import with_accumulation
 from shardwise.ops.embedding import head_operations
 from shardwise.ops.layer import layer_operations

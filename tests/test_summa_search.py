@@ -9,8 +9,8 @@ import samples
 from naive_search import FIELDS, everything
 from samples import GB, layer, system, tier
 from shardwise import search
-from shardwise.searcher.candidates import Candidates
-from shardwise.searcher.space import Space
+from shardwise.planning.search.candidates import Candidates
+from shardwise.planning.search.space import Space
 
 WIDE = samples.model(layer(count=2, attention={"head_dim": 128}, mlp={"ffn": 2048}), hidden=1024)
 SPACES: list[dict[str, Any]] = [

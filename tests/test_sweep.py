@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import InputError, SweepResult, System, estimate, search, sweep
-from shardwise.searcher.candidates import Candidates
-from shardwise.step import TIME_PARTS
-from shardwise.sweeper.axes import varied_axes
-from shardwise.sweeper.figures import figure_names, influencing_figures
-from shardwise.sweeper.points import Grid
-from shardwise.system_columns import figures_of, with_figures
+from shardwise.config.system_columns import figures_of, with_figures
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.planning.search.candidates import Candidates
+from shardwise.planning.sweep.axes import varied_axes
+from shardwise.planning.sweep.figures import figure_names, influencing_figures
+from shardwise.planning.sweep.points import Grid
 
 PLAIN = {"stack": samples.stack().to_dict()}
 TINY = {"gpus": 16, "gbs": 64, "zero": 1, "recompute": "none", "tp_overlap": "none"} | PLAIN

@@ -5,13 +5,13 @@ import pytest
 import samples
 from shardwise import InputError, Model, System
 from shardwise.catalog import names
-from shardwise.sweeper.architectures import MODEL_FIGURES
-from shardwise.sweeper.axes import check_values, figure_list, varied_axes
-from shardwise.sweeper.figures import figure_names, figures_named, influencing_figures
-from shardwise.sweeper.points import Grid
-from shardwise.sweeper.structure import with_domain, with_links_per_accelerator, with_node
-from shardwise.sweeper.values import given_values
-from shardwise.system_columns import figures_of
+from shardwise.config.system_columns import figures_of
+from shardwise.planning.sweep.architectures import MODEL_FIGURES
+from shardwise.planning.sweep.axes import check_values, figure_list, varied_axes
+from shardwise.planning.sweep.figures import figure_names, figures_named, influencing_figures
+from shardwise.planning.sweep.points import Grid
+from shardwise.planning.sweep.structure import with_domain, with_links_per_accelerator, with_node
+from shardwise.planning.sweep.values import given_values
 
 MODEL = Model.load("llama3-70b")
 H100 = System.load("h100-sxm")

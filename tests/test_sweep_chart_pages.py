@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from shardwise import InputError
-from shardwise.report import figures
-from shardwise.report.sweep_charts import (
+from shardwise.report.charts import common as figures
+from shardwise.report.charts.sweep import (
     charts,
     design_space,
     front,
@@ -18,7 +18,7 @@ from shardwise.report.sweep_charts import (
     write,
     write_charts,
 )
-from shardwise.report.sweep_plans import limit
+from shardwise.report.charts.sweep_plans import limit
 from swept_by_hand import GIB, axis, influence, plan, swept
 
 pytest.importorskip("plotly")

@@ -3,14 +3,7 @@
 import pytest
 
 from shardwise import InputError
-from shardwise.report.sweep_charts import (
-    heat_map,
-    only,
-    optima,
-    ratio,
-    scaling,
-    trend,
-)
+from shardwise.report.charts.sweep import heat_map, only, optima, ratio, scaling, trend
 from swept_by_hand import BATCH, GPUS, SEQ_LEN, axis, mapped_sweep, plan, scaled_sweep, swept, trace
 
 pytest.importorskip("plotly")

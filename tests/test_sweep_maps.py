@@ -5,7 +5,7 @@ from math import log10
 import pytest
 
 from shardwise import InputError
-from shardwise.report.sweep_charts import contour, heat_map, surface
+from shardwise.report.charts.sweep import contour, heat_map, surface
 from swept_by_hand import GIB, GPUS, axis, mapped_sweep, plan, scaled_sweep, swept, trace
 
 pytest.importorskip("plotly")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import samples
 from shardwise import InputError, System, estimate, estimate_many
 from shardwise.arrays import by_code, interpolated
-from shardwise.system_columns import SystemColumns, by_structure, figures_of, with_figures
+from shardwise.config.system_columns import SystemColumns, by_structure, figures_of, with_figures
 
 # Strategies that between them use every figure: all axes and their tiers, offload, grouped experts,
 # quantized types, measured tables, curves, rings.

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 import samples
 from samples import run
 from shardwise import System
-from shardwise.placement import place
-from shardwise.rules import RULES, broken_rule
-from shardwise.table import Table
-from shardwise.words import PLACEMENTS
+from shardwise.config.enums import PLACEMENTS
+from shardwise.config.strategy_table import Table
+from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.placement import place
 
 AXES = ("tp", "dp", "pp")
 SIZE = 8192

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 import shardwise
 from samples import column
+from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
+from shardwise.config.system import System
 from shardwise.cost.benchmark import training_matmul
-from shardwise.cost.block_choice import Blocks, block_times, chosen_blocks
+from shardwise.cost.deepgemm import Blocks, block_times, chosen_blocks
 from shardwise.cost.tiles import by_waves, tile_speed, tiled_times
-from shardwise.kernels import MatmulBlocks, MatmulTiles
-from shardwise.system import System
 
 fast = settings(deadline=None, max_examples=60)
 PEAK = 1e14

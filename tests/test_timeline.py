@@ -9,9 +9,9 @@ import pytest
 import samples
 import trace_format
 from shardwise import InputError, Model, System, Trace, estimate, trace
-from shardwise.results import Estimate
-from shardwise.timeline.actions import KINDS
-from shardwise.timeline.step import StepTimeline, rank_totals
+from shardwise.analysis.results import Estimate
+from shardwise.analysis.timeline.actions import KINDS
+from shardwise.analysis.timeline.step import StepTimeline, rank_totals
 
 F, B = 0, 1
 SBH = 64 * 64

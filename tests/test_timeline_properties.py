@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import samples
 import trace_format
 from shardwise import Model, Trace, trace
-from shardwise.schedule.orders import SCHEDULES, chunks_of
-from shardwise.timeline.step import RankTotals, StepTimeline, rank_totals
+from shardwise.analysis.timeline.step import RankTotals, StepTimeline, rank_totals
+from shardwise.parallel.schedule.orders import SCHEDULES, chunks_of
 
 fast = settings(deadline=None, max_examples=20)
 F, B, W = range(3)

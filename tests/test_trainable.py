@@ -7,12 +7,12 @@ import pytest
 import samples
 from samples import exchanges, flops, held, moved, saved
 from shardwise import Model, Strategy, estimate
+from shardwise.config.enums import FROZEN_PARTS
+from shardwise.config.strategy_table import Table
 from shardwise.ops.layer import layer_operations
+from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.operation import Phase
-from shardwise.ops.parameters import count_parameters, flops_per_token
-from shardwise.ops.trainable import Subset, with_subset
-from shardwise.table import Table
-from shardwise.words import FROZEN_PARTS
+from shardwise.ops.param_count import count_parameters, flops_per_token
 from trained_samples import (
     BELOW_THE_HEAD,
     DOWN,

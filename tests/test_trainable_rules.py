@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import InputError, Strategy, estimate, estimate_many
-from shardwise.ops.trainable import goes_back
-from shardwise.table import Table
-from shardwise.words import LORA_PARTS, bits_of, set_of
+from shardwise.config.enums import LORA_PARTS, bits_of, set_of
+from shardwise.config.strategy_table import Table
+from shardwise.ops.lora import goes_back
 from trained_samples import BELOW_THE_HEAD, SIZES, mixture, run, subset
 
 NOTHING_LEFT = "leaves nothing to train; for forward only training is false"

@@ -6,8 +6,8 @@ import pytest
 
 from shardwise import InputError, Space, estimate, search
 from shardwise.cli import run
-from shardwise.system import System
-from shardwise.whole_run import Run, with_training
+from shardwise.config.system import System
+from shardwise.planning.training_time import Run, with_training
 
 FIXED = {"pp": 1, "tp": [1, 2], "zero": 1, "recompute": "none", "fused_activation": False}
 FAILING = {"accelerator_mtbf": "2000 h", "checkpoint_time": "60 s", "restart_time": "10 min"}

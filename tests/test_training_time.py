@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from shardwise import InputError, compare, estimate, estimate_training_time
+from shardwise.analysis.training_run.time import training_columns
 from shardwise.cli import run
-from shardwise.model import Model
-from shardwise.system import Site, System
-from shardwise.training_time import training_columns
+from shardwise.config.model import Model
+from shardwise.config.system import Site, System
+from shardwise.planning.training_time import checkpoint_bytes
 from shardwise.units import parse_quantity
-from shardwise.whole_run import checkpoint_bytes
 
 GPT3 = ("gpt3-175b", "a100-80gb-sxm")
 PLAN = {"gpus": 1024, "tp": 8, "pp": 16, "gbs": 1536}

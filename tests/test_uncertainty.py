@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import Model, Strategy, System, estimate
-from shardwise import uncertainty as module
-from shardwise.report.estimate import print_estimate
-from shardwise.uncertainty import (
+from shardwise.analysis import prediction_interval as module
+from shardwise.analysis.prediction_interval import (
     LEVEL,
     Described,
     Validated,
@@ -24,6 +23,7 @@ from shardwise.uncertainty import (
     told_apart,
     validated_runs,
 )
+from shardwise.report.tables.estimate import print_estimate
 
 some = settings(deadline=None, max_examples=60)
 ONE = Described(

@@ -13,11 +13,11 @@ from pipeline_simulation import simulate
 from samples import run
 from shardwise import Estimate, Model, estimate
 from shardwise.arrays import gather
-from shardwise.evaluate import evaluate
-from shardwise.memory import stage_parameters
-from shardwise.ops.parameters import count_parameters
-from shardwise.stages import by_stage, layers_on_ranks, most_layers
-from shardwise.table import Table
+from shardwise.config.strategy_table import Table
+from shardwise.engine.evaluate import evaluate
+from shardwise.engine.memory import stage_parameters
+from shardwise.ops.param_count import count_parameters
+from shardwise.parallel.pipeline_layout import by_stage, layers_on_ranks, most_layers
 
 fast = settings(deadline=None, max_examples=60)
 LAYER = 12 * 64**2 + 13 * 64

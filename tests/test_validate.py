@@ -6,7 +6,7 @@ import pytest
 
 from shardwise import InputError
 from shardwise.cli import run
-from shardwise.model import Model
+from shardwise.config.model import Model
 from shardwise.validate import COLLECTIONS, SUITES, validate
 from shardwise.validate.scores import Score
 from shardwise.validate.seqsel import Published

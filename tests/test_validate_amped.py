@@ -7,8 +7,8 @@ import pytest
 
 from shardwise import System, estimate
 from shardwise.cli import run
-from shardwise.report.validate import print_scoreboard
-from shardwise.stack import Stack
+from shardwise.config.stack import Stack
+from shardwise.report.tables.validate import print_scoreboard
 from shardwise.validate import Criterion, validate
 from shardwise.validate.amped import Published
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import samples
 from samples import column
 from shardwise import Model
-from shardwise.cost.walk import FORWARD_ONLY, FULL, Step, step_of, walk
+from shardwise.config.enums import RECOMPUTE_PARTS, bits_of
+from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, step_of, walk
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.mtp import mtp_operations
 from shardwise.ops.operation import Operation
-from shardwise.words import RECOMPUTE_PARTS, bits_of
 
 fast = settings(deadline=None, max_examples=200)
 HALF = frozenset({"every_other"})

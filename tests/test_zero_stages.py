@@ -10,7 +10,7 @@ import pytest
 
 import samples
 from shardwise import Estimate, Model
-from shardwise.results import Memory
+from shardwise.analysis.results import Memory
 
 GB = 1e9
 SBH = 64 * 64

@@ -10,11 +10,11 @@ import numpy as np
 
 import samples
 from shardwise import Model
+from shardwise.analysis.results import Estimate
+from shardwise.config.enums import FROZEN_PARTS, bits_of
 from shardwise.ops.layer import layer_operations
+from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.operation import Operation, Phase
-from shardwise.ops.trainable import Subset, with_subset
-from shardwise.results import Estimate
-from shardwise.words import FROZEN_PARTS, bits_of
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase
 T = 64

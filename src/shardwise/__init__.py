@@ -3,6 +3,7 @@
 from typing import Any
 
 from shardwise._version import __version__
+from shardwise.config import readers
 
 __all__ = [
     "Comparison",
@@ -40,38 +41,48 @@ __all__ = [
 ]
 
 _HOME = {
-    "Comparison": "scenarios.results",
-    "ComputeGraph": "graph.records",
-    "Estimate": "results",
-    "EstimateTable": "results",
-    "Explanation": "searcher.explanation",
+    "Comparison": "planning.compare.results",
+    "ComputeGraph": "analysis.graph.records",
+    "Estimate": "analysis.results",
+    "EstimateTable": "analysis.results",
+    "Explanation": "planning.search.explanation",
     "FsdpPlan": "fsdp.result",
     "InputError": "errors",
-    "Model": "model",
-    "Reliability": "reliability",
-    "SearchResult": "searcher.results",
+    "Model": "config.model",
+    "Reliability": "config.reliability",
+    "SearchResult": "planning.search.results",
     "ShardwiseError": "errors",
-    "Space": "searcher.space",
-    "Stack": "stack",
-    "Strategy": "strategy",
-    "SweepPoint": "sweeper.results",
-    "SweepResult": "sweeper.results",
-    "System": "system",
+    "Space": "planning.search.space",
+    "Stack": "config.stack",
+    "Strategy": "config.strategy",
+    "SweepPoint": "planning.sweep.results",
+    "SweepResult": "planning.sweep.results",
+    "System": "config.system",
     "Trace": "report.trace",
-    "TrainingTime": "training",
+    "TrainingTime": "analysis.training_run.results",
     "UnknownNameError": "errors",
-    "compare": "scenarios.compare",
+    "compare": "planning.compare.run",
     "estimate": "estimator",
     "estimate_many": "estimator",
-    "estimate_training_time": "whole_run",
-    "explain": "searcher.explain",
-    "graph_of": "graph.build",
-    "largest_model": "searcher.largest",
+    "estimate_training_time": "planning.training_time",
+    "explain": "planning.search.explain",
+    "graph_of": "analysis.graph.build",
+    "largest_model": "planning.search.largest_model",
     "plan_fsdp": "fsdp.api",
-    "search": "searcher.run",
-    "sweep": "sweeper.run",
+    "search": "planning.search.run",
+    "sweep": "planning.sweep.run",
     "trace": "report.trace",
 }
+
+
+def _interop() -> readers.Readers:
+    """Import the readers of other tools' files when the first file is read."""
+    from shardwise.interop import registry  # noqa: PLC0415
+
+    return registry
+
+
+readers.register(_interop)
 
 
 def __getattr__(name: str) -> Any:

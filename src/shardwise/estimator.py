@@ -7,19 +7,35 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.analysis.communication import breakdown_of
+from shardwise.analysis.gemms import gemm_estimates
+from shardwise.analysis.layer_totals import (
+    efficiency,
+    layer_totals,
+    matrix_flops,
+    required_bandwidth,
+)
+from shardwise.analysis.operations import missed_operations, operation_estimates
+from shardwise.analysis.prediction_interval import interval_of, rests_on
+from shardwise.analysis.results import CommTime, Cost, Estimate, EstimateTable
+from shardwise.analysis.stages import memory_record, stage_estimates
 from shardwise.arrays import Floats, Ints, gather, once_per
-from shardwise.blocks import operation_costs
-from shardwise.breakdown import breakdown_of
+from shardwise.config.base import Source, Sourced
+from shardwise.config.enums import ATTENTIONS, SEATED_AXES
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.config.system_columns import SystemColumns, SystemRows, by_structure
+from shardwise.cost.component_costs import operation_costs
 from shardwise.cost.kernels import product_peak
-from shardwise.detail import memory_record, stage_estimates
+from shardwise.engine.evaluate import Evaluation, Timing, evaluate
+from shardwise.engine.memory import MEMORY_PARTS
+from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.evaluate import Evaluation, Timing, evaluate
-from shardwise.gemms import gemm_estimates
-from shardwise.memory import MEMORY_PARTS
-from shardwise.model import Model
-from shardwise.noun import Source, Sourced
-from shardwise.operations import missed_operations, operation_estimates
-from shardwise.ops.parameters import (
+from shardwise.ops.lora import Subset
+from shardwise.ops.param_count import (
     FLOPS_CONVENTIONS,
     FlopsConvention,
     Parameters,
@@ -28,19 +44,8 @@ from shardwise.ops.parameters import (
     flops_per_token,
 )
 from shardwise.ops.quantization import RECIPES
-from shardwise.ops.trainable import Subset
-from shardwise.placement import place
-from shardwise.results import CommTime, Cost, Estimate, EstimateTable
-from shardwise.rules import broken_rule, refuse_illegal
-from shardwise.stack import Stack
-from shardwise.step import TIME_PARTS
-from shardwise.strategy import Strategy
-from shardwise.system import System
-from shardwise.system_columns import SystemColumns, SystemRows, by_structure
-from shardwise.table import Table
-from shardwise.totals import efficiency, layer_totals, matrix_flops, required_bandwidth
-from shardwise.uncertainty import interval_of, rests_on
-from shardwise.words import ATTENTIONS, SEATED_AXES
+from shardwise.parallel.constraints import broken_rule, refuse_illegal
+from shardwise.parallel.placement import place
 
 __all__ = ["estimate", "estimate_many", "evaluated_columns", "rates"]
 

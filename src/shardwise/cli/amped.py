@@ -4,17 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise import catalog, files
+from shardwise import catalog
+from shardwise.analysis.results import Estimate
 from shardwise.cli.options import log, refuse_given
+from shardwise.config import files
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.formats.amped.fields import fields_by_degrees
-from shardwise.formats.amped.files import AmpedConfig, looks_like, read_config
-from shardwise.formats.amped.imported import fields_of_several, import_record
-from shardwise.formats.amped.words import Noun
-from shardwise.model import Model
-from shardwise.results import Estimate
-from shardwise.strategy import Strategy
-from shardwise.system import System
+from shardwise.interop.amped.fields import fields_by_degrees
+from shardwise.interop.amped.files import AmpedConfig, looks_like, read_config
+from shardwise.interop.amped.imported import fields_of_several, import_record
+from shardwise.interop.amped.words import Noun
 
 __all__ = ["Given", "configuration_of", "given_case", "system_or_config"]
 
@@ -54,7 +55,7 @@ class Given:
     def show_imported(self) -> None:
         """Print what became of the configuration, if there is one."""
         if self.imported is not None:
-            from shardwise.report.amped import print_imported  # noqa: PLC0415 - slow to import
+            from shardwise.report.tables.amped import print_imported  # noqa: PLC0415 - slow to import
 
             print_imported(self.imported)
 

@@ -4,8 +4,6 @@ from typing import Annotated
 
 import typer
 
-from shardwise import files
-from shardwise.calibrate.tables import KernelTable, read_folder, read_table
 from shardwise.cli.options import (
     JsonFlag,
     Stopwatch,
@@ -15,8 +13,10 @@ from shardwise.cli.options import (
     refuse_given,
     whole_number,
 )
+from shardwise.config import files
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.system import System
+from shardwise.validate.calibrate.tables import KernelTable, read_folder, read_table
 
 
 def command(
@@ -77,7 +77,7 @@ def command(
 
 
 def _from_runs(system: str, path: str, *, out: str | None, json: bool) -> int:
-    from shardwise.calibrate.from_runs import calibrated_by_runs  # noqa: PLC0415 - numpy
+    from shardwise.validate.calibrate.from_runs import calibrated_by_runs  # noqa: PLC0415 - numpy
 
     watch = Stopwatch()
     found = calibrated_by_runs(System.load(system), path)
@@ -88,7 +88,7 @@ def _from_runs(system: str, path: str, *, out: str | None, json: bool) -> int:
     if json:
         emit_json(found.to_dict())
     else:
-        from shardwise.report.calibrated import print_calibrated  # noqa: PLC0415
+        from shardwise.report.tables.calibration import print_calibrated  # noqa: PLC0415
 
         print_calibrated(found)
     return 0
@@ -97,7 +97,7 @@ def _from_runs(system: str, path: str, *, out: str | None, json: bool) -> int:
 def _from_table(
     system: str, path: str, *, gpu: str | None, folds: str | None, out: str | None, json: bool
 ) -> int:
-    from shardwise.calibrate.fit import calibrated  # noqa: PLC0415 - numpy and scipy
+    from shardwise.validate.calibrate.fit import calibrated  # noqa: PLC0415 - numpy and scipy
 
     parts = whole_number("folds", folds)
     if parts == 1:
@@ -115,7 +115,7 @@ def _from_table(
     if json:
         emit_json(found.to_dict())
     else:
-        from shardwise.report.kernels import print_calibration  # noqa: PLC0415
+        from shardwise.report.tables.kernels import print_calibration  # noqa: PLC0415
 
         print_calibration(found)
     return 0

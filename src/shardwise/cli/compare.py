@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from shardwise import files
 from shardwise.cli.options import JsonFlag, OutputOption, PlotOption, emit_json, log
 from shardwise.cli.search_own import different_files
-from shardwise.scenarios.compare import compare
+from shardwise.config import files
+from shardwise.planning.compare.run import compare
 
 
 def command(
@@ -32,7 +32,7 @@ def command(
     if output is not None:
         files.check_writable_ending(output)
     if plot is not None:
-        from shardwise.report import compared_charts  # noqa: PLC0415 - slow to import
+        from shardwise.report.charts import compare as compared_charts  # noqa: PLC0415 - slow to import
 
         compared_charts.check_chart_file(plot)
     found = compare(*scenarios)
@@ -44,7 +44,7 @@ def command(
     if json:
         emit_json(found.to_dict())
     elif output is None:
-        from shardwise.report.compared import print_comparison  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables.compare import print_comparison  # noqa: PLC0415 - slow to import
 
         print_comparison(found)
     return 0 if any(one.fits for one in found.scenarios) else 1

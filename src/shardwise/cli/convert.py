@@ -7,20 +7,27 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import ValidationError
 
-from shardwise import catalog, files
+from shardwise import catalog
+from shardwise.analysis.results import Result
 from shardwise.cli.options import OutputOption, emit_json, log, refuse_given
-from shardwise.comparison.calculon import (
+from shardwise.config import files
+from shardwise.config.base import Noun
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.interop.calculon.translation import (
     calculon_case,
     model_for_calculon,
     system_for_calculon,
 )
-from shardwise.comparison.words import known_reference
-from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.nersc_export import nersc_model, nersc_system
-from shardwise.formats.nersc_results import is_results_file, read_results
-from shardwise.formats.recognise import recognised
-from shardwise.model import Model
-from shardwise.noun import Noun
+from shardwise.interop.nersc.results import is_results_file, read_results
+from shardwise.interop.nersc.writer import nersc_model, nersc_system
+from shardwise.interop.registry import recognised
+from shardwise.interop.translation import known_reference
+from shardwise.planning.search.results import SearchResult
+from shardwise.planning.sweep.results import SweepResult
 from shardwise.report.search_csv import (
     PARTS,
     TABLE_ENDINGS,
@@ -32,12 +39,6 @@ from shardwise.report.search_csv import (
     table,
     write_table,
 )
-from shardwise.results import Result
-from shardwise.searcher.results import SearchResult
-from shardwise.stack import Stack
-from shardwise.strategy import Strategy
-from shardwise.sweeper.results import SweepResult
-from shardwise.system import System
 
 _Found = TypeVar("_Found", bound=Result)
 _NOUNS: dict[str, type[Noun]] = {
@@ -178,7 +179,8 @@ def _rows(data: Mapping[str, Any], file: str, part: str | None) -> Any:
 
 
 def _write_charts(data: Mapping[str, Any], file: str, output: str) -> None:
-    from shardwise.report import search_charts, sweep_charts  # noqa: PLC0415 - slow to import
+    from shardwise.report.charts import search as search_charts  # noqa: PLC0415 - slow to import
+    from shardwise.report.charts import sweep as sweep_charts  # noqa: PLC0415
 
     if is_sweep(data):
         sweep_charts.write_charts(_validated(SweepResult, data, file), output)

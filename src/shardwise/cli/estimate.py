@@ -22,10 +22,10 @@ from shardwise.cli.options import (
     with_strategy_flags,
 )
 from shardwise.cli.training_options import asked_run, with_run_flags
+from shardwise.config.model import Model
+from shardwise.config.system import System
 from shardwise.estimator import estimate
-from shardwise.model import Model
-from shardwise.system import System
-from shardwise.whole_run import with_training
+from shardwise.planning.training_time import with_training
 
 _NO_EFFECT = "has no effect beside --reference, which shows a predecessor's answer alone"
 
@@ -154,7 +154,7 @@ def command(
     )
     if wanted.write(answer):
         return 0 if result.fits else 1
-    from shardwise.report.estimate import print_estimate  # noqa: PLC0415 - slow to import
+    from shardwise.report.tables.estimate import print_estimate  # noqa: PLC0415 - slow to import
 
     print_estimate(result if gemms else result.model_copy(update={"gemms": None}))
     if other is not None:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from shardwise import files
+from shardwise.analysis.results import Estimate
 from shardwise.cli.options import emit_json, log, refuse_given
+from shardwise.config import files
+from shardwise.config.expressions.records import Resolved
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.model import Model
-from shardwise.parameters.records import Resolved
-from shardwise.results import Estimate
-from shardwise.strategy import Strategy
-from shardwise.system import System
 
 __all__ = ["Answer", "Wanted"]
 
@@ -77,7 +77,7 @@ class Wanted:
         if written is not None:
             _check_report(written)
         if self.plot is not None:
-            from shardwise.report.estimate_charts import check_chart_file  # noqa: PLC0415 - slow
+            from shardwise.report.charts.estimate import check_chart_file  # noqa: PLC0415 - slow
 
             check_chart_file(self.plot)
         if self.graph is not None:
@@ -90,7 +90,7 @@ class Wanted:
         if self.graph is not None:
             _draw(self.graph, answer)
         if self.plot is not None:
-            from shardwise.report.estimate_charts import write_charts  # noqa: PLC0415 - slow
+            from shardwise.report.charts.estimate import write_charts  # noqa: PLC0415 - slow
 
             write_charts(answer.result, self.plot)
             log.info("wrote %s", self.plot)
@@ -132,7 +132,7 @@ def _check_report(path: str) -> None:
 
 def _draw(path: str, answer: Answer) -> None:
     """Write the compute graph."""
-    from shardwise.graph.build import graph_of  # noqa: PLC0415 - slow to import
+    from shardwise.analysis.graph.build import graph_of  # noqa: PLC0415 - slow to import
     from shardwise.report.graph.files import write_graph  # noqa: PLC0415 - slow to import
 
     write_graph(graph_of(answer.model[0], answer.system[0], answer.strategy), path)
@@ -142,7 +142,7 @@ def _draw(path: str, answer: Answer) -> None:
 def _write(answer: Answer, output: str) -> None:
     """Write an estimate as JSON or YAML; only its matrix products, if it has any, as CSV."""
     if answer.result.gemms is not None and output.lower().endswith(_CSV):
-        from shardwise.report.gemms import gemms_csv  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables.gemms import gemms_csv  # noqa: PLC0415 - slow to import
 
         files.write_text(output, gemms_csv(answer.result))
     else:

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise import files
+from shardwise.analysis.graph.build import graph_of
+from shardwise.analysis.results import Estimate
 from shardwise.cli.amped import given_case
 from shardwise.cli.options import (
     ModelArgument,
@@ -19,16 +20,15 @@ from shardwise.cli.options import (
     refuse_given,
     with_strategy_flags,
 )
+from shardwise.config import files
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.estimator import estimate
-from shardwise.graph.build import graph_of
-from shardwise.model import Model
 from shardwise.report.deepflow import deepflow_text
-from shardwise.report.gemms import SHAPE_COLUMNS, gemms_csv
 from shardwise.report.graph.files import check_graph_file, graph_json, write_graph
-from shardwise.results import Estimate
-from shardwise.strategy import Strategy
-from shardwise.system import System
+from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 _THINGS = ("gemms", "graph", "deepflow")
 _CSV = (".csv", ".csv.gz")

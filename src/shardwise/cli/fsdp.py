@@ -328,11 +328,11 @@ def _plan(
     if name is None and output is not None:
         emit_json(record, output)
     if not json and (output is None) == (name is None):
-        from shardwise.report.fsdp import print_plan  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables.fsdp import print_plan  # noqa: PLC0415 - slow to import
 
         print_plan(result)
     if plot is not None:
-        from shardwise.report.fsdp_chart import write_charts  # noqa: PLC0415 - slow to import
+        from shardwise.report.charts.fsdp import write_charts  # noqa: PLC0415 - slow to import
 
         write_charts(result, plot)
     return 0 if result.feasible else 1

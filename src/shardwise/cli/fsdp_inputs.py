@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from shardwise import files
 from shardwise.cli.options import emit_json, log
 from shardwise.cli.progress import Bar
+from shardwise.config import files
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.api import Progress
 from shardwise.fsdp.emit import Form
@@ -60,7 +60,7 @@ def check_places(output: str | None, plot: str | None, emit: str | None) -> None
             files.check_place(output)
     if plot is None:
         return
-    from shardwise.report.fsdp_chart import check_chart_file  # noqa: PLC0415 - slow to import
+    from shardwise.report.charts.fsdp import check_chart_file  # noqa: PLC0415 - slow to import
 
     check_chart_file(plot)
     if output is not None and Path(output).absolute() == Path(plot).absolute():

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import typer
 
-from shardwise import files
 from shardwise.cli.fsdp_inputs import COMMAND_LINE
 from shardwise.cli.options import emit_json
+from shardwise.config import files
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.fsdp_ilp import ModuleInfo
 from shardwise.fsdp.search import Path as Route
 from shardwise.fsdp.search import least_peak, optimum
 from shardwise.fsdp.sources import find_source
-from shardwise.reference.fsdp_ilp import (
+from shardwise.interop.fsdp_ilp.files import ModuleInfo
+from shardwise.interop.fsdp_ilp.reference import (
     GIB,
     SOLVERS,
     CommTimes,
@@ -28,7 +28,7 @@ from shardwise.reference.fsdp_ilp import (
     read_comm,
     solve,
 )
-from shardwise.reference.fsdp_ilp.exact import IlpRules
+from shardwise.interop.fsdp_ilp.reference.exact import IlpRules
 from shardwise.units import parse_quantity
 
 __all__ = ["EXACT", "plan_reference"]
@@ -96,7 +96,7 @@ def plan_reference(
     if json:
         emit_json(record)
     elif output is None:
-        from shardwise.report.fsdp_reference import print_units  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables.fsdp_reference import print_units  # noqa: PLC0415 - slow to import
 
         print_units(result, record)
     return 0 if result.feasible else 1

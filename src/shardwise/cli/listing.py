@@ -7,7 +7,7 @@ import typer
 
 from shardwise import catalog
 from shardwise.cli.options import emit_json, refuse_given
-from shardwise.noun import Noun
+from shardwise.config.base import Noun
 
 __all__ = ["ExplainFlag", "NameArgument", "list_or_show"]
 
@@ -71,7 +71,7 @@ def list_or_show(
 
 def _explain(noun: type[Noun], name: str | None, *, json: bool, output: str | None) -> int:
     """Print how each figure of one entry came to be, or write it to a file."""
-    from shardwise.report.explained import explained_figures, print_explained  # noqa: PLC0415
+    from shardwise.report.tables.figures import explained_figures, print_explained  # noqa: PLC0415
 
     if name is None:
         refuse_given("tells of one: give its name or file", explain=True)

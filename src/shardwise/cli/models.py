@@ -10,11 +10,11 @@ import typer
 from shardwise import catalog
 from shardwise.cli.listing import ExplainFlag, list_or_show
 from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_given, whole_number
+from shardwise.config.files import SUFFIXES, check_writable_ending
+from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
-from shardwise.files import SUFFIXES, check_writable_ending
-from shardwise.model import Model
-from shardwise.ops.parameters import count_parameters
-from shardwise.report.catalog import print_model, print_models
+from shardwise.ops.param_count import count_parameters
+from shardwise.report.tables.catalog import print_model, print_models
 
 _PANEL = "The largest that fits"
 _NEEDS_LARGEST = "needs --largest-for SYSTEM"
@@ -103,7 +103,7 @@ def command(
 
 def _show_largest(system: str, asked: Mapping[str, Any], *, json: bool, output: str | None) -> int:
     """Find the largest model, print it and its neighbours, or write it to a file."""
-    from shardwise.searcher.largest import largest_model  # noqa: PLC0415 - only where asked for
+    from shardwise.planning.search.largest_model import largest_model  # noqa: PLC0415 - only where asked for
 
     if output is not None:
         check_writable_ending(output)
@@ -117,7 +117,7 @@ def _show_largest(system: str, asked: Mapping[str, Any], *, json: bool, output: 
     if json:
         emit_json(found.to_dict())
     elif output is None or found.model is None:
-        from shardwise.report.largest import print_largest  # noqa: PLC0415
+        from shardwise.report.tables.largest_model import print_largest  # noqa: PLC0415
 
         print_largest(found)
     return 0 if found.largest is not None else 1

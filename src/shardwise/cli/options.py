@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from shardwise import files
+from shardwise.config import files
+from shardwise.config.base import unfold
+from shardwise.config.degrees import LEVELLED_AXES
+from shardwise.config.enums import SHORT_NAMES
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_given import given_fields
 from shardwise.errors import Fault, InputError
-from shardwise.levels import LEVELLED_AXES
-from shardwise.noun import unfold
-from shardwise.strategy import Strategy
-from shardwise.strategy_given import given_fields
-from shardwise.words import SHORT_NAMES
 
 __all__ = [
     "JsonFlag",

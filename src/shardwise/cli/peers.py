@@ -17,10 +17,10 @@ from shardwise.cli.options import (
     log,
     with_strategy_flags,
 )
+from shardwise.config.model import Model
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.model import Model
-from shardwise.peers import peers_of
-from shardwise.system import System
+from shardwise.parallel.process_groups import peers_of
 
 
 @with_strategy_flags
@@ -54,7 +54,7 @@ def command(
         if json:
             emit_json(record)
         return 0
-    from shardwise.report.peers import print_peers, print_rank  # noqa: PLC0415 - slow to import
+    from shardwise.report.tables.process_groups import print_peers, print_rank  # noqa: PLC0415 - slow to import
 
     if one is None:
         print_peers(found)

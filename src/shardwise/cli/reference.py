@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from shardwise.analysis.results import Estimate
 from shardwise.cli.amped import Given
 from shardwise.cli.options import emit_json, given_strategy
-from shardwise.comparison.amped import (
+from shardwise.interop.amped.translation import (
     AmpedCase,
     amped_case,
     amped_case_of_parameters,
     amped_case_with,
 )
-from shardwise.comparison.calculon import CalculonCase, calculon_case
-from shardwise.comparison.nersc import NerscCase, nersc_case
-from shardwise.comparison.words import known_reference
-from shardwise.results import Estimate
+from shardwise.interop.calculon.translation import CalculonCase, calculon_case
+from shardwise.interop.nersc.translation import NerscCase, nersc_case
+from shardwise.interop.translation import known_reference
 
 Case = CalculonCase | NerscCase | AmpedCase
 
@@ -93,13 +93,13 @@ def show_beside(
 def _tables(reference: str) -> ModuleType:
     """What prints a predecessor's figures."""
     if reference == "nersc":
-        from shardwise.report import reference_nersc  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables import nersc as reference_nersc  # noqa: PLC0415 - slow to import
 
         return reference_nersc
     if reference == "amped":
-        from shardwise.report import reference_amped  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables import amped_reference as reference_amped  # noqa: PLC0415 - slow to import
 
         return reference_amped
-    from shardwise.report import reference as reference_calculon  # noqa: PLC0415 - slow to import
+    from shardwise.report.tables import calculon as reference_calculon  # noqa: PLC0415 - slow to import
 
     return reference_calculon

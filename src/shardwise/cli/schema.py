@@ -4,17 +4,17 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise.analysis.results import Estimate
 from shardwise.cli.options import emit_json
+from shardwise.config.expressions.schema import with_figures
+from shardwise.config.model import Model
+from shardwise.config.reliability import Reliability
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.model import Model
-from shardwise.parameters.schema import with_figures
-from shardwise.reliability import Reliability
-from shardwise.results import Estimate
-from shardwise.scenarios.scenario import Scenario
-from shardwise.searcher.space import Space
-from shardwise.stack import Stack
-from shardwise.strategy import Strategy
-from shardwise.system import System
+from shardwise.planning.compare.scenario import Scenario
+from shardwise.planning.search.space import Space
 
 NOUNS: dict[str, Any] = {
     "model": Model,

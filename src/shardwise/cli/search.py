@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise import files
 from shardwise.cli.amped import system_or_config
 from shardwise.cli.options import (
     JsonFlag,
@@ -25,9 +24,10 @@ from shardwise.cli.search_own import (
     show_record,
 )
 from shardwise.cli.training_options import asked_run, with_run_flags
-from shardwise.searcher.asked import given_space
-from shardwise.searcher.objective import FRONTS, OBJECTIVES
-from shardwise.strategy import Strategy
+from shardwise.config import files
+from shardwise.config.strategy import Strategy
+from shardwise.planning.search.objective import FRONTS, OBJECTIVES
+from shardwise.planning.search.query import given_space
 
 _REFERENCE = "A predecessor's space, with --reference"
 _OF = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD"}
@@ -323,7 +323,7 @@ def _by_reference(
 ) -> int:
     """Search the space of one predecessor, by the options that are its own."""
     from shardwise.cli import search_amped, search_nersc, search_reference  # noqa: PLC0415 - slow to import
-    from shardwise.comparison.words import known_reference  # noqa: PLC0415 - slow to import
+    from shardwise.interop.translation import known_reference  # noqa: PLC0415 - slow to import
 
     name = known_reference(reference, "reference")
     for other, options in theirs.items():

@@ -6,16 +6,16 @@ from typing import Any
 
 from shardwise.cli.amped import configuration_of
 from shardwise.cli.options import refuse_given, whole_number
-from shardwise.comparison.amped import (
+from shardwise.config.strategy import Strategy
+from shardwise.errors import Fault, InputError
+from shardwise.interop.amped import reference as amped
+from shardwise.interop.amped.translation import (
     amped_case_of_parameters,
     free_parameters,
     model_for_amped,
     system_for_amped,
 )
-from shardwise.comparison.amped_nouns import BITS
-from shardwise.errors import Fault, InputError
-from shardwise.reference import amped
-from shardwise.strategy import Strategy
+from shardwise.interop.amped.writer import BITS
 from shardwise.units import readable
 
 __all__ = ["print_amped", "search_amped"]
@@ -107,7 +107,7 @@ def _given(flag: str, value: str | None) -> str:
 
 def print_amped(record: Mapping[str, Any]) -> None:
     """Print the counts and the best permutations."""
-    from shardwise.report.reference_amped import print_permutations  # noqa: PLC0415 - slow
+    from shardwise.report.tables.amped_reference import print_permutations  # noqa: PLC0415 - slow
 
     summary = f"AMPeD's permutations: {record['candidates']:,}, of which {record['good']:,} fit "
     summary += "nodes"

@@ -6,12 +6,12 @@ from typing import Any
 
 from shardwise.cli.options import refuse_given, whole_number
 from shardwise.cli.progress import progress_bar
-from shardwise.comparison.nersc import model_for_nersc, system_for_nersc
+from shardwise.config.base import MOST
+from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.noun import MOST
-from shardwise.reference import nersc
-from shardwise.reference.nersc import NerscModel, NerscSystem, SearchResult
-from shardwise.strategy import Strategy
+from shardwise.interop.nersc import reference as nersc
+from shardwise.interop.nersc.reference import NerscModel, NerscSystem, SearchResult
+from shardwise.interop.nersc.translation import model_for_nersc, system_for_nersc
 
 __all__ = ["print_nersc", "search_nersc"]
 
@@ -125,10 +125,7 @@ def _fault(flag: str, value: object, problem: str) -> InputError:
 
 def print_nersc(record: Mapping[str, Any]) -> None:
     """Print the counts and the best configurations."""
-    from shardwise.report.reference_nersc import (  # noqa: PLC0415 - slow to import
-        print_configurations,
-        print_layers,
-    )
+    from shardwise.report.tables.nersc import print_configurations, print_layers  # noqa: PLC0415 - slow to import
 
     summary = f"NERSC's space of {record['method']}, domains of {record['domain']}: "
     summary += f"{record['candidates']:,} candidates"

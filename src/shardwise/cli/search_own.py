@@ -8,15 +8,15 @@ import typer
 
 from shardwise.cli.options import emit_json, refuse_given
 from shardwise.cli.progress import progress_bar
+from shardwise.config.enums import SHORT_NAMES
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.searcher.explain import explain
-from shardwise.searcher.look import Found
-from shardwise.searcher.objective import FRONTS
-from shardwise.searcher.results import SearchResult
-from shardwise.searcher.run import count as count_space
-from shardwise.searcher.run import search
-from shardwise.searcher.space import SPACE_FIELDS, Space
-from shardwise.words import SHORT_NAMES
+from shardwise.planning.search.explain import explain
+from shardwise.planning.search.objective import FRONTS
+from shardwise.planning.search.results import SearchResult
+from shardwise.planning.search.run import count as count_space
+from shardwise.planning.search.run import search
+from shardwise.planning.search.scan import Found
+from shardwise.planning.search.space import SPACE_FIELDS, Space
 
 __all__ = [
     "COMMAND_LINE",
@@ -48,7 +48,7 @@ def count_strategies(
     record = {"candidates": candidates, "rejected": rejected}
 
     def table() -> None:
-        from shardwise.report.search import print_count  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables.search import print_count  # noqa: PLC0415 - slow to import
 
         print_count(candidates, rejected)
 
@@ -90,7 +90,7 @@ def search_space(
             )
         words["save_all"] = True
     if asked["plot"] is not None:
-        from shardwise.report.search_charts import check_chart_file  # noqa: PLC0415 - slow
+        from shardwise.report.charts.search import check_chart_file  # noqa: PLC0415 - slow
 
         check_chart_file(asked["plot"])
         axes = axes or ("tp", "pp")
@@ -107,7 +107,7 @@ def search_space(
     typer.echo(f"{result.looked_at:,} strategies in {result.elapsed_s:.2f} s", err=True)
     show_record(result.to_dict(), lambda: _print(result), json=json, output=output)
     if asked["plot"] is not None:
-        from shardwise.report.search_charts import write_charts  # noqa: PLC0415 - slow
+        from shardwise.report.charts.search import write_charts  # noqa: PLC0415 - slow
 
         write_charts(result, asked["plot"])
     if not result.complete:
@@ -148,7 +148,7 @@ def explain_strategy(
         )
 
     def table() -> None:
-        from shardwise.report.explain import print_explanation  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables.explain import print_explanation  # noqa: PLC0415 - slow to import
 
         print_explanation(found)
 
@@ -164,7 +164,7 @@ def _seen(done: int, whole: int, found: Found) -> tuple[int, int, str]:
 
 
 def _print(result: SearchResult) -> None:
-    from shardwise.report.search import print_search  # noqa: PLC0415 - slow to import
+    from shardwise.report.tables.search import print_search  # noqa: PLC0415 - slow to import
 
     print_search(result)
 

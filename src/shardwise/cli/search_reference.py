@@ -8,12 +8,12 @@ from typing import Any
 
 from shardwise.cli.options import refuse_given
 from shardwise.cli.progress import progress_bar
-from shardwise.comparison.calculon import model_for_calculon, system_for_calculon
+from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.formats.calculon import DTYPES
-from shardwise.formats.calculon_files import CalculonModel, CalculonSystem
-from shardwise.reference import calculon
-from shardwise.strategy import Strategy
+from shardwise.interop.calculon import reference as calculon
+from shardwise.interop.calculon.files import CalculonModel, CalculonSystem
+from shardwise.interop.calculon.reader import DTYPES
+from shardwise.interop.calculon.translation import model_for_calculon, system_for_calculon
 
 __all__ = ["print_reference", "search_reference"]
 
@@ -147,10 +147,7 @@ def _faults_name_flags(dtype: str) -> Iterator[None]:
 
 def print_reference(record: Mapping[str, Any]) -> None:
     """Print the counts and the best executions."""
-    from shardwise.report.reference import (  # noqa: PLC0415 - slow to import
-        print_executions,
-        print_layers,
-    )
+    from shardwise.report.tables.calculon import print_executions, print_layers  # noqa: PLC0415 - slow to import
 
     seconds = f"{record['elapsed_s']:.2f} s"
     summary = f"Calculon's space: {record['candidates']:,} candidates, "

@@ -2,8 +2,8 @@
 
 from shardwise.cli.listing import ExplainFlag, NameArgument, list_or_show
 from shardwise.cli.options import JsonFlag, OutputOption
-from shardwise.report.catalog import print_figures, print_stacks
-from shardwise.stack import Stack
+from shardwise.config.stack import Stack
+from shardwise.report.tables.catalog import print_figures, print_stacks
 
 
 def command(

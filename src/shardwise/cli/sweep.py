@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise import files
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
@@ -26,13 +25,14 @@ from shardwise.cli.search_own import (
     given_once,
     show_record,
 )
-from shardwise.searcher.asked import given_space
-from shardwise.searcher.objective import OBJECTIVES
-from shardwise.strategy_given import given_fields
-from shardwise.sweeper.results import SweepResult
-from shardwise.sweeper.run import sweep
-from shardwise.system import System
-from shardwise.words import SHORT_NAMES
+from shardwise.config import files
+from shardwise.config.enums import SHORT_NAMES
+from shardwise.config.strategy_given import given_fields
+from shardwise.config.system import System
+from shardwise.planning.search.objective import OBJECTIVES
+from shardwise.planning.search.query import given_space
+from shardwise.planning.sweep.results import SweepResult
+from shardwise.planning.sweep.run import sweep
 
 _INTERRUPTED = 130
 _NEEDS_SEARCH = "has no effect beside --strategy or --fixed, which hold one strategy fixed"
@@ -193,7 +193,7 @@ def command(
     typer.echo(f"{len(result.points):,} point{many} in {result.elapsed_s:.2f} s", err=True)
 
     def table() -> None:
-        from shardwise.report.sweep import print_sweep  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables.sweep import print_sweep  # noqa: PLC0415 - slow to import
 
         print_sweep(result)
 
@@ -221,7 +221,7 @@ def _varied(given: Sequence[str]) -> dict[str, str]:
 def _drawn_for(plot: str | None, tokens: str | None) -> float | None:
     """Check the file of the charts; return the number of tokens of ``--tokens 1e12``."""
     if plot is not None:
-        from shardwise.report.sweep_charts import check_chart_file  # noqa: PLC0415 - slow
+        from shardwise.report.charts.sweep import check_chart_file  # noqa: PLC0415 - slow
 
         check_chart_file(plot)
     if tokens is None:
@@ -242,8 +242,8 @@ def _draw(
 ) -> None:
     """Write the charts, if they were asked for; on maps the systems are marked as they are."""
     if plot is not None:
-        from shardwise.report.sweep_charts import write_charts  # noqa: PLC0415 - slow
-        from shardwise.sweeper.axes import figure_list  # noqa: PLC0415 - beside `_list_figures`
+        from shardwise.planning.sweep.axes import figure_list  # noqa: PLC0415 - beside `_list_figures`
+        from shardwise.report.charts.sweep import write_charts  # noqa: PLC0415 - slow
 
         marks = {
             system.name: {
@@ -257,12 +257,12 @@ def _draw(
 
 
 def _list_figures(systems: Sequence[System], *, json: bool, output: str | None) -> int:
-    from shardwise.sweeper.axes import figure_list  # noqa: PLC0415 - nothing else lists them
+    from shardwise.planning.sweep.axes import figure_list  # noqa: PLC0415 - nothing else lists them
 
     record = {system.name: figure_list(system) for system in systems}
 
     def table() -> None:
-        from shardwise.report.sweep import print_figures  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables.sweep import print_figures  # noqa: PLC0415 - slow to import
 
         print_figures(record)
 

@@ -2,8 +2,8 @@
 
 from shardwise.cli.listing import ExplainFlag, NameArgument, list_or_show
 from shardwise.cli.options import JsonFlag, OutputOption
-from shardwise.report.catalog import print_figures, print_systems
-from shardwise.system import System
+from shardwise.config.system import System
+from shardwise.report.tables.catalog import print_figures, print_systems
 
 
 def command(

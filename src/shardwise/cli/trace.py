@@ -71,7 +71,7 @@ def command(
     if json:
         emit_json(result.to_dict())
     elif output is None:
-        from shardwise.report.timeline import print_trace  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables.timeline import print_trace  # noqa: PLC0415 - slow to import
 
         print_trace(result)
     return 0 if result.timeline.fits else 1

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.cli.options import refuse_given
-from shardwise.noun import unfold
-from shardwise.reliability import Reliability
-from shardwise.system import Site
-from shardwise.whole_run import Run
+from shardwise.config.base import unfold
+from shardwise.config.reliability import Reliability
+from shardwise.config.system import Site
+from shardwise.planning.training_time import Run
 
 __all__ = ["RUN_FLAGS", "asked_run", "with_run_flags"]
 

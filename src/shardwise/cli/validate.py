@@ -4,14 +4,7 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.options import (
-    JsonFlag,
-    OutputOption,
-    Stopwatch,
-    emit_json,
-    log,
-    refuse_given,
-)
+from shardwise.cli.options import JsonFlag, OutputOption, Stopwatch, emit_json, log, refuse_given
 from shardwise.cli.validate_kernels import KERNELS, validate_kernels
 from shardwise.cli.validate_runs import RUNS, validate_runs
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
@@ -110,7 +103,7 @@ def command(
     if json:
         emit_json(record)
     elif output is None:
-        from shardwise.report.validate import print_scoreboard, print_suites  # noqa: PLC0415
+        from shardwise.report.tables.validate import print_scoreboard, print_suites  # noqa: PLC0415
 
         if suite is None:
             print_suites(told)

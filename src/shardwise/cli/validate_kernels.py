@@ -32,7 +32,7 @@ def validate_kernels(
     if json:
         emit_json(scores.to_dict(rows=rows))
     elif output is None:
-        from shardwise.report.kernels import print_kernel_scores  # noqa: PLC0415
+        from shardwise.report.tables.kernels import print_kernel_scores  # noqa: PLC0415
 
         print_kernel_scores(scores)
     return 0

@@ -5,10 +5,10 @@ from typing import get_args
 
 from shardwise.cli.options import Stopwatch, emit_json, log
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.measured.beside import Beside
-from shardwise.measured.prediction import Prediction
-from shardwise.measured.run import Grade
-from shardwise.measured.store import load_runs, read_runs
+from shardwise.validate.measured.comparison import Beside
+from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.run import Grade
+from shardwise.validate.measured.store import load_runs, read_runs
 
 __all__ = ["RUNS", "validate_runs"]
 
@@ -31,15 +31,15 @@ def validate_runs(
     output: str | None,
 ) -> int:
     """Predict runs, and print how far off that is."""
-    from shardwise.measured.predict import predict_runs  # noqa: PLC0415 - only where used
-    from shardwise.measured.scoreboard import scoreboard  # noqa: PLC0415 - only where used
+    from shardwise.validate.measured.predict import predict_runs  # noqa: PLC0415 - only where used
+    from shardwise.validate.measured.scoreboard import scoreboard  # noqa: PLC0415 - only where used
 
     grades = (
         [] if grade is None else [_one_of("grade", g, get_args(Grade)) for g in grade.split(",")]
     )
     wanted = None if kind is None else _one_of("kind", kind, _KINDS)
     if plot is not None:
-        from shardwise.report.measured_charts import check_chart_file  # noqa: PLC0415 - slow
+        from shardwise.report.charts.measured import check_chart_file  # noqa: PLC0415 - slow
 
         check_chart_file(plot)
     watch = Stopwatch()
@@ -58,11 +58,11 @@ def validate_runs(
     if json:
         emit_json(record)
     elif output is None:
-        from shardwise.report.measured import print_runs  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables.measured import print_runs  # noqa: PLC0415 - slow to import
 
         print_runs(board, rows=rows)
     if plot is not None:
-        from shardwise.report.measured_charts import write_charts  # noqa: PLC0415 - slow
+        from shardwise.report.charts.measured import write_charts  # noqa: PLC0415 - slow
 
         write_charts(board, plot)
     return 0

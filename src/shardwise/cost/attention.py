@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, interpolated
+from shardwise.config.accelerator import AttentionKernel
+from shardwise.config.system import Processing
 from shardwise.cost.curve import joined_times
-from shardwise.kernels import AttentionKernel
-from shardwise.system import Processing
 
 __all__ = ["AttentionRates", "attention_times", "head_efficiency"]
 

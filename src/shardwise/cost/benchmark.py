@@ -9,9 +9,7 @@ of that is in the figures of `kernels.Benchmarked`; the kernels themselves are t
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.cost.attention import AttentionRates, attention_times
-from shardwise.cost.matmul import MatmulRates, matmul_times
-from shardwise.kernels import (
+from shardwise.config.accelerator import (
     AttentionKernel,
     BenchmarkedAttention,
     BenchmarkedExperts,
@@ -19,8 +17,10 @@ from shardwise.kernels import (
     ProductFigures,
     Throttle,
 )
+from shardwise.config.system import Accelerator
+from shardwise.cost.attention import AttentionRates, attention_times
+from shardwise.cost.matmul import MatmulRates, matmul_times
 from shardwise.ops.quantization import RECIPES
-from shardwise.system import Accelerator
 
 __all__ = [
     "MATRIX_TYPES",

@@ -14,9 +14,9 @@ where both were seen, a tier may give them apart (`network.Bulk`).
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, interpolated
-from shardwise.network import Bulk, Collective
+from shardwise.config.network import Bulk, Collective
+from shardwise.config.system import System
 from shardwise.ops.operation import CollectiveKind
-from shardwise.system import System
 
 __all__ = ["collective_time", "transfer_time"]
 

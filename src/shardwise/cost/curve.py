@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.system import EfficiencyCurve, Processing
+from shardwise.config.system import EfficiencyCurve, Processing
 
 __all__ = ["RowCurves", "joined_times", "share_at"]
 

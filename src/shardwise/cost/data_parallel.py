@@ -3,9 +3,9 @@
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.ops.operation import CollectiveKind
-from shardwise.system import System
 
 __all__ = ["exposed_exchange", "gradient_exchange"]
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.cost.block import BlockCost
-from shardwise.cost.block_times import ByAxis
+from shardwise.cost.layer_cost import BlockCost
+from shardwise.cost.layer_times import ByAxis
 
 __all__ = ["with_expert_overlap"]
 

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, by_code
+from shardwise.config.accelerator import MatmulKernel
+from shardwise.config.enums import DTYPES, QUANTIZATIONS
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import Accelerator, EfficiencyCurve, ShapeTable, System
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.curve import RowCurves, share_at
 from shardwise.cost.matmul import MatmulRates, matmul_times, product_times, separate_matmul_times
 from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.cost.shape_table import RowTables
-from shardwise.kernels import MatmulKernel
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, MemoryBound, Phase
 from shardwise.ops.quantization import RECIPES
-from shardwise.system import Accelerator, EfficiencyCurve, ShapeTable, System
-from shardwise.table import Table
-from shardwise.words import DTYPES, QUANTIZATIONS
 
 __all__ = ["KernelRates", "by_dtype", "product_peak"]
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.cost.block_choice import block_times, chosen_blocks
+from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
+from shardwise.config.system import Processing
 from shardwise.cost.curve import joined_times
+from shardwise.cost.deepgemm import block_times, chosen_blocks
 from shardwise.cost.tiles import tiled_times
-from shardwise.kernels import MatmulBlocks, MatmulTiles
-from shardwise.system import Processing
 
 __all__ = ["MatmulRates", "matmul_times", "product_times", "separate_matmul_times"]
 

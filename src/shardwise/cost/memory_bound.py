@@ -3,8 +3,8 @@
 import numpy as np
 
 from shardwise.arrays import Floats
+from shardwise.config.system import Processing
 from shardwise.cost.curve import joined_times
-from shardwise.system import Processing
 
 __all__ = ["memory_bound_times"]
 

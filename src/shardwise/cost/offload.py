@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.cost.block import BlockCost
+from shardwise.config.system import System
 from shardwise.cost.curve import share_at
-from shardwise.system import System
+from shardwise.cost.layer_cost import BlockCost
 
 __all__ = ["link_time", "optimizer_transfer", "with_offload"]
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
+from shardwise.config.enums import TP_OVERLAPS
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.kernels import KernelRates
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import Collective, Kernel, Matmul, MemoryBound, Operation, Phase
-from shardwise.placement import Extents
-from shardwise.system import System
-from shardwise.table import Table
-from shardwise.words import TP_OVERLAPS
+from shardwise.parallel.placement import Extents
 
 __all__ = [
     "ExchangeCost",

@@ -3,11 +3,11 @@
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.cost.trained import TrainedWeights
+from shardwise.config.enums import OPTIMIZERS, ZERO_WEIGHTS
+from shardwise.config.strategy_table import Table
+from shardwise.cost.trained_weights import TrainedWeights
 from shardwise.ops.operation import FP32_BYTES
 from shardwise.ops.quantization import WeightSizes
-from shardwise.table import Table
-from shardwise.words import OPTIMIZERS, ZERO_WEIGHTS
 
 __all__ = ["MUON", "least_state_bytes", "newton_schulz_time", "optimizer_time"]
 __all__ += ["quantizing_time", "state_bytes"]

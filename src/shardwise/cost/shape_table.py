@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, once_per
+from shardwise.config.system import ShapeTable
 from shardwise.ops.operation import Phase
-from shardwise.system import ShapeTable
 
 __all__ = ["MeasuredShapes", "RowTables"]
 

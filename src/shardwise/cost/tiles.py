@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.kernels import MatmulTiles
+from shardwise.config.accelerator import MatmulTiles
 
 __all__ = ["by_waves", "tile_speed", "tiled_times"]
 

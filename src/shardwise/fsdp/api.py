@@ -7,14 +7,14 @@ from time import perf_counter
 
 import numpy as np
 
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.fsdp.asked import Asked, Comm
 from shardwise.fsdp.front import Named, front, largest_batch, smallest_gpus, usual
 from shardwise.fsdp.planner import Planned, Planner
+from shardwise.fsdp.query import Asked, Comm
 from shardwise.fsdp.result import FsdpPlan, WhatIf
 from shardwise.fsdp.sources import Source, find_source
 from shardwise.fsdp.wrappings import given_wrapping
-from shardwise.system import System
 
 __all__ = ["Progress", "plan_fsdp"]
 

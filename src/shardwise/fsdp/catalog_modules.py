@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from shardwise.model import OWN_KIND, Attention, Layer, Model, Moe
+from shardwise.config.model import OWN_KIND, Attention, Layer, Model, Moe
 from shardwise.ops.operation import Matmul, Operation, Phase
 
 __all__ = ["Piece", "Weight", "embedding_pieces", "head_pieces", "layer_pieces", "mtp_pieces"]

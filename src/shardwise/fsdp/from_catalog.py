@@ -12,12 +12,17 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.blocks import PartCosts, operation_costs
-from shardwise.cost.block import block_work
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.cost.activation_walk import step_of
+from shardwise.cost.component_costs import PartCosts, operation_costs
+from shardwise.cost.layer_cost import block_work
 from shardwise.cost.operations import Machine, OperationCost
-from shardwise.cost.walk import step_of
 from shardwise.errors import Fault, InputError
-from shardwise.fsdp.assembled import FIGURES, Assembly, Part, part_of
+from shardwise.fsdp.assembly import FIGURES, Assembly, Part, part_of
 from shardwise.fsdp.catalog_modules import (
     Piece,
     embedding_pieces,
@@ -28,15 +33,10 @@ from shardwise.fsdp.catalog_modules import (
 from shardwise.fsdp.check import check
 from shardwise.fsdp.plan import DTYPE_BYTES, Dtype
 from shardwise.fsdp.profile import Profile
-from shardwise.model import Model
 from shardwise.ops.operation import Phase
-from shardwise.ops.parameters import count_parameters
-from shardwise.placement import place
-from shardwise.rules import refuse_illegal
-from shardwise.stack import Stack
-from shardwise.strategy import Strategy
-from shardwise.system import System
-from shardwise.table import Table
+from shardwise.ops.param_count import count_parameters
+from shardwise.parallel.constraints import refuse_illegal
+from shardwise.parallel.placement import place
 
 __all__ = ["OVERRIDES", "STACK", "profile_of"]
 

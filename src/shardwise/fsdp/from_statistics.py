@@ -11,9 +11,9 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.errors import Fault, InputError
-from shardwise.formats.fsdp_ilp import ModuleInfo
 from shardwise.fsdp.check import check
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
+from shardwise.interop.fsdp_ilp.files import ModuleInfo
 
 __all__ = ["profile_of_statistics"]
 

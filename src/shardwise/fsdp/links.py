@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
+from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Setting
 from shardwise.ops.operation import CollectiveKind
-from shardwise.system import System
 
 __all__ = ["Line", "Lines", "Links", "SystemLinks"]
 

@@ -11,17 +11,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardwise import catalog, files
+from shardwise import catalog
+from shardwise.config import files
+from shardwise.config.model import Model
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.formats import fsdp_ilp, huggingface
-from shardwise.formats.fsdp_ilp import ModuleInfo
-from shardwise.formats.hub import is_hub_id
 from shardwise.fsdp.from_catalog import profile_of
 from shardwise.fsdp.from_statistics import profile_of_statistics
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.profile import Profile
-from shardwise.model import Model
-from shardwise.system import System
+from shardwise.interop.fsdp_ilp import files as fsdp_ilp
+from shardwise.interop.fsdp_ilp.files import ModuleInfo
+from shardwise.interop.huggingface import models as huggingface
+from shardwise.interop.huggingface.hub import is_hub_id
 
 if TYPE_CHECKING:
     from shardwise.fsdp.trace import Loaded

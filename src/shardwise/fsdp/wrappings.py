@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise import files
+from shardwise.config import files
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.plan import Unit, Wrapping
 from shardwise.fsdp.planner import Planner

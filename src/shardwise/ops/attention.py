@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.model import Attention, Model
+from shardwise.config.enums import ATTENTIONS
+from shardwise.config.model import Attention, Model
 from shardwise.ops.context import CoreWork, context_exchanges, core_work, keys_met, swaps_heads
-from shardwise.ops.exchange import after_row_parallel, before_column_parallel, summed_over_ranks
-from shardwise.ops.latent import ROPE_FLOPS, latent_projections, latent_rope
 from shardwise.ops.linear import linear
+from shardwise.ops.mla import ROPE_FLOPS, latent_projections, latent_rope
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
     FP32_BYTES,
@@ -22,7 +22,7 @@ from shardwise.ops.operation import (
     zeros,
 )
 from shardwise.ops.summa import row_split
-from shardwise.words import ATTENTIONS
+from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel, summed_over_ranks
 
 __all__ = ["attention_operations", "key_value_heads"]
 

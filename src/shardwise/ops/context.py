@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.model import Attention
+from shardwise.config.enums import CP_EXCHANGES
+from shardwise.config.model import Attention
 from shardwise.ops.operation import Collective, CollectiveKind, Phase, RankWork, zeros
 from shardwise.ops.summa import shared_keys
-from shardwise.words import CP_EXCHANGES
 
 __all__ = ["CoreWork", "context_exchanges", "core_work", "keys_met", "swaps_heads"]
 

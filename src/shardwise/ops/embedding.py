@@ -3,8 +3,7 @@
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.model import Model
-from shardwise.ops.exchange import before_column_parallel
+from shardwise.config.model import Model
 from shardwise.ops.linear import linear
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
@@ -18,6 +17,7 @@ from shardwise.ops.operation import (
     zeros,
 )
 from shardwise.ops.summa import norm_statistics, own_part, swapped_columns
+from shardwise.ops.tp_comm import before_column_parallel
 
 __all__ = ["embedding_operations", "head_operations", "vocabulary_part"]
 

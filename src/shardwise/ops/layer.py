@@ -5,18 +5,18 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.model import OWN_KIND, Layer, Model
+from shardwise.config.enums import DTYPES
+from shardwise.config.model import OWN_KIND, Layer, Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy_table import Table
 from shardwise.ops.attention import attention_operations
-from shardwise.ops.kinds import operations_of_kind
 from shardwise.ops.mlp import mlp_operations
 from shardwise.ops.moe import moe_operations
 from shardwise.ops.norm import norm, residual
 from shardwise.ops.operation import Operation, RankWork
 from shardwise.ops.quantization import dispatch_bytes
+from shardwise.ops.registry import operations_of_kind
 from shardwise.ops.summa import norm_statistics, own_part
-from shardwise.stack import Stack
-from shardwise.table import Table
-from shardwise.words import DTYPES
 
 __all__ = ["DTYPE_BYTES", "layer_operations", "rank_work", "stack_column"]
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.model import Mlp, Model
-from shardwise.ops.exchange import after_row_parallel, before_column_parallel
+from shardwise.config.model import Mlp, Model
 from shardwise.ops.linear import linear
 from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
 from shardwise.ops.summa import row_split
+from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
 
 __all__ = ["activation", "mlp_operations"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.model import Mlp, Model, Moe
+from shardwise.config.model import Mlp, Model, Moe
 from shardwise.ops.linear import linear
 from shardwise.ops.mlp import activation, mlp_operations
 from shardwise.ops.operation import (

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Bools
-from shardwise.model import Model
+from shardwise.config.model import Model
 from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.exchange import before_column_parallel, joined_columns
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.linear import linear
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import Operation, RankWork, zeros
+from shardwise.ops.tp_comm import before_column_parallel, joined_columns
 
 __all__ = ["mtp_operations"]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.table import Table
-from shardwise.words import DISPATCH_DTYPES, QUANTIZATIONS
+from shardwise.config.enums import DISPATCH_DTYPES, QUANTIZATIONS
+from shardwise.config.strategy_table import Table
 
 __all__ = [
     "RECIPES",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.model import Model
+from shardwise.config.model import Model
 from shardwise.ops.operation import (
     FP32_BYTES,
     Collective,

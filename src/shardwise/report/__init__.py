@@ -1,1 +1,1 @@
-"""What people see: tables and, later, charts, timelines and hand-overs to launchers."""
+"""What people see: tables, charts, traces and graphs."""

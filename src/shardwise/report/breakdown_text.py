@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from shardwise.breakdown_record import ExchangeShare, MoeOverhead
+from shardwise.analysis.communication_record import ExchangeShare, MoeOverhead
+from shardwise.analysis.results import Estimate
+from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.report.console import GIB
-from shardwise.results import Estimate
-from shardwise.training import TrainingTime
 
 __all__ = ["breakdown_text"]
 

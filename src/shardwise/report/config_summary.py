@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from shardwise.noun import Noun
-from shardwise.parameters.records import Resolved
+from shardwise.analysis.results import Estimate
+from shardwise.config.base import Noun
+from shardwise.config.expressions.records import Resolved
 from shardwise.report.console import written
-from shardwise.report.explained import explained_figures
-from shardwise.results import Estimate
+from shardwise.report.tables.figures import explained_figures
 
 __all__ = ["summary_text"]
 

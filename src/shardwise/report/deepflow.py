@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from shardwise.config.model import OWN_KIND, Model
+from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
-from shardwise.model import OWN_KIND, Model
-from shardwise.strategy import Strategy
 
 __all__ = ["deepflow_rows", "deepflow_text"]
 

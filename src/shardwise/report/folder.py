@@ -7,18 +7,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from shardwise import files
+from shardwise.analysis.graph.build import graph_of
+from shardwise.analysis.results import Estimate
+from shardwise.config import files
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.graph.build import graph_of
-from shardwise.model import Model
 from shardwise.report.breakdown_text import breakdown_text
 from shardwise.report.config_summary import Explained, summary_text
 from shardwise.report.deepflow import deepflow_text
-from shardwise.report.gemms import SHAPE_COLUMNS, gemms_csv
 from shardwise.report.graph.files import write_graph
-from shardwise.results import Estimate
-from shardwise.strategy import Strategy
-from shardwise.system import System
+from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 __all__ = ["Written", "check_folder", "write_folder"]
 
@@ -155,7 +155,7 @@ def _charts(result: Estimate, path: Path) -> Written:
     if find_spec("plotly") is None:
         problem = "plotly is not installed: pip install 'shardwise[plots]'"
         return Written(path=path, problem=problem)
-    from shardwise.report.estimate_charts import write_charts  # noqa: PLC0415 - an extra
+    from shardwise.report.charts.estimate import write_charts  # noqa: PLC0415 - an extra
 
     write_charts(result, path)
     return Written(path=path)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise import files
+from shardwise.config import files
 from shardwise.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:

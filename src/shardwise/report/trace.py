@@ -7,17 +7,22 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shardwise import files
+from shardwise.analysis.timeline.actions import KINDS
+from shardwise.analysis.timeline.step import (
+    StepTimeline,
+    passes_in_step,
+    rank_totals,
+    step_timeline,
+)
+from shardwise.config import files
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.model import Model
+from shardwise.parallel.constraints import refuse_illegal
 from shardwise.report.trace_columns import columns_of, rank_label
 from shardwise.report.trace_events import Event, trace_events
-from shardwise.rules import refuse_illegal
-from shardwise.strategy import Strategy
-from shardwise.system import System
-from shardwise.table import Table
-from shardwise.timeline.actions import KINDS
-from shardwise.timeline.step import StepTimeline, passes_in_step, rank_totals, step_timeline
 
 __all__ = ["Trace", "check_trace_file", "trace"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.analysis.timeline.actions import KINDS
+from shardwise.analysis.timeline.step import StepTimeline
 from shardwise.arrays import Bools, Floats
-from shardwise.schedule.orders import BACKWARD, FORWARD, WEIGHTS
-from shardwise.timeline.actions import KINDS
-from shardwise.timeline.step import StepTimeline
+from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 
 __all__ = ["Columns", "columns_of", "rank_label", "stage_label"]
 

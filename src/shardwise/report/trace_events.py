@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from shardwise.analysis.timeline.operations import parts_of_pass
+from shardwise.analysis.timeline.passes import EXCHANGES
+from shardwise.analysis.timeline.step import StepTimeline
+from shardwise.parallel.schedule.orders import BACKWARD, FORWARD
 from shardwise.report.console import GIB
 from shardwise.report.trace_columns import Columns, rank_label
-from shardwise.schedule.orders import BACKWARD, FORWARD
-from shardwise.timeline.operations import parts_of_pass
-from shardwise.timeline.passes import EXCHANGES
-from shardwise.timeline.step import StepTimeline
 
 __all__ = ["Event", "trace_events"]
 

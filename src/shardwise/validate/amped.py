@@ -7,15 +7,15 @@ data; what its formulas give as they were described stands beside ours.
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from shardwise.comparison.amped import amped_case
+from shardwise.config.base import Count, Noun, Number, Sourced
+from shardwise.config.model import Model
+from shardwise.config.system import System
 from shardwise.estimator import estimate
-from shardwise.measured.predict import predict_runs, translate
-from shardwise.measured.prediction import Prediction
-from shardwise.measured.run import Run
-from shardwise.measured.store import load_runs
-from shardwise.model import Model
-from shardwise.noun import Count, Noun, Number, Sourced
-from shardwise.system import System
+from shardwise.interop.amped.translation import amped_case
+from shardwise.validate.measured.predict import predict_runs, translate
+from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.store import load_runs
 from shardwise.validate.scores import Compared, Criterion, Part, Row, Scoreboard
 
 __all__ = ["amped"]

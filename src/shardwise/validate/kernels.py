@@ -13,10 +13,10 @@ import numpy as np
 
 from shardwise import catalog
 from shardwise.arrays import Bools
-from shardwise.calibrate.predictions import Predictions, predictions
-from shardwise.calibrate.tables import KernelTable, read_folder
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.system import System
+from shardwise.validate.calibrate.predictions import Predictions, predictions
+from shardwise.validate.calibrate.tables import KernelTable, read_folder
 from shardwise.validate.nersc_collectives import MeasuredCollectives
 from shardwise.validate.scores import Score
 

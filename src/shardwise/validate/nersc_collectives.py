@@ -7,12 +7,12 @@ import numpy as np
 from pydantic import Field
 
 from shardwise.arrays import Floats
-from shardwise.comparison.nersc import collective_for_nersc
+from shardwise.config.base import Count, Noun, Sourced
+from shardwise.config.network import Collective, CollectiveName
+from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.network import Collective, CollectiveName
-from shardwise.noun import Count, Noun, Sourced
+from shardwise.interop.nersc.translation import collective_for_nersc
 from shardwise.ops.operation import CollectiveKind
-from shardwise.system import System
 from shardwise.units import ByteRate, readable
 from shardwise.validate.scores import Compared, Part, Row, Scoreboard
 

@@ -1,6 +1,6 @@
 """What the predecessors predict for measured runs.
 
-Calculon, NERSC's model and AMPeD answer by their formulas as published (`shardwise.reference`), for
+Calculon, NERSC's model and AMPeD answer by their formulas as published (`interop/*/reference`), for
 runs put in their words in the way of `estimate --also`:
 
 - Calculon on its own files of an A100 and an H100, as it times kernels by curves that our systems
@@ -14,14 +14,14 @@ predictions that it published, for 30 rows and for the steps of its A100 server,
 
 from collections.abc import Callable, Iterator, Sequence
 
-from shardwise.comparison.amped import amped_case
-from shardwise.comparison.calculon import calculon_case
-from shardwise.comparison.nersc import nersc_case
 from shardwise.errors import InputError
-from shardwise.measured.beside import Beside
-from shardwise.measured.predict import Translation, translate
-from shardwise.measured.prediction import Prediction
-from shardwise.measured.refused import NotModelledError
+from shardwise.interop.amped.translation import amped_case
+from shardwise.interop.calculon.translation import calculon_case
+from shardwise.interop.nersc.translation import nersc_case
+from shardwise.validate.measured.comparison import Beside
+from shardwise.validate.measured.predict import Translation, translate
+from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.refused import NotModelledError
 from shardwise.validate.simumax import Measured
 
 __all__ = ["references"]

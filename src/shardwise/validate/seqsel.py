@@ -10,10 +10,10 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, ClassVar
 
-from shardwise.comparison.calculon import calculon_case
+from shardwise.analysis.results import Estimate
+from shardwise.config.base import Count, Noun, Sourced
 from shardwise.estimator import estimate
-from shardwise.noun import Count, Noun, Sourced
-from shardwise.results import Estimate
+from shardwise.interop.calculon.translation import calculon_case
 from shardwise.validate.scores import Compared, Part, Row, Scoreboard
 
 __all__ = ["seqsel"]

@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from shardwise.analysis.results import Estimate
+from shardwise.config.base import Noun, Sourced
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
 from shardwise.estimator import estimate
-from shardwise.model import Model
-from shardwise.noun import Noun, Sourced
-from shardwise.results import Estimate
-from shardwise.strategy import Strategy
-from shardwise.system import System
 from shardwise.validate.scores import Compared, Part, Row, Scoreboard
 
 __all__ = ["Measured", "fitted_speed", "simumax"]

@@ -11,15 +11,15 @@ from itertools import groupby
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, gather
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import Accelerator, System
 from shardwise.cost.kernels import KernelRates
 from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.trace.kernels import Attention, KernelLog, Product
-from shardwise.model import Model
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, Phase
-from shardwise.system import Accelerator, System
-from shardwise.table import Table
 
 __all__ = ["segment_seconds"]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
@@ -24,7 +25,6 @@ from shardwise.fsdp.trace.torch_parts import (
     tensors,
     torch_dtype,
 )
-from shardwise.system import System
 
 __all__ = ["trace"]
 

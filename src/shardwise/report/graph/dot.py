@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardwise.graph.records import ComputeGraph, GraphEdge, PartGraph
+from shardwise.analysis.graph.records import ComputeGraph, GraphEdge, PartGraph
 from shardwise.report.graph.words import edge_words, node_words, part_title
 
 __all__ = ["graph_dot"]

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from shardwise import files
+from shardwise.analysis.graph.records import ComputeGraph
+from shardwise.config import files
 from shardwise.errors import Fault, InputError
-from shardwise.graph.records import ComputeGraph
 from shardwise.report.graph.dot import graph_dot
 from shardwise.report.graph.svg import graph_svg
 

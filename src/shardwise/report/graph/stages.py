@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from shardwise.graph.records import ComputeGraph, StageNode
+from shardwise.analysis.graph.records import ComputeGraph, StageNode
 from shardwise.report.console import seconds
 from shardwise.report.graph.shapes import Panel, box, line, text, text_width
 from shardwise.units import readable

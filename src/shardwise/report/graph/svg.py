@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from shardwise.graph.records import ComputeGraph, GraphNode, PartGraph
+from shardwise.analysis.graph.records import ComputeGraph, GraphNode, PartGraph
 from shardwise.report.console import gpu_count, seconds
-from shardwise.report.gemms import flop_count
 from shardwise.report.graph.layout import Layout, Point, layered
 from shardwise.report.graph.shapes import CSS, Panel, box, line, path, text, text_width
 from shardwise.report.graph.stages import stage_panel
 from shardwise.report.graph.words import edge_words, node_details, node_words, part_title
+from shardwise.report.tables.gemms import flop_count
 from shardwise.units import readable
 
 __all__ = ["graph_svg"]

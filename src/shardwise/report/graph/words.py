@@ -1,6 +1,6 @@
 """What a compute graph says in words, wherever it is drawn."""
 
-from shardwise.graph.records import GraphEdge, GraphNode, PartGraph
+from shardwise.analysis.graph.records import GraphEdge, GraphNode, PartGraph
 from shardwise.report.console import count, seconds
 from shardwise.units import readable
 

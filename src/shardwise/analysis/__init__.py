@@ -1,0 +1,1 @@
+"""One strategy in detail: operations, communication, stages, timeline, graph."""

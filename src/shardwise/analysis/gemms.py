@@ -1,0 +1,283 @@
+"""Every matrix product of a step of one strategy: what `--gemms` shows.
+
+Runs are counted on one rank of every pipeline stage. FLOPs are whole numbers that add up to those
+of the step without rounding (`totals.matrix_flops`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from shardwise.analysis.component_counts import PartRuns, part_runs
+from shardwise.analysis.gemm_record import Gemm
+from shardwise.analysis.operations import bound_by
+from shardwise.analysis.recompute import runs_again
+from shardwise.arrays import Floats
+from shardwise.config.enums import DTYPES, QUANTIZATIONS
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.cost.component_costs import PartCosts
+from shardwise.cost.operations import KernelCost, OperationCost
+from shardwise.cost.optimizer import MUON
+from shardwise.cost.trained_weights import (
+    NEWTON_SCHULZ_STEPS,
+    newton_schulz_flops,
+    updated_matrices,
+)
+from shardwise.engine.evaluate import Evaluation
+from shardwise.engine.zero import shards
+from shardwise.ops.operation import FlashAttention, Matmul, Phase
+from shardwise.ops.quantization import RECIPES
+
+__all__ = ["gemm_estimates"]
+
+_LINEAR = {
+    Phase.FORWARD: "Y = X W",
+    Phase.INPUT_GRAD: "dX = dY W^T",
+    Phase.WEIGHT_GRAD: "dW = X^T dY",
+}
+# Products of a flash kernel: which widths of a head are the reduction and the columns of each.
+_FUSED = {
+    Phase.FORWARD: ("S = Q K^T", "O = P V"),
+    Phase.INPUT_GRAD: (
+        "S = Q K^T",
+        "dP = dO V^T",
+        "dV = P^T dO",
+        "dQ = dS K",
+        "dK = dS^T Q",
+    ),
+}
+_CORE = "attention.core"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Product:
+    """One product of a kernel, before it is counted over the step."""
+
+    operation: str
+    name: str
+    direction: str
+    batch: float
+    m: float
+    k: float
+    n: float
+    share: float = 1.0
+    dtype: str
+    runs: Fraction
+    flops: Fraction
+    """Of one run."""
+    run_s: float
+    bound: str
+
+
+def gemm_estimates(
+    system: System, table: Table, evaluation: Evaluation, parts: Sequence[PartCosts]
+) -> tuple[Gemm, ...]:
+    """List the matrix products of a step of a table of one row.
+
+    Part by part: forward and backward, what recompute runs again, and the products of the
+    optimizer, if it has any. FLOPs are rounded so that their sum is the rounded sum.
+    """
+    training = bool(table.training[0])
+    phases = tuple(Phase) if training else (Phase.FORWARD,)
+    gemms: list[Gemm] = []
+    before = Fraction(0)
+    for part in part_runs(table, evaluation, parts):
+        for product in _of_part(part, phases, table, evaluation):
+            after = before + product.runs * product.flops
+            gemms.append(_gemm(part.name, product, round(after) - round(before), system))
+            before = after
+    return tuple(gemms)
+
+
+def _gemm(part: str, product: _Product, flops: int, system: System) -> Gemm:
+    peaks = {str(name): peak for name, peak in system.accelerator.matrix.items()}
+    runs = float(product.runs)
+    return Gemm(
+        part=part,
+        operation=product.operation,
+        product=product.name,
+        direction=product.direction,
+        batch=_plain(product.batch),
+        m=_plain(product.m),
+        k=_plain(product.k),
+        n=_plain(product.n),
+        share=product.share,
+        dtype=product.dtype,
+        count=_plain(runs),
+        flops=flops,
+        run_s=product.run_s,
+        time_s=runs * product.run_s,
+        efficiency=float(product.flops) / (product.run_s * peaks[product.dtype]),
+        bound=product.bound,
+    )
+
+
+def _plain(number: float) -> int | float:
+    """A number as a whole one, if it is."""
+    return int(number) if number == int(number) else number
+
+
+def _of_part(
+    part: PartRuns, phases: Sequence[Phase], table: Table, evaluation: Evaluation
+) -> Iterator[_Product]:
+    runs = Fraction(part.runs)
+    for cost in part.costs:
+        for product in _of_operation(cost, phases, table):
+            yield replace(product, runs=runs * product.runs)
+    for cost in part.costs:
+        share = runs_again(cost, part.again)
+        repeats = Fraction(part.reruns)
+        for product in _of_operation(cost, (Phase.FORWARD,), table) if share * repeats else ():
+            yield _again(product, share, repeats)
+    if table.optimizer[0] == MUON and table.training[0]:
+        yield from _of_update(part, table, evaluation)
+
+
+def _again(product: _Product, share: float, repeats: Fraction) -> _Product:
+    """A forward product that recompute repeats, or a share of its columns."""
+    return replace(
+        product,
+        direction="recompute",
+        share=share * product.share,
+        flops=Fraction(share) * product.flops,
+        run_s=share * product.run_s,
+        runs=repeats * product.runs,
+    )
+
+
+def _of_operation(cost: OperationCost, phases: Sequence[Phase], table: Table) -> Iterator[_Product]:
+    """Products of an operation, in the order of its kernels: of one pass through it."""
+    unfused = _unfused_names(cost)
+    for place, timed in enumerate(cost.kernels):
+        kernel = timed.kernel
+        if kernel.phase not in phases or not float(kernel.flops[0]):
+            continue
+        if isinstance(kernel, FlashAttention):
+            yield from _fused(cost, timed, kernel, DTYPES[int(table.dtype[0])])
+        elif isinstance(kernel, Matmul):
+            name = unfused.get(place, _LINEAR[kernel.phase])
+            yield _single(cost, timed, kernel, name, table)
+
+
+def _unfused_names(cost: OperationCost) -> dict[int, str]:
+    """Names of the products of unfused attention, by the place of their kernel."""
+    if not cost.operation.name.endswith(_CORE):
+        return {}
+    places = [n for n, timed in enumerate(cost.kernels) if isinstance(timed.kernel, Matmul)]
+    scores = len(places) // 3 - 1  # twice with relative positions: their keys, too
+    keys = ["S = Q K^T", "S' = Q R^T"][:scores]
+    queries = ["dQ = dS K", "dQ' = dS R"][:scores]
+    back = ["dK = dS^T Q", "dR = dS^T Q"][:scores]
+    names = [*keys, "O = P V", "dP = dO V^T", "dV = P^T dO", *queries, *back]
+    return dict(zip(places, names, strict=True))
+
+
+def _single(
+    cost: OperationCost, timed: KernelCost, kernel: Matmul, name: str, table: Table
+) -> _Product:
+    """A product in a kernel of its own, or panel by panel."""
+    whole, panels = Fraction(float(kernel.flops[0])), 1.0
+    if kernel.panels is not None:
+        panels = float(kernel.panels.count[0])
+        kernel = kernel.panel(kernel.panels)
+    return _Product(
+        operation=cost.operation.name,
+        name=name,
+        direction=kernel.phase.value,
+        batch=_first(kernel.batch),
+        m=_first(kernel.m),
+        k=_first(kernel.k),
+        n=_first(kernel.n),
+        dtype=_type_of(kernel, table),
+        runs=Fraction(panels),
+        flops=whole / Fraction(panels),
+        run_s=_first(timed.time_s) / panels,
+        bound=bound_by(timed),
+    )
+
+
+def _type_of(kernel: Matmul, table: Table) -> str:
+    recipe = QUANTIZATIONS[int(table.quantization[0])]
+    if kernel.quantized and recipe in RECIPES:
+        return RECIPES[recipe].matrix
+    return DTYPES[int(table.dtype[0])]
+
+
+def _fused(
+    cost: OperationCost, timed: KernelCost, kernel: FlashAttention, dtype: str
+) -> Iterator[_Product]:
+    """The products inside a flash kernel, each with its part of the kernel's time by FLOPs."""
+    queries, keys = _first(kernel.seq_len), _first(kernel.keys)
+    qk, v = kernel.head_dim, kernel.v_head_dim
+    shapes = {  # m, k, n, and the width of a head that each score costs
+        "S = Q K^T": (queries, qk, keys, qk),
+        "O = P V": (queries, keys, v, v),
+        "dP = dO V^T": (queries, v, keys, v),
+        "dV = P^T dO": (keys, queries, v, v),
+        "dQ = dS K": (queries, keys, qk, qk),
+        "dK = dS^T Q": (keys, queries, qk, qk),
+    }
+    names = _FUSED[kernel.phase]
+    widths = sum(Fraction(shapes[name][3]) for name in names)
+    for name in names:
+        m, k, n, width = shapes[name]
+        part = Fraction(width) / widths
+        yield _Product(
+            operation=cost.operation.name,
+            name=name,
+            direction=kernel.phase.value,
+            batch=_first(kernel.sequences * kernel.heads),
+            m=m,
+            k=k,
+            n=n,
+            share=0.5 if kernel.causal else 1.0,
+            dtype=dtype,
+            runs=Fraction(1),
+            flops=part * Fraction(_first(kernel.flops)),
+            run_s=float(part) * _first(timed.time_s),
+            bound=bound_by(timed),
+        )
+
+
+def _of_update(part: PartRuns, table: Table, evaluation: Evaluation) -> Iterator[_Product]:
+    """Muon's products, five times three for each matrix of m x n, m <= n: one rank's part of them.
+
+    Timed like a product as wide as the model, as `cost.optimizer` does.
+    """
+    rate = _first(evaluation.blocks.matrix_rate)
+    ranks = dict(zip((False, True), shards(table, 1), strict=True))
+    for cost in part.costs:
+        for matrix in updated_matrices(cost.operation):
+            batch, rows, columns = (_first(size) for size in matrix)
+            m, n = min(rows, columns), max(rows, columns)
+            once = Fraction(batch) * Fraction(_first(newton_schulz_flops(*matrix[1:])))
+            # 2 m^2 n, 2 m^3 and 2 m^2 n of 4 m^2 n + 2 m^3.
+            sizes = {"A = X X^T": (n, m), "A A": (m, m), "(b A + c A A) X": (m, n)}
+            weighed = 2 * Fraction(n) + Fraction(m)
+            runs = NEWTON_SCHULZ_STEPS * Fraction(part.held)
+            runs /= Fraction(_first(ranks[cost.operation.expert]))
+            for name, (k, columns_of) in sizes.items():
+                share = Fraction(max(k, columns_of)) / weighed
+                flops = share * once / NEWTON_SCHULZ_STEPS
+                if flops:
+                    yield _Product(
+                        operation=cost.operation.name,
+                        name=name,
+                        direction="optimizer",
+                        batch=batch,
+                        m=m,
+                        k=k,
+                        n=columns_of,
+                        dtype=DTYPES[int(table.dtype[0])],
+                        runs=runs,
+                        flops=flops,
+                        run_s=float(flops) / rate,
+                        bound="compute",
+                    )
+
+
+def _first(column: Floats) -> float:
+    return float(np.asarray(column)[0])

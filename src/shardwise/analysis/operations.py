@@ -1,0 +1,225 @@
+"""Every kernel and exchange of one strategy, row by row: what `--ops` shows."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise.analysis.recompute import ALL, exchanges_again, kept_bytes, parts_of, runs_again
+from shardwise.analysis.results import OperationEstimate
+from shardwise.arrays import Floats, Ints
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
+from shardwise.cost.component_costs import Blocks, PartCosts
+from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
+from shardwise.cost.optimizer import newton_schulz_time
+from shardwise.engine.evaluate import Evaluation
+from shardwise.engine.zero import shards
+from shardwise.ops.operation import FlashAttention, Matmul, Phase
+from shardwise.parallel.placement import Extents
+
+__all__ = ["bound_by", "missed_operations", "operation_estimates"]
+
+_SHARED = ("flops", "bytes", "compute_s", "memory_s", "time_s", "exposed_s")
+_KINDS = {Matmul: "matmul", FlashAttention: "attention"}
+
+
+def operation_estimates(
+    model: Model,
+    table: Table,
+    evaluation: Evaluation,
+    parts: Sequence[PartCosts],
+) -> tuple[OperationEstimate, ...]:
+    """List what a table of one row runs.
+
+    Kernels and exchanges of the embedding, a layer of each kind and the head for one micro-batch,
+    with what recompute runs again; then, for a whole step, transfers between stages, the exchange
+    among replicas, and the optimizer.
+    """
+    training = bool(table.training[0])
+    blocks, extents = evaluation.blocks, evaluation.extents
+    rows: list[OperationEstimate] = []
+    first = 0
+    for part, count, costs in parts:
+        again = parts_of(table, part)
+        for position, cost in enumerate(costs):
+            kept = kept_bytes(cost, again) if training else 0.0
+            if again == ALL and position == 0:
+                kept = float(blocks.boundary_bytes[0])
+            ran = [
+                row
+                for row in _rows(part, count, cost, extents)
+                if training or row.phase == Phase.FORWARD
+            ]
+            if ran:
+                weights = float(_weight_bytes(cost, blocks)[0])
+                update = {"weight_bytes": weights, "saved_bytes": kept}
+                ran[0] = ran[0].model_copy(update=update)
+                first = len(rows)
+            elif kept:  # done inside the kernel before it, as softmax is by flash attention
+                held = rows[first].saved_bytes + kept
+                rows[first] = rows[first].model_copy(update={"saved_bytes": held})
+            rows += ran
+        rows += [row for cost in costs for row in _again(part, count, cost, extents, again)]
+    return (*rows, *_step_rows(model, table, evaluation))
+
+
+def missed_operations(table: Table, parts: Sequence[PartCosts]) -> tuple[str, ...]:
+    """Operations with a kernel that the system's measured tables have no shape near of."""
+    training = bool(table.training[0])
+    names = [
+        cost.operation.name
+        for _, _, costs in parts
+        for cost in costs
+        for timed in cost.kernels
+        if timed.missed[0] and timed.time_s[0] > 0
+        if training or timed.kernel.phase is Phase.FORWARD
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def _weight_bytes(cost: OperationCost, blocks: Blocks) -> Floats:
+    """Bytes of an operation's weights with their quantised copies."""
+    return blocks.weight_sizes.held(cost.operation.parameters, cost.operation.read_quantized)
+
+
+def _rows(
+    part: str, count: int, cost: OperationCost, extents: Extents
+) -> Iterator[OperationEstimate]:
+    for kernel in cost.kernels:
+        if kernel.time_s[0] > 0:
+            yield _kernel_row(part, count, cost, kernel)
+    for exchange in cost.exchanges:
+        if exchange.time_s[0] > 0:
+            yield _exchange_row(part, count, cost, exchange, extents)
+
+
+def _again(
+    part: str, count: int, cost: OperationCost, extents: Extents, parts: frozenset[str]
+) -> Iterator[OperationEstimate]:
+    """What recompute runs again of an operation."""
+    share = runs_again(cost, parts)
+    for row in _rows(part, count, cost, extents):
+        if (
+            row.phase == Phase.FORWARD
+            and share > 0
+            and (row.group == 1 or exchanges_again(cost, parts))
+        ):
+            figures = {name: share * getattr(row, name) for name in _SHARED} if share < 1 else {}
+            yield row.model_copy(update={"phase": "recompute"} | figures)
+
+
+def _kernel_row(part: str, count: int, cost: OperationCost, timed: KernelCost) -> OperationEstimate:
+    kernel = timed.kernel
+    compute, memory, time = (float(t[0]) for t in (timed.compute_s, timed.memory_s, timed.time_s))
+    return OperationEstimate(
+        part=part,
+        operation=cost.operation.name,
+        phase=kernel.phase.value,
+        count=count,
+        kind=_KINDS.get(type(kernel), "memory"),
+        flops=float(kernel.flops[0]),
+        bytes=float(kernel.bytes[0]),
+        compute_s=compute,
+        memory_s=memory,
+        time_s=time,
+        exposed_s=time,
+        bound=bound_by(timed),
+        missed=bool(timed.missed[0]),
+    )
+
+
+def bound_by(timed: KernelCost) -> str:
+    """What the time of a kernel goes to: compute, memory or launch."""
+    compute, memory, time = (float(t[0]) for t in (timed.compute_s, timed.memory_s, timed.time_s))
+    spent = {"compute": compute, "memory": memory, "launch": time - max(compute, memory)}
+    return max(spent, key=lambda name: spent[name])
+
+
+def _exchange_row(
+    part: str, count: int, cost: OperationCost, timed: ExchangeCost, extents: Extents
+) -> OperationEstimate:
+    collective = timed.collective
+    return OperationEstimate(
+        part=part,
+        operation=cost.operation.name,
+        phase=collective.phase.value,
+        count=count,
+        kind=collective.kind.value,
+        axis=collective.axis,
+        volume_bytes=float(collective.bytes[0]),
+        time_s=float(timed.time_s[0]),
+        exposed_s=float(timed.exposed_s[0]),
+        bound="network",
+        **_group(getattr(extents, collective.axis)),
+    )
+
+
+def _group(extents: Ints) -> dict[str, Any]:
+    near = tuple(int(extent) for extent in extents[:, 0])
+    return {"group": near[-1], "extents": near}
+
+
+def _step_rows(model: Model, table: Table, evaluation: Evaluation) -> Iterator[OperationEstimate]:
+    """What happens between micro-batches and once a step, as totals of the step."""
+    blocks, extents = evaluation.blocks, evaluation.extents
+
+    def exchange(
+        name: str, kind: str, volume: Floats, axis: str, group: dict[str, Any]
+    ) -> Iterator[OperationEstimate]:
+        alone, exposed = evaluation.comm_s[axis]
+        if alone[0] > 0:
+            yield OperationEstimate(
+                part="step",
+                operation=name,
+                phase="step",
+                count=1,
+                kind=kind,
+                axis=axis,
+                volume_bytes=float(volume[0]),
+                time_s=float(alone[0]),
+                exposed_s=float(exposed[0]),
+                bound="network",
+                **group,
+            )
+
+    directions = 2 if table.training[0] else 1
+    handed = directions * table.micro_batches * table.vpp * evaluation.boundary.handed_bytes
+    yield from exchange("stage_transfers", "p2p", handed, "pp", _group(extents.pp))
+    trained = evaluation.largest.all_trained
+    gradients = trained.weights * blocks.gradient_bytes
+    if table.replicas[0] == 1:  # only the copies of tied embeddings on the first and the last stage
+        words = np.ceil(model.vocab / table.tp) * model.hidden / table.tp2 * blocks.gradient_bytes
+        yield from exchange("tied_embeddings", "all_reduce", words, "dp", {"group": 2})
+    elif table.zero[0] >= 1:
+        volume = gradients + blocks.weight_sizes.moved(trained.weights, trained.quantized)
+        kind = "reduce_scatter + all_gather"
+        yield from exchange("replica_exchange", kind, volume, "dp", _group(extents.replicas))
+    else:
+        yield from exchange(
+            "replica_exchange", "all_reduce", gradients, "dp", _group(extents.replicas)
+        )
+    nothing = np.zeros(1)  # the bytes of a step are those of layers, told there
+    yield from exchange("offload", "link", nothing, "offload", {})
+    update = float(evaluation.time_s["optimizer"][0])
+    if not update:
+        return
+    largest = evaluation.largest
+    dense, expert = shards(table, 1)
+    owned = largest.trained.over(dense).plus(largest.expert_trained.over(expert))
+    products = float(newton_schulz_time(table.optimizer, owned, blocks.matrix_rate)[0])
+    moving = update - products
+    yield OperationEstimate(
+        part="step",
+        operation="optimizer",
+        phase="step",
+        count=1,
+        kind="memory",
+        flops=products * float(blocks.matrix_rate[0]),
+        bytes=moving * float(blocks.memory_rate[0]),
+        compute_s=products,
+        memory_s=moving,
+        time_s=update,
+        exposed_s=update,
+        bound="compute" if products > moving else "memory",
+    )

@@ -1,0 +1,107 @@
+"""Detail of one strategy: its stages."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwise.analysis.results import Memory, Peak, StageEstimate
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.cost.component_costs import Blocks, PartCosts, part_times
+from shardwise.engine.evaluate import Evaluation
+from shardwise.engine.memory import (
+    MEMORY_PARTS,
+    StageMemory,
+    reserved_bytes,
+    stage_memory,
+    stage_parameters,
+)
+from shardwise.parallel.pipeline_layout import by_stage
+from shardwise.parallel.schedule.in_flight import in_flight
+
+__all__ = ["memory_record", "stage_estimates"]
+
+
+def memory_record(memory: StageMemory, reserved: float, system: System, row: int) -> Memory:
+    """One row of columns of memory as a record."""
+    columns = {name: getattr(memory, name) for name in (*MEMORY_PARTS, "total", "offloaded")}
+    held = {
+        name: float(np.broadcast_to(column, memory.total.shape)[row])
+        for name, column in columns.items()
+    }
+    tiers = system.accelerator.memory
+    return Memory(
+        **held,
+        reserved=reserved,
+        capacity=tiers[0].capacity,
+        offload_capacity=tiers[1].capacity if len(tiers) > 1 else 0.0,
+    )
+
+
+def stage_estimates(
+    system: System,
+    table: Table,
+    evaluation: Evaluation,
+    parts: Sequence[PartCosts],
+) -> tuple[StageEstimate, ...]:
+    """Every pipeline stage of a table of one row."""
+    blocks = evaluation.blocks
+    stage = np.arange(int(table.pp[0]))
+    run = by_stage(evaluation.runs)
+    memory = stage_memory(table, blocks, run, stage)
+    stack = table.stacks[int(table.stack[0])]
+    reserved = reserved_bytes(
+        memory.total,
+        slack=np.array([stack.allocator_slack]),
+        runtime_memory=np.array([stack.runtime_memory]),
+    )
+    forward = part_times(blocks, run.work, lambda part: part.forward_pass_s)
+    backward = part_times(blocks, run.work, lambda part: part.backward_pass_s)
+    dense, expert = stage_parameters(blocks, run)
+    parameters = dense + expert
+    flying = in_flight(
+        schedule=table.schedule,
+        micro_batches=table.micro_batches,
+        stages=table.pp,
+        chunks=table.vpp,
+        stage=stage,
+    ) * np.where(table.training, 1.0, 0.0)
+    in_update, fullest = (
+        np.broadcast_to(where, memory.total.shape) for where in (memory.in_update, memory.part)
+    )
+
+    def peak(i: int) -> Peak:
+        held = float(memory.total[i])
+        if in_update[i]:
+            return Peak(bytes=held, operation="optimizer", phase="update")
+        return Peak(bytes=held, **_moment(blocks, parts, int(fullest[i])))
+
+    return tuple(
+        StageEstimate(
+            stage=i,
+            layers=int(run.layers[i]),
+            parameters=float(parameters[i]),
+            in_flight=float(flying[i]),
+            micro_batch_s=float(forward[i] + backward[i]),
+            forward_s=float(forward[i]),
+            backward_s=float(backward[i]),
+            **memory_record(memory, float(reserved[i]), system, i).to_dict(),
+            peak=peak(i),
+        )
+        for i in stage.tolist()
+    )
+
+
+def _moment(blocks: Blocks, parts: Sequence[PartCosts], place: int) -> dict[str, str]:
+    """Operation and phase of the fullest moment of a part of the model."""
+    kinds = len(blocks.kinds)
+    names = [name for name, _, _ in parts]
+    listed = {2 * kinds + 1: 0, 2 * kinds + 2: len(parts) - 1}
+    if "mtp" in names:
+        listed[2 * kinds] = names.index("mtp")
+    costs = parts[listed.get(place, 1 + place % kinds)][2]
+    part = blocks.parts[place]
+    assert part is not None  # noqa: S101 - it is the fullest
+    position = int(part.bytes.peak[0])
+    phase = "forward" if position >= len(costs) else "backward"
+    return {"operation": costs[position % len(costs)].operation.name, "phase": phase}

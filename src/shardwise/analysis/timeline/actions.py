@@ -1,0 +1,220 @@
+"""When every pass of every micro-batch runs, and which message it waits for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.analysis.timeline.passes import StagePasses
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.parallel.schedule.orders import (
+    BACKWARD,
+    FORWARD,
+    WEIGHTS,
+    Action,
+    chunks_of,
+    orders,
+    stage_of,
+    virtual_stages,
+)
+from shardwise.parallel.schedule.simulate import simulate
+
+__all__ = ["KINDS", "Actions", "Pipeline", "run"]
+
+KINDS = (FORWARD, BACKWARD, WEIGHTS)
+_F, _B, _W = range(len(KINDS))
+
+# Rank, kind, micro-batch and chunk of every action.
+_Order = list[tuple[int, int, int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What micro-batches pass through."""
+
+    schedule: str
+    ranks: int
+    chunks: int
+    """Interleaved ones, v; 1 in other schedules."""
+    micro_batches: int
+    training: bool
+    hop_s: float
+    """Time of a message from rank to rank [s]."""
+    hop_hidden: float
+    """Share of it that travels beside compute; the rest occupies the rank that receives it."""
+
+    @property
+    def chunks_on_rank(self) -> int:
+        """Virtual stages that a rank holds."""
+        return chunks_of(self.schedule, self.chunks)
+
+    @property
+    def stage_of_chunk(self) -> Ints:
+        """Virtual stage of every rank and chunk."""
+        count = range(self.chunks_on_rank)
+        return np.array(
+            [
+                [stage_of(self.schedule, rank=i, chunk=c, ranks=self.ranks) for c in count]
+                for i in range(self.ranks)
+            ]
+        )
+
+    @property
+    def stages(self) -> int:
+        """Virtual stages that a micro-batch passes."""
+        return virtual_stages(self.schedule, ranks=self.ranks, chunks=self.chunks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actions:
+    """Passes, one value each, rank by rank in the order of work."""
+
+    rank: Ints
+    kind: Ints
+    """Position in `KINDS`."""
+    micro_batch: Ints
+    chunk: Ints
+    stage: Ints
+    """Virtual stage."""
+    whole: Bools
+    """Whether a backward gives gradients of weights too, so that no later action does."""
+    paired: Bools
+    """Whether a forward runs at the same time as the next action, a backward."""
+    start_s: Floats
+    end_s: Floats
+    source: Ints
+    """The action whose result it waits for, -1 for none."""
+    far: Bools
+    """Whether that is another rank's, so that a message brings it."""
+    waited_s: Floats
+    """How long this message occupies the rank; messages of a pair come one after the other."""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+def run(pipeline: Pipeline, passes: StagePasses) -> Actions:
+    """Run one step through the event simulation.
+
+    Of messages that travel beside compute in part, with share h, the simulation is run with those
+    that do and with those that occupy ranks: times are h and 1 - h of the two, as in the closed
+    form. Both follow the same orders, so this is a run of its own in which a message occupies a
+    rank for 1 - h of its time: no action starts before what it waits for.
+    """
+    h = pipeline.hop_hidden if pipeline.hop_s > 0 and pipeline.ranks > 1 else 1.0
+    order: _Order = []
+    starts = ends = np.zeros(1)
+    for share, blocking in ((h, False), (1 - h, True)):
+        if share > 0:
+            order, start, end = _simulated(pipeline, passes, blocking=blocking)
+            starts, ends = starts + share * start, ends + share * end
+    rank, kind, micro_batch, chunk = (np.array(column) for column in zip(*order, strict=True))
+    stage = pipeline.stage_of_chunk[rank, chunk]
+    source = _sources(pipeline, kind, stage, micro_batch)
+    far = (source >= 0) & (rank[source] != rank)
+    following = np.arange(1, len(rank) + 1) % len(rank)
+    return Actions(
+        rank=rank,
+        kind=kind,
+        micro_batch=micro_batch,
+        chunk=chunk,
+        stage=stage,
+        whole=(kind == _B) & ~_has_later_weights(pipeline, kind, stage, micro_batch),
+        paired=(kind == _F)
+        & (kind[following] == _B)
+        & (rank[following] == rank)
+        & (starts[following] == starts)
+        & (ends[following] == ends)
+        & (pipeline.schedule == "dualpipe"),
+        start_s=starts,
+        end_s=ends,
+        source=source,
+        far=far,
+        waited_s=np.where(far, (1 - h) * pipeline.hop_s, 0.0),
+    )
+
+
+def _simulated(
+    pipeline: Pipeline, passes: StagePasses, *, blocking: bool
+) -> tuple[_Order, Floats, Floats]:
+    """Every action, its start and its end [s]."""
+    forward, backward, weights = (passes.of[kind].time_s.tolist() for kind in KINDS)
+    if not pipeline.training:
+        return _forward_only(pipeline, forward, blocking=blocking)
+    done = simulate(
+        pipeline.schedule,
+        ranks=pipeline.ranks,
+        micro_batches=pipeline.micro_batches,
+        chunks=pipeline.chunks,
+        forward_s=forward,
+        input_grad_s=backward,
+        weight_grad_s=weights,
+        hop_s=pipeline.hop_s,
+        blocking=blocking,
+    )
+    columns = (
+        done.rank.tolist(),
+        [KINDS.index(kind) for kind in done.kind],
+        done.micro_batch.tolist(),
+        done.chunk.tolist(),
+    )
+    return list(zip(*columns, strict=True)), done.start_s, done.end_s
+
+
+def _forward_only(
+    pipeline: Pipeline, forward_s: Sequence[float], *, blocking: bool
+) -> tuple[_Order, Floats, Floats]:
+    """Let each rank go forward, in the order of its schedule, until its input is missing."""
+    ranks, hop_s = pipeline.ranks, pipeline.hop_s
+    work = _forwards(pipeline)
+    stage = pipeline.stage_of_chunk
+    done: dict[tuple[int, int], float] = {}
+    times: list[list[tuple[float, float]]] = [[] for _ in work]
+    ready = list(range(ranks))
+    while ready:
+        rank = ready.pop()
+        for one in work[rank][len(times[rank]) :]:
+            at, k = int(stage[rank, one.chunk]), one.micro_batch
+            if at and (at - 1, k) not in done:
+                break
+            hop = hop_s if at else 0.0
+            free = times[rank][-1][1] if times[rank] else 0.0
+            arrival = done.get((at - 1, k), 0.0)
+            start = max(free, arrival) + hop if blocking else max(free, arrival + hop)
+            done[at, k] = start + forward_s[at]
+            times[rank].append((start, done[at, k]))
+            ready.append((rank + 1) % ranks)
+    order = [(i, _F, one.micro_batch, one.chunk) for i in range(ranks) for one in work[i]]
+    flat = np.array([pair for row in times for pair in row])
+    return order, flat[:, 0], flat[:, 1]
+
+
+def _forwards(pipeline: Pipeline) -> list[list[Action]]:
+    every = orders(
+        pipeline.schedule,
+        ranks=pipeline.ranks,
+        micro_batches=pipeline.micro_batches,
+        chunks=pipeline.chunks,
+    )
+    return [[one for one in order if one.kind == FORWARD] for order in every]
+
+
+def _sources(pipeline: Pipeline, kind: Ints, stage: Ints, micro_batch: Ints) -> Ints:
+    """The action that each one's input comes from, whose rank is another one's or its own."""
+    last = pipeline.stages - 1
+    made = np.full((len(KINDS), pipeline.stages, pipeline.micro_batches), -1, dtype=np.int64)
+    made[kind, stage, micro_batch] = np.arange(len(kind))
+    before = np.where(stage > 0, made[_F, stage - 1, micro_batch], -1)
+    behind = np.where(
+        stage < last,
+        made[_B, np.minimum(stage + 1, last), micro_batch],
+        made[_F, stage, micro_batch],
+    )
+    return np.select([kind == _F, kind == _B], [before, behind], made[_B, stage, micro_batch])
+
+
+def _has_later_weights(pipeline: Pipeline, kind: Ints, stage: Ints, micro_batch: Ints) -> Bools:
+    """Whether an action W stands for this stage and micro-batch."""
+    later = np.zeros((pipeline.stages, pipeline.micro_batches), dtype=np.bool_)
+    later[stage[kind == _W], micro_batch[kind == _W]] = True
+    return later[stage, micro_batch]

@@ -1,0 +1,230 @@
+"""What one micro-batch takes and holds on every virtual stage, by kind of pass."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwise.analysis.recompute import ALL, parts_of
+from shardwise.arrays import Floats, total
+from shardwise.config.enums import bits_of
+from shardwise.config.strategy_table import Table
+from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, step_of, walk
+from shardwise.cost.component_costs import Blocks, PartCosts, layer_bytes, part_bytes, part_times
+from shardwise.cost.layer_cost import BlockCost
+from shardwise.cost.layer_times import COMM_AXES, BlockTimes
+from shardwise.cost.operations import OperationCost
+from shardwise.engine.evaluate import Evaluation
+from shardwise.engine.memory import moves, stage_memory
+from shardwise.parallel.pipeline_layout import StageRun
+from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
+
+__all__ = ["EXCHANGES", "Pass", "StagePasses", "listed_parts", "stage_passes"]
+
+EXCHANGES = (*COMM_AXES, "offload")
+"""What passes wait for beside kernels: axes that exchange inside layers, the second memory tier."""
+
+# So many layers keep more than any update of weights takes.
+_MANY = 1e15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One kind of pass of one micro-batch: one value per virtual stage."""
+
+    kernels_s: Mapping[str, Floats]
+    """By what they are for: forward, recompute, backward, weight_gradients [s]."""
+    exposed_s: Mapping[str, Floats]
+    """By `EXCHANGES`, as far as they lengthen the pass [s]."""
+    hidden_s: Mapping[str, Floats]
+    """The rest of them, which runs beside kernels [s]."""
+    live_bytes: Floats
+    """Held for a moment, at the fullest one, beside what is kept [byte]."""
+
+    @property
+    def compute_s(self) -> Floats:
+        """All kernels [s]."""
+        return total(self.kernels_s.values(), self.live_bytes)
+
+    @property
+    def time_s(self) -> Floats:
+        """Kernels, and what of exchanges is exposed [s]."""
+        return self.compute_s + total(self.exposed_s.values(), self.live_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePasses:
+    """Passes through every virtual stage, in the order of the model."""
+
+    of: Mapping[str, Pass]
+    """F; B without gradients of weights; W, these."""
+    kept_bytes: Floats
+    """Of a micro-batch, by the layers of the stage, from forward to backward."""
+    movable_bytes: Floats
+    """What of it moves where activations are offloaded."""
+    looked_up_bytes: Floats
+    """Kept by the embedding."""
+    moving_layers: Floats
+    """Layers that have any of `movable_bytes`."""
+
+
+def stage_passes(
+    table: Table, evaluation: Evaluation, parts: Sequence[PartCosts], stages: StageRun
+) -> StagePasses:
+    """Passes of a table of one row.
+
+    Parameters
+    ----------
+    parts
+        Operations of the embedding, each kind of layer and the head with their costs.
+    stages
+        Every virtual stage (see `stages.virtual_stages`).
+    """
+    blocks = evaluation.blocks
+    ahead, back = _live_bytes(table, blocks, parts, stages)
+
+    def time(name: str) -> Floats:
+        return part_times(blocks, stages.work, lambda part: getattr(part, name))
+
+    gradients = time("weight_grad_s")
+    zero = np.zeros_like(gradients)
+    forward = Pass(
+        kernels_s={"forward": time("forward_s")},
+        **_exchanges(blocks, stages, "forward"),
+        live_bytes=ahead,
+    )
+    backward = Pass(
+        kernels_s={
+            "recompute": time("recompute_s"),
+            "backward": time("backward_s") - gradients,
+        },
+        **_exchanges(blocks, stages, "backward"),
+        live_bytes=back,
+    )
+    weights = Pass(
+        kernels_s={"weight_gradients": gradients},
+        exposed_s=dict.fromkeys(EXCHANGES, zero),
+        hidden_s=dict.fromkeys(EXCHANGES, zero),
+        live_bytes=zero,
+    )
+    return StagePasses(
+        of={FORWARD: forward, BACKWARD: backward, WEIGHTS: weights},
+        kept_bytes=layer_bytes(blocks, stages.work, lambda held: held.saved_bytes),
+        movable_bytes=layer_bytes(blocks, stages.work, lambda held: held.movable_bytes),
+        looked_up_bytes=part_bytes(blocks, _only(stages, -2), lambda held: held.saved_bytes),
+        moving_layers=layer_bytes(blocks, stages.work, moves),
+    )
+
+
+def _only(stages: StageRun, place: int) -> list[Floats]:
+    """Counts of one part of the model alone."""
+    counts = [np.zeros_like(count) for count in stages.held]
+    counts[place] = stages.held[place]
+    return counts
+
+
+def _exchanges(blocks: Blocks, stages: StageRun, direction: str) -> dict[str, dict[str, Floats]]:
+    """Exchanges of one direction, exposed and hidden."""
+
+    def of(name: str, axis: str) -> Floats:
+        def select(part: BlockTimes) -> Floats:
+            time: Floats = getattr(getattr(part, f"{name}_{direction}_s"), axis)
+            return time
+
+        return part_times(blocks, stages.work, select)
+
+    def link(name: str) -> Floats:
+        return part_times(blocks, stages.work, lambda part: getattr(part, name))
+
+    exposed = {axis: of("exposed", axis) for axis in COMM_AXES}
+    exposed["offload"] = link(f"offload_{direction}_exposed_s")
+    alone = {axis: of("alone", axis) for axis in COMM_AXES}
+    alone["offload"] = link(f"offload_{direction}_s")
+    # What runs beside a kernel slows it: of long hidden exchanges a part counts as exposed too.
+    hidden = {name: np.maximum(0.0, alone[name] - exposed[name]) for name in EXCHANGES}
+    return {"exposed_s": exposed, "hidden_s": hidden}
+
+
+def _live_bytes(
+    table: Table, blocks: Blocks, parts: Sequence[PartCosts], stages: StageRun
+) -> tuple[Floats, Floats]:
+    """Held for a moment in a forward and in a backward pass, beside what is kept [byte].
+
+    As `memory.stage_memory` has it, which looks at both at once, with what each direction needs.
+    """
+    listed = listed_parts(blocks, parts)
+    both = [_over(table, blocks, *one) if one else (None, None) for one in listed]
+
+    def live(direction: int) -> Floats:
+        moments = [one[direction] for one in both]
+        run = replace(stages, work=tuple(np.full_like(count, _MANY) for count in stages.work))
+        first = np.zeros_like(stages.first)
+        return stage_memory(table, _with_over(blocks, moments), run, first).buffers
+
+    return live(0), live(1)
+
+
+def listed_parts(
+    blocks: Blocks, parts: Sequence[PartCosts]
+) -> list[tuple[str, BlockCost, list[OperationCost]] | None]:
+    """Name, cost and operations of every part of the model, in the order of `Blocks.parts`.
+
+    Layers that do not recompute have the name `plain`.
+    """
+    operations = {name: costs for name, _, costs in parts}
+    kinds = [costs for name, _, costs in parts if name == "layer"]
+    named = [*(("layer", costs) for costs in kinds), *(("plain", costs) for costs in kinds)]
+    named += [(name, operations.get(name, [])) for name in ("mtp", "embedding", "head")]
+    return [
+        None if cost is None else (name, cost, costs)
+        for cost, (name, costs) in zip(blocks.parts, named, strict=True)
+    ]
+
+
+def _over(
+    table: Table, blocks: Blocks, name: str, cost: BlockCost, operations: Sequence[OperationCost]
+) -> tuple[Floats, Floats]:
+    """Live beyond what is kept at the fullest moment forward, and backward [byte].
+
+    Neither is more than at the fullest moment of both, at which full recompute does not count its
+    first forward: the second one holds as much and more.
+    """
+    steps = [step_of(one.operation) for one in operations]
+    never = np.full_like(steps[0].saved, -np.inf)
+    ahead = [replace(step, back=never) for step in steps]
+    back = [replace(step, ahead=never) for step in steps]
+    if not table.training[0]:
+        return cost.bytes.over_bytes, np.zeros_like(never)
+    again = parts_of(table, name)
+    whole = again == ALL
+    run = FULL if whole else bits_of(again)
+
+    def over(some: Sequence[Step], how: int) -> Floats:
+        return np.minimum(walk(some, how, blocks.boundary_bytes).over, cost.bytes.over_bytes)
+
+    return over(ahead, FORWARD_ONLY if whole else run), over(back, run)
+
+
+def _with_over(blocks: Blocks, moments: Sequence[Floats | None]) -> Blocks:
+    """The same parts of the model with other fullest moments."""
+    changed = [
+        None if part is None or over is None else _replaced(part, over)
+        for part, over in zip(blocks.parts, moments, strict=True)
+    ]
+    count = len(blocks.kinds)
+    plain = [part for part in changed[count : 2 * count] if part is not None]
+    mtp, embedding, head = changed[2 * count :]
+    assert embedding is not None  # noqa: S101 - every model has both
+    assert head is not None  # noqa: S101
+    return replace(
+        blocks,
+        kinds=tuple(part for part in changed[:count] if part is not None),
+        plain=tuple(plain) if plain else None,
+        mtp=mtp,
+        embedding=embedding,
+        head=head,
+    )
+
+
+def _replaced(part: BlockCost, over: Floats) -> BlockCost:
+    return replace(part, bytes=replace(part.bytes, over_bytes=over))

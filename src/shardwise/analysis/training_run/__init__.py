@@ -1,0 +1,1 @@
+"""A training run: duration, cost and energy, with failures and checkpoints."""

@@ -1,0 +1,226 @@
+"""`TrainingTime`: how long a whole run takes, what it costs, and what failures leave of it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import numpy as np
+
+from shardwise.analysis.record import Result
+
+__all__ = ["Amount", "Goodput", "TrainingTime"]
+
+
+class Amount(Result):
+    """A figure of a run, and what it may be by how far off similar measured steps were."""
+
+    expected: float
+    low: float | None
+    """None where the estimate has no interval."""
+    high: float | None
+
+    def times(self, factor: float) -> "Amount":
+        """The same so many times."""
+        low = None if self.low is None else self.low * factor
+        high = None if self.high is None else self.high * factor
+        return Amount(expected=self.expected * factor, low=low, high=high)
+
+
+class Goodput(Result):
+    """What failures and checkpoints leave of a run: means over many such runs."""
+
+    unit: Literal["accelerator", "node"]
+    """What fails and is replaced."""
+    units: int
+    """That the job needs."""
+    job_mtbf_s: float
+    """Mean time between two failures of the whole job [s]."""
+    checkpoint_bytes: float
+    """Weights and optimizer state, once."""
+    checkpoint_time_s: float
+    """To write them [s]."""
+    stall_s: float
+    """For how long a checkpoint stops the work [s]."""
+    interval_s: float
+    """Working time between two checkpoints [s]."""
+    best_interval_s: float
+    """The one that makes the run shortest [s]."""
+    failures: float | None
+    """Expected in the run; None if it never ends."""
+    goodput: float
+    """Useful part of all time; 0 if the run never ends."""
+    share: dict[str, float]
+    """Parts of all time: useful, checkpoints, lost_work, restarts, and waiting for repairs, which
+    is left out where nothing is known of spares or repairs. They add up to 1."""
+    spares_cover: float | None
+    """Chance that the spares are enough with no repair at all; None if none are known."""
+    days: Amount | None
+    """With all of this; without waiting where that is unknown. None if the run never ends, and so
+    are hours and price."""
+    gpu_hours: Amount | None
+    usd: Amount | None
+
+
+class TrainingTime(Result):
+    """How long a run takes on so many tokens, and what it costs."""
+
+    model: str
+    system: str
+    gpus: int
+    step_time_s: float
+    tokens_asked: float
+    tokens: int
+    """Seen: those of whole steps."""
+    steps: int
+    level: float | None
+    """Part of similar runs that lie between low and high."""
+    days: Amount
+    """Of steps alone, one after the other without a break."""
+    gpu_hours: Amount
+    usd: Amount | None
+    kwh: Amount | None
+    """Of the computers at their power limit."""
+    facility_kwh: Amount | None
+    """Of the building."""
+    co2_kg: Amount | None
+    """CO2-equivalents of that."""
+    pue: float | None
+    carbon_intensity: float | None
+    """[kg/kWh]."""
+    sources: dict[str, str]
+    """Who says what the price, the PUE and the carbon intensity are."""
+    goodput: Goodput | None
+    unknown: dict[str, str]
+    """What is not known, and what is missing for it."""
+
+    @property
+    def effective_days(self) -> float:
+        """Calendar days as far as they are known: with failures and checkpoints, if any is told.
+
+        Infinite if the run never ends.
+        """
+        known = self.days if self.goodput is None else self.goodput.days
+        return np.inf if known is None else known.expected
+
+    @property
+    def effective_usd(self) -> float | None:
+        """Price of these; None if it is unknown or the run never ends."""
+        price = self.usd if self.goodput is None else self.goodput.usd
+        return None if price is None else price.expected
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Name, figure and remark of each line that people read."""
+        return list(_rows(self))
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        wide = max(len(name) for name, _, _ in rows)
+        figures = max(len(figure) for _, figure, remark in rows if remark)
+        plural = "" if self.gpus == 1 else "s"
+        head = f"{self.model} on {self.gpus:,} GPU{plural} of {self.system}"
+        lines = [
+            f"  {name:<{wide}}  {figure:<{figures}}  {remark}".rstrip()
+            for name, figure, remark in rows
+        ]
+        return "\n".join([head, *lines])
+
+
+# Smaller shares have no digits that matter.
+_LEAST_SHARE = 1e-4
+_PARTS = {
+    "checkpoints": "checkpoints",
+    "lost_work": "lost work",
+    "restarts": "restarts",
+    "waiting": "waiting for repairs",
+}
+
+
+def _rows(run: TrainingTime) -> Iterator[tuple[str, str, str]]:
+    over = run.tokens - run.tokens_asked
+    more = f", {over:,.0f} more than asked for" if over else ""
+    yield "steps", f"{run.steps:,}", f"{run.tokens:,} tokens seen{more}"
+    yield "days", _number(run.days.expected), _range(run.days, run.level)
+    yield "GPU-hours", _number(run.gpu_hours.expected), _range(run.gpu_hours)
+    yield "price", *_told(run.usd, "usd", run.unknown)
+    yield "energy, at most", *_told(run.kwh, "kwh", run.unknown)
+    if run.pue is not None and run.facility_kwh is not None:
+        yield f"with PUE {run.pue:g}", *_told(run.facility_kwh, "kwh", {})
+    yield "CO2, at most", *_told(run.co2_kg, "co2_kg", run.unknown)
+    if run.goodput is None:
+        yield "goodput", "unknown", run.unknown["goodput"]
+        return
+    yield from _failing(run.goodput, run.unknown)
+
+
+def _failing(found: Goodput, unknown: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    units = f"{found.units:,} {found.unit}{'s' if found.units > 1 else ''}"
+    every = f"one each {_span(found.job_mtbf_s)} on {units}"
+    number = "no end" if found.failures is None else _number(found.failures)
+    yield "failures expected", number, every
+    beside = "" if found.stall_s == found.checkpoint_time_s else " beside the work"
+    takes = f"takes {_span(found.checkpoint_time_s)}{beside}"
+    if found.interval_s == found.best_interval_s:
+        takes += "; each is best (Daly 2006)"
+    else:
+        takes += f"; best would be each {_span(found.best_interval_s)}"
+    yield "checkpoint each", _span(found.interval_s), takes
+    parts = [f"{word} {_percent(found.share[n])}" for n, word in _PARTS.items() if n in found.share]
+    if "waiting" in unknown:
+        parts.append(f"waiting for repairs unknown: {unknown['waiting']}")
+    yield "goodput", f"{100 * found.goodput:.3g} %", ", ".join(parts)
+    if found.spares_cover is not None:
+        remark = "chance, with no repair at all"
+        yield "spares are enough", _percent(found.spares_cover), remark
+    if found.days is None:
+        yield "effective days", "never", "the run does not end: failures undo all of its work"
+        return
+    yield "effective days", _number(found.days.expected), _range(found.days)
+    yield "effective price", *_told(found.usd, "usd", unknown)
+
+
+def _told(amount: Amount | None, kind: str, unknown: Mapping[str, str]) -> tuple[str, str]:
+    if amount is None:
+        return "unknown", unknown[kind]
+    show = {"usd": _dollars, "kwh": _energy, "co2_kg": _mass}[kind]
+    if amount.low is None or amount.high is None:
+        return show(amount.expected), ""
+    return show(amount.expected), f"{show(amount.low)} to {show(amount.high)}"
+
+
+def _range(amount: Amount, level: float | None = None) -> str:
+    if amount.low is None or amount.high is None:
+        return ""
+    told = f"{_number(amount.low)} to {_number(amount.high)}"
+    return told if level is None else f"{told} in {round(10 * level)} of 10 runs"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"  # noqa: PLR2004
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %" if not 0 < share < _LEAST_SHARE else "below 0.01 %"
+
+
+def _dollars(value: float) -> str:
+    if value >= 1e6:  # noqa: PLR2004
+        return f"${value / 1e6:,.3g} M"
+    return f"${_number(value)}"
+
+
+def _energy(value: float) -> str:
+    for scale, unit in ((1e6, "GWh"), (1e3, "MWh")):
+        if value >= scale:
+            return f"{_number(value / scale)} {unit}"
+    return f"{_number(value)} kWh"
+
+
+def _mass(value: float) -> str:
+    return f"{_number(value / 1e3)} t" if value >= 1e3 else f"{_number(value)} kg"  # noqa: PLR2004
+
+
+def _span(seconds: float) -> str:
+    """A time as people say it, with three digits."""
+    for scale, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * scale:
+            return f"{_number(seconds / scale)} {unit}"
+    return f"{_number(seconds)} s"

@@ -1,1 +1,0 @@
-"""Our nouns, or the predecessors' own files, in the words of each predecessor."""

@@ -1,0 +1,1 @@
+"""What a user writes: model, system, strategy and stack, read from files and validated."""

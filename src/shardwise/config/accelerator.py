@@ -1,0 +1,211 @@
+"""How near kernels come to the peaks of a chip: while training, and alone in a benchmark.
+
+What estimates use are the figures of training, at sustained clocks (`MatmulKernel`,
+`AttentionKernel`, `MemoryKernel`). `Benchmarked` holds figures of single kernels as
+micro-benchmarks time them: short bursts at boost clocks, with the casts and copies that the
+benchmark's framework does beside them. Predictions of benchmarks use those; no estimate does.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shardwise.config.base import Count, Noun, Number
+from shardwise.config.enums import FlashKernel
+from shardwise.units import LEAST_SHARE, Duration
+
+__all__ = [
+    "AttentionKernel",
+    "AttentionName",
+    "Benchmarked",
+    "BenchmarkedAttention",
+    "BenchmarkedExperts",
+    "BenchmarkedMatmul",
+    "ExpertsName",
+    "Fraction",
+    "MatmulBlocks",
+    "MatmulKernel",
+    "MatmulName",
+    "MatmulTiles",
+    "MemoryKernel",
+    "NonNegative",
+    "Positive",
+    "ProductFigures",
+    "Share",
+    "Throttle",
+]
+
+Fraction = Annotated[Number, Field(ge=LEAST_SHARE, le=1)]
+Share = Annotated[Number, Field(ge=LEAST_SHARE)]
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+
+MatmulName = Literal["bf16", "fp8", "fp8_block", "nvfp4"]
+AttentionName = Literal[
+    "bf16_causal", "bf16_dense", "bf16_mla", "fp8_causal", "fp8_dense", "fp8_mla"
+]
+ExpertsName = Literal[
+    "bf16", "fp8", "fp8_block", "nvfp4", "nvfp4_min_latency", "bf16_ungated", "fp8_ungated",
+    "nvfp4_ungated",
+]  # fmt: skip
+
+
+class MatmulTiles(Noun):
+    """Products timed by waves of tiles; the library takes the fastest (see `cost.tiles`)."""
+
+    wave_share: NonNegative
+    """Share of a whole wave that a last wave with few tiles costs: 1, all of it."""
+    edge_weight: NonNegative
+    """Loss of small tiles, which load more operands per FLOP [elements]."""
+    split_latency: Duration
+    """Time added where the reduction is split among multiprocessors."""
+    split_memory_efficiency: Share
+    """Share of the memory bandwidth that partial results move at."""
+
+
+class MatmulBlocks(Noun):
+    """Products of blocks that the library chooses by their traffic (see `cost.block_choice`)."""
+
+    wave_share: NonNegative
+    """Share of a whole wave that a last wave with few blocks costs."""
+    edge_weight: NonNegative
+    """Loss of small blocks, which load more operands per FLOP [elements]."""
+    narrow_share: Share
+    """Speed of blocks whose width is an odd multiple of 16 over that of others."""
+    alone_share: dict[Count, Share] = Field(min_length=1)
+    """Speed of blocks by their elements where all fit in one wave and share no operands, over that
+    in several waves; interpolated in the logarithm."""
+
+
+class ProductFigures(Noun):
+    """The closed form of products of one input type (see `cost.matmul`)."""
+
+    efficiency: Fraction
+    """Share of the peak that a large product reaches while training: at sustained clocks."""
+    fill_depth: NonNegative
+    """Extra elements of the reduction that filling and draining the pipeline costs."""
+    fill_tiles: NonNegative
+    """Tiles of 128 x 128 per multiprocessor at which the chip counts as half idle, half busy."""
+    fill_exponent: Positive = 2.5
+    """How sharply the chip fills with tiles: the larger, the sharper."""
+    reduction_step: Count = 1
+    """The reduction is computed in whole steps of so many elements."""
+    memory_efficiency: Share
+    """Share of the memory bandwidth that operands and result move at."""
+    launch: Duration
+    """Time that a product without work would take: launch and drain."""
+    tiling: MatmulTiles | MatmulBlocks | None = None
+    """Count waves of tiles in place of `fill_tiles` and `fill_exponent`: slower, for where waves
+    show."""
+
+
+class MatmulKernel(ProductFigures):
+    """How near the matrix units of one input type come to their peak while training."""
+
+    burst_efficiency: Fraction | None = None
+    """The same for a short burst at boost clocks, as micro-benchmarks show it; informative."""
+
+
+class AttentionKernel(Noun):
+    """How near a fused (flash) attention kernel comes to the matrix peak (see `cost.attention`)."""
+
+    tile: Count
+    """Queries that one multiprocessor handles at a time."""
+    efficiency: dict[Count, Fraction] = Field(min_length=1)
+    """Share of the matrix peak by head width, forward, while training."""
+    latent_efficiency: dict[Count, Fraction] = Field(default_factory=dict)
+    """The same of heads whose values are narrower than their queries (latent attention), both laid
+    out as wide as the queries; empty: as of equal widths."""
+    longest_weight: NonNegative
+    """How much the longest causal tile weighs when there are few tiles per multiprocessor."""
+    fill_keys: NonNegative = 0
+    """Extra keys of each tile that starting and ending it costs."""
+    memory_efficiency: Share
+    """Share of the memory bandwidth that queries, keys, values and outputs move at."""
+    launch: Duration
+    """Time that a kernel without work would take."""
+    backward_ratio: Positive
+    """Time of the backward kernel over that of the forward kernel; it does 2.5 times the FLOPs."""
+    other_kernels: dict[FlashKernel, Positive] = Field(default_factory=dict)
+    """Time of kernels that are not the best one over its time; 1 for one that is not named."""
+
+
+class MemoryKernel(Noun):
+    """How near element-wise kernels come to the memory bandwidth (see `cost.memory_bound`)."""
+
+    efficiency: Fraction
+    """Share of the memory bandwidth."""
+    launch: Duration
+    """Time that a kernel without work would take."""
+
+
+class Throttle(Noun):
+    """Clocks that fall under load: a kernel of t takes t (1 + slowdown / (1 + (after / t)^2))."""
+
+    slowdown: NonNegative
+    """Of a single long kernel."""
+    after: Duration
+    """Time at which half of it shows."""
+    sustained: NonNegative = 0
+    """Slow-down of the compute of kernels that are repeated for a second."""
+
+
+class BenchmarkedMatmul(ProductFigures):
+    """Products as a benchmark times them; its efficiency is that of a short burst."""
+
+    throttle: Throttle
+    cast_bytes: NonNegative = 0
+    """Bytes moved at the memory's full rate for quantising one element of the input."""
+    cast_grouping: NonNegative = 0
+    """Slow-down of that cast where the groups of 128 elements do not come in 16s: 16 / g - 1 times
+    this for the largest g that divides their number."""
+
+
+class BenchmarkedAttention(AttentionKernel):
+    """Forward attention as a benchmark times it; its efficiency is that of a short burst."""
+
+    backward_ratio: Positive = 1
+    throttle: Throttle
+    copy_bytes: NonNegative = 0
+    """Bytes moved at the memory's full rate to copy one element of a key or value to a cache."""
+    cast_bytes: NonNegative = 0
+    """The same for quantising one element of a query."""
+
+
+class BenchmarkedExperts(Noun):
+    """A block of experts on one rank: two grouped products and what moves the tokens."""
+
+    efficiency: Fraction
+    fill_depth: NonNegative
+    fill_tiles: NonNegative
+    fill_exponent: Positive = 2.5
+    memory_efficiency: Share
+    launch: Duration
+    """Of all its kernels."""
+    row_step: Count
+    """Each expert's tokens are padded to a multiple of this."""
+    pair_bytes: NonNegative
+    """Bytes moved at the memory's full rate per element of a token on its way to an expert."""
+    token_bytes: NonNegative
+    """The same per element of a token, however many experts it has."""
+    inner_bytes: NonNegative
+    """The same per element between the two products."""
+    choice_bytes: NonNegative
+    """The same per token and expert."""
+    throttle: Throttle
+    choices: Literal["spread", "repeated", "local"] = "spread"
+    """Experts that a rank computes for each of its tokens: topk / ep; min(topk, topk^2 / ep), as in
+    the benchmark of SGLang's Triton kernel; min(topk, experts / ep), all of them on this rank, as
+    in that of TensorRT-LLM's kernel of least latency."""
+
+
+class Benchmarked(Noun):
+    """Figures of kernels alone, by kind; none is read by an estimate."""
+
+    matmul: dict[MatmulName, BenchmarkedMatmul] = Field(default_factory=dict)
+    """Products with a fresh input that is quantised first: per tensor (fp8), in blocks, nvfp4."""
+    attention: dict[AttentionName, BenchmarkedAttention] = Field(default_factory=dict)
+    """By type and mask; mla has wider keys (192) than values (128)."""
+    experts: dict[ExpertsName, BenchmarkedExperts] = Field(default_factory=dict)
+    """By type; `min_latency` is TensorRT-LLM's kernel of that name, ungated experts have two
+    matrices."""

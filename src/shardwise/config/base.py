@@ -1,0 +1,365 @@
+"""What the nouns have in common: frozen, keyword-only, validated, loaded by name or from a file."""
+
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from shardwise import catalog
+from shardwise.config import files, readers
+from shardwise.config.expressions.chain import Chain, row_of
+from shardwise.config.expressions.records import Resolved, Row, has_figures
+from shardwise.config.expressions.resolve import resolve
+from shardwise.errors import Fault, InputError, UnknownNameError, nearest
+
+__all__ = ["MOST", "MOST_LAYERS", "Count", "Noun", "Number", "Source", "Sourced", "Whole", "unfold"]
+
+
+def _no_flag(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")  # noqa: TRY004 - for pydantic
+    return value
+
+
+MOST = 2**31
+"""Products of a few numbers up to here stay exact in the float64 of the maths."""
+Count = Annotated[int, BeforeValidator(_no_flag), Field(ge=1, le=MOST)]
+Whole = Annotated[int, BeforeValidator(_no_flag), Field(ge=0, le=MOST)]
+Number = Annotated[float, BeforeValidator(_no_flag)]
+MOST_LAYERS = 10_000
+"""Layers are looked at one by one; no published model has a tenth of this."""
+
+
+class Noun(BaseModel):
+    """A frozen, keyword-only record; unknown keys, NaN and infinities are refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        str_strip_whitespace=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+
+    CATALOG: ClassVar[str | None] = None
+    """Folder of the catalog that holds the entries of this noun."""
+
+    KIND: ClassVar[readers.Kind | None] = None
+    """What files of other tools may hold in place of this noun; None: nothing."""
+
+    FIGURES: ClassVar[bool] = False
+    """Whether its figures may be looked up, calculated, or left to a base."""
+
+    @classmethod
+    def load(cls, name: "str | Path | Mapping[str, Any] | Self") -> Self:
+        """Return the noun of a catalog name or a YAML, JSON or TOML file (also gzipped).
+
+        A model may also be the owner/name of one on the Hugging Face hub. A noun is returned as it
+        is; a mapping is validated. Figures that are looked up or calculated are worked out.
+
+        Raises
+        ------
+        InputError
+            With one fault for each thing that is wrong.
+        """
+        return cls.explained(name)[0]
+
+    @classmethod
+    def explained(
+        cls, name: "str | Path | Mapping[str, Any] | Self", chain: Chain | None = None
+    ) -> tuple[Self, Resolved]:
+        """Load a noun, and say which of its figures were looked up or calculated, and how.
+
+        Parameters
+        ----------
+        chain
+            Files that led to this one.
+        """
+        chain = chain or Chain()
+        if isinstance(name, cls):
+            return name, Resolved()
+        noun = cls.__name__.lower()
+        if isinstance(name, Mapping):
+            return cls._of_data(name, noun, noun, chain.with_step(noun))
+        if not isinstance(name, (str, Path)):
+            problem = f"a {noun} is a {cls.__name__}, a mapping, a catalog name or a file"
+            raise InputError(Fault(source=noun, value=name, has_value=True, problem=problem))
+        text = str(name).strip()
+        if cls.CATALOG is not None:
+            path = catalog.find(cls.CATALOG, text)
+            if path is not None:
+                return cls._of_catalog(path)
+        fetched = cls.fetched(text) if isinstance(name, str) else None
+        if fetched is not None:
+            called = catalog.canonical(text.split("/")[-1])
+            return cls.validated(
+                cls.native(fetched, name=called, source=text), source=text
+            ), Resolved()
+        if text and (isinstance(name, Path) or files.is_file_name(text)):
+            data = files.read_mapping(text)
+            return cls._of_data(data, files.entry_name(text), text, chain.with_step(text))
+        known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
+        hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")
+        problem = f"no such {noun} in the catalog, and no such file{hint}"
+        raise UnknownNameError(Fault(source=noun, value=text, has_value=True, problem=problem))
+
+    @classmethod
+    def _of_data(
+        cls, data: Mapping[str, Any], name: str, source: str, chain: Chain
+    ) -> tuple[Self, Resolved]:
+        """Validate a mapping in our words or another system's; figures of ours are worked out."""
+        data = cls.located(data, source)
+        resolved = Resolved(data=data)
+        if cls.FIGURES and has_figures(data) and not cls.is_foreign(data):
+
+            def rows(named: str, is_base: bool) -> Row:
+                return row_of(named, cls, chain, is_base=is_base)
+
+            resolved = resolve(data, cls, source=source, rows=rows)
+        fields = cls.native(resolved.data, name=name, source=source)
+        try:
+            return cls.validated(fields, source=source), resolved
+        except InputError as error:
+            raise InputError([resolved.told(fault) for fault in error.faults]) from None
+
+    @classmethod
+    def located(cls, data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+        """Return a mapping in which the files that it names are found from where we are.
+
+        Nouns that name files find those beside the file `source` here.
+        """
+        del source
+        return data
+
+    @classmethod
+    def is_foreign(cls, data: Mapping[str, Any]) -> bool:
+        """Whether a mapping is a file of another tool, which knows no formulas of ours."""
+        return cls.KIND is not None and readers.foreign().recognised(data) is not None
+
+    @classmethod
+    def fetched(cls, name: str) -> Mapping[str, Any] | None:
+        """Return the file that a name stands for elsewhere than in the catalog, if any.
+
+        Nouns that others publish on the network fetch it here.
+        """
+        del name
+        return None
+
+    @classmethod
+    def native(cls, data: Mapping[str, Any], *, name: str, source: str) -> Mapping[str, Any]:
+        """Return the fields that a mapping holds, translated if it is a file of another tool."""
+        if cls.KIND is None:
+            return data
+        return readers.foreign().native_fields(cls.KIND, data, name=name, source=source)
+
+    @classmethod
+    @cache  # nouns are frozen, so one of each will do
+    def _of_catalog(cls, path: Path) -> tuple[Self, Resolved]:
+        return cls._of_data(files.read_mapping(path), path.stem, path.stem, Chain((path.stem,)))
+
+    @classmethod
+    def validated(cls, data: Mapping[str, Any], *, source: str = "") -> Self:
+        """Validate a mapping; faults name `source`."""
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            details = _root_causes(error.errors())
+            raise InputError([_fault(cls, source, detail) for detail in details]) from None
+        except InputError as error:  # of a noun inside, which does not know where it stands
+            named = [replace(f, source=f.source or source) for f in error.faults]
+            raise InputError(named) from None
+
+    def told_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that somebody told, as plain values, for others to be put over them.
+
+        Nouns that are told in words of which other fields follow have those words here.
+
+        Parameters
+        ----------
+        given
+            What it was read from, figures worked out.
+        """
+        del given
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def to_dict(self, *, units: bool = False) -> dict[str, Any]:
+        """Return plain values, ready for JSON; with `units`, quantities as people write them."""
+        return self.model_dump(mode="json", context={"units": units})
+
+    def to_file(self, path: str | Path) -> None:
+        """Write YAML or JSON (also `.gz`) that `load` reads back as the same noun."""
+        files.write_mapping(path, self.to_dict(units=True))
+
+
+class Source(Noun):
+    """Where a figure comes from."""
+
+    kind: Literal["measured", "fitted", "datasheet", "published", "assumed"]
+    """How the figure was obtained."""
+    text: str = Field(min_length=1)
+    """Who printed or measured it, where and when; for `fitted`, on what and how well."""
+
+
+class Sourced(Noun):
+    """A named noun whose figures say where they come from."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    sources: dict[str, Source] = Field(default_factory=dict)
+    """Origin of the figures by dotted field prefix (items of lists by position); the longest
+    prefix that fits wins, the empty one covers the rest."""
+
+    def source_of(self, field: str) -> Source | None:
+        """Return the source that covers a dotted field, if any does."""
+        parts = field.split(".")
+        prefixes = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
+        return next((self.sources[p] for p in prefixes if p in self.sources), None)
+
+    @model_validator(mode="after")
+    def _sources_are_of_fields(self) -> Self:
+        """Refuse what no field is called; what a variation of a noun took away may be named."""
+        for prefix in self.sources:
+            node: Any = self
+            for part in prefix.split(".") if prefix else ():
+                fields = _fields(type(node))
+                if fields and part not in fields:
+                    hint = nearest(part, fields) or f"; allowed: {', '.join(fields)}"
+                    raise ValueError(f"sources: {prefix!r}: there is no field {part}{hint}")
+                node = _held(node, part)
+        return self
+
+
+def _held(node: Any, part: str) -> Any:
+    """What a record, a mapping or a list holds by a name or position; None if it has nothing so."""
+    if isinstance(node, BaseModel):
+        return getattr(node, part)
+    if isinstance(node, Mapping):
+        return next((value for key, value in node.items() if str(key) == part), None)
+    inside = isinstance(node, (list, tuple)) and part.isdecimal() and int(part) < len(node)
+    return node[int(part)] if inside else None
+
+
+_LENGTHS = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}
+
+
+def _root_causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out that a list is too short where the reason is a fault in one of its items."""
+    places = [error["loc"] for error in errors]
+
+    def echoes(error: ErrorDetails) -> bool:
+        place = error["loc"]
+        inside = any(other != place and other[: len(place)] == place for other in places)
+        return error["type"] == "too_short" and inside
+
+    return [error for error in errors if not echoes(error)]
+
+
+def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
+    location = details["loc"]
+    kind = details["type"]
+    field = _dotted(location)
+    if kind == "extra_forbidden" and location[-1] in _aliases(noun):
+        return Fault(source=source, field=field, problem="is given twice, by two names")
+    if kind == "missing":
+        return Fault(source=source, field=field, problem="is missing and has no default")
+    if kind == "extra_forbidden":
+        known = sorted({name for t in _types_at(noun, location[:-1]) for name in _fields(t)})
+        hint = nearest(str(location[-1]), known) or f"; allowed: {', '.join(known)}"
+        return Fault(source=source, field=field, problem=f"unknown key{hint}")
+    problem = details["msg"].replace("Input should be", "must be")
+    problem = problem.replace("a valid tuple", "a list").replace("a valid dictionary", "a mapping")
+    problem = re.sub(r" or instance of \w+", "", problem)
+    value = details["input"]
+    if kind == "literal_error":
+        expected = str(details.get("ctx", {}).get("expected", ""))
+        options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
+        problem = f"allowed: {', '.join(options)}{nearest(str(value), options)}"
+    elif kind == "value_error":
+        problem = str(details["ctx"]["error"])
+    elif kind == "int_parsing_size":
+        problem = "is too large for a number"
+    elif kind in _LENGTHS:
+        problem = _length(details)
+    # A rule of a whole record names what it is about; the record itself would fill the line.
+    has_value = not (isinstance(value, Mapping) and kind == "value_error")
+    return Fault(source=source, field=field, value=value, has_value=has_value, problem=problem)
+
+
+def _length(details: ErrorDetails) -> str:
+    """How many items a list or mapping must have."""
+    word, limit = _LENGTHS[details["type"]]
+    number = details["ctx"][limit]
+    return f"must have {word} {number} item{'' if number == 1 else 's'}"
+
+
+def _aliases(noun: type[BaseModel]) -> set[str]:
+    """Other names that fields of a noun are read by."""
+    choices = [f.validation_alias for f in noun.model_fields.values()]
+    return {
+        str(c) for choice in choices if isinstance(choice, AliasChoices) for c in choice.choices
+    }
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _types_at(noun: type[BaseModel], location: tuple[int | str, ...]) -> list[type[BaseModel]]:
+    """Follow a fault's location through the annotations to the records that may stand there."""
+    current: list[Any] = [noun]
+    for part in location:
+        following: list[Any] = []
+        for kind in current:
+            fields = _fields(kind)
+            if isinstance(part, str) and part in fields:
+                following.extend(unfold(fields[part].annotation))
+            elif not fields:
+                following.extend(unfold(_item_of(kind)))
+        current = following or current
+    return [kind for kind in current if _fields(kind)]
+
+
+def _item_of(annotation: Any) -> Any:
+    """The type of a tuple's items or a mapping's values."""
+    arguments = typing.get_args(annotation)
+    first = typing.get_origin(annotation) is tuple
+    return arguments[:1] if first else arguments[-1:]
+
+
+def _fields(kind: Any) -> Mapping[str, Any]:
+    is_record = isinstance(kind, type) and issubclass(kind, BaseModel)
+    return kind.model_fields if is_record else {}
+
+
+def unfold(annotation: Any) -> Iterator[Any]:
+    """Yield the members of unions, without annotations."""
+    if isinstance(annotation, tuple):
+        for item in annotation:
+            yield from unfold(item)
+        return
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        yield from unfold(typing.get_args(annotation))
+    elif origin is typing.Annotated:
+        yield from unfold(typing.get_args(annotation)[0])
+    else:
+        yield annotation

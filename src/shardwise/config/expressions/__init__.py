@@ -1,0 +1,1 @@
+"""Figures that a file looks up or calculates, and files that build on a base."""

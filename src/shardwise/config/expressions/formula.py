@@ -1,0 +1,159 @@
+"""Formulas: `frequency * cores * 4096`, read as Python writes them and nothing else of Python."""
+
+import ast
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import NoReturn
+
+from shardwise.config.expressions.quantity import Quantity
+
+__all__ = ["Part", "evaluated", "parts_of", "path_text"]
+
+Part = str | int
+"""One step of a path: a key, the name of an item of a list, or its position."""
+Named = Callable[[tuple[Part, ...]], Quantity]
+LookedUp = Callable[[str, str], Quantity]
+
+_MOST_CHARACTERS = 1000
+_MOST_DEPTH = 40
+_TEXT_OR_PATH = re.compile(r"""'[^']*'|"[^"]*"|(?<![\w.])[A-Za-z_]\w*(?:\.\w+|\[[^\]]*\])*""")
+_POSITION = re.compile(r"\.(\d+)(?![A-Za-z_])")
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[([^\[\]]+)\]")
+_BINARY: dict[type[ast.operator], Callable[[Quantity, Quantity], Quantity]] = {
+    ast.Add: Quantity.__add__,
+    ast.Sub: Quantity.__sub__,
+    ast.Mult: Quantity.__mul__,
+    ast.Div: Quantity.__truediv__,
+    ast.FloorDiv: Quantity.__floordiv__,
+    ast.Mod: Quantity.__mod__,
+    ast.Pow: Quantity.__pow__,
+}
+_OF_SEVERAL = {"min": Quantity.least, "max": Quantity.most}
+_OF_ONE: dict[str, Callable[[float], int]] = {"ceil": math.ceil, "floor": math.floor}
+_LOOKUP = "lookup"
+_ALLOWED = "allowed: numbers, names, quoted quantities, + - * / // % ** ( ), " + ", ".join(
+    (*_OF_SEVERAL, *_OF_ONE, _LOOKUP)
+)
+
+
+def evaluated(text: str, named: Named, looked_up: LookedUp) -> Quantity:
+    """Work a formula out.
+
+    Parameters
+    ----------
+    named
+        The figure that a path of names and positions stands for.
+    looked_up
+        The figure of a field of another entry or file.
+
+    Raises
+    ------
+    ValueError
+        If the formula cannot be read or worked out.
+    """
+    return _Evaluation(named, looked_up).of(_parsed(text))
+
+
+def parts_of(path: str) -> tuple[Part, ...]:
+    """Split a dotted path, `network.0.bandwidth`, `network[0].bandwidth` or `network.nvlink`."""
+    steps = [a or b.strip("'\" ") for a, b in _STEP.findall(path.strip())]
+    if not steps or _STEP.sub("", path.strip()):
+        raise ValueError(f"{path!r} is not a field; write one such as network.nvlink.bandwidth")
+    return tuple(int(step) if step.isdecimal() else step for step in steps)
+
+
+def path_text(path: Sequence[Part]) -> str:
+    """A path as faults show it: `network[0].bandwidth`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _parsed(text: str) -> ast.expr:
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"a formula has at most {_MOST_CHARACTERS} characters")
+
+    def subscripts(found: re.Match[str]) -> str:
+        word = found.group()
+        return word if word[0] in "'\"" else _POSITION.sub(r"[\1]", word)
+
+    try:
+        tree = ast.parse(_TEXT_OR_PATH.sub(subscripts, text.strip()), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise ValueError(f"is not a formula; {_ALLOWED}") from None
+    level: list[ast.AST] = [tree]
+    for _ in range(_MOST_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        raise ValueError(f"is nested more than {_MOST_DEPTH} deep")
+    return tree
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """Walks a formula; what is not among the few things allowed is refused by name."""
+
+    named: Named
+    looked_up: LookedUp
+
+    def of(self, node: ast.expr) -> Quantity:
+        if isinstance(node, ast.Constant):
+            return _constant(node.value)
+        if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+            return _BINARY[type(node.op)](self.of(node.left), self.of(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
+            operand = self.of(node.operand)
+            return -operand if isinstance(node.op, ast.USub) else operand
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+            return self.named(_path(node))
+        if isinstance(node, ast.Call):
+            return self._called(node)
+        return _refuse(node)
+
+    def _called(self, node: ast.Call) -> Quantity:
+        name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
+        plain = not node.keywords and not any(isinstance(a, ast.Starred) for a in node.args)
+        if name == _LOOKUP:
+            texts = [a.value for a in node.args if isinstance(a, ast.Constant)]
+            row, field = [t for t in texts if isinstance(t, str)] if len(texts) == 2 else ("", "")  # noqa: PLR2004
+            if not (plain and row and field and len(node.args) == len(texts)):
+                raise ValueError(
+                    "lookup takes a row and a field in quotes: lookup('h100-sxm', 'board_power')"
+                )
+            return self.looked_up(row, field)
+        if name not in (*_OF_SEVERAL, *_OF_ONE):
+            _refuse(node.func)
+        if not plain or not node.args or (name in _OF_ONE and len(node.args) > 1):
+            raise ValueError(f"{name} takes {'one figure' if name in _OF_ONE else 'figures'}")
+        given = [self.of(argument) for argument in node.args]
+        if name in _OF_ONE:
+            return given[0].whole(_OF_ONE[name])
+        return reduce(_OF_SEVERAL[name], given)
+
+
+def _constant(value: object) -> Quantity:
+    if isinstance(value, str):
+        return Quantity.of_text(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{value!r} is no figure; {_ALLOWED}")  # noqa: TRY004 - as other faults
+    return Quantity(value) * Quantity(1)  # finite
+
+
+def _path(node: ast.expr) -> tuple[Part, ...]:
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        return (*_path(node.value), node.attr)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        step = node.slice.value
+        if isinstance(step, str) or (isinstance(step, int) and not isinstance(step, bool)):
+            return (*_path(node.value), step)
+    return _refuse(node)
+
+
+def _refuse(node: ast.AST) -> NoReturn:
+    raise ValueError(f"{ast.unparse(node)!r} is not allowed in a formula; {_ALLOWED}")

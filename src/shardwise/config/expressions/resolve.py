@@ -1,0 +1,346 @@
+"""Figures of a file: what is looked up, calculated or left to a base, worked out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from shardwise.config.expressions.bases import UNTOLD, Path, descend, is_figure, sources_of
+from shardwise.config.expressions.dimensions import canonical_names, kind_at, kinds_at
+from shardwise.config.expressions.forms import check_agreement, check_keys, lookup_words
+from shardwise.config.expressions.formula import Part, evaluated, parts_of, path_text
+from shardwise.config.expressions.overrides import WORDS, Told
+from shardwise.config.expressions.quantity import Quantity, powers_of
+from shardwise.config.expressions.records import (
+    BASE,
+    PARAMETERS,
+    Inherited,
+    Origin,
+    Resolved,
+    Rows,
+    formula_of,
+    is_formula,
+)
+from shardwise.config.expressions.rows import RowFigures, figure_in
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.units import parse_quantity
+
+__all__ = ["resolve"]
+
+# More faults, or names to compare a wrong one with, help nobody and would take long.
+_MOST_FAULTS = 50
+_MOST_NAMES = 200
+
+
+def resolve(data: Mapping[str, Any], noun: type[BaseModel], *, source: str, rows: Rows) -> Resolved:
+    """Work out all figures of a mapping.
+
+    Raises
+    ------
+    InputError
+        With one fault for each figure that cannot be worked out.
+    """
+    try:
+        told = Told.of(data, noun, source, rows)
+        own = told.tree.get("sources") or {}
+        row_figures = RowFigures(find=rows)
+        resolver = _Resolver(noun=noun, source=source, told=told, rows=row_figures, own_sources=own)
+        return resolver.resolved()
+    except RecursionError:
+        raise InputError(Fault(source=source, problem="is nested too deeply")) from None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Resolver:
+    """Works each figure out once, when it is asked for; knows which ones it is at."""
+
+    noun: type[BaseModel]
+    source: str
+    told: Told
+    rows: RowFigures
+    own_sources: Any
+    known: dict[Path, Any] = field(default_factory=dict)
+    failed: dict[Path, InputError] = field(default_factory=dict)
+    at_work: list[Path] = field(default_factory=list)
+    origins: dict[Path, Origin] = field(default_factory=dict)
+    derived_sources: dict[Path, Any] = field(default_factory=dict)
+    """Of what was looked up or calculated, as far as known."""
+
+    def resolved(self) -> Resolved:
+        faults: list[Fault] = []
+        data = {key: self._plain(item, (key,), faults) for key, item in self.told.tree.items()}
+        if faults:
+            raise InputError([f for n, f in enumerate(faults) if f not in faults[:n]])
+        del data[PARAMETERS]
+        parameters = {name: self.figure((PARAMETERS, name)) for name in self.told.tree[PARAMETERS]}
+        self._forget_unchanged()
+        if "sources" in self.noun.model_fields and isinstance(self.own_sources, Mapping):
+            data["sources"] = self._sources(data)
+        if self.told.base is not None:
+            self.origins[()] = Origin(how="looked up", by=f"base {self.told.base.name}")
+            for place in self.told.again:
+                self.origins.setdefault(place, Origin(how="given"))
+        return Resolved(
+            data=data,
+            parameters=parameters,
+            origins=self.origins,
+            formulas={at: self._handed_on(at) for at in self.known if self._calculates(at)},
+        )
+
+    def _forget_unchanged(self) -> None:
+        """A formula of the base that comes to what it came to there is the base's figure."""
+        base = self.told.base
+        if base is None:
+            return
+        for at in self.told.inherited:
+            own = at[0] == PARAMETERS
+            before = base.parameters[str(at[1])] if own else figure_in(base, at, base.name)
+            if self.figure(at).value == before.value:
+                self.origins.pop(at, None)
+                self.derived_sources.pop(at, None)
+
+    def _calculates(self, at: Path) -> bool:
+        node, _ = self._node(at)
+        return isinstance(node, str) or "formula" in node
+
+    def _handed_on(self, at: Path) -> Inherited:
+        own = Inherited(node=self._node(at)[0], base=self.told.base, rows=self.rows.find)
+        return self.told.inherited.get(at, own)
+
+    def figure(self, at: Path) -> Quantity:
+        """The figure at a place, with what it counts.
+
+        Raises
+        ------
+        InputError
+            If it cannot be worked out, or what stands there is no figure.
+        """
+        value = self.value(at)
+        if isinstance(value, Quantity):
+            return value
+        try:
+            return self._of_literal(value, at)
+        except ValueError as error:
+            raise self._fault(at, value, str(error)) from None
+
+    def value(self, at: Path) -> Any:
+        """What stands at a place of the tree, worked out if it is to be."""
+        node, whole = self._node(at)
+        if whole != at or not (is_formula(node) or is_figure(node)):
+            return node
+        if at in self.failed:
+            raise self.failed[at]
+        if at not in self.known:
+            try:
+                self.known[at] = self._worked_out(node, at)
+            except InputError as error:
+                self.failed[at] = error
+                raise
+        return self.known[at]
+
+    def _node(self, at: Path) -> tuple[Any, Path]:
+        """What stands at a place, and the place up to which it is of the tree, not looked up."""
+        node: Any = self.told.tree
+        for length, part in enumerate(at):
+            if length and is_figure(node):
+                return descend(self.value(at[:length]), at[length:], path_text(at[:length]))[0], at[
+                    :length
+                ]
+            node = node[part]
+        return node, at
+
+    def _worked_out(self, node: Any, at: Path) -> Any:
+        """A formula or a figure in its long form."""
+        if at in self.at_work:
+            circle = [*self.at_work[self.at_work.index(at) :], at]
+            problem = "needs itself: " + " needs ".join(map(path_text, circle))
+            raise self._fault(at, node, problem)
+        self.at_work.append(at)
+        try:
+            value = self._calculated(node, at) if isinstance(node, str) else self._long(node, at)
+            if isinstance(value, Quantity):
+                self._check(value, at)
+        except ValueError as error:
+            raise self._fault(at, node, str(error)) from None
+        finally:
+            self.at_work.pop()
+        return value
+
+    def _calculated(self, text: str, at: Path) -> Quantity:
+        formula = formula_of(text)
+        self.origins[at] = Origin(how="calculated", by=formula)
+        self.derived_sources[at] = {"kind": "assumed", "text": f"calculated: {formula}"}
+        return evaluated(formula, lambda parts: self._named(parts, at), self._rows_of(at).figure)
+
+    def _long(self, node: Mapping[str, Any], at: Path) -> Any:
+        """A figure told in one or several ways, which must agree."""
+        check_keys(node)
+        found: dict[str, Any] = {}
+        if "value" in node:
+            found["value"] = node["value"]
+        if "lookup" in node:
+            found["lookup"] = self._looked_up(node, at)
+        if "formula" in node:
+            found["formula"] = self._calculated(node["formula"], at)
+        if len(found) > 1:
+            check_agreement({way: self._as_figure(one, at) for way, one in found.items()}, node)
+        self._tell(node, at, found)
+        return next(iter(found.values()))
+
+    def _as_figure(self, value: Any, at: Path) -> Quantity:
+        return value if isinstance(value, Quantity) else self._of_literal(value, at)
+
+    def _tell(self, node: Mapping[str, Any], at: Path, found: Mapping[str, Any]) -> None:
+        """Keep how a figure in its long form came to be, and its source if it names one."""
+        ways = [way for way in found if way != "value"]
+        known = self.origins.get(at, Origin(how="given"))
+        if len(ways) > 1 or (ways and "value" in found):
+            by = f"{known.by} (agrees with {', '.join(w for w in found if w != ways[-1])})"
+            known = replace(known, by=by)
+        self.origins[at] = replace(known, description=str(node.get("description", "")))
+        if "source" in node and at not in self.told.inherited:  # of what the base came to
+            own = node["source"]
+            told = {"kind": "assumed", "text": own} if isinstance(own, str) else own
+            if isinstance(self.own_sources, Mapping):
+                self.own_sources = {**self.own_sources, ".".join(map(str, at)): told}
+
+    def _looked_up(self, node: Mapping[str, Any], at: Path) -> Any:
+        row, path, times = node["lookup"], node["field"], node.get("times", 1)
+        by = lookup_words(node)
+        self.origins[at] = Origin(how="looked up", by=by)
+        rows = self._rows_of(at)
+        for inside, one in rows.sources(row, path, by, same=times == 1).items():
+            self.derived_sources[(*at, *inside)] = one
+        return rows.value(row, path, times)
+
+    def _rows_of(self, at: Path) -> RowFigures:
+        """Rows that a figure may refer to: those of the file that tells it."""
+        theirs = self.told.inherited.get(at)
+        return self.rows if theirs is None else RowFigures(find=theirs.rows)
+
+    def _named(self, parts: tuple[Part, ...], at: Path) -> Quantity:
+        """The figure that a name in a formula stands for: nearby first, then outward."""
+        first = parts[0]
+        if first == BASE:
+            return self._of_base(parts[1:], at)
+        containers = [at[:length] for length in range(len(at) - 1, -1, -1)]
+        for container in (*containers, (PARAMETERS,)):
+            node, _ = self._node(container)
+            if isinstance(node, Mapping) and not (container and is_figure(node)):
+                own = canonical_names(self.noun).get(str(first), first) if not container else first
+                if own in node:
+                    return self._inside((*container, own), parts[1:])
+        near = [str(n) for c in containers for n in _keys(self._node(c)[0])]
+        near += list(self.told.tree[PARAMETERS])
+        hint = nearest(str(first), near[:_MOST_NAMES])
+        raise ValueError(f"needs {path_text(parts)}, which is not given{hint}")
+
+    def _inside(self, start: Path, rest: tuple[Part, ...]) -> Quantity:
+        """Follow the rest of a path through the tree, by names and positions."""
+        place = start
+        for part in rest:
+            node = self.value(place)
+            place = (*place, *descend(node, [part], path_text(place))[1])
+        return self.figure(place)
+
+    def _of_base(self, rest: tuple[Part, ...], at: Path) -> Quantity:
+        """What the base has in the same place; a part of the file may have a base of its own."""
+        for length in range(len(at) - 1, 0, -1):
+            node, _ = self._node(at[:length])
+            named = node.get(BASE) if isinstance(node, Mapping) else None
+            if isinstance(named, str):
+                return figure_in(
+                    self._rows_of(at).row(named), rest or at[length:], f"the base {named}"
+                )
+        theirs = self.told.inherited.get(at)
+        base = self.told.base if theirs is None else theirs.base
+        if base is None:
+            raise ValueError("needs base, but there is none: name one as base")
+        return figure_in(base, rest or at, f"the base {base.name}")
+
+    def _of_literal(self, value: Any, at: Path) -> Quantity:
+        """A value as it is given, a number or text, with what its place counts."""
+        kind = kind_at(self.noun, at)
+        if kind is not None:
+            return Quantity.of(parse_quantity(value, kind), kind)
+        if isinstance(value, str):
+            return Quantity.of_text(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError("is no figure")  # noqa: TRY004 - as other faults
+        return Quantity(value) * Quantity(1)
+
+    def _check(self, figure: Quantity, at: Path) -> None:
+        """Raise if a figure does not count what its place does; plain numbers fit any."""
+        kinds = kinds_at(self.noun, at)
+        if not kinds or not any(figure.powers):
+            return
+        if figure.powers not in [powers_of(kind) for kind in kinds]:
+            wanted = " or ".join(kind or "a number" for kind in sorted(kinds, key=str))
+            raise ValueError(f"gives {figure.kind}, must be {wanted}")
+
+    def _plain(self, node: Any, at: Path, faults: list[Fault]) -> Any:
+        """The tree from here on as plain values."""
+        if at[0] in WORDS or len(faults) >= _MOST_FAULTS:
+            return node
+        if is_formula(node) or is_figure(node) or (at[0] == PARAMETERS and len(at) > 1):
+            try:
+                value = self.figure(at) if at[0] == PARAMETERS else self.value(at)
+            except InputError as error:
+                faults.extend(error.faults)
+                return None
+            return _number(value) if isinstance(value, Quantity) else value
+        if isinstance(node, Mapping):
+            return {key: self._plain(item, (*at, key), faults) for key, item in node.items()}
+        if isinstance(node, (list, tuple)):
+            return [self._plain(item, (*at, n), faults) for n, item in enumerate(node)]
+        return node
+
+    def _sources(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        own = {self._placed(prefix, data): source for prefix, source in self.own_sources.items()}
+        derived = {
+            ".".join(map(str, at)): one
+            for at, one in self.derived_sources.items()
+            if at[0] != PARAMETERS
+        }
+        told = {
+            ".".join(map(str, at)): UNTOLD
+            for at in self.told.again
+            if at[0] not in ("sources", PARAMETERS)
+        } | derived
+        if self.told.base is not None:
+            return sources_of(own, self.told.base.fields.get("sources") or {}, told)
+        return {**sources_of(own, {}, told), **({"": own[""]} if "" in own else {})}
+
+    @staticmethod
+    def _placed(prefix: Any, data: Mapping[str, Any]) -> Any:
+        """A prefix of sources with items of lists by position, if it names them."""
+        try:
+            _, place = descend(data, parts_of(prefix), "") if prefix else (None, ())
+        except (ValueError, AttributeError):
+            return prefix
+        return ".".join(map(str, place))
+
+    def _fault(self, at: Path, node: Any, problem: str) -> InputError:
+        shown = not is_figure(node)
+        value = node.strip() if isinstance(node, str) else node
+        return InputError(
+            Fault(
+                source=self.source,
+                field=path_text(at),
+                value=value,
+                has_value=shown,
+                problem=problem,
+            )
+        )
+
+
+def _number(figure: Quantity) -> float:
+    """A calculated number, whole if it is."""
+    value = figure.value
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if whole else value
+
+
+def _keys(node: Any) -> list[Any]:
+    return list(node) if isinstance(node, Mapping) else []

@@ -1,0 +1,319 @@
+"""`Model`: the architecture that is trained. No batch, no hardware."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from shardwise.config import readers
+from shardwise.config.base import MOST_LAYERS, Count, Noun, Number, Sourced, Whole
+
+__all__ = ["OWN_KIND", "Attention", "Latent", "Layer", "Mlp", "Model", "Moe"]
+
+Activation = Literal["gelu", "relu", "silu", "relu2", "swiglu", "geglu", "reglu"]
+OWN_KIND = "transformer"
+"""The kind of layers that is described by the fields of `Layer`."""
+GATED = frozenset({"swiglu", "geglu", "reglu"})
+
+
+def _qk_norm(value: object) -> object:
+    return {True: "head", False: "none"}[value] if isinstance(value, bool) else value
+
+
+class Latent(Noun):
+    """Compression of queries, keys and values (multi-head latent attention, arXiv 2405.04434)."""
+
+    q_rank: Count | None = None
+    """Width that queries are compressed to; None: they are projected at once."""
+    kv_rank: Count
+    """Width that keys and values are compressed to together."""
+    rope_dim: Count
+    """Part of each head's width that is rotated; its keys are shared by all heads."""
+
+
+class Attention(Noun):
+    """Self-attention of one kind of layer."""
+
+    heads: Count
+    """Query heads."""
+    kv_heads: Count
+    """Heads of keys and values: `heads` for multi-head, 1 for multi-query, between for grouped."""
+    head_dim: Count
+    """Width of one head of queries and keys; heads x head_dim may differ from the hidden width."""
+    v_head_dim: Count | None = None
+    """Width of one head of values and of the output; None: `head_dim`."""
+    latent: Latent | None = None
+    """Low-rank compression (multi-head latent attention); None: plain projections."""
+    causal: bool = True
+    """Whether a position sees only itself and those before it."""
+    window: Count | None = None
+    """Tokens a position sees, itself included (sliding window); None: all."""
+    chunk: Count | None = None
+    """Tokens of the chunks that attention stays inside (Llama 4); None: the whole sequence."""
+    bias: Literal["none", "qkv", "output", "all"] = "none"
+    """Which projections have a bias: none, query, key and value, the output, or all of them."""
+    sinks: bool = False
+    """Whether each head has a learned logit that takes a share of the softmax (gpt-oss)."""
+    qk_norm: Annotated[
+        Literal["none", "head", "width", "unweighted"], BeforeValidator(_qk_norm)
+    ] = "none"
+    """Whether queries and keys are normalised: per head (`true`), over the whole width, or per head
+    without weights."""
+    rotary_dim: Whole | None = None
+    """Part of each head's width that rotary positions turn; None: all of it, 0: none."""
+
+    @property
+    def value_dim(self) -> int:
+        """Width of one head of values."""
+        return self.v_head_dim or self.head_dim
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads {self.kv_heads} must divide heads {self.heads}")
+        if self.rotary_dim is not None and self.rotary_dim > self.head_dim:
+            raise ValueError(f"rotary_dim {self.rotary_dim} is more than head_dim {self.head_dim}")
+        if self.window is not None and self.chunk is not None:
+            raise ValueError("window and chunk: attention stays in one or the other; give one")
+        return self
+
+    @model_validator(mode="after")
+    def _latent_fits(self) -> Self:
+        if self.latent is None:
+            return self
+        if self.kv_heads != self.heads:
+            raise ValueError(f"kv_heads must be heads {self.heads}: latent attention has no groups")
+        if self.latent.rope_dim >= self.head_dim:
+            raise ValueError(
+                f"latent.rope_dim {self.latent.rope_dim} must be below head_dim {self.head_dim}"
+            )
+        if self.rotary_dim is not None:
+            raise ValueError("rotary_dim: latent attention rotates latent.rope_dim")
+        return self
+
+
+class Mlp(Noun):
+    """Feed-forward block of one kind of layer."""
+
+    ffn: Count
+    """Inner width; for a gated activation, of each of the two input projections."""
+    activation: Activation
+    """The non-linearity; the `glu` kinds multiply it with a second projection."""
+    bias: bool = False
+    """Whether the projections have biases."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether there is a second input projection."""
+        return self.activation in GATED
+
+
+class Moe(Noun):
+    """Mixture of experts of one kind of layer: each token passes through some of many MLPs."""
+
+    experts: Count
+    """Routed experts."""
+    top_k: Count
+    """Experts that one token is sent to."""
+    top_groups: Count | None = None
+    """Groups of experts that a token's are chosen from, one group to a node (node-limited routing);
+    None: any."""
+    ffn: Count
+    """Inner width of one expert."""
+    activation: Activation
+    """Of all experts."""
+    bias: bool = False
+    """Whether the projections of the experts have biases."""
+    shared_ffn: Whole = 0
+    """Inner width of the shared experts together, which every token passes through; 0: none."""
+    shared_gate: bool = False
+    """Whether a learned gate scales the output of the shared experts (Qwen2-MoE)."""
+    router_bias: bool = False
+    """Whether the router's product has a bias."""
+    selection_bias: bool = False
+    """Whether a bias per expert that no gradient reaches balances the selection (DeepSeek V3)."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether experts have a second input projection."""
+        return self.activation in GATED
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> Self:
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k {self.top_k} is more than the experts, {self.experts}")
+        if self.top_groups is not None and self.top_groups > self.experts:
+            told = f"the groups that {self.experts} experts can make"
+            raise ValueError(f"top_groups {self.top_groups} is more than {told}")
+        if self.shared_gate and not self.shared_ffn:
+            raise ValueError("shared_gate: there are no shared experts (shared_ffn) to gate")
+        return self
+
+
+class Layer(Noun):
+    """A run of equal layers."""
+
+    count: Count
+    """How many such layers there are."""
+    attention: Attention
+    mlp: Mlp | None = None
+    """Feed-forward block; a layer has this or `moe`."""
+    moe: Moe | None = None
+    """Mixture of experts in its place."""
+    parallel: bool = False
+    """Attention and MLP read the same normed input and are added in one residual (PaLM, GPT-J)."""
+    kind: str = OWN_KIND
+    """What the layer does: as described here, or a kind that was registered (`ops.kinds`), which
+    may take from this description what it needs."""
+    options: dict[str, Number | str] = Field(default_factory=dict)
+    """Figures of a registered kind."""
+    norms: Literal["pre", "post", "both"] = "pre"
+    """Where the norms of attention and MLP stand: before them, after them (OLMo 2), or both."""
+
+    @property
+    def feed_forward(self) -> Mlp | Moe:
+        """MLP or mixture of experts, whichever it has."""
+        block = self.mlp or self.moe
+        assert block is not None  # noqa: S101 - validated
+        return block
+
+    @model_validator(mode="after")
+    def _one_feed_forward(self) -> Self:
+        if (self.mlp is None) == (self.moe is None):
+            raise ValueError(f"must have one of mlp and moe, has {'both' if self.mlp else 'none'}")
+        if self.parallel and self.moe is not None:
+            raise ValueError("parallel: not with a mixture of experts")
+        if self.options and self.kind == OWN_KIND:
+            raise ValueError(f"options: {OWN_KIND} layers have none; name the kind they are for")
+        if self.parallel and self.norms != "pre":
+            raise ValueError(f"parallel: blocks read one norm before them; norms is {self.norms}")
+        return self
+
+
+class Model(Sourced):
+    """A transformer: layers, embeddings and head."""
+
+    CATALOG: ClassVar[str | None] = "models"
+    KIND: ClassVar[readers.Kind | None] = "model"
+    FIGURES: ClassVar[bool] = True
+
+    hidden: Count
+    """Width of the residual stream."""
+    vocab: Whole
+    """Entries of the vocabulary, without padding; 0: there is neither embedding nor head, as in an
+    encoder of patches, whose own are next to nothing."""
+    seq_len: Count | None = None
+    """Tokens per sequence in pre-training; None where a strategy must say it."""
+    layers: tuple[Layer, ...] = Field(min_length=1)
+    """Runs of equal layers, first to last; or, with `interleave`, kinds that alternate."""
+    interleave: tuple[Count, ...] | None = None
+    """How many of each run follow one another before the next run has its turn, until all are
+    used up; None: each run as a whole."""
+    mtp: Whole = 0
+    """Modules of multi-token prediction, each one more layer of the last kind with a projection
+    and norms (arXiv 2412.19437, section 2.2). Published counts of parameters leave them out."""
+    norm: Literal["layernorm", "rmsnorm"]
+    """LayerNorm has a weight and a bias, RMSNorm a weight."""
+    norm_bias: bool | None = None
+    """Whether a LayerNorm has a bias; None: it has."""
+    final_norm: bool = True
+    """Whether a norm stands before the head."""
+    position: Literal["learned", "rope", "alibi", "sinusoidal", "relative-bias", "relative-xl"]
+    """How positions enter. `relative-bias`: a learned bias per head and distance bucket (T5);
+    `relative-xl`: a projection of sinusoids scored against the queries (Transformer-XL)."""
+    max_positions: Count | None = None
+    """Rows of a learned position table; None: `seq_len`."""
+    tied_embeddings: bool = False
+    """Whether the head shares the weights of the embedding."""
+    dropout: bool = False
+    """Whether pre-training drops attention probabilities and block outputs."""
+    left_out: tuple[str, ...] = ()
+    """Parts of the architecture, by name, that this description leaves out."""
+
+    @classmethod
+    def fetched(cls, name: str) -> Mapping[str, Any] | None:
+        """Fetch the config.json of an owner/name on the Hugging Face hub."""
+        return readers.foreign().fetched_model(name)
+
+    @model_validator(mode="after")
+    def _few_enough_layers(self) -> Self:
+        if self.depth > MOST_LAYERS:
+            raise ValueError(f"layers: {self.depth} of them; must be at most {MOST_LAYERS}")
+        if self.depth + self.mtp > MOST_LAYERS:
+            most = MOST_LAYERS - self.depth
+            raise ValueError(f"mtp {self.mtp} must be at most {most}, with {self.depth} layers")
+        return self
+
+    @model_validator(mode="after")
+    def _positions_known(self) -> Self:
+        if self.position == "learned" and self.max_positions is None and self.seq_len is None:
+            raise ValueError("learned positions need max_positions or seq_len")
+        if self.position != "learned" and self.max_positions is not None:
+            raise ValueError(f"max_positions: {self.position} positions have no table")
+        if self.position != "rope" and any(layer.attention.latent for layer in self.layers):
+            raise ValueError("position: must be rope with latent attention")
+        if self.norm == "rmsnorm" and self.norm_bias:
+            raise ValueError("norm_bias: an rmsnorm has no bias")
+        return self
+
+    @model_validator(mode="after")
+    def _vocabulary_for_what_needs_it(self) -> Self:
+        if self.vocab:
+            return self
+        if self.tied_embeddings or self.mtp:
+            what = "tied_embeddings" if self.tied_embeddings else "mtp"
+            raise ValueError(f"{what}: there is no embedding with vocab 0")
+        if self.position == "learned":
+            raise ValueError("position: learned ones are added to an embedding; vocab is 0")
+        return self
+
+    @model_validator(mode="after")
+    def _turns_for_all(self) -> Self:
+        if self.interleave is not None and len(self.interleave) != len(self.layers):
+            raise ValueError(
+                f"interleave: must have a turn for each of the {len(self.layers)} runs of layers"
+            )
+        return self
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Position in `layers` of every layer, first to last."""
+        left = [layer.count for layer in self.layers]
+        turns = self.interleave or left
+        order: list[int] = []
+        while any(left):
+            for kind, turn in enumerate(turns):
+                taken = min(turn, left[kind])
+                order += [kind] * taken
+                left[kind] -= taken
+        return tuple(order)
+
+    def with_attention(self, kind: str) -> "Model":
+        """Return the model with the key-value heads a strategy gives it: `words.ATTENTIONS`."""
+        if kind == "model":
+            return self
+        layers = []
+        for layer in self.layers:
+            if layer.attention.latent is not None:  # has no key-value heads of its own
+                layers.append(layer)
+                continue
+            heads = layer.attention.heads if kind == "multihead" else 1
+            attention = layer.attention.model_copy(update={"kv_heads": heads})
+            layers.append(layer.model_copy(update={"attention": attention}))
+        return self.model_copy(update={"layers": tuple(layers)})
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return sum(layer.count for layer in self.layers)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer is a mixture of experts."""
+        return any(layer.moe is not None for layer in self.layers)
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters of one norm over the hidden width."""
+        has_bias = self.norm == "layernorm" and self.norm_bias is not False
+        return self.hidden * (2 if has_bias else 1)

@@ -1,0 +1,102 @@
+"""Tiers of a network: what connects accelerators, and how exchanges fare on it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from shardwise.config.base import Count, Noun, Number
+from shardwise.units import LEAST_SHARE, ByteRate, Duration
+
+__all__ = ["Bulk", "Collective", "CollectiveName", "Tier"]
+
+Share = Annotated[Number, Field(ge=LEAST_SHARE)]
+
+
+class Bulk(Noun):
+    """Protocol of large buffers where small ones have another, as in NCCL; the faster counts."""
+
+    small_rate: ByteRate
+    """Rate of bytes past each member by that of small ones, which has the collective's latency."""
+    latency: Duration
+    """Of this one: time of an exchange of nothing between two members."""
+    latency_per_member: Duration
+    """Added for each further member of the group, whatever the tier."""
+    join_exponent: Annotated[Number, Field(gt=0, le=8)]
+    """How its latency and transfer join; above 1 they overlap."""
+
+
+class Collective(Noun):
+    """Latency and reach of one kind of collective on one tier (see `cost.collective`)."""
+
+    latency: Duration
+    """Time of an exchange of nothing between two members."""
+    latency_per_member: Duration
+    """Added for each further member (for `all_reduce` beyond the first tier: per doubling)."""
+    efficiency: dict[Count, Share] = Field(min_length=1)
+    """Share of the tier's bandwidth by the group's members in one domain of the tier inside (for
+    the first tier: by its members there), interpolated in their logarithm."""
+    scale: Annotated[Number, Field(gt=0)] | None = None
+    """With `offset`, the bytes that pass each of n members over those of the buffer:
+    scale (1 + offset / n). None: what a ring passes, (n - 1) / n, twice that for all_reduce, 1 for
+    broadcast, reduce and p2p, which has no offset."""
+    offset: Annotated[Number, Field(ge=-1)] | None = None
+    bulk: Bulk | None = None
+    """Gathers and scatters of rings: the protocol of large buffers; None: one for all sizes."""
+
+
+CollectiveName = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast", "reduce"
+]
+# In a ring, what is broadcast goes the way of what is gathered, what is reduced the way of what is
+# scattered (NCCL).
+_LIKE: dict[str, CollectiveName] = {"broadcast": "all_gather", "reduce": "reduce_scatter"}
+
+
+class Tier(Noun):
+    """One tier of the network, inside out: NVLink, then the fabric between nodes."""
+
+    name: str
+    domain: Count | None = None
+    """Accelerators that one instance connects; None: all there are (outermost tier only)."""
+    bandwidth: ByteRate
+    """One direction, of one link."""
+    links_per_node: Count | None = None
+    """Links (NICs) that the accelerators of a node share; None: each has one of its own."""
+    must_be_filled: bool = False
+    """Whether the groups laid on one instance must divide it, so that none of it stays idle."""
+    processor_share: Annotated[Number, Field(ge=0, lt=1)] = 0
+    """Share of the matrix and vector units that an exchange takes from compute beside it."""
+    join_exponent: Annotated[Number, Field(gt=0, le=1)] = 0.6
+    """How latency and transfer join (see `cost.collective`); 1: they add up."""
+    collectives: dict[CollectiveName, Collective]
+    """Of each kind. `broadcast` and `reduce` may be left out: they have latency and efficiency of
+    `all_gather` and `reduce_scatter` then."""
+
+    @model_validator(mode="after")
+    def _every_collective_known(self) -> Self:
+        needed = set(CollectiveName.__args__) - set(_LIKE)  # type: ignore[attr-defined]
+        if missing := sorted(needed - set(self.collectives)):
+            raise ValueError(f"collectives lack {', '.join(missing)}")
+        return self
+
+    @model_validator(mode="after")
+    def _forms_fit_the_collective(self) -> Self:
+        for name, rates in self.collectives.items():
+            if name == "p2p" and rates.offset is not None:
+                raise ValueError("collectives.p2p.offset: a message has none, only a scale")
+            if name != "p2p" and (rates.scale is None) != (rates.offset is None):
+                raise ValueError(f"collectives.{name}: scale and offset must be given together")
+            if rates.bulk is None:
+                continue
+            if name not in ("all_gather", "reduce_scatter") or rates.scale is not None:
+                problem = "only of all_gather and reduce_scatter, without scale and offset"
+                raise ValueError(f"collectives.{name}.bulk: {problem}")
+        return self
+
+    def rates_of(self, kind: str) -> Collective:
+        """Rates of a kind of collective, by its name."""
+        known: Mapping[str, Collective] = {str(n): rates for n, rates in self.collectives.items()}
+        if kind in known:
+            return known[kind]
+        return known[_LIKE[kind]].model_copy(update={"scale": None, "offset": None})

@@ -1,0 +1,41 @@
+"""Readers of files that other tools wrote; they register themselves, and `load` asks here.
+
+`config` knows no other tool. `interop` gives its readers here when shardwise is imported, so that
+a model, a system or a strategy loads from a Calculon, SimuMax, NERSC, AMPeD or Hugging Face file
+as it does from a shardwise file.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+__all__ = ["Kind", "Readers", "foreign", "register"]
+
+Kind = Literal["model", "system", "strategy"]
+
+
+class Readers(Protocol):
+    """What `interop` provides."""
+
+    def recognised(self, data: Mapping[str, Any], /) -> tuple[Kind, str] | None:
+        """Return what a mapping of another tool holds, here and in its own words."""
+
+    def native_fields(
+        self, kind: Kind, data: Mapping[str, Any], *, name: str, source: str
+    ) -> Mapping[str, Any]:
+        """Return the shardwise fields of a mapping; one of no other tool is returned as it is."""
+
+    def fetched_model(self, name: str, /) -> Mapping[str, Any] | None:
+        """Return the config.json of an owner/name on the Hugging Face hub; None if it is none."""
+
+
+_providers: list[Callable[[], Readers]] = []
+
+
+def register(provider: Callable[[], Readers]) -> None:
+    """Set the function that imports and returns the readers; it is called when a file is read."""
+    _providers[:] = [provider]
+
+
+def foreign() -> Readers:
+    """Return the registered readers."""
+    return _providers[-1]()

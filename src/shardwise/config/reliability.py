@@ -1,0 +1,81 @@
+"""`Reliability`: how often machines fail, and what checkpoints, restarts and repairs take."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from shardwise.config.base import Noun, Whole
+from shardwise.units import ByteRate, Duration
+
+__all__ = ["Reliability"]
+
+_MOST_SPARES = 100_000
+
+
+class Reliability(Noun):
+    """What of a cluster decides how much of a run's time is useful."""
+
+    accelerator_mtbf: Duration | None = None
+    """Mean time between failures of one accelerator, whatever stops the job: hours of all
+    accelerators over interruptions [s]. This or `node_mtbf` must be given."""
+    node_mtbf: Duration | None = None
+    """Mean time between failures of one node [s]."""
+    restart_time: Duration
+    """From a failure to the first step after it: seeing it, replacing the machine, starting,
+    reading the checkpoint [s]."""
+    checkpoint_time: Duration | None = None
+    """Time to write a checkpoint [s]. This or `storage_bandwidth` must be given."""
+    storage_bandwidth: ByteRate | None = None
+    """Bandwidth of all ranks together to the storage [byte/s], from which the time to write weights
+    and optimizer state follows."""
+    checkpoint_interval: Duration | None = None
+    """Working time between two checkpoints [s]; None: the one that makes the run shortest."""
+    asynchronous: bool = False
+    """Whether a checkpoint is written beside the work, after a short stop."""
+    checkpoint_stall: Duration | None = None
+    """How long an asynchronous checkpoint stops the work: copying to host memory [s]."""
+    spares: Annotated[Whole, Field(le=_MOST_SPARES)] | None = None
+    """Whole accelerators or nodes kept aside; each failure takes one. None: unknown."""
+    repair_time: Duration | None = None
+    """Mean time until a broken accelerator or node is whole again [s]; None: unknown."""
+    source: str = ""
+    """Where the figures come from."""
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        for one, other in (
+            ("accelerator_mtbf", "node_mtbf"),
+            ("checkpoint_time", "storage_bandwidth"),
+        ):
+            given = [name for name in (one, other) if getattr(self, name) is not None]
+            if len(given) != 1:
+                told = "both are given" if given else "neither is given"
+                raise ValueError(f"{one} or {other} must be given, and only one: {told}")
+        return self
+
+    @model_validator(mode="after")
+    def _times_are_of_use(self) -> Self:
+        for name in ("accelerator_mtbf", "node_mtbf", "checkpoint_interval"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value:g} s must be at least 1 s")
+        return self
+
+    @model_validator(mode="after")
+    def _stalls_only_beside_work(self) -> Self:
+        if self.asynchronous and self.checkpoint_stall is None:
+            raise ValueError("checkpoint_stall: must be given for asynchronous checkpoints")
+        if not self.asynchronous and self.checkpoint_stall is not None:
+            raise ValueError("checkpoint_stall: has no effect unless asynchronous is true")
+        return self
+
+    def units(self, accelerators: int, per_node: int) -> int:
+        """How many units a job needs of what `accelerator_mtbf` or `node_mtbf` is told."""
+        return accelerators if self.node_mtbf is None else -(-accelerators // per_node)
+
+    @property
+    def unit_mtbf_s(self) -> float:
+        """Mean time between failures of one unit [s]."""
+        known = self.accelerator_mtbf if self.node_mtbf is None else self.node_mtbf
+        assert known is not None  # noqa: S101 - validated
+        return known

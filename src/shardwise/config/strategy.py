@@ -1,0 +1,387 @@
+"""`Strategy`: one way to run a model on a system."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from shardwise import catalog
+from shardwise.config import readers
+from shardwise.config.base import MOST, Count, Noun, Number, Whole
+from shardwise.config.degrees import LEVELLED_AXES, LEVELS_PATTERN, as_given, with_levels
+from shardwise.config.enums import (
+    DTYPES,
+    FROZEN_PARTS,
+    KNOWN_WORDS,
+    LORA_PARTS,
+    OFFLOAD_PARTS,
+    RECOMPUTE_PARTS,
+    SHORT_NAMES,
+    TP_EXCHANGES,
+    AttentionKind,
+    CpExchange,
+    DispatchDtype,
+    Dtype,
+    FrozenPart,
+    LoraPart,
+    OffloadPart,
+    Optimizer,
+    Quantization,
+    Recompute,
+    RecomputePart,
+    Schedule,
+    TpExchange,
+    TpOverlap,
+)
+from shardwise.config.expressions.chain import located_part
+from shardwise.config.extents import canonical_placement, canonical_seats
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.errors import Fault, InputError
+
+__all__ = ["Strategy"]
+
+# Of fields that are sets: their words, and what stands in place of none of them.
+_WORDS_OF_SETS: dict[str, tuple[tuple[str, ...], str]] = {
+    "recompute_parts": (RECOMPUTE_PARTS, "to recompute nothing, recompute is none"),
+    "frozen": (FROZEN_PARTS, ""),
+    "lora_parts": (LORA_PARTS, "for no adapters leave out lora_rank"),
+    "offload_parts": (OFFLOAD_PARTS, "to offload nothing, offload_activations is false"),
+}
+_DTYPE_ALIASES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+}
+_EXCHANGE_ALIASES = {"ar": "all_reduce", "allreduce": "all_reduce", "sequence_parallel": "rs_ag"}
+
+
+def _canonical(aliases: Mapping[str, str]) -> BeforeValidator:
+    """Take other words for some values, in any case."""
+    words = {word: word for word in KNOWN_WORDS} | dict(aliases)
+    return BeforeValidator(
+        lambda value: words.get(value.lower(), value) if isinstance(value, str) else value
+    )
+
+
+def _seats() -> BeforeValidator:
+    """Take extents as text or as mappings."""
+    return BeforeValidator(lambda value: None if value is None else canonical_seats(value))
+
+
+def _accept_aliases(schema: dict[str, Any]) -> None:
+    """Let the JSON Schema accept what `load` accepts: short names, aliases, part of a stack."""
+    properties = schema["properties"]
+    for short, name in SHORT_NAMES.items():
+        properties[short] = {**properties[name], "title": short.capitalize()}
+    for axis in LEVELLED_AXES:
+        own = {
+            key: properties[axis].pop(key)
+            for key in ("type", "minimum", "maximum", "anyOf")
+            if key in properties[axis]
+        }
+        levels = {"type": "string", "pattern": LEVELS_PATTERN}
+        properties[axis]["anyOf"] = [*own.pop("anyOf", [own]), levels]
+    properties["dtype"]["enum"] = [*DTYPES, *_DTYPE_ALIASES]
+    properties["tp_exchange"]["anyOf"][0]["enum"] = [*TP_EXCHANGES, *_EXCHANGE_ALIASES]
+    part = {"type": "object", "required": ["base"], "properties": {"base": {"type": "string"}}}
+    properties["stack"]["anyOf"].append(part)
+
+
+class Strategy(Noun):
+    """Degrees, batch, precision, recompute, sharding, schedule, placement and software.
+
+    What is None is filled in by `resolved`: `dp` (or `gpus`) from the other degrees, `seq_len`
+    from the model, `sequence_parallel` on with tensor parallelism, `schedule` from `vpp`. A tier
+    that stays None is the one that `placement` gives.
+    """
+
+    model_config = ConfigDict(
+        validate_by_name=True, validate_by_alias=True, json_schema_extra=_accept_aliases
+    )
+
+    KIND: ClassVar[readers.Kind | None] = "strategy"
+    FIGURES: ClassVar[bool] = True
+
+    gpus: Count | None = None
+    """Accelerators in all: tp x tp2 x cp x dp x pp."""
+    tp: Count = 1
+    """Tensor-parallel degree."""
+    tp2: Count = 1
+    """Second tensor-parallel degree of 2D products (tp_exchange summa): splits the sequence, and
+    each weight a second time."""
+    pp: Count = 1
+    """Pipeline stages."""
+    cp: Count = 1
+    """Context-parallel degree."""
+    ep: Count = 1
+    """Expert-parallel degree."""
+    etp: Count = 1
+    """Tensor-parallel degree inside experts."""
+    dp: Count | None = None
+    """Data-parallel degree: replicas of the model."""
+    vpp: Count = 1
+    """Chunks of layers per pipeline stage (virtual pipeline, interleaving)."""
+    micro_batch_size: Count = Field(
+        default=1, validation_alias=AliasChoices("micro_batch_size", "mbs")
+    )
+    """Sequences per forward pass of one replica."""
+    global_batch_size: Count | None = Field(
+        default=None, validation_alias=AliasChoices("global_batch_size", "gbs")
+    )
+    """Sequences per step, over all replicas."""
+    seq_len: Count | None = None
+    """Tokens per sequence."""
+    dtype: Annotated[Dtype, _canonical(_DTYPE_ALIASES)] = "bf16"
+    """Type of weights, activations and matrix products."""
+    quantization: Quantization = "none"
+    """Recipe for products of layers with their weights in fewer bits: fp8 scaled by tensor or block
+    (1 x 128, weights 128 x 128), mxfp8 or nvfp4; the rest stays in `dtype`."""
+    quantized_weights: bool = False
+    """Whether these weights are held and gathered in that type alone, not beside 16 bits."""
+    document_len: Count | None = None
+    """Tokens of the documents packed into a sequence, which attention does not leave (of several
+    lengths l, sum l^2 / sum l); None: one sequence is one document."""
+    attention: AttentionKind = "model"
+    """Key-value heads: as the model has them, one per query head, or one for all of them."""
+    recompute: Annotated[Recompute, _canonical({})] = "none"
+    """What the backward pass computes again: nothing, some parts of layers, or whole layers."""
+    recompute_parts: tuple[RecomputePart, ...] = ("core_attention",)
+    """Parts that selective recompute runs again."""
+    recompute_layers: Count | None = None
+    """Layers of each rank that recompute applies to, from its first on (in dualpipe, of each of its
+    two stages); None: all."""
+    zero: Whole = 1
+    """What data parallelism shards: 0 nothing, 1 the optimizer state, 2 gradients too, 3 weights
+    too (FSDP)."""
+    dp_shard: Count | None = None
+    """Replicas that share one set of shards (hybrid sharding); None: all."""
+    fsdp_reshard: bool = True
+    """Whether weights sharded by ZeRO 3 are released after forward and gathered again backward."""
+    fsdp_prefetch: Whole = 1
+    """Layers whose weights are gathered ahead of the one that computes."""
+    optimizer: Optimizer = "adamw"
+    """Update rule and the type of its state."""
+    frozen: tuple[FrozenPart, ...] = ()
+    """Parts whose weights are not trained; those of shared experts count as mlp."""
+    lora_rank: Count | None = None
+    """Rank of low-rank adapters, trained in place of all weights of the model; None: there are
+    none."""
+    lora_parts: tuple[LoraPart, ...] = ("attention", "mlp")
+    """Parts whose products have adapters."""
+    schedule: Schedule | None = None
+    """Order of the micro-batches in the pipeline."""
+    first_stage_layers: Count | None = None
+    """Layers on the first stage; None: as many as on the others."""
+    last_stage_layers: Count | None = None
+    """Layers on the last stage; None: as many as on the others."""
+    stage_layers: tuple[Whole, ...] | None = None
+    """Layers of every stage, first to last; with chunks, of every chunk in the order of layers."""
+    embedding_as_layer: bool = False
+    """Whether the embedding counts as a layer where layers are spread over the stages."""
+    loss_as_layer: bool = False
+    """Whether head and loss count as a layer there."""
+    training: bool = True
+    """Whether a step also goes backward and updates the weights; if not, it is forward only."""
+    sequence_parallel: bool | None = None
+    """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
+    tp_exchange: Annotated[TpExchange | None, _canonical(_EXCHANGE_ALIASES)] = None
+    """How tensor-parallel ranks exchange activations: reduced in place, or with norms and residuals
+    split along the sequence (reduce-scatter, all-gather), or scattered between stages only; or
+    2D products (SUMMA), which broadcast panels of inputs and weights."""
+    tp_overlap: TpOverlap = "stack"
+    """What hides these exchanges: what the stack does, nothing, or pieces of the product beside
+    them, passed on in a ring or as a pipeline of collectives."""
+    summa_panels: Count | None = None
+    """Panels that a 2D product is cut in, each broadcast beside the product of another; None: the
+    fewest, a multiple of tp and tp2."""
+    tp_regather: bool = True
+    """Whether rs_ag keeps a rank's part of an input and gathers it again in backward."""
+    cp_exchange: CpExchange = "ring"
+    """How context-parallel ranks share keys and values: passed on in a ring beside the compute,
+    gathered, or by swapping sequence for heads (all_to_all, Ulysses)."""
+    expert_capacity: Annotated[Number, Field(gt=0)] | None = None
+    """Tokens an expert takes over those of an even load: more are dropped, room not used is padded;
+    None: none is dropped."""
+    expert_imbalance: Annotated[Number, Field(ge=1)] = 1.0
+    """Tokens sent to the fullest rank over those of an even load."""
+    dispatch_dtype: DispatchDtype = "dtype"
+    """Type of tokens on the way to their experts; their outputs and all gradients keep `dtype`."""
+    expert_overlap: bool = False
+    """Whether exchanges among experts run beside the compute of another micro-batch; in dualpipe
+    they always do."""
+    dp_overlap: bool = True
+    """Whether the exchange of gradients and weights runs behind the compute."""
+    fused_activation: bool = False
+    """Whether the activation of the MLP is not kept but computed again beside its gradient."""
+    offload_weights: bool = False
+    """Whether the weights of layers wait in the second memory tier for their turn."""
+    offload_activations: bool = False
+    """Whether what layers keep for backward waits in the second memory tier."""
+    offload_parts: tuple[OffloadPart, ...] | None = None
+    """Parts whose kept activations offload_activations moves; None: all of a layer."""
+    offload_optimizer: bool = False
+    """Whether the optimizer state of layers waits in the second memory tier."""
+    placement: str = "tp-cp-dp-pp"
+    """Order of the axes over the accelerators, innermost first."""
+    extents: Annotated[str | None, _seats()] = None
+    """Members of each axis that share a domain of a network tier, such as tp=4+dp=2, instead of by
+    placement; after a slash what the next tier adds."""
+    tp_tier: Whole | None = None
+    """Network tier of all tensor-parallel exchanges, 0 innermost, instead of by placement."""
+    cp_tier: Whole | None = None
+    """Network tier of all context-parallel exchanges, likewise."""
+    dp_tier: Whole | None = None
+    """Network tier of all exchanges among replicas, likewise."""
+    pp_tier: Whole | None = None
+    """Network tier of all transfers between stages, likewise."""
+    stack: str | Stack = "megatron-core-2025"
+    """Software: catalog name or file; in a strategy file also `base` and the fields that differ."""
+
+    @classmethod
+    def located(cls, data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+        """Find the file of a stack, or of its base."""
+        return located_part(data, "stack", "stacks", source)
+
+    def told_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that were told, with levels and the base of a stack as they were."""
+        told = as_given(super().told_fields(given), given)
+        stack = given.get("stack")
+        return told | {"stack": stack} if isinstance(stack, (str, Mapping)) else told
+
+    @model_validator(mode="before")
+    @classmethod
+    def _degrees_by_level(cls, fields: Any) -> Any:
+        return with_levels(fields) if isinstance(fields, Mapping) else fields
+
+    @field_validator("placement", mode="before")
+    @classmethod
+    def _canonical_placement(cls, value: object) -> object:
+        return canonical_placement(value)
+
+    @field_validator(*_WORDS_OF_SETS, "stage_layers", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return tuple(re.findall(r"[^\s,+]+", value)) if isinstance(value, str) else value
+
+    @field_validator(*_WORDS_OF_SETS)
+    @classmethod
+    def _in_order(
+        cls, value: tuple[str, ...] | None, info: ValidationInfo
+    ) -> tuple[str, ...] | None:
+        known, instead = _WORDS_OF_SETS[str(info.field_name)]
+        if value == () and instead:
+            raise ValueError(f"must name a part; {instead}")
+        return None if value is None else tuple(part for part in known if part in value)
+
+    @field_validator("stack", mode="before")
+    @classmethod
+    def _stack_from_base(cls, value: object) -> object:
+        if isinstance(value, (str, Stack)):
+            return value
+        if not isinstance(value, Mapping):
+            raise ValueError("must be a catalog name, a file, or a mapping")  # noqa: TRY004
+        fields = dict(value)
+        if not {"base", "name"} & fields.keys():
+            raise ValueError("must name the stack that has the rest as base, or a name of its own")
+        try:
+            base = fields.pop("base", None)
+            whole = fields if base is None else Stack.load(base).to_dict() | fields
+            return Stack.validated(whole)
+        except InputError as error:
+            raise InputError(
+                [replace(fault, field=f"stack.{fault.field}".rstrip(".")) for fault in error.faults]
+            ) from None
+
+    @field_serializer("stack")
+    def _stack_name_or_fields(self, value: str | Stack) -> Any:
+        if isinstance(value, str):
+            return value
+        fields = value.to_dict()
+        if catalog.find("stacks", value.name) is None:
+            return fields
+        base = Stack.load(value.name).to_dict()
+        changed = {key: item for key, item in fields.items() if item != base[key]}
+        return {"base": value.name} | changed if changed else value.name
+
+    @model_validator(mode="after")
+    def _one_exchange(self) -> Self:
+        split, exchange = self.sequence_parallel, self.tp_exchange
+        if split is not None and exchange is not None and split != (exchange == "rs_ag"):
+            place = {
+                "field": "sequence_parallel",
+                "problem": f"contradicts tp_exchange {exchange}; give one",
+            }
+            raise InputError(Fault(**place, value=split, has_value=True))
+        return self
+
+    def resolved(self, model: Model) -> "Strategy":
+        """Fill in what is None.
+
+        Raises
+        ------
+        InputError
+            If a value is missing that nothing implies, or the degrees contradict `gpus`.
+        """
+        faults: list[Fault] = []
+
+        def fault(field: str, problem: str, value: object = None) -> None:
+            given = value is not None
+            place = {"source": "strategy", "field": field}
+            faults.append(Fault(**place, value=value, has_value=given, problem=problem))
+
+        gpus, dp = self._accelerators(fault)
+        seq_len = self.seq_len or model.seq_len
+        if seq_len is None:
+            fault("seq_len", f"is missing: model {model.name} names none")
+        if self.global_batch_size is None:
+            fault("global_batch_size", "is missing: give it (gbs)")
+        if faults:
+            raise InputError(faults)
+        parallel = self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
+        exchange = self.tp_exchange or ("rs_ag" if parallel else "all_reduce")
+        schedule = self.schedule or ("interleaved" if self.vpp > 1 else "1f1b")
+        return self.model_copy(
+            update={
+                "gpus": gpus,
+                "dp": dp,
+                "seq_len": seq_len,
+                "tp_exchange": exchange,
+                "sequence_parallel": exchange == "rs_ag",
+                "schedule": schedule,
+                "stack": Stack.load(self.stack),
+            }
+        )
+
+    def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
+        """Accelerators and replicas, each from the other where only one is given."""
+        product = self.tp * self.tp2 * self.pp * self.cp
+        gpus, dp = self.gpus, self.dp
+        second = f" x tp2 {self.tp2}" if self.tp2 > 1 else ""
+        degrees = f"tp {self.tp}{second} x cp {self.cp} x pp {self.pp}"
+        if gpus is None and dp is None:
+            fault("gpus", "is missing: give gpus or dp")
+        elif gpus is None:
+            gpus = product * (dp or 1)
+            if gpus > MOST:
+                fault("dp", f"with {degrees} makes {gpus} GPUs; at most {MOST}", dp)
+        elif dp is None:
+            dp = gpus // product
+            if gpus % product:
+                fault("gpus", f"must be a multiple of {degrees} = {product}", gpus)
+        elif dp * product != gpus:
+            fault("gpus", f"must equal {degrees} x dp {dp} = {dp * product}", gpus)
+        return gpus, dp

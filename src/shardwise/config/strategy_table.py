@@ -1,0 +1,270 @@
+"""`Table`: strategies as columns, one row each; the form that every formula works on."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.config import enums
+from shardwise.config.degrees import refuse_levels
+from shardwise.config.enums import OPEN_SETS, SETS, TIER_FIELDS, WORDS, set_of
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_columns import BOOLEANS, FLOATS, INTEGERS, OPTIONALS, columns_of
+from shardwise.config.system import System
+from shardwise.config.system_columns import SystemRows
+from shardwise.errors import Fault, InputError
+
+__all__ = ["CHOICES", "Table"]
+
+CHOICES = ("zero", "dp_overlap", "offload_optimizer")
+"""Columns that neither a layer's cost nor the schedule depends on."""
+
+_SEQUENCE_PARALLEL = enums.TP_EXCHANGES.index("rs_ag")
+_SUMMA = enums.TP_EXCHANGES.index("summa")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Resolved strategies as columns of equal length.
+
+    Columns of words hold the position of the word in `enums.DTYPES`, `ATTENTIONS`, ...; `stack`,
+    `stage_layers` and `extents` the position in `stacks`, `stage_lists`, `extent_lists`; sets of
+    words (`enums.SETS`) a bit for each word; those of tiers -1 where the placement decides; numbers
+    and sets that may be left open 0 where they are. `with_choices` tries several values on all
+    rows.
+    """
+
+    gpus: Ints
+    tp: Ints
+    tp2: Ints
+    pp: Ints
+    cp: Ints
+    ep: Ints
+    etp: Ints
+    dp: Ints
+    vpp: Ints
+    micro_batch_size: Ints
+    global_batch_size: Ints
+    seq_len: Ints
+    document_len: Ints
+    zero: Ints
+    dp_shard: Ints
+    fsdp_prefetch: Ints
+    first_stage_layers: Ints
+    last_stage_layers: Ints
+    recompute_layers: Ints
+    lora_rank: Ints
+    summa_panels: Ints
+    expert_capacity: Floats
+    expert_imbalance: Floats
+    training: Bools
+    quantized_weights: Bools
+    fsdp_reshard: Bools
+    embedding_as_layer: Bools
+    loss_as_layer: Bools
+    expert_overlap: Bools
+    tp_regather: Bools
+    dp_overlap: Bools
+    fused_activation: Bools
+    offload_weights: Bools
+    offload_activations: Bools
+    offload_optimizer: Bools
+    dtype: Ints
+    quantization: Ints
+    dispatch_dtype: Ints
+    attention: Ints
+    recompute: Ints
+    schedule: Ints
+    placement: Ints
+    tp_exchange: Ints
+    tp_overlap: Ints
+    cp_exchange: Ints
+    optimizer: Ints
+    recompute_parts: Ints
+    frozen: Ints
+    lora_parts: Ints
+    offload_parts: Ints
+    tp_tier: Ints
+    cp_tier: Ints
+    dp_tier: Ints
+    pp_tier: Ints
+    stack: Ints
+    stacks: tuple[Stack, ...]
+    stage_layers: Ints
+    """-1 where no list was given."""
+    extents: Ints
+    """Position in `extent_lists`, -1 where the placement decides."""
+    stage_lists: tuple[tuple[int, ...], ...] = ()
+    extent_lists: tuple[str, ...] = ()
+    systems: SystemRows | None = None
+    """Of each row, where they do not all run on the same."""
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    @property
+    def sequence_parallel(self) -> Bools:
+        """Whether norms and residuals are split along the sequence."""
+        return self.tp_exchange == _SEQUENCE_PARALLEL
+
+    @property
+    def summa(self) -> Bools:
+        """Whether products are 2D: among one rank nothing is split."""
+        return (self.tp_exchange == _SUMMA) & (self.tp * self.tp2 > 1)
+
+    @property
+    def panels(self) -> Ints:
+        """Panels of 2D products: what was given, else the least that are whole on every rank."""
+        least = np.lcm(self.tp, self.tp2)
+        return np.where(self.summa, np.where(self.summa_panels > 0, self.summa_panels, least), 1)
+
+    @property
+    def micro_batches(self) -> Ints:
+        """Micro-batches of one replica in a step."""
+        return self.global_batch_size // (self.dp * self.micro_batch_size)
+
+    @property
+    def replicas(self) -> Ints:
+        """Ranks that hold the same weights but those of experts."""
+        return self.dp * self.cp
+
+    @property
+    def expert_replicas(self) -> Ints:
+        """Ranks that hold the same experts."""
+        return self.tp * self.tp2 * self.cp * self.dp // (self.etp * self.ep)
+
+    @property
+    def shard_share(self) -> Floats:
+        """Part of the replicas that share one set of shards: all, but for hybrid sharding."""
+        return np.where(self.dp_shard > 0, self.dp_shard / self.dp, 1.0)
+
+    def take(self, index: Ints | Bools | slice) -> "Table":
+        """Return some of the rows, with every choice."""
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        taken = {n: column if column.ndim > 1 else column[index] for n, column in columns.items()}
+        systems = None if self.systems is None else self.systems.take(index)
+        return replace(self, **taken, systems=systems)
+
+    def on(self, system: System) -> System:
+        """The system that the rows run on: the given one, or each row's own."""
+        return system if self.systems is None else self.systems.system
+
+    def replaced(self, other: "Table", names: Iterable[str]) -> "Table":
+        """Take some columns from another table of as many rows, with the lists they stand for."""
+        columns: dict[str, Any] = {name: getattr(other, name) for name in names}
+        columns |= {_LISTS[name]: getattr(other, _LISTS[name]) for name in names if name in _LISTS}
+        return replace(self, **columns)
+
+    @staticmethod
+    def joined(tables: "Sequence[Table]") -> "Table":
+        """Rows of several tables of the same stacks and stage lists, one after the other."""
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(table, name) for table in tables]) for name in _COLUMNS
+        }
+        texts = tuple(dict.fromkeys(text for table in tables for text in table.extent_lists))
+        numbers = [[*map(texts.index, table.extent_lists), -1] for table in tables]
+        columns["extents"] = np.concatenate(
+            [np.array(n)[table.extents] for n, table in zip(numbers, tables, strict=True)]
+        )
+        return replace(tables[0], **columns, extent_lists=texts)
+
+    def with_choices(self, choices: Mapping[str, NDArray[Any]]) -> "Table":
+        """Try several values of `CHOICES` on every row.
+
+        These columns then have shape (choices, 1), and whatever depends on them (choices, rows):
+        what does not is still evaluated once a row.
+        """
+        columns: dict[str, Any] = {name: column[:, np.newaxis] for name, column in choices.items()}
+        return replace(self, **columns)
+
+    def chosen(self, index: Ints) -> "Table":
+        """Return every row with some of the choices."""
+        columns: dict[str, Any] = {name: getattr(self, name)[index] for name in CHOICES}
+        return replace(self, **columns)
+
+    def strategy(self, row: int) -> Strategy:
+        """Return one row as a `Strategy`."""
+        values: dict[str, Any] = {}
+        for name in (*INTEGERS, *FLOATS, *BOOLEANS):
+            values[name] = getattr(self, name)[row].item()
+        for name in OPTIONALS:
+            values[name] = getattr(self, name)[row].item() or None
+        for name, known in WORDS.items():
+            values[name] = known[int(getattr(self, name)[row])]
+        for name in SETS:
+            words_of = set_of(int(getattr(self, name)[row]), name)
+            values[name] = None if name in OPEN_SETS and not words_of else words_of
+        listed = int(self.stage_layers[row])
+        values["stage_layers"] = self.stage_lists[listed] if listed >= 0 else None
+        seated = int(self.extents[row])
+        values["extents"] = self.extent_lists[seated] if seated >= 0 else None
+        for name in TIER_FIELDS:
+            tier = int(getattr(self, name)[row])
+            values[name] = tier if tier >= 0 else None
+        values["sequence_parallel"] = bool(self.sequence_parallel[row])
+        return Strategy(**values, stack=self.stacks[int(self.stack[row])])
+
+    def to_columns(self) -> dict[str, Any]:
+        """Return the columns by field of `Strategy`, words as words, what is open as NaN."""
+        columns: dict[str, Any] = {}
+        for name in Strategy.model_fields:
+            column = getattr(self, name)
+            if name in WORDS:
+                column = np.array(WORDS[name])[column]
+            elif name in TIER_FIELDS:
+                column = np.where(column < 0, np.nan, column)
+            elif name in OPTIONALS:
+                column = np.where(column == 0, np.nan, column)
+            elif name == "stack":
+                column = np.array([stack.name for stack in self.stacks])[column]
+            elif name in SETS:
+                column = np.array([" ".join(set_of(bits, name)) for bits in column.tolist()])
+            elif name == "stage_layers":
+                told = [*(" ".join(map(str, listed)) for listed in self.stage_lists), ""]
+                column = np.array(told)[column]
+            elif name == "extents":
+                column = np.array([*self.extent_lists, ""])[column]
+            columns[name] = column
+        return columns
+
+    @classmethod
+    def of(cls, model: Model, rows: "Mapping[str, Any] | Sequence[Strategy] | Any") -> "Table":
+        """Build a table from strategies, a mapping of columns, or a data frame.
+
+        Columns that are not given take the defaults of `Strategy`; a single value holds for all
+        rows.
+
+        Raises
+        ------
+        InputError
+            If a column is unknown, of the wrong type, or of another length than the others.
+        """
+        if isinstance(rows, Table):
+            return rows
+        if isinstance(rows, Mapping):
+            refuse_levels(rows)
+            return cls(**columns_of(model, rows))
+        if isinstance(rows, Strategy):
+            rows = [rows]
+        if isinstance(rows, Sequence) and not isinstance(rows, str):
+            if all(isinstance(row, (Strategy, Mapping)) for row in rows):
+                resolved = [Strategy.load(row).resolved(model) for row in rows]
+                if len(resolved) == 1:  # single values are looked at faster than lists
+                    return cls(**columns_of(model, dict(resolved[0])))
+                listed = {
+                    name: [getattr(row, name) for row in resolved] for name in Strategy.model_fields
+                }
+                return cls(**columns_of(model, listed))
+        elif hasattr(rows, "to_numpy") and hasattr(rows, "columns"):
+            return cls(**columns_of(model, {name: rows[name].to_numpy() for name in rows.columns}))
+        problem = "a table is a mapping of columns, a data frame, or a list of strategies"
+        raise InputError(Fault(source="strategies", value=rows, has_value=True, problem=problem))
+
+
+_LISTS = {"stack": "stacks", "stage_layers": "stage_lists", "extents": "extent_lists"}
+_COLUMNS = tuple(f.name for f in fields(Table) if f.name not in (*_LISTS.values(), "systems"))

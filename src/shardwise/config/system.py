@@ -1,0 +1,314 @@
+"""`System`: the cluster that trains. Accelerator, memory tiers, network, price and power."""
+
+from datetime import date
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from shardwise.config import readers
+from shardwise.config.accelerator import (
+    AttentionKernel,
+    Benchmarked,
+    Fraction,
+    MatmulKernel,
+    MemoryKernel,
+    NonNegative,
+    Positive,
+)
+from shardwise.config.base import Count, Noun, Number, Sourced
+from shardwise.config.network import Tier
+from shardwise.units import LEAST_SHARE, ByteRate, Bytes, CarbonIntensity, Duration, FlopRate, Power
+
+__all__ = [
+    "Accelerator",
+    "AttentionKernel",
+    "EfficiencyCurve",
+    "MatmulKernel",
+    "Memory",
+    "MemoryClass",
+    "MemoryKernel",
+    "Node",
+    "Price",
+    "Processing",
+    "ShapeTable",
+    "Site",
+    "System",
+]
+
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
+Processing = Literal["measured", "roofline", "no_overlap"]
+TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
+MemoryClass = Literal["permute", "permute_backward", "loss"]
+
+# What a table of shapes must give of each shape; tables of products may add `output_bytes`.
+_TABLES = {
+    "matmul_table": ("batch", "m", "n", "k"),
+    "grouped_table": ("groups", "m", "n", "k"),
+    "attention_table": ("sequences", "seq_len", "heads", "kv_heads", "head_dim", "v_head_dim"),
+}
+# A share counted over all pairs of queries and keys is twice the true one of a causal kernel.
+_LARGEST_SHARE = 2.0
+# Lignite emits 1.2 kg/kWh.
+_MOST_CARBON = 5.0
+
+
+class EfficiencyCurve(Noun):
+    """Share of a peak by the size of one operation (see `cost.curve`)."""
+
+    points: tuple[tuple[NonNegative, Fraction], ...] = Field(min_length=1)
+    """Sizes [byte or FLOP], ascending from 0, each with the share that holds from it on."""
+    interpolate: bool = False
+    """Whether shares between two points are interpolated in the logarithm of the size, a point at
+    0 counting as at 1; if not, the last point at or below the size holds."""
+
+    @model_validator(mode="after")
+    def _sizes_ascend_from_zero(self) -> Self:
+        sizes = [size for size, _ in self.points]
+        if sizes[0] != 0:
+            problem = f"points[0]: the first size must be 0, for what is smaller than {sizes[0]:g}"
+            raise ValueError(problem)
+        for index in range(1, len(sizes)):
+            before = 1 if self.interpolate and index == 1 else sizes[index - 1]
+            if sizes[index] <= before:
+                problem = f"size {sizes[index]:g} must be above {before:g}"
+                raise ValueError(f"points[{index}]: {problem}")
+        return self
+
+
+class ShapeTable(Noun):
+    """Share of a peak that kernels of one class were measured at (see `cost.shape_table`)."""
+
+    sizes: tuple[str, ...]
+    """What a shape is given by, in the order of the rows. Products: batch (or groups), m, n, k as
+    in `ops.operation.Matmul`; for a gradient of weights m and n are the widths of input and output.
+    With output_bytes, bytes moved per element of the result, its type counts too. Attention:
+    sequences, seq_len, heads, kv_heads, head_dim, v_head_dim."""
+    rows: dict[TablePhase, tuple[tuple[Positive, ...], ...]]
+    """Measured shapes by the phase they ran in (`any`: in any phase): the sizes, then the share."""
+    fallback: Annotated[Number, Field(ge=LEAST_SHARE, le=_LARGEST_SHARE)]
+    """Share of shapes that are far from all measured ones."""
+    counts_all_pairs: bool = False
+    """Attention: whether the shares are those of causal kernels with the FLOPs of all pairs of
+    queries and keys, which are twice the FLOPs done; then they count half."""
+
+    @model_validator(mode="after")
+    def _rows_are_shapes(self) -> Self:
+        seen: dict[tuple[str, tuple[float, ...]], str] = {}
+        needed = (*self.sizes, "share")
+        for phase, rows in self.rows.items():
+            for index, row in enumerate(rows):
+                name = f"rows.{phase}[{index}]"
+                if len(row) != len(needed):
+                    figures = f"{len(needed)} figures ({', '.join(needed)})"
+                    raise ValueError(f"{name}: must have {figures}, not {len(row)}")
+                if not LEAST_SHARE <= row[-1] <= _LARGEST_SHARE:
+                    allowed = f"from {LEAST_SHARE:g} to {_LARGEST_SHARE:g}"
+                    raise ValueError(f"{name}: the share must be {allowed}, not {row[-1]:g}")
+                for other in (phase, "any") if phase != "any" else self.rows:
+                    if (twin := seen.get((other, row[:-1]))) is not None:
+                        raise ValueError(f"{name}: has the shape of {twin}")
+                seen[phase, row[:-1]] = name
+        return self
+
+
+class Memory(Noun):
+    """One tier of memory of an accelerator, nearest first."""
+
+    name: str
+    capacity: Bytes
+    """Of one accelerator, as its driver reports it; what the runtime takes of it is the stack's."""
+    bandwidth: ByteRate
+    """Peak rate per accelerator; for a tier behind a link, of that link in one direction."""
+    efficiency: EfficiencyCurve | None = None
+    """Share of the bandwidth by the bytes that one operation moves; None: 1. Kernels have shares
+    of their own beside it."""
+
+
+class Accelerator(Noun):
+    """One chip as the data sheet describes it, and how its kernels fare."""
+
+    name: str
+    multiprocessors: Count | None
+    """Independent units that tiles of work are spread over; null where no closed form needs them:
+    all types on curves or tables, `attention` null."""
+    matrix: dict[Dtype, FlopRate] = Field(min_length=1)
+    """Dense peak of the matrix units by type of input."""
+    vector: dict[Dtype, FlopRate] = Field(min_length=1)
+    """Peak of the vector units by type of input; a type that is not named runs at fp32's rate."""
+    memory: tuple[Memory, ...] = Field(min_length=1)
+    """Tiers, nearest first; the first holds everything that is not offloaded."""
+    matmul: dict[Dtype, MatmulKernel] = Field(default_factory=dict)
+    """Closed form of products by type; each type of `matrix` has this, a curve or a table."""
+    matmul_curve: dict[Dtype, EfficiencyCurve] = Field(default_factory=dict)
+    """Share of the matrix peak by the FLOPs of a whole product, whatever its shape."""
+    matmul_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
+    """Measured shares of the matrix peak by the shape of a product."""
+    grouped_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
+    """The same of the grouped products of experts; without one, products of that type are timed
+    alike, grouped or not."""
+    attention_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
+    """The same of fused attention kernels."""
+    vector_curve: dict[Dtype, EfficiencyCurve] = Field(default_factory=dict)
+    """Share of the vector peak by the FLOPs of one operation; 1 for a type without."""
+    attention: AttentionKernel | None
+    """Null: a fused attention kernel without a table is timed as a product of its FLOPs and
+    bytes."""
+    memory_bound: MemoryKernel
+    memory_bound_class: dict[MemoryClass, MemoryKernel] = Field(default_factory=dict)
+    """Classes of element-wise kernels with figures of their own: those that copy tokens in the
+    order of experts and back, forward and backward, and those of the loss."""
+    benchmark: Benchmarked | None = None
+    """Figures of kernels alone, as micro-benchmarks time them; estimates do not use them."""
+    speed: Annotated[Number, Field(gt=0)] = 1.0
+    """Rate of products and attention on the machine at hand over that of the figures: its power
+    limit, clocks and cooling. Declared by its owner or fitted to runs; 1 in the catalog."""
+    processing: Processing = "measured"
+    """How the compute and memory times of a kernel join: as fitted to measured kernels, the larger
+    (roofline), or their sum (no_overlap)."""
+    compute_latency: Duration = 0
+    """Compute time of a kernel without work. Unlike a launch it is part of what joins the memory
+    time: by roofline it vanishes behind a longer one."""
+
+    @model_validator(mode="after")
+    def _every_dtype_has_one_kernel(self) -> Self:
+        kinds = ("matmul", "matmul_curve", "matmul_table")
+        for dtype in self.matrix:
+            found = [kind for kind in kinds if dtype in getattr(self, kind)]
+            if len(found) != 1:
+                raise ValueError(
+                    f"{dtype}: each type of matrix must be in one of matmul, matmul_curve and "
+                    f"matmul_table, but is in {' and '.join(found) or 'none'}"
+                )
+        for field in (*kinds, "grouped_table", "attention_table"):
+            if unused := sorted(set(getattr(self, field)) - set(self.matrix)):
+                raise ValueError(f"{field}: matrix has no rate for {', '.join(unused)}")
+        return self
+
+    @model_validator(mode="after")
+    def _tables_are_of_their_kernels(self) -> Self:
+        for field, needed in _TABLES.items():
+            attention = field == "attention_table"
+            for dtype, table in getattr(self, field).items():
+                extra = set() if attention else {"output_bytes"}
+                if len(set(table.sizes)) < len(table.sizes) or set(table.sizes) - extra != set(
+                    needed
+                ):
+                    also = "" if attention else ", and may name output_bytes"
+                    raise ValueError(
+                        f"{field}.{dtype}.sizes: must name {', '.join(needed)}{also}, "
+                        f"not {', '.join(table.sizes) or 'nothing'}"
+                    )
+                if table.counts_all_pairs and not attention:
+                    problem = "only kernels of attention_table have pairs of queries and keys"
+                    raise ValueError(f"{field}.{dtype}.counts_all_pairs: {problem}")
+        if self.attention is None:
+            for dtype in self.matmul_table:
+                if dtype not in self.attention_table:
+                    problem = "attention is null, and a table of products has no share of it"
+                    raise ValueError(f"attention_table: must have {dtype}: {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _every_dtype_has_vectors(self) -> Self:
+        lacking = [dtype for dtype in self.matrix if dtype not in self.vector]
+        if lacking and "fp32" not in self.vector:
+            raise ValueError(f"vector: must name fp32, or also {', '.join(lacking)}")
+        if unused := sorted(set(self.vector_curve) - set(self.vector)):
+            raise ValueError(f"vector_curve: vector has no rate for {', '.join(unused)}")
+        return self
+
+    @model_validator(mode="after")
+    def _closed_forms_have_multiprocessors(self) -> Self:
+        if self.multiprocessors is None and (self.matmul or self.attention):
+            needed = "attention" if self.attention else f"matmul.{next(iter(self.matmul))}"
+            raise ValueError(f"multiprocessors: must be given, {needed} spreads its work over them")
+        return self
+
+
+class Node(Noun):
+    """A server."""
+
+    accelerators: Count
+    power: Power | None = None
+    """Most that a whole node draws, network cards included; None where nobody printed it."""
+
+
+class Price(Noun):
+    """What an accelerator costs to rent."""
+
+    usd_per_accelerator_hour: Annotated[Number, Field(gt=0)]
+    as_of: date
+    source: str = Field(min_length=1)
+
+
+class Site(Noun):
+    """Where a cluster stands: what its building adds to its energy, and what that emits."""
+
+    carbon_intensity: CarbonIntensity | None = None
+    """CO2-equivalents of the electricity [kg/kWh], as in 380 g/kWh; None: unknown."""
+    carbon_source: str = ""
+    """Who printed it, for which place and year."""
+    pue: Annotated[Number, Field(ge=1)] | None = None
+    """Power usage effectiveness: energy of the building over its computers'; None: unknown."""
+    pue_source: str = ""
+
+    @model_validator(mode="after")
+    def _intensity_is_of_electricity(self) -> Self:
+        given = self.carbon_intensity
+        if given is not None and given > _MOST_CARBON:
+            problem = f"{given:g} kg/kWh is more than any fuel emits; write '380 g/kWh' for grams"
+            raise ValueError(f"carbon_intensity: {problem}")
+        return self
+
+
+class System(Sourced):
+    """A cluster of equal nodes."""
+
+    CATALOG: ClassVar[str | None] = "systems"
+    KIND: ClassVar[readers.Kind | None] = "system"
+    FIGURES: ClassVar[bool] = True
+
+    accelerator: Accelerator
+    node: Node
+    network: tuple[Tier, ...] = Field(min_length=1)
+    """Tiers inside out; the domains grow and divide one another."""
+    price: Price | None = None
+    board_power: Power | None = None
+    """Power limit of one accelerator."""
+    site: Site | None = None
+    """None where it is not known where the cluster stands."""
+
+    @model_validator(mode="after")
+    def _domains_nest(self) -> Self:
+        inner, node = 1, self.node.accelerators
+        for index, tier in enumerate(self.network):
+            last = index == len(self.network) - 1
+            if tier.domain is None:
+                if not last:
+                    raise ValueError(f"network[{index}].domain: only the outermost may be null")
+            elif (index and tier.domain <= inner) or tier.domain % inner:
+                raise ValueError(
+                    f"network[{index}].domain: {tier.domain} must be a larger multiple of {inner}"
+                )
+            elif tier.domain % node and node % tier.domain:
+                raise ValueError(
+                    f"network[{index}].domain: {tier.domain} and node.accelerators {node}: "
+                    "one must be a multiple of the other"
+                )
+            else:
+                inner = tier.domain
+        return self
+
+    @property
+    def accelerator_power(self) -> float | None:
+        """Most that one accelerator draws with its part of the node, or of its board alone [W]."""
+        if self.node.power is not None:
+            return self.node.power / self.node.accelerators
+        return self.board_power
+
+    def tier_bandwidth(self, index: int) -> float:
+        """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s]."""
+        tier = self.network[index]
+        if tier.links_per_node is None:
+            return tier.bandwidth
+        return tier.bandwidth * tier.links_per_node / self.node.accelerators

@@ -1,1 +1,0 @@
-"""The predecessors' statistics, and what stands for each of them in an `Estimate`."""

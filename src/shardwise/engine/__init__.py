@@ -1,0 +1,1 @@
+"""One training step, for any number of strategies: time and memory."""

@@ -1,0 +1,359 @@
+"""Exchange of gradients and weights among replicas: how long, and what of it compute hides."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shardwise.arrays import Floats, Ints, total
+from shardwise.config.enums import SCHEDULES, ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.cost.collective import collective_time
+from shardwise.cost.component_costs import Blocks
+from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange
+from shardwise.cost.layer_cost import BlockBytes
+from shardwise.cost.layer_times import COMM_AXES
+from shardwise.cost.operations import processor_share
+from shardwise.cost.optimizer import MUON
+from shardwise.cost.trained_weights import TrainedWeights
+from shardwise.engine.critical_stage import LargestStage, SlowestStage
+from shardwise.engine.overlap_windows import Windows, windows
+from shardwise.engine.zero import releases, splits_last
+from shardwise.ops.embedding import vocabulary_part
+from shardwise.ops.layer import rank_work, stack_column
+from shardwise.ops.lora import Subset
+from shardwise.ops.operation import CollectiveKind
+from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK
+from shardwise.parallel.placement import Extents
+
+__all__ = ["ReplicaParts", "exchange_parts", "exchange_times", "exchanged"]
+
+ReplicaParts = dict[str, tuple[Floats, Floats]]
+"""By what is exchanged, its time alone and what of it is exposed [s]: ``gradients``,
+``weights_forward`` (gathered before forward, or once a step), ``weights_backward`` (gathered
+again), and once a step ``momenta``, ``mirrors`` and ``embeddings``."""
+
+_DUALPIPE = SCHEDULES.index("dualpipe")
+_NEWTON_SCHULZ_BYTES = 2  # bf16 (arXiv 2502.16982, section 2.3)
+
+
+def exchange_times(
+    model: Model,
+    system: System,
+    table: Table,
+    extents: Extents,
+    largest: LargestStage,
+    slowest: SlowestStage,
+    transfer_s: Floats,
+) -> tuple[Floats, Floats]:
+    """Time of the exchange among replicas, alone and exposed [s].
+
+    Parameters
+    ----------
+    transfer_s
+        What of one transfer to the next stage travels beside the compute [s].
+    """
+    parts = exchange_parts(model, system, table, extents, largest, slowest, transfer_s)
+    zero = np.zeros_like(slowest.blocks.memory_rate)
+    both = list(parts.values())
+    return total((alone for alone, _ in both), zero), total((exposed for _, exposed in both), zero)
+
+
+def exchange_parts(
+    model: Model,
+    system: System,
+    table: Table,
+    extents: Extents,
+    largest: LargestStage,
+    slowest: SlowestStage,
+    transfer_s: Floats,
+) -> ReplicaParts:
+    """Time of what replicas exchange, alone and exposed [s]; parts that no row has are left out.
+
+    Overlapped, gradients run behind the backward pass of the last micro-batch, gathered weights
+    behind the forward pass of the first. Where ZeRO splits gradients or weights too, every
+    micro-batch exchanges them, behind its own passes.
+
+    Parameters
+    ----------
+    transfer_s
+        What of one transfer to the next stage travels beside the compute [s].
+    """
+    blocks = slowest.blocks
+    once = np.where(table.zero < ZERO_GRADIENTS, 1.0, 0.0)
+    parts = {
+        name: (once * alone, once * exposed)
+        for name, (alone, exposed) in _once_a_step(
+            system, table, extents, largest, slowest, transfer_s
+        ).items()
+    }
+    if np.any(table.zero >= ZERO_GRADIENTS):
+        every = _every_micro_batch(system, table, extents, largest, slowest)
+        for name, (alone, exposed) in every.items():
+            before = parts.get(name, (0.0, 0.0))
+            parts[name] = (before[0] + (1 - once) * alone, before[1] + (1 - once) * exposed)
+    overlap = table.dp_overlap
+    parts = {
+        name: (alone, np.where(overlap, exposed, alone)) for name, (alone, exposed) in parts.items()
+    }
+    if np.any(table.optimizer == MUON):
+        completed = _completed_matrices(system, table, extents, largest)
+        parts["momenta"] = completed, completed
+    mirrored = table.schedule == _DUALPIPE
+    if np.any(mirrored):
+        between = np.where(mirrored, _between_mirrors(system, table, extents, largest, blocks), 0.0)
+        parts["mirrors"] = between, between
+    if model.tied_embeddings or model.mtp:
+        copied = _copied_embeddings(model, system, table, extents, blocks.gradient_bytes)
+        parts["embeddings"] = copied, copied
+    return parts
+
+
+def _once_a_step(
+    system: System,
+    table: Table,
+    extents: Extents,
+    largest: LargestStage,
+    slowest: SlowestStage,
+    transfer_s: Floats,
+) -> ReplicaParts:
+    """Whole gradients and weights, of dense and expert replicas one after the other [s].
+
+    Where a part of the replicas shares a set of shards, these exchange among themselves, and their
+    groups add up the shards, bucket by bucket after it.
+    """
+    blocks = slowest.blocks
+    groups = [(largest.trained, extents.replicas)]
+    if np.any(largest.expert_trained.weights):
+        groups.append((largest.expert_trained, extents.edp))
+    sums: list[Floats] = [np.zeros_like(blocks.memory_rate)] * 2
+    for trained, members in groups:
+        weights = blocks.weight_sizes.moved(trained.weights, trained.quantized)
+        times = gradient_exchange(
+            system,
+            gradient_bytes=np.where(table.training, trained.weights * blocks.gradient_bytes, 0.0),
+            weight_bytes=np.where(table.training, weights, 0.0),
+            sharded=table.zero >= ZERO_OPTIMIZER,
+            extents=_shard_extents(table, members),
+        )
+        sums = [before + time for before, time in zip(sums, times, strict=True)]
+    sums[0] = sums[0] + _between_shards(system, table, extents, largest, blocks.gradient_bytes)
+    parts = {}
+    passes = {
+        "backward": slowest.on(lambda part: part.backward_pass_s),
+        "forward": slowest.on(lambda part: part.forward_pass_s),
+    }
+    for time_s, (direction, pass_s) in zip(sums, passes.items(), strict=True):
+        exposed = np.zeros_like(time_s)
+        free = windows(
+            table,
+            extents,
+            pass_s=pass_s,
+            inside_s={axis: slowest.alone(direction, axis) for axis in COMM_AXES},
+            transfer_s=transfer_s,
+        )
+        if direction == "forward":
+            behind = stack_column(table, "gathers_behind") > 0
+            free = Windows(chunks=behind * free.chunks, tail=behind * free.tail)
+        for part, window_s in ((1 - 1 / table.vpp, free.chunks), (1 / table.vpp, free.tail)):
+            exposed = exposed + exposed_exchange(
+                part * time_s,
+                window_s,
+                contention=stack_column(table, "dp_contention"),
+                tail=stack_column(table, "dp_tail"),
+                processor_share=processor_share(system, extents.replicas),
+            )
+        name = "gradients" if direction == "backward" else "weights_forward"
+        parts[name] = time_s, exposed
+    return parts
+
+
+def _every_micro_batch(
+    system: System,
+    table: Table,
+    extents: Extents,
+    largest: LargestStage,
+    slowest: SlowestStage,
+) -> ReplicaParts:
+    """What split gradients and weights exchange, layer by layer, in all micro-batches [s].
+
+    Gradients are reduce-scattered in every backward pass (ZeRO 2 and 3). With ZeRO 3 weights are
+    gathered before every forward pass and, if they were released, again before backward; with
+    ZeRO 2 those that are trained once a step. What is gathered ahead runs behind the pass before: a
+    pass P hides at most P x contention of it; without prefetch nothing of it is hidden. A pipeline
+    that splits gradients with its last micro-batch exchanges them with that one alone, and where
+    weights are not released gathers them with the first. Hybrid sharding adds up the shards among
+    its groups once a step, in what the exchanges of the last backward pass leave of it.
+    (arXiv 2304.11277, sections 3.3 and 4.)
+    """
+    blocks, training = slowest.blocks, table.training
+    by_layer = [
+        (count, part.bytes)
+        for count, part in zip(largest.held, blocks.parts, strict=True)
+        if part is not None
+    ]
+    shard = _shard_extents(table, extents.replicas), _shard_extents(table, extents.edp)
+
+    def weights(part: BlockBytes) -> tuple[Floats, Floats]:
+        moved = blocks.weight_sizes.moved
+        return (
+            moved(part.parameters, part.quantized_parameters),
+            moved(part.expert_parameters, part.quantized_expert_parameters),
+        )
+
+    def updated(part: BlockBytes) -> tuple[Floats, Floats]:
+        moved, dense, expert = blocks.weight_sizes.moved, part.trained, part.expert_trained
+        return moved(dense.weights, dense.quantized), moved(expert.weights, expert.quantized)
+
+    def gradients(part: BlockBytes) -> tuple[Floats, Floats]:
+        size = blocks.gradient_bytes
+        return part.trained.weights * size, part.expert_trained.weights * size
+
+    def time(kind: CollectiveKind, sizes: Callable[[BlockBytes], tuple[Floats, Floats]]) -> Floats:
+        spent = np.zeros_like(blocks.memory_rate)
+        for count, part in by_layer:
+            dense, expert = sizes(part)
+            spent = spent + count * collective_time(system, kind, dense, shard[0])
+            if np.any(expert):
+                spent = spent + count * collective_time(system, kind, expert, shard[1])
+        return spent
+
+    gathered = time(CollectiveKind.ALL_GATHER, weights)
+    scattered = np.where(training, time(CollectiveKind.REDUCE_SCATTER, gradients), 0.0)
+    split = table.zero >= ZERO_WEIGHTS
+    m = np.where(splits_last(table) & ~releases(table), 1, table.micro_batches)
+    again = np.where(split & table.fsdp_reshard & training, gathered, 0.0)
+    some_frozen = np.any(Subset.of(table).frozen)
+    changed = time(CollectiveKind.ALL_GATHER, updated) if some_frozen else gathered
+    once = np.where(split | ~training, 0.0, changed)
+    forward, backward = np.where(split, gathered, 0.0), again + scattered
+    contention, tail = stack_column(table, "dp_contention"), stack_column(table, "dp_tail")
+    taken = processor_share(system, extents.replicas)
+
+    def exposed(time_s: Floats, window_s: Floats) -> Floats:
+        return exposed_exchange(
+            time_s, window_s, contention=contention, tail=tail, processor_share=taken
+        )
+
+    ahead_s, back_s = (
+        slowest.on(lambda t: t.forward_pass_s),
+        slowest.on(lambda t: t.backward_pass_s),
+    )
+    prefetches = table.fsdp_prefetch > 0
+    in_forward = np.where(prefetches, exposed(forward, ahead_s), forward)
+    together = exposed(backward, back_s)
+    share = again / np.where(backward > 0, backward, 1.0)  # of what runs behind the pass together
+    in_backward = np.where(prefetches, share * together, again)
+    in_gradients = np.where(prefetches, (1 - share) * together, exposed(scattered, back_s))
+    groups = _between_shards(system, table, extents, largest, blocks.gradient_bytes)
+    beside = np.where(prefetches, backward, scattered)
+    left_s = np.maximum(0.0, back_s - beside * (1 - taken) / contention)
+    return {
+        "gradients": (m * scattered + groups, m * in_gradients + exposed(groups, left_s)),
+        "weights_forward": (m * forward + once, m * in_forward + exposed(once, ahead_s)),
+        "weights_backward": (m * again, m * in_backward),
+    }
+
+
+def exchanged(
+    table: Table, extents: Extents, largest: LargestStage, blocks: Blocks
+) -> dict[str, list[tuple[CollectiveKind, Floats, Ints]]]:
+    """Kind, buffer [byte] and extents of what replicas exchange of gradients and of weights.
+
+    Each as one exchange of all that the largest stage trains; of a table of one row.
+    """
+    sharded = table.zero[0] >= ZERO_OPTIMIZER
+    kind = CollectiveKind.REDUCE_SCATTER if sharded else CollectiveKind.ALL_REDUCE
+    gradients, weights = [], []
+    for trained, replicas in _groups(largest, extents):
+        shard = _shard_extents(table, replicas)
+        buffer = trained.weights * blocks.gradient_bytes
+        gradients.append((kind, buffer, shard))
+        gradients.append((CollectiveKind.ALL_REDUCE, buffer / shard[-1], replicas // shard))
+        moved = blocks.weight_sizes.moved(trained.weights, trained.quantized)
+        weights.append((CollectiveKind.ALL_GATHER, moved, shard))
+    return {"gradients": gradients, "weights": weights}
+
+
+def _groups(largest: LargestStage, extents: Extents) -> tuple[tuple[TrainedWeights, Ints], ...]:
+    """What is trained without routed experts, and these, each with who trains the same."""
+    return (largest.trained, extents.replicas), (largest.expert_trained, extents.edp)
+
+
+def _shard_extents(table: Table, replicas: Ints) -> Ints:
+    """Extents of the replicas that share one set of shards, the inner part of all of them."""
+    members = np.maximum(replicas[-1] * table.shard_share, 1.0).astype(np.int64)
+    return np.gcd(replicas, members)
+
+
+def _between_shards(
+    system: System, table: Table, extents: Extents, largest: LargestStage, gradient_bytes: Floats
+) -> Floats:
+    """Time of adding up gradient shards among the groups of hybrid sharding, once a step [s]."""
+    spent = np.zeros_like(gradient_bytes)
+    for trained, replicas in _groups(largest, extents):
+        shard = _shard_extents(table, replicas)
+        buffer = np.where(table.training, trained.weights * gradient_bytes / shard[-1], 0.0)
+        others = replicas // shard
+        spent = spent + collective_time(system, CollectiveKind.ALL_REDUCE, buffer, others)
+    return spent
+
+
+def _between_mirrors(
+    system: System, table: Table, extents: Extents, largest: LargestStage, blocks: Blocks
+) -> Floats:
+    """Time of adding up gradients with the mirrored rank, which does the same stages, once a step.
+
+    In DualPipe ranks i and p - 1 - i share both stages: an all-reduce, in pairs across the
+    pipeline, of what each of the replicas has added up before, behind nothing [s].
+    """
+    spent = np.zeros_like(blocks.gradient_bytes)
+    pair = _ends_of_pipeline(table, extents)
+    for trained, replicas in _groups(largest, extents):
+        buffer = np.where(
+            table.training, trained.weights * blocks.gradient_bytes / replicas[-1], 0.0
+        )
+        spent = spent + collective_time(system, CollectiveKind.ALL_REDUCE, buffer, pair)
+    return spent
+
+
+def _ends_of_pipeline(table: Table, extents: Extents) -> Ints:
+    """Extents of a pair of ranks as far apart as the first and the last stage."""
+    pair = np.where(extents.pp >= table.pp, 2, 1)
+    pair[-1] = 2
+    return pair
+
+
+def _completed_matrices(
+    system: System, table: Table, extents: Extents, largest: LargestStage
+) -> Floats:
+    """Time of gathering momenta for Muon's iterations, which need whole matrices, once a step [s].
+
+    All-gather of 2 bytes for each weight of a matrix among the ranks that share the optimizer
+    state, before the update, behind nothing: all that may be split, 1.25 times AdamW's bytes at
+    most where gradients and weights are exchanged in fp32 (arXiv 2502.16982, section 2.3). Ranks
+    whose share is many whole matrices need less.
+    """
+    splits = (table.optimizer == MUON) & (table.zero >= ZERO_OPTIMIZER) & table.training
+    spent = np.zeros_like(largest.trained.weights)
+    for trained, replicas in _groups(largest, extents):
+        momenta = trained.matrices * _NEWTON_SCHULZ_BYTES
+        shard = _shard_extents(table, replicas)
+        spent = spent + collective_time(system, CollectiveKind.ALL_GATHER, momenta, shard)
+    return np.where(splits, spent, 0.0)
+
+
+def _copied_embeddings(
+    model: Model, system: System, table: Table, extents: Extents, gradient_bytes: Floats
+) -> Floats:
+    """Time of adding up the gradients of both copies of the embedding [s].
+
+    The last stage has one for a tied head, or for multi-token prediction.
+    """
+    several = (table.pp > 1) & table.training & ~np.isin(table.schedule, BOTH_ENDS_ON_A_RANK)
+    several &= ~Subset.of(table).freezes("head" if model.tied_embeddings else "embedding")
+    rows = vocabulary_part(model, rank_work(table))
+    copied = np.where(several, rows * model.hidden / table.tp2, 0.0)
+    pair = _ends_of_pipeline(table, extents)
+    return collective_time(system, CollectiveKind.ALL_REDUCE, copied * gradient_bytes, pair)

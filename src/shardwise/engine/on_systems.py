@@ -1,0 +1,102 @@
+"""Times of a table's rows on each of several systems of one structure.
+
+Placement, stages and memory are those of one system; blocks are costed once for each distinct one
+and each system.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwise.arrays import Floats, Ints, gather
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.config.system_columns import SystemColumns, SystemRows
+from shardwise.cost.component_costs import Blocks, blocks_of, part_times
+from shardwise.cost.layer_cost import BlockBytes
+from shardwise.cost.placed_costs import PlacedBlocks
+from shardwise.cost.weight_bytes import WeightBytes
+from shardwise.engine.evaluate import timed
+from shardwise.ops.quantization import WeightSizes
+
+__all__ = ["OnSystems"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnSystems:
+    """Rows of a table, and what their blocks cost on each system."""
+
+    _model: Model
+    _system: System
+    table: Table
+    _placed: PlacedBlocks
+    _systems: SystemColumns
+    _blocks: Blocks
+    """Every distinct one on each system, systems changing first."""
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        system: System,
+        table: Table,
+        placed: PlacedBlocks,
+        systems: SystemColumns,
+    ) -> "OnSystems":
+        """Cost the blocks of placed rows on each system.
+
+        Parameters
+        ----------
+        system, placed
+            A system of that structure, and the rows placed on it.
+        """
+        _, firsts = np.unique(placed.position, return_index=True)
+        rows = np.repeat(firsts, len(systems))
+        on_each = SystemRows(
+            columns=systems, position=np.tile(np.arange(len(systems)), firsts.size)
+        )
+        return cls(
+            _model=model,
+            _system=system,
+            table=table,
+            _placed=placed,
+            _systems=systems,
+            _blocks=blocks_of(
+                model, system, replace(table.take(rows), systems=on_each), placed.extents(rows)
+            ),
+        )
+
+    def pass_times(self, rows: Ints, on: Ints) -> Floats:
+        """Time of all passes on the slowest stage of some rows, each on one system [s].
+
+        No step is shorter; quick to find, since nothing but times of layers counts.
+        """
+        position = self._placed.position[rows] * len(self._systems) + on
+        blocks = gather(self._blocks, position, but=(BlockBytes, WeightBytes, WeightSizes))
+        longest = [
+            part_times(blocks, run.work, lambda part: part.time_s)
+            for run in self._placed.runs(rows)
+        ]
+        return self.table.micro_batches[rows] * np.max(longest, axis=0)
+
+    def step_times(self, rows: Ints, on: Ints, *, waits: bool = True) -> Floats:
+        """Times of a step of some rows, each on one of the systems [s]; shape (choices, rows).
+
+        Parameters
+        ----------
+        waits
+            Whether stages wait for one another; if not, no time is longer than it would be.
+        """
+        position = self._placed.position[rows] * len(self._systems) + on
+        here = SystemRows(columns=self._systems, position=on)
+        timing = timed(
+            self._model,
+            self._system,
+            replace(self.table.take(rows), systems=here),
+            self._placed.extents(rows),
+            gather(self._blocks, position),
+            self._placed.runs(rows),
+            waits=waits,
+        )
+        return np.atleast_2d(timing.step_time_s)

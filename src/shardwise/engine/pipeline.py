@@ -1,0 +1,139 @@
+"""How long all micro-batches of a step take to pass through the stages."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
+from shardwise.config.enums import SCHEDULES
+from shardwise.config.strategy_table import Table
+from shardwise.cost.component_costs import Blocks
+from shardwise.cost.layer_times import BlockTimes
+from shardwise.engine.critical_stage import Boundary, SlowestStage
+from shardwise.parallel.pipeline_layout import StageRun
+from shardwise.parallel.schedule.pipelines import Times
+from shardwise.parallel.schedule.step_time import StepTime, step_time
+
+__all__ = ["bubble_and_transfers"]
+
+_INTERLEAVED, _ZB_V = SCHEDULES.index("interleaved"), SCHEDULES.index("zb-v")
+
+
+def bubble_and_transfers(
+    table: Table, runs: Sequence[StageRun], slowest: SlowestStage, boundary: Boundary
+) -> tuple[Floats, Floats]:
+    """Time that the slowest stage waits in a step, and what of its transfers is exposed [s].
+
+    The step is the closed form of the schedule; its passes on the slowest stage and the messages
+    that this stage waits for beside no compute are taken from it, the rest is the bubble.
+    """
+    blocks = slowest.blocks
+    hop_s = boundary.time_s
+    _, hop = np.unique(hop_s, return_inverse=True)
+    columns = (blocks.key, runs[0].key, table.micro_batches, hop, table.training)
+    lengths = np.stack([run.length.astype(np.int64) for run in runs])
+    forward, input_grad, weight_grad = (
+        _times(table, blocks, runs, select)
+        for select in (
+            lambda part: part.forward_pass_s,
+            lambda part: part.backward_pass_s - part.weight_grad_s,
+            lambda part: part.weight_grad_s,
+        )
+    )
+
+    def of_rows(rows: Ints) -> StepTime:
+        return step_time(
+            schedule=table.schedule[rows],
+            lengths=lengths[:, rows],
+            forward=forward.take(rows),
+            input_grad=input_grad.take(rows),
+            weight_grad=weight_grad.take(rows),
+            micro_batches=table.micro_batches[rows],
+            chunks=table.vpp[rows],
+            hop_s=hop_s[rows],
+            hop_hidden=boundary.hidden[rows],
+            training=table.training[rows],
+        )
+
+    distinct, where = once_per(columns, of_rows)
+    found = gather(distinct, where)
+    busy = table.micro_batches * slowest.on(lambda part: part.time_s)
+    waiting = np.where(table.pp > 1, np.maximum(0.0, found.step_s - busy), 0.0)
+    transfers = np.minimum(found.transfer_s, waiting)
+    return waiting - transfers, transfers
+
+
+def _times(
+    table: Table,
+    blocks: Blocks,
+    runs: Sequence[StageRun],
+    select: Callable[[BlockTimes], Floats],
+) -> Times:
+    """One kind of pass on the layers of a stage of each run, and on embedding and head [s].
+
+    Where interleaved chunks hold other layers, each rank's last one is taken apart, and the first
+    of all; the others take their mean. In 900 pipelines of ten catalog models that is 0.07 % off on
+    average; 4 of 100 are more than 0.5 % off, 1.8 % at most: kinds of layers that differ among the
+    first chunks of several ranks, or `recompute_layers` within them.
+    """
+    kinds = len(blocks.layers) - 1
+    columns = [None if part is None else select(part.times) for part in blocks.layers[:kinds]]
+    zero = np.zeros_like(blocks.memory_rate)
+    on_stage = [
+        total(
+            (n * column for n, column in zip(run.own, columns, strict=True) if column is not None),
+            zero,
+        )
+        for run in runs
+    ]
+    on_last = select(blocks.head.times)
+    if blocks.mtp is not None:
+        modules = np.max([run.held[kinds] for run in runs], axis=0)
+        on_last = on_last + modules * select(blocks.mtp.times)
+    early = None
+    if np.any(table.schedule == _ZB_V):
+        early = np.stack([_of_chunk(run, columns, 0, slice(None)) for run in runs])
+    times = Times(
+        on_stage=np.stack(on_stage),
+        on_first=select(blocks.embedding.times),
+        on_last=on_last,
+        on_early=early,
+    )
+    unlike = (table.schedule == _INTERLEAVED) & np.any([run.unlike for run in runs], axis=0)
+    return _with_unlike_chunks(times, table, runs, columns, unlike) if np.any(unlike) else times
+
+
+def _with_unlike_chunks(
+    times: Times,
+    table: Table,
+    runs: Sequence[StageRun],
+    columns: Sequence[Floats | None],
+    rows: Bools,
+) -> Times:
+    """Take the last chunk of every rank apart from its others, and the first one of rank 0.
+
+    With two chunks, the first one of rank 0 is all that is left of it.
+    """
+    on_stage, on_first = times.on_stage.copy(), times.on_first.copy()
+    on_late = on_stage / table.vpp
+    for place, run in enumerate(runs):
+        at = np.flatnonzero(rows & run.unlike)
+        on_late[place, at] = _of_chunk(run, columns, table.vpp[at] - 1, at)
+    between = table.vpp - 2
+    alone = runs[0].length == 1
+    at = np.flatnonzero(rows & runs[0].unlike & alone & (between > 0))
+    first_s = _of_chunk(runs[0], columns, 0, at)
+    others_s = (on_stage[0, at] - on_late[0, at] - first_s) / between[at]
+    on_first[at] += first_s - others_s
+    on_stage[0, at] += others_s - first_s
+    return replace(times, on_stage=on_stage, on_first=on_first, on_late=on_late)
+
+
+def _of_chunk(
+    run: StageRun, columns: Sequence[Floats | None], chunk: Ints | int, rows: Ints | slice
+) -> Floats:
+    """What the layers of one chunk of a rank take [s]."""
+    counts = run.contents.chunks[run.key[rows], chunk].T
+    layers = zip(counts, columns, strict=False)
+    return total((n * column[rows] for n, column in layers if column is not None), counts[0])

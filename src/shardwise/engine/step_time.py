@@ -1,0 +1,158 @@
+"""Time of a step: its slowest stage, what that stage waits for, and what all ranks do together."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from shardwise.arrays import Floats, total
+from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.cost.component_costs import part_bytes, trained_on
+from shardwise.cost.layer_times import COMM_AXES
+from shardwise.cost.offload import optimizer_transfer
+from shardwise.cost.optimizer import optimizer_time, quantizing_time, state_bytes
+from shardwise.engine.critical_stage import Boundary, LargestStage, SlowestStage
+from shardwise.engine.data_parallel import exchange_times
+from shardwise.engine.pipeline import bubble_and_transfers
+from shardwise.engine.zero import shards
+from shardwise.ops.layer import stack_column
+from shardwise.parallel.pipeline_layout import StageRun, chunks_of
+from shardwise.parallel.placement import Extents
+
+__all__ = ["TIME_PARTS", "after_backward", "step_times"]
+
+
+TIME_PARTS = (
+    "forward",
+    "backward",
+    "recompute",
+    "optimizer",
+    "tp_comm",
+    "cp_comm",
+    "ep_comm",
+    "pp_comm",
+    "dp_comm",
+    "offload",
+    "bubble",
+    "other",
+)
+
+
+def step_times(
+    model: Model,
+    system: System,
+    table: Table,
+    extents: Extents,
+    runs: Sequence[StageRun],
+    slowest: SlowestStage,
+    largest: LargestStage,
+    boundary: Boundary,
+    *,
+    waits: bool = True,
+) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
+    """Time the step on its slowest stage, with what that stage waits for.
+
+    Parameters
+    ----------
+    waits
+        Whether it waits for others at all; if not, no time is longer than it would be.
+    """
+    m, blocks = table.micro_batches, slowest.blocks
+    hidden = boundary.hidden
+    directions = np.where(table.training, 2.0, 1.0)
+    transfers = directions * m * chunks_of(table) * boundary.time_s
+    zero = np.zeros(len(table))
+    bubble, exposed = (
+        bubble_and_transfers(table, runs, slowest, boundary) if waits else (zero, zero)
+    )
+    dense, expert = shards(table, ZERO_OPTIMIZER)
+    whole, whole_expert = shards(table, ZERO_GRADIENTS)
+    update = optimizer_time(
+        table,
+        held=largest.trained.over(whole).plus(largest.expert_trained.over(whole_expert)),
+        owned=largest.trained.over(dense).plus(largest.expert_trained.over(expert)),
+        element_bytes=blocks.element_bytes,
+        gradient_bytes=blocks.gradient_bytes,
+        memory_rate=blocks.memory_rate,
+        matrix_rate=blocks.matrix_rate,
+    )
+    quantizing = quantizing_time(
+        table,
+        quantized=part_bytes(blocks, largest.held, lambda held: held.all_quantized_parameters),
+        trained=largest.all_trained.quantized,
+        sizes=blocks.weight_sizes,
+        memory_rate=blocks.memory_rate,
+    )
+    times = dict.fromkeys(TIME_PARTS, zero)
+    times |= {
+        "forward": m * slowest.on(lambda part: part.forward_s),
+        "backward": m * slowest.on(lambda part: part.backward_s),
+        "recompute": m * slowest.on(lambda part: part.recompute_s),
+        "optimizer": np.where(table.training, update + quantizing, 0.0),
+        "pp_comm": exposed,
+        "bubble": bubble,
+    }
+    comm = {"pp": (transfers, times["pp_comm"])}
+    for axis in COMM_AXES:
+        both = ("forward", "backward")
+        times[f"{axis}_comm"] = m * total((slowest.exposed(way, axis) for way in both), zero)
+        alone = m * total((slowest.alone(way, axis) for way in both), zero)
+        comm[axis] = alone, times[f"{axis}_comm"]
+    exchange, times["dp_comm"] = exchange_times(
+        model, system, table, extents, largest, slowest, hidden * boundary.message_s
+    )
+    after_s = after_backward(table, times)
+    moved, times["offload"] = _offload(system, table, slowest, largest, after_s)
+    times["other"] = _overheads(system, table, total(times.values(), zero))
+    comm |= {"dp": (exchange, times["dp_comm"]), "offload": (moved, times["offload"])}
+    return times, {axis: comm[axis] for axis in (*COMM_AXES, "pp", "dp", "offload")}
+
+
+def after_backward(table: Table, time_s: Mapping[str, Floats]) -> Floats:
+    """What follows the last backward pass: exposed exchange among replicas, and the update [s].
+
+    Where ZeRO splits gradients, every micro-batch has its part of that exchange.
+    """
+    exchanges = np.where(table.zero >= ZERO_GRADIENTS, table.micro_batches, 1)
+    return time_s["dp_comm"] / exchanges + time_s["optimizer"]
+
+
+def _offload(
+    system: System, table: Table, slowest: SlowestStage, largest: LargestStage, after_s: Floats
+) -> tuple[Floats, Floats]:
+    """Time of all transfers to and from the second memory tier, alone and exposed [s].
+
+    Those of the update are of the stage that trains most, as the optimizer's own time is.
+
+    Parameters
+    ----------
+    after_s
+        What follows the last backward pass and does not use this link [s].
+    """
+    blocks, m = slowest.blocks, table.micro_batches
+    trained, expert = trained_on(blocks, largest.held, layers=True)
+    dense_shards, expert_shards = shards(table, ZERO_OPTIMIZER)
+    owned = trained.over(dense_shards).plus(expert.over(expert_shards))
+    state = state_bytes(table.optimizer, blocks.element_bytes, owned)
+    updated = trained.plus(expert)
+    weights = blocks.weight_sizes.held(updated.weights, updated.quantized)
+    back = slowest.on(lambda part: part.backward_pass_s)
+    busy = slowest.on(lambda part: part.offload_backward_s)
+    alone, exposed = optimizer_transfer(
+        system,
+        state_bytes=np.where(table.offload_optimizer & table.training, state, 0.0),
+        weight_bytes=np.where(table.offload_weights & table.training, weights, 0.0),
+        idle_in_s=np.maximum(0.0, back - busy) + after_s,
+        idle_out_s=back + after_s,
+    )
+    moved = slowest.on(lambda part: part.offload_forward_s) + busy
+    return m * moved + alone, m * slowest.on(lambda part: part.offload_exposed_s) + exposed
+
+
+def _overheads(system: System, table: Table, rest: Floats) -> Floats:
+    """Fixed time of a step, and the wait for the slowest of many nodes [s]."""
+    nodes = np.ceil(table.gpus / system.node.accelerators)
+    growth = stack_column(table, "straggler_per_doubling") * np.log2(np.maximum(nodes, 1.0))
+    return stack_column(table, "step_overhead") + growth * rest

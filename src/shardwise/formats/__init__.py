@@ -1,1 +1,0 @@
-"""Files of other systems, read as what they are."""

@@ -1,1 +1,0 @@
-"""AMPeD's configuration and lookup tables, and what they are as fields of our nouns."""

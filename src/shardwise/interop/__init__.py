@@ -1,0 +1,1 @@
+"""Files and formulas of other tools: one folder for each."""

@@ -1,0 +1,1 @@
+"""AMPeD: its configuration files, its statistics and its formulas."""

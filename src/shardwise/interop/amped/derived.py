@@ -1,0 +1,111 @@
+"""AMPeD's derived quantities, and how those that a file marks as calculated are worked out.
+
+AMPeD finds what a formula needs by calling it with a recorder, which sees one branch alone, and
+runs into a cycle without end. Here a formula says what it needs, and a cycle is a fault with its
+name.
+"""
+
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+import numpy as np
+
+from shardwise.arrays import Floats
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.interop.amped.formula import Derived
+from shardwise.interop.amped.machine_formulas import MACHINE
+from shardwise.interop.amped.network_formulas import NETWORK
+
+__all__ = ["DERIVED", "Derived", "resolve"]
+
+DERIVED: Mapping[str, Derived] = NETWORK | MACHINE
+"""Every quantity that AMPeD can calculate, by its name there."""
+
+
+def resolve(
+    given: Mapping[str, Floats | float],
+    calculated: Iterable[str],
+    *,
+    table: Mapping[str, Derived] = DERIVED,
+    source: str = "",
+) -> dict[str, Floats]:
+    """Work out quantities, each after those that it needs.
+
+    Parameters
+    ----------
+    given
+        Values by name: numbers, or columns of equal length.
+    calculated
+        Names of quantities to work out, in any order; the formula of one may need others of them.
+    table
+        Formulas by name.
+    source
+        File that faults name.
+
+    Returns
+    -------
+    What was given and what was worked out, as arrays: of no dimension where all that a quantity
+    depends on are numbers.
+
+    Raises
+    ------
+    InputError
+        For each name without a formula, each that is given too, each input that is neither given
+        nor to be worked out; or for a cycle.
+    """
+    wanted = dict.fromkeys(calculated)
+    if faults := [*_unknown(given, wanted, table, source), *_missing(given, wanted, table, source)]:
+        raise InputError(faults)
+    needs = {name: [i for i in table[name].inputs if i in wanted] for name in wanted}
+    try:
+        order = list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        circle = list(reversed(error.args[1]))
+        problem = f"is calculated from itself: {' needs '.join(circle)}; give one of them a value"
+        raise InputError(Fault(source=source, field=circle[0], problem=problem)) from None
+    values = {name: np.asarray(value, dtype=np.float64) for name, value in given.items()}
+    for name in order:
+        formula = table[name]
+        result = formula.function(*(values[needed] for needed in formula.inputs))
+        values[name] = np.asarray(result, dtype=np.float64)
+    return values
+
+
+def _unknown(
+    given: Mapping[str, object],
+    wanted: Iterable[str],
+    table: Mapping[str, Derived],
+    source: str,
+) -> list[Fault]:
+    faults = []
+    for name in wanted:
+        if name not in table:
+            problem = f"is marked calculated, but AMPeD has no formula for it{nearest(name, table)}"
+            faults.append(Fault(source=source, field=name, problem=problem))
+        elif name in given:
+            problem = "is both given and calculated; leave one out"
+            faults.append(Fault(source=source, field=name, problem=problem))
+    return faults
+
+
+def _missing(
+    given: Mapping[str, object],
+    wanted: Mapping[str, object],
+    table: Mapping[str, Derived],
+    source: str,
+) -> list[Fault]:
+    """One fault for each input that is nowhere, naming all that need it."""
+    needed_by: dict[str, list[str]] = {}
+    for name in wanted:
+        for needed in table[name].inputs if name in table else ():
+            if needed not in given and needed not in wanted:
+                needed_by.setdefault(needed, []).append(name)
+    return [
+        Fault(
+            source=source,
+            field=name,
+            problem=f"is missing, and needed for {', '.join(users)}; give it"
+            + (" or mark it calculated" if name in table else ""),
+        )
+        for name, users in needed_by.items()
+    ]

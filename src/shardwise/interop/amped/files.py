@@ -1,0 +1,284 @@
+"""AMPeD's `config.json` and `lookup_tables.json`, typed and with every parameter decided.
+
+AMPeD decides in this order: looked up in a table, else calculated, else the value that is written.
+So does this, and it says which was taken where a file tells several. What AMPeD takes as None, as 1
+or as a fraction without a word is a fault.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BeforeValidator
+
+from shardwise.config import files
+from shardwise.config.base import Noun
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.interop.amped.checks import Parameter, check, check_numbers
+from shardwise.interop.amped.derived import DERIVED, resolve
+from shardwise.interop.amped.quantity import ALLOWED, parse_amped
+from shardwise.interop.amped.words import CATEGORIES
+
+__all__ = ["TABLES_NAME", "AmpedConfig", "looks_like", "read_config", "tables_beside"]
+
+TABLES_NAME = "lookup_tables.json"
+_TABLE_NAMES = ("accelerator_specifications", "transformer_network_parameters")
+
+Tables = Mapping[str, Any]
+Flag = Annotated[bool, BeforeValidator(lambda value: False if value is None else value)]
+
+
+class _Parameter(Noun):
+    """One parameter as a file writes it."""
+
+    value: Any = None
+    calculated: Flag = False
+    from_lookup_table: Flag = False
+    lookup_name: str | None = None
+    """Name of the property in the table, where it differs."""
+    description: str | None = None
+
+
+class _Lookup(Noun):
+    """Where the parameters of a category are looked up."""
+
+    lookup_table_name: str
+    lookup_table_row: str
+
+
+class _Category(Noun):
+    """One of the four categories."""
+
+    parameters: dict[str, _Parameter]
+    lookup_config: _Lookup | None = None
+
+
+class _Config(Noun):
+    """A whole file."""
+
+    neural_network_training_parameters: _Category | None = None
+    mapping_parameters: _Category | None = None
+    system_architecture_parameters: _Category | None = None
+    accelerator_architecture_parameters: _Category | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmpedConfig:
+    """A configuration whose parameters all have a value."""
+
+    source: str
+    tables_source: str
+    """File of the tables; empty where none was needed."""
+    parameters: Mapping[str, Parameter]
+    rows: Mapping[str, str]
+    """Row of its table that a category looks up in, by category."""
+    beside: Mapping[str, Any]
+    """All properties of the accelerator's row."""
+
+    def told(self) -> dict[str, float]:
+        """Values that were written or looked up, for whoever works out the rest by itself."""
+        return {n: one.value for n, one in self.parameters.items() if one.origin != "calculated"}
+
+    def row_names(self) -> dict[str, str]:
+        """Rows of the network and of the accelerator, as AMPeD's summary calls them."""
+        known = {"transformer": CATEGORIES[0], "accelerator": CATEGORIES[-1]}
+        return {name: self.rows[place] for name, place in known.items() if place in self.rows}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.parameters
+
+    def __getitem__(self, name: str) -> Parameter:
+        return self.parameters[name]
+
+
+def looks_like(data: Mapping[str, Any]) -> Literal["configuration", "lookup tables"] | None:
+    """Tell which of AMPeD's files a mapping is by its keys; None if it is none of them."""
+    if any(name in data for name in CATEGORIES):
+        return "configuration"
+    return "lookup tables" if any(name in data for name in _TABLE_NAMES) else None
+
+
+def tables_beside(source: str) -> tuple[Tables, str] | None:
+    """Read the tables that lie beside a configuration, if they do."""
+    if not Path(source).is_file():
+        return None
+    place = Path(source).with_name(TABLES_NAME)
+    if not place.is_file():
+        return None
+    return files.read_mapping(place), str(place)
+
+
+def read_config(
+    data: Mapping[str, Any], source: str, tables: tuple[Tables, str] | None = None
+) -> AmpedConfig:
+    """Decide every parameter of a configuration.
+
+    Parameters
+    ----------
+    tables
+        Tables and the file they were read from; those beside the configuration if not given.
+
+    Raises
+    ------
+    InputError
+        With one fault for each thing that is wrong, naming file, category and parameter.
+    """
+    raw = _Config.validated(data, source=source)
+    categories = {name: found for name in CATEGORIES if (found := getattr(raw, name)) is not None}
+    looked_up = any(p.from_lookup_table for c in categories.values() for p in c.parameters.values())
+    found = (tables or tables_beside(source)) if looked_up else None
+    reading = _Reading(source=source, tables=found)
+    decided = list(reading.decide(categories))
+    if reading.faults:
+        raise InputError(reading.faults)
+    check_numbers([one for one in decided if one.origin != "calculated"], source)
+    parameters = _calculated({one.name: one for one in decided}, source)
+    check(parameters, source)
+    return AmpedConfig(
+        source=source,
+        tables_source=found[1] if found else "",
+        parameters=parameters,
+        rows={
+            name: category.lookup_config.lookup_table_row
+            for name, category in categories.items()
+            if category.lookup_config is not None
+        },
+        beside=reading.row(categories.get(CATEGORIES[-1])),
+    )
+
+
+class _Reading:
+    """One walk through a file, with what is wrong with it."""
+
+    def __init__(self, *, source: str, tables: tuple[Tables, str] | None) -> None:
+        self.source = source
+        self.faults: list[Fault] = []
+        self._tables, self._tables_source = tables or ({}, "")
+
+    def decide(self, categories: Mapping[str, _Category]) -> Iterator[Parameter]:
+        """Yield each parameter with where its value is from; those to calculate have NaN."""
+        seen: dict[str, str] = {}
+        for name, category in categories.items():
+            row = self._checked_row(name, category)
+            for parameter, written in category.parameters.items():
+                field = f"{name}.{parameter}"
+                if parameter in seen:
+                    self._fault(field, f"stands in {seen[parameter]} too; leave one out")
+                    continue
+                seen[parameter] = name
+                known = Parameter(
+                    name=parameter,
+                    category=name,
+                    written=written.value,
+                    lookup_name=written.lookup_name,
+                    description=written.description or "",
+                )
+                decided = self._decided(field, written, known, row)
+                if decided is not None:
+                    yield decided
+
+    def row(self, category: _Category | None) -> Mapping[str, Any]:
+        """Properties of the row of a category; none where it has none."""
+        if category is None or category.lookup_config is None:
+            return {}
+        where = category.lookup_config
+        table = self._tables.get(where.lookup_table_name)
+        row = table.get(where.lookup_table_row) if isinstance(table, Mapping) else None
+        return row if isinstance(row, Mapping) else {}
+
+    def _fault(self, field: str, problem: str, *value: object, source: str = "") -> None:
+        place: dict[str, Any] = {"source": source or self.source, "field": field}
+        if value:
+            place |= {"value": value[0], "has_value": True}
+        self.faults.append(Fault(**place, problem=problem))
+
+    def _checked_row(self, name: str, category: _Category) -> Mapping[str, Any] | None:
+        """The row that a category looks up in; None, with a fault, where it is needed but lacks."""
+        needing = [p for p, one in category.parameters.items() if one.from_lookup_table]
+        if not needing:
+            return {}
+        where = category.lookup_config
+        if where is None:
+            problem = "is missing: give lookup_table_name and lookup_table_row, for "
+            self._fault(f"{name}.lookup_config", problem + ", ".join(needing))
+            return None
+        if not self._tables_source:
+            problem = f"need lookup tables, but there is no {TABLES_NAME} beside the file"
+            self._fault(name, f"{', '.join(needing)} {problem}; give it (--tables FILE)")
+            return None
+        for field, key, found, what in (
+            ("lookup_table_name", where.lookup_table_name, self._tables, "table"),
+            (
+                "lookup_table_row",
+                where.lookup_table_row,
+                self._tables.get(where.lookup_table_name),
+                f"row of {where.lookup_table_name}",
+            ),
+        ):
+            if not isinstance(found, Mapping) or not isinstance(found.get(key), Mapping):
+                known = list(found) if isinstance(found, Mapping) else []
+                hint = nearest(key, known) or f"; allowed: {', '.join(known) or 'none'}"
+                problem = f"is no {what} in {self._tables_source}"
+                problem += ": must be a mapping" if key in known else hint
+                self._fault(f"{name}.lookup_config.{field}", problem, key)
+                return None
+        return self.row(category)
+
+    def _decided(
+        self, field: str, written: _Parameter, known: Parameter, row: Mapping[str, Any] | None
+    ) -> Parameter | None:
+        """Take a parameter from its row, or leave it to be calculated, or take it as written."""
+        if written.from_lookup_table:
+            return None if row is None else self._looked_up(field, written, known, row)
+        if written.calculated:
+            if known.name not in DERIVED:
+                hint = nearest(known.name, DERIVED)
+                problem = f"is marked calculated, but AMPeD has no formula for it{hint}"
+                self._fault(field, problem)
+                return None
+            return replace(known, origin="calculated")
+        if written.value is None:
+            problem = f"is missing: must be {ALLOWED}, or be marked calculated or from_lookup_table"
+            self._fault(field, problem, None)
+            return None
+        return self._parsed(field, replace(known, origin="given"), written.value, self.source)
+
+    def _looked_up(
+        self, field: str, written: _Parameter, known: Parameter, row: Mapping[str, Any]
+    ) -> Parameter | None:
+        name = written.lookup_name or known.name
+        if row.get(name) is None:
+            hint = nearest(name, row) or f"; allowed: {', '.join(row) or 'none'}"
+            problem = f"its row has no {name} in {self._tables_source}{hint}"
+            self._fault(field, problem if name not in row else f"is null in its row, as {name}")
+            return None
+        known = replace(known, origin="looked up", also_calculated=written.calculated)
+        return self._parsed(field, known, row[name], self._tables_source)
+
+    def _parsed(self, field: str, known: Parameter, value: object, source: str) -> Parameter | None:
+        plain = int(value) if isinstance(value, bool) and known.name.endswith("_flag") else value
+        try:
+            return replace(known, value=parse_amped(plain), taken=value)
+        except ValueError as error:
+            self._fault(field, str(error), value, source=source)
+            return None
+
+
+def _calculated(decided: Mapping[str, Parameter], source: str) -> dict[str, Parameter]:
+    """Work out what is marked calculated."""
+    wanted = [name for name, one in decided.items() if one.origin == "calculated"]
+    given = {name: one.value for name, one in decided.items() if one.origin != "calculated"}
+    try:
+        with np.errstate(all="ignore"):  # what is not finite is a fault of `check`
+            values = resolve(given, wanted, source=source)
+    except InputError as error:
+        raise InputError([_placed(fault, decided) for fault in error.faults]) from None
+    return {name: replace(one, value=float(values[name])) for name, one in decided.items()}
+
+
+def _placed(fault: Fault, decided: Mapping[str, Parameter]) -> Fault:
+    """Name the category beside the parameter, where it is known."""
+    one = decided.get(fault.field)
+    return fault if one is None else replace(fault, field=one.place)

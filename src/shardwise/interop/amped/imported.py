@@ -1,0 +1,167 @@
+"""What became of an AMPeD configuration: what was taken, what has no meaning here, and why."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.interop.amped.checks import Parameter
+from shardwise.interop.amped.fields import model_fields, strategy_fields
+from shardwise.interop.amped.files import AmpedConfig
+from shardwise.interop.amped.quantity import parse_amped, unit_letters
+from shardwise.interop.amped.system import system_fields
+from shardwise.interop.amped.words import USES, Noun, why_not
+
+__all__ = ["fields_of", "fields_of_several", "import_record"]
+
+_SAME = 1e-9
+_WHOLE = 3
+_IN_BITS = ("inter_accelerator_bandwidth", "bandwidth_per_network_card", "inter_node_bandwidth")
+_WIDTHS = ("hidden_layer_dimension_for_attention_sublayers", "key_query_value_length")
+_TOTAL = "total_number_of_parameters_without_embedding"
+
+
+def fields_of(noun: Noun, config: AmpedConfig, name: str) -> dict[str, Any]:
+    """Fields of a model, a system or a strategy; `name` is for what has none."""
+    if noun == "model":
+        return model_fields(config, name)
+    return system_fields(config, name) if noun == "system" else strategy_fields(config)
+
+
+def fields_of_several(
+    nouns: Collection[Noun], config: AmpedConfig, name: str
+) -> dict[Noun, dict[str, Any]]:
+    """Fields of models, systems and strategies; `run` has none.
+
+    Raises
+    ------
+    InputError
+        With all that is wrong or missing for any of them.
+    """
+    found: dict[Noun, dict[str, Any]] = {}
+    faults: list[Fault] = []
+    for noun in nouns:
+        try:
+            found[noun] = {} if noun == "run" else fields_of(noun, config, name)
+        except InputError as error:
+            faults += [fault for fault in error.faults if fault not in faults]
+    if faults:
+        raise InputError(faults)
+    return found
+
+
+def import_record(
+    config: AmpedConfig, nouns: Collection[Noun], strategy: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Tell what some nouns took of a configuration; everything else is told with the reason.
+
+    Parameters
+    ----------
+    nouns
+        Those that were made of it; others came from elsewhere.
+    strategy
+        Fields that the strategy took, if not all.
+    """
+    if strategy is None and "strategy" in nouns:
+        strategy = strategy_fields(config)
+    taken, not_used = [], []
+    for name, one in config.parameters.items():
+        uses = {noun: fields[name] for noun, fields in USES.items() if name in fields}
+        if name.startswith("effective_perf_perc") and one.origin == "calculated":
+            uses = {}
+        fields = [f"{noun} {uses[noun]}" for noun in nouns if noun in uses]
+        if fields:
+            taken.append(_told(one) | {"as": "; ".join(fields)})
+        elif uses:
+            why = f"the {' and the '.join(uses)} come from elsewhere"
+            why = why if len(uses) > 1 else why.replace("come", "comes")
+            not_used.append(_told(one) | {"why": why})
+        else:
+            not_used.append(_told(one) | {"why": why_not(name)})
+    return {
+        "format": "amped",
+        "file": config.source,
+        "tables": config.tables_source or None,
+        "rows": dict(config.rows),
+        "taken": taken,
+        "not_used": not_used,
+        "notes": [*_notes(config, nouns, strategy or {})],
+    }
+
+
+def _told(one: Parameter) -> dict[str, Any]:
+    return {
+        "parameter": one.name,
+        "category": one.category,
+        "value": one.value if one.taken is None else one.taken,
+        "origin": one.origin,
+        "description": one.description,
+        "lookup_name": one.lookup_name,
+    }
+
+
+def _notes(
+    config: AmpedConfig, nouns: Collection[Noun], strategy: Mapping[str, Any]
+) -> Iterator[str]:
+    for one in config.parameters.values():
+        yield from _of_two(one)
+        yield from _of_units(one)
+    if "model" in nouns:
+        yield from _of_model(config)
+    if "strategy" in nouns:
+        yield from _of_strategy(strategy)
+    if "system" in nouns:
+        memory = system_fields(config, "")["sources"]["accelerator.memory"]
+        if memory["kind"] == "assumed":
+            yield f"memory: {memory['text']}"
+
+
+def _of_strategy(fields: Mapping[str, Any]) -> Iterator[str]:
+    """What AMPeD takes for granted, each with the flag that says otherwise."""
+    if fields.get("tp_exchange") == "all_reduce":
+        yield "as in AMPeD, tensor-parallel ranks exchange by all-reduce (--tp-exchange)"
+    if "dp_overlap" in fields:
+        yield "as in AMPeD, nothing hides exchanges (--dp-overlap, --tp-overlap)"
+    if "zero" in fields:
+        other = "" if fields["zero"] == _WHOLE else ", but not with stages, where each would"
+        other += " gather them for every micro-batch" if other else ""
+        yield (
+            "AMPeD divides all that belongs to weights by all accelerators, and charges a "
+            f"quarter of other exchanges for gathering them: ZeRO 3{other}; here "
+            f"ZeRO {fields['zero']} (--zero)"
+        )
+    if fields.get("ep", 1) > 1:
+        yield f"AMPeD has no expert-parallel degree; ep {fields['ep']}, as dp allows (--ep)"
+
+
+def _of_two(one: Parameter) -> Iterator[str]:
+    """What was left where a parameter tells two things."""
+    if one.origin == "given" or one.written is None:
+        if one.also_calculated:
+            yield f"{one.name}: looked up, not calculated, though it is marked so too"
+        return
+    try:
+        left = parse_amped(one.written)
+    except ValueError:
+        left = None
+    if left is None or abs(left - one.value) > _SAME * abs(one.value):
+        value = one.taken if one.taken is not None else f"{one.value:g}"
+        yield f"{one.name}: {value} was {one.origin}; the value {one.written} beside it was left"
+
+
+def _of_units(one: Parameter) -> Iterator[str]:
+    if one.name in _IN_BITS and unit_letters(one.taken).startswith("B"):
+        yield (
+            f"{one.name}: {one.taken} is read in bit/s, as AMPeD does whatever the letters: "
+            f"{one.value / 8e9:g} GB/s"
+        )
+
+
+def _of_model(config: AmpedConfig) -> Iterator[str]:
+    width, heads = config["dimensionality"].value, config["attention_heads"].value
+    for name in _WIDTHS:
+        if name in config and config[name].value == width and heads > 1:
+            yield f"{name}: {width:g} is the width of all heads; one has {width / heads:g}"
+    if all(name not in config for name in _WIDTHS):
+        yield f"width of a head: not told; {width:g} / {heads:g} heads = {width / heads:g}"
+    if _TOTAL in config:
+        yield f"parameters by AMPeD's formula: {config[_TOTAL].value:,.0f}"

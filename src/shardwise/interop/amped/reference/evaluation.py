@@ -1,0 +1,218 @@
+"""From AMPeD's parameters to its figures: one run, or a column of them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from shardwise.arrays import Floats
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.interop.amped.derived import DERIVED, Derived, resolve
+from shardwise.interop.amped.reference.communication import COMMUNICATION
+from shardwise.interop.amped.reference.compute import COMPUTE
+from shardwise.interop.amped.reference.efficiency import EFFICIENCY, MicrobatchEfficiency
+from shardwise.interop.amped.reference.totals import TOTALS
+
+__all__ = ["CONSTANTS", "LABELS", "MEMORY", "TERMS", "evaluate"]
+
+CONSTANTS: Mapping[str, float] = {
+    "W_FU_MAC": 32.0,
+    "W_FU_NONLIN": 32.0,
+    "M_f_DP": 0.25,
+    "r_non_overlapping": 1.0,
+}
+"""Numbers fixed in its program: bits of the functional units, z of the weights gathered again, and
+the share of gradients and bubble that nothing hides."""
+
+LABELS: Mapping[str, str] = {
+    "Total time to train (s)": "total_time_to_train",
+    "Total time to train (days)": "total_time_to_train_days",
+    "Total time to train (years)": "total_time_to_train_years",
+    "Computation time forward pass (s)": "total_computation_time_forward_pass",
+    "Computation time backward pass (s)": "total_computation_time_backward_pass",
+    "Computation time weight updates (s)": "total_computation_time_weight_updates",
+    "Total computation time (s)": "total_computation_time",
+    "Communication time forward pass: tensor parallelism intra node (s)": (
+        "total_forward_tensor_model_intra"
+    ),
+    "Communication time forward pass: tensor parallelism inter node (s)": (
+        "total_forward_tensor_parallel_inter"
+    ),
+    "Communication time forward pass: pipeline parallelism (s)": (
+        "total_forward_pipeline_parallelism"
+    ),
+    "Communication time forward pass: Zero-DP (ad-hoc model gathering) (s)": (
+        "total_forward_zero_DP"
+    ),
+    "Total communication time forward pass (s)": "total_communication_time_forward_pass",
+    "Communication time backward pass: tensor parallelism intra node (s)": (
+        "total_backward_tensor_model_intra"
+    ),
+    "Communication time backward pass: tensor parallelism inter node (s)": (
+        "total_backward_tensor_parallel_inter"
+    ),
+    "Communication time backward pass: pipeline parallelism (s)": (
+        "total_backward_pipeline_parallelism"
+    ),
+    "Communication time backward pass: Zero-DP (ad-hoc model gathering) (s)": (
+        "total_backward_zero_DP"
+    ),
+    "Total communication time backward pass (s)": "total_communication_time_backward_pass",
+    "Communication time: all-reduce gradients for DP intra node (s)": (
+        "total_all_reduce_gradients_for_DP_intra"
+    ),
+    "Communication time: all-reduce gradients for DP inter node (s)": (
+        "total_all_reduce_gradients_for_inter"
+    ),
+    "Communication time: all-reduce gradients for DP total (s)": (
+        "total_all_reduce_gradients_for_DP"
+    ),
+    "Total communication time (s)": "total_communication_time",
+    "Waiting Time due to pipeline bubbles (s)": "total_waiting_time_due_to_pipeline_bubbles",
+    "total MACs": "total_MACs",
+    "TFLOPS": "total_TFLOPS",
+    "total TFLOPS/sec": "total_TFLOPS_per_second",
+    "TFLOP/sec/GPU": "total_TFLOPS_per_second_per_gpu",
+    "TFLOP/sec/GPU (peak)": "total_TFLOPS_per_second_per_gpu_peak",
+    "MoE FW pass communication overhead time (s)": "total_MoE_overhead_fw_pass",
+    "MoE BW pass communication overhead time (s)": "total_MoE_overhead_bw_pass",
+    "MoE Gating network: compute overhead time (s)": "total_MoE_gating_network_compute_overhead",
+    "Total MoE communication overhead time": "total_MoE_overhead",
+}
+"""Lines of its breakdown, in order, with the quantity that each shows."""
+
+MEMORY = (
+    "required_memory_per_accelerator_weights",
+    "required_memory_per_accelerator_activations",
+    "total_required_memory_per_accelerator",
+    "min_required_memory_per_accelerator",
+)
+"""Its figures of memory [GB]."""
+
+TERMS = (
+    *("reciprocal_of_OPS", "C_NONLIN"),
+    *("compute_time_forward_pass", "compute_time_backward_pass", "weight_update_time"),
+    *("forward_tensor_model_intra", "forward_tensor_parallel_inter"),
+    *("forward_pipeline_parallelism", "MoE_overhead_per_layer_fw_pass", "forward_zero_DP"),
+    "communication_time_forward_pass",
+    *("backward_tensor_model_intra", "backward_tensor_parallel_inter"),
+    *("backward_pipeline_parallelism", "MoE_overhead_per_layer_bw_pass", "backward_zero_DP"),
+    "communication_time_backward_pass",
+    *("all_reduce_gradients_for_DP_intra", "all_reduce_gradients_for_DP_inter"),
+    *("communication_time_backwards_DP_all_reduce", "waiting_time_due_to_pipeline_bubbles"),
+)
+"""Terms of its time model, of one layer and batch [s]."""
+
+_TABLE: Mapping[str, Derived] = {**DERIVED, **COMPUTE, **COMMUNICATION, **TOTALS}
+_WANTED = (*LABELS.values(), *MEMORY, *TERMS, "number_of_batches", "microbatch_size")
+# As published its formula gives no flag: it has to be given.
+_NEVER_CALCULATED = "decoder_flag"
+_MAY_BE_ZERO = frozenset(
+    {
+        *("decoder_flag", "expert_flag", "decoder_NMACs", "gating_MAC_operations", "M_f_DP"),
+        *("number_of_gating_parameters", "number_of_expert_parameters", "number_of_MoE_layers"),
+        *("inter_accelerator_latency", "inter_node_latency", "r_non_overlapping"),
+        *("number_of_tokens_in_vocabulary", "embedding_layer_parameters"),
+    }
+)
+
+
+def evaluate(
+    parameters: Mapping[str, Floats | float],
+    *,
+    efficiency: float | MicrobatchEfficiency = EFFICIENCY,
+    wanted: Iterable[str] = _WANTED,
+    source: str = "parameters",
+) -> dict[str, Floats]:
+    """Work out what AMPeD says of runs.
+
+    Parameters
+    ----------
+    parameters
+        By AMPeD's names: numbers, or columns of equal length, one run a row. What AMPeD can
+        calculate need not be among them, but for `decoder_flag`, 0 or 1; what is, is taken as it
+        is, also `CONSTANTS`. Bandwidths are in bit/s, latencies in seconds.
+    efficiency
+        Share of the peak of products, unless `parameters` has it.
+    wanted
+        Names of what to work out; by default all that it prints.
+    source
+        What faults call the parameters.
+
+    Returns
+    -------
+    All parameters and quantities that this took, by AMPeD's names.
+
+    Raises
+    ------
+    InputError
+        For each parameter that is missing or has a value without sense.
+    """
+    table = dict(_TABLE)
+    given: dict[str, Floats | float] = {**CONSTANTS, **parameters}
+    if isinstance(efficiency, MicrobatchEfficiency):
+        table["efficiency"] = efficiency.derived()
+    else:
+        given.setdefault("efficiency", efficiency)
+    asked = list(wanted)
+    if unknown := [name for name in asked if name not in table and name not in given]:
+        raise InputError([_unknown(name, table, source) for name in unknown])
+    calculated, needed = _needed(asked, given, table)
+    used = {name: value for name, value in given.items() if name in needed}
+    if faults := list(_faults(used, source)):
+        raise InputError(faults)
+    return resolve(used, calculated, table=table, source=source)
+
+
+def _needed(
+    wanted: Iterable[str], given: Mapping[str, object], table: Mapping[str, Derived]
+) -> tuple[list[str], set[str]]:
+    """What has to be worked out, and everything that this reads."""
+    seen: dict[str, None] = {}
+    left = list(wanted)
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen[name] = None
+        if name in table and name not in given and name != _NEVER_CALCULATED:
+            left.extend(table[name].inputs)
+    calculated = [n for n in seen if n in table and n not in given and n != _NEVER_CALCULATED]
+    return calculated, set(seen)
+
+
+def _faults(values: Mapping[str, Floats | float], source: str) -> Iterator[Fault]:
+    for name, value in values.items():
+        try:
+            column = np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            problem = "must be a number, or a column of them"
+            yield Fault(source=source, field=name, value=value, has_value=True, problem=problem)
+            continue
+        least = 0.0 if name in _MAY_BE_ZERO else np.nextafter(0.0, 1.0)
+        bad = ~(np.isfinite(column) & (column >= least))
+        if name.endswith("parallel_degree"):
+            bad |= column < 1
+        if name == "efficiency":
+            bad |= column > 1
+        if name == "decoder_flag":
+            bad |= (column != 0) & (column != 1)
+        if np.any(bad):
+            found = float(column[bad].ravel()[0])
+            yield Fault(
+                source=source, field=name, value=found, has_value=True, problem=_allowed(name)
+            )
+
+
+def _unknown(name: str, table: Mapping[str, Derived], source: str) -> Fault:
+    problem = f"is no quantity of AMPeD's{nearest(name, table)}"
+    return Fault(source=source, field=name, problem=problem)
+
+
+def _allowed(name: str) -> str:
+    if name == "decoder_flag":
+        return "must be 0 or 1"
+    if name == "efficiency":
+        return "must be above 0 and at most 1"
+    if name.endswith("parallel_degree"):
+        return "must be at least 1"
+    return "must be 0 or more" if name in _MAY_BE_ZERO else "must be above 0"

@@ -1,0 +1,269 @@
+"""Our nouns in AMPeD's parameters.
+
+A node is a domain of the first network tier, as far as the run fills one; links have the bandwidth
+of the data sheet, and one hop of a ring the latency per further member of an all-gather. The peak
+of the matrix units is cut into cores with one unit each and the multiply-accumulates of a cycle of
+1 GHz; that of the vector units likewise, where AMPeD counts one core alone. Tokens to train are
+those of one batch.
+
+Left out, because it has nothing of the kind:
+
+- of a model its name, positions, residuals, causal masks (all pairs are scored), dropout, the kinds
+  of norm and of activation, and which products have biases;
+- of a system its names, price, power, kernels of every kind (products reach 0.51 of the peak),
+  memory, network tiers between the first and the outermost, and what sets exchanges apart;
+- of a strategy the stack, what hides exchanges (nothing does), ZeRO (its memory is always divided
+  by all accelerators, its exchanges always grow by a quarter) and how tensor-parallel ranks
+  exchange what two all-reduces would; of experts where they lie (spread over the nodes).
+
+Whatever else it has no word for is refused by name.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shardwise.config.model import OWN_KIND, Layer, Model
+from shardwise.config.network import Tier
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import Accelerator, System
+from shardwise.errors import Fault
+from shardwise.interop.translation import attention_lacks, refuse, told
+from shardwise.parallel.placement import place
+
+__all__ = ["BITS", "mapping_for_amped", "model_for_amped", "system_for_amped"]
+
+_BITS_PER_BYTE = 8
+_CYCLES = 1e9
+_FLOP_PER_MAC = 2
+BITS = {"fp16": 16, "bf16": 16, "fp32": 32}
+"""Of our types."""
+_STATE_BITS = 32
+_TIERS = 2
+_MOST_KINDS = 2
+
+
+def model_for_amped(
+    model: Model | str | Path, *, seq_len: int | None = None, dtype: str = "bf16"
+) -> dict[str, float]:
+    """Return a model of the catalog or of a file in AMPeD's parameters, but for batch and tokens.
+
+    Parameters
+    ----------
+    seq_len
+        Tokens of a sequence; by default the model's.
+    dtype
+        Type of weights, activations and gradients; the optimizer keeps three states in 32 bits.
+    """
+    loaded = Model.load(model)
+    length = seq_len or loaded.seq_len
+    refuse(_model_faults(loaded, length))
+    layer, bits = loaded.layers[0], BITS[dtype]
+    experts = {one.moe.experts for one in loaded.layers if one.moe is not None} or {1}
+    found: dict[str, float] = {
+        "context": float(length or 0),
+        "dimensionality": loaded.hidden,
+        "attention_heads": layer.attention.heads,
+        "layers": sum(one.count for one in loaded.layers),
+        "number_of_tokens_in_vocabulary": loaded.vocab,
+        "hidden_layer_dimension_for_attention_sublayers": layer.attention.head_dim,
+        "key_query_value_length": layer.attention.head_dim,
+        "hidden_layer_dimension_MLP_1": loaded.hidden,
+        "hidden_layer_dimension_MLP_2": _inner(layer),
+        "number_of_experts": max(experts),
+        "weight_precision": bits,
+        "activation_precision": bits,
+        "gradient_precision": bits,
+        "optimizer_state_precision": _STATE_BITS,
+        "OPS_per_MAC": _FLOP_PER_MAC,
+        "decoder_flag": 1 if loaded.vocab else 0,
+    }
+    return {name: float(value) for name, value in found.items()}
+
+
+def _inner(layer: Layer) -> int:
+    """Inner width of the MLP, or of one expert."""
+    return layer.feed_forward.ffn
+
+
+def _model_faults(model: Model, length: int | None) -> Iterator[Fault]:
+    if length is None:
+        yield _fault(model.name, "seq_len", None, "needs the length of a sequence")
+    if model.mtp:
+        yield _fault(model.name, "mtp", model.mtp, "knows no multi-token prediction")
+    yield from _kinds_faults(model)
+    for index, layer in enumerate(model.layers):
+        where = f"layers[{index}]"
+        unknown: dict[str, tuple[bool, object, str]] = {
+            "kind": (layer.kind != OWN_KIND, layer.kind, "knows transformers only"),
+            "parallel": (layer.parallel, True, "knows no parallel blocks"),
+            "norms": (layer.norms != "pre", layer.norms, "knows norms before blocks only"),
+            "mlp.activation": (
+                layer.feed_forward.gated,
+                layer.feed_forward.activation,
+                "knows no gated MLP",
+            ),
+        }
+        if layer.moe is not None:
+            one, shared = layer.moe.top_k, layer.moe.shared_ffn
+            unknown["moe.top_k"] = (one != 1, one, "sends a token to one expert; allowed: 1")
+            unknown["moe.shared_ffn"] = (shared > 0, shared, "knows no shared expert; allowed: 0")
+        for name, (found, value, problem) in unknown.items():
+            if found:
+                yield _fault(model.name, f"{where}.{name}", value, problem)
+        yield from _attention_faults(model, layer, f"{where}.attention")
+
+
+def _kinds_faults(model: Model) -> Iterator[Fault]:
+    """All layers alike, or experts in every second one."""
+    moe = [layer.count for layer in model.layers if layer.moe is not None]
+    kinds = len(model.layers)
+    alike = kinds == 1 and not moe
+    second = kinds == _MOST_KINDS and len(moe) == 1 and model.interleave == (1, 1)
+    if not alike and not (second and moe[0] == sum(one.count for one in model.layers) // 2):
+        problem = "knows one kind of layer, or experts in every second layer (interleave 1, 1)"
+        yield _fault(model.name, "layers", kinds, problem)
+    elif second:
+        first, last = model.layers
+        if first.attention != last.attention or _inner(first) != _inner(last):
+            problem = "has attention and inner width of all layers and experts alike"
+            yield _fault(model.name, "layers[1]", "another", problem)
+
+
+def _attention_faults(model: Model, layer: Layer, where: str) -> Iterator[Fault]:
+    width = f"has an output of width {model.hidden} x {model.hidden}: heads must divide it"
+    for field, value, problem in attention_lacks(model, layer.attention, where, width):
+        yield _fault(model.name, field, value, problem)
+
+
+def system_for_amped(system: System | str | Path, *, dtype: str = "bf16") -> dict[str, float]:
+    """Return a system of the catalog or of a file in AMPeD's parameters, a node filled whole."""
+    loaded = System.load(system)
+    refuse(_system_faults(loaded, dtype))
+    near, far = loaded.network[0], loaded.network[-1]
+    domain, node = near.domain or loaded.node.accelerators, loaded.node.accelerators
+    return _units(loaded.accelerator, dtype) | {
+        "number_of_accelerators_per_node": float(domain),
+        "number_of_network_cards_per_node": domain * (far.links_per_node or node) / node,
+        "bandwidth_per_network_card": far.bandwidth * _BITS_PER_BYTE,
+        "inter_node_latency": _latency(far),
+        "inter_accelerator_bandwidth": near.bandwidth * _BITS_PER_BYTE,
+        "inter_accelerator_latency": _latency(near),
+    }
+
+
+def _units(chip: Accelerator, dtype: str) -> dict[str, float]:
+    """Peaks cut into cores and cycles."""
+    cores = chip.multiprocessors or 1
+    matrix = {str(kind): rate for kind, rate in chip.matrix.items()}
+    vector = {str(kind): rate for kind, rate in chip.vector.items()}
+    plain = vector[dtype if dtype in vector else "fp32"]
+    rate = _CYCLES * cores * _FLOP_PER_MAC
+    return {
+        "frequency": _CYCLES,
+        "number_of_cores": float(cores),
+        "functional_units_per_core": 1.0,
+        "functional_unit_hardware_8bit_MAC_per_cycle": matrix[dtype] / rate,
+        "non_linear_functional_units_per_core": 1.0,
+        "non_linear_functional_unit_hardware_8bit_NLIN_per_cycle": plain / rate,
+    }
+
+
+def _latency(tier: Tier) -> float:
+    """Time of one hop of a ring."""
+    rates = tier.collectives["all_gather"]
+    return rates.latency_per_member or rates.latency
+
+
+def _system_faults(system: System, dtype: str) -> Iterator[Fault]:
+    if dtype not in system.accelerator.matrix:
+        types = ", ".join(system.accelerator.matrix)
+        yield _fault(system.name, "accelerator.matrix", types, f"needs the rate of {dtype}")
+    if not {dtype, "fp32"} & set(system.accelerator.vector):
+        types = ", ".join(system.accelerator.vector)
+        yield _fault(system.name, "accelerator.vector", types, f"needs the rate of {dtype} or fp32")
+    if len(system.network) < _TIERS:
+        problem = "knows a network in a node and one among nodes; give two tiers"
+        yield _fault(system.name, "network", len(system.network), problem)
+
+
+def mapping_for_amped(
+    model: Model, system: System, strategy: Strategy, source: str
+) -> dict[str, float]:
+    """Return degrees, batch and tokens of a resolved strategy, and the part of a node it fills.
+
+    `source` is what faults call it.
+    """
+    refuse(_strategy_faults(strategy, source, experts=any(x.moe for x in model.layers)))
+    extents = place(system, Table.of(model, [strategy]))
+    found: dict[str, float] = {}
+    inside = 1
+    for axis, word in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline")):
+        near, degree = int(getattr(extents, axis)[0, 0]), getattr(strategy, axis)
+        found[f"intra_node_{word}_parallel_degree"] = near
+        found[f"inter_node_{word}_parallel_degree"] = degree // near
+        inside *= near
+    batch = strategy.global_batch_size or 1
+    found["batch_size"] = batch
+    replica = batch / (strategy.dp or 1)
+    found["number_of_microbatches_per_minibatch"] = replica / strategy.micro_batch_size
+    found["number_of_accelerators_per_node"] = inside
+    found["tokens_to_train"] = batch * (strategy.seq_len or 0)
+    return {name: float(value) for name, value in found.items()}
+
+
+# Fields that it has no word for, with what it does.
+_USUAL: dict[str, Any] = {
+    "cp": 1,
+    "tp2": 1,
+    "etp": 1,
+    "vpp": 1,
+    "document_len": None,
+    "quantization": "none",
+    "quantized_weights": False,
+    "recompute": "none",
+    "dp_shard": None,
+    "optimizer": "adamw",
+    "frozen": (),
+    "lora_rank": None,
+    "first_stage_layers": None,
+    "last_stage_layers": None,
+    "stage_layers": None,
+    "embedding_as_layer": False,
+    "loss_as_layer": False,
+    "training": True,
+    "expert_capacity": None,
+    "expert_imbalance": 1.0,
+    "dispatch_dtype": "dtype",
+    "expert_overlap": False,
+    "fused_activation": False,
+    "offload_weights": False,
+    "offload_activations": False,
+    "offload_optimizer": False,
+}
+
+
+def _strategy_faults(strategy: Strategy, source: str, *, experts: bool) -> Iterator[Fault]:
+    for name, usual in _USUAL.items():
+        value = getattr(strategy, name)
+        if value != usual:
+            yield _fault(source, name, value, f"does not know it; allowed: {told(usual)}")
+    if strategy.ep > 1 and not experts:
+        yield _fault(source, "ep", strategy.ep, "does not know it; allowed without experts: 1")
+    if strategy.attention == "multiquery":
+        problem = "has keys and values of its own for each head; allowed: model, multihead"
+        yield _fault(source, "attention", strategy.attention, problem)
+    if strategy.schedule not in ("1f1b", "gpipe"):
+        problem = "knows one bubble of a pipeline; allowed: 1f1b, gpipe"
+        yield _fault(source, "schedule", strategy.schedule, problem)
+    if strategy.tp > 1 and strategy.tp_exchange not in ("all_reduce", "rs_ag"):
+        problem = "knows two all-reduces of a layer; allowed: all_reduce, rs_ag"
+        yield _fault(source, "tp_exchange", strategy.tp_exchange, problem)
+    if strategy.tp_overlap not in ("stack", "none"):
+        yield _fault(source, "tp_overlap", strategy.tp_overlap, "hides none; allowed: stack, none")
+
+
+def _fault(source: str, field: str, value: object, problem: str) -> Fault:
+    whole = f"AMPeD {problem}"
+    return Fault(source=source, field=field, value=value, has_value=True, problem=whole)

@@ -1,0 +1,1 @@
+"""Calculon: its files, its statistics and its formulas."""

@@ -1,0 +1,38 @@
+"""Calculon 0.1.0 (commit caa4b11): its formulas exactly as published, faults included.
+
+Section numbers and quirks such as [Q9] in the docstrings are those of the project's specification
+of Calculon. Every formula is one function on arrays whose rows are executions.
+"""
+
+from shardwise.interop.calculon.reference.columns import Columns
+from shardwise.interop.calculon.reference.evaluation import (
+    Statistics,
+    evaluate,
+    layer_statistics,
+    statistics,
+)
+from shardwise.interop.calculon.reference.optimum import (
+    SearchResult,
+    SpaceSize,
+    count,
+    rows,
+    search,
+)
+from shardwise.interop.calculon.reference.stats import STAT_FIELDS
+from shardwise.interop.calculon.reference.verdicts import VERDICTS, Infeasible
+
+__all__ = [
+    "STAT_FIELDS",
+    "VERDICTS",
+    "Columns",
+    "Infeasible",
+    "SearchResult",
+    "SpaceSize",
+    "Statistics",
+    "count",
+    "evaluate",
+    "layer_statistics",
+    "rows",
+    "search",
+    "statistics",
+]

@@ -1,0 +1,314 @@
+"""Times and spaces of one block (sections 1.3 to 1.5 of the specification).
+
+Calculon 0.1.0, commit caa4b11.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, total
+from shardwise.interop.calculon.files import CalculonModel, CalculonSystem
+from shardwise.interop.calculon.reference.columns import PIPE, Columns
+from shardwise.interop.calculon.reference.communication import Links, Stage, links_of
+from shardwise.interop.calculon.reference.fused import fused_operations, overlapped
+from shardwise.interop.calculon.reference.operations import (
+    Operations,
+    choose,
+    plain_operations,
+    stacked,
+)
+from shardwise.interop.calculon.reference.shapes import Shapes, shapes_of
+from shardwise.interop.calculon.reference.times import (
+    flop_time,
+    memory_time,
+    processing_time,
+    processor_usage,
+)
+
+__all__ = [
+    "BlockSpaces",
+    "BlockTimes",
+    "Exchange",
+    "OperationTimes",
+    "Pass",
+    "block_spaces",
+    "block_times",
+    "operation_times",
+    "operations_of",
+    "summed",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """Work of one pass, per operation or summed over a block."""
+
+    flops: Floats
+    flops_time: Floats
+    mem_accessed: Floats
+    mem_time: Floats
+    time: Floats
+    """Processing time; communication counts apart, unless it slows the product [s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Tensor-parallel communication of one pass, per operation or summed over a block."""
+
+    size: Floats
+    """Bytes."""
+    time: Floats
+    """Of the link, hidden or not [s]."""
+    exposed: Floats
+    """What lengthens the step [s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationTimes:
+    """Every operation of a block: arrays of shape (places, rows); exchanges as (base, edge)."""
+
+    fw: Pass
+    agrad: Pass
+    wgrad: Pass
+    fw_tp: tuple[Exchange, Exchange]
+    agrad_tp: tuple[Exchange, Exchange]
+    recomm: tuple[Exchange, Exchange]
+    recomm_late: tuple[Exchange, Exchange]
+    """As `recomm`, but exposed as the weight gradient's pass leaves it: so `-l` shows it."""
+    bandwidth_needed: Floats
+    """Bandwidth that hides a fused product's communication wholly, forward or backward [B/s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTimes:
+    """One block and micro-batch on one processor; exchanges as (base, edge)."""
+
+    fw: Pass
+    re: Pass
+    """Recompute: its time is that of the recomputed operations, its other four are prefix sums
+    [Q9]."""
+    agrad: Pass
+    wgrad: Pass
+    fw_tp: tuple[Exchange, Exchange]
+    agrad_tp: tuple[Exchange, Exchange]
+    recomm: tuple[Exchange, Exchange]
+    bandwidth_needed: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSpaces:
+    """What one block holds for one micro-batch [bytes], and its number of weights."""
+
+    weights: Floats
+    working: Floats
+    """Activations of the block that is being run."""
+    storage: Floats
+    """Activations kept from forward to backward pass."""
+    checkpoint: Floats
+    """Input kept for recomputing the whole block."""
+    gradient: Floats
+    """Gradients of the activations."""
+
+
+def operations_of(model: CalculonModel, columns: Columns) -> tuple[Operations, Shapes]:
+    """The operations of a block of each row: shape (places, rows)."""
+    shape = shapes_of(model, columns)
+    rows = len(columns)
+    plain = plain_operations(shape)
+    if not shape.fused.any():
+        return stacked(plain, rows), shape
+    fused = stacked(fused_operations(shape, plain), rows)
+    return choose(shape.fused, fused, stacked(plain, rows)), shape
+
+
+def operation_times(
+    operations: Operations, shape: Shapes, columns: Columns, system: CalculonSystem
+) -> OperationTimes:
+    """Processing and communication times of each operation."""
+    ops = operations
+    base, edge = links_of(ops, shape, columns, system)
+    compute = [
+        flop_time(flops, ops.matrix, system, columns.datatype)
+        for flops in (ops.fw_flops, ops.agrad_flops, ops.wgrad_flops)
+    ]
+    memory = [
+        memory_time(moved, system.mem1)
+        for moved in (ops.fw_bytes, ops.agrad_bytes, ops.wgrad_bytes)
+    ]
+    fw_s, fw_exposed = _times(compute[0], memory[0], base.fw, ops, shape, columns, system)
+    agrad_s, agrad_exposed = _times(compute[1], memory[1], base.agrad, ops, shape, columns, system)
+    wgrad_s, late = _times(compute[2], memory[2], base.again, ops, shape, columns, system)
+    # On its own, a comm operation's vector work counts as link time.
+    nothing = np.zeros_like(fw_s)
+    fw_own = np.where(shape.fused, 0.0, processing_time(compute[0], memory[0], system))
+    agrad_own = np.where(shape.fused, 0.0, processing_time(compute[1], memory[1], system))
+
+    def exchanges(name: str, own: Floats, fused_exposed: Floats) -> tuple[Exchange, Exchange]:
+        return (
+            _exchange(getattr(base, name), own, fused_exposed, ops, shape),
+            _exchange(getattr(edge, name), own, fused_exposed, ops, shape),
+        )
+
+    return OperationTimes(
+        fw=_pass(ops.fw_flops, compute[0], ops.fw_bytes, memory[0], fw_s),
+        agrad=_pass(ops.agrad_flops, compute[1], ops.agrad_bytes, memory[1], agrad_s),
+        wgrad=_pass(ops.wgrad_flops, compute[2], ops.wgrad_bytes, memory[2], wgrad_s),
+        fw_tp=exchanges("fw", fw_own, fw_exposed),
+        agrad_tp=exchanges("agrad", agrad_own, agrad_exposed),
+        # What the forward pass has left over [Q8].
+        recomm=exchanges("again", nothing, fw_exposed * ops.communicates_again),
+        recomm_late=exchanges("again", nothing, late),
+        bandwidth_needed=_bandwidth_needed(base, edge, compute, shape, columns, system),
+    )
+
+
+def _pass(flops: Floats, flops_time: Floats, moved: Floats, mem_time: Floats, time: Floats) -> Pass:
+    return Pass(
+        flops=flops, flops_time=flops_time, mem_accessed=moved, mem_time=mem_time, time=time
+    )
+
+
+def _times(
+    compute_s: Floats,
+    memory_s: Floats,
+    link: Stage,
+    operations: Operations,
+    shape: Shapes,
+    columns: Columns,
+    system: CalculonSystem,
+) -> tuple[Floats, Floats]:
+    """Processing time of each operation and, of fused products, what the network exposes.
+
+    The communication of a base block decides, of an edge block, too [Q7]. Communication that is
+    not overlapped has no processing time, but its FLOPs and bytes are in the sums [Q4].
+    """
+    fused_s, exposed = overlapped(
+        compute_s,
+        memory_s,
+        link.net_s + link.reduction_s,
+        tiles=shape.tp,
+        usage=processor_usage(system, columns.tensor_par_net),
+        pipe=columns.tensor_par_overlap == PIPE,
+        system=system,
+    )
+    communicates = operations.gathers | operations.reduces
+    alone = np.where(communicates, 0.0, processing_time(compute_s, memory_s, system))
+    fused = communicates & shape.fused
+    return np.where(fused, fused_s, alone), np.where(fused, exposed, 0.0)
+
+
+def _exchange(
+    link: Stage, own: Floats, fused_exposed: Floats, operations: Operations, shape: Shapes
+) -> Exchange:
+    """Link time of each operation: all of it exposed, unless fused."""
+    communicates = operations.gathers | operations.reduces
+    reduction = np.where(shape.fused, link.reduction_s, 0.0)
+    time = np.where(communicates, link.net_s + own + reduction, 0.0)
+    return Exchange(size=link.size, time=time, exposed=np.where(shape.fused, fused_exposed, time))
+
+
+def _bandwidth_needed(
+    base: Links,
+    edge: Links,
+    compute: list[Floats],
+    shape: Shapes,
+    columns: Columns,
+    system: CalculonSystem,
+) -> Floats:
+    """The largest of bytes / (tf / (1 - u)) over forward and backward, base and edge [B/s]."""
+    free = 1 - processor_usage(system, columns.tensor_par_net)
+    needed = np.zeros_like(compute[0])
+    for compute_s, first, last, counts in (
+        (compute[0], base.fw, edge.fw, np.ones_like(columns.training)),
+        (compute[1], base.agrad, edge.agrad, columns.training),
+    ):
+        size = np.maximum(first.size, last.size)
+        sent = (size > 0) & shape.fused & counts
+        rate = np.divide(size * free, compute_s, out=np.zeros_like(size), where=sent)
+        needed = np.maximum(needed, rate)
+    return needed
+
+
+def block_times(operations: Operations, times: OperationTimes, columns: Columns) -> BlockTimes:
+    """Sum over the operations of a block; inference has the forward pass only."""
+    trained = columns.training
+    return BlockTimes(
+        fw=summed(times.fw),
+        re=_repeated(times.fw, operations.recomputed & trained),
+        agrad=summed(times.agrad, trained),
+        wgrad=summed(times.wgrad, trained),
+        fw_tp=_sum_pair(times.fw_tp),
+        agrad_tp=_sum_pair(times.agrad_tp, trained),
+        recomm=_sum_pair(times.recomm, trained),
+        bandwidth_needed=times.bandwidth_needed.max(axis=0),
+    )
+
+
+def _over_places(values: Floats) -> Floats:
+    """Add up a block, place by place: numpy's own sum would round one row unlike many."""
+    return total(values, values[0])
+
+
+def summed(work: Pass, counts: Bools | bool = True) -> Pass:
+    """Sum of a pass over the operations of a block, in the rows that count."""
+    return Pass(
+        flops=_over_places(work.flops) * counts,
+        flops_time=_over_places(work.flops_time) * counts,
+        mem_accessed=_over_places(work.mem_accessed) * counts,
+        mem_time=_over_places(work.mem_time) * counts,
+        time=_over_places(work.time) * counts,
+    )
+
+
+def _sum_pair(
+    pair: tuple[Exchange, Exchange], counts: Bools | bool = True
+) -> tuple[Exchange, Exchange]:
+    base, edge = (
+        Exchange(
+            size=_over_places(e.size) * counts,
+            time=_over_places(e.time) * counts,
+            exposed=_over_places(e.exposed) * counts,
+        )
+        for e in pair
+    )
+    return base, edge
+
+
+def _repeated(fw: Pass, recomputed: Bools) -> Pass:
+    """Recompute of a block.
+
+    Time is the sum over the recomputed operations. FLOPs, bytes and their times add, at each of
+    them, the block's sum so far instead of the operation's own [Q9].
+    """
+
+    def prefix(values: Floats) -> Floats:
+        return _over_places(values.cumsum(axis=0) * recomputed)
+
+    return Pass(
+        flops=prefix(fw.flops),
+        flops_time=prefix(fw.flops_time),
+        mem_accessed=prefix(fw.mem_accessed),
+        mem_time=prefix(fw.mem_time),
+        time=_over_places(fw.time * recomputed),
+    )
+
+
+def block_spaces(operations: Operations, shape: Shapes, columns: Columns) -> BlockSpaces:
+    """What one block holds (sections 1.3, 1.8 and 1.10).
+
+    working = sum of activations that are not another operation's; storage = sum of stored ones
+    less the outputs that are dropped, 0 under full recompute. In inference storage, which only
+    offloading uses, is the sum of all activations. The checkpoint of full recompute is the whole
+    input, also where sequence parallelism has sharded it [Q11].
+    """
+    ops, b, trained = operations, columns.element_bytes, columns.training
+    dropped = _over_places(ops.outputs * (ops.output_dropped & trained)) * b
+    stored = _over_places(ops.activation_bytes * (ops.stored | ~trained)) - dropped
+    return BlockSpaces(
+        weights=_over_places(ops.weights),
+        working=_over_places(ops.activation_bytes * ~ops.reuses),
+        storage=np.where(shape.recompute_full, 0.0, stored),
+        checkpoint=np.where(shape.recompute_full & trained, shape.full * b, 0.0),
+        gradient=_over_places(ops.gradient_bytes) * trained,
+    )

@@ -1,0 +1,189 @@
+"""Data parallelism: exchange of gradients and weights, hidden or not (section 1.7).
+
+Calculon 0.1.0, commit caa4b11.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats
+from shardwise.interop.calculon.files import CalculonSystem
+from shardwise.interop.calculon.reference.block import BlockTimes, Pass
+from shardwise.interop.calculon.reference.columns import Columns
+from shardwise.interop.calculon.reference.depth import Depth
+from shardwise.interop.calculon.reference.memory import BlockMemory
+from shardwise.interop.calculon.reference.offload import Walls
+from shardwise.interop.calculon.reference.pipeline import StageTransfer, per_chunk
+from shardwise.interop.calculon.reference.times import network_time, processor_usage, volume_factor
+
+__all__ = ["DataParallel", "data_parallel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallel:
+    """The exchange among replicas of one step."""
+
+    size: Floats
+    """Bytes per block; gradients travel in the datatype."""
+    link: Floats
+    exposed: Floats
+    """Time [s]."""
+    chunk_bandwidth: Floats
+    tail_bandwidth: Floats
+    """Bandwidth that hides the exchange of the first chunks, and that of the last [byte/s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Overlap:
+    """What the exchange may hide behind, with the names of the specification."""
+
+    t: Floats
+    """Exchange of one block [s]."""
+    chunk: Floats
+    """w: window of one chunk [s]."""
+    tail: Floats
+    """w_l: window of the last chunk [s]."""
+    compute: Floats
+    """c_b: compute time of one block, which the exchange slows by `usage` [s]."""
+    usage: Floats
+    """u."""
+    chunk_bw: Floats
+    """Wall time of a chunk's backward pass [s]."""
+
+
+def data_parallel(
+    block: BlockMemory,
+    times: BlockTimes,
+    optimizer: Pass,
+    walls: Walls,
+    transfer: StageTransfer,
+    depth: Depth,
+    columns: Columns,
+    system: CalculonSystem,
+) -> DataParallel:
+    """Times of the exchange; none without replicas or without training."""
+    c = columns
+    active = c.training & (c.data_par > 1)
+    size = block.weights * active
+    t = _block_exchange(block.weights, c, system) * active
+    overlap = _overlap(t, times, optimizer, walls, transfer, depth, c, system)
+    first = _first_chunks(overlap, transfer, depth, c)
+    last = _last_chunk(overlap, depth)
+    hidden = active & c.data_par_overlap
+    link = depth.blocks * t
+    chunk_need, tail_need = _needs(size, overlap, transfer, depth, c, system)
+    return DataParallel(
+        size=size,
+        link=link,
+        exposed=np.where(hidden, t + first + last, link),
+        chunk_bandwidth=np.where(hidden, chunk_need, 0.0),
+        tail_bandwidth=np.where(hidden, tail_need, 0.0),
+    )
+
+
+def _block_exchange(size: Floats, columns: Columns, system: CalculonSystem) -> Floats:
+    """Reduce-scatter and all-gather if the optimizer is sharded, else an all-reduce [s]."""
+    scatter, gather, reduce = (
+        network_time(size, operation, columns.data_par, system, columns.data_par_net)
+        for operation in ("reduce_scatter", "all_gather", "all_reduce")
+    )
+    return np.where(columns.optimizer_sharding, scatter + gather, reduce)
+
+
+def _overlap(
+    t: Floats,
+    times: BlockTimes,
+    optimizer: Pass,
+    walls: Walls,
+    transfer: StageTransfer,
+    depth: Depth,
+    columns: Columns,
+    system: CalculonSystem,
+) -> _Overlap:
+    """Windows: backward wall time less the time that memory is busy.
+
+    The memory time of recompute is inflated [Q9]. An optimizer that is not sharded runs within
+    the window. Tensor-parallel traffic on the same network takes its time away.
+    """
+    c = columns
+    step = np.where(c.optimizer_sharding, 0.0, optimizer.time - optimizer.mem_time)
+    slowed = np.where(c.optimizer_sharding, 0.0, optimizer.flops_time)
+    busy = times.agrad.mem_time + times.wgrad.mem_time + times.re.mem_time
+    shared = c.data_par_net == c.tensor_par_net
+    base, edge = (
+        wall - busy + step - np.where(shared, again.time + agrad.time, 0.0)
+        for wall, again, agrad in zip(
+            (walls.bw_base, walls.bw_edge), times.recomm, times.agrad_tp, strict=True
+        )
+    )
+    chunk = per_chunk(base, edge, depth)
+    tail = chunk - transfer.bw_s - (walls.bw_base + walls.bw_edge) / 2 + step
+    return _Overlap(
+        t=t,
+        chunk=chunk,
+        tail=np.where(depth.chunk_blocks > 1, tail, 0.0),
+        compute=times.agrad.flops_time + times.wgrad.flops_time + times.re.flops_time + slowed,
+        usage=processor_usage(system, c.data_par_net),
+        chunk_bw=per_chunk(walls.bw_base, walls.bw_edge, depth),
+    )
+
+
+def _first_chunks(o: _Overlap, transfer: StageTransfer, depth: Depth, columns: Columns) -> Floats:
+    """Exposed time [s] of all chunks but the last.
+
+    I = c_t - (P w - n_c pB) + P k c_b u; (v - 1) I if I > 0, else (v - 1) c_t u, where c_t = k t
+    and n_c counts collisions with transfers between stages on the same network.
+    """
+    stages = columns.pipeline_par
+    exchange = depth.chunk_blocks * o.t
+    per_round = np.where(depth.microbatches % stages > 0, depth.microbatches % stages, stages)
+    met = np.minimum(np.floor(exchange / np.where(o.chunk_bw > 0, o.chunk_bw, 1.0)), per_round)
+    collisions = np.where(_same_network(columns), met, 0.0)
+    slowdown = stages * depth.chunk_blocks * o.compute * o.usage
+    idle = exchange - (stages * o.chunk - collisions * transfer.bw_s) + slowdown
+    exposed: Floats = np.where(idle > 0, idle, exchange * o.usage)
+    return (depth.chunks - 1) * exposed
+
+
+def _last_chunk(o: _Overlap, depth: Depth) -> Floats:
+    """Exposed time [s] of the last chunk but its last block, which is never hidden.
+
+    I = (k - 1) t + c_b u - w_l; I if I > 0, else (k - 1) t u.
+    """
+    exchange = (depth.chunk_blocks - 1) * o.t
+    idle = exchange + o.compute * o.usage - o.tail
+    return np.where(idle > 0, idle, exchange * o.usage)
+
+
+def _needs(
+    size: Floats,
+    o: _Overlap,
+    transfer: StageTransfer,
+    depth: Depth,
+    columns: Columns,
+    system: CalculonSystem,
+) -> tuple[Floats, Floats]:
+    """Bandwidth needed: k W_b sigma / window [byte/s].
+
+    For the first chunks the window spans v - 1 of them, the bytes are those of one [Q10].
+    """
+    c, k = columns, depth.chunk_blocks
+    scatter, gather, reduce = (
+        volume_factor(operation, system, c.data_par_net)
+        for operation in ("reduce_scatter", "all_gather", "all_reduce")
+    )
+    sent = k * size * np.where(c.optimizer_sharding, scatter + gather, reduce)
+    slowdown = c.pipeline_par * k * o.compute * o.usage
+    collision = np.where(_same_network(c), transfer.bw_s, 0.0)
+    chunk = (depth.chunks - 1) * (c.pipeline_par * o.chunk + slowdown - collision)
+    tail = o.tail + (k - 1) * o.t * o.usage
+    return _over_positive(sent, chunk), _over_positive(sent, tail)
+
+
+def _over_positive(sent: Floats, window: Floats) -> Floats:
+    return np.divide(sent, window, out=np.zeros_like(window), where=window > 0)
+
+
+def _same_network(columns: Columns) -> Bools:
+    return columns.data_par_net == columns.pipeline_par_net

@@ -1,0 +1,113 @@
+"""Memory of one processor (section 1.10 of the specification).
+
+Calculon 0.1.0, commit caa4b11. Nothing is reserved for the framework.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats
+from shardwise.interop.calculon.reference.block import BlockSpaces
+from shardwise.interop.calculon.reference.columns import FULL, Columns
+from shardwise.interop.calculon.reference.depth import Depth
+from shardwise.interop.calculon.reference.optimizer import state_bytes
+
+__all__ = ["BlockMemory", "Memory", "Parts", "block_memory", "memory_of"]
+
+_GRADIENT_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockMemory:
+    """What one block adds to what its activations hold [bytes]."""
+
+    weights: Floats
+    gradient: Floats
+    """Weight gradients in the datatype, of this processor's shard."""
+    gradient_unsharded: Floats
+    """Weight gradients in fp32, of one block at a time."""
+    optimizer: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Memory by what it holds [bytes]."""
+
+    weights: Floats
+    activations: Floats
+    checkpoints: Floats
+    activation_gradients: Floats
+    weight_gradients: Floats
+    optimizer: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Memory of one processor [bytes]."""
+
+    block: BlockMemory
+    whole: Parts
+    """All there is."""
+    resident: Parts
+    """What stays in tier 1 of a part that is offloaded; NaN where Calculon says nothing."""
+    tier1: Floats
+    tier2: Floats
+
+
+def block_memory(spaces: BlockSpaces, columns: Columns) -> BlockMemory:
+    """Weights, gradients and optimizer state of one block; the last two only in training."""
+    b, held = columns.element_bytes, spaces.weights * columns.training
+    share = held / columns.optimizer_shards
+    return BlockMemory(
+        weights=b * spaces.weights,
+        gradient=b * share,
+        gradient_unsharded=_GRADIENT_BYTES * held,
+        optimizer=state_bytes(b) * share,
+    )
+
+
+def memory_of(spaces: BlockSpaces, depth: Depth, columns: Columns) -> Memory:
+    """Memory of one processor, in both tiers.
+
+    activations = working + storage (k_p phi - 1), checkpoints = k_p phi checkpoint; only the
+    working set in inference. Weight gradients are fp32 for one block and in the datatype, sharded,
+    for the others. Offloading activations moves the checkpoints under full recompute, else the
+    activations; offloading the optimizer takes the sharded gradients of all blocks along.
+    """
+    c, block = columns, block_memory(spaces, columns)
+    held = depth.blocks * depth.in_flight
+    whole = Parts(
+        weights=depth.blocks * block.weights,
+        activations=spaces.working + spaces.storage * (held - 1) * c.training,
+        checkpoints=held * spaces.checkpoint,
+        activation_gradients=spaces.gradient,
+        weight_gradients=block.gradient_unsharded + (depth.blocks - 1) * block.gradient,
+        optimizer=depth.blocks * block.optimizer,
+    )
+    resident = Parts(
+        weights=2 * block.weights,
+        activations=spaces.working + spaces.storage,
+        checkpoints=np.where(c.training, 2 * spaces.checkpoint, np.nan),
+        activation_gradients=spaces.gradient,
+        weight_gradients=block.gradient_unsharded + block.gradient,
+        optimizer=2 * block.optimizer,
+    )
+
+    def kept(offload: Bools, *names: str) -> Floats:
+        near = sum(np.nan_to_num(getattr(resident, name)) for name in names)
+        return np.where(offload, near, sum(getattr(whole, name) for name in names))
+
+    full = c.activation_recompute == FULL
+    tier1 = (
+        whole.activation_gradients
+        + kept(c.weight_offload, "weights")
+        + kept(c.activations_offload, "activations", "checkpoints")
+        + kept(c.optimizer_offload, "weight_gradients", "optimizer")
+    )
+    tier2 = (
+        c.weight_offload * whole.weights
+        + c.activations_offload * np.where(full, whole.checkpoints, whole.activations)
+        + c.optimizer_offload * (depth.blocks * block.gradient + whole.optimizer)
+    )
+    return Memory(block=block, whole=whole, resident=resident, tier1=tier1, tier2=tier2)

@@ -1,0 +1,285 @@
+"""Calculon's searches: the best executions, or all of them (sections 1.14 and 2).
+
+Calculon 0.1.0, commit caa4b11: `llm-optimal-execution` and `llm-all-executions`. The objective is
+the sample rate; of executions with the same rate the first tried wins.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints, gather
+from shardwise.errors import Fault, InputError
+from shardwise.interop.calculon.files import CalculonExecution, CalculonModel, CalculonSystem
+from shardwise.interop.calculon.reference.batch import Batch, batch_of, holding_of
+from shardwise.interop.calculon.reference.columns import Columns
+from shardwise.interop.calculon.reference.evaluation import Statistics, evaluate
+from shardwise.interop.calculon.reference.space import Limits, Piece, columns_of, pieces
+from shardwise.interop.calculon.reference.stats import statistics_of
+from shardwise.interop.calculon.reference.verdicts import (
+    VERDICTS,
+    memory_verdict,
+    placement_verdict,
+)
+
+__all__ = ["SearchResult", "SpaceSize", "count", "rows", "search"]
+
+# Rows evaluated at a time: their columns take some 50 MB.
+_CHUNK_ROWS = 1 << 16
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceSize:
+    """How many executions a search tries."""
+
+    candidates: int
+    network_feasible: int
+    """Those whose degrees the networks they are placed on can hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """What a search found."""
+
+    candidates: int
+    """Executions tried."""
+    network_feasible: int
+    good: int
+    bad: int
+    rejected: dict[str, int] = field(default_factory=dict)
+    """The bad ones by reason of `VERDICTS`."""
+    best: tuple[tuple[CalculonExecution, dict[str, float | int | None]], ...] = ()
+    """Executions and their statistics, best first."""
+
+
+def count(
+    model: CalculonModel,
+    system: CalculonSystem,
+    *,
+    num_procs: int,
+    max_batch_size: int,
+    datatype: str,
+    fused_activation: str = "true",
+    tp_overlap: bool = True,
+    dp_overlap: bool = True,
+) -> SpaceSize:
+    """Count the executions that `search` would try, without evaluating any."""
+    limits = Limits(
+        num_procs=num_procs,
+        max_batch_size=max_batch_size,
+        datatype=datatype,
+        fused_activation=fused_activation,
+        tp_overlap=tp_overlap,
+        dp_overlap=dp_overlap,
+    )
+    limits.check(model, system)
+    candidates = feasible = 0
+    for piece in pieces(model, system, limits, _CHUNK_ROWS):
+        options, microbatches, networks = piece.shape
+        candidates += options * microbatches * piece.tried_networks
+        feasible += options * microbatches * networks
+    return SpaceSize(candidates=candidates, network_feasible=feasible)
+
+
+def rows(
+    model: CalculonModel, system: CalculonSystem, **space: Any
+) -> Iterator[tuple[Columns, Statistics]]:
+    """Yield every feasible execution with its statistics, in Calculon's order, chunk by chunk.
+
+    `space` is as in `count`. Memory is bounded however large the space is.
+    """
+    limits = Limits(**space)
+    limits.check(model, system)
+    for group in _groups(model, system, limits):
+        chunk = _evaluated(model, system, group, limits)
+        if chunk.batch is not None:
+            values = statistics_of(chunk.batch, chunk.good, system)
+            yield chunk.good, Statistics(verdict=chunk.verdict[chunk.rows], values=values)
+
+
+def search(
+    model: CalculonModel,
+    system: CalculonSystem,
+    *,
+    num_procs: int,
+    max_batch_size: int,
+    datatype: str,
+    fused_activation: str = "true",
+    tp_overlap: bool = True,
+    dp_overlap: bool = True,
+    mbs_break: bool = False,
+    top_n: int = 1,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Find the executions with the highest sample rate.
+
+    Parameters
+    ----------
+    num_procs, max_batch_size
+        Each layout runs the largest batch up to the limit that its replicas can share.
+    fused_activation
+        ``true``, ``false`` or ``both``.
+    tp_overlap, dp_overlap
+        Whether to try overlapped communication, too.
+    mbs_break
+        Stop growing the micro-batch after the first that fits on no assignment of networks.
+    top_n
+        How many to return.
+    progress
+        Called with the number of executions covered so far and in all.
+
+    Raises
+    ------
+    InputError
+        If a limit is not allowed.
+    """
+    limits = Limits(
+        num_procs=num_procs,
+        max_batch_size=max_batch_size,
+        datatype=datatype,
+        fused_activation=fused_activation,
+        tp_overlap=tp_overlap,
+        dp_overlap=dp_overlap,
+    )
+    limits.check(model, system)
+    if top_n < 1:
+        problem = "must be at least 1"
+        raise InputError(Fault(field="top_n", value=top_n, has_value=True, problem=problem))
+    whole = sum(_size(piece) for piece in pieces(model, system, limits, _CHUNK_ROWS))
+    tally: Counter[str] = Counter()
+    best = _Best(top_n)
+    covered = 0
+    for group in _groups(model, system, limits):
+        chunk = _evaluated(model, system, group, limits)
+        kept, refused = _tried(group, chunk.verdict == 0, mbs_break=mbs_break)
+        tally.update(refused)
+        codes = np.bincount(chunk.verdict[kept], minlength=len(VERDICTS))
+        tally.update(dict(zip(VERDICTS, codes.tolist(), strict=True)))
+        if chunk.batch is not None:
+            rates = chunk.good.batch_size / chunk.batch.step.total
+            best.add(np.where(kept[chunk.rows], rates, -np.inf), chunk.good)
+        covered += sum(map(_size, group))
+        if progress is not None:
+            progress(covered, whole)
+    return _result(model, system, tally, best)
+
+
+def _size(piece: Piece) -> int:
+    return piece.shape[0] * piece.shape[1] * piece.tried_networks
+
+
+def _groups(model: CalculonModel, system: CalculonSystem, limits: Limits) -> Iterator[list[Piece]]:
+    """Join small pieces to chunks worth a pass."""
+    group: list[Piece] = []
+    size = 0
+    for piece in pieces(model, system, limits, _CHUNK_ROWS):
+        group.append(piece)
+        size += int(np.prod(piece.shape))
+        if size >= _CHUNK_ROWS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    verdict: Ints
+    """Of each row that networks can hold."""
+    rows: Ints
+    """Positions of the feasible ones."""
+    good: Columns
+    """Those executions."""
+    batch: Batch | None
+    """Their evaluation, if there are any."""
+
+
+def _evaluated(
+    model: CalculonModel, system: CalculonSystem, group: list[Piece], limits: Limits
+) -> _Chunk:
+    """Check memory before anything is timed, and time only what fits."""
+    columns = columns_of(group, limits)
+    verdict = placement_verdict(model, system, columns)
+    placed = np.flatnonzero(verdict == 0)
+    if not placed.size:
+        return _Chunk(verdict, placed, gather(columns, placed), None)
+    if placed.size < len(columns):
+        columns = gather(columns, placed)
+    holding = holding_of(model, columns)
+    verdict[placed] = memory_verdict(holding.memory.tier1, holding.memory.tier2, system)
+    fits = np.flatnonzero(verdict[placed] == 0)
+    good = gather(columns, fits)
+    if not fits.size:
+        return _Chunk(verdict, fits, good, None)
+    batch = batch_of(model, system, good, gather(holding, fits))
+    return _Chunk(verdict, placed[fits], good, batch)
+
+
+def _tried(group: list[Piece], good: Bools, *, mbs_break: bool) -> tuple[Bools, Counter[str]]:
+    """Rows that the search gets to, and how many others it tries that networks cannot hold."""
+    kept = np.ones(good.size, dtype=np.bool_)
+    refused: Counter[str] = Counter()
+    start = 0
+    for piece in group:
+        options, microbatches, networks = piece.shape
+        reached = np.ones((options, microbatches), dtype=np.bool_)
+        end = start + options * microbatches * networks
+        if mbs_break:
+            some_good = good[start:end].reshape(piece.shape).any(axis=2)
+            reached[:, 1:] = np.logical_and.accumulate(some_good, axis=1)[:, :-1]
+            kept[start:end] = np.repeat(reached.ravel(), networks)
+        start = end
+        for reason, number in piece.refused.items():
+            refused[reason] += number * int(reached.sum())
+    return kept, refused
+
+
+class _Best:
+    """The best rows so far, in order; the first of equals stays first."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.rates: Floats = np.empty(0)
+        self.columns: Columns | None = None
+
+    def add(self, rates: Floats, columns: Columns) -> None:
+        """Take up the best of some more rows."""
+        least = self.rates[-1] if self.rates.size == self.size else -np.inf
+        better = np.flatnonzero(rates > least)
+        order = better[np.argsort(-rates[better], kind="stable")[: self.size]]
+        if not order.size:
+            return
+        more = gather(columns, order)
+        self.rates = np.concatenate([self.rates, rates[order]])
+        self.columns = more if self.columns is None else _joined(self.columns, more)
+        first = np.argsort(-self.rates, kind="stable")[: self.size]
+        self.rates, self.columns = self.rates[first], gather(self.columns, first)
+
+
+def _joined(first: Columns, second: Columns) -> Columns:
+    names = [f.name for f in fields(Columns)]
+    return Columns(**{n: np.concatenate([getattr(first, n), getattr(second, n)]) for n in names})
+
+
+def _result(
+    model: CalculonModel, system: CalculonSystem, tally: Counter[str], best: _Best
+) -> SearchResult:
+    candidates, good = tally.total(), tally[""]
+    unplaced = tally["network_too_small"] + tally["network_not_filled"]
+    found = []
+    if best.columns is not None:
+        figures = evaluate(model, system, best.columns)
+        found = [(best.columns.row(i), figures.row(i)) for i in range(len(best.columns))]
+    return SearchResult(
+        candidates=candidates,
+        network_feasible=candidates - unplaced,
+        good=good,
+        bad=candidates - good,
+        rejected={reason: tally[reason] for reason in VERDICTS[1:] if tally[reason]},
+        best=tuple(found),
+    )

@@ -1,0 +1,221 @@
+"""Calculon's 96 statistics under its own names (section 1.11 of the specification).
+
+Calculon 0.1.0, commit caa4b11. Units: seconds, bytes, FLOP, byte/s.
+"""
+
+import numpy as np
+
+from shardwise.arrays import Floats
+from shardwise.interop.calculon.files import DATATYPES, CalculonSystem
+from shardwise.interop.calculon.reference.batch import Batch
+from shardwise.interop.calculon.reference.block import Pass
+from shardwise.interop.calculon.reference.columns import Columns
+from shardwise.interop.calculon.reference.memory import Parts
+from shardwise.interop.calculon.reference.times import TERA
+
+__all__ = ["STAT_FIELDS", "statistics_of"]
+
+_PASS = ("flops", "flops_time", "mem_accessed", "mem_time", "time")
+_PARTS = (
+    ("weights", "weight_space"),
+    ("activations", "act_space"),
+    ("checkpoints", "act_checkpoint_size"),
+    ("activation_gradients", "act_grad_space"),
+    ("weight_gradients", "weight_grad_space"),
+    ("optimizer", "optimizer_space"),
+)
+
+
+def _stat_fields() -> tuple[str, ...]:
+    def block(name: str) -> list[str]:
+        return [f"block_{name}_{field}" for field in _PASS]
+
+    def exchange(name: str) -> list[str]:
+        return [f"{kind}block_{name}{end}" for end in ("", "_exposed") for kind in ("base", "edge")]
+
+    return (
+        *block("fw"),
+        *exchange("fw_tp_time"),
+        *block("re"),
+        *exchange("recomm_time"),
+        *block("agrad"),
+        *exchange("agrad_tp_time"),
+        *block("wgrad"),
+        *block("optim"),
+        *(
+            f"{kind}block_{n}_size"
+            for n in ("fw_tp", "bw_tp", "recomm")
+            for kind in ("base", "edge")
+        ),
+        "block_fw_pp_size",
+        "block_bw_pp_size",
+        "block_dp_size",
+        "tp_bw_overlap_req",
+        "dp_bw_overlap_req_chunk",
+        "dp_bw_overlap_req_tail",
+        "block_weight_space",
+        "block_act_working_space",
+        "block_act_storage_space",
+        "block_act_checkpoint_size",
+        "block_weight_grad_space",
+        "block_weight_grad_space_no_sharding",
+        "block_act_grad_space",
+        "block_optimizer_space",
+        *(f"{name}_with_offload" for _, name in _PARTS),
+        *(name for _, name in _PARTS),
+        "fw_time",
+        "bw_time",
+        "optim_step_time",
+        "recompute_time",
+        "recomm_link_time",
+        "recomm_exposed_time",
+        "bubble_time",
+        *(
+            f"{axis}_comm_{kind}_time"
+            for kind in ("link", "exposed")
+            for axis in ("tp", "pp", "dp")
+        ),
+        "fw_offload_exposed_time",
+        "bw_offload_exposed_time",
+        "total_time",
+        "act_offload_bw_req",
+        "weight_offload_bw_req",
+        "optim_offload_bw_req",
+        "offload_mem_bw_req",
+        "proc_mem_tier1_cap_req",
+        "proc_mem_tier2_cap_req",
+        "useful_flops",
+        "compute_efficiency",
+        "system_efficiency",
+        "total_efficiency",
+        "sample_rate",
+    )
+
+
+STAT_FIELDS: tuple[str, ...] = _stat_fields()
+"""The names of the statistics in Calculon's order."""
+
+
+def statistics_of(batch: Batch, columns: Columns, system: CalculonSystem) -> dict[str, Floats]:
+    """The 96 statistics of each row, in Calculon's order; NaN where it gives none."""
+    found: dict[str, Floats] = {
+        **_work(batch),
+        **_exchanges(batch),
+        **_spaces(batch),
+        **_times(batch),
+        **_efficiencies(batch, columns, system),
+    }
+    return {name: found[name] for name in STAT_FIELDS}
+
+
+def _work(batch: Batch) -> dict[str, Floats]:
+    block = batch.block
+
+    def of(name: str, work: Pass) -> dict[str, Floats]:
+        return {f"block_{name}_{field}": getattr(work, field) for field in _PASS}
+
+    return (
+        of("fw", block.fw)
+        | of("re", block.re)
+        | of("agrad", block.agrad)
+        | of("wgrad", block.wgrad)
+        | of("optim", batch.optimizer)
+    )
+
+
+def _exchanges(batch: Batch) -> dict[str, Floats]:
+    block, found = batch.block, {}
+    pairs = (
+        ("fw_tp_time", "fw_tp_size", block.fw_tp),
+        ("agrad_tp_time", "bw_tp_size", block.agrad_tp),
+        ("recomm_time", "recomm_size", block.recomm),
+    )
+    for time, size, pair in pairs:
+        for kind, exchange in zip(("base", "edge"), pair, strict=True):
+            found[f"{kind}block_{time}"] = exchange.time
+            found[f"{kind}block_{time}_exposed"] = exchange.exposed
+            found[f"{kind}block_{size}"] = exchange.size
+    return found | {
+        "block_fw_pp_size": batch.transfer.fw_size,
+        "block_bw_pp_size": batch.transfer.bw_size,
+        "block_dp_size": batch.exchange.size,
+        "tp_bw_overlap_req": block.bandwidth_needed,
+        "dp_bw_overlap_req_chunk": batch.exchange.chunk_bandwidth,
+        "dp_bw_overlap_req_tail": batch.exchange.tail_bandwidth,
+    }
+
+
+def _spaces(batch: Batch) -> dict[str, Floats]:
+    spaces, memory = batch.holding.spaces, batch.holding.memory
+    block, offload = memory.block, batch.offload
+
+    def of(parts: Parts, end: str) -> dict[str, Floats]:
+        return {f"{name}{end}": getattr(parts, field) for field, name in _PARTS}
+
+    return {
+        "block_weight_space": block.weights,
+        "block_act_working_space": spaces.working,
+        "block_act_storage_space": spaces.storage,
+        "block_act_checkpoint_size": spaces.checkpoint,
+        "block_weight_grad_space": block.gradient,
+        "block_weight_grad_space_no_sharding": block.gradient_unsharded,
+        "block_act_grad_space": spaces.gradient,
+        "block_optimizer_space": block.optimizer,
+        **of(memory.resident, "_with_offload"),
+        **of(memory.whole, ""),
+        "act_offload_bw_req": offload.activations,
+        "weight_offload_bw_req": offload.weights,
+        "optim_offload_bw_req": offload.optimizer,
+        "offload_mem_bw_req": offload.together,
+        "proc_mem_tier1_cap_req": memory.tier1,
+        "proc_mem_tier2_cap_req": memory.tier2,
+    }
+
+
+def _times(batch: Batch) -> dict[str, Floats]:
+    step = batch.step
+    return {
+        "fw_time": step.fw,
+        "bw_time": step.bw,
+        "optim_step_time": step.optimizer,
+        "recompute_time": step.recompute,
+        "recomm_link_time": step.recomm_link,
+        "recomm_exposed_time": step.recomm,
+        "bubble_time": step.bubble,
+        "tp_comm_link_time": step.tp_link,
+        "pp_comm_link_time": step.pp,
+        "dp_comm_link_time": batch.exchange.link,
+        "tp_comm_exposed_time": step.tp,
+        "pp_comm_exposed_time": step.pp,
+        "dp_comm_exposed_time": step.dp,
+        "fw_offload_exposed_time": step.fw_offload,
+        "bw_offload_exposed_time": step.bw_offload,
+        "total_time": step.total,
+    }
+
+
+def _efficiencies(batch: Batch, columns: Columns, system: CalculonSystem) -> dict[str, Floats]:
+    """Shares of the matrix peak and of the time.
+
+    perfect = k_p N useful_flops / peak: the optimizer's FLOPs count for every micro-batch [Q12].
+    """
+    block, depth, step = batch.block, batch.holding.depth, batch.step
+    useful = block.fw.flops + block.agrad.flops + block.wgrad.flops + batch.optimizer.flops
+    perfect = depth.blocks * depth.microbatches * useful / _matrix_peak(columns, system)
+    work = step.fw + step.bw + step.optimizer
+    return {
+        "useful_flops": useful,
+        "compute_efficiency": perfect / work,
+        "system_efficiency": work / step.total,
+        "total_efficiency": perfect / step.total,
+        "sample_rate": columns.batch_size / step.total,
+    }
+
+
+def _matrix_peak(columns: Columns, system: CalculonSystem) -> Floats:
+    """Peak of the matrix engine for each row's datatype [FLOP/s]."""
+    peaks = np.full(len(DATATYPES), np.nan)
+    for code, name in enumerate(DATATYPES):
+        if name in system.matrix:
+            peaks[code] = system.matrix[name].tflops * TERA
+    return peaks[columns.datatype]

@@ -1,0 +1,157 @@
+"""What Calculon would say of a run: our nouns, or its own files, in its words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shardwise import catalog
+from shardwise.arrays import Ints
+from shardwise.config import files
+from shardwise.config.base import Noun
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.interop.calculon import reference as calculon
+from shardwise.interop.calculon.files import (
+    CalculonExecution,
+    CalculonFile,
+    CalculonModel,
+    CalculonSystem,
+    check_together,
+    looks_like,
+)
+from shardwise.interop.calculon.writer import calculon_execution, calculon_model, calculon_system
+from shardwise.parallel.placement import place
+
+__all__ = [
+    "CalculonCase",
+    "calculon_case",
+    "model_for_calculon",
+    "system_for_calculon",
+]
+
+T = TypeVar("T", bound=CalculonFile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalculonCase:
+    """A run as Calculon takes it."""
+
+    model: CalculonModel
+    system: CalculonSystem
+    execution: CalculonExecution
+
+    def statistics(self) -> dict[str, float | int | None]:
+        """Return Calculon's 96 statistics.
+
+        Raises
+        ------
+        reference.calculon.Infeasible
+            If Calculon refuses the run.
+        """
+        return calculon.statistics(self.model, self.system, self.execution)
+
+    def answer(self) -> dict[str, Any]:
+        """Return Calculon's statistics, or why it refuses the run."""
+        try:
+            return self.statistics()
+        except calculon.Infeasible as refusal:
+            return {"infeasible": refusal.reason, "message": refusal.sentence}
+
+    def layers(self) -> list[dict[str, Any]]:
+        """Return Calculon's statistics by operation."""
+        return calculon.layer_statistics(self.model, self.system, self.execution)
+
+
+def calculon_case(
+    model: Model | str | Path,
+    system: System | str | Path,
+    strategy: Strategy | Mapping[str, Any] | str | Path,
+    *,
+    source: str = "",
+) -> CalculonCase:
+    """Say a run in Calculon's words; its own files are taken as they are.
+
+    Sequences are as long as the strategy says; an execution file of Calculon's says nothing of it,
+    and leaves the length to the model.
+
+    Parameters
+    ----------
+    source
+        What faults call the strategy; by default its file.
+
+    Raises
+    ------
+    InputError
+        If Calculon has no word for something, or something is wrong.
+    """
+    told = source or _file_name(strategy, Strategy) or "strategy"
+    the_system = system_for_calculon(system)
+    execution = _own_file(strategy, Strategy, "execution", CalculonExecution)
+    if execution is not None:
+        the_model = model_for_calculon(model)
+    else:
+        loaded = Model.load(model)
+        resolved = Strategy.load(strategy).resolved(loaded)
+        the_model = model_for_calculon(model, seq_len=resolved.seq_len)
+        execution = _execution(loaded, System.load(system), resolved, told)
+    check_together(the_model, the_system, execution, source=told)
+    return CalculonCase(model=the_model, system=the_system, execution=execution)
+
+
+def model_for_calculon(model: Model | str | Path, *, seq_len: int | None = None) -> CalculonModel:
+    """Return a model of the catalog or of a file as Calculon's, its sequences of a given length."""
+    theirs = _own_file(model, Model, "model", CalculonModel)
+    given = {} if seq_len is None else {"seq_len": seq_len}
+    if theirs is None:
+        return calculon_model(Model.load(model).to_dict() | given, _file_name(model, Model))
+    return theirs if seq_len is None else theirs.model_copy(update={"seq_size": seq_len})
+
+
+def system_for_calculon(system: System | str | Path) -> CalculonSystem:
+    """Return a system of the catalog or of a file as Calculon's."""
+    theirs = _own_file(system, System, "system", CalculonSystem)
+    return theirs or calculon_system(System.load(system).to_dict(), _file_name(system, System))
+
+
+def _file_name(name: object, noun: type[Noun]) -> str:
+    """Name of the file that `Noun.load` would read; empty if it is none."""
+    if not isinstance(name, (str, Path)):
+        return ""
+    text = str(name).strip()
+    if noun.CATALOG is not None and catalog.find(noun.CATALOG, text) is not None:
+        return ""
+    return text if isinstance(name, Path) or (text and files.is_file_name(text)) else ""
+
+
+def _own_file(name: object, noun: type[Noun], kind: str, file: type[T]) -> T | None:
+    """Parse a file or mapping that is already Calculon's."""
+    if isinstance(name, Mapping):
+        data, source = dict(name), kind
+    elif source := _file_name(name, noun):
+        data = files.read_mapping(source)
+    else:
+        return None
+    return file.parse(data, source) if looks_like(data) == kind else None
+
+
+def _execution(model: Model, system: System, resolved: Strategy, source: str) -> CalculonExecution:
+    extents = place(system, Table.of(model, [resolved]))
+    tiers = {axis: _outermost(getattr(extents, axis)[:, 0]) for axis in ("tp", "pp", "dp")}
+    given = {axis: getattr(resolved, f"{axis}_tier") for axis in tiers}
+    return calculon_execution(
+        resolved.to_dict(),
+        multiquery=all(layer.attention.kv_heads == 1 for layer in model.layers),
+        tiers=tiers | {axis: tier for axis, tier in given.items() if tier is not None},
+        source=source,
+    )
+
+
+def _outermost(extents: Sequence[int] | Ints) -> int:
+    """Position of the outermost tier that an axis spans; the innermost for an axis of one."""
+    reached = np.asarray(extents)
+    return int(np.argmax(reached == reached[-1]))

@@ -1,0 +1,1 @@
+"""fsdp_ilp: its module statistics and its formulas."""

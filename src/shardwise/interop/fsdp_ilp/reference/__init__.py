@@ -1,0 +1,69 @@
+"""The FSDP unit planner of scyther: its programme exactly as published, faults included.
+
+Repository sanketpurandare/scyther, commit 9cd9397 (2024-10-14), `fsdp_ilp.py` and the files it
+calls. Section numbers in the docstrings are those of the project's specification of it. Its choice
+of units is solved in two ways with the same optima: as it is written, and as a flow with no big M.
+
+Faults kept:
+
+- modules without parameters and each holder of tied ones may be units; tied ones count once in the
+  root and twice among units, so the root is said to keep less than it does;
+- the all-gather that begins the backward pass is free; compute of modules that are no unit hides
+  nothing; where no unit follows, a latency is paid, unless it is the last module;
+- the peak adds twice the largest unit to the worst moment, whether they meet or not, and leaves out
+  optimizer states and master weights;
+- units that are given are not refused when one is inside another, but counted twice;
+- in the programme as written, and only there, its M of a second cuts off slower collectives.
+
+Not kept: reduce-scatter may have times of its own in a file, where its command line takes those of
+all-gather; CBC's answer at its time limit is not called optimal.
+"""
+
+from shardwise.interop.fsdp_ilp.comm import (
+    GENERATIONS,
+    CommTimes,
+    Generation,
+    Line,
+    comm_times,
+    parse_comm,
+    read_comm,
+)
+from shardwise.interop.fsdp_ilp.reference.closed_form import (
+    GIB,
+    Columns,
+    Plain,
+    columns,
+    exposed_ms,
+    peak_gib,
+    plain,
+)
+from shardwise.interop.fsdp_ilp.reference.engines import SOLVERS, Solver
+from shardwise.interop.fsdp_ilp.reference.solve import (
+    FORMULATIONS,
+    Formulation,
+    FsdpIlpResult,
+    solve,
+)
+
+__all__ = [
+    "FORMULATIONS",
+    "GENERATIONS",
+    "GIB",
+    "SOLVERS",
+    "Columns",
+    "CommTimes",
+    "Formulation",
+    "FsdpIlpResult",
+    "Generation",
+    "Line",
+    "Plain",
+    "Solver",
+    "columns",
+    "comm_times",
+    "exposed_ms",
+    "parse_comm",
+    "peak_gib",
+    "plain",
+    "read_comm",
+    "solve",
+]

@@ -1,0 +1,1 @@
+"""NERSC transformer-perf-estimates: its files, its statistics and its formulas."""

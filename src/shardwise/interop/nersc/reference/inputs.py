@@ -1,0 +1,163 @@
+"""What the model takes: a transformer, a system and one configuration, in its own words and units.
+
+Its own code takes any number, negative bandwidths too (section 10); these types do not.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from shardwise.config.base import Count, Noun, Number
+from shardwise.errors import Fault, InputError
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "NerscConfiguration",
+    "NerscModel",
+    "NerscSystem",
+    "check_together",
+]
+
+Method = Literal["1d", "2d", "2d-seqp"]
+METHODS: tuple[Method, ...] = ("1d", "2d", "2d-seqp")
+"""Tensor parallelism of Megatron with sequence parallelism; SUMMA; with context parallelism."""
+
+_Positive = Annotated[Number, Field(gt=0)]
+_NonNegative = Annotated[Number, Field(ge=0)]
+_Share = Annotated[Number, Field(gt=0, le=1)]
+
+
+class NerscModel(Noun):
+    """A transformer as its `models.py` describes it, with f, which its driver adds."""
+
+    l: Count  # noqa: E741 - its own name
+    """Tokens of a sequence."""
+    e: Count
+    """Embedding."""
+    h: Count
+    """Heads."""
+    depth: Count
+    """Layers."""
+    f: Count
+    """Inner width of the MLP; its driver sets 4 e."""
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if self.h > self.e:
+            raise ValueError(f"h {self.h} is more than e {self.e}: a head has no width")
+        return self
+
+
+class NerscSystem(Noun):
+    """A system file: rates in TFLOP/s and GB/s of 1e9 byte, sizes in GB, latencies in seconds."""
+
+    matrix_flops_fp16: _Positive
+    """Peak of the matrix units."""
+    vector_flops_fp16: _Positive
+    """Peak of the vector units, for all that is no product."""
+    vector_flops_fp32: _Positive | None = None
+    """Never read."""
+    hbm_bandwidth: _Positive
+    hbm_capacity: _Positive
+    nvlink_bandwidth: _Positive
+    nvlink_eff: _Share
+    nvlink_latency: _NonNegative
+    """Of one hop of a ring."""
+    ib_bandwidth: _Positive
+    """Of one NIC."""
+    ib_eff: _Share
+    ib_latency: _NonNegative
+    nvlink_size: Count
+    """Accelerators of a domain of the fast network."""
+    nic_factor: _Positive = 1.0
+    """NICs per accelerator."""
+    empirical: Literal[False] = False
+    """Its measured rates are not in the repository."""
+    summa_nb: Count = 4
+    """SUMMA panels; a configuration says its own."""
+    element_size: _Positive = 2e-9
+    """GB of one element."""
+    mask_element_size: _Positive = 1e-9
+    """GB of one element of a dropout mask."""
+    flops_units: _Positive = 1e-12
+    """TFLOP of one FLOP."""
+
+
+class NerscConfiguration(Noun):
+    """One way to run a model."""
+
+    method: Method
+    global_batch: Count
+    """Sequences per step."""
+    b: Count
+    """Sequences per micro-batch."""
+    m1: Count
+    """Tensor-parallel dimension over heads and widths; all of it in 1d."""
+    m2: Count = 1
+    """Tensor-parallel dimension over the sequence."""
+    nb: Count = 1
+    """SUMMA panels."""
+    dp: Count
+    pp: Count
+    t1: Count
+    """Members of a group of m1 in one domain of the fast network."""
+    t2: Count = 1
+    t_dp: Count
+    t_pp: Count
+
+    @model_validator(mode="after")
+    def _groups_hold_their_parts(self) -> Self:
+        for part, group in (("t1", "m1"), ("t2", "m2"), ("t_dp", "dp"), ("t_pp", "pp")):
+            inside, members = getattr(self, part), getattr(self, group)
+            if members % inside:
+                raise ValueError(f"{part} {inside} must divide {group} {members}")
+        if self.method == "1d" and self.m2 > 1:
+            raise ValueError(f"m2 {self.m2}: must be 1 in 1d")
+        if self.global_batch // self.dp // self.b < 1:
+            raise ValueError(
+                f"b {self.b} x dp {self.dp} is more than global_batch {self.global_batch}"
+            )
+        return self
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators in all."""
+        return self.m1 * self.m2 * self.dp * self.pp
+
+
+def check_together(
+    model: NerscModel,
+    system: NerscSystem,
+    configuration: NerscConfiguration,
+    source: str = "configuration",
+) -> None:
+    """Check a configuration against what it runs.
+
+    Raises
+    ------
+    InputError
+        If parts of a group would have nothing to do, or more than a domain is asked for.
+    """
+    inside = configuration.t1 * configuration.t2 * configuration.t_dp * configuration.t_pp
+    wrong = {
+        "m1": (configuration.m1, model.h % configuration.m1 > 0, f"must divide h {model.h}"),
+        "m2": (configuration.m2, configuration.m2 > model.l, f"must be at most l {model.l}"),
+        "pp": (
+            configuration.pp,
+            model.depth % configuration.pp > 0,
+            f"must divide depth {model.depth}",
+        ),
+        "t1 x t2 x t_dp x t_pp": (
+            inside,
+            inside > system.nvlink_size,
+            f"must be at most nvlink_size {system.nvlink_size}",
+        ),
+    }
+    faults = [
+        Fault(source=source, field=field, value=value, has_value=True, problem=problem)
+        for field, (value, bad, problem) in wrong.items()
+        if bad
+    ]
+    if faults:
+        raise InputError(faults)

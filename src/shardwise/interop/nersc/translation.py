@@ -1,0 +1,307 @@
+"""What NERSC's perf-estimates would say of a run: our nouns in its words.
+
+Left out, because it has nothing of the kind:
+
+- of a model its name, vocabulary, embedding, head, loss and final norm, positions, residuals,
+  causal masks (all pairs are scored), dropout or none (it always drops), the kinds of norm and of
+  activation (a layer norm and GELU) and which products have biases (all but query, key and value);
+- of a system its names, price, power, the size of a node, kernels of every kind (products and
+  vectors reach 0.8 of their peak), memory beyond the first tier, network tiers between the first
+  and the outermost, and what sets exchanges of one tier apart: all have the figures of all-gather
+  among the largest group listed;
+- of a strategy the stack, what hides exchanges (SUMMA's panels and those among replicas always
+  hide) and whether inputs are gathered again.
+
+Whatever else it has no word for is refused by name.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.arrays import Floats
+from shardwise.config.model import OWN_KIND, Model
+from shardwise.config.network import Tier
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.errors import Fault
+from shardwise.interop.nersc import reference as nersc
+from shardwise.interop.nersc.reference import Method, NerscConfiguration, NerscModel, NerscSystem
+from shardwise.interop.translation import attention_lacks, refuse, told
+from shardwise.parallel.placement import place
+
+__all__ = [
+    "NerscCase",
+    "collective_for_nersc",
+    "model_for_nersc",
+    "nersc_case",
+    "system_for_nersc",
+]
+
+_GB, _TERA = 1e9, 1e12
+_TYPES = ("fp16", "bf16")
+_TIERS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NerscCase:
+    """A run as NERSC's model takes it."""
+
+    model: NerscModel
+    system: NerscSystem
+    configuration: NerscConfiguration
+
+    def answer(self) -> dict[str, Any]:
+        """Return its statistics of a step, and in a sentence if they do not fit."""
+        found: dict[str, Any] = nersc.statistics(self.model, self.system, self.configuration)
+        if found["mem"] <= self.system.hbm_capacity:
+            return found
+        told = f"mem needs {found['mem']:.6g} GB and has {self.system.hbm_capacity:.6g} GB"
+        return found | {"infeasible": "mem", "message": told}
+
+    def layers(self) -> list[dict[str, Any]]:
+        """Return its figures by layer."""
+        return nersc.layer_statistics(self.model, self.system, self.configuration)
+
+
+def nersc_case(
+    model: Model | str | Path,
+    system: System | str | Path,
+    strategy: Strategy | Mapping[str, Any] | str | Path,
+    *,
+    source: str = "strategy",
+) -> NerscCase:
+    """Say a run in NERSC's words.
+
+    Parameters
+    ----------
+    source
+        What faults call the strategy.
+
+    Raises
+    ------
+    InputError
+        If its model has no word for something, or something is wrong.
+    """
+    loaded, machine = Model.load(model), System.load(system)
+    resolved = Strategy.load(strategy).resolved(loaded)
+    case = NerscCase(
+        model=model_for_nersc(loaded.with_attention(resolved.attention), seq_len=resolved.seq_len),
+        system=system_for_nersc(machine),
+        configuration=_configuration(loaded, machine, resolved, source),
+    )
+    nersc.check_together(case.model, case.system, case.configuration, source)
+    return case
+
+
+def model_for_nersc(model: Model | str | Path, *, seq_len: int | None = None) -> NerscModel:
+    """Return a model of the catalog or of a file as NERSC's, its sequences of a given length."""
+    loaded = Model.load(model)
+    length = seq_len or loaded.seq_len
+    refuse(_model_faults(loaded, length))
+    layer = loaded.layers[0]
+    return NerscModel.validated(
+        {
+            "l": length,
+            "e": loaded.hidden,
+            "h": layer.attention.heads,
+            "depth": layer.count,
+            "f": layer.feed_forward.ffn,
+        },
+        source=loaded.name,
+    )
+
+
+def _model_faults(model: Model, length: int | None) -> Iterator[Fault]:
+    if len(model.layers) > 1:
+        yield _fault(model.name, "layers", len(model.layers), "knows one kind of layer")
+        return
+    if model.mtp:
+        yield _fault(model.name, "mtp", model.mtp, "knows no multi-token prediction")
+    if length is None:
+        yield _fault(model.name, "seq_len", None, "needs the length of a sequence")
+    layer = model.layers[0]
+    unknown = {
+        "kind": (layer.kind != OWN_KIND, layer.kind, "knows transformers only"),
+        "moe": (layer.moe is not None, layer.moe, "knows no mixture of experts"),
+        "mlp.activation": (
+            layer.feed_forward.gated,
+            layer.feed_forward.activation,
+            "knows no gated MLP",
+        ),
+        "parallel": (layer.parallel, True, "knows no parallel blocks"),
+        "norms": (layer.norms != "pre", layer.norms, "knows norms before blocks only"),
+    }
+    for field, (found, value, problem) in unknown.items():
+        if found:
+            yield _fault(model.name, f"layers[0].{field}", value, problem)
+    yield from _attention_faults(model)
+
+
+def _attention_faults(model: Model) -> Iterator[Fault]:
+    attention = model.layers[0].attention
+    width = f"divides hidden {model.hidden} among the heads, {attention.heads}"
+    for field, value, problem in attention_lacks(model, attention, "layers[0].attention", width):
+        yield _fault(model.name, field, value, problem)
+
+
+def system_for_nersc(system: System | str | Path) -> NerscSystem:
+    """Return a system of the catalog or of a file as NERSC's."""
+    loaded = System.load(system)
+    refuse(_system_faults(loaded))
+    chip, fast, slow = loaded.accelerator, loaded.network[0], loaded.network[-1]
+    memory, node = chip.memory[0], loaded.node.accelerators
+    single = chip.vector.get("fp32")
+    vector = chip.vector["fp16" if "fp16" in chip.vector else "fp32"]
+    return NerscSystem.validated(
+        {
+            "matrix_flops_fp16": chip.matrix["fp16"] / _TERA,
+            "vector_flops_fp16": vector / _TERA,
+            "vector_flops_fp32": None if single is None else single / _TERA,
+            "hbm_bandwidth": memory.bandwidth / _GB,
+            "hbm_capacity": memory.capacity / _GB,
+            **_network("nvlink", fast),
+            "nvlink_size": fast.domain,
+            **_network("ib", slow),
+            "nic_factor": (slow.links_per_node or node) / node,
+        },
+        source=loaded.name,
+    )
+
+
+def collective_for_nersc(
+    system: System | str | Path, operation: str, buffer_bytes: Floats, inside: int, nodes: int
+) -> Floats:
+    """NERSC's time of a collective among so many accelerators of each node [s].
+
+    Parameters
+    ----------
+    operation
+        As a tier of ours names it.
+    """
+    members = np.full(buffer_bytes.shape, inside * nodes)
+    kind, volume = operation.replace("_", ""), buffer_bytes / _GB
+    return nersc.collective_time(
+        kind, volume, members, np.full_like(members, inside), system_for_nersc(system)
+    )
+
+
+def _system_faults(system: System) -> Iterator[Fault]:
+    if "fp16" not in system.accelerator.matrix:
+        types = ", ".join(system.accelerator.matrix)
+        yield _fault(system.name, "accelerator.matrix", types, "needs the rate of fp16")
+    if len(system.network) < _TIERS:
+        problem = "knows a fast network and a slow one; give two tiers"
+        yield _fault(system.name, "network", len(system.network), problem)
+
+
+def _network(name: str, tier: Tier) -> dict[str, float]:
+    """A tier as one network: all-gather among the largest group, one latency for each hop."""
+    rates = tier.collectives["all_gather"]
+    return {
+        f"{name}_bandwidth": tier.bandwidth / _GB,
+        f"{name}_eff": rates.efficiency[max(rates.efficiency)],
+        f"{name}_latency": rates.latency_per_member or rates.latency,
+    }
+
+
+def _configuration(
+    model: Model, system: System, strategy: Strategy, source: str
+) -> NerscConfiguration:
+    """A resolved strategy as NERSC's configuration."""
+    refuse(_strategy_faults(strategy, source))
+    method = _method(strategy)
+    extents = place(system, Table.of(model, [strategy]))
+    along = "tp2" if method == "2d" else "cp"
+    return NerscConfiguration.validated(
+        {
+            "method": method,
+            "global_batch": strategy.global_batch_size,
+            "b": strategy.micro_batch_size,
+            "m1": strategy.tp,
+            "m2": getattr(strategy, along),
+            "nb": _panels(strategy) if method == "2d" else 1,
+            "dp": strategy.dp,
+            "pp": strategy.pp,
+            "t1": int(extents.tp[0, 0]),
+            "t2": int(getattr(extents, along)[0, 0]),
+            "t_dp": int(extents.dp[0, 0]),
+            "t_pp": int(extents.pp[0, 0]),
+        },
+        source=source,
+    )
+
+
+def _method(strategy: Strategy) -> Method:
+    if strategy.tp_exchange == "summa":
+        return "2d"
+    return "2d-seqp" if strategy.cp > 1 else "1d"
+
+
+def _panels(strategy: Strategy) -> int:
+    return strategy.summa_panels or math.lcm(strategy.tp, strategy.tp2)
+
+
+# Fields that its model has no word for, with what it does.
+_USUAL: dict[str, Any] = {
+    "ep": 1,
+    "etp": 1,
+    "vpp": 1,
+    "zero": 1,
+    "document_len": None,
+    "quantization": "none",
+    "quantized_weights": False,
+    "recompute": "none",
+    "dp_shard": None,
+    "optimizer": "adamw",
+    "frozen": (),
+    "lora_rank": None,
+    "schedule": "1f1b",
+    "first_stage_layers": None,
+    "last_stage_layers": None,
+    "stage_layers": None,
+    "embedding_as_layer": False,
+    "loss_as_layer": False,
+    "training": True,
+    "dp_overlap": True,
+    "fused_activation": False,
+    "offload_weights": False,
+    "offload_activations": False,
+    "offload_optimizer": False,
+}
+
+
+def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
+    summa = strategy.tp_exchange == "summa"
+    for field, usual in _USUAL.items():
+        value = getattr(strategy, field)
+        idle = field in ("zero", "dp_overlap") and strategy.dp == 1
+        if value != usual and not idle:
+            yield _fault(source, field, value, f"does not know it; allowed: {told(usual)}")
+    if strategy.dtype not in _TYPES:
+        problem = f"has 2 bytes per element; allowed: {', '.join(_TYPES)}"
+        yield _fault(source, "dtype", strategy.dtype, problem)
+    if strategy.tp > 1 and strategy.tp_exchange not in ("rs_ag", "summa"):
+        problem = "knows sequence parallelism and 2D products; allowed: rs_ag, summa"
+        yield _fault(source, "tp_exchange", strategy.tp_exchange, problem)
+    if strategy.tp_overlap not in ("stack", "none") and not summa:
+        problem = "hides panels of 2D products only; allowed: stack, none"
+        yield _fault(source, "tp_overlap", strategy.tp_overlap, problem)
+    if strategy.cp > 1 and summa:
+        problem = "splits the sequence of 2D products by tp2; allowed: 1"
+        yield _fault(source, "cp", strategy.cp, problem)
+    if strategy.cp > 1 and not summa and strategy.cp_exchange != "all_gather":
+        problem = "gathers keys and values; allowed: all_gather"
+        yield _fault(source, "cp_exchange", strategy.cp_exchange, problem)
+    if strategy.tp2 > 1 and not summa:
+        yield _fault(source, "tp2", strategy.tp2, "needs tp_exchange summa; allowed without: 1")
+
+
+def _fault(source: str, field: str, value: object, problem: str) -> Fault:
+    whole = f"NERSC's model {problem}"
+    return Fault(source=source, field=field, value=value, has_value=True, problem=whole)

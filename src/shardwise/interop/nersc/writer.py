@@ -1,0 +1,229 @@
+"""Our nouns as NERSC's files, where they can say them.
+
+Left out, because NERSC has nothing of the kind:
+
+- of a model its name, vocabulary, embedding, head and final norm, positions, biases, dropout,
+  causal masks (each token sees all others), the kinds of norm and of ungated activation;
+- of a system its names, price, power, the size of a node and all-to-all.
+
+Whatever else it has no word for is refused by name.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.interop.nersc.files import NerscModel, NerscSystem
+from shardwise.interop.nersc.reader import GIGA, TERA, system_fields
+
+__all__ = ["nersc_model", "nersc_system"]
+
+_TIERS = 2
+# Fields that its files say nothing of, with the only values that they then may have.
+_CHIP: dict[str, Any] = {
+    "matmul": {},
+    "matmul_table": {},
+    "grouped_table": {},
+    "attention_table": {},
+    "memory_bound_class": {},
+    "benchmark": None,
+    "speed": 1,
+}
+_TIER = {"must_be_filled": False, "processor_share": 0}
+_RATES = {"scale": None, "offset": None, "bulk": None}
+_USUAL_ATTENTION = {
+    "v_head_dim": None,
+    "latent": None,
+    "window": None,
+    "chunk": None,
+    "sinks": False,
+    "qk_norm": "none",
+    "rotary_dim": None,
+}
+_USUAL_LAYER = {"moe": None, "parallel": False, "kind": "transformer", "norms": "pre"}
+
+
+def _fault(source: str, field: str, value: object, problem: str) -> Fault:
+    whole = f"NERSC {problem}"
+    return Fault(source=source, field=field, value=value, has_value=True, problem=whole)
+
+
+def nersc_model(model: Mapping[str, Any], source: str = "") -> NerscModel:
+    """Return a model's layers as a dictionary of NERSC's.
+
+    Parameters
+    ----------
+    model
+        Fields of a `Model`, all of them.
+    source
+        What faults call it, if not by its name.
+
+    Raises
+    ------
+    InputError
+        If the layers differ or are none that NERSC knows.
+    """
+    name = source or str(model["name"])
+    if faults := [*_model_faults(model, name)]:
+        raise InputError(faults)
+    layer = model["layers"][0]
+    fields = {
+        "l": model["seq_len"],
+        "e": model["hidden"],
+        "h": layer["attention"]["heads"],
+        "depth": layer["count"],
+        "f": layer["mlp"]["ffn"],
+    }
+    return NerscModel.validated(fields, source=name)
+
+
+def _model_faults(model: Mapping[str, Any], name: str) -> Iterator[Fault]:
+    layers = model["layers"]
+    if len(layers) > 1:
+        yield _fault(name, "layers", len(layers), "knows one kind of layer")
+        return
+    layer, attention = layers[0], layers[0]["attention"]
+    for where, record, usual in (
+        ("layers[0]", layer, _USUAL_LAYER),
+        ("layers[0].attention", attention, _USUAL_ATTENTION),
+    ):
+        for field, value in usual.items():
+            if record[field] != value:
+                problem = f"does not know it; allowed: {value}"
+                yield _fault(name, f"{where}.{field}", record[field], problem)
+    if attention["kv_heads"] != attention["heads"]:
+        problem = f"knows multi-head attention; allowed: {attention['heads']}"
+        yield _fault(name, "layers[0].attention.kv_heads", attention["kv_heads"], problem)
+    if attention["head_dim"] * attention["heads"] != model["hidden"]:
+        problem = f"has hidden / heads, {model['hidden'] / attention['heads']:g}"
+        yield _fault(name, "layers[0].attention.head_dim", attention["head_dim"], problem)
+    if layer["mlp"] is not None and "glu" in layer["mlp"]["activation"]:
+        activation = layer["mlp"]["activation"]
+        yield _fault(name, "layers[0].mlp.activation", activation, "knows no gated MLP")
+    if model["mtp"]:
+        yield _fault(name, "mtp", model["mtp"], "knows no multi-token prediction")
+    if model["seq_len"] is None:
+        yield _fault(name, "seq_len", None, "needs the length of a sequence")
+
+
+def nersc_system(system: Mapping[str, Any], source: str = "") -> NerscSystem:
+    """Return a system in NERSC's terms as its file.
+
+    The file is written from a few figures, read again, and must give back all of them.
+
+    Parameters
+    ----------
+    system
+        Fields of a `System`, all of them.
+    source
+        What faults call it, if not by its name.
+
+    Raises
+    ------
+    InputError
+        If its figures are of a form that NERSC has no word for.
+    """
+    name = source or str(system["name"])
+    system = json.loads(json.dumps(system))
+    if faults := [*_form_faults(system, name)]:
+        raise InputError(faults)
+    chip, (inside, between) = system["accelerator"], system["network"]
+    links = between["links_per_node"]
+    shares = [_share(tier) for tier in (inside, between)]
+    theirs = NerscSystem.validated(
+        {
+            "matrix_flops_fp16": chip["matrix"]["fp16"] / TERA,
+            "vector_flops_fp16": chip["vector"]["fp16"] / TERA,
+            "vector_flops_fp32": chip["vector"].get("fp32", 0) / TERA or None,
+            "hbm_bandwidth": chip["memory"][0]["bandwidth"] / GIGA,
+            "hbm_capacity": chip["memory"][0]["capacity"] / GIGA,
+            "nvlink_bandwidth": inside["bandwidth"] / GIGA,
+            "nvlink_eff": shares[0],
+            "nvlink_latency": inside["collectives"]["all_gather"]["latency"],
+            "ib_bandwidth": between["bandwidth"] / GIGA,
+            "ib_eff": shares[1],
+            "ib_latency": between["collectives"]["all_gather"]["latency"],
+            "nvlink_size": inside["domain"],
+            "nic_factor": 1 if links is None else links / inside["domain"],
+        },
+        source=name,
+    )
+    again = json.loads(json.dumps(_whole(system_fields(theirs, name))))
+    compared = {"accelerator": (chip, again["accelerator"])}
+    for index, tier in enumerate(system["network"]):
+        compared[f"network[{index}]"] = (tier, again["network"][index])
+    if faults := [
+        _fault(name, place, ours, f"has no word for it; {allowed}")
+        for where, pair in compared.items()
+        for place, ours, allowed in _differences(where, *pair)
+    ]:
+        raise InputError(faults)
+    return theirs
+
+
+def _share(tier: Mapping[str, Any]) -> float:
+    return float(next(iter(tier["collectives"]["all_gather"]["efficiency"].values())))
+
+
+def _form_faults(system: Mapping[str, Any], name: str) -> Iterator[Fault]:
+    chip = system["accelerator"]
+    hint = "; such systems of the catalog are named nersc-..."
+    if chip["matmul"] or chip["attention"]:
+        field = "accelerator.matmul" if chip["matmul"] else "accelerator.attention"
+        problem = f"times kernels by one share of the peak, not by closed forms{hint}"
+        yield Fault(source=name, field=field, problem=f"NERSC {problem}")
+        return
+    for field in ("matrix", "vector"):
+        if "fp16" not in chip[field]:
+            yield _fault(name, f"accelerator.{field}", sorted(chip[field]), "needs a rate of fp16")
+    if len(chip["memory"]) > 1:
+        yield _fault(name, "accelerator.memory", len(chip["memory"]), "knows one tier of memory")
+    tiers = system["network"]
+    if len(tiers) != _TIERS or tiers[0]["domain"] is None:
+        problem = "knows two tiers of network, the inner one of a size"
+        yield _fault(name, "network", len(tiers), problem)
+
+
+def _whole(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a `System` with what its files leave to the defaults."""
+    chip = fields["accelerator"]
+    chip |= _CHIP
+    chip["memory"] = [tier | {"efficiency": None} for tier in chip["memory"]]
+    for engine in ("matmul_curve", "vector_curve"):
+        chip[engine] = {t: curve | {"interpolate": False} for t, curve in chip[engine].items()}
+    tiers = []
+    for tier in fields["network"]:
+        rates = {kind: one | _RATES for kind, one in tier["collectives"].items()}
+        tiers.append({"links_per_node": None} | tier | _TIER | {"collectives": rates})
+    return fields | {"network": tiers}
+
+
+_LEFT_OUT = ("name", "all_to_all")
+_ROUNDING = 1e-12  # of figures that were multiplied by their unit and divided again
+
+
+def _equal_but_for_rounding(ours: Any, theirs: Any) -> bool:
+    numbers = all(isinstance(value, (int, float)) for value in (ours, theirs))
+    return numbers and math.isclose(ours, theirs, rel_tol=_ROUNDING)
+
+
+def _differences(place: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, str]]:
+    """Fields that are not what the file would say: where, what they are, what is allowed.
+
+    Types of 16 bits other than fp16 need not be there.
+    """
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key, value in ours.items():
+            if key in _LEFT_OUT:
+                continue
+            if key in theirs:
+                yield from _differences(f"{place}.{key}", value, theirs[key])
+            else:
+                yield f"{place}.{key}", value, f"allowed: {', '.join(theirs) or 'none'}"
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for index, pair in enumerate(zip(ours, theirs, strict=True)):
+            yield from _differences(f"{place}[{index}]", *pair)
+    elif ours != theirs and not _equal_but_for_rounding(ours, theirs):
+        yield place, ours, f"allowed: {theirs}"

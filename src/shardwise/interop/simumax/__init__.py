@@ -1,0 +1,1 @@
+"""SimuMax: its files."""

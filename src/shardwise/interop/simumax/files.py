@@ -1,0 +1,324 @@
+"""SimuMax's JSON files of models and strategies, typed; which of its files a mapping is.
+
+Keys and values are those of the files (SimuMax 1.2, commit 4dcaae5). What it would stop at with a
+bare assertion, or read wrongly without a word, is a fault.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, Strict, model_validator
+
+from shardwise.config.base import MOST_LAYERS, Noun
+from shardwise.errors import Fault, InputError
+
+__all__ = ["SimumaxModel", "SimumaxStrategy", "looks_like"]
+
+Count = Annotated[int, Strict(), Field(ge=1, le=2**31)]
+Layers = Annotated[int, Strict(), Field(ge=1, le=MOST_LAYERS)]
+Index = Annotated[int, Strict(), Field(ge=0, le=2**31)]
+Flag = Annotated[bool, Strict()]
+Real = Annotated[float, Strict()]
+Positive = Annotated[Real, Field(gt=0)]
+Share = Annotated[Real, Field(gt=0, le=1)]
+
+
+class SimumaxModel(Noun):
+    """A decoder-only transformer with RMSNorm, without biases, with embeddings of its own."""
+
+    hidden_size: Count
+    head_num: Count
+    kv_head_num: Count
+    """Without effect in latent attention."""
+    head_size: Count | None = None
+    """Null: hidden_size / head_num. Without effect in latent attention."""
+    intermediate_size: Count
+    """Inner width of a dense MLP."""
+    layer_num: Layers
+    vocab_size: Count
+    """Words, padded or not: what is padded is padded again to the same."""
+    use_swiglu: Flag
+    """Whether the MLP is gated; if not, it is a GELU."""
+    model_type: Literal["dense", "moe"] | None = None
+    """Null: moe if there is more than one expert."""
+    model_name: str | None = None
+    orig_vocab_size: Count | None = None
+    """Words before padding."""
+    attention_type: Literal["mha", "mla"] = "mha"
+    v_head_dim: Count | None = None
+    qk_head_dim: Count | None = None
+    """Width of a head that is not rotated."""
+    qk_pos_emb_head_dim: Count | None = None
+    """Width of a head that is rotated."""
+    q_lora_rank: Count | None = None
+    kv_lora_rank: Count | None = None
+    expert_num: Count = 1
+    topk: Count | None = None
+    moe_ffn_hidden_size: Count | None = None
+    """Null: intermediate_size."""
+    moe_shared_expert_intermediate_size: Index | None = None
+    dense_layers: Index = 0
+    """Leading layers without experts."""
+    capacity: Positive = 1
+    """Tokens an expert takes over those of an even load."""
+    moe_pad_expert_input_to_capacity: Flag = True
+    group_linear_mode: Literal["parallel", "serial"] = "parallel"
+    padded_vocab_size: Flag = True
+    """Documented as a key of the file; SimuMax sets it as an attribute only."""
+    make_vocab_size_divisible_by: Count = 128
+    """As padded_vocab_size; times the tensor-parallel degree."""
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether layers after the dense ones are mixtures of experts."""
+        return self.model_type == "moe" or (self.model_type is None and self.expert_num > 1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _raise([*_attention_faults(self), *_expert_faults(self)])
+        if self.orig_vocab_size is not None and self.orig_vocab_size > self.vocab_size:
+            problem = f"must be at most vocab_size {self.vocab_size}"
+            _raise([_fault("orig_vocab_size", self.orig_vocab_size, problem)])
+        return self
+
+
+def _attention_faults(model: SimumaxModel) -> Iterator[Fault]:
+    if model.attention_type == "mla":
+        for field in ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"):
+            if getattr(model, field) is None:
+                yield _fault(field, None, "is needed with attention_type mla")
+        return
+    if model.head_num % model.kv_head_num:
+        yield _fault("kv_head_num", model.kv_head_num, f"must divide head_num {model.head_num}")
+    if model.head_size is None and model.hidden_size % model.head_num:
+        problem = f"is needed where head_num {model.head_num} does not divide hidden_size"
+        yield _fault("head_size", None, problem)
+
+
+def _expert_faults(model: SimumaxModel) -> Iterator[Fault]:
+    if model.dense_layers >= model.layer_num and (model.has_experts or model.dense_layers):
+        problem = f"must be less than layer_num {model.layer_num}"
+        yield _fault("dense_layers", model.dense_layers, problem)
+    if not model.has_experts:
+        if model.expert_num > 1:
+            problem = "must be 1 with model_type dense"
+            yield _fault("expert_num", model.expert_num, problem)
+        return
+    if model.expert_num == 1:
+        yield _fault("expert_num", 1, "must be greater than 1 with model_type moe")
+    if model.topk is None or model.topk > model.expert_num:
+        yield _fault("topk", model.topk, f"must be from 1 to expert_num {model.expert_num}")
+
+
+Module = Literal["layernorm", "mla_up_proj", "moe_act", "mlp", "moe"]
+Granularity = Literal["full_block", "attn_only", "mlp_only", "sdp_only", "selective_recompute"]
+Net = str | None
+
+
+def _half_at_most(ratio: float) -> float:
+    if ratio not in (0, 0.5):
+        raise ValueError("must be 0, or 0.5: what a causal mask leaves out, which is counted here")
+    return ratio
+
+
+def _release(text: str) -> str:
+    if not text[:1].isdecimal():
+        raise ValueError("must be a release, such as 2.11.0")
+    return text
+
+
+Ratio = Annotated[Real, AfterValidator(_half_at_most)]
+Version = Annotated[str, AfterValidator(_release)]
+_SELECTIVE = ("attn_recompute", "mla_rms_recompute", "mlp_recompute", "mlp_rms_recompute")
+
+
+class SimumaxStrategy(Noun):
+    """Parallelism and runtime policy. `docs/simumax.md` says what each key is here."""
+
+    seq_len: Count
+    micro_batch_size: Count
+    micro_batch_num: Count
+    dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
+    fp8: Flag = False
+    world_size: Count = 8
+    tp_size: Count = 1
+    cp_size: Count = 1
+    pp_size: Count = 1
+    ep_size: Count = 1
+    etp_size: Count = 1
+    dp_size: Count | None = None
+    """Follows from the others, as do the next two; SimuMax writes them, but does not read them."""
+    edp_size: Count | None = None
+    global_batch_size: Count | None = None
+    cp_comm_type: Literal["a2a"] = "a2a"
+    cp_a2a_mode: Literal["async_cp", "sync_cp"] = "async_cp"
+    order_of_paralielism: Literal["tp-cp-ep-dp-pp"] = "tp-cp-ep-dp-pp"
+    moe_dispatcher_policy: Literal["all2all", "all2all-seq"] = "all2all"
+    enable_sequence_parallel: Flag = True
+    zero_state: Literal[0, 1] = 1
+    num_layers_in_first_pipeline_stage: Count | None = None
+    num_layers_in_last_pipeline_stage: Count | None = None
+    account_for_embedding_in_pipeline_split: Flag = False
+    account_for_loss_in_pipeline_split: Flag = False
+    interleaving_size: Count = 1
+    microbatch_group_size_per_vp_stage: Count | None = None
+    pp_comm_async: Flag = True
+    grad_reduce_in_bf16: Flag = False
+    use_fp32_accum_grad: Flag = True
+    use_accm_weight: Flag = True
+    cache_groupgemm_col_fp8_inputs: Flag = False
+    offload_groupgemm_col_inputs: Flag = False
+    mem_factor: Share = 0.94
+    enable_recompute: Flag = True
+    recompute_granularity: Granularity | None = None
+    recompute_layer_num: Index = 0
+    attn_recompute: Flag = False
+    mla_rms_recompute: Flag = False
+    mlp_recompute: Flag = False
+    mlp_rms_recompute: Flag = False
+    recompute_variance: Flag = False
+    megatron_recompute: Flag = False
+    megatron_recompute_modules: tuple[Module, ...] | None = None
+    use_flash_sdp: Flag = True
+    use_math_sdp: Flag = False
+    use_fused_norm: Flag = True
+    use_fused_swiglu: Flag = True
+    use_fused_grad_accumulation: Flag = True
+    cross_entropy_loss_fusion: Flag = False
+    attention_sparse_ratio: Ratio = 0
+    enable_dropout: Flag = False
+    dispatch_probs: Flag = False
+    te_version: Version | None = None
+    te_dummy_wgrad_min_version: Version = "2.3.0"
+    te_cp_a2a_save_pre_posta2a_min_version: Version = "2.8.0"
+    te_grouped_linear_dummy_wgrad_min_version: Version = "2.10.0"
+    enable_straggler_model: Flag = True
+    overlap_grad_reduce: Flag = True
+    tp_net: Net = "auto"
+    cp_net: Net = "auto"
+    pp_net: Net = "auto"
+    dp_net: Net = "auto"
+    ep_net: Net = "auto"
+    etp_net: Net = "auto"
+    edp_net: Net = "auto"
+    no_sync: Literal[True] = True
+    """Of releases before 1.2, as the next one; without effect."""
+    skip_ckpt_micro_batch_num: Literal[0] = 0
+
+    @property
+    def replicas(self) -> int:
+        """Data-parallel degree."""
+        return self.world_size // (self.tp_size * self.cp_size * self.pp_size)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether any layer runs forward again, whatever of it."""
+        return (
+            self.enable_recompute
+            and self.recompute_granularity is not None
+            and self.recompute_layer_num > 0
+        )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _raise([*_degree_faults(self), *_chunk_faults(self), *_recompute_faults(self)])
+        _raise(_derived_faults(self))
+        return self
+
+
+def _degree_faults(s: SimumaxStrategy) -> Iterator[Fault]:
+    dense = s.tp_size * s.cp_size * s.pp_size
+    experts = s.ep_size * s.etp_size * s.pp_size
+    for names, product in (
+        ("tp_size x cp_size x pp_size", dense),
+        ("ep_size x etp_size x pp_size", experts),
+    ):
+        if s.world_size % product:
+            yield _fault("world_size", s.world_size, f"must be a multiple of {names} = {product}")
+    if s.seq_len % s.cp_size:
+        yield _fault("seq_len", s.seq_len, f"must be a multiple of cp_size {s.cp_size}")
+    if s.use_flash_sdp == s.use_math_sdp:
+        problem = "one of use_flash_sdp and use_math_sdp must be true, the other false"
+        yield _fault("use_math_sdp", s.use_math_sdp, problem)
+
+
+def _derived_faults(s: SimumaxStrategy) -> Iterator[Fault]:
+    sequences = s.micro_batch_size * s.micro_batch_num
+    for field, value in (
+        ("dp_size", s.replicas),
+        ("edp_size", s.world_size // (s.ep_size * s.etp_size * s.pp_size)),
+        ("global_batch_size", sequences * s.replicas),
+    ):
+        given = getattr(s, field)
+        if given is not None and given != value:
+            yield _fault(field, given, f"follows from the other keys and is {value}; leave it out")
+
+
+def _chunk_faults(s: SimumaxStrategy) -> Iterator[Fault]:
+    if s.interleaving_size == 1:
+        return
+    if s.pp_size == 1:
+        problem = "must be 1 where pp_size is 1"
+        yield _fault("interleaving_size", s.interleaving_size, problem)
+    elif s.pp_comm_async:
+        problem = "must be false where interleaving_size is above 1: SimuMax has no time for it"
+        yield _fault("pp_comm_async", s.pp_comm_async, problem)
+    group = s.microbatch_group_size_per_vp_stage
+    if group not in (None, s.pp_size):
+        problem = f"must be pp_size {s.pp_size} or null here"
+        yield _fault("microbatch_group_size_per_vp_stage", group, problem)
+
+
+def _recompute_faults(s: SimumaxStrategy) -> Iterator[Fault]:
+    for needs, needed in (
+        ("mla_rms_recompute", "attn_recompute"),
+        ("mlp_rms_recompute", "mlp_recompute"),
+    ):
+        if getattr(s, needs) and not getattr(s, needed):
+            yield _fault(needs, True, f"needs {needed}")
+    if not s.megatron_recompute:
+        if s.megatron_recompute_modules:
+            problem = "must be true for megatron_recompute_modules"
+            yield _fault("megatron_recompute", False, problem)
+        return
+    if not s.recomputes or s.recompute_granularity != "selective_recompute":
+        problem = "needs enable_recompute, recompute_granularity selective_recompute and "
+        yield _fault("megatron_recompute", True, problem + "recompute_layer_num of 1 or more")
+    if not s.megatron_recompute_modules:
+        problem = "must name a module with megatron_recompute"
+        yield _fault("megatron_recompute_modules", s.megatron_recompute_modules, problem)
+    for field in (*_SELECTIVE, "recompute_variance"):
+        if getattr(s, field):
+            yield _fault(field, True, "must be false with megatron_recompute")
+
+
+def _fault(field: str, value: object, problem: str) -> Fault:
+    return Fault(field=field, value=value, has_value=value is not None, problem=problem)
+
+
+def _raise(faults: Any) -> None:
+    found = list(faults)
+    if found:
+        raise InputError(found)
+
+
+Kind = Literal["model", "system", "strategy"]
+# Keys of a strategy that other files may have, too.
+_COMMON = {"seq_len", "dtype", "fp8", "micro_batch_size", "global_batch_size", "world_size"}
+# Keys that no file of ours and of the others has, and how many of them tell the file.
+_TELLING: tuple[tuple[Kind, int, frozenset[str]], ...] = (
+    (
+        "model",
+        2,
+        frozenset({"head_num", "kv_head_num", "layer_num", "use_swiglu", "expert_num", "topk"})
+        | {"moe_shared_expert_intermediate_size", "qk_pos_emb_head_dim", "group_linear_mode"},
+    ),
+    ("system", 2, frozenset({"sys_name", "num_per_node", "networks", "FC8"})),
+    ("strategy", 3, frozenset(SimumaxStrategy.model_fields) - _COMMON),
+)
+
+
+def looks_like(data: Mapping[str, Any]) -> Kind | None:
+    """Tell which of SimuMax's files a mapping is by its keys; None if it is none of them."""
+    found = (kind for kind, least, telling in _TELLING if len(data.keys() & telling) >= least)
+    return next(found, None)

@@ -1,0 +1,295 @@
+"""SimuMax's systems as fields of our `System`: rates, floors of time, tables, tiers."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.interop.simumax.system_files import (
+    CollectiveClass,
+    SimumaxCollective,
+    SimumaxNetwork,
+    SimumaxSystem,
+)
+from shardwise.interop.simumax.tables import attention_table, grouped_table, matmul_table
+from shardwise.units import LEAST_SHARE
+
+__all__ = ["system_fields"]
+
+GIB, TERA, MICRO = 2**30, 1e12, 1e6
+COLLECTIVES: dict[str, CollectiveClass] = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all_to_all": "all2all",
+}
+# Devices that a network within a node reaches, of systems with PCIe; or that are all connected.
+_LADDER = (2, 4, 8)
+_FULLY_CONNECTED = 8
+
+
+def system_fields(system: SimumaxSystem, name: str, source: str = "") -> dict[str, Any]:
+    """A SimuMax system: measured shares by shape, the larger of compute and memory time, a ring.
+
+    Raises
+    ------
+    InputError
+        With one fault that names `source` for each thing that SimuMax takes and we do not.
+    """
+    faults = [*_faults(system, source)]
+    if faults:
+        raise InputError(faults)
+    tiers = _ladder(system) if system.networks.intra_with_pcie else [_inside(system)]
+    text = f"SimuMax's file {name}"
+    return {
+        "name": name,
+        "description": "Imported from a SimuMax system.",
+        "accelerator": _accelerator(system, name, source),
+        "node": {"accelerators": system.num_per_node},
+        "network": [*tiers, _between(system)],
+        "sources": {
+            "": {"kind": "published", "text": text},
+            "accelerator.vector": {
+                "kind": "assumed",
+                "text": "SimuMax has no vector units; the matrix peak, so that bytes decide",
+            },
+        },
+    }
+
+
+def _accelerator(system: SimumaxSystem, name: str, source: str) -> dict[str, Any]:
+    chip = system.accelerator
+    usual = chip.bandwidth["default"]
+    peak = chip.op["default"].tflops
+    classes = {
+        "permute": chip.bandwidth.get("permute_fwd"),
+        "permute_backward": chip.bandwidth.get("permute_bwd"),
+        "loss": chip.bandwidth.get("ce_fusion") or chip.bandwidth.get("ce"),
+    }
+    own = {
+        kind: {
+            "efficiency": rate.efficient_factor * rate.gbps / usual.gbps,
+            "launch": rate.latency_us / MICRO,
+        }
+        for kind, rate in classes.items()
+        if rate is not None
+    }
+    return {
+        "name": name,
+        "multiprocessors": None,
+        "matrix": {"bf16": peak * TERA},
+        "vector": {"fp32": peak * TERA},
+        "memory": [
+            {"name": "hbm", "capacity": chip.mem_gbs * GIB, "bandwidth": usual.gbps * GIB},
+        ],
+        "matmul_table": {"bf16": matmul_table(chip, source)},
+        "grouped_table": {"bf16": grouped_table(chip, source)},
+        "attention_table": {"bf16": attention_table(chip, source)},
+        "attention": None,
+        "memory_bound": {
+            "efficiency": usual.efficient_factor,
+            "launch": usual.latency_us / MICRO,
+        },
+        "memory_bound_class": own,
+        "processing": "roofline",
+    }
+
+
+def _inside(system: SimumaxSystem) -> dict[str, Any]:
+    """The network of a node, one link for each device; with FC8 one seventh for each other one."""
+    network = system.networks.high_intra_node
+    assert network is not None  # noqa: S101 - validated
+
+    def shares(operation: SimumaxCollective) -> dict[int, float]:
+        share = _share(network, operation)
+        links = range(1, _FULLY_CONNECTED) if system.FC8 else []
+        return {1 + part: share * part / links[-1] for part in links} or {1: share}
+
+    collectives = {
+        ours: _rates(operation, shares(operation), _line(network, operation))
+        for ours, operation in _collectives(network)
+    }
+    collectives["p2p"] = _message(network, min(shares(network.op["p2p"]).values()))
+    return _tier("node", system.num_per_node, network.bandwidth.gbps * GIB, collectives)
+
+
+def _ladder(system: SimumaxSystem) -> list[dict[str, Any]]:
+    """Networks for 2, 4 and 8 devices on PCIe as tiers, one inside the other.
+
+    A group that fills the domain inside sends over as many links as this has devices. The link is
+    chosen so that it comes out as SimuMax has it: gbps x efficiency over these. Replicas that are
+    apart send over fewer, and have `dp_fixed_bw` where it is given, else the same. Latencies of
+    tiers add up, so that each has what it adds to those inside.
+    """
+    tiers = []
+    reached = dict.fromkeys(COLLECTIVES, 0.0)
+    for size in _LADDER:
+        network = getattr(system.networks, f"intra_node_pcie_{size}x")
+        within = size // 2
+        collectives = {}
+        for ours, operation in _collectives(network):
+            latency = _latency(network, operation, size)
+            added = max(0.0, latency - reached[ours])
+            reached[ours] += added
+            alone = {1: _share(network, operation) * within}  # each member sends its own buffer
+            several = _shares_by_inner(network, operation, within)
+            shares = alone if ours == "all_to_all" else several
+            collectives[ours] = _rates(operation, shares, (added, 0.0))
+        collectives["p2p"] = _message(network, _share(network, network.op["p2p"]) * within)
+        bandwidth = network.bandwidth.gbps * GIB / within
+        tiers.append(_tier(f"PCIe {size}x", size, bandwidth, collectives))
+    return tiers
+
+
+def _shares_by_inner(
+    network: SimumaxNetwork, operation: SimumaxCollective, within: int
+) -> dict[int, float]:
+    """Share of a link by the devices inside that send at once: 1, 2 ... to all of them."""
+    share = _share(network, operation)
+    shares = {}
+    inner = 1
+    while inner <= within:
+        rate = share * network.bandwidth.gbps
+        if inner < within:
+            rate = (operation.dp_fixed_bw or {}).get(str(2 * inner), rate)
+        shares[inner] = rate * within / (inner * network.bandwidth.gbps)
+        inner *= 2
+    return shares
+
+
+def _between(system: SimumaxSystem) -> dict[str, Any]:
+    """The network between nodes: gbps is of a whole node, whose devices share it.
+
+    All-to-all exchanges use no more than the device's own part, as messages do. Latencies are
+    those of one device in each node.
+    """
+    network = system.networks.inter_node
+    collectives = {}
+    for ours, operation in _collectives(network):
+        shares = {1: _share(network, operation)}
+        collectives[ours] = _rates(operation, shares, _line(network, operation))
+    collectives["p2p"] = _message(network, _share(network, network.op["p2p"]))
+    tier = _tier("between nodes", None, network.bandwidth.gbps * GIB, collectives)
+    return tier | {"links_per_node": 1}
+
+
+def _tier(
+    name: str, domain: int | None, bandwidth: float, collectives: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "domain": domain,
+        "bandwidth": bandwidth,
+        "join_exponent": 1,
+        "collectives": dict(collectives),
+    }
+
+
+def _rates(
+    operation: SimumaxCollective, efficiency: dict[int, float], line: tuple[float, float]
+) -> dict[str, Any]:
+    latency, step = line
+    return {
+        "latency": latency,
+        "latency_per_member": step,
+        "efficiency": efficiency,
+        "scale": operation.scale,
+        "offset": operation.offset,
+    }
+
+
+def _message(network: SimumaxNetwork, share: float) -> dict[str, Any]:
+    """A message between two devices."""
+    operation = network.op["p2p"]
+    passing = operation.scale * (1 + operation.offset / 2)
+    return {
+        "latency": (_base_us(network, operation) + _fixed_us(network, operation, 2)) / MICRO,
+        "latency_per_member": 0,
+        "efficiency": {1: share},
+        "scale": passing,
+    }
+
+
+def _collectives(network: SimumaxNetwork) -> Iterator[tuple[str, SimumaxCollective]]:
+    for ours, theirs in COLLECTIVES.items():
+        yield ours, network.op[theirs]
+
+
+def _share(network: SimumaxNetwork, operation: SimumaxCollective) -> float:
+    own = operation.efficient_factor
+    return network.bandwidth.efficient_factor if own is None else own
+
+
+def _base_us(network: SimumaxNetwork, operation: SimumaxCollective) -> float:
+    own = operation.latency_us
+    return network.bandwidth.latency_us if own is None else own
+
+
+def _fixed_us(network: SimumaxNetwork, operation: SimumaxCollective, members: int) -> float:
+    """Latency beside that of the ring's steps: of so many members, or of any."""
+    rates = network.bandwidth
+    for by_members, any_number in (
+        (operation.fixed_latency_us_by_comm_num, operation.fixed_latency_us),
+        (rates.fixed_latency_us_by_comm_num, rates.fixed_latency),
+    ):
+        found = (by_members or {}).get(str(members), any_number)
+        if found is not None:
+            return found
+    return 0.0
+
+
+def _latency(network: SimumaxNetwork, operation: SimumaxCollective, members: int) -> float:
+    """Latency of n members: base (n + offset) scale, each step of the ring, and what is fixed [s].
+
+    In nodes of other than 8 devices SimuMax takes the base alone, which is a fault.
+    """
+    steps = (members + operation.offset) * operation.scale
+    fixed = _fixed_us(network, operation, members)
+    return (_base_us(network, operation) * steps + fixed) / MICRO
+
+
+def _line(network: SimumaxNetwork, operation: SimumaxCollective) -> tuple[float, float]:
+    """Latency of two members and what each further one adds [s].
+
+    Exact where what is fixed is the same for all numbers of members; else by least squares over
+    those that are listed, with no number faster than a smaller one.
+    """
+    by_members = operation.fixed_latency_us_by_comm_num
+    if by_members is None:
+        by_members = network.bandwidth.fixed_latency_us_by_comm_num
+    counts = sorted({2, 3} if not by_members else map(int, by_members))
+    times = [_latency(network, operation, count) for count in counts]
+    mean, middle = math.fsum(times) / len(times), math.fsum(counts) / len(counts)
+    spread = math.fsum((count - middle) ** 2 for count in counts)
+    pairs = zip(counts, times, strict=True)
+    product = math.fsum((count - middle) * (time - mean) for count, time in pairs)
+    step = max(0.0, product / spread) if spread else 0.0
+    return max(0.0, mean + step * (2 - middle)), step
+
+
+def _faults(system: SimumaxSystem, source: str) -> Iterator[Fault]:
+    def fault(field: str, value: object, problem: str) -> Fault:
+        return Fault(source=source, field=field, value=value, has_value=True, problem=problem)
+
+    chip = system.accelerator
+    if chip.mode != "roofline":
+        problem = "must be roofline: else the bytes of products would take no time"
+        yield fault("accelerator.mode", chip.mode, problem)
+    for name, operation in chip.op.items():
+        ratio = operation.tflops / chip.op["default"].tflops
+        share = operation.efficient_factor
+        if not name.startswith("fp8") and not LEAST_SHARE <= share * ratio <= 2:  # noqa: PLR2004
+            problem = f"must be from {LEAST_SHARE / ratio:g} to {2 / ratio:g} here"
+            yield fault(f"accelerator.op.{name}.efficient_factor", share, problem)
+    gbps = chip.bandwidth["default"].gbps
+    for kind, rate in chip.bandwidth.items():
+        if rate.gbps != gbps:
+            problem = f"must be {gbps:g} as of default; a class has a share of its own"
+            yield fault(f"accelerator.bandwidth.{kind}.gbps", rate.gbps, problem)
+    if system.num_per_node != _LADDER[-1]:
+        for flag, value in (
+            ("FC8", system.FC8),
+            ("networks.intra_with_pcie", system.networks.intra_with_pcie),
+        ):
+            if value:
+                yield fault(flag, value, f"needs num_per_node {_LADDER[-1]}")

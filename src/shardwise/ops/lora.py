@@ -1,0 +1,342 @@
+"""What is trained: operations with frozen weights, and low-rank adapters beside them.
+
+Finished lists of operations are rewritten. A frozen product has no gradient of its weights, and its
+input is not kept for it; its gradient of the input remains, and so does what norms, activations and
+attention keep for theirs. Only where nothing before the head is trained do layers, embedding and
+final norm go forward alone; a frozen embedding, or frozen layers below others that are trained,
+change nothing else. Modules of multi-token prediction always go backward.
+
+Adapters (arXiv 2106.09685): Y = X W + X A B with A (inputs, rank) and B (rank, outputs), one for
+each product, so one for queries, keys and values together and one for up and gate, as frameworks
+on Megatron have them; no dropout. Tensor-parallel ranks split them as PEFT does beside Megatron's
+layers (peft 0.14, lora/tp_layer.py): beside a column-parallel product A is whole and B split by
+columns, beside a row-parallel one A is split by rows and B whole, beside a whole one both are
+whole. Only the rank-wide intermediate is exchanged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.config.enums import bits_of, set_of
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
+from shardwise.ops.context import swaps_heads
+from shardwise.ops.linear import linear
+from shardwise.ops.operation import (
+    Collective,
+    CollectiveKind,
+    FlashAttention,
+    Kernel,
+    Matmul,
+    MemoryBound,
+    Operation,
+    Phase,
+    RankWork,
+)
+from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
+
+__all__ = ["Subset", "goes_back", "parts_of_model", "with_subset"]
+
+_EVERY = ("embedding", "attention", "mlp", "experts", "router", "norms", "head")
+# How the product beside which an adapter stands is split over tensor-parallel ranks.
+_Split = Literal["columns", "rows", "expert_columns", "expert_rows", "whole"]
+_ADAPTED: dict[str, _Split] = {
+    "attention.qkv": "columns",
+    "attention.q": "columns",
+    "attention.q_up": "columns",
+    "attention.kv_up": "columns",
+    "attention.q_down": "whole",
+    "attention.kv_down": "whole",
+    "attention.out": "rows",
+    "mlp.up": "columns",
+    "mlp.down": "rows",
+    "moe.shared_up": "columns",
+    "moe.shared_down": "rows",
+    "moe.up": "expert_columns",
+    "moe.down": "expert_rows",
+}
+# Products that may leave it to another one to keep the input of both.
+_KEPT_BY = {
+    "attention.kv_down": ("attention.q", "attention.q_down"),
+    "mlp.up": ("attention.qkv", "attention.q", "attention.q_down"),
+    "moe.shared_up": ("moe.router",),
+    "moe.shared_gate": ("moe.router",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subset:
+    """What is trained, as columns."""
+
+    frozen: Ints
+    """Bits of `words.FROZEN_PARTS`; all of them where there are adapters."""
+    rank: Ints
+    """Rank of the adapters; 0: there are none."""
+    adapted: Ints
+    """Bits of `words.LORA_PARTS`."""
+
+    @classmethod
+    def of(cls, table: Table) -> "Subset":
+        """Read it from strategies."""
+        rank = table.lora_rank
+        frozen = np.where(rank > 0, bits_of(_EVERY, "frozen"), table.frozen)
+        return cls(frozen=frozen, rank=rank, adapted=table.lora_parts)
+
+    def freezes(self, part: str) -> Bools:
+        """Rows in which the model's own weights of a part are frozen."""
+        return (self.frozen & bits_of([part], "frozen")) > 0
+
+    def adapts(self, part: str) -> Bools:
+        """Rows in which products of a part have adapters."""
+        if part not in set_of(-1, "lora_parts"):
+            return np.zeros(self.rank.shape, dtype=np.bool_)
+        return (self.rank > 0) & ((self.adapted & bits_of([part], "lora_parts")) > 0)
+
+
+def parts_of_model(model: Model) -> int:
+    """Parts that a model has, as bits of `words.FROZEN_PARTS`."""
+    moe = [layer.moe for layer in model.layers if layer.moe is not None]
+    dense = any(layer.mlp is not None for layer in model.layers) or any(m.shared_ffn for m in moe)
+    has = {"mlp": dense, "experts": bool(moe), "router": bool(moe)}
+    return bits_of([part for part in _EVERY if has.get(part, True)], "frozen")
+
+
+def goes_back(model: Model, subset: Subset) -> Bools:
+    """Rows in which something before the head is trained."""
+    before = parts_of_model(model) & ~bits_of(["head"], "frozen")
+    return (subset.rank > 0) | ((subset.frozen & before) != before)
+
+
+def with_subset(
+    model: Model, part: str, operations: Sequence[Operation], work: RankWork, subset: Subset
+) -> list[Operation]:
+    """Operations of a part of the model where only some weights are trained.
+
+    Parameters
+    ----------
+    part
+        Embedding, layer, mtp or head.
+    """
+    if not np.any(subset.frozen):
+        return list(operations)
+    needed = _inputs_needed(operations, work, subset)
+    stays = ~goes_back(model, subset)
+    stream = work.split_tokens * model.hidden * work.element_bytes
+    rewritten = []
+    for operation, needs in zip(operations, needed, strict=True):
+        one = _frozen(operation, work, subset, needs)
+        if part in ("embedding", "layer") or (part == "head" and operation.name == "final_norm"):
+            one = _forward_only(one, stays, stream)
+        elif part == "head" and operation.name == "head":
+            one = _without(one, Phase.INPUT_GRAD, stays)
+        rewritten += [one, *_adapters(operation, work, subset)]
+    return rewritten
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("mtp.")
+
+
+def _part(name: str) -> str:
+    """The part of `words.FROZEN_PARTS` whose weights an operation has, if any.
+
+    The projection of multi-token prediction counts with the head.
+    """
+    plain = _plain(name)
+    if plain.endswith("norm"):
+        return "norms"
+    if plain.startswith(("mlp.", "moe.shared_")):
+        return "mlp"
+    if plain.startswith("attention."):
+        return "attention"
+    if plain == "moe.router":
+        return "router"
+    if plain.startswith("moe."):
+        return "experts"
+    return "embedding" if plain == "embedding" else "head"
+
+
+def _product(operation: Operation) -> Matmul | None:
+    """The forward product with the weights of an operation."""
+    products = [k for k in operation.kernels if isinstance(k, Matmul)]
+    weighted = any(k.phase is Phase.WEIGHT_GRAD for k in products)
+    return products[0] if weighted else None
+
+
+def _inputs_needed(operations: Sequence[Operation], work: RankWork, subset: Subset) -> list[Bools]:
+    """Rows in which the input that an operation keeps has a use in backward.
+
+    The output of attention, which the next product keeps, is read by the backward kernel of flash
+    attention too (arXiv 2205.14135, algorithm 4), unless heads were swapped in between.
+    """
+    places = {_plain(operation.name): i for i, operation in enumerate(operations)}
+    used = [
+        ~subset.freezes(_part(o.name)) | subset.adapts(_part(o.name)) & (_split(o) is not None)
+        for o in operations
+    ]
+    needed = list(used)
+    for name, keepers in _KEPT_BY.items():
+        for keeper in keepers:
+            if name in places and keeper in places:
+                relies = used[places[name]] & (operations[places[name]].saved_bytes == 0)
+                needed[places[keeper]] = needed[places[keeper]] | relies
+    if "attention.out" in places:
+        core = operations[places["attention.core"]]
+        heads = [k.heads for k in core.kernels if isinstance(k, FlashAttention)]
+        flash = (np.max(heads, axis=0) > 0) & ~swaps_heads(work)
+        needed[places["attention.out"]] = needed[places["attention.out"]] | flash
+    return needed
+
+
+def _split(operation: Operation) -> _Split | None:
+    return _ADAPTED.get(_plain(operation.name))
+
+
+def _frozen(operation: Operation, work: RankWork, subset: Subset, needs: Bools) -> Operation:
+    """An operation whose weights are frozen in some rows.
+
+    Where there are adapters, a rank keeps of the input what they read, in 16 bits whatever the
+    recipe.
+    """
+    product, frozen = _product(operation), subset.freezes(_part(operation.name))
+    one = _without(operation, Phase.WEIGHT_GRAD, frozen)
+    kept = one.saved_bytes
+    if product is not None:
+        read = _adapter_tokens(operation, product, work)[0] * product.k * product.batch
+        own = np.where(subset.rank > 0, read * work.element_bytes, kept)
+        kept = np.where(needs & (kept > 0), own, 0.0)
+    elif _plain(operation.name) == "embedding":  # its gradient has no other use
+        one = _without(one, Phase.INPUT_GRAD, frozen)
+        kept = np.where(frozen, 0.0, kept)
+    trained = np.where(frozen, 0.0, one.trained)
+    return replace(one, saved_bytes=kept, trained_parameters=trained)
+
+
+def _without(operation: Operation, phase: Phase, rows: Bools) -> Operation:
+    """An operation without its kernels and exchanges of a phase, in some rows."""
+
+    def kernel(one: Kernel) -> Kernel:
+        if one.phase is not phase:
+            return one
+        if isinstance(one, Matmul):
+            return replace(one, batch=np.where(rows, 0.0, one.batch))
+        if isinstance(one, FlashAttention):
+            return replace(one, heads=np.where(rows, 0.0, one.heads), kv_heads=one.kv_heads * ~rows)
+        return replace(
+            one, bytes=np.where(rows, 0.0, one.bytes), flops=np.where(rows, 0.0, one.flops)
+        )
+
+    exchanges = tuple(
+        replace(c, bytes=np.where(rows, 0.0, c.bytes)) if c.phase is phase else c
+        for c in operation.collectives
+    )
+    return replace(operation, kernels=tuple(map(kernel, operation.kernels)), collectives=exchanges)
+
+
+def _forward_only(operation: Operation, rows: Bools, stream: Floats) -> Operation:
+    """An operation that does not go backward in some rows, where only the stream is beside it."""
+    one = _without(_without(operation, Phase.WEIGHT_GRAD, rows), Phase.INPUT_GRAD, rows)
+    back, ahead = one.working_bytes, one.forward_working_bytes
+    ahead = back if ahead is None else ahead
+    one = replace(
+        one,
+        working_bytes=np.where(rows, 0.0, back),
+        forward_working_bytes=np.where(rows, ahead + stream, ahead),
+    )
+    return replace(one, saved_bytes=np.where(rows, 0.0, one.saved_bytes))
+
+
+def _adapter_tokens(operation: Operation, product: Matmul, work: RankWork) -> tuple[Floats, Floats]:
+    """Tokens that A and B of a product read on one rank.
+
+    With sequence parallelism A reads a rank's part of the sequence before a column-parallel
+    product, B a rank's part of the scattered sum after a row-parallel one.
+    """
+    split = _split(operation)
+    return (
+        work.split_tokens if split == "columns" else product.m,
+        work.split_tokens if split == "rows" else product.m,
+    )
+
+
+def _adapters(operation: Operation, work: RankWork, subset: Subset) -> list[Operation]:
+    """A and B beside a product, if any row has them.
+
+    Added to the output: read both, write the sum; backward the same with the gradients of the
+    input. The input is kept with the product; the intermediate is kept here.
+    """
+    product, split = _product(operation), _split(operation)
+    rows = subset.adapts(_part(operation.name))
+    if product is None or split is None or not np.any(rows):
+        return []
+    rank = np.maximum(subset.rank, 1) * 1.0
+    batch = np.where(rows, product.batch, 0.0)
+    before, after = _adapter_tokens(operation, product, work)
+    gathered, summed = _exchanges(split, work, product, np.where(rows, rank, 0.0))
+    beside = partial(
+        linear,
+        work=work,
+        batch=batch,
+        grouped=product.grouped,
+        expert=operation.expert,
+        sixteen_bits=True,
+        reruns_with=operation.reruns_with,
+        dropped_with=operation.reruns_with,
+    )
+    down = beside(
+        f"{operation.name}.lora_a",
+        tokens=before,
+        inputs=product.k,
+        outputs=rank,
+        saved_tokens=np.zeros_like(before),
+        collectives=summed,
+    )
+    up = beside(
+        f"{operation.name}.lora_b",
+        tokens=after,
+        inputs=rank,
+        outputs=product.n,
+        saved_tokens=work.kept_tokens if split == "columns" else after,
+        collectives=gathered,
+    )
+    written = batch * after * product.n
+    size = written * work.element_bytes
+    return [
+        _adding(down, Phase.INPUT_GRAD, batch * before * product.k, work),
+        replace(_adding(up, Phase.FORWARD, written, work), working_bytes=up.working_bytes + size),
+    ]
+
+
+def _adding(operation: Operation, phase: Phase, elements: Floats, work: RankWork) -> Operation:
+    """An operation whose result is added to another of so many elements."""
+    added = MemoryBound(phase=phase, bytes=3 * elements * work.element_bytes, flops=elements)
+    return replace(operation, kernels=(*operation.kernels, added))
+
+
+def _exchanges(
+    split: _Split, work: RankWork, product: Matmul, rank: Floats
+) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+    """Exchanges of the rank-wide intermediate around B, and around A.
+
+    Those of a split product of that width; among ranks that share experts, a sum.
+    """
+    if split == "columns":
+        return before_column_parallel(work, rank), ()
+    if split == "rows":
+        return (), after_row_parallel(work, rank)
+    if split == "whole":
+        return (), ()
+    size = product.batch * product.m * rank * work.element_bytes
+    phase = Phase.INPUT_GRAD if split == "expert_columns" else Phase.FORWARD
+    summed = Collective(
+        phase=phase,
+        kind=CollectiveKind.ALL_REDUCE,
+        axis="etp",
+        bytes=np.where(work.etp > 1, size, 0.0),
+    )
+    return ((summed,), ()) if split == "expert_columns" else ((), (summed,))

@@ -1,0 +1,146 @@
+"""Multi-head latent attention: queries, keys and values through narrow projections.
+
+Equations: arXiv 2405.04434, section 2.1. Down projections and their norms are whole on every
+tensor-parallel rank and see its part of the sequence; what they give is gathered before the up
+projections, which are split over heads (Megatron-LM core 0.12, multi_latent_attention.py).
+"""
+
+import numpy as np
+
+from shardwise.arrays import Floats
+from shardwise.config.model import Attention, Latent, Model
+from shardwise.ops.linear import linear
+from shardwise.ops.norm import norm
+from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
+from shardwise.ops.tp_comm import before_column_parallel, shared_by_heads
+
+__all__ = ["ROPE_FLOPS", "latent_projections", "latent_rope"]
+
+ROPE_FLOPS = 3.0
+"""Per element turned: four multiplications and two additions for a pair."""
+_WHOLE = frozenset({"attention", "qkv"})
+_UP = _WHOLE | {"mla_up"}
+
+
+def latent_projections(
+    model: Model,
+    attention: Attention,
+    latent: Latent,
+    work: RankWork,
+    norm_parts: frozenset[str],
+) -> list[Operation]:
+    """Compress, normalise and expand queries (or project them at once), then keys and values.
+
+    The compressed keys and values have the shared rotated keys beside them. Both down projections
+    keep one input.
+    """
+    heads = attention.heads / work.tp
+    query_width = heads * attention.head_dim
+    biased = attention.bias in ("qkv", "all")
+    if latent.q_rank is None:
+        queries = [
+            linear(
+                "attention.q",
+                work,
+                tokens=work.tokens,
+                inputs=model.hidden,
+                outputs=query_width,
+                saved_tokens=work.kept_tokens,
+                collectives=before_column_parallel(work, model.hidden),
+                normed=bool(norm_parts),
+                reruns_with=_UP,
+                dropped_with=norm_parts,
+            )
+        ]
+        kept = np.where(work.kept_tokens > work.split_tokens, work.split_tokens, 0.0)
+    else:
+        queries = [
+            _down("q", model, work, norm_parts, latent.q_rank, work.split_tokens, biased=biased),
+            *_normed_up("q", model, work, latent.q_rank, query_width),
+        ]
+        kept = zeros(work)
+    compressed = latent.kv_rank + latent.rope_dim
+    expanded = heads * (attention.head_dim - latent.rope_dim + attention.value_dim)
+    return [
+        *queries,
+        _down("kv", model, work, norm_parts, compressed, kept, biased=biased),
+        *_normed_up("kv", model, work, latent.kv_rank, expanded),
+    ]
+
+
+def _down(
+    what: str,
+    model: Model,
+    work: RankWork,
+    norm_parts: frozenset[str],
+    rank: int,
+    saved_tokens: Floats,
+    *,
+    biased: bool,
+) -> Operation:
+    return linear(
+        f"attention.{what}_down",
+        work,
+        tokens=work.split_tokens,
+        inputs=model.hidden,
+        outputs=rank,
+        bias=rank if biased else 0.0,
+        saved_tokens=saved_tokens,
+        reruns_with=_WHOLE,
+        dropped_with=norm_parts,
+    )
+
+
+def _normed_up(
+    what: str, model: Model, work: RankWork, rank: int, outputs: Floats
+) -> list[Operation]:
+    normed = norm(
+        f"attention.{what}_norm",
+        work,
+        tokens=work.split_tokens,
+        width=rank,
+        parameters=rank * model.norm_parameters / model.hidden,
+        reruns_with=_WHOLE,
+        dropped_with=_WHOLE,
+    )
+    up = linear(
+        f"attention.{what}_up",
+        work,
+        tokens=work.tokens,
+        inputs=rank,
+        outputs=outputs,
+        saved_tokens=work.kept_tokens,
+        collectives=before_column_parallel(work, rank),
+        normed=True,
+        reruns_with=_UP,
+        dropped_with=_WHOLE,
+    )
+    return [normed, up]
+
+
+def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operation:
+    """Turn the rotated part of queries in place; put keys together from their two parts.
+
+    Keys and values are read as they were projected, with the one rotated key of all heads, and
+    written apart. Backward the same the other way round.
+    """
+    heads = attention.heads / work.tp
+    turned = heads * latent.rope_dim
+    plain = heads * (attention.head_dim - latent.rope_dim + attention.value_dim)
+    elements = 2 * turned + (plain + latent.rope_dim) + (plain + turned)
+    moved = work.tokens * elements * work.element_bytes
+    kernels = tuple(
+        MemoryBound(
+            phase=phase, bytes=moved, flops=ROPE_FLOPS * work.tokens * (turned + latent.rope_dim)
+        )
+        for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
+    )
+    return Operation(
+        name="attention.rope",
+        kernels=kernels,
+        collectives=shared_by_heads(work, latent.rope_dim),
+        parameters=zeros(work),
+        saved_bytes=zeros(work),
+        working_bytes=work.tokens * (2 * plain + turned) * work.element_bytes,
+        reruns_with=_UP,
+    )

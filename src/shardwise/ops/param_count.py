@@ -1,0 +1,283 @@
+"""Parameters and model FLOPs of an architecture, from the same operations that are timed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from shardwise.config.model import Attention, Layer, Model
+from shardwise.ops.context import keys_met
+from shardwise.ops.embedding import embedding_operations, head_operations
+from shardwise.ops.layer import layer_operations
+from shardwise.ops.lora import Subset, goes_back, with_subset
+from shardwise.ops.mtp import mtp_operations
+from shardwise.ops.operation import Operation, RankWork
+
+__all__ = [
+    "FLOPS_CONVENTIONS",
+    "REPLICATED",
+    "FlopsConvention",
+    "Parameters",
+    "count_parameters",
+    "count_trainable",
+    "flops_per_token",
+]
+
+FlopsConvention = Literal["causal", "full-attention", "parameters"]
+FLOPS_CONVENTIONS: dict[FlopsConvention, str] = {
+    "causal": "6 per active parameter but the embeddings, head included, plus attention over the"
+    " pairs it sees: half when causal",
+    "full-attention": "the same, with attention counted over all pairs of positions",
+    "parameters": "6 per active parameter but the embeddings, head included; no attention",
+}
+
+
+REPLICATED = frozenset(
+    {
+        "norm",
+        "attention.norm",
+        "attention.post_norm",
+        "attention.q_down",
+        "attention.q_norm",
+        "attention.kv_down",
+        "attention.kv_norm",
+        "mlp.norm",
+        "mlp.post_norm",
+        "moe.router",
+        "moe.shared_gate",
+        "embedding_norm",
+        "hidden_norm",
+        "final_norm",
+    }
+)
+"""Operations whose weights are whole on every tensor-parallel rank; with `mtp.` before them, those
+of multi-token prediction. So are norms of single heads, learned positions, and biases that are
+added to a sum over ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """Parameters of a model."""
+
+    total: int
+    """Without multi-token prediction, as they are published."""
+    active: int
+    """Those that one token passes through: of routed experts, top_k."""
+    embedding: int
+    """Token and position tables; with tied embeddings, the head shares the first."""
+    breakdown: dict[str, int]
+    """By operation, over all layers."""
+    mtp: int = 0
+    """Those of all modules of multi-token prediction, beside `total`."""
+    mtp_active: float = 0.0
+    """Those of one such module that one token passes through."""
+
+
+def count_parameters(model: Model) -> Parameters:
+    """Count the parameters that the operations of an unsplit model hold."""
+    work = _unsplit_token()
+    breakdown: dict[str, float] = {}
+    active = 0.0
+    for operations, count, share in _parts(model, work):
+        for operation in operations:
+            held = float(operation.parameters[0]) * count
+            if held:
+                breakdown[operation.name] = breakdown.get(operation.name, 0.0) + held
+            active += held * (share if operation.expert else 1.0)
+    counts = {name: round(held) for name, held in breakdown.items()}
+    module, share = _module(model, work), _expert_share(model.layers[-1])
+    return Parameters(
+        total=sum(counts.values()),
+        active=round(active),
+        embedding=counts.get("embedding", 0),
+        breakdown=counts,
+        mtp=model.mtp * round(sum(float(o.parameters[0]) for o in module)),
+        mtp_active=sum(float(o.parameters[0]) * (share if o.expert else 1.0) for o in module),
+    )
+
+
+def count_trainable(model: Model, subset: Subset, counted: Parameters) -> int:
+    """Count the weights that are trained, adapters included, multi-token prediction not.
+
+    Parameters
+    ----------
+    subset
+        Of one row.
+    counted
+        The model's parameters.
+    """
+    if not np.any(subset.frozen):
+        return counted.total
+    work = _unsplit_token()
+    names = ("embedding", *("layer" for _ in model.layers), "head")
+    parts = zip(names, _parts(model, work), strict=True)
+    return round(
+        sum(
+            float(operation.trained[0]) * count
+            for part, (operations, count, _) in parts
+            for operation in with_subset(model, part, operations, work, subset)
+        )
+    )
+
+
+def _parts(model: Model, work: RankWork) -> Iterator[tuple[list[Operation], int, float]]:
+    """Operations of the embedding, of each kind of layer, and of the head.
+
+    With each, how many of it there are and the share of its routed experts that a token sees.
+    """
+    yield embedding_operations(model, work), 1, 1.0
+    for layer in model.layers:
+        yield layer_operations(model, layer, work), layer.count, _expert_share(layer)
+    yield head_operations(model, work, holds_copy=np.array([not model.tied_embeddings])), 1, 1.0
+
+
+def _module(model: Model, work: RankWork) -> list[Operation]:
+    return mtp_operations(model, work) if model.mtp else []
+
+
+def _expert_share(layer: Layer) -> float:
+    return layer.moe.top_k / layer.moe.experts if layer.moe is not None else 1.0
+
+
+def _unsplit_token() -> RankWork:
+    """One token on a rank that holds the whole model: parameters depend on nothing else."""
+    one = np.ones(1)
+    return RankWork(
+        sequences=one,
+        seq_len=one,
+        document_len=one,
+        tp=one,
+        tp2=one,
+        summa=np.array([False]),
+        panels=one,
+        cp=one,
+        cp_exchange=np.array([0]),
+        ep=one,
+        etp=one,
+        capacity=np.zeros(1),
+        imbalance=one,
+        vocab_multiple=one,
+        quantization=np.array([0]),
+        dispatch_bytes=one,
+        training=np.array([True]),
+        sequence_parallel=np.array([False]),
+        attention=np.array([0]),
+        regather=np.array([True]),
+        fused_activation=np.array([False]),
+        element_bytes=one,
+        gradient_bytes=one,
+        flash=np.array([True]),
+        fused_norm=np.array([True]),
+        fused_swiglu=np.array([True]),
+        fused_accumulation=np.array([True]),
+        loss_forward_bytes=one,
+        loss_backward_bytes=one,
+        loss_saved_bytes=one,
+    )
+
+
+def flops_per_token(
+    model: Model,
+    seq_len: int,
+    convention: FlopsConvention = "causal",
+    subset: Subset | None = None,
+    counted: Parameters | None = None,
+    *,
+    document_len: int | None = None,
+    expert_capacity: float | None = None,
+) -> float:
+    """Model FLOPs of one token, forward and backward.
+
+    6 (N - embeddings + head) + 6 a (d_qk + d_v) k per layer for the two products of attention
+    (forward and twice backward) over k keys: s, halved where a position sees only those before it,
+    and fewer within windows and chunks (`context.keys_met`); the full-attention convention takes s
+    in all layers. N has top_k of the routed experts, and a tied head once more than it is stored:
+    the product is done all the same. Modules of multi-token prediction are trained with the rest:
+    the active parameters, head and attention of each are added. Frozen parameters have 4 instead of
+    6, adapters 6; where nothing before the head is trained, no gradients of inputs: 2 less for each
+    parameter, and 4 for each product of attention. What a capacity c < 1 of an even load drops,
+    1 - c of the routed experts, is not done.
+
+    Parameters
+    ----------
+    seq_len
+        s, tokens per sequence.
+    subset
+        What is trained, of one row; None: everything.
+    counted
+        The model's parameters, if they are counted already.
+    document_len
+        Tokens of packed documents, which attention does not leave; None: s. (By the full-attention
+        convention it does.)
+    expert_capacity
+        c; None: nothing is dropped.
+    """
+    counted = counted or count_parameters(model)
+    head = model.vocab * model.hidden
+    dense = counted.active - counted.embedding
+    if model.tied_embeddings:
+        dense += head
+    last = model.layers[-1]
+    dense_and_modules = dense + model.mtp * (counted.mtp_active + head)
+    if expert_capacity is not None and expert_capacity < 1:
+        dense_and_modules -= (1 - expert_capacity) * _routed(model)
+    flops = 6.0 * dense_and_modules
+    back = 4.0
+    if subset is not None and np.any(subset.frozen):
+        frozen, adapters = _untrained(model, subset)
+        flops += 6.0 * adapters - 2.0 * frozen
+        if not goes_back(model, subset)[0]:
+            flops -= 2.0 * dense
+            back = 0.0
+    if convention == "parameters":
+        return flops
+    every = [(layer, layer.count, 2.0 + back) for layer in model.layers]
+    for layer, count, each in [*every, (last, model.mtp, 6.0)]:
+        attention = layer.attention
+        widths = attention.heads * (attention.head_dim + attention.value_dim)
+        keys = _keys_of_a_token(attention, seq_len, document_len or seq_len, convention)
+        flops += each * count * widths * keys
+    return flops
+
+
+def _routed(model: Model) -> float:
+    """Active parameters of routed experts, those of modules of multi-token prediction included."""
+    work, share = _unsplit_token(), _expert_share(model.layers[-1])
+    parts = [*_parts(model, work), (_module(model, work), model.mtp, share)]
+    return sum(
+        float(operation.parameters[0]) * count * share
+        for operations, count, share in parts
+        for operation in operations
+        if operation.expert
+    )
+
+
+def _untrained(model: Model, subset: Subset) -> tuple[float, float]:
+    """Active parameters that are frozen, without the embeddings and with the head; adapters."""
+    work = _unsplit_token()
+    last = model.layers[-1]
+    parts = [*_parts(model, work), (_module(model, work), model.mtp, _expert_share(last))]
+    frozen = adapters = 0.0
+    for operations, count, share in parts:
+        for operation in with_subset(model, "mtp", operations, work, subset):
+            active = count * (share if operation.expert else 1.0)
+            held, trained = float(operation.parameters[0]), float(operation.trained[0])
+            if ".lora_" in operation.name:
+                adapters += active * held
+            elif operation.name != "embedding":
+                frozen += active * (held - trained)
+    if subset.freezes("head")[0]:  # products of tied heads and modules hold no weights of their own
+        frozen += model.vocab * model.hidden * (model.mtp + model.tied_embeddings)
+    return frozen, adapters
+
+
+def _keys_of_a_token(
+    attention: Attention, seq_len: int, document_len: int, convention: FlopsConvention
+) -> float:
+    """Keys that the mean token is scored against by the convention."""
+    if convention == "full-attention":
+        return float(seq_len)
+    half = 0.5 if attention.causal else 1.0
+    whole, document = np.array([float(seq_len)]), np.array([float(document_len)])
+    return half * float(keys_met(attention, whole, document)[0])

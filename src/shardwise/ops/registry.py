@@ -1,0 +1,71 @@
+"""Kinds of layers that others register: what they do, in our operations."""
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+from shardwise.config.model import OWN_KIND, Layer, Model
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.ops.operation import Operation, RankWork
+
+__all__ = ["LayerOperations", "operations_of_kind", "register_layer"]
+
+LayerOperations = Callable[[Model, Layer, RankWork], list[Operation]]
+
+_ENTRY_POINTS = "shardwise.layers"
+_registered: dict[str, LayerOperations] = {}
+
+
+def register_layer(name: str, operations: LayerOperations) -> None:
+    """Register a kind of layer: its operations on one rank, as columns.
+
+    A layer of a model names it as its `kind`. A package registers one for the command line, too, as
+    an entry point of the group `shardwise.layers`.
+
+    Parameters
+    ----------
+    name
+        What `Layer.kind` says.
+    operations
+        Called with the model, the layer (its `options` are the kind's own) and the work of a rank;
+        gives the operations in the order in which they run forward.
+
+    Raises
+    ------
+    InputError
+        If the name is taken by another function.
+
+    Examples
+    --------
+    >>> from shardwise.ops.registry import register_layer
+    >>> from shardwise.ops.linear import linear
+    >>> def mixer(model, layer, work):
+    ...     width = layer.options["width"] / work.tp
+    ...     return [linear("mixer", work, tokens=work.tokens, inputs=model.hidden, outputs=width)]
+    >>> register_layer("mixer", mixer)
+    """
+    taken = _registered.get(name, operations) is not operations
+    if name == OWN_KIND or taken:
+        problem = "is registered already" if taken else "is our own kind"
+        raise InputError(Fault(field="name", value=name, has_value=True, problem=problem))
+    _registered[name] = operations
+
+
+def operations_of_kind(name: str) -> LayerOperations:
+    """Return what a registered kind of layer does.
+
+    Raises
+    ------
+    InputError
+        If nobody has registered it.
+    """
+    if name not in _registered:
+        for entry in entry_points(group=_ENTRY_POINTS, name=name):
+            _registered[name] = entry.load()
+    if name not in _registered:
+        offered = {entry.name for entry in entry_points(group=_ENTRY_POINTS)}
+        known = sorted({OWN_KIND, *_registered, *offered})
+        problem = f"no such kind of layer; allowed: {', '.join(known)}{nearest(name, known)}"
+        raise InputError(
+            Fault(source="model", field="layers.kind", value=name, has_value=True, problem=problem)
+        )
+    return _registered[name]

@@ -1,0 +1,1 @@
+"""How ranks are laid out: placement, process groups, pipeline stages, constraints, schedules."""

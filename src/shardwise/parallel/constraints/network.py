@@ -1,0 +1,225 @@
+"""Rules of the network: what has a tier of its own or extents, and whether it fits there."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.config.enums import PLACED_AXES, SEATED_AXES, TIER_FIELDS
+from shardwise.config.extents import seats_of
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.parallel.constraints.constraint import Rule, any_of, one
+from shardwise.parallel.placement import given_extents, given_tiers, place
+
+__all__ = ["TIER_RULES", "wrong_degrees"]
+
+
+def wrong_degrees(table: Table) -> Bools:
+    """Rows whose degrees do not make up the accelerators."""
+    return table.gpus != 1.0 * table.tp * table.tp2 * table.cp * table.pp * table.dp
+
+
+def _reach(system: System, table: Table) -> Floats:
+    """Members that each axis adds on each tier, where degrees make up the accelerators.
+
+    Shape (tiers, axes, rows); all 1 in rows with other degrees, which another rule refuses.
+    """
+    reach = np.ones((len(system.network), len(SEATED_AXES), len(table)))
+    rows = np.flatnonzero(~wrong_degrees(table))
+    if rows.size:
+        extents = place(system, table.take(rows))
+        whole = np.stack([getattr(extents, axis) for axis in SEATED_AXES], axis=1)
+        reach[..., rows] = whole / np.vstack([np.ones_like(whole[:1]), whole[:-1]])
+    return reach
+
+
+def _overfull(system: System, table: Table) -> Bools:
+    """Whether the axes have more members than a domain of a tier; shape (tiers, rows).
+
+    Only what was given can do that: placed axes take the room there is.
+    """
+    if not np.any(given_tiers(table) >= 0) and not np.any(table.extents >= 0):
+        return np.zeros((len(system.network), len(table)), dtype=np.bool_)
+    members = np.cumprod(np.prod(_reach(system, table), axis=1), axis=0)
+    return members > _domains(system)[:, np.newaxis]
+
+
+def _unfilled(system: System, table: Table) -> Bools:
+    """Whether groups leave part of a tier idle that must be filled; shape (tiers, rows)."""
+    filled = [tier.must_be_filled and tier.domain is not None for tier in system.network]
+    if not any(filled):
+        return np.zeros((len(system.network), len(table)), dtype=np.bool_)
+    domains = _domains(system)
+    room = np.where(filled, domains, 1.0) / np.where(filled, [1.0, *domains[:-1]], 1.0)
+    members = np.prod(_reach(system, table), axis=1)
+    idle = np.array(filled)[:, np.newaxis] & (np.mod(room[:, np.newaxis], members) != 0)
+    return idle & ~any_of(_overfull(system, table))
+
+
+def _domains(system: System) -> Floats:
+    return np.array([tier.domain or np.inf for tier in system.network])
+
+
+def _crowding(
+    wrong: Callable[[System, Table], Bools],
+) -> Callable[[Model, System, Table], str]:
+    """Blame the axis with most members on the first tier that is wrong, or its own tier."""
+
+    def blamed(_: Model, system: System, table: Table) -> str:
+        tier = int(np.argmax(wrong(system, table)[:, 0]))
+        axis = int(np.argmax(_reach(system, table)[tier, :, 0]))
+        if table.extents[0] >= 0:
+            return "extents"
+        name = SEATED_AXES[axis]
+        return f"{name[:2]}_tier" if given_tiers(table)[axis, 0] >= 0 else name
+
+    return blamed
+
+
+def _crowd(
+    wrong: Callable[[System, Table], Bools], told: str
+) -> Callable[[Model, System, Table], str]:
+    """Say how many members of which axes a tier has, and how many it connects."""
+
+    def problem(_: Model, system: System, table: Table) -> str:
+        tier = int(np.argmax(wrong(system, table)[:, 0]))
+        extents = place(system, table)
+        members = [int(getattr(extents, axis)[tier, 0]) for axis in SEATED_AXES]
+        axes = " x ".join(f"{a} {n}" for a, n in zip(SEATED_AXES, members, strict=True) if n > 1)
+        described = system.network[tier]
+        told_all = (
+            f"{axes} in a domain of {described.name} {told} its {described.domain} accelerators"
+        )
+        return told_all + _allowed(table, described.domain or 1, members, tier)
+
+    return problem
+
+
+def _allowed(table: Table, domain: int, members: list[int], tier: int) -> str:
+    """What of a list of extents one axis alone may have in a domain, in words of `levels`."""
+    if table.extents[0] < 0 or tier:
+        return ""
+    degrees = {axis: one(getattr(table, axis)) for axis in SEATED_AXES}
+    found = []
+    for (axis, degree), here in zip(degrees.items(), members, strict=True):
+        others = math.prod(members) // here
+        fitting = [n for n in range(1, here) if degree % n == 0 and domain % (others * n) == 0]
+        found += [f"{axis} {fitting[-1]}x{degree // fitting[-1]}"] if fitting else []
+    return f"; allowed: {' or '.join(found)}" if found else ""
+
+
+def _listed_tiers(table: Table) -> Ints:
+    """Tiers that each row's extents name."""
+    numbers = np.array([*(len(seats_of(text)) for text in table.extent_lists), 0])
+    return numbers[table.extents]
+
+
+def _undivided(system: System, table: Table) -> Bools:
+    """Whether what tiers were given of an axis does not divide its degree; shape (axes, rows)."""
+    members, _ = given_extents(table, len(system.network))
+    degrees = np.stack([getattr(table, axis) for axis in SEATED_AXES])
+    return degrees % np.prod(np.maximum(members, 1), axis=0) != 0
+
+
+def _expert_seats(_: Model, system: System, table: Table) -> Bools:
+    """Whether experts cannot lie in the accelerators of a tier as they were given."""
+    given = given_extents(table, len(system.network))[1]
+    broken = np.zeros(len(table), dtype=np.bool_)
+    rows = np.flatnonzero(np.any(given > 0, axis=0) & ~wrong_degrees(table))
+    if rows.size:
+        some = table.take(rows)
+        extents = place(system, some)
+        room = extents.tp * extents.tp2 * extents.cp * extents.dp
+        wrong = room % (extents.ep * extents.etp) != 0
+        for reach in (extents.ep, extents.etp, np.maximum(extents.edp, 1)):
+            wrong[1:] |= reach[1:] % reach[:-1] != 0
+        broken[rows] = np.any(wrong, axis=0) | (extents.ep[-1] != some.ep)
+    return broken
+
+
+def _two_ways(_: Model, __: System, table: Table) -> Bools:
+    return (table.extents >= 0) & np.any(given_tiers(table) >= 0, axis=0)
+
+
+def _named(table: Table) -> str:
+    return next(name for name in TIER_FIELDS if getattr(table, name)[0] >= 0)
+
+
+def _tier(axis: str) -> Callable[[Model, System, Table], Bools]:
+    return lambda _, system, table: getattr(table, f"{axis}_tier") >= len(system.network)
+
+
+TIER_RULES: tuple[Rule, ...] = (
+    *(
+        Rule(
+            reason=f"{axis}_tier",
+            of_layout=True,
+            field=f"{axis}_tier",
+            broken=_tier(axis),
+            problem=lambda _, s, __: (
+                f"the network has {len(s.network)} tiers; allowed: 0 to {len(s.network) - 1}"
+            ),
+        )
+        for axis in PLACED_AXES
+    ),
+    Rule(
+        reason="extents_tier",
+        of_layout=True,
+        field="extents",
+        broken=_two_ways,
+        problem=lambda _, __, t: f"contradicts {_named(t)}; give one",
+    ),
+    Rule(
+        reason="extents_tiers",
+        of_layout=True,
+        field="extents",
+        broken=lambda _, s, t: _listed_tiers(t) >= len(s.network),
+        problem=lambda _, s, t: (
+            f"names {one(_listed_tiers(t))} tiers; the network has {len(s.network)}, of which the "
+            f"outermost takes what is left; allowed: up to {len(s.network) - 1}"
+        ),
+    ),
+    Rule(
+        reason="extents_degrees",
+        of_layout=True,
+        field="extents",
+        broken=lambda _, s, t: any_of(_undivided(s, t)),
+        problem=lambda _, s, t: (
+            "must divide the degrees; does not divide "
+            + ", ".join(
+                f"{axis} {one(getattr(t, axis))}"
+                for axis, wrong in zip(SEATED_AXES, _undivided(s, t)[:, 0], strict=True)
+                if wrong
+            )
+        ),
+    ),
+    Rule(
+        reason="extents_experts",
+        of_layout=True,
+        field="extents",
+        broken=_expert_seats,
+        problem=lambda _, __, t: (
+            f"groups of experts (ep {one(t.ep)}, etp {one(t.etp)}) must divide the accelerators of "
+            "the other axes but pp on every tier, and what is left of both beyond it"
+        ),
+    ),
+    Rule(
+        reason="tier_size",
+        of_layout=True,
+        field="placement",
+        broken=lambda _, s, t: any_of(_overfull(s, t)),
+        problem=_crowd(_overfull, "are more than"),
+        blame=_crowding(_overfull),
+    ),
+    Rule(
+        reason="tier_filled",
+        of_layout=True,
+        field="placement",
+        broken=lambda _, s, t: any_of(_unfilled(s, t)),
+        problem=_crowd(_unfilled, "must divide (and so fill)"),
+        blame=_crowding(_unfilled),
+    ),
+)

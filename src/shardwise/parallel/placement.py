@@ -1,0 +1,183 @@
+"""Where the members of each axis sit: extents.
+
+The extent of an axis on a tier is how many of its members share one domain of that tier; the
+extents of all axes on a tier multiply to at most its domain. Extents may be given. Else axes are
+laid over the accelerators from the innermost out, or are given the one tier that all their
+exchanges take.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from shardwise.arrays import Bools, Ints
+from shardwise.config.enums import PLACEMENTS, SEATED_AXES
+from shardwise.config.extents import SEAT_NAMES, axis_order, seats_of
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+
+__all__ = ["Extents", "given_extents", "given_tiers", "place"]
+
+
+# For each placement and position from the inside out, the axis (as its position in SEATED_AXES).
+_ORDER = np.array([[SEATED_AXES.index(axis) for axis in axis_order(p)] for p in PLACEMENTS])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extents:
+    """Members of an axis in one domain of each tier, innermost tier first; shape (tiers, rows).
+
+    On the outermost tier the extent is the whole degree.
+    """
+
+    tp: Ints
+    tp2: Ints
+    cp: Ints
+    dp: Ints
+    pp: Ints
+    ep: Ints
+    """Groups of experts; etp, ep and edp lie over the accelerators of all axes but pp together."""
+    etp: Ints
+    edp: Ints
+    """Replicas of an expert."""
+
+    @property
+    def replicas(self) -> Ints:
+        """Ranks that hold the same weights but those of experts: dp x cp."""
+        return self.dp * self.cp
+
+    def take(self, rows: Ints | slice) -> "Extents":
+        """Extents of some rows."""
+        return Extents(**{f.name: getattr(self, f.name)[:, rows] for f in fields(self)})
+
+
+def place(system: System, table: Table) -> Extents:
+    """Lay the axes over the domains in the order of each row's placement.
+
+    Inside a node every accelerator is used: an axis of degree d takes e = gcd(d, c) of the room c.
+    Beyond it, domains are filled with whole nodes and some may stay free (64 of a rack of 72): an
+    axis takes the largest divisor of what is left of its degree that is at most the room left. A
+    domain that is larger than the job has room for the whole job. An axis with a tier of its own
+    has one member per domain inside that tier and all of them from there on. On a tier with given
+    extents the axes take those, and nothing else.
+
+    Parameters
+    ----------
+    system
+        Gives the domain of each tier and the size of a node.
+    table
+        Strategies; uses the degrees, `gpus`, `placement` and what tiers or extents were given.
+    """
+    left = np.stack([getattr(table, axis) for axis in SEATED_AXES])
+    degrees = left.copy()
+    given = given_tiers(table)
+    left = np.where(given >= 0, 1, left)  # what has a tier of its own takes no room by placement
+    placed = left.copy()
+    seated, experts = given_extents(table, len(system.network))
+    order = _ORDER[table.placement].T
+    extents = np.ones((len(system.network), *degrees.shape), dtype=np.int64)
+    inner, node = 1, system.node.accelerators
+    for tier, described in enumerate(system.network):
+        domain = described.domain
+        if domain is None:
+            left[:] = 1
+        else:
+            listed = seated[tier, 0] > 0
+            whole = (table.gpus <= domain) & ~listed
+            rest = np.maximum(left // np.maximum(seated[tier], 1), 1)
+            left = np.where(listed, rest, left)
+            taken = np.prod(np.where(given == tier, degrees, 1), axis=0)
+            taken = np.where(listed, domain, taken)  # there is no room for anything else
+            if inner < node < domain and domain % node == 0 and node % inner == 0:
+                inside = np.gcd(taken, node // inner)  # what has this tier takes whole nodes last
+                _fill(left, order, node // inner // inside, whole=whole, exact=True)
+                inner, taken = node, taken // inside
+            _fill(left, order, domain // inner // taken, whole=whole, exact=inner < node)
+            inner = domain
+        own = np.where(given <= tier, degrees, 1)
+        extents[tier] = np.where(given >= 0, own, placed // left)
+    tp, tp2, cp, dp, pp = (extents[:, axis] for axis in range(len(SEATED_AXES)))
+    etp, ep, edp = _of_experts(table, tp * tp2 * cp * dp, experts)
+    return Extents(tp=tp, tp2=tp2, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, edp=edp)
+
+
+def given_extents(table: Table, tiers: int) -> tuple[Ints, Ints]:
+    """Members that each tier was given to add: of the axes, and of the groups of experts.
+
+    Shapes (tiers, axes, rows) and (tiers, rows), 0 where nothing was given. Tiers beyond those of
+    the network are left out.
+    """
+    known = np.zeros((len(table.extent_lists) + 1, tiers, len(SEAT_NAMES)), dtype=np.int64)
+    for position, text in enumerate(table.extent_lists):
+        listed = seats_of(text)[:tiers]
+        known[position, : len(listed)] = listed
+    members = np.moveaxis(known[table.extents], 0, -1)
+    return members[:, :-1], members[:, -1]
+
+
+def _of_experts(table: Table, room: Ints, given: Ints) -> tuple[Ints, Ints, Ints]:
+    """Extents of etp, ep and the replicas of experts, from the inside out.
+
+    They share what all axes but pp take of each tier: E_etp = gcd(etp, E), E_ep = gcd(ep, E /
+    E_etp), or as many as the tiers up to it were given, and the replicas have the rest.
+
+    Parameters
+    ----------
+    room
+        E, accelerators of all axes but pp in one domain of each tier; shape (tiers, rows).
+    given
+        Groups of experts that each tier was given to add, 0 where none.
+    """
+    etp = np.gcd(table.etp, room)
+    ep = np.gcd(table.ep, room // etp)
+    ep = np.where(given > 0, np.cumprod(np.maximum(given, 1), axis=0), ep)
+    return etp, ep, room // (etp * ep)
+
+
+def given_tiers(table: Table) -> Ints:
+    """The tier each axis was given, -1 where the placement decides; shape (axes, rows).
+
+    Both tensor-parallel axes have the same.
+    """
+    return np.stack([getattr(table, f"{axis[:2]}_tier") for axis in SEATED_AXES])
+
+
+def _fill(left: Ints, order: Ints, room: Ints, *, whole: Bools, exact: bool) -> None:
+    """Take from the degrees left, in order, what fits into the room of one domain.
+
+    Parameters
+    ----------
+    left
+        Degrees not placed yet, by axis and row; changed in place.
+    order
+        Axes from the inside out, by position and row.
+    room
+        Units of the tier inside that a domain connects.
+    whole
+        Rows whose job fits into one domain.
+    exact
+        Whether the units must divide the room.
+    """
+    rows = np.arange(left.shape[1])
+    free = np.maximum(room, 1)
+    for axes in order:
+        degree = left[axes, rows]
+        part = np.gcd(degree, free) if exact else _largest_divisors(degree, free)
+        taken = np.where(whole, degree, part)
+        left[axes, rows] = degree // taken
+        free //= np.where(whole, 1, taken)
+
+
+def _largest_divisors(numbers: Ints, limits: Ints) -> Ints:
+    """The largest divisor of each number that is at most its limit."""
+    pairs, where = np.unique(np.stack([numbers, limits]), axis=1, return_inverse=True)
+    found = [_largest_divisor(number, limit) for number, limit in pairs.T.tolist()]
+    return np.array(found, dtype=np.int64)[where.reshape(-1)]
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    if number <= limit:
+        return number
+    small = [d for d in range(1, min(limit, math.isqrt(number)) + 1) if number % d == 0]
+    return max(*small, *(number // d for d in small if number // d <= limit), 1)

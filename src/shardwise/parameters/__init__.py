@@ -1,1 +1,0 @@
-"""Figures that a file looks up or calculates in place of giving them, and files with a base."""

@@ -1,0 +1,1 @@
+"""Search, sweep and comparison of strategies."""

@@ -1,0 +1,269 @@
+"""A scenario: an estimate that was saved, the best plan of a search, or what is to be estimated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum, isfinite
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from shardwise.analysis.results import Estimate
+from shardwise.config import files
+from shardwise.config.base import Noun
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.estimator import estimate
+from shardwise.interop.amped.files import looks_like, read_config
+from shardwise.interop.amped.imported import fields_of_several
+from shardwise.planning.training_time import Run, with_training
+
+__all__ = ["MOST_FAULTS", "Scenario", "ScenarioLike", "Told", "told_of"]
+
+# A search may list thousands of strategies, each with all of its detail.
+_MOST_BYTES = 2**28
+MOST_FAULTS = 5
+"""More than that and it is some other file; the rest is counted."""
+_EXPECTED = "an estimate, the result of a search, or a scenario of model, system and strategy"
+# What the command writes beside an estimate: answers of other models, what became of a file.
+_BESIDE = ("also", "imported")
+# What AMPeD calls the tokens of the whole run.
+_TOKENS = "tokens_to_train"
+# Parts of the time are sums of float64; they add up to the step as well as this.
+_NEAR = 1e-9
+
+
+class Scenario(Noun):
+    """What is to be estimated: a model, a system and a way to run it."""
+
+    name: str | None = None
+    """What it is called in the comparison; None: as its file."""
+    model: str | dict[str, Any]
+    """Catalog name, file, or its fields. Files stand beside the scenario's own, or where the
+    command runs."""
+    system: str | dict[str, Any]
+    """Likewise."""
+    strategy: str | dict[str, Any]
+    """File, or its fields."""
+    tokens: float | str | None = None
+    """What the whole run trains on, as in 1.4 trillion; None: only a step is looked at."""
+    reliability: str | dict[str, Any] | None = None
+    """How often machines fail, with tokens: a file, or the fields of a `Reliability`."""
+    site: dict[str, Any] | None = None
+    """Carbon intensity and PUE, with tokens, over those of the system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A scenario with its estimate."""
+
+    name: str
+    source: str
+    """File, or nothing."""
+    estimate: Estimate
+
+
+ScenarioLike = str | Path | Estimate | Scenario | Mapping[str, Any]
+
+
+def told_of(scenario: object, position: int) -> Told:
+    """Return a scenario with its estimate, read or worked out.
+
+    Parameters
+    ----------
+    position
+        Its place in the comparison, for what has no name of its own: A, B, ...
+
+    Raises
+    ------
+    InputError
+        If it is none, with one fault for each thing that is wrong.
+    """
+    letter = chr(ord("A") + position % 26)
+    if isinstance(scenario, Estimate):
+        return Told(name=letter, source="", estimate=scenario)
+    if isinstance(scenario, Scenario):
+        return _worked_out(scenario, letter, "", Path())
+    if isinstance(scenario, Mapping):
+        return _of_mapping(scenario, letter, f"scenario {letter}", Path())
+    if not isinstance(scenario, (str, Path)):
+        problem = f"is not {_EXPECTED}, nor a file of one"
+        place = f"scenario {letter}"
+        raise InputError(Fault(source=place, value=scenario, has_value=True, problem=problem))
+    path = str(scenario)
+    data = files.read_mapping(path, most_bytes=_MOST_BYTES)
+    return replace(_of_mapping(data, _stem(path), path, Path(path).parent), source=path)
+
+
+def _stem(path: str) -> str:
+    """Name of a file without its endings."""
+    name = Path(path).name.removesuffix(".gz")
+    for ending in files.SUFFIXES:
+        name = name.removesuffix(ending)
+    return name or path
+
+
+def _of_mapping(data: Mapping[str, Any], name: str, source: str, folder: Path) -> Told:
+    """Tell by its keys what a mapping is."""
+    if looks_like(data) == "configuration":
+        return Told(name=name, source="", estimate=_of_amped(data, source))
+    if {"step_time_s", "time_s"} <= set(data):
+        return Told(name=name, source="", estimate=_saved(data, source))
+    if {"space", "best", "candidates"} <= set(data):
+        return Told(name=name, source="", estimate=_best(data, source))
+    if {"model", "system"} <= set(data):
+        return _worked_out(Scenario.validated(data, source=source), name, source, folder)
+    whose = ": it is that of a sweep" if {"systems", "axes", "points"} <= set(data) else ""
+    raise InputError(Fault(source=source, problem=f"is not {_EXPECTED}{whose}"))
+
+
+def _of_amped(data: Mapping[str, Any], source: str) -> Estimate:
+    """Estimate what a configuration of AMPeD's tells, which is all of it."""
+    config = read_config(data, source)
+    told = fields_of_several(("model", "system", "strategy"), config, files.entry_name(source))
+    strategy = Strategy.validated(told["strategy"], source=source)
+    the_system = System.validated(told["system"], source=source)
+    found = estimate(Model.validated(told["model"], source=source), the_system, strategy)
+    if _TOKENS not in config:
+        return found
+    return with_training(found, the_system, Run.validated({"tokens": config[_TOKENS].value}))
+
+
+def _best(data: Mapping[str, Any], source: str) -> Estimate:
+    best = data["best"]
+    if not isinstance(best, Sequence) or not best:
+        problem = "the search found no plan that is feasible, so there is none to compare"
+        raise InputError(Fault(source=source, field="best", problem=problem))
+    if not isinstance(best[0], Mapping):
+        raise InputError(Fault(source=source, field="best.0", problem="must be an estimate"))
+    return _saved(best[0], source, field="best.0")
+
+
+def _saved(data: Mapping[str, Any], source: str, *, field: str = "") -> Estimate:
+    """Read an estimate back; what stands beside it of other models is of no use here."""
+    fields = {key: value for key, value in data.items() if key not in _BESIDE}
+    try:
+        result = Estimate.model_validate(fields)
+    except ValidationError as error:
+        faults = [_fault(source, field, details) for details in error.errors()]
+        raise InputError(_shortened(faults, source)) from None
+    faults = [replace(f, source=source, field=_joined(field, f.field)) for f in _odd(result)]
+    if faults:
+        raise InputError(_shortened(faults, source))
+    usual = Strategy().to_dict()  # of fields that the version that wrote it did not have yet
+    return result.model_copy(update={"strategy": usual | result.strategy})
+
+
+def _joined(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def _fault(source: str, field: str, details: Any) -> Fault:
+    """One thing that is not as this version writes it, on one line."""
+    place = _joined(field, *map(str, details["loc"]))
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        hint = nearest(str(details["loc"][-1]), Estimate.model_fields)
+        problem = f"unknown field; was it written by a newer version? Estimate it again{hint}"
+        return Fault(source=source, field=place, problem=problem)
+    if kind == "missing":
+        problem = "is missing; was it written by another version? Estimate it again"
+        return Fault(source=source, field=place, problem=problem)
+    problem = details["msg"].replace("Input should be", "must be")
+    value = details["input"]
+    return Fault(source=source, field=place, value=value, has_value=True, problem=problem)
+
+
+def _shortened(faults: Sequence[Fault], source: str) -> list[Fault]:
+    """The first faults, and how many more there are."""
+    rest = len(faults) - MOST_FAULTS
+    more = [Fault(source=source, problem=f"and {rest} more faults")] if rest > 0 else []
+    return [*faults[:MOST_FAULTS], *more]
+
+
+def _odd(result: Estimate) -> list[Fault]:
+    """What no estimate of this version says of itself."""
+    found = [
+        Fault(field=f"strategy.{name}", problem="unknown field; was it written by a newer version?")
+        for name in result.strategy
+        if name not in Strategy.model_fields
+    ]
+    parts = set(TIME_PARTS)
+    found += [
+        Fault(field=f"time_s.{part}", problem="unknown part of the step")
+        for part in result.time_s
+        if part not in parts
+    ]
+    found += [
+        Fault(field=f"time_s.{part}", problem="is missing")
+        for part in TIME_PARTS
+        if part not in result.time_s
+    ]
+    if found:
+        return found
+    step = result.step_time_s
+    if not (isfinite(step) and step > 0):
+        problem = "must be a time above 0"
+        return [Fault(field="step_time_s", value=step, has_value=True, problem=problem)]
+    if result.tokens_per_step < 1:
+        value = result.tokens_per_step
+        return [
+            Fault(
+                field="tokens_per_step", value=value, has_value=True, problem="must be at least 1"
+            )
+        ]
+    if not abs(fsum(result.time_s.values()) - step) <= _NEAR * step:
+        problem = f"the parts do not add up to step_time_s {step:g}"
+        return [Fault(field="time_s", problem=problem)]
+    return []
+
+
+def _worked_out(scenario: Scenario, name: str, source: str, folder: Path) -> Told:
+    """Estimate what a scenario asks for; faults name its file."""
+    try:
+        run = _run(scenario, folder)
+        system = System.load(_beside(scenario.system, folder))
+        result = estimate(
+            Model.load(_beside(scenario.model, folder)),
+            system,
+            Strategy.load(_beside(scenario.strategy, folder)),
+        )
+        if run is not None:
+            result = with_training(result, system, run)
+    except InputError as error:
+        named = [replace(f, source=_placed(source, f.source)) for f in error.faults]
+        raise InputError(named) from None
+    return Told(name=scenario.name or name, source=source, estimate=result)
+
+
+def _run(scenario: Scenario, folder: Path) -> Run | None:
+    """The whole run that it is part of, if it tells of one."""
+    told = {"reliability": scenario.reliability, "site": scenario.site}
+    if scenario.tokens is None:
+        problem = "says something of a whole run, whose tokens are not given"
+        faults = [
+            Fault(field=field, value=value, has_value=True, problem=problem)
+            for field, value in told.items()
+            if value is not None
+        ]
+        if faults:
+            raise InputError(faults)
+        return None
+    reliable = scenario.reliability
+    near = None if reliable is None else _beside(reliable, folder)
+    return Run.validated({"tokens": scenario.tokens, "site": scenario.site, "reliability": near})
+
+
+def _placed(source: str, inside: str) -> str:
+    """Where a fault is: the scenario's file, and what of it."""
+    return ": ".join(dict.fromkeys(part for part in (source, inside) if part))
+
+
+def _beside(given: str | dict[str, Any], folder: Path) -> str | dict[str, Any]:
+    """A file's name as it stands beside the scenario, if it does; else as given."""
+    if isinstance(given, str) and files.is_file_name(given) and (folder / given).is_file():
+        return str(folder / given)
+    return given

@@ -1,0 +1,389 @@
+"""`Candidates`: the strategies of a space, numbered, as boxes of layouts x options x choices.
+
+Every layout is tried with every combination of options and choices that has an effect on it. A
+field that has none keeps the first of its values that is modelled, so that no run is counted twice.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from shardwise.arrays import Ints, once_per
+from shardwise.config.enums import SHORT_NAMES
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import CHOICES, Table
+from shardwise.config.system import System
+from shardwise.errors import Fault, InputError
+from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints.summa import reduced_widths
+from shardwise.planning.search.effects import (
+    EFFECTS,
+    NEUTRAL,
+    Kind,
+    idle_rows,
+    kinds_of,
+    most_layers_on_a_rank,
+)
+from shardwise.planning.search.layouts import LAYOUT_FIELDS, layouts_of, same_but
+from shardwise.planning.search.space import SPACE_FIELDS, Space
+
+__all__ = ["CHOICE_FIELDS", "OPTION_FIELDS", "Box", "Candidates", "Scale", "boxes_of", "refusals"]
+
+CHOICE_FIELDS = (*CHOICES, "fsdp_reshard", "fsdp_prefetch")
+"""Fields that neither a layer's cost nor the schedule depends on: several are tried on a row."""
+OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOICE_FIELDS))
+
+# Of a table in which the values of one field stand alone.
+_LONE: dict[str, Any] = {"dp": 1, "gbs": 1, "seq_len": 1}
+# What a space may hold: beyond it, the list of its candidates alone would take long.
+_MOST_SCALES, _MOST_OPTIONS = 1000, 200_000
+# Narrower panels of 2D products do not fill a tile of a kernel (`cost.matmul`).
+_LEAST_PANEL = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """One number of GPUs and one global batch (or the largest that it may be)."""
+
+    gpus: int
+    global_batch_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """Layouts of one scale that the same options and choices have an effect on."""
+
+    scale: Scale
+    start: int
+    """Number of its first candidate."""
+    layouts: Table
+    broken: Ints
+    """Position in `RULES` of the rule that each layout breaks, or -1."""
+    options: Table
+    choices: Table
+    kept: tuple[str, ...] = ()
+    """Fields of whose values one is kept (see `Space.kept`)."""
+
+    def __len__(self) -> int:
+        return len(self.layouts) * self.width
+
+    @property
+    def width(self) -> int:
+        """Candidates of one layout."""
+        return len(self.options) * len(self.choices)
+
+    def cut(self, most_rows: int) -> Iterator["Box"]:
+        """Cut the box along its layouts, to about so many rows of `table` in a piece.
+
+        Layouts of which one is kept stay together.
+        """
+        step = max(1, most_rows // len(self.options))
+        first = 0
+        for end in self._ends(step):
+            piece = slice(first, end)
+            yield replace(
+                self,
+                start=self.start + first * self.width,
+                layouts=self.layouts.take(piece),
+                broken=self.broken[piece],
+            )
+            first = end
+
+    def _ends(self, step: int) -> Iterator[int]:
+        """Where pieces of about so many layouts end."""
+        whole = len(self.layouts)
+        if not self.kept:
+            yield from (*range(step, whole, step), whole)
+            return
+        same = same_but(self.layouts, self.kept)
+        ends = [*(np.flatnonzero(same[1:] != same[:-1]) + 1).tolist(), whole]
+        first = 0
+        for end, after in zip(ends, [*ends[1:], None], strict=True):
+            if after is None or after - first > step:
+                yield end
+                first = end
+
+    def table(self) -> Table:
+        """Every layout with every option, one row each, with all choices."""
+        layouts, options = np.indices((len(self.layouts), len(self.options))).reshape(2, -1)
+        rows = self._rows(layouts, options, np.zeros(1, dtype=np.int64))
+        return rows.with_choices({name: getattr(self.choices, name) for name in CHOICE_FIELDS})
+
+    def numbers(self, rows: Ints, choices: Ints) -> Ints:
+        """Numbers of candidates by row of `table` and position of the choice."""
+        return self.start + rows * len(self.choices) + choices
+
+    def strategies(self, numbers: Ints) -> Table:
+        """Candidates by number, one row each."""
+        return self._rows(*self.positions(numbers))
+
+    def positions(self, numbers: Ints) -> tuple[Ints, Ints, Ints]:
+        """Layout, option and choice of candidates by number."""
+        layouts, inside = np.divmod(numbers - self.start, self.width)
+        options, choices = np.divmod(inside, len(self.choices))
+        return layouts, options, choices
+
+    def _rows(self, layouts: Ints, options: Ints, choices: Ints) -> Table:
+        parts = (
+            (self.layouts, LAYOUT_FIELDS, layouts),
+            (self.options, OPTION_FIELDS, options),
+            (self.choices, CHOICE_FIELDS, choices),
+        )
+        columns: dict[str, Any] = {
+            name: getattr(part, name)[rows] for part, names, rows in parts for name in names
+        }
+        lists = {name: getattr(self.layouts, name) for name in ("stage_lists", "extent_lists")}
+        return Table(**columns, **lists, stacks=self.options.stacks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """All strategies of a space."""
+
+    legal: tuple[Box, ...]
+    """Whose layouts obey the rules."""
+    illegal: tuple[Box, ...]
+    """The others, numbered after them."""
+
+    @classmethod
+    def of(cls, model: Model, system: System, space: Space) -> "Candidates":
+        """Enumerate the layouts of a space, and what may be tried on them.
+
+        Raises
+        ------
+        InputError
+            If a value is missing that nothing implies.
+        """
+        space = space.settled(model)
+        first = _first_values(model, system, space)
+        _check_size(model, system, space)
+        legal: list[Box] = []
+        illegal: list[Box] = []
+        inside = _Inside(model, system, space)
+        for gpus, batch in product(space.gpus or (), space.global_batch_size or ()):
+            layouts = layouts_of(model, system, space, first, gpus, batch)
+            scale = Scale(gpus=gpus, global_batch_size=batch)
+            legal += [box for _, box in inside.boxes(scale, layouts.legal)]
+            refused = inside.boxes(scale, layouts.illegal, layouts.broken)
+            illegal += [box for _, box in refused]
+        numbered = _numbered([*legal, *illegal])
+        return cls(legal=numbered[: len(legal)], illegal=numbered[len(legal) :])
+
+    def __len__(self) -> int:
+        return sum(map(len, (*self.legal, *self.illegal)))
+
+    @property
+    def scales(self) -> tuple[Scale, ...]:
+        """Every number of GPUs with every batch."""
+        return tuple(dict.fromkeys(box.scale for box in (*self.legal, *self.illegal)))
+
+    def strategies(self, numbers: Ints) -> Table:
+        """Candidates by number, in that order, one row each."""
+        boxes = [*self.legal, *self.illegal]
+        starts = np.array([box.start for box in boxes])
+        where = np.searchsorted(starts, numbers, side="right") - 1
+        found = [boxes[b].strategies(numbers[where == b]) for b in np.unique(where)]
+        order = np.argsort(np.argsort(where, kind="stable"), kind="stable")
+        return Table.joined(found).take(order)
+
+
+def boxes_of(
+    model: Model, system: System, space: Space, scale: Scale, layouts: Table
+) -> list[tuple[Ints, Box]]:
+    """Layouts that obey the rules, with the options and choices that a space tries on them.
+
+    Each box comes with the positions of its layouts.
+    """
+    return _Inside(model, system, space.settled(model)).boxes(scale, layouts)
+
+
+def refusals(boxes: Sequence[Box]) -> Counter[str]:
+    """How many candidates of boxes have a layout that breaks a rule, by reason."""
+    counts: Counter[str] = Counter()
+    for box in boxes:
+        for rule, layouts in Counter(box.broken[box.broken >= 0].tolist()).items():
+            counts[RULES[rule].reason] += layouts * box.width
+    return counts
+
+
+def _numbered(boxes: Sequence[Box]) -> tuple[Box, ...]:
+    starts = np.cumsum([0, *map(len, boxes)]).tolist()
+    return tuple(replace(box, start=start) for box, start in zip(boxes, starts, strict=False))
+
+
+def _first_values(model: Model, system: System, space: Space) -> dict[str, Any]:
+    """The first value of every field that is none of a layout."""
+    missing = [n for n in ("gpus", "global_batch_size") if not getattr(space, n)]
+    first = {n: (space.values(n, system) or (None,))[0] for n in (*OPTION_FIELDS, *CHOICE_FIELDS)}
+    if first["seq_len"] is None and model.seq_len is None:
+        missing.append("seq_len")
+    if missing:
+        short = {name: f" ({short})" for short, name in SHORT_NAMES.items()}
+        problems = {name: f"is missing: give it{short.get(name, '')}" for name in missing}
+        raise InputError([Fault(source="search", field=n, problem=p) for n, p in problems.items()])
+    return first
+
+
+def _check_size(model: Model, system: System, space: Space) -> None:
+    """Refuse what would not even be counted in reasonable time and memory."""
+    scales = len(space.gpus or ()) * len(space.global_batch_size or ())
+    if scales > _MOST_SCALES:
+        problem = f"with global_batch_size makes {scales:,} scales; at most {_MOST_SCALES:,}"
+        raise InputError(Fault(source="space", field="gpus", problem=problem))
+    several = (*OPTION_FIELDS, *CHOICE_FIELDS)
+    sizes = [len(_tried(model, system, space, name)) for name in several]
+    combined = math.prod(sizes)
+    if combined > _MOST_OPTIONS:
+        named = zip(several, sizes, strict=True)
+        told = ", ".join(f"{name} {size}" for name, size in named if size > 1)
+        problem = f"makes {combined:,} combinations beside degrees, at most {_MOST_OPTIONS:,}: "
+        raise InputError(Fault(source="space", problem=problem + told))
+
+
+def _tried(
+    model: Model, system: System, space: Space, name: str, *, layers: int = 0, panels: int = 0
+) -> tuple[Any, ...]:
+    """Values of an option or choice to try.
+
+    Those of `recompute_layers` that a space leaves open are every number of them, at last all. Of
+    `summa_panels` they are the least, and these doubled as long as a panel is wide enough.
+
+    Parameters
+    ----------
+    layers
+        On the fullest rank; 0: of the model.
+    panels
+        The least; 0: one.
+    """
+    values = space.values(name, system)
+    if values is not None:
+        return values
+    if name == "summa_panels":
+        least, whole = max(panels, 1), math.gcd(*reduced_widths(model))
+        most = model.hidden // (least * _LEAST_PANEL)
+        doubled = [least << n for n in range(1, most.bit_length())]
+        return (None, *(number for number in doubled if whole % number == 0))
+    return (*range(1, layers or model.depth), None)
+
+
+class _Inside:
+    """Options and choices of a space by kind of layout."""
+
+    def __init__(self, model: Model, system: System, space: Space) -> None:
+        self._model, self._system, self._space = model, system, space
+        self._by_layers = space.values("recompute_layers", system) != (None,)
+        self._by_panels = space.values("summa_panels", system) != (None,)
+        self._of_kind: dict[Kind, tuple[Table, Table]] = {}
+        self._of_values: dict[tuple[str, bool, int], Table] = {}
+        self._usual = Table.of(model, _LONE)
+
+    def boxes(
+        self, scale: Scale, layouts: Table, broken: Ints | None = None
+    ) -> list[tuple[Ints, Box]]:
+        """Cut the layouts of a scale by what has an effect on them."""
+        if not len(layouts):
+            return []
+        layers = None
+        if self._by_layers and broken is None:
+            layers = most_layers_on_a_rank(self._model, layouts)
+            same = same_but(layouts, self._space.kept)  # stay in one box
+            most = np.zeros(same.max() + 1, dtype=np.int64)
+            np.maximum.at(most, same, layers)
+            layers = most[same]
+        training = self._space.values("training", self._system) or ()
+        found = []
+        for kind, rows in kinds_of(self._model, layouts, layers=layers, panels=self._by_panels):
+            for trains in training:
+                options, choices = self._inside(replace(kind, training=trains))
+                box = Box(
+                    scale=scale,
+                    start=0,
+                    layouts=layouts.take(rows),
+                    broken=np.full(rows.size, -1) if broken is None else broken[rows],
+                    options=options,
+                    choices=choices,
+                    kept=self._space.kept,
+                )
+                found.append((rows, box))
+        return found
+
+    def _inside(self, kind: Kind) -> tuple[Table, Table]:
+        if kind not in self._of_kind:
+            groups = (OPTION_FIELDS, CHOICE_FIELDS)
+            options, choices = (self._combined(kind, names) for names in groups)
+            self._of_kind[kind] = options, choices
+        return self._of_kind[kind]
+
+    def _combined(self, kind: Kind, names: Sequence[str]) -> Table:
+        """Every combination of some fields' values that has an effect of its own."""
+        values = {name: self._values(kind, name) for name in names}
+        at = _positions({name: len(tried) for name, tried in values.items()})
+        for name in NEUTRAL:  # known, but tried only in the place of others
+            if name in values and NEUTRAL[name] not in values[name]:
+                values[name] = (*values[name], NEUTRAL[name])
+        every = {name: self._alone(kind, name, tried) for name, tried in values.items()}
+        for name in EFFECTS:
+            if name in values and len(values[name]) > 1:
+                idle = idle_rows(kind, _gathered(every, at), name)
+                representative = self._representative(kind, name, values[name], every[name])
+                at[name] = np.where(idle, representative, at[name])
+        firsts = np.sort(once_per(list(at.values()), lambda first: first)[0])
+        return _gathered(every, {name: position[firsts] for name, position in at.items()})
+
+    def _values(self, kind: Kind, name: str) -> tuple[Any, ...]:
+        if name == "training":
+            return (kind.training,)
+        values = _tried(
+            *(self._model, self._system, self._space, name), layers=kind.layers, panels=kind.panels
+        )
+        usual = self._model.seq_len if name == "seq_len" else None
+        return tuple(usual if value is None else value for value in values)
+
+    def _alone(self, kind: Kind, name: str, values: Sequence[Any]) -> Table:
+        """A table of the values of one field."""
+        own = {"recompute_layers": kind.layers, "summa_panels": kind.panels}
+        key = name, kind.training, own.get(name, 0)
+        if key not in self._of_values:
+            usual = name not in _LONE and list(values) == [Strategy.model_fields[name].default]
+            alone = self._usual if usual else Table.of(self._model, _LONE | {name: list(values)})
+            self._of_values[key] = alone
+        return self._of_values[key]
+
+    def _representative(self, kind: Kind, name: str, values: Sequence[Any], alone: Table) -> int:
+        """Position of the value that stands for all where they change nothing.
+
+        The first that is one of them and that no rule refuses by itself, if there is any.
+        """
+        if name in NEUTRAL:
+            return tuple(values).index(NEUTRAL[name])
+        rules = [rule for rule in RULES if rule.field == name]
+        usable = broken_rule(self._model, self._system, alone, rules) < 0
+        idle = idle_rows(kind, alone, name)
+        for mask in (usable & idle, idle):
+            if mask.any():
+                return int(np.argmax(mask))
+        return 0
+
+
+def _positions(sizes: Mapping[str, int]) -> dict[str, Ints]:
+    """Positions of the values of every combination; those of the last field change first."""
+    rest = np.arange(math.prod(sizes.values()))
+    found = {}
+    for name, size in reversed(list(sizes.items())):
+        rest, found[name] = np.divmod(rest, size)
+    return found
+
+
+def _gathered(every: Mapping[str, Table], at: Mapping[str, Ints]) -> Table:
+    """A table of combinations, by the position of each field's value."""
+    some = next(iter(every.values()))
+    rows = np.zeros(next(iter(at.values())).size, dtype=np.int64)
+    columns: dict[str, Any] = {n: getattr(every[n], n)[position] for n, position in at.items()}
+    stacks = every["stack"].stacks if "stack" in every else some.stacks
+    return replace(some.take(rows), **columns, stacks=stacks)

@@ -1,0 +1,191 @@
+"""Which fields have an effect on a strategy: what has none is tried with one value only."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.arrays import Bools, Ints, once_per
+from shardwise.config.enums import (
+    QUANTIZATIONS,
+    RECOMPUTES,
+    SCHEDULES,
+    TP_EXCHANGES,
+    ZERO_GRADIENTS,
+    ZERO_WEIGHTS,
+)
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.parallel.pipeline_layout import stage_runs
+
+__all__ = ["EFFECTS", "NEUTRAL", "Kind", "idle_rows", "kinds_of", "most_layers_on_a_rank"]
+
+_SPLIT, _SUMMA = TP_EXCHANGES.index("rs_ag"), TP_EXCHANGES.index("summa")
+_NONE, _SELECTIVE = RECOMPUTES.index("none"), RECOMPUTES.index("selective")
+_UNQUANTIZED = QUANTIZATIONS.index("none")
+_DUALPIPE = SCHEDULES.index("dualpipe")
+
+Columns = Callable[[str], NDArray[Any]]
+"""Columns of a table by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What of a layout decides which options and choices have an effect on it."""
+
+    tp: bool
+    """Whether tensor parallelism splits anything."""
+    cp: bool
+    """Whether context parallelism does."""
+    dp: bool
+    """Whether anything has several replicas."""
+    experts: bool
+    """Whether there are experts."""
+    dispatches: bool
+    """Whether they exchange tokens."""
+    uneven: bool
+    """Whether one rank may get more tokens than another."""
+    both_ways: bool
+    """Whether the schedule pairs a forward with a backward pass."""
+    layers: int
+    """Layers on the fullest rank; 0 where nothing depends on that."""
+    panels: int
+    """Least panels of 2D products; 0 where nothing depends on that."""
+    training: bool = True
+
+
+def kinds_of(
+    model: Model, layouts: Table, *, layers: Ints | None = None, panels: bool = False
+) -> list[tuple[Kind, Ints]]:
+    """The kinds of layouts that there are, each with its rows, those that split least first.
+
+    Parameters
+    ----------
+    layers
+        Layers on the fullest rank of each row, where something depends on that.
+    panels
+        Whether something depends on the least panels.
+    """
+    replicas = layouts.replicas
+    if model.has_experts:
+        replicas = np.maximum(replicas, layouts.expert_replicas)
+    several = np.full(len(layouts), model.has_experts)
+    columns = {
+        "tp": layouts.tp * layouts.tp2 > 1,
+        "cp": layouts.cp > 1,
+        "dp": replicas > 1,
+        "experts": several,
+        "dispatches": several & (layouts.ep * layouts.etp > 1),
+        "uneven": several & (layouts.ep > 1),
+        "both_ways": several & (layouts.schedule == _DUALPIPE),
+        "layers": np.zeros(len(layouts), dtype=np.int64) if layers is None else layers,
+        "panels": np.lcm(layouts.tp, layouts.tp2) if panels else 0 * layouts.tp,
+    }
+    firsts, where = once_per(list(columns.values()), lambda rows: rows)
+    found = []
+    for position in np.lexsort([columns[name][firsts] for name in reversed(columns)]):
+        first = firsts[position]
+        values = {name: column[first].item() for name, column in columns.items()}
+        found.append((Kind(**values), np.flatnonzero(where == position)))
+    return found
+
+
+def most_layers_on_a_rank(model: Model, layouts: Table) -> Ints:
+    """Layers on the fullest rank of each row, as `recompute_layers` counts them."""
+    counted = [
+        np.where(
+            layouts.schedule == _DUALPIPE,
+            run.contents.chunks[run.key, :, :-1].sum(axis=2).max(axis=1),  # of each stage apart
+            run.layers,
+        )
+        for run in stage_runs(model, layouts)
+    ]
+    return np.max(counted, axis=0).astype(np.int64)
+
+
+Idle = Callable[[Kind, Columns], Bools | bool]
+
+
+def _idle_zero(kind: Kind, at: Columns) -> Bools:
+    """Stages that split nothing that is there.
+
+    Gradients and state are there only in training, and weights gathered layer by layer take room
+    even on one replica.
+    """
+    splits = at("zero") >= (ZERO_GRADIENTS if kind.training else ZERO_WEIGHTS)
+    splits &= at("zero") <= ZERO_WEIGHTS
+    return ~splits if not (kind.dp and kind.training) else np.zeros_like(splits)
+
+
+def _exchanges(kind: Kind, at: Columns) -> Bools:
+    """Whether replicas exchange anything."""
+    return np.asarray(kind.dp & (kind.training | (at("zero") >= ZERO_WEIGHTS)))
+
+
+EFFECTS: dict[str, Idle] = {
+    "tp_exchange": lambda kind, _: not kind.tp,
+    "tp_overlap": lambda kind, _: not kind.tp,
+    "tp_regather": lambda kind, at: (
+        (not (kind.tp and kind.training)) | (at("tp_exchange") != _SPLIT)
+    ),
+    "summa_panels": lambda kind, at: (
+        (not kind.tp)
+        | (at("tp_exchange") != _SUMMA)
+        | np.isin(at("summa_panels"), (0, kind.panels))
+    ),
+    "cp_exchange": lambda kind, _: not kind.cp,
+    "quantized_weights": lambda _, at: at("quantization") == _UNQUANTIZED,
+    "expert_capacity": lambda kind, _: not kind.experts,
+    "expert_imbalance": lambda kind, _: not kind.uneven,
+    "dispatch_dtype": lambda kind, _: not kind.experts,
+    "expert_overlap": lambda kind, _: not (kind.dispatches and kind.training) or kind.both_ways,
+    "recompute": lambda kind, _: not kind.training,
+    "recompute_parts": lambda _, at: at("recompute") != _SELECTIVE,
+    "recompute_layers": lambda kind, at: (at("recompute") == _NONE) | _is_all(kind, at),
+    "lora_parts": lambda _, at: at("lora_rank") == 0,
+    "optimizer": lambda kind, _: not kind.training,
+    "fused_activation": lambda kind, _: not kind.training,
+    "offload_activations": lambda kind, _: not kind.training,
+    "offload_parts": lambda kind, at: ~at("offload_activations") | (not kind.training),
+    "zero": _idle_zero,
+    "fsdp_reshard": lambda _, at: at("zero") < ZERO_WEIGHTS,
+    "fsdp_prefetch": lambda _, at: at("zero") < ZERO_WEIGHTS,
+    "dp_overlap": lambda kind, at: ~_exchanges(kind, at),
+    "offload_optimizer": lambda kind, _: not kind.training,
+}
+"""When another value of a field changes nothing; a field stands behind those that it looks at."""
+
+
+def _is_all(kind: Kind, at: Columns) -> Bools:
+    """Whether so many layers are all that any rank has."""
+    number = at("recompute_layers")
+    return (number == 0) | ((number >= kind.layers) & (kind.layers > 0))
+
+
+# What a field without effect must have, for rules to allow it: what a strategy has that names none.
+NEUTRAL: dict[str, Any] = {
+    name: Strategy.model_fields[name].default
+    for name in (
+        "recompute_parts",
+        "recompute_layers",
+        "summa_panels",
+        "quantized_weights",
+        "lora_parts",
+        "offload_parts",
+        "expert_capacity",
+        "expert_imbalance",
+        "expert_overlap",
+        "fsdp_reshard",
+    )
+}
+
+
+def idle_rows(kind: Kind, table: Table, name: str) -> Bools:
+    """Rows of options or choices in which another value of a field changes nothing."""
+    if name not in EFFECTS:
+        return np.zeros(len(table), dtype=np.bool_)
+    idle = EFFECTS[name](kind, lambda field: getattr(table, field))
+    return np.broadcast_to(np.asarray(idle, dtype=np.bool_), (len(table),))

@@ -1,0 +1,390 @@
+"""`Space`: which strategies a search tries."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self, get_args, get_origin
+
+from pydantic import (
+    AliasChoices,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from shardwise.config.base import Noun, unfold
+from shardwise.config.degrees import LEVELS_PATTERN, plain_only
+from shardwise.config.enums import OPEN_SETS, PLACEMENTS, SETS, SHORT_NAMES, TIER_FIELDS
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_columns import OPTIONALS
+from shardwise.config.system import System
+from shardwise.errors import Fault, InputError, shorten
+
+__all__ = ["SPACE_FIELDS", "Space"]
+
+_RANGE = re.compile(r"(\d+)\s*\.\.\s*(\d+)(?:\s*:\s*(\d+))?")
+_MOST_VALUES = 10_000
+_TEXT = r"\s*\d+\s*(\.\.\s*\d+\s*(:\s*\d+\s*)?)?"
+_NUMBERS = f"^{_TEXT}(,{_TEXT})*$"
+"""Numbers and ranges as one text, in the words of JSON Schema."""
+_OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
+
+_WITHOUT_END = (
+    "gpus",
+    "global_batch_size",
+    "seq_len",
+    "fsdp_prefetch",
+    "expert_imbalance",
+    "recompute_parts",
+    "frozen",
+    "lora_parts",
+    "offload_parts",
+    "stage_layers",
+    "stack",
+    *(n for n in OPTIONALS if n not in ("recompute_layers", "dp_shard", "summa_panels")),
+)
+_TOGETHER = (*SETS, "stage_layers")
+"""Fields one value of which is itself a list: its items are joined by `+` in a text."""
+_MAY_BE_OPEN = (*OPTIONALS, *OPEN_SETS, "stage_layers", "extents")
+_BY_PLACEMENT = ("none", "placement")
+_BY_LAYOUT = ("tp", "pp", "dp", "vpp", "micro_batch_size")
+_WHOLE_BY_LAYOUT = (
+    *("tp2", "extents", "cp", "ep", "etp", "dp_shard", "recompute_layers", "summa_panels"),
+)
+"""Fields all values of which depend on the layout."""
+_KEPT_BY = {
+    "recompute_layers": "fit",
+    "micro_batch_size": "largest",
+    "stage_layers": "balanced",
+}
+"""Fields of whose values a search may keep one, by the word for it, in the order they are kept."""
+_AS_TP = "tp"
+# Sequences from here on are split among context-parallel ranks, too: their activations alone fill
+# an accelerator (Llama 3 was trained with cp 16 at 131,072 tokens: arXiv 2407.21783, table 4).
+_LONG = 32_768
+# What a search does not vary unless it is told to: the answer would be another run's, not another
+# way to do this one.
+_USUALLY_ONE = (
+    "tp2",
+    "extents",
+    "cp",
+    "ep",
+    "etp",
+    "seq_len",
+    "dtype",
+    "quantization",
+    "quantized_weights",
+    "dispatch_dtype",
+    "attention",
+    "recompute_parts",
+    "fsdp_reshard",
+    "fsdp_prefetch",
+    "optimizer",
+    "frozen",
+    "lora_parts",
+    "offload_parts",
+    "stage_layers",
+    "embedding_as_layer",
+    "loss_as_layer",
+    "training",
+    "cp_exchange",
+    "expert_imbalance",
+    "expert_overlap",
+    "stack",
+    *OPTIONALS,
+    *TIER_FIELDS,
+)
+_USUALLY: dict[str, tuple[Any, ...]] = {
+    "schedule": ("1f1b", "interleaved"),
+    "zero": (0, 1),
+    "tp_exchange": ("all_reduce", "rs_ag", "p2p_rs_ag"),
+}
+"""Of these fields some values are tried unless all are asked for."""
+SPACE_FIELDS = tuple(name for name in Strategy.model_fields if name != "sequence_parallel")
+"""Fields of `Strategy` that a space may name: all but the short form of `tp_exchange`."""
+
+# Either the values to try, in order, or "all"; None where the field's usual ones are tried.
+Choices = tuple[Any, ...] | Literal["all"] | None
+Largest = Choices | Literal["largest"]
+Fit = Choices | Literal["fit"]
+Balanced = Choices | Literal["balanced"]
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    """Say in the JSON Schema what each field's values are: those of `Strategy`."""
+    strategy = Strategy.model_json_schema()
+    schema["$defs"], fields = strategy["$defs"], strategy["properties"]
+    for name in SPACE_FIELDS:
+        one = {key: item for key, item in fields[name].items() if key not in ("title", "default")}
+        title = {"title": name, "description": one.pop("description", ""), "default": None}
+        one["anyOf"] = [
+            kind for kind in one.get("anyOf", []) if LEVELS_PATTERN not in kind.values()
+        ]
+        one = {key: item for key, item in one.items() if item != []}
+        numbers = '"integer"' in json.dumps(one)
+        text = {"type": "string", "pattern": _NUMBERS if numbers else ","}
+        words = _words(name)
+        if words:
+            one = {"anyOf": [one, {"type": "string", "enum": words}]}
+        items = {"anyOf": [one, text]} if numbers else one
+        several = [{"type": "array", "items": items, "minItems": 1}, text, {"type": "null"}]
+        whole = [] if name in _WITHOUT_END else [{"const": "all"}]
+        whole += [{"const": _KEPT_BY[name]}] if name in _KEPT_BY else []
+        schema["properties"][name] = title | {"anyOf": [one, *several, *whole]}
+    for short, name in SHORT_NAMES.items():
+        schema["properties"][short] = schema["properties"][name] | {"title": short}
+
+
+def _words(name: str) -> list[str]:
+    """Words that stand for one value of a field of numbers."""
+    if name in TIER_FIELDS:
+        return list(_BY_PLACEMENT)
+    if name in _MAY_BE_OPEN:
+        return ["none"]
+    return [_AS_TP] if name == "etp" else []
+
+
+class Space(Noun):
+    """Values to try for each field of `Strategy`.
+
+    A field is one value, a list, a range of numbers (``64..512`` doubles, ``64..512:64`` steps) or
+    ``all``. Not given, degrees, chunks and micro-batches are all that divide what they split (but
+    cp only for long sequences, tp2 and panels only with 2D products, and etp is 1 or tp);
+    recompute, exchanges of tensor parallelism but 2D products, their overlap, ZeRO 0 and 1, fused
+    activations, placements and, where there is a second memory tier, offload are all tried;
+    everything else is as in a strategy that does not name it.
+
+    Of the values of some fields one is kept for each combination of the others:
+    ``recompute_layers: fit``, ``micro_batch_size: largest`` and ``stage_layers: balanced``.
+    """
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    batch: Literal["fixed", "largest"] = "fixed"
+    """Whether every strategy runs the whole global batch, or the largest multiple of its replicas
+    that is not beyond it."""
+    gpus: Choices = None
+    tp: Choices = None
+    tp2: Choices = None
+    pp: Choices = None
+    cp: Choices = None
+    ep: Choices = None
+    etp: Choices = None
+    dp: Choices = None
+    vpp: Choices = None
+    micro_batch_size: Largest = Field(
+        default=None, validation_alias=AliasChoices("micro_batch_size", "mbs")
+    )
+    global_batch_size: Choices = Field(
+        default=None, validation_alias=AliasChoices("global_batch_size", "gbs")
+    )
+    seq_len: Choices = None
+    document_len: Choices = None
+    dtype: Choices = None
+    quantization: Choices = None
+    quantized_weights: Choices = None
+    attention: Choices = None
+    recompute: Choices = None
+    recompute_parts: Choices = None
+    recompute_layers: Fit = None
+    zero: Choices = None
+    dp_shard: Choices = None
+    fsdp_reshard: Choices = None
+    fsdp_prefetch: Choices = None
+    optimizer: Choices = None
+    frozen: Choices = None
+    lora_rank: Choices = None
+    lora_parts: Choices = None
+    schedule: Choices = None
+    first_stage_layers: Choices = None
+    last_stage_layers: Choices = None
+    stage_layers: Balanced = None
+    embedding_as_layer: Choices = None
+    loss_as_layer: Choices = None
+    training: Choices = None
+    tp_exchange: Choices = None
+    tp_overlap: Choices = None
+    summa_panels: Choices = None
+    tp_regather: Choices = None
+    cp_exchange: Choices = None
+    expert_capacity: Choices = None
+    expert_imbalance: Choices = None
+    dispatch_dtype: Choices = None
+    expert_overlap: Choices = None
+    dp_overlap: Choices = None
+    fused_activation: Choices = None
+    offload_weights: Choices = None
+    offload_activations: Choices = None
+    offload_parts: Choices = None
+    offload_optimizer: Choices = None
+    placement: Choices = None
+    extents: Choices = None
+    tp_tier: Choices = None
+    cp_tier: Choices = None
+    dp_tier: Choices = None
+    pp_tier: Choices = None
+    stack: Choices = None
+
+    @field_validator(*SPACE_FIELDS, mode="before")
+    @classmethod
+    def _listed(cls, given: object, info: ValidationInfo) -> object:
+        name = str(info.field_name)
+        if given is None or (isinstance(given, str) and given.strip().lower() == "all"):
+            if given is not None and name in _WITHOUT_END:
+                raise ValueError("has no end: give values or a range")
+            return given if given is None else "all"
+        if isinstance(given, str) and given.strip().lower() == _KEPT_BY.get(name):
+            return _KEPT_BY[name]
+        values = _items(name, given)
+        if not values:
+            raise ValueError("has no value to try")
+        canonical, problems = [], []
+        for value in values:
+            try:
+                canonical.append(_value(name, value))
+            except ValueError as error:
+                problems.append(str(error) if value == given else f"{shorten(value)}: {error}")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return tuple(v for i, v in enumerate(canonical) if v not in canonical[:i])
+
+    @model_validator(mode="after")
+    def _one_balance(self) -> Self:
+        ends = ("first_stage_layers", "last_stage_layers")
+        if self.stage_layers == _KEPT_BY["stage_layers"] and any(getattr(self, n) for n in ends):
+            given = next(name for name in ends if getattr(self, name))
+            problem = "is chosen by stage_layers balanced; give one"
+            raise InputError(Fault(field=given, problem=problem))
+        return self
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+        """Return the JSON Schema of a space file."""
+        schema = super().model_json_schema(*args, **options)
+        _describe(schema)
+        return schema
+
+    def fixed(self, fields: Mapping[str, Any], *, source: str) -> Self:
+        """The same space with other values for some fields."""
+        unset = {name: value for name, value in self if name in self.model_fields_set}
+        return self.validated(
+            unset | {SHORT_NAMES.get(n, n): v for n, v in fields.items()}, source=source
+        )
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Fields of whose values one is kept, of strategies that are equal in all others.
+
+        The fewest recomputed layers that fit, the largest micro-batch that fits, the layers of the
+        stages with the shortest step.
+        """
+        return tuple(name for name, word in _KEPT_BY.items() if getattr(self, name) == word)
+
+    def settled(self, model: Model) -> Self:
+        """The same space with the degrees named that are usual for a model.
+
+        Experts are spread in every way, each of them whole or split as tensor parallelism splits;
+        long sequences are split in every way; 2D products, where they are asked for, along both
+        axes in every way, in all panels.
+        """
+        usual: dict[str, Any] = {}
+        lengths = self.seq_len if isinstance(self.seq_len, tuple) else (model.seq_len,)
+        if self.cp is None and max(length or 0 for length in lengths) >= _LONG:
+            usual["cp"] = "all"
+        if model.has_experts:
+            usual |= {"ep": "all"} if self.ep is None else {}
+            usual |= {"etp": (1, _AS_TP)} if self.etp is None else {}
+        if self.tp_exchange == "all" or "summa" in (self.tp_exchange or ()):
+            usual |= {"tp2": "all"} if self.tp2 is None else {}
+            usual |= {"summa_panels": "all"} if self.summa_panels is None else {}
+        if self.tp_exchange == ("summa",) and self.tp_overlap is None:
+            usual["tp_overlap"] = ("stack", "none")
+        return self.model_copy(update=usual) if usual else self
+
+    def values(self, field: str, system: System) -> tuple[Any, ...] | None:
+        """Values of a field to try, in order; None for all that divide what they split.
+
+        None among the values stands for what `Strategy.resolved` fills in.
+        """
+        given: Choices = getattr(self, field)
+        if isinstance(given, tuple):
+            return given
+        whole = given == "all" and field in _WHOLE_BY_LAYOUT
+        if whole or field in (*_BY_LAYOUT, *self.kept):
+            return None
+        usual = Strategy.model_fields[field].default
+        if given is None and field in _USUALLY_ONE:
+            return (usual,)
+        if field in TIER_FIELDS:
+            return tuple(range(len(system.network)))
+        if given is None and field in _OFFLOADS and len(system.accelerator.memory) == 1:
+            return (False,)
+        every = _USUALLY[field] if given is None and field in _USUALLY else _every(field)
+        return tuple(sorted(every, key=lambda value: value != usual)) if usual in every else every
+
+
+def _every(field: str) -> tuple[Any, ...]:
+    """All values of a field that has an end."""
+    kinds = list(unfold(Strategy.model_fields[field].annotation))
+    if field == "placement":
+        return PLACEMENTS
+    if field == "zero":
+        return (0, 1, 2, 3)
+    if bool in kinds:
+        return (False, True)
+    return tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
+
+
+def _items(name: str, given: object) -> Sequence[Any]:
+    """A list of what was given: one value, several, or a range of numbers."""
+    if name in _TOGETHER and isinstance(given, (list, tuple)):
+        several = any(isinstance(item, (list, tuple)) or "+" in str(item) for item in given)
+        return list(given) if several else [given]
+    if isinstance(given, str) and name != "stack":
+        return [item for text in given.split(",") for item in _expanded(text.strip())]
+    if isinstance(given, str):
+        return [item.strip() for item in given.split(",")]
+    if isinstance(given, Iterable) and not isinstance(given, (Mapping, Stack)):
+        return [item for one in given for item in _items(name, one)]
+    return [given]
+
+
+def _expanded(text: str) -> list[Any]:
+    """Values of a range: ``64..512`` doubles, ``64..512:64`` steps; anything else is itself."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return [text]
+    low, high, step = (None if part is None else int(part) for part in match.groups())
+    if not low or high is None or high < low or step == 0:
+        raise ValueError("a range runs from a number of at least 1 up to a larger one")
+    if step is not None and (high - low) // step >= _MOST_VALUES:
+        raise ValueError(f"a range has at most {_MOST_VALUES} values")
+    if step is not None:
+        return list(range(low, high + 1, step))
+    doubled = [low]
+    while doubled[-1] * 2 <= high:
+        doubled.append(doubled[-1] * 2)
+    return doubled
+
+
+def _value(name: str, value: object) -> Any:
+    """One value as `Strategy` has it."""
+    if name in TIER_FIELDS and (value is None or str(value).strip().lower() in _BY_PLACEMENT):
+        return None
+    if name in _MAY_BE_OPEN and str(value).strip().lower() == "none":
+        return None
+    if name == "etp" and str(value).strip().lower() == _AS_TP:
+        return _AS_TP
+    if value is None:
+        raise ValueError("has an empty value; leave the field out for its usual ones")
+    plain_only(name, value)
+    try:
+        return getattr(Strategy.validated({name: value}), name)
+    except InputError as error:
+        told = [(f.field.removeprefix(name).strip("."), f.problem) for f in error.faults]
+        problem = "; ".join(": ".join(part for part in parts if part) for parts in told)
+        raise ValueError(problem) from None

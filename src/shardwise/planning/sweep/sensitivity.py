@@ -1,0 +1,150 @@
+"""What would help most: how the step time of a strategy answers to every figure of its system."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Floats, Ints
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.config.system_columns import FigurePath, SystemColumns, figures_of
+from shardwise.planning.sweep.figures import Figure, influencing_figures
+from shardwise.planning.sweep.plans import times_on
+from shardwise.planning.sweep.results import Influence
+
+__all__ = ["changed_systems", "helpful_factor", "influences"]
+
+# Half the width of a central difference: its error is some 1e-8 of the elasticity, that of the
+# rounding of the times some 1e-12.
+_STEP = 1e-4
+_MOST_FACTOR = 2.0
+_UP_TO_ONE = ("efficiency", "join_exponent")
+"""Shares: doubled, they would be more than all."""
+# Points whose figures are changed at a time: a hundred rows and a hundred columns each.
+_POINTS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """One figure of one point's system, times a factor."""
+
+    point: int
+    figure: Figure
+    factor: float
+
+
+def influences(
+    model: Model, base: System, systems: SystemColumns, table: Table, on: Ints
+) -> list[tuple[Influence, ...]]:
+    """Elasticities of the step time of each row to every figure of its system, largest first.
+
+    e = (ln t(x (1 + h)) - ln t(x (1 - h))) / (ln (1 + h) - ln (1 - h)), all rows and figures at
+    once.
+
+    Parameters
+    ----------
+    on
+        The system of each row.
+    """
+    figures = influencing_figures(base)
+    found: list[tuple[Influence, ...]] = []
+    for start in range(0, len(table), _POINTS):
+        rows = np.arange(start, min(start + _POINTS, len(table)))
+        found += _of_some(model, base, systems, table.take(rows), on[rows], figures)
+    return found
+
+
+def _of_some(
+    model: Model,
+    base: System,
+    systems: SystemColumns,
+    table: Table,
+    on: Ints,
+    figures: Sequence[Figure],
+) -> list[tuple[Influence, ...]]:
+    here = [_values(systems, int(place)) for place in on]
+    helpful = [[helpful_factor(figure, values) for figure in figures] for values in here]
+    changes = [
+        _Change(point=row, figure=figure, factor=factor)
+        for row in range(len(table))
+        for figure, best in zip(figures, helpful[row], strict=True)
+        for factor in (1.0, 1 + _STEP, 1 - _STEP, best)
+    ]
+    points = np.array([change.point for change in changes])
+    changed = changed_systems(
+        systems, on[points], [(change.figure, change.factor) for change in changes]
+    )
+    each = np.arange(len(changes))
+    times = times_on(model, base, changed, table.take(points), each)["step_time_s"]
+    shaped = times.reshape(len(table), len(figures), 4)
+    return [_ranked(figures, helpful[row], here[row], shaped[row]) for row in range(len(table))]
+
+
+def _ranked(
+    figures: Sequence[Figure],
+    factors: Sequence[float],
+    values: Mapping[FigurePath, float],
+    times: Floats,
+) -> tuple[Influence, ...]:
+    span = np.log1p(_STEP) - np.log1p(-_STEP)
+    elasticity = (np.log(times[:, 1]) - np.log(times[:, 2])) / span
+    found = [
+        Influence(
+            figure=figure.name,
+            unit=figure.unit,
+            value=values[figure.paths[0]] if len(figure.paths) == 1 else None,
+            elasticity=float(elasticity[place]),
+            factor=factors[place],
+            step_time_s=float(times[place, 3]),
+            saved=float(1 - times[place, 3] / times[place, 0]),
+            best_step_time_s=None,
+            best_saved=None,
+        )
+        for place, figure in enumerate(figures)
+    ]
+    return tuple(sorted(found, key=lambda one: -abs(one.elasticity)))
+
+
+def helpful_factor(figure: Figure, values: Mapping[FigurePath, float]) -> float:
+    """The change of a figure that helps: half of what is better less, double of the others.
+
+    Shares grow to one at most.
+    """
+    if figure.better_less:
+        return 1 / _MOST_FACTOR
+    if any(word in _UP_TO_ONE for path in figure.paths for word in path):
+        most = max(values[path] for path in figure.paths)
+        return max(1.0, min(_MOST_FACTOR, 1 / most))
+    return _MOST_FACTOR
+
+
+def changed_systems(
+    systems: SystemColumns, on: Ints, changes: Sequence[tuple[Figure, float]]
+) -> SystemColumns:
+    """Systems with one figure each times a factor.
+
+    Parameters
+    ----------
+    on
+        Which of the systems each change starts from.
+    """
+    known = figures_of(systems.base)
+    paths = {*systems.figures, *(path for figure, _ in changes for path in figure.paths)}
+    columns = {
+        path: systems.figures[path][on].astype(np.float64)
+        if path in systems.figures
+        else np.full(len(changes), known[path], dtype=np.float64)
+        for path in paths
+    }
+    for place, (figure, factor) in enumerate(changes):
+        for path in figure.paths:
+            columns[path][place] *= factor
+    return SystemColumns(base=systems.base, figures=columns, count=len(changes))
+
+
+def _values(systems: SystemColumns, place: int) -> dict[FigurePath, float]:
+    """All figures of one of the systems."""
+    own = {path: float(column[place]) for path, column in systems.figures.items()}
+    return {**figures_of(systems.base), **own}

@@ -1,0 +1,206 @@
+"""A plan of a search in words: titles of charts, labels of axes, what hovering tells."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from shardwise.analysis.results import Estimate
+from shardwise.config.strategy import Strategy
+from shardwise.planning.search.results import Plan, SearchResult
+from shardwise.report.console import GIB, gpu_count
+from shardwise.report.tables.strategy_line import FOLLOWS
+
+__all__ = [
+    "BESIDE",
+    "OBJECTIVE_SHOWN",
+    "Shown",
+    "degrees",
+    "in_full",
+    "ordered",
+    "others",
+    "plan_of",
+    "rounded",
+    "run_words",
+    "short_name",
+    "value_word",
+]
+
+_DEGREES = ("tp", "tp2", "cp", "pp", "dp", "ep", "etp", "vpp")
+_SHORT = {"micro_batch_size": "micro-batch", "global_batch_size": "global batch", "gpus": "GPUs"}
+_BESIDE = ("gpus", "micro_batch_size", "global_batch_size", "seq_len")
+# Told whatever they are; other fields where they are not what a strategy has by default.
+_ALWAYS = ("dtype", "recompute", "zero", "tp_exchange", "stack")
+# It follows from another one.
+_DERIVED = ("sequence_parallel",)
+_HUNDRED = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a search was asked to make best, as charts show it."""
+
+    title: str
+    unit: str
+    value: Callable[[Plan], float]
+    lower_is_better: bool
+
+    @property
+    def head(self) -> str:
+        """Title and unit."""
+        return f"{self.title} [{self.unit}]" if self.unit else self.title
+
+
+def _million_tokens_per_dollar(plan: Plan) -> float:
+    return 1e3 / plan.usd_per_billion_tokens if plan.usd_per_billion_tokens else 0.0
+
+
+OBJECTIVE_SHOWN = {
+    "step_time": Shown(
+        title="step time", unit="s", value=lambda plan: plan.step_time_s, lower_is_better=True
+    ),
+    "tokens_per_s_per_gpu": Shown(
+        title="tokens/s per GPU",
+        unit="",
+        value=lambda plan: plan.tokens_per_s_per_gpu,
+        lower_is_better=False,
+    ),
+    "tokens_per_dollar": Shown(
+        title="tokens per dollar",
+        unit="million",
+        value=_million_tokens_per_dollar,
+        lower_is_better=False,
+    ),
+}
+
+BESIDE: dict[str, tuple[str, Callable[[Plan], float]]] = {
+    "memory": ("memory of a GPU [GiB]", lambda plan: plan.memory_reserved_bytes / GIB),
+    "gpus": ("GPUs", lambda plan: float(plan.strategy["gpus"])),
+    "cost": ("price of a billion tokens [$]", lambda plan: plan.usd_per_billion_tokens or 0.0),
+}
+"""What stands against time on a front: words of its axis, and its value."""
+
+
+def rounded(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= _HUNDRED else f"{value:#.3g}"
+
+
+def short_name(field: str) -> str:
+    """A field as a label of an axis."""
+    return _SHORT.get(field, field.replace("_", " "))
+
+
+def value_word(value: object) -> str:
+    """A value of a field as a label: words for true, false and what is not given."""
+    if value is None:
+        return "by placement"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value)) or "none"
+    if isinstance(value, Mapping):  # a stack that is not of the catalog as it is
+        changed = [f"{key} {item}" for key, item in value.items() if key != "base"]
+        if "base" in value:
+            return f"{value['base']}, {', '.join(changed)}"
+        return str(value.get("name", json.dumps(value)))
+    return str(value)
+
+
+def ordered(field: str, values: Sequence[Any]) -> list[Any]:
+    """Distinct values of a field: numbers by size, words as `Strategy` lists them."""
+    distinct = [value for i, value in enumerate(values) if value not in values[:i]]
+    schema = json.dumps(_properties()[field])
+
+    def key(value: Any) -> tuple[int, float, str]:
+        if value is None or isinstance(value, (int, float)):
+            return (0, -1.0 if value is None else float(value), "")
+        place = schema.find(json.dumps(value))
+        return (1, float(place), str(value))
+
+    return sorted(distinct, key=key)
+
+
+@cache
+def _properties() -> Any:
+    """Fields of a strategy as JSON Schema has them."""
+    return Strategy.model_json_schema()["properties"]
+
+
+def degrees(strategy: Mapping[str, Any]) -> str:
+    """Degrees that split something."""
+    told = [f"{axis} {strategy[axis]}" for axis in _DEGREES if strategy[axis] > 1]
+    return " · ".join(told) or "unsplit"
+
+
+def others(strategy: Mapping[str, Any]) -> list[str]:
+    """What a strategy says beside degrees and batch: the usual only of what matters most."""
+    usual = Strategy().to_dict()
+    return [
+        _told(short_name(name), value)
+        for name, value in strategy.items()
+        if name not in (*_DEGREES, *_BESIDE, *_DERIVED)
+        and (name != "schedule" or value not in FOLLOWS)
+        and (name in _ALWAYS or value != usual[name])
+    ]
+
+
+def _told(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    return f"{name} {value_word(value)}"
+
+
+def in_full(plan: Plan, capacity_bytes: float) -> str:
+    """Everything that hovering over a plan tells, as lines of HTML."""
+    strategy = plan.strategy
+    told = others(strategy)
+    used, room = plan.memory_reserved_bytes / GIB, capacity_bytes / GIB
+    usd = plan.usd_per_billion_tokens
+    batch = f"global batch {strategy['global_batch_size']} x {strategy['seq_len']} tokens"
+    lines = [
+        f"<b>step time {rounded(plan.step_time_s)} s</b>, MFU {100 * plan.mfu:.1f} %",
+        f"{plan.tokens_per_s:,.0f} tokens/s, {plan.tokens_per_s_per_gpu:,.0f} per GPU",
+        f"memory {used:.1f} of {room:.1f} GiB ({100 * used / room:.0f} %)",
+        *([] if usd is None else [f"${usd:,.0f} per billion tokens"]),
+        "",
+        f"{gpu_count(strategy['gpus'])} = {degrees(strategy)}",
+        f"micro-batch {strategy['micro_batch_size']}, {batch}",
+        *(", ".join(told[i : i + 3]) for i in range(0, len(told), 3)),
+    ]
+    return "<br>".join(lines)
+
+
+def plan_of(estimate: Estimate) -> Plan:
+    """Return an estimate in brief."""
+    return Plan(
+        strategy=estimate.strategy,
+        step_time_s=estimate.step_time_s,
+        tokens_per_s=estimate.tokens_per_s,
+        tokens_per_s_per_gpu=estimate.tokens_per_s_per_gpu,
+        mfu=estimate.mfu,
+        memory_reserved_bytes=estimate.memory_bytes.reserved,
+        usd_per_billion_tokens=estimate.cost.usd_per_billion_tokens,
+    )
+
+
+def run_words(result: SearchResult) -> str:
+    """Model, system, accelerators and batch of a search, in a line."""
+    parts = [f"{result.model} on {result.system}"]
+    parts += _extent(result.space, "gpus", "{} GPUs")
+    parts += _extent(result.space, "global_batch_size", "global batch {}")
+    first: Estimate | None = next(iter(result.best), None)
+    lengths = result.space.get("seq_len")
+    if first is not None and (lengths is None or len(lengths) == 1):
+        parts[-1] += f" x {first.strategy['seq_len']} tokens"
+    return ", ".join(parts)
+
+
+def _extent(space: Mapping[str, Any], field: str, words: str) -> list[str]:
+    """Values of a field of a space: one, or from the least to the largest."""
+    values = space.get(field)
+    if not values or isinstance(values, str):
+        return []
+    least, most = min(values), max(values)
+    return [words.format(least if least == most else f"{least} to {most}")]

@@ -1,0 +1,302 @@
+"""Strategies of a sweep beside one another: runners-up, the design space, the Pareto front."""
+
+from collections.abc import Callable, Sequence
+from math import log2, log10
+from typing import Any
+
+from shardwise.config.strategy import Strategy
+from shardwise.planning.sweep.results import PointPlan, SweepPoint, SweepResult
+from shardwise.report.charts.common import LINES, Figure, differ, dressed, graphs, log_axis
+from shardwise.report.charts.plans import BESIDE, degrees, ordered, short_name, value_word
+from shardwise.report.charts.search_parts import PART_WORDS, TIME_COLOURS
+from shardwise.report.charts.sweep_points import (
+    best_of,
+    missing,
+    sweep_words,
+    time_for,
+    told,
+    varied,
+)
+
+__all__ = ["design_space", "front", "limit", "runners_up"]
+
+_WORK = ("forward", "backward")
+_LEAST_LIMIT = 0.1
+_HUNDRED = 100.0
+# Fields of a strategy that say nothing about its shape.
+_NOT_DRAWN = ("sequence_parallel", "global_batch_size", "seq_len", "gpus")
+_MOST_DIMENSIONS = 12
+_DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp")
+
+
+def limit(plan: PointPlan) -> str:
+    """The part of the step that takes most beside the work itself: what to improve.
+
+    `work` where forward and backward take all but a tenth.
+    """
+    others = {part: seconds for part, seconds in plan.time_s.items() if part not in _WORK}
+    if sum(others.values()) < _LEAST_LIMIT * plan.step_time_s:
+        return "work"
+    return max(others, key=lambda part: others[part])
+
+
+def runners_up(result: SweepResult) -> Figure:
+    """Draw how much longer the next best strategies of one point take than the best.
+
+    Bars are coloured by what limits them: the largest part beside forward and backward.
+
+    Raises
+    ------
+    InputError
+        If there is more than one point, or only one strategy, or plotly is not installed.
+    """
+    go = graphs()
+    point = _one_point(result)
+    plans = [plan for plan in point.best if plan.fits]
+    if len(plans) <= 1:
+        raise missing("several strategies at the point", "sweep with top=10")
+    more = [_HUNDRED * (plans[0].tokens_per_s / plan.tokens_per_s - 1) for plan in plans]
+    names = _names(plans)
+    figure = go.Figure()
+    for part in dict.fromkeys(limit(plan) for plan in plans):
+        rows = [n for n, plan in enumerate(plans) if limit(plan) == part]
+        figure.add_trace(
+            go.Bar(
+                x=[more[n] for n in rows],
+                y=[names[n] for n in rows],
+                orientation="h",
+                marker={"color": _limit_colour(part)},
+                text=[f"+{more[n]:.2f} %" if n else "the best" for n in rows],
+                textposition="outside",
+                cliponaxis=False,
+                customdata=[told(result, point, plans[n]) for n in rows],
+                hovertemplate="%{customdata}<extra></extra>",
+                name=_limit_word(part),
+            )
+        )
+    title = f"The best {len(plans)} strategies and what limits them"
+    dressed(figure, title, sweep_words(result), height=220 + 40 * len(plans))
+    figure.update_layout(bargap=0.4, barmode="overlay", legend={"x": 1.06, "y": 1})
+    order = {"categoryorder": "array", "categoryarray": names, "autorange": "reversed"}
+    figure.update_yaxes(**order, showgrid=False)
+    figure.update_xaxes(title="time beyond that of the best [%]", rangemode="tozero")
+    return figure
+
+
+def _names(plans: Sequence[PointPlan]) -> list[str]:
+    """Rank and degrees of strategies, and in small what else tells them apart."""
+    differing = [
+        field
+        for field in Strategy.model_fields
+        if field not in (*_NOT_DRAWN, *_DEGREES)
+        and any(plan.strategy.get(field) != plans[0].strategy.get(field) for plan in plans)
+    ]
+    names = []
+    for rank, plan in enumerate(plans, start=1):
+        words = [f"{short_name(f)} {value_word(plan.strategy.get(f))}" for f in differing]
+        small = f"<br><span style='font-size:10px'>{', '.join(words)}</span>" if words else ""
+        names.append(f"{rank}  {degrees(plan.strategy)}{small}")
+    return names
+
+
+def _one_point(result: SweepResult) -> SweepPoint:
+    if len(result.points) != 1:
+        remedy = "name one: only(result, systems=..., at={axis: label})"
+        raise missing("one point only", remedy)
+    return result.points[0]
+
+
+def _limit_word(part: str) -> str:
+    return PART_WORDS.get(part, part)
+
+
+def _limit_colour(part: str) -> str:
+    return TIME_COLOURS["backward"] if part == "work" else TIME_COLOURS[part]
+
+
+def design_space(result: SweepResult, *, tokens: float | None = None) -> Figure:
+    """Draw all strategies that were kept as lines across their fields and figures.
+
+    The fields are those in which they differ; colours say what limits them. A part of any column
+    can be chosen with the mouse.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two strategies, or plotly is not installed.
+    """
+    go = graphs()
+    kept = [(point, plan) for point in result.points for plan in point.best if plan.fits]
+    if len(kept) <= 1:
+        raise missing("several strategies", "vary fields of the strategy, or sweep with top=10")
+    plans = [plan for _, plan in kept]
+    measure = time_for(result, tokens)
+    columns: list[dict[str, Any]] = []
+    if len(result.systems) > 1:
+        columns.append(_words_column("system", [point.system for point, _ in kept]))
+    axes = varied(result)
+    for axis in axes:
+        if axis.kind != "strategy":
+            place = result.axes.index(axis)
+            positions = [float(point.at[place]) for point, _ in kept]
+            columns.append(_column(short_name(axis.name), positions, axis.labels))
+    hidden = set(_NOT_DRAWN) - {axis.name for axis in axes}
+    for field in Strategy.model_fields:
+        values = [plan.strategy.get(field) for plan in plans]
+        if field not in hidden and any(value != values[0] for value in values):
+            columns.append(_field_column(field, values))
+    columns = columns[:_MOST_DIMENSIONS]
+    columns.append({"label": "memory [GiB]", "values": [BESIDE["memory"][1](p) for p in plans]})
+    columns.append(
+        _number_column(f"time [{measure.unit}]", [measure.value(plan) for plan in plans])
+    )
+    limits = sorted({limit(plan) for plan in plans}, key=[*TIME_COLOURS, "work"].index)
+    places = [float(limits.index(limit(plan))) for plan in plans]
+    figure = go.Figure(
+        go.Parcoords(
+            dimensions=columns,
+            line={"color": places, **_steps([_limit_colour(part) for part in limits])},
+            labelangle=-20,
+            labelside="top",
+            name="strategies",
+        )
+    )
+    figure.data[0].line.colorbar = {
+        "title": {"text": "limited by"},
+        "tickvals": list(range(len(limits))),
+        "ticktext": [_limit_word(part) for part in limits],
+        "thickness": 14,
+    }
+    dressed(figure, f"{len(plans)} strategies and what limits them", sweep_words(result))
+    figure.update_layout(height=620, margin={"t": 170, "l": 120, "r": 60})
+    return figure
+
+
+def _steps(colours: Sequence[str]) -> dict[str, Any]:
+    """A scale with one colour for each whole number."""
+    count = len(colours)
+    edges = [(n / count, (n + 1) / count, colour) for n, colour in enumerate(colours)]
+    scale = [[end, colour] for low, high, colour in edges for end in (low, high)]
+    return {"colorscale": scale, "cmin": -0.5, "cmax": count - 0.5, "showscale": True}
+
+
+def _field_column(field: str, values: Sequence[Any]) -> dict[str, Any]:
+    """One field of the strategies; numbers by their logarithms, as they double."""
+    distinct = ordered(field, values)
+    words = [value_word(value) for value in distinct]
+    numbers = [v for v in distinct if isinstance(v, int) and not isinstance(v, bool) and v > 0]
+    if len(numbers) == len(distinct):
+        shown = _column(short_name(field), [log2(value) for value in values], words)
+        return {**shown, "tickvals": [log2(value) for value in distinct]}
+    places = [float(distinct.index(value)) for value in values]
+    return _column(short_name(field), places, words)
+
+
+def _words_column(label: str, values: Sequence[str]) -> dict[str, Any]:
+    distinct = list(dict.fromkeys(values))
+    return _column(label, [float(distinct.index(value)) for value in values], distinct)
+
+
+def _column(label: str, places: list[float], words: Sequence[str]) -> dict[str, Any]:
+    ticks = {"tickvals": list(range(len(words))), "ticktext": list(words)}
+    return {"label": label, "values": places, **ticks}
+
+
+def _number_column(label: str, values: list[float]) -> dict[str, Any]:
+    """Numbers, the least on top, by their logarithms where they differ much."""
+    if not differ(values):
+        return {"label": label, "values": values, "range": [max(values), min(values)]}
+    ends = [log10(max(values)), log10(min(values))]
+    scale = log_axis(values)
+    ticks = zip(scale["tickvals"], scale["ticktext"], strict=True)
+    inside = {log10(t): word for t, word in ticks if min(values) <= t <= max(values)}
+    return {
+        "label": label,
+        "values": [log10(value) for value in values],
+        "range": ends,
+        "tickvals": list(inside),  # others would lengthen the column
+        "ticktext": list(inside.values()),
+    }
+
+
+def front(result: SweepResult, against: str = "memory", *, tokens: float | None = None) -> Figure:
+    """Draw the best of every point, time against something else, and those that none beats on both.
+
+    Parameters
+    ----------
+    against
+        ``memory``, ``gpus`` or ``cost``.
+
+    Raises
+    ------
+    InputError
+        If nothing is feasible or the systems have no prices, or plotly is not installed.
+    """
+    go = graphs()
+    if against not in BESIDE:
+        raise missing(f"a front against {against}", f"allowed: {', '.join(BESIDE)}")
+    words, beside = BESIDE[against]
+    found = _feasible(result)
+    if not found:
+        raise missing("a feasible point", "give it more memory or more GPUs")
+    if against == "cost" and any(plan.usd_per_billion_tokens is None for _, plan in found):
+        raise missing("a price at every point", "give the systems usd_per_accelerator_hour")
+    measure = time_for(result, tokens)
+    figure = go.Figure()
+    best = _unbeaten([(beside(plan), measure.value(plan)) for _, plan in found])
+    look = {"shape": "hv", "color": "#8c8c8c", "width": 1.5}
+    figure.add_trace(
+        go.Scatter(
+            x=[x for x, _ in best],
+            y=[y for _, y in best],
+            mode="lines",
+            line=look,
+            hoverinfo="skip",
+            name="none is better on both",
+        )
+    )
+    for number, system in enumerate(result.systems):
+        own = [(point, plan) for point, plan in found if point.system == system]
+        pairs = [(beside(plan), measure.value(plan)) for _, plan in own]
+        figure.add_trace(
+            go.Scatter(
+                x=[x for x, _ in pairs],
+                y=[y for _, y in pairs],
+                mode="markers",
+                marker={
+                    "color": LINES[number % len(LINES)],
+                    "size": [12 if pair in best else 8 for pair in pairs],
+                    "opacity": 0.9,
+                    "line": {"color": "white", "width": 1},
+                },
+                customdata=[told(result, point, plan) for point, plan in own],
+                hovertemplate="%{customdata}<extra></extra>",
+                name=system,
+            )
+        )
+    _scale(figure.update_yaxes, measure.head, [measure.value(plan) for _, plan in found])
+    _scale(figure.update_xaxes, words, [beside(plan) for _, plan in found])
+    if against == "gpus":
+        counts = sorted({int(beside(plan)) for _, plan in found})
+        figure.update_xaxes(tickvals=counts, ticktext=[f"{n:,}" for n in counts])
+    title = {"memory": "memory", "gpus": "GPUs", "cost": "price"}[against]
+    dressed(figure, f"Time against {title}", f"{sweep_words(result)}; the best of every point")
+    figure.update_layout(legend={"x": 1.01, "y": 1})
+    return figure
+
+
+def _feasible(result: SweepResult) -> list[tuple[SweepPoint, PointPlan]]:
+    return [(p, plan) for p in result.points if (plan := best_of(p)) is not None]
+
+
+def _scale(update: Callable[..., Any], title: str, values: Sequence[float]) -> None:
+    update(title=title, **(log_axis(values) if differ(values) else {"rangemode": "tozero"}))
+
+
+def _unbeaten(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that no other is below in one and not above in the other, from the left."""
+    kept: list[tuple[float, float]] = []
+    for pair in sorted(set(pairs)):
+        if not kept or pair[1] < kept[-1][1]:
+            kept.append(pair)
+    return kept

@@ -1,0 +1,199 @@
+"""What Calculon says of a run or of a space of runs, as tables."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from shardwise.analysis.results import Estimate
+from shardwise.interop.calculon.counterparts import CALCULON
+from shardwise.interop.counterpart import Counterpart
+from shardwise.report.console import plain_table, show
+from shardwise.units import readable
+
+__all__ = [
+    "print_beside",
+    "print_executions",
+    "print_layers",
+    "print_pairs",
+    "print_refusal",
+    "print_statistics",
+]
+
+# Shown beside our estimate unless everything is asked for.
+_MAIN = (
+    "total_time",
+    "fw_time",
+    "bw_time",
+    "recompute_time",
+    "optim_step_time",
+    "tp_comm_exposed_time",
+    "recomm_exposed_time",
+    "pp_comm_exposed_time",
+    "dp_comm_exposed_time",
+    "fw_offload_exposed_time",
+    "bw_offload_exposed_time",
+    "bubble_time",
+    "weight_space",
+    "weight_grad_space",
+    "optimizer_space",
+    "act_space",
+    "act_checkpoint_size",
+    "act_grad_space",
+    "proc_mem_tier1_cap_req",
+    "proc_mem_tier2_cap_req",
+    "compute_efficiency",
+    "system_efficiency",
+    "total_efficiency",
+    "sample_rate",
+)
+_DEGREES = ("tensor_par", "pipeline_par", "data_par")
+_NETS = ("tensor_par_net", "pipeline_par_net", "data_par_net")
+_OFFLOADS = ("weight_offload", "activations_offload", "optimizer_offload")
+_LAYER_COLUMNS = (
+    "fw_flops",
+    "fw_mem_accessed",
+    "fw_processing_time",
+    "agrad_flops",
+    "agrad_processing_time",
+    "wgrad_flops",
+    "wgrad_processing_time",
+    "weight",
+    "activation",
+)
+
+
+def _amount(name: str, value: float | None) -> str:
+    """A statistic with the unit that its name implies."""
+    if value is None:
+        return "-"
+    for endings, unit in (
+        (("time", "exposed"), "seconds"),
+        (("space", "size", "offload", "cap_req", "accessed"), "bytes"),
+        (("bw_req", "overlap_req", "req_chunk", "req_tail"), "byte/s"),
+    ):
+        if name.endswith(endings):
+            return readable(value, unit) if value else "0"
+    if name.endswith("efficiency"):
+        return f"{100 * value:.2f} %"
+    return f"{value:.6g}"
+
+
+def print_statistics(statistics: Mapping[str, float | None]) -> None:
+    """Print all statistics under their own names."""
+    table = plain_table("statistic", "value", title="Calculon 0.1.0")
+    for name, value in statistics.items():
+        table.add_row(name, _amount(name, value))
+    show(table)
+
+
+def print_refusal(message: str) -> None:
+    """Say why Calculon gives no figures."""
+    show(f"Calculon refuses this run: {message}")
+
+
+def print_beside(
+    result: Estimate, statistics: Mapping[str, float | None], *, everything: bool
+) -> None:
+    """Print Calculon's figures beside ours."""
+    shown = (row for row in CALCULON if everything or row.name in _MAIN)
+    print_pairs("Calculon", shown, result, statistics, _amount)
+
+
+def print_pairs(
+    predecessor: str,
+    counterparts: Iterable[Counterpart],
+    result: Estimate,
+    statistics: Mapping[str, float | None],
+    amount: Callable[[str, float | None], str],
+) -> None:
+    """Print a predecessor's figures beside ours, with the difference and what it comes from.
+
+    Parameters
+    ----------
+    statistics
+        Its figures, in the units of ours.
+    amount
+        Tells a figure by its name and value.
+    """
+    table = plain_table(
+        *(f"{predecessor}'s name", "shardwise", predecessor, "difference", "may come from"),
+        wraps=("may come from",),
+    )
+    table.columns[-1].justify = "left"
+    table.columns[-1].no_wrap = False
+    table.columns[-1].max_width = 70
+    for counterpart in counterparts:
+        ours, theirs = counterpart.value(result), statistics[counterpart.name]
+        if not ours and not theirs:
+            continue
+        told = "-" if not theirs else f"{100 * (ours / theirs - 1):+.1f} %"
+        same = theirs is not None and abs(ours - theirs) <= 1e-9 * abs(theirs)
+        table.add_row(
+            counterpart.name,
+            amount(counterpart.name, ours),
+            amount(counterpart.name, theirs),
+            told,
+            "" if same else counterpart.reason,
+        )
+    show(table)
+
+
+def print_executions(
+    found: Sequence[tuple[Mapping[str, Any], Mapping[str, float | None]]], summary: str
+) -> None:
+    """Print the best executions of a search, best first."""
+    show(Text(summary))
+    if not found:
+        return
+    table = plain_table(
+        "",
+        "T x P x D",
+        "networks",
+        "batch",
+        "micro",
+        "chunks",
+        "recompute",
+        "exchange",
+        "overlap",
+        "sharded",
+        "offload",
+        "samples/s",
+        "time",
+        "tier 1",
+        goes=("networks", "overlap", "samples/s", "offload", "sharded", "exchange", "batch"),
+    )
+    for rank, (execution, statistics) in enumerate(found, start=1):
+        options = [execution["tensor_par_comm_type"]]
+        options += ["redo"] if execution["seq_par_ag_redo"] else []
+        overlap = [f"tp {execution['tensor_par_overlap']}"]
+        overlap += ["dp"] if execution["data_par_overlap"] else []
+        letters = "".join(name[0].upper() for name in _OFFLOADS if execution[name])
+        table.add_row(
+            str(rank),
+            " x ".join(str(execution[name]) for name in _DEGREES),
+            "/".join(str(execution[name]) for name in _NETS),
+            str(execution["batch_size"]),
+            str(execution["microbatch_size"]),
+            str(execution["pipeline_interleaving"]),
+            execution["activation_recompute"],
+            " ".join(options),
+            " ".join(overlap),
+            "yes" if execution["optimizer_sharding"] else "no",
+            letters or "-",
+            f"{statistics['sample_rate']:.6g}",
+            _amount("total_time", statistics["total_time"]),
+            _amount("proc_mem_tier1_cap_req", statistics["proc_mem_tier1_cap_req"]),
+        )
+    show(table)
+
+
+def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
+    """Print the operations of a block; the JSON has all of their fields."""
+    title = "One block, one micro-batch"
+    goes = tuple(reversed(_LAYER_COLUMNS))
+    table = plain_table("operation", *_LAYER_COLUMNS, title=title, goes=goes)
+    for layer in layers:
+        cells = (_amount(name, layer[name]) for name in _LAYER_COLUMNS)
+        table.add_row(layer["name"], *cells)
+    show(table)

@@ -1,0 +1,168 @@
+"""The catalog as tables: models, systems, stacks, and every figure of one with its source."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from shardwise.config.base import Sourced
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.system import System
+from shardwise.ops.param_count import count_parameters
+from shardwise.report.console import count, percent, plain_table, show, written
+from shardwise.units import format_quantity, readable
+
+__all__ = ["print_figures", "print_model", "print_models", "print_stacks", "print_systems"]
+
+_VALUE_WIDTH = 18
+# More than any accelerator has: files of other systems say so where memory is to be no limit.
+_NO_LIMIT = 2.0**50
+_NOT_FIGURES = {"sources", "name", "description"}
+
+
+def print_models(models: Sequence[Model], files: Sequence[str] = ()) -> None:
+    """Print one line per model, with the file that each is from if they are given."""
+    figures = ("parameters", "layers", "hidden", "heads", "kv heads", "ffn", "vocab", "sequence")
+    named = ("file", "model") if files else ("model",)
+    goes = ("kv heads", "vocab", "sequence", "ffn", "heads")
+    table = plain_table(*named, *figures, left=len(named), goes=goes)
+    for position, model in enumerate(models):
+        layer = model.layers[0]
+        table.add_row(
+            *(Text(file) for file in files[position : position + 1]),
+            Text(model.name),
+            count(count_parameters(model).total),
+            str(model.depth),
+            str(model.hidden),
+            str(layer.attention.heads),
+            str(layer.attention.kv_heads),
+            str(layer.feed_forward.ffn),
+            str(model.vocab),
+            str(model.seq_len or "-"),
+        )
+    show(table)
+
+
+def print_model(model: Model) -> None:
+    """Print a model's figures with their sources, then its parameters by part."""
+    print_figures(model)
+    counted = count_parameters(model)
+    table = plain_table("part", "parameters", "share")
+    for part, held in counted.breakdown.items():
+        table.add_row(part, f"{held:,}", percent(held / counted.total))
+    table.add_section()
+    table.add_row("total", f"{counted.total:,}", "")
+    table.add_row("of it embeddings", f"{counted.embedding:,}", "")
+    table.add_row("active per token", f"{counted.active:,}", "")
+    if counted.mtp:
+        table.add_row("beside it, multi-token prediction", f"{counted.mtp:,}", "")
+    show(table)
+
+
+def print_systems(systems: Sequence[System]) -> None:
+    """Print one line per system."""
+    table = plain_table(
+        "system",
+        "bf16",
+        "fp16",
+        "fp8",
+        "memory",
+        "bandwidth",
+        "domain",
+        "in it, per GPU",
+        "beyond, per GPU",
+        "power",
+        "$/GPU h",
+        goes=("fp16", "power", "$/GPU h", "domain", "fp8", "beyond, per GPU", "bandwidth"),
+    )
+    for system in systems:
+        chip, inner = system.accelerator, system.network[0]
+        near = chip.memory[0]
+        beyond = len(system.network) - 1
+        power, price = system.board_power, system.price
+        rates = [chip.matrix.get(dtype) for dtype in ("bf16", "fp16", "fp8")]
+        table.add_row(
+            system.name,
+            *(readable(rate, "FLOP/s", 4) if rate else "-" for rate in rates),
+            "unlimited" if near.capacity >= _NO_LIMIT else readable(near.capacity, "bytes"),
+            readable(near.bandwidth, "byte/s"),
+            str(inner.domain or "all"),
+            readable(system.tier_bandwidth(0), "byte/s"),
+            readable(system.tier_bandwidth(beyond), "byte/s") if beyond else "-",
+            readable(power, "watts") if power else "-",
+            f"{price.usd_per_accelerator_hour:.2f}" if price else "-",
+        )
+    show(table)
+
+
+def print_stacks(stacks: Sequence[Stack]) -> None:
+    """Print one line per stack."""
+    table = plain_table(
+        "stack", "what it is", "attention", "gradients", left=4, wraps=("what it is",)
+    )
+    for stack in stacks:
+        table.add_row(stack.name, stack.description, stack.attention, stack.gradient_dtype)
+    show(table)
+
+
+def print_figures(noun: Sourced) -> None:
+    """Print every value of a noun with the origin it has, and the sources as numbered notes.
+
+    Of a system only what it says: its defaults are choices of formulas, not figures of a machine.
+    """
+    fields = noun.model_dump(
+        mode="json",
+        context={"units": True},
+        exclude=_NOT_FIGURES,
+        exclude_unset=isinstance(noun, System),
+    )
+    table = plain_table("figure", "value", "origin", left=3, wraps=("figure",))
+    table.columns[1].no_wrap = False
+    table.columns[1].overflow = "fold"
+    table.columns[1].max_width = _VALUE_WIDTH
+    notes: list[str] = []
+    group = ""
+    for path, value in _leaves(fields):
+        size_of = path[-1].isdigit()  # a size that something is told for
+        parent, leaf = (".".join(part) for part in (path[: -1 - size_of], path[-1 - size_of :]))
+        if parent != group:
+            group = parent
+            table.add_row(Text(parent, style="bold"))
+        source = noun.source_of(".".join(path))
+        if source is not None and source.text not in notes:
+            notes.append(source.text)
+        origin = f"{source.kind} [{notes.index(source.text) + 1}]" if source else ""
+        table.add_row(f"  {leaf}" if parent else leaf, written(value), Text(origin))
+    show(Text(f"{noun.name}: {noun.description}", style="bold"), table)
+    for number, note in enumerate(notes, start=1):
+        show(Text(f"[{number}] {note}"))
+
+
+def _leaves(value: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and the value of every figure; points of a curve are named by their size.
+
+    Of a table of measured shapes, how many there are and what holds elsewhere.
+    """
+    if isinstance(value, Mapping) and "points" in value:
+        word = "at" if value.get("interpolate") else "from"
+        for size, share in value["points"]:
+            yield (*path, f"{word} {_size(size, in_bytes='memory' in path)}"), share
+    elif isinstance(value, Mapping) and "fallback" in value:
+        shapes = sum(len(rows) for rows in value["rows"].values())
+        yield (*path, "shapes"), shapes
+        yield (*path, "fallback"), value["fallback"]
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, *path, str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, *path, str(index))
+    else:
+        yield path, value
+
+
+def _size(size: float, *, in_bytes: bool) -> str:
+    """Write the size of an operation, in bytes or FLOPs."""
+    written = format_quantity(size, "bytes" if in_bytes else "FLOP/s")
+    return written.removesuffix("/s") if isinstance(written, str) else f"{written:.9g}"

@@ -1,0 +1,245 @@
+"""Scenarios side by side, as tables."""
+
+from math import isfinite
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.planning.compare.results import Asked, Change, Comparison, Outcome, PartChange
+from shardwise.report.console import GIB, percent, plain_table, seconds, show
+from shardwise.report.tables.estimate import PART_NAMES
+
+__all__ = ["FOLLOW_WORDS", "best_words", "change_words", "in_words", "print_comparison", "who_runs"]
+
+FOLLOW_WORDS = {
+    "bubble": "what a pass takes",
+    "pp_comm": "what a pass takes",
+    "dp_comm": "what it hides behind",
+    "offload": "what it hides behind",
+    "other": "a share of all parts",
+}
+"""How a part changes with others."""
+# What a scenario may be best by.
+_BY_WORDS = {
+    "step_time_s": "step time",
+    "tokens_per_s": "tokens/s",
+    "tokens_per_s_per_gpu": "tokens/s per GPU",
+    "usd_per_billion_tokens": "price of a token",
+    "effective_days": "days of the whole run",
+}
+# Longer names are told once, and letters stand for them in tables.
+_LONGEST = 16
+_ALPHABET = 26
+_WHAT = "what it is"
+_BEARS = "what bears on it"
+
+
+def print_comparison(found: Comparison) -> None:
+    """Print what was asked differently, what came out, and what the time changes by."""
+    letters = _letters(found)
+    if letters:
+        told = [
+            f"{letter}: {one.name}" for letter, one in zip(letters, found.scenarios, strict=True)
+        ]
+        show("\n" + "\n".join(told))
+        found = _renamed(found, letters)
+    show(Text(f"\n{who_runs(found)}\n", style="bold"))
+    if found.asked:
+        show(_asked(found))
+        if not all(all(one.given) for one in found.asked):
+            show("(in brackets: not given; it follows, or is the usual)\n", style="dim")
+    else:
+        show("nothing was asked differently\n")
+    show(_outcomes(found))
+    for change in found.changes:
+        if any(part.delta_s for part in change.parts):
+            show(_change(change, found.per))
+        else:
+            show(f"{change_words(change, found.per)}, in every part\n")
+    show(_closing(found), style="dim")
+
+
+def _letters(found: Comparison) -> list[str]:
+    """Short names for heads of columns, where the scenarios' own are long; else none."""
+    names = [one.name for one in found.scenarios]
+    if max(map(len, names)) <= _LONGEST:
+        return []
+    return [chr(ord("A") + i) if i < _ALPHABET else str(i + 1) for i in range(len(names))]
+
+
+def _renamed(found: Comparison, names: list[str]) -> Comparison:
+    """The same with other names."""
+    new = dict(zip((one.name for one in found.scenarios), names, strict=True))
+
+    def named(one: Outcome | Change) -> Any:
+        other = {"against": new[one.against]} if isinstance(one, Change) else {}
+        return one.model_copy(update={"name": new[one.name], **other})
+
+    best = {by: None if name is None else new[name] for by, name in found.best.items()}
+    return found.model_copy(
+        update={
+            "scenarios": tuple(map(named, found.scenarios)),
+            "changes": tuple(map(named, found.changes)),
+            "best": best,
+        }
+    )
+
+
+def who_runs(found: Comparison) -> str:
+    """Names of the scenarios with their models and systems, each of these once."""
+    runs: dict[str, list[str]] = {}
+    for one in found.scenarios:
+        runs.setdefault(f"{one.model} on {one.system}", []).append(one.name)
+    return "; ".join(f"{', '.join(names)}: {run}" for run, names in runs.items())
+
+
+def _asked(found: Comparison) -> Table:
+    names = [one.name for one in found.scenarios]
+    table = plain_table(
+        "asked differently",
+        *names,
+        _WHAT,
+        left=1,
+        goes=(_WHAT, *reversed(names[2:])),
+        wraps=(_WHAT, *names),
+    )
+    table.columns[-1].justify = "left"
+    for one in found.asked:
+        table.add_row(one.field.replace("_", " "), *_values(one), one.words)
+    return table
+
+
+def _values(asked: Asked) -> list[str]:
+    words = [in_words(value) for value in asked.values]
+    return [w if g else f"({w})" for w, g in zip(words, asked.given, strict=True)]
+
+
+def in_words(value: Any) -> str:
+    """A value of an input, as a word."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _outcomes(found: Comparison) -> Table:
+    per_tokens = found.per != "step"
+    heads = ["step time", *(["per M tokens"] if per_tokens else []), "change"]
+    heads += ["tokens/s", "tokens/s/GPU", "MFU", "GiB", "of GiB", "fits"]
+    heads += ["$/B tokens"] if any(o.usd_per_billion_tokens for o in found.scenarios) else []
+    heads += ["days"] if any(o.effective_days for o in found.scenarios) else []
+    goes = ("of GiB", "tokens/s", "MFU", "$/B tokens", "GiB", "tokens/s/GPU")
+    table = plain_table("what came out", *heads, goes=[head for head in goes if head in heads])
+    shares = [None, *(change.share for change in found.changes)]
+    for outcome, share in zip(found.scenarios, shares, strict=True):
+        cells = _cells(outcome) | {"change": "" if share is None else signed(share)}
+        style = None if outcome.fits else "red"
+        table.add_row(outcome.name, *(cells[head] for head in heads), style=style)
+    return table
+
+
+def _cells(outcome: Outcome) -> dict[str, str]:
+    usd, days = outcome.usd_per_billion_tokens, outcome.effective_days
+    return {
+        "step time": seconds(outcome.step_time_s),
+        "per M tokens": seconds(1e6 / outcome.tokens_per_s),
+        "tokens/s": f"{outcome.tokens_per_s:,.0f}",
+        "tokens/s/GPU": f"{outcome.tokens_per_s_per_gpu:,.0f}",
+        "MFU": percent(outcome.mfu),
+        "GiB": f"{outcome.memory_bytes.reserved / GIB:.2f}",
+        "of GiB": f"{outcome.memory_bytes.capacity / GIB:.2f}",
+        "fits": "yes" if outcome.fits else "no",
+        "$/B tokens": "-" if usd is None else f"{usd:,.0f}",
+        "days": "-" if days is None else f"{days:,.1f}" if isfinite(days) else "never",
+    }
+
+
+def signed(share: float) -> str:
+    """A change in percent, with its sign."""
+    return f"{100 * share:+.1f} %"
+
+
+def change_words(change: Change, per: str) -> str:
+    """How much longer one takes than the other, in a line."""
+    unit = "a step" if per == "step" else f"per {per}"
+    if not change.delta_s:
+        return f"{change.name} takes as long as {change.against} {unit}"
+    more = "more" if change.delta_s > 0 else "less"
+    amount = f"{seconds(abs(change.delta_s))} {more} ({signed(change.share)})"
+    return f"{change.name} takes {amount} {unit} than {change.against}"
+
+
+def _change(change: Change, per: str) -> Table:
+    table = plain_table(
+        "part",
+        change.against,
+        change.name,
+        "change",
+        "of the part",
+        "of the whole",
+        _BEARS,
+        title=f"\n{change_words(change, per)}",
+        goes=("of the part", "of the whole", change.against),
+        wraps=(_BEARS,),
+    )
+    table.columns[-1].justify = "left"
+    for part in change.parts:
+        table.add_row(
+            PART_NAMES[part.part],
+            seconds(part.before_s),
+            seconds(part.after_s),
+            _delta(part.delta_s),
+            "-" if part.share is None else signed(part.share),
+            signed(part.delta_s / change.before_s),
+            _bears(part),
+            style=_style(part.delta_s),
+        )
+    table.add_section()
+    table.add_row(
+        "together",
+        seconds(change.before_s),
+        seconds(change.after_s),
+        _delta(change.delta_s),
+        signed(change.share),
+        signed(change.share),
+        "",
+        style="bold",
+    )
+    return table
+
+
+def _delta(delta_s: float) -> str:
+    return "-" if not delta_s else ("+" if delta_s > 0 else "") + seconds(delta_s)
+
+
+def _style(delta_s: float) -> str | None:
+    return None if not delta_s else "red" if delta_s > 0 else "green"
+
+
+def _bears(part: PartChange) -> str:
+    """The inputs that act on a part, what is hidden of it, and what it changes with."""
+    told = [", ".join(name.replace("_", " ") for name in part.inputs)] if part.inputs else []
+    if part.follows:
+        told.append(FOLLOW_WORDS[part.part])
+    hidden = part.hidden_before_s, part.hidden_after_s
+    if hidden[0] != hidden[1]:
+        told.append(f"hidden {seconds(hidden[0])} -> {seconds(hidden[1])}")
+    return "; ".join(told)
+
+
+def best_words(found: Comparison) -> list[str]:
+    """Which is the best by what, a line for each that is."""
+    by: dict[str, list[str]] = {}
+    for measure, name in found.best.items():
+        if name is not None:
+            by.setdefault(name, []).append(_BY_WORDS[measure])
+    lines = [f"best by {', '.join(measures)}: {name}" for name, measures in by.items()]
+    return lines or ["none fits"]
+
+
+def _closing(found: Comparison) -> str:
+    return "\n".join([*best_words(found), *found.notes])

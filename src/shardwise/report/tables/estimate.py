@@ -1,0 +1,319 @@
+"""An estimate as tables."""
+
+import math
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwise import catalog
+from shardwise.analysis.results import Estimate, Memory, OperationEstimate, StageEstimate
+from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
+from shardwise.report.tables.gemms import gemm_table
+from shardwise.report.tables.layer import bandwidth_table, layer_table
+from shardwise.report.tables.training_time import training_block
+from shardwise.units import readable
+
+__all__ = ["PART_NAMES", "print_estimate"]
+
+_BAR = 24
+PART_NAMES = {
+    "forward": "forward",
+    "backward": "backward",
+    "recompute": "recompute",
+    "optimizer": "optimizer",
+    "tp_comm": "tensor-parallel exchange",
+    "cp_comm": "context-parallel exchange",
+    "ep_comm": "expert-parallel exchange",
+    "pp_comm": "stage-to-stage transfer",
+    "dp_comm": "data-parallel exchange",
+    "offload": "offload",
+    "bubble": "pipeline bubble",
+    "other": "overhead and stragglers",
+}
+_MOST_STAGES = 8
+# Words for how unlike the nearest measured run is, by the most distance of each.
+_LIKENESS = ((0.5, "much like it"), (1.5, "akin"), (2.5, "of another kind"), (math.inf, "far off"))
+_OFFLOADED = ("weights", "activations", "optimizer")
+_AXES = ("tp", "cp", "dp", "pp")
+_PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")  # 1 needs no telling
+# Of what nobody gave, these are told; the others are off or follow from them.
+_TOLD = (
+    "gpus",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "etp",
+    "dp",
+    "vpp",
+    "micro_batch_size",
+    "seq_len",
+    "dtype",
+    "recompute",
+    "zero",
+    "schedule",
+    "tp_exchange",
+    "dp_overlap",
+    "placement",
+    "stack",
+)
+
+
+def print_estimate(result: Estimate) -> None:
+    """Print the summary, where time and memory go, and the operations if they were asked for."""
+    show(_headline(result), _summary(result), _times(result), _memory(result))
+    if result.operations is not None:
+        show(_operations(result.operations))
+        show(*(layer_table(layer) for layer in result.layers), bandwidth_table(result))
+    if result.gemms is not None:
+        show(gemm_table(result))
+    if result.whole_run is not None:
+        show(training_block(result.whole_run))
+    show(_closing(result), style="dim")
+
+
+def _headline(result: Estimate) -> Text:
+    s = result.strategy
+    degrees = " x ".join(
+        f"{axis} {s[axis]}" for axis in ("tp", "tp2", "cp", "pp", "dp") if s[axis] > 1
+    )
+    experts = " x ".join(f"{axis} {s[axis]}" for axis in ("etp", "ep") if s[axis] > 1)
+    options = [
+        gpu_count(s["gpus"]) + (f" = {degrees}" if degrees else ""),
+        f"micro-batch {s['micro_batch_size']}",
+        f"global batch {s['global_batch_size']} x {s['seq_len']} tokens",
+        s["dtype"] + (f" with {s['quantization']}" if s["quantization"] != "none" else ""),
+        *([f"experts {experts}"] if experts else []),
+        *([f"recompute {s['recompute']}", f"ZeRO-{s['zero']}"] if s["training"] else []),
+        s["schedule"] + (f" x {s['vpp']}" if s["vpp"] > 1 else ""),
+    ]
+    options += _options(s)
+    text = Text("\n")
+    text.append(f"{result.model} on {result.system}", style="bold")
+    text.append("\n" + ", ".join(options) + "\n")
+    return text
+
+
+def _options(strategy: dict[str, Any]) -> list[str]:
+    """What a strategy does beyond the usual, where it has an effect."""
+    training, several = strategy["training"], strategy["tp"] * strategy["tp2"] > 1
+    panels = strategy["summa_panels"]
+    told = {
+        "sequence parallel": strategy["tp_exchange"] == "rs_ag",
+        "scattered between stages": several
+        and strategy["pp"] > 1
+        and strategy["tp_exchange"] == "p2p_rs_ag",
+        "2D products" + (f" in {panels} panels" if panels else ""): several
+        and strategy["tp_exchange"] == "summa",
+        f"{strategy['tp_overlap']} overlap": several and strategy["tp_overlap"] in ("ring", "pipe"),
+        "no tensor-parallel overlap": several and strategy["tp_overlap"] == "none",
+        "inputs kept whole": training
+        and strategy["tp_exchange"] == "rs_ag"
+        and not strategy["tp_regather"],
+        "no data-parallel overlap": training and not strategy["dp_overlap"] and strategy["dp"] > 1,
+        "fused activation": training and strategy["fused_activation"],
+        f"{strategy['attention']} attention": strategy["attention"] != "model",
+        "forward only": not training,
+    }
+    parts = _OFFLOADED if training else _OFFLOADED[:1]  # forward only, the weights are all there is
+    away = [part for part in parts if strategy[f"offload_{part}"]]
+    if "activations" in away and strategy["offload_parts"]:
+        away[away.index("activations")] += f" of {'+'.join(strategy['offload_parts'])}"
+    tiers = [f"{axis} on {strategy[f'{axis}_tier']}" for axis in _AXES if _placed(strategy, axis)]
+    options = [label for label, holds in told.items() if holds]
+    options += [f"offloaded {', '.join(away)}"] if away else []
+    options += [f"network tiers: {', '.join(tiers)}"] if tiers else []
+    seats = strategy["extents"]
+    return options + ([f"in a domain: {seats}"] if seats is not None else [])
+
+
+def _placed(strategy: dict[str, Any], axis: str) -> bool:
+    return strategy[f"{axis}_tier"] is not None and strategy[axis] > 1
+
+
+def _summary(result: Estimate) -> Table:
+    grid = Table.grid(padding=(0, 3))
+    for justify in ("left", "right", "left", "right"):
+        grid.add_column(justify=justify, no_wrap=True)
+    cost = result.cost.usd_per_billion_tokens
+    power = result.cost.kwh_per_step
+    rows = [
+        ("step time", seconds(result.step_time_s), "MFU", percent(result.mfu)),
+        ("tokens/s", f"{result.tokens_per_s:,.0f}", "HFU", percent(result.hfu)),
+        (
+            "tokens/s per GPU",
+            f"{result.tokens_per_s_per_gpu:,.0f}",
+            "model TFLOP/s per GPU",
+            f"{result.model_tflops_per_gpu:,.0f}",
+        ),
+        (
+            "per billion tokens",
+            "no price" if cost is None else f"${cost:,.0f}",
+            "energy per step, at most",
+            "no figure" if power is None else f"{power:.3g} kWh",
+        ),
+    ]
+    for name, value, other, amount in rows:
+        grid.add_row(name, Text(value, style="bold"), other, Text(amount, style="bold"))
+    return grid
+
+
+def _times(result: Estimate) -> Table:
+    table = plain_table("where the step goes", "time", "share", "", "hidden", left=1)
+    table.columns[3].justify = "left"
+    longest = max(result.time_s.values())
+    for part, label in PART_NAMES.items():
+        time = result.time_s[part]
+        if not time:
+            continue
+        bar = "█" * round(_BAR * time / longest) or "▏"
+        axis = result.comm_s.get(part.removesuffix("_comm"))
+        hidden = seconds(axis.total - axis.exposed) if axis and axis.total > axis.exposed else ""
+        share = percent(time / result.step_time_s)
+        table.add_row(label, seconds(time), share, Text(bar, style=_colour(part)), hidden)
+    return table
+
+
+def _colour(part: str) -> str:
+    if part in ("forward", "backward"):
+        return "green"
+    return "red" if part.endswith("_comm") or part == "bubble" else "yellow"
+
+
+def _memory(result: Estimate) -> Table:
+    names = ("weights", "gradients", "optimizer", "activations", "buffers", "total", "reserved")
+    capacity = gib(result.memory_bytes.capacity)
+    table = plain_table(
+        "stage",
+        "layers",
+        "parameters",
+        *names,
+        "peak in",
+        title=f"Memory by stage [GiB]; capacity {capacity}",
+        goes=("parameters", "layers", "peak in", "buffers"),
+    )
+    table.columns[-1].justify = "left"
+    for stage in _shown(result.stages):
+        if stage is None:
+            table.add_row("...")
+            continue
+        amounts = [gib(getattr(stage, name)) for name in names]
+        style = "red" if stage.reserved > stage.capacity else None
+        held = (str(stage.layers), count(stage.parameters))
+        row = (str(stage.stage), *held, *amounts, stage.peak.operation)
+        table.add_row(*row, style=style)
+    return table
+
+
+def _shown(stages: tuple[StageEstimate, ...]) -> list[StageEstimate | None]:
+    """All stages of a short pipeline; both ends of a long one."""
+    if len(stages) <= _MOST_STAGES:
+        return list(stages)
+    half = _MOST_STAGES // 2
+    return [*stages[:half], None, *stages[-half:]]
+
+
+def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
+    table = plain_table(
+        "operation",
+        "pass",
+        "kernel or exchange",
+        "FLOPs",
+        "bytes",
+        "volume",
+        "group",
+        "compute",
+        "memory",
+        "time",
+        "exposed",
+        "bound by",
+        "weights",
+        "saved",
+        title="One micro-batch on one rank; group: members within each network tier, inside out",
+        left=3,
+        goes=(
+            *("pass", "weights", "saved", "bound by", "group", "memory", "compute", "bytes"),
+            *("FLOPs", "volume", "kernel or exchange"),
+        ),
+    )
+    part = ""
+    for row in operations:
+        if row.part != part:
+            part = row.part
+            heading = part if row.count == 1 else f"{part} (x {row.count})"
+            table.add_row(Text(heading, style="bold"))
+        group = " / ".join(map(str, row.extents)) if row.group > 1 else "-"
+        table.add_row(
+            f"  {row.operation}",
+            row.phase.replace("_", " "),
+            row.kind.replace("_", "-"),
+            count(row.flops),
+            _bytes(row.bytes),
+            _bytes(row.volume_bytes),
+            group,
+            seconds(row.compute_s),
+            seconds(row.memory_s),
+            seconds(row.time_s),
+            seconds(row.exposed_s),
+            row.bound,
+            _bytes(row.weight_bytes),
+            _bytes(row.saved_bytes),
+        )
+    return table
+
+
+def _word(value: object) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def _bytes(value: float) -> str:
+    return readable(value, "bytes") if value else "-"
+
+
+def _closing(result: Estimate) -> str:
+    taken = {
+        name: result.assumed[name]
+        for name in _TOLD
+        if name in result.assumed and (name not in _PLAIN_DEGREES or result.assumed[name] != 1)
+    }
+    told = ", ".join(f"{name} {_word(value)}" for name, value in taken.items())
+    kinds = [source.kind for source in result.provenance.values()]
+    origins = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+    lines = [f"assumed: {told}"] if told else []
+    if result.missed_operations:
+        missed = ", ".join(result.missed_operations)
+        lines.append(f"no measured shape is near those of: {missed}; a mean efficiency holds there")
+    stack = result.strategy["stack"]
+    stack = stack if isinstance(stack, str) else stack.get("base", stack.get("name"))
+    named = (("systems", result.system), ("stacks", stack))
+    shown = [f"shardwise {folder} {name}" for folder, name in named if catalog.find(folder, name)]
+    lines.append(f"figures by origin: {origins}" + ("; each is shown by" if shown else ""))
+    lines += ["  " + ", ".join(shown)] if shown else []
+    lines += _interval(result)
+    lines.append(verdict(result.memory_bytes, fits=result.fits))
+    return "\n".join(lines)
+
+
+def _interval(result: Estimate) -> list[str]:
+    """Say what the measured time may be, and how like the nearest measured run is."""
+    found = result.interval
+    if found is None:
+        return []
+    like = next(word for most, word in _LIKENESS if found.distance <= most)
+    expected = f"{seconds(found.low_s)} to {seconds(found.high_s)} in 8 of 10 runs"
+    return [f"expect {expected}; the nearest measured one is {like}:", f"  {found.nearest}"]
+
+
+def verdict(memory: Memory, *, fits: bool) -> str:
+    """Say in a line whether it fits, and by how much."""
+    margins = {"on the fullest stage": memory.capacity - memory.reserved}
+    if memory.offloaded:
+        margins["in the second memory tier"] = memory.offload_capacity - memory.offloaded
+    if fits:
+        told = [
+            f"{readable(margin, 'bytes')} to spare {where}" for where, margin in margins.items()
+        ]
+        return f"fits: {', '.join(told)}"
+    lacks = [f"lacks {readable(-m, 'bytes')} {where}" for where, m in margins.items() if m < 0]
+    return f"does not fit: {', '.join(lacks)}"

@@ -1,0 +1,123 @@
+"""Why a strategy is not legal, does not fit, or is not the best, as tables."""
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.planning.search.explanation import Change, Explanation, Loss
+from shardwise.report.console import gpu_count, percent, plain_table, seconds, show
+from shardwise.report.tables.estimate import PART_NAMES
+from shardwise.report.tables.strategy_line import in_brief, word
+from shardwise.units import readable
+
+__all__ = ["print_explanation"]
+
+_MOST_TRIED = 12
+
+
+def print_explanation(found: Explanation) -> None:
+    """Print the verdict, what stands against it, and the cheapest changes."""
+    show(_headline(found))
+    show(Text("\n".join(_verdict(found)) + "\n"))
+    if found.loss is not None and found.better:
+        show(_lost(found.loss), _parts(found.loss), _differs(found))
+    if any(change.improves for change in found.changes):
+        show(_changes(found))
+    elif not found.feasible:
+        show("nothing of the space is feasible")
+
+
+def _headline(found: Explanation) -> Text:
+    text = Text("\n")
+    text.append(f"{found.model} on {found.system}", style="bold")
+    text.append(f"\n{gpu_count(found.strategy['gpus'])}: {in_brief(found.strategy)}\n")
+    if not found.complete:
+        text.append("interrupted: not every candidate was looked at\n", style="bold red")
+    return text
+
+
+def _verdict(found: Explanation) -> list[str]:
+    lines = []
+    if not found.legal:
+        lines.append("not legal:")
+        lines += [
+            f"  {broken.field} {word(broken.value)}: {broken.problem}" for broken in found.broken
+        ]
+    for lack in found.shortages:
+        lines.append(
+            f"does not fit: stage {lack.stage} needs {readable(lack.needed_bytes, 'bytes')} of "
+            f"{lack.tier}, of which {readable(lack.usable_bytes, 'bytes')} may be used: "
+            f"{readable(lack.excess_bytes, 'bytes')} too much"
+        )
+        parts = ", ".join(f"{n} {readable(size, 'bytes')}" for n, size in lack.parts.items())
+        lines.append(f"  {parts}")
+    for outside in found.outside:
+        tried = ", ".join(map(word, outside.tried[:_MOST_TRIED]))
+        more = ", ..." if len(outside.tried) > _MOST_TRIED else ""
+        lines.append(
+            f"outside the space: {outside.field} {word(outside.value)}; tried: {tried}{more}"
+        )
+    if found.better is not None and found.estimate is not None:
+        time = seconds(found.estimate.step_time_s)
+        if found.rank is None:
+            lines.append(
+                f"legal, and it fits: {time}; of the {found.feasible:,} feasible strategies of the "
+                f"space {found.better:,} are better by {found.objective}"
+            )
+        elif found.rank == 1:
+            lines.append(f"the best of {found.feasible:,} feasible strategies: {time}")
+        else:
+            lines.append(
+                f"legal, and it fits: {time}, number {found.rank:,} of {found.feasible:,} feasible "
+                f"strategies by {found.objective}"
+            )
+    return lines
+
+
+def _lost(loss: Loss) -> Text:
+    longer = percent(loss.difference_s / loss.best_step_time_s)
+    best, mine = seconds(loss.best_step_time_s), seconds(loss.step_time_s)
+    return Text(f"The best takes {best}; this one {mine}, {longer} longer", style="bold")
+
+
+def _parts(loss: Loss) -> Table:
+    table = plain_table("lost in", "time", "of the loss")
+    for part, lost in loss.parts_s.items():
+        if lost:
+            share = percent(lost / loss.difference_s) if loss.difference_s else ""
+            sign = "-" if lost < 0 else ""
+            table.add_row(PART_NAMES[part], f"{sign}{seconds(abs(lost))}", share)
+    return table
+
+
+def _differs(found: Explanation) -> Table:
+    table = plain_table(
+        "field",
+        "here",
+        "the best",
+        title="What the best does otherwise",
+        wraps=("here", "the best"),
+    )
+    for change in found.differs:
+        table.add_row(change.field, word(change.given), word(change.value))
+    return table
+
+
+def _changes(found: Explanation) -> Table:
+    title = "Smallest changes"
+    title += " that make it feasible" if found.better is None else " that make it better"
+    table = plain_table("fields", "change", "step time", "memory", title=title, wraps=("change",))
+    table.columns[1].justify = "left"
+    for change in found.changes:
+        if not change.improves:
+            continue
+        table.add_row(
+            str(change.changes),
+            _told(change),
+            seconds(change.plan.step_time_s),
+            readable(change.plan.memory_reserved_bytes, "bytes"),
+        )
+    return table
+
+
+def _told(change: Change) -> str:
+    return ", ".join(f"{field.field} {word(field.value)}" for field in change.fields)

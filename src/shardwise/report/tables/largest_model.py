@@ -1,0 +1,96 @@
+"""The largest model that fits, and the shapes around it, as tables."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.planning.search.largest_model import LargestModel, Shape
+from shardwise.report.charts.plans import degrees, others
+from shardwise.report.console import GIB, count, gib, percent, plain_table, seconds, show
+
+__all__ = ["print_largest"]
+
+_OFFLOADED = ("weights", "activations", "optimizer")
+
+
+def print_largest(found: LargestModel) -> None:
+    """Print the largest model, the shapes around it, and its fastest strategy."""
+    show(_headline(found), _ladder(found), *_fastest(found))
+
+
+def _headline(found: LargestModel) -> Text:
+    text = Text("\n")
+    where = f"{found.gpus} x {found.system}"
+    if found.largest is None:
+        text.append(f"none of these shapes fits on {where}", style="bold")
+    else:
+        told = f"{found.largest.name} with {count(found.largest.parameters)} parameters"
+        text.append(f"largest dense GPT that fits on {where}: {told}", style="bold")
+    room = f"{gib(found.capacity_bytes)} GiB of each accelerator"
+    if found.second_capacity_bytes:
+        room += f" and {gib(found.second_capacity_bytes)} GiB beside it"
+    batch = f"global batch {found.global_batch_size} x {found.seq_len} tokens"
+    text.append(f"\n{batch}; {room} may be used\n")
+    return text
+
+
+def _ladder(found: LargestModel) -> Table:
+    heads = ("hidden", "layers", "heads", "ffn", "fits", "spare GiB", "of", "with most room")
+    goes = ("heads", "ffn", "of", "spare GiB")
+    table = plain_table("model", "parameters", *heads, goes=goes, wraps=heads[-1:])
+    for column in table.columns[-2:]:
+        column.justify = "left"
+    for shape in found.ladder:
+        is_largest = found.largest is not None and shape.name == found.largest.name
+        table.add_row(*_row(shape), style="bold" if is_largest else "")
+    return table
+
+
+def _row(shape: Shape) -> list[str]:
+    spare, roomiest = shape.spare_bytes, "no legal strategy"
+    if shape.roomiest is not None:
+        roomiest = _brief(shape.roomiest)
+    return [
+        shape.name,
+        count(shape.parameters),
+        str(shape.hidden),
+        str(shape.layers),
+        str(shape.heads),
+        str(shape.ffn),
+        "yes" if shape.fits else "no",
+        "-" if spare is None else f"{spare / GIB:+.2f}",
+        shape.tightest_tier or "-",
+        roomiest,
+    ]
+
+
+def _brief(strategy: Mapping[str, Any]) -> str:
+    """What of a strategy decides how much it holds, in a few words."""
+    told = [degrees(strategy)]
+    if strategy["recompute"] != "none":
+        told.append(f"recompute {strategy['recompute']}")
+    away = [part for part in _OFFLOADED if strategy[f"offload_{part}"]]
+    if away:
+        told.append("offload " + ("all" if len(away) == len(_OFFLOADED) else " and ".join(away)))
+    return ", ".join(told)
+
+
+def _fastest(found: LargestModel) -> list[Text]:
+    best = found.best
+    if best is None:
+        return []
+    told = [degrees(best.strategy), f"micro-batch {best.strategy['micro_batch_size']}"]
+    told += others(best.strategy)
+    figures = [
+        f"step time {seconds(best.step_time_s)}",
+        f"MFU {percent(best.mfu)}",
+        f"{best.tokens_per_s:,.0f} tokens/s",
+        f"{gib(best.memory_bytes.reserved)} GiB reserved",
+    ]
+    return [
+        Text(f"its fastest strategy of {found.candidates:,}: {', '.join(told)}"),
+        Text(", ".join(figures)),
+        Text(f"{found.judged} shapes judged", style="dim"),
+    ]

@@ -1,0 +1,115 @@
+"""What NERSC's model says of a run or of a space of runs, as tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from shardwise.analysis.results import Estimate
+from shardwise.interop.nersc.counterparts import NERSC, in_our_units
+from shardwise.report.console import plain_table, show
+from shardwise.report.tables.calculon import print_pairs
+from shardwise.units import readable
+
+__all__ = [
+    "print_beside",
+    "print_configurations",
+    "print_layers",
+    "print_refusal",
+    "print_statistics",
+]
+
+_TERA = 1e12
+_LAYER_COLUMNS = (
+    "flops_fwd",
+    "t_fwd",
+    "t_fwd_comm",
+    "flops_bwd",
+    "t_bwd",
+    "t_bwd_comm",
+    "weights_mem",
+    "activation_buffer",
+)
+
+
+def _own(name: str, value: float) -> str:
+    """A figure in its own unit, which its name implies."""
+    if name.startswith("t_") or name == "t":
+        return readable(value, "seconds") if value else "0"
+    if name.startswith("flops"):
+        return f"{value:.6g} TFLOP"
+    if name.endswith(("mem", "buffer")):
+        return f"{value:.6g} GB"
+    return f"{100 * value:.2f} %" if name.endswith("frac") else f"{value:.6g}"
+
+
+def _ours(name: str, value: float | None) -> str:
+    """A figure in seconds, FLOP or bytes."""
+    if not value:
+        return "0"
+    if name.startswith("t_") or name == "t":
+        return readable(value, "seconds")
+    if name.startswith("flops"):
+        return f"{value / _TERA:.6g} TFLOP"
+    return readable(value, "bytes")
+
+
+def print_statistics(statistics: Mapping[str, float]) -> None:
+    """Print all statistics under their own names."""
+    table = plain_table("statistic", "value", title="NERSC perf-estimates")
+    for name, value in statistics.items():
+        table.add_row(name, _own(name, value))
+    show(table)
+
+
+def print_refusal(message: str) -> None:
+    """Say why the run does not fit there."""
+    show(f"It does not fit by NERSC's model: {message}")
+
+
+def print_beside(result: Estimate, statistics: Mapping[str, Any], *, everything: bool) -> None:
+    """Print NERSC's figures beside ours."""
+    shown = [row for row in NERSC if everything or row.name != "flops_per_gpu"]
+    print_pairs("NERSC", shown, result, in_our_units(statistics), _ours)
+
+
+def print_configurations(found: Sequence[Mapping[str, Any]], summary: str) -> None:
+    """Print the best configurations of a search, best first."""
+    show(Text(summary))
+    if not found:
+        return
+    table = plain_table(
+        "",
+        *("tp", "pp", "dp", "micro", "panels", "in a domain", "sequences/s"),
+        *("time", "compute", "tp comm", "dp comm", "pp comm", "bubble", "memory"),
+        goes=("pp comm", "dp comm", "bubble", "tp comm", "compute", "memory"),
+    )
+    for rank, entry in enumerate(found, start=1):
+        config, stats = entry["config"], entry["stats"]
+        degrees = [config[name] for name in ("tp1", "tp2") if name in config] or [config["tp"]]
+        inside = [stats[name] for name in stats if name.startswith("nv_")]
+        shares = ("comp", "tp_comm", "dp_comm", "pp_comm", "bubble")
+        table.add_row(
+            str(rank),
+            " x ".join(map(str, degrees)),
+            str(config["pp"]),
+            str(config["dp"]),
+            str(config["mbs"]),
+            str(config.get("nb", "-")),
+            " x ".join(map(str, inside)),
+            f"{entry['throughput']:.6g}",
+            _own("t", stats["t"]),
+            *(f"{100 * stats[f'{share}_frac']:.1f} %" for share in shares),
+            f"{entry['memory']:.4g} GB",
+        )
+    show(table)
+
+
+def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
+    """Print the layers of a micro-batch, and the exchanges of a step; the JSON has all fields."""
+    title = "One transformer layer, one micro-batch; dp_comms and pp_comms of a whole step"
+    goes = tuple(reversed(_LAYER_COLUMNS))
+    table = plain_table("layer", *_LAYER_COLUMNS, title=title, goes=goes)
+    for layer in layers:
+        table.add_row(layer["name"], *(_own(name, layer[name]) for name in _LAYER_COLUMNS))
+    show(table)

@@ -1,0 +1,301 @@
+"""What a search found, as tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.analysis.results import Estimate
+from shardwise.parallel.constraints import RULES
+from shardwise.planning.search.results import Alike, Cell, Plan, ScaleResult, SearchResult
+from shardwise.planning.search.smallest_gpus import SmallestGpus
+from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds, show
+from shardwise.report.tables.search_levels import levels_table, levels_told
+from shardwise.report.tables.search_training_runs import runs_table, runs_told
+from shardwise.report.tables.strategy_line import (
+    DEGREE_HEADS,
+    FOLLOWS,
+    MORE_DEGREES,
+    SWITCHES,
+    in_brief,
+    word,
+)
+from shardwise.units import readable
+
+__all__ = ["print_count", "print_search"]
+
+_SHORT = {
+    "global_batch_size": "gbs",
+    "fused_activation": "fused act.",
+    "tp_exchange": "tp exchange",
+    "tp_overlap": "tp overlap",
+    "tp_regather": "regather",
+    "dp_overlap": "dp overlap",
+    "offload_weights": "offl. weights",
+    "offload_activations": "offl. act.",
+    "offload_parts": "offl. parts",
+    "offload_optimizer": "offl. optimizer",
+    "placement": "placement",
+    "extents": "extents",
+}
+# It follows from another one.
+_DERIVED = ("sequence_parallel",)
+# Worth telling where all that is shown agrees.
+_TOLD = ("dtype", "recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement")
+_REASONS = {
+    "memory": "more than the accelerator's memory",
+    "second_memory": "more than the second memory tier",
+    **{rule.reason: f"{rule.field}, by the rule {rule.reason}" for rule in RULES},
+    "batch": "the replicas cannot share the batch",
+    "tier_size": "a network tier has too few accelerators",
+    "tier_filled": "a network tier would not be filled",
+    "layers": "stages or chunks do not divide the layers",
+    "sequence": "tp x cp does not divide the sequence",
+    "context": "2 x cp does not divide the sequence",
+    "ep": "ep does not divide the experts",
+    "etp": "etp does not divide the width of an expert",
+    "expert_ranks": "ep x etp does not divide tp x cp x dp",
+    "routing": "experts with tp need sequence parallelism",
+    "more_recompute": "fewer recomputed layers fit, too",
+    "smaller_micro_batch": "a larger micro-batch fits, too",
+    "slower_stages": "other layers of the stages are faster",
+    "dtype": "the accelerator has no rate for the type",
+    "heads": "tp does not divide the heads",
+    "ffn": "tp does not divide the width of the MLP",
+}
+_MOST_PARETO = 40
+_IN_BRIEF = (
+    *("recompute", "recompute_layers", "zero", "tp_exchange", "tp_overlap", "schedule"),
+    *("stage_layers", "first_stage_layers", "last_stage_layers"),
+)
+_EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
+
+
+def print_search(result: SearchResult) -> None:
+    """Print the best strategies, what else was asked for, and why the others were rejected."""
+    show(_headline(result))
+    if result.levels:
+        show(levels_table(result.levels), Text(levels_told(result.levels) + "\n"))
+    elif result.best:
+        show(_best(result.best, result.alike), Text(_agreed(result) + "\n"))
+        if result.alike is not None:
+            show(Text(_alike(result.alike) + "\n"))
+    if len(result.scales) > 1:
+        show(_scales(result.scales))
+    if result.runs is not None and result.runs.runs:
+        show(runs_table(result.runs), Text(runs_told(result.runs) + "\n"))
+    if result.pareto is not None:
+        show(_pareto(result.pareto, result.pareto_against or "memory"))
+    if result.cells:
+        show(_cells(result.cells))
+    show(Text("\n".join(_closing(result)), style="dim" if result.best else ""))
+
+
+def print_count(candidates: int, rejected: Mapping[str, int]) -> None:
+    """Print the size of a space."""
+    show(f"{candidates:,} strategies" if candidates else _EMPTY)
+    if rejected:
+        show(_reasons(rejected))
+
+
+def _headline(result: SearchResult) -> Text:
+    text = Text("\n")
+    text.append(f"{result.model} on {result.system}", style="bold")
+    told = f"{result.candidates:,} strategies, "
+    told += "" if result.complete else f"{result.looked_at:,} of them looked at, "
+    told += f"{result.feasible:,} {'of them ' if result.complete else ''}feasible"
+    told += "" if result.objective == "step_time" else f"; best by {result.objective}"
+    text.append(f"\n{told}\n")
+    if not result.complete:
+        text.append("interrupted: this is the best of what was looked at\n", style="bold red")
+    return text
+
+
+def _alike(found: Alike) -> str:
+    """Say which of the best are as good as equal, and which of them is the safer."""
+    told = f"~ the first {found.plans} are within {percent(found.within)}: too near to tell apart"
+    if found.safer == 0:
+        return f"{told}; the first is also the safer"
+    why = f"{percent(found.uncertain)} of its step are exchanges and waits"
+    if found.untried:
+        names = ", ".join(SWITCHES.get(f, _short(f).replace("_", " ")) for f in found.untried)
+        why = f"without {names}, which no measured run had"
+    return f"{told}; {found.safer + 1} is the safer: {why}"
+
+
+def _best(best: Sequence[Estimate], alike: Alike | None) -> Table:
+    strategies = [estimate.strategy for estimate in best]
+    fields = _columns(strategies)
+    heads = [DEGREE_HEADS.get(f) or _SHORT.get(f, f.replace("_", " ")) for f in fields]
+    figures = ["step time", "tokens/s/GPU", "MFU", "memory GiB"]
+    kept = (*DEGREE_HEADS, "gpus", "global_batch_size")
+    options = [head for field, head in zip(fields, heads, strict=True) if field not in kept]
+    goes = ("tokens/s/GPU", *reversed(options), "MFU")
+    table = plain_table("", *heads, *figures, left=0, goes=goes)
+    for rank, estimate in enumerate(best, start=1):
+        row = [word(estimate.strategy[field]) for field in fields]
+        near = alike is not None and rank <= alike.plans
+        table.add_row(
+            f"~{rank}" if near else str(rank),
+            *row,
+            seconds(estimate.step_time_s),
+            f"{estimate.tokens_per_s_per_gpu:,.0f}",
+            percent(estimate.mfu),
+            gib(estimate.memory_bytes.reserved),
+        )
+    return table
+
+
+def _columns(strategies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Degrees, and whatever differs."""
+    differing = [
+        field
+        for field in strategies[0]
+        if field not in (*DEGREE_HEADS, *_DERIVED)
+        and any(strategy[field] != strategies[0][field] for strategy in strategies)
+        and (field != "schedule" or any(one["schedule"] not in FOLLOWS for one in strategies))
+    ]
+    first = [field for field in ("gpus", "global_batch_size") if field in differing]
+    return [*first, *DEGREE_HEADS, *(field for field in differing if field not in first)]
+
+
+def _agreed(result: SearchResult) -> str:
+    """What all strategies have in common and no column shows, if the space has it vary."""
+    strategies = [estimate.strategy for estimate in result.best]
+    shown = _columns(strategies)
+    first = strategies[0]
+    told = []
+    if "gpus" not in shown:
+        told.append(gpu_count(first["gpus"]))
+    if "global_batch_size" not in shown:
+        told.append(f"global batch {first['global_batch_size']} x {first['seq_len']} tokens")
+    seated = first["extents"] is not None  # and so not by placement
+    common = [f for f in _TOLD if f not in shown and not (f == "placement" and seated)]
+    told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in common]
+    told += [words for f, words in SWITCHES.items() if f not in shown and first[f]]
+    told += [f"{f} {first[f]}" for f in MORE_DEGREES if f not in shown and first[f] > 1]
+    beside = (*shown, *_TOLD, *SWITCHES, *(f for f in MORE_DEGREES if first[f] > 1))
+    named = [f for f in result.space if f not in beside and first.get(f) is not None]
+    named = [f for f in named if f not in ("gpus", "global_batch_size", "seq_len")]
+    told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in named]
+    return "all of them: " + ", ".join(told)
+
+
+def _scales(scales: Sequence[ScaleResult]) -> Table:
+    heads = ("step time", "tokens/s", "per GPU", "speed-up", "efficiency", "MFU", "best")
+    more: dict[str, Any] = {"goes": ("per GPU", "efficiency", "tokens/s"), "wraps": ("best",)}
+    table = plain_table("GPUs", "batch", *heads, left=0, title="By scale", **more)
+    table.columns[-1].justify = "left"
+    for scale in scales:
+        plan = scale.best
+        if plan is None:
+            blank = [""] * 6
+            table.add_row(str(scale.gpus), str(scale.global_batch_size), *blank, "nothing fits")
+            continue
+        table.add_row(
+            str(scale.gpus),
+            str(plan.strategy["global_batch_size"]),
+            seconds(plan.step_time_s),
+            f"{plan.tokens_per_s:,.0f}",
+            f"{plan.tokens_per_s_per_gpu:,.0f}",
+            f"{scale.speedup:.2f}x",
+            percent(scale.efficiency or 0.0),
+            percent(plan.mfu),
+            in_brief(plan.strategy),
+        )
+    return table
+
+
+def _pareto(plans: Sequence[Plan], against: str) -> Table:
+    title = f"Pareto front: time and {against}, {len(plans)} strategies"
+    heads = ("memory GiB", "GPUs", "step time", "$/B tokens", "strategy")
+    table = plain_table(*heads, left=0, title=title, wraps=("strategy",))
+    table.columns[-1].justify = "left"
+    step = -(-len(plans) // _MOST_PARETO)
+    beside = _unnamed([plan.strategy for plan in plans])
+    for i, plan in enumerate(plans):
+        if i % step and i != len(plans) - 1:
+            continue
+        usd = plan.usd_per_billion_tokens
+        table.add_row(
+            gib(plan.memory_reserved_bytes),
+            str(plan.strategy["gpus"]),
+            seconds(plan.step_time_s),
+            "-" if usd is None else f"{usd:,.0f}",
+            ", ".join([in_brief(plan.strategy), *(_told(plan.strategy, f) for f in beside)]),
+        )
+    return table
+
+
+def _unnamed(strategies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Fields that differ and that a strategy in brief does not tell."""
+    named = ("gpus", *DEGREE_HEADS, *MORE_DEGREES, *_IN_BRIEF, *SWITCHES)
+    return [f for f in _columns(strategies) if f not in named] if strategies else []
+
+
+def _told(strategy: Mapping[str, Any], field: str) -> str:
+    return f"{_short(field)} {word(strategy[field])}"
+
+
+def _cells(cells: Sequence[Cell]) -> Table:
+    """Step time of the best of every cell, the first axis down, the second across."""
+    down, *across = cells[0].values
+    if len(across) != 1:
+        table = plain_table(*cells[0].values, "step time", "best", left=0, wraps=("best",))
+        table.columns[-1].justify = "left"
+        for cell in cells:
+            words = [word(value) for value in cell.values.values()]
+            table.add_row(*words, seconds(cell.plan.step_time_s), in_brief(cell.plan.strategy))
+        return table
+    rows = list(dict.fromkeys(cell.values[down] for cell in cells))
+    columns = sorted({cell.values[across[0]] for cell in cells}, key=_order)
+    times = {tuple(c.values.values()): seconds(c.plan.step_time_s) for c in cells}
+    heads = [f"{_short(across[0])} {word(value)}" for value in columns]
+    table = plain_table("", *heads, title="Step time of the best of each")
+    for row in rows:
+        found = [times.get((row, column), "") for column in columns]
+        table.add_row(f"{_short(down)} {word(row)}", *found)
+    return table
+
+
+def _order(value: object) -> tuple[bool, Any]:
+    return (False, value) if isinstance(value, (int, float)) else (True, str(value))
+
+
+def _short(field: str) -> str:
+    return DEGREE_HEADS.get(field) or _SHORT.get(field, field)
+
+
+def _reasons(rejected: Mapping[str, int]) -> Table:
+    table = plain_table("rejected", "strategies", "because", wraps=("because",))
+    table.columns[-1].justify = "left"
+    for reason, number in rejected.items():
+        table.add_row(reason, f"{number:,}", _REASONS.get(reason, ""))
+    return table
+
+
+def _closing(result: SearchResult) -> list[str]:
+    told = ", ".join(
+        f"{_REASONS.get(reason, reason)} {number:,}" for reason, number in result.rejected.items()
+    )
+    lines = [f"rejected: {told}"] if told else []
+    if not result.candidates:
+        lines.append(_EMPTY)
+    if result.best:
+        return lines
+    lines.append("nothing is feasible" if result.complete else "nothing feasible was found so far")
+    if result.nearest is not None:
+        nearest = result.nearest
+        lack = f"{readable(nearest.excess_bytes, 'bytes')} of {nearest.tier}"
+        lines.append(f"nearest: {in_brief(nearest.strategy)}, which lacks {lack}")
+    if result.smallest is not None:
+        lines.append(_smallest(result.smallest))
+    return lines
+
+
+def _smallest(found: SmallestGpus) -> str:
+    if found.gpus is None:
+        return f"more GPUs would not help: {found.problem}"
+    told = f"the smallest number of GPUs that would do: {found.gpus:,}"
+    return told if found.strategy is None else f"{told}, such as {in_brief(found.strategy)}"

@@ -1,0 +1,194 @@
+"""What a sweep found, as tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.planning.sweep.results import Influence, PointPlan, SweepPoint, SweepResult
+from shardwise.report.console import gib, percent, plain_table, seconds, show
+from shardwise.report.tables.strategy_line import in_brief
+from shardwise.units import UNITS, readable
+
+__all__ = ["print_figures", "print_sweep"]
+
+_MOST_ROWS = 64
+_MOST_SENSITIVITIES = 4
+_IN_WORDS = 3
+# Elasticities below this say that a figure does nothing.
+_LEAST = 1e-3
+
+
+def print_sweep(result: SweepResult) -> None:
+    """Print every point, what was assumed, and what would help most."""
+    show(_headline(result))
+    alone = len(result.points) == 1 and bool(result.points[0].sensitivity)
+    if not alone:
+        show(_points(result) if result.searched else _breakdown(result))
+        show(Text("\n".join(_below(result)), style="dim"))
+    told = [point for point in result.points if point.sensitivity]
+    for point in told[:_MOST_SENSITIVITIES]:
+        show(_sensitivity(result, point), Text("\n".join(_in_words(point))))
+    if len(told) > _MOST_SENSITIVITIES:
+        rest = len(told) - _MOST_SENSITIVITIES
+        show(Text(f"\nsensitivities of {rest} more points: see --json", style="dim"))
+
+
+def print_figures(systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Print what may be varied of systems."""
+    for name, figures in systems.items():
+        table = plain_table("figure", "value", title=name)
+        for figure in figures:
+            value = figure["value"]
+            shown = (
+                f"{figure['figures']} figures" if value is None else _shown(value, figure["unit"])
+            )
+            table.add_row(figure["figure"], shown)
+        show(table)
+
+
+def _headline(result: SweepResult) -> Text:
+    text = Text("\n")
+    text.append(f"{result.model} on {', '.join(result.systems)}", style="bold")
+    told = f"{len(result.points):,} point{'' if len(result.points) == 1 else 's'}"
+    if result.searched:
+        told += f", the best of {result.candidates // max(len(result.points), 1):,} strategies each"
+        told += "" if result.objective == "step_time" else f" by {result.objective}"
+    text.append(f"\n{told}\n")
+    if not result.complete:
+        text.append("interrupted: these points are done\n", style="bold red")
+    return text
+
+
+def _shown_points(result: SweepResult) -> Sequence[SweepPoint]:
+    step = -(-len(result.points) // _MOST_ROWS)
+    return result.points[::step] if step else ()
+
+
+def _place(result: SweepResult, point: SweepPoint) -> list[str]:
+    """Where a point lies: its system if there are several, its value on each axis."""
+    several = [point.system] if len(result.systems) > 1 else []
+    labels = [axis.labels[place] for axis, place in zip(result.axes, point.at, strict=True)]
+    return [*several, *labels]
+
+
+def _heads(result: SweepResult) -> list[str]:
+    return [*(["system"] if len(result.systems) > 1 else []), *(a.name for a in result.axes)]
+
+
+def _points(result: SweepResult) -> Table:
+    """The best strategies of every point."""
+    heads = _heads(result)
+    figures = ("step time", "speed-up", "MFU", "memory GiB", "strategy")
+    table = plain_table(
+        *heads, *figures, left=len(heads), goes=("MFU", "memory GiB"), wraps=("strategy",)
+    )
+    table.columns[-1].justify = "left"
+    first = next((point.best[0].step_time_s for point in result.points if point.best), 0.0)
+    for point in _shown_points(result):
+        place = _place(result, point)
+        if not point.best:
+            table.add_row(*place, "-", "-", "-", "-", point.problem or "")
+        for rank, plan in enumerate(point.best):
+            table.add_row(
+                *(place if rank == 0 else [""] * len(place)),
+                seconds(plan.step_time_s),
+                f"{first / plan.step_time_s:.3f}",
+                percent(plan.mfu),
+                gib(plan.memory_reserved_bytes),
+                in_brief(plan.strategy),
+            )
+    return table
+
+
+def _breakdown(result: SweepResult) -> Table:
+    """The parts of the step of the strategy that was held fixed."""
+    plans = [plan for point in result.points for plan in point.best]
+    parts = [part for part in TIME_PARTS if any(plan.time_s[part] for plan in plans)]
+    heads = _heads(result)
+    short = [part.replace("_comm", "") for part in parts]
+    least = sorted(parts, key=lambda part: max(plan.time_s[part] for plan in plans))
+    goes = ["MFU", *(part.replace("_comm", "") for part in least)]
+    table = plain_table(
+        *heads, "step time", *short, "MFU", "memory GiB", left=len(heads), goes=goes
+    )
+    for point in _shown_points(result):
+        place = _place(result, point)
+        if not point.best:
+            table.add_row(*place, Text(point.problem or "", overflow="fold"))
+            continue
+        plan = point.best[0]
+        table.add_row(
+            *place,
+            seconds(plan.step_time_s),
+            *(seconds(plan.time_s[part]) for part in parts),
+            percent(plan.mfu),
+            _held(plan),
+        )
+    return table
+
+
+def _held(plan: PointPlan) -> str:
+    return gib(plan.memory_reserved_bytes) + ("" if plan.fits else " (full)")
+
+
+def _below(result: SweepResult) -> list[str]:
+    """What there is to say of the table."""
+    lines = []
+    shown = len(_shown_points(result))
+    if shown < len(result.points):
+        lines.append(f"{shown} of {len(result.points):,} points; see --json for all")
+    if any(not plan.fits for point in result.points for plan in point.best):
+        lines.append("(full): more than the memory")
+    return [*lines, *(f"assumed: {line}" for line in result.assumed)]
+
+
+def _sensitivity(result: SweepResult, point: SweepPoint) -> Table:
+    """How the step time answers to every figure of a point's system."""
+    place = ", ".join([point.system, *_place(result, point)[len(result.systems) > 1 :]])
+    title = f"What would help most on {place}: {seconds(point.best[0].step_time_s)}"
+    again = any(one.best_saved is not None for one in point.sensitivity)
+    heads = ("figure", "now", "elasticity", "change", "saves")
+    more = ("best then",) if again else ()
+    table = plain_table(*heads, *more, title=title, goes=("now",))
+    for one in point.sensitivity:
+        if not _matters(one):
+            continue
+        best = ["-" if one.best_saved is None else percent(one.best_saved)] if again else []
+        table.add_row(
+            one.figure,
+            "several" if one.value is None else _shown(one.value, one.unit),
+            f"{one.elasticity:+.3f}",
+            f"{one.factor:.3g}x",
+            percent(one.saved),
+            *best,
+        )
+    return table
+
+
+def _in_words(point: SweepPoint) -> list[str]:
+    ranked = sorted(point.sensitivity, key=lambda one: -_saved(one))
+    lines = [_said(one) for one in ranked[:_IN_WORDS] if _saved(one) >= _LEAST]
+    small = sum(not _matters(one) for one in point.sensitivity)
+    return [*lines, f"{small} other figures do next to nothing"] if small else lines
+
+
+def _matters(one: Influence) -> bool:
+    return abs(one.elasticity) >= _LEAST or (one.best_saved or 0.0) >= _LEAST
+
+
+def _saved(one: Influence) -> float:
+    return one.saved if one.best_saved is None else one.best_saved
+
+
+def _said(one: Influence) -> str:
+    line = f"{one.factor:.3g}x {one.figure} would save {percent(one.saved)}"
+    if one.best_saved is not None:
+        line += f", {percent(one.best_saved)} with the strategy that is best then"
+    return line
+
+
+def _shown(value: float, unit: str | None) -> str:
+    return readable(value, unit, 4) if unit in UNITS else f"{value:.4g}"

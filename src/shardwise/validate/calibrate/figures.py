@@ -1,0 +1,250 @@
+"""Which figures of a system a table of measurements can tell, and where each may lie."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from shardwise.config.accelerator import (
+    AttentionName,
+    ExpertsName,
+    MatmulBlocks,
+    MatmulName,
+    MatmulTiles,
+)
+from shardwise.config.system import System
+from shardwise.config.system_columns import FigurePath
+from shardwise.cost.benchmark import MATRIX_TYPES
+from shardwise.validate.calibrate.predictions import attention_names, experts_names
+from shardwise.validate.calibrate.tables import KernelTable
+
+__all__ = ["Fittable", "Free", "fittable", "with_starting_figures"]
+
+_BENCHMARK = ("accelerator", "benchmark")
+_TWO = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """A figure to be fitted."""
+
+    path: FigurePath
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fittable:
+    """Rows of a table that tell some figures of a system."""
+
+    prefix: str
+    """Where these figures stand, for their source."""
+    table: KernelTable
+    free: tuple[Free, ...]
+
+
+# Where fits may go: wide enough for any chip of the last ten years, narrow enough that what the
+# rows do not tell stays near where it was.
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "efficiency": (0.05, 1.0),
+    "fill_depth": (1.0, 4000.0),
+    "fill_tiles": (0.01, 5.0),
+    "fill_exponent": (0.4, 4.0),
+    "memory_efficiency": (0.1, 2.0),
+    "launch": (1e-7, 1e-3),
+    "slowdown": (1e-3, 1.5),
+    "after": (1e-5, 3e-2),
+    "sustained": (1e-3, 1.0),
+    "cast_bytes": (0.05, 50.0),
+    "cast_grouping": (1e-2, 5.0),
+    "copy_bytes": (0.05, 20.0),
+    "wave_share": (1e-3, 1.5),
+    "edge_weight": (0.1, 300.0),
+    "split_latency": (1e-7, 1e-4),
+    "split_memory_efficiency": (0.01, 10.0),
+    "narrow_share": (0.3, 1.2),
+    "alone_share": (0.05, 1.2),
+    "longest_weight": (0.2, 2.0),
+    "fill_keys": (0.1, 1000.0),
+    "pair_bytes": (0.05, 200.0),
+    "token_bytes": (0.05, 200.0),
+    "inner_bytes": (0.05, 200.0),
+    "choice_bytes": (0.05, 500.0),
+    "latency": (1e-6, 1e-2),
+    "latency_per_member": (1e-8, 1e-3),
+    "small_rate": (1e8, 1e12),
+    "join_exponent": (0.8, 4.0),
+}
+_THROTTLE = {"slowdown": 0.1, "after": 2e-3}
+_CLOSED = ("efficiency", "fill_depth", "fill_tiles", "fill_exponent", "memory_efficiency", "launch")
+_OF_TILING: dict[type, tuple[str, ...]] = {
+    MatmulTiles: ("wave_share", "edge_weight", "split_latency", "split_memory_efficiency"),
+    MatmulBlocks: ("wave_share", "edge_weight", "narrow_share", "alone_share"),
+}
+
+
+def with_starting_figures(system: System, tables: list[KernelTable]) -> System:
+    """The system with figures of every kind in the tables: those it lacks as those of training."""
+    fields = system.to_dict()
+    chip = fields["accelerator"]
+    known = chip["benchmark"] or {}
+    for table in tables:
+        if table.kind == "gemm":
+            names = _known(table.columns["dtype"], MatmulName)
+            known["matmul"] = {n: _matmul(chip, n) for n in names} | known.get("matmul", {})
+        elif table.kind == "attention" and chip["attention"] is not None:
+            names = _known(attention_names(table), AttentionName)
+            known["attention"] = {n: _attention(chip, table, n) for n in names} | known.get(
+                "attention", {}
+            )
+        elif table.kind == "moe":
+            names = _known(experts_names(table), ExpertsName)
+            known["experts"] = {n: _experts(chip, n) for n in names} | known.get("experts", {})
+    for kind in ("matmul", "attention", "experts"):
+        if kind in known:
+            known[kind] = {name: some for name, some in known[kind].items() if some is not None}
+    chip["benchmark"] = known or None
+    return System.validated(fields, source=system.name)
+
+
+def _known(names: Any, kinds: Any) -> list[str]:
+    """Kinds that the rows are of; others have no figures."""
+    return [name for name in np.unique(names).tolist() if name in get_args(kinds)]
+
+
+def _matmul(chip: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    trained = chip["matmul"].get(MATRIX_TYPES[name])
+    if trained is None:
+        return None
+    figures = {key: trained[key] for key in trained if key != "burst_efficiency"}
+    figures["efficiency"] = trained["burst_efficiency"] or trained["efficiency"]
+    cast = {} if name == "bf16" else {"cast_bytes": 4.0, "launch": 6e-6}
+    return figures | cast | {"throttle": _THROTTLE}
+
+
+def _attention(chip: Mapping[str, Any], table: KernelTable, name: str) -> dict[str, Any]:
+    """The figures of training, at the head widths that the rows have."""
+    widths = np.unique(table.columns["head_dim"][attention_names(table) == name]).astype(int)
+    trained = chip["attention"]
+    known = {int(width): share for width, share in trained["efficiency"].items()}
+    places, shares = zip(*sorted(known.items()), strict=True)
+    half = 0.5 if name.startswith("fp8") else 1.0  # the fp8 kernels gain little
+    found = half * np.interp(np.log(widths), np.log(places), shares)
+    at = {str(width): float(share) for width, share in zip(widths, found, strict=True)}
+    extra = {"copy_bytes": 2.0} if name.endswith("causal") else {}
+    extra |= {"cast_bytes": 4.0} if name.startswith("fp8") else {}
+    extra |= {} if name.endswith("causal") else {"fill_keys": 50.0}
+    return trained | {"efficiency": at, "backward_ratio": 1, "throttle": _THROTTLE} | extra
+
+
+def _experts(chip: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    kind = next(n for n in sorted(MATRIX_TYPES, key=len, reverse=True) if name.startswith(n))
+    trained = chip["matmul"].get(MATRIX_TYPES[kind])
+    if trained is None:
+        return None
+    return {
+        "efficiency": 0.8,
+        "fill_depth": 300.0,
+        "fill_tiles": 0.5,
+        "fill_exponent": 1.0,
+        "memory_efficiency": 0.9,
+        "launch": 25e-6,
+        "row_step": 128,
+        "pair_bytes": 10.0,
+        "token_bytes": 3.0,
+        "inner_bytes": 4.0,
+        "choice_bytes": 30.0,
+        "throttle": _THROTTLE,
+    }
+
+
+def _frees(figures: Any, at: FigurePath, names: tuple[str, ...]) -> Iterator[Free]:
+    """The figures of some names, each entry of those that are told by size."""
+    for name in names:
+        value = getattr(figures, name)
+        low, high = _BOUNDS[name]
+        keys = [(name, key) for key in value] if isinstance(value, Mapping) else [(name,)]
+        for key in keys:
+            yield Free(path=(*at, *key), low=low, high=high)
+
+
+def fittable(system: System, table: KernelTable) -> list[Fittable]:
+    """Parts of a table that tell figures of a system, with these figures."""
+    kinds = {"gemm": _matmuls, "attention": _attentions, "moe": _expert_blocks}
+    kinds["collective"] = _collectives
+    return list(kinds[table.kind](system, table)) if table.kind in kinds else []
+
+
+def _throttle(figures: Any, at: FigurePath, *, repeated: bool = False) -> Iterator[Free]:
+    names = ("slowdown", "after", *(("sustained",) if repeated else ()))
+    return _frees(figures.throttle, (*at, "throttle"), names)
+
+
+def _matmuls(system: System, table: KernelTable) -> Iterator[Fittable]:
+    assert system.accelerator.benchmark is not None  # noqa: S101 - has starting figures
+    for name, figures in system.accelerator.benchmark.matmul.items():
+        rows = table.columns["dtype"] == name
+        if not rows.any():
+            continue
+        at = (*_BENCHMARK, "matmul", str(name))
+        tiling = figures.tiling
+        fitted: tuple[str, ...] = _CLOSED if tiling is None else (*_CLOSED[:2], *_CLOSED[4:])
+        fitted += ("cast_bytes",) if figures.cast_bytes else ()
+        fitted += ("cast_grouping",) if figures.cast_grouping else ()
+        free = list(_frees(figures, at, fitted))
+        if tiling is not None:
+            free += _frees(tiling, (*at, "tiling"), _OF_TILING[type(tiling)])
+        repeated = bool((table.columns["mode"][rows] == "sustained").any())
+        free += _throttle(figures, at, repeated=repeated)
+        yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))
+
+
+def _attentions(system: System, table: KernelTable) -> Iterator[Fittable]:
+    assert system.accelerator.benchmark is not None  # noqa: S101 - has starting figures
+    names = attention_names(table)
+    for name, figures in system.accelerator.benchmark.attention.items():
+        rows = names == name
+        if not rows.any():
+            continue
+        at = (*_BENCHMARK, "attention", str(name))
+        fitted: tuple[str, ...] = ("efficiency", "longest_weight", "memory_efficiency", "launch")
+        fitted += tuple(n for n in ("fill_keys", "copy_bytes", "cast_bytes") if getattr(figures, n))
+        free = (*_frees(figures, at, fitted), *_throttle(figures, at))
+        yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=free)
+
+
+def _expert_blocks(system: System, table: KernelTable) -> Iterator[Fittable]:
+    assert system.accelerator.benchmark is not None  # noqa: S101 - has starting figures
+    names = experts_names(table)
+    for name, figures in system.accelerator.benchmark.experts.items():
+        rows = (names == name) & (table.columns["distribution"] == "balanced")
+        if not rows.any():
+            continue
+        at = (*_BENCHMARK, "experts", str(name))
+        moved = ("pair_bytes", "token_bytes", "inner_bytes", "choice_bytes")
+        free = (*_frees(figures, at, (*_CLOSED, *moved)), *_throttle(figures, at))
+        yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=free)
+
+
+def _collectives(system: System, table: KernelTable) -> Iterator[Fittable]:
+    """Figures of the first tier from groups inside a node, of the next from those on several."""
+    of = table.columns
+    for tier in range(min(_TWO, len(system.network))):
+        for name, rates in system.network[tier].collectives.items():
+            rows = (of["op"] == name) | ((of["op"] == "alltoall") & (name == "all_to_all"))
+            rows &= (of["nodes"] > 1) == (tier > 0)
+            if not rows.any():
+                continue
+            at = ("network", tier, "collectives", str(name))
+            known = ("latency", "latency_per_member")
+            free = list(_frees(rates, at, known))
+            met = np.unique(of["gpus_per_node"][rows]).astype(int).tolist()
+            shares = [
+                Free(path=(*at, "efficiency", n), low=0.05, high=1.5) for n in rates.efficiency
+            ]
+            free += [share for share in shares if share.path[-1] in met]
+            if rates.bulk is not None:
+                bulk = ("small_rate", "latency", "latency_per_member", "join_exponent")
+                free += _frees(rates.bulk, (*at, "bulk"), bulk)
+            yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))

@@ -1,0 +1,320 @@
+"""What the formulas of `cost` say of the rows of a table of measured kernels.
+
+Single kernels are predicted from `Accelerator.benchmark`; those of training layouts, casts and
+collectives from the figures that estimates use. Rows that a system has no figures for stay without
+a prediction, with the reason.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.config.system import System
+from shardwise.cost.benchmark import (
+    attention_benchmark,
+    experts_benchmark,
+    matmul_benchmark,
+    training_attention,
+    training_matmul,
+)
+from shardwise.cost.collective import collective_time
+from shardwise.cost.memory_bound import memory_bound_times
+from shardwise.ops.operation import CollectiveKind
+from shardwise.validate.calibrate.tables import KernelTable
+
+__all__ = ["Predictions", "attention_names", "experts_names", "predictions"]
+
+Texts = NDArray[np.str_]
+
+_MICRO = 1e-6
+_CAST_BYTES = 3.0
+"""Read in 16 bits, written in 8."""
+_TOKEN_BYTES = 2.0
+_WEIGHT_GRADS = ("NT", "grouped_bwd_grad_w")
+_MLA = "trtllm_mla_context"
+_MIN_LATENCY = "moe_torch_flow_min_latency"
+_EVENLY = "balanced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """One value per row of a table."""
+
+    dtype: Texts
+    """Type of the rows' kernels."""
+    kind: Texts
+    """What the rows count among."""
+    predicted_us: Floats
+    """NaN where there is a reason why not."""
+    measured_us: Floats
+    reason: Texts
+    """Empty where there is a prediction."""
+
+
+def attention_names(table: KernelTable) -> Texts:
+    """Kind of each row of attention in `kernels.Benchmarked`."""
+    return np.char.add(np.char.add(table.columns["dtype"], "_"), _masks(table))
+
+
+def _masks(table: KernelTable) -> Texts:
+    of = table.columns
+    masked = np.where(of["causal"] > 0, "causal", "dense")
+    # A plain kernel may have unequal widths too: FlashAttention 3 of Hopper.
+    unnamed = (of["kernel"] == "") & (of["head_dim"] != of["head_dim_v"])
+    return np.where((of["kernel"] == _MLA) | unnamed, "mla", masked)
+
+
+def experts_names(table: KernelTable) -> Texts:
+    """Kind of each block of experts in `kernels.Benchmarked`."""
+    of = table.columns
+    plain = np.where(of["gated"] > 0, "", "_ungated")
+    return np.char.add(of["dtype"], np.where(of["kernel"] == _MIN_LATENCY, "_min_latency", plain))
+
+
+def predictions(table: KernelTable, systems: Mapping[str, System | str]) -> list[Predictions]:
+    """Predict every row, once for each measured column.
+
+    Parameters
+    ----------
+    systems
+        By the names that the table has for GPUs: a system, or the reason why there is none.
+    """
+    return [_predicted(table, systems, measured) for measured in table.times]
+
+
+def _predicted(
+    table: KernelTable, systems: Mapping[str, System | str], measured: str
+) -> Predictions:
+    size = len(table)
+    told = np.full(size, np.nan)
+    reason = np.full(size, "", dtype=object)
+    for gpu in np.unique(table.columns["gpu"]):
+        rows = table.columns["gpu"] == gpu
+        system = systems.get(str(gpu), f"no system is known for gpu {gpu!r}")
+        if isinstance(system, str):
+            reason[rows] = system
+            continue
+        for some, found in _of_system(table.take(rows), system):
+            places = np.flatnonzero(rows)[some]
+            if isinstance(found, str):
+                reason[places] = found
+            else:
+                told[places] = found / _MICRO
+    return Predictions(
+        dtype=_dtypes(table),
+        kind=_kinds(table, measured),
+        predicted_us=told,
+        measured_us=table.columns[measured],
+        reason=reason,
+    )
+
+
+def _dtypes(table: KernelTable) -> Texts:
+    if "dtype" in table.columns:
+        return table.columns["dtype"]
+    name = {"cast_fp8": "fp8", "collective": "-", "moe_alltoall": "-"}.get(table.kind, "bf16")
+    return np.full(len(table), name)
+
+
+def _kinds(table: KernelTable, measured: str) -> Texts:
+    """What rows are grouped by beside GPU and type."""
+    of = table.columns
+    if table.kind == "attention":
+        return _masks(table)
+    if table.kind == "moe":
+        least = np.where(of["kernel"] == _MIN_LATENCY, " min_latency", "")
+        return np.char.add(of["distribution"], least)
+    if table.kind == "collective":
+        op = np.where(of["op"] == "alltoall", "all_to_all", of["op"])
+        return np.char.add(op, np.where(of["nodes"] > 1, " between nodes", ""))
+    told = {"gemm": "mode", "train_gemm": "layout", "train_attention": "direction"}
+    if table.kind in told:
+        return of[told[table.kind]]
+    return np.full(len(table), measured.removesuffix("_us"))
+
+
+def _of_system(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+    """Times [s] of groups of rows that one call predicts, or why there are none."""
+    predict = {
+        "gemm": _matmuls,
+        "attention": _attention,
+        "moe": _experts,
+        "collective": _collectives,
+        "moe_alltoall": _dispatches,
+        "cast_fp8": _casts,
+        "train_gemm": _training_matmuls,
+        "train_attention": _training_attention,
+    }[table.kind]
+    return predict(table, system)
+
+
+def _lacks(system: System, kind: str, name: str) -> str:
+    return f"{system.name} has no accelerator.benchmark.{kind}.{name}"
+
+
+def _matmuls(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+    chip = system.accelerator
+    figures = (
+        {} if chip.benchmark is None else {str(n): f for n, f in chip.benchmark.matmul.items()}
+    )
+    for name in np.unique(table.columns["dtype"]).tolist():
+        rows = table.columns["dtype"] == name
+        if name not in figures:
+            yield rows, _lacks(system, "matmul", name)
+            continue
+        of = table.take(rows).columns
+        yield (
+            rows,
+            matmul_benchmark(
+                chip,
+                name,
+                figures[name],
+                m=of["m"],
+                n=of["n"],
+                k=of["k"],
+                sustained=of["mode"] == "sustained",
+            ),
+        )
+
+
+def _attention(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+    chip = system.accelerator
+    figures = (
+        {} if chip.benchmark is None else {str(n): f for n, f in chip.benchmark.attention.items()}
+    )
+    names = attention_names(table)
+    for name in np.unique(names).tolist():
+        rows = names == name
+        if name not in figures:
+            yield rows, _lacks(system, "attention", name)
+            continue
+        some = table.take(rows).columns
+        sizes = ("batch", "seq", "heads", "kv_heads", "head_dim", "head_dim_v")
+        yield (
+            rows,
+            attention_benchmark(
+                chip,
+                name.split("_")[0],
+                figures[name],
+                causal=bool(some["causal"][0] > 0),
+                **{size: some[size] for size in sizes},
+            ),
+        )
+
+
+def _experts(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+    chip = system.accelerator
+    figures = (
+        {} if chip.benchmark is None else {str(n): f for n, f in chip.benchmark.experts.items()}
+    )
+    names = experts_names(table)
+    for name in np.unique(names).tolist():
+        rows = names == name
+        if name not in figures:
+            yield rows, _lacks(system, "experts", name)
+            continue
+        some = table.take(rows).columns
+        sizes = ("tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
+        yield (
+            rows,
+            experts_benchmark(
+                chip,
+                name,
+                figures[name],
+                gated=some["gated"] > 0,
+                **{size: some[size] for size in sizes},
+            ),
+        )
+
+
+def _extents(system: System, inside: Floats, members: Floats) -> Ints:
+    """Members within one domain of each tier: those of a node in the first, all in the others."""
+    beyond = [members] * (len(system.network) - 1)
+    return np.stack([inside if beyond else members, *beyond]).astype(np.int64)
+
+
+def _collectives(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+    of = table.columns
+    inside, members = of["gpus_per_node"], of["gpus_per_node"] * of["nodes"]
+    inner, outer = system.network[0].domain, system.network[-1].domain
+    larger = (inside > (inner or np.inf)) | (members > (outer or np.inf))
+    if larger.any():
+        yield larger, f"{system.name} has no {system.network[0].name} of so many accelerators"
+    for op in np.unique(of["op"]).tolist():
+        rows = (of["op"] == op) & ~larger
+        if rows.any():
+            kind = CollectiveKind("all_to_all" if op == "alltoall" else op)
+            extents = _extents(system, inside[rows], members[rows])
+            yield rows, collective_time(system, kind, of["size_bytes"][rows], extents)
+
+
+def _distinct(places: Floats, choices: Floats) -> Floats:
+    """Of so many places, those that evenly drawn choices meet."""
+    met: Floats = places * (1 - (1 - 1 / places) ** choices)
+    return met
+
+
+def _dispatches(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+    """All-to-alls of a token to each rank that has one of its experts, once to each node."""
+    of = table.columns
+    inside = np.full(len(table), float(system.node.accelerators))
+    domain = system.network[0].domain
+    if domain is not None and domain > system.node.accelerators:
+        why = f"the table does not say how many accelerators of {system.name} are in a node"
+        yield np.ones(len(table), dtype=np.bool_), why
+        return
+    ranks = inside * of["nodes"]
+    met = _distinct(ranks, of["topk"])
+    buffer = of["tokens"] * of["hidden"] * _TOKEN_BYTES * met
+    far = _distinct(of["nodes"], of["topk"]) / met
+    extents = _extents(system, inside, ranks)
+    time = collective_time(system, CollectiveKind.ALL_TO_ALL, buffer, extents, far_share=far)
+    yield np.ones(len(table), dtype=np.bool_), time
+
+
+def _casts(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+    chip = system.accelerator
+    moved = _CAST_BYTES * table.columns["m"] * table.columns["k"]
+    moving = chip.memory_bound
+    rate = moving.efficiency * chip.memory[0].bandwidth
+    _, _, time = memory_bound_times(
+        moved, np.zeros_like(moved), memory_rate=rate, vector_rate=1.0, launch_s=moving.launch
+    )
+    yield np.ones(len(table), dtype=np.bool_), time
+
+
+def _training_matmuls(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+    chip = system.accelerator
+    figures = chip.matmul.get("bf16")
+    if figures is None:
+        yield np.ones(len(table), dtype=np.bool_), f"{system.name} has no accelerator.matmul.bf16"
+        return
+    for weight_grad in (False, True):
+        rows = np.isin(table.columns["layout"], _WEIGHT_GRADS) == weight_grad
+        of = table.take(rows).columns
+        size = np.where(of["out_dtype"] == "fp32", 4.0, 2.0) * np.where(of["accumulate"] > 0, 2, 1)
+        sizes = {name: of[name] for name in ("m", "n", "k", "groups")}
+        yield (
+            rows,
+            training_matmul(chip, figures, **sizes, result_bytes=size, weight_grad=weight_grad),
+        )
+
+
+def _training_attention(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+    chip = system.accelerator
+    if chip.attention is None:
+        yield np.ones(len(table), dtype=np.bool_), f"{system.name} has no accelerator.attention"
+        return
+    for backward in (False, True):
+        rows = (table.columns["direction"] == "bwd") == backward
+        of = table.take(rows).columns
+        sizes = ("batch", "seq", "heads", "kv_heads", "head_dim", "head_dim_v")
+        yield (
+            rows,
+            training_attention(
+                chip, chip.attention, backward=backward, **{size: of[size] for size in sizes}
+            ),
+        )

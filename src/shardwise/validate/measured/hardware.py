@@ -1,0 +1,118 @@
+"""What a measured run says of its machine, as a `System` of the catalog with its own network."""
+
+import re
+from typing import Any
+
+from shardwise.config.system import System
+from shardwise.validate.measured.refused import NotModelledError
+from shardwise.validate.measured.run import Run
+
+__all__ = ["system_of"]
+
+_GIGABIT = 1e9 / 8
+# Networks between nodes of more than one tier; machines of one have none to change.
+_BETWEEN_NODES = 2
+# Jean Zay's all-reduces of 4 nodes reached 15 to 42 Gbit/s of algorithm bandwidth in early 2022
+# (bigscience-workshop/bigscience): at best 2 x 42 of the 400 of its four links, 0.21, where
+# InfiniBand reaches about 0.7.
+_OMNI_PATH = 0.3
+# Accelerators of the catalog by what rows call them; the first that is found in
+# "family accelerator variant" counts, so that special ones come first.
+_NAMES: tuple[tuple[str, str], ...] = (
+    (r"A800", "a800-sxm"),
+    (r"A100.*PCI", "a100-80gb-pcie"),
+    (r"A100.*\b40 ?GB", "a100-40gb-sxm"),
+    (r"V100 or A100", ""),
+    (r"A100", "a100-80gb-sxm"),
+    (r"H100.*(500 ?W|HBM2e)", "h100-sxm-500w"),
+    (r"H100.*PCI", "h100-pcie"),
+    (r"H100", "h100-sxm"),
+    (r"H200", "h200-sxm"),
+    (r"H800", "h800-sxm"),
+    (r"GB300", "gb300-nvl72"),
+    (r"GB200", "gb200-nvl72"),
+    (r"B300", "b300-sxm"),
+    (r"B200", "b200-sxm"),
+    (r"MI300X", "mi300x"),
+    (r"MI325X", "mi325x"),
+    (r"MI350X", "mi350x"),
+    (r"MI355X", "mi355x"),
+    (r"TPU[ -]?v4", "tpu-v4"),
+    (r"TPU[ -]?v5e", "tpu-v5e"),
+    (r"TPU[ -]?v5p", "tpu-v5p"),
+    (r"TPU[ -]?(v6e|trillium)", "tpu-v6e"),
+    (r"TPU[ -]?v7x", "tpu-v7x"),
+    (r"Trainium", "trainium1"),
+    (r"Gaudi ?2", "gaudi2"),
+    (r"V100.*32", "v100-sxm-32gb"),
+    (r"V100", "v100-sxm-16gb"),
+)
+# Variants of other power or links than the system that stands in for them.
+_STAND_INS = ((r"H200.*NVL", "an H200 NVL as one in SXM servers"),)
+# Names of network cards have numbers of their own.
+_CARDS = re.compile(r"(ConnectX|CX|BlueField)-\d+|\bBF\d\b|\bMT\d+\b")
+
+
+def system_of(run: Run, assumed: list[str]) -> System:
+    """Find the system of a run, with the network between nodes that it names.
+
+    Raises
+    ------
+    NotModelledError
+        If the accelerator is not in the catalog, or not told.
+    """
+    told = run.hardware
+    text = " ".join(str(t) for t in (told.family, told.accelerator, told.variant) if t)
+    if told.mem_gb:
+        text += f" {told.mem_gb:g} GB"
+    name = next((name for pattern, name in _NAMES if re.search(pattern, text, re.IGNORECASE)), "")
+    if not name:
+        raise NotModelledError(f"accelerator {told.accelerator}: not in the catalog")
+    assumed += [said for pattern, said in _STAND_INS if re.search(pattern, text, re.IGNORECASE)]
+    system = _with_slices(System.load(name), told.extra.get("chips_per_slice"))
+    rate = _node_rate(told.inter or "", told.per_node or system.node.accelerators)
+    if rate is None or len(system.network) == 1:
+        if (told.count or 1) > system.node.accelerators:
+            assumed.append("usual network between nodes")
+        return system
+    return _with_fabric(system, rate)
+
+
+def _with_slices(system: System, chips: int | None) -> System:
+    """The system with slices of so many chips in its innermost network; None: as they come."""
+    inner = system.network[0]
+    if chips is None or inner.domain is None or chips >= inner.domain:
+        return system
+    changed = inner.model_copy(update={"domain": chips})
+    return system.model_copy(update={"network": (changed, *system.network[1:])})
+
+
+def _node_rate(text: str, per_node: int) -> float | None:
+    """Rate of all links between nodes of one node, one direction [byte/s]; None: not told.
+
+    Examples
+    --------
+    >>> _node_rate("8x 400Gb/s InfiniBand NDR per node", 8) / 1e9
+    400.0
+    """
+    compute = re.search(r"[Cc]ompute: (.*?)(,|$)", text)
+    text = _CARDS.sub("", compute[1] if compute else text)
+    if found := re.search(r"(\d+)x Omni-Path (\d+)", text):
+        return int(found[1]) * int(found[2]) * _GIGABIT * _OMNI_PATH
+    if found := re.search(r"(\d+)x\D*?(\d+) ?Gb", text):
+        cards = per_node if "per card" in text else 1
+        return int(found[1]) * int(found[2]) * cards * _GIGABIT
+    if found := re.search(r"(\d+) ?Gb(?:/s|ps)[^.;]*?per GPU", text):
+        return int(found[1]) * per_node * _GIGABIT
+    if found := re.search(r"(\d+) ?Gb(?:/s|ps)[^.;]*?(?:per node|node-node)", text):
+        return int(found[1]) * _GIGABIT
+    return None
+
+
+def _with_fabric(system: System, rate: float) -> System:
+    """The system with another rate of its outermost tier."""
+    tier = system.network[-1]
+    links = tier.links_per_node or system.node.accelerators
+    changed = tier.model_copy(update={"bandwidth": rate / links})
+    update: dict[str, Any] = {"network": (*system.network[:-1], changed)}
+    return system.model_copy(update=update)

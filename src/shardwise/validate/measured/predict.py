@@ -1,0 +1,187 @@
+"""Predict measured runs: each as a strategy, through the same formulas as any other."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shardwise.analysis.prediction_interval import Described, describe, spread_of, validated_runs
+from shardwise.analysis.results import EstimateTable
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.errors import InputError
+from shardwise.estimator import estimate, estimate_many
+from shardwise.ops.param_count import FlopsConvention, Parameters, count_parameters, flops_per_token
+from shardwise.validate.measured.architecture import model_of
+from shardwise.validate.measured.hardware import system_of
+from shardwise.validate.measured.memory_metric import memory_gib, on_last_rank
+from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.refused import NotModelledError
+from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.software import stack_of
+from shardwise.validate.measured.strategy_of import strategy_of
+
+__all__ = ["Translation", "described", "predict_runs", "tables_of", "translate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """A run in our words."""
+
+    model: Model
+    system: System
+    strategy: Strategy
+    assumed: tuple[str, ...]
+    """What the row does not say and we took."""
+
+
+def translate(run: Run) -> Translation:
+    """Put a run in our words.
+
+    Raises
+    ------
+    NotModelledError
+        If it cannot be.
+    """
+    if run.task == "pretrain-total":
+        raise NotModelledError("the total of a project, with its restarts, is not a step")
+    assumed: list[str] = []
+    try:
+        model = model_of(run, assumed)
+        system = system_of(run, assumed)
+        stack = stack_of(run, assumed)
+        strategy = strategy_of(run, model, system, stack, assumed)
+    except InputError as error:
+        raise NotModelledError("; ".join(str(fault) for fault in error.faults)) from None
+    return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))
+
+
+def described(said: Translation, counted: Parameters | None = None) -> Described:
+    """What says how like other runs this one is.
+
+    Parameters
+    ----------
+    counted
+        The model's parameters, if they are counted already.
+    """
+    return describe(
+        said.model,
+        said.system,
+        said.strategy,
+        assumed=bool(said.assumed),
+        counted=counted,
+    )
+
+
+def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Prediction, ...]:
+    """Predict step time and memory of runs, in their order; what cannot be says why.
+
+    Runs of one model on one system are a table of strategies.
+
+    Parameters
+    ----------
+    leave_out
+        Whether intervals come from runs of other sources alone.
+    """
+    found: dict[int, Prediction] = {}
+    translated: dict[int, Translation] = {}
+    for position, run in enumerate(runs):
+        try:
+            translated[position] = translate(run)
+        except NotModelledError as reason:
+            found[position] = Prediction(run=run, refused=str(reason))
+    for rows in tables_of(translated):
+        found |= _predicted(runs, rows, leave_out=leave_out)
+    return tuple(found[position] for position in range(len(runs)))
+
+
+def tables_of(translated: Mapping[int, Translation]) -> list[list[tuple[int, Translation]]]:
+    """Runs of one model on one system, which are evaluated as one table."""
+    tables: dict[tuple[str, str], list[tuple[int, Translation]]] = defaultdict(list)
+    for position, said in translated.items():
+        key = said.model.model_dump_json(exclude={"name"}), said.system.model_dump_json()
+        tables[key].append((position, said))
+    return list(tables.values())
+
+
+def _predicted(
+    runs: Sequence[Run], rows: Sequence[tuple[int, Translation]], *, leave_out: bool
+) -> dict[int, Prediction]:
+    """Runs of one model on one system."""
+    model, system = rows[0][1].model, rows[0][1].system
+    strategies = [said.strategy for _, said in rows]
+    table = estimate_many(model, system, strategies)
+    counted = count_parameters(model)
+    found = {}
+    for row, (position, said) in enumerate(rows):
+        run = runs[position]
+        if table.reason(row) is not None:
+            found[position] = Prediction(run=run, refused=_reason(said))
+            continue
+        found[position] = _prediction(run, said, table, row, counted, leave_out=leave_out)
+    return found
+
+
+def _reason(said: Translation) -> str:
+    """What an estimate says against a strategy."""
+    try:
+        estimate(said.model, said.system, said.strategy)
+    except InputError as error:
+        return "; ".join(str(fault) for fault in error.faults)
+    raise AssertionError("a table refused what an estimate takes")
+
+
+def _prediction(
+    run: Run,
+    said: Translation,
+    table: EstimateTable,
+    row: int,
+    counted: Parameters,
+    *,
+    leave_out: bool,
+) -> Prediction:
+    step_s = float(table.step_time_s[row])
+    flops = float(table.mfu[row]) * step_s
+    tokens = float(table.tokens_per_s[row]) * step_s
+    seq_len = int(table.table.seq_len[row])
+    per_step = tokens * flops_per_token(said.model, seq_len, counted=counted)
+    without = run.study if leave_out else None
+    factor = spread_of(described(said, counted), validated_runs(), without=without).factor
+    return Prediction(
+        run=run,
+        step_time_s=step_s,
+        interval=(step_s / factor, step_s * factor),
+        converted_step_time_s=_converted_step_time_s(run, said, tokens, counted),
+        memory_gib=_memory_gib(run, said, table, row),
+        model_flops_per_step=per_step,
+        peak_flops=per_step / flops,
+        assumed=said.assumed,
+    )
+
+
+def _memory_gib(run: Run, said: Translation, table: EstimateTable, row: int) -> float | None:
+    allocated = float(table.memory_total_bytes[row])
+    device = float(table.memory_reserved_bytes[row])
+    if on_last_rank(run) and table.table.pp[row] > 1:
+        last = estimate(said.model, said.system, said.strategy).stages[-1]
+        allocated, device = last.total, last.reserved
+    runtime = Stack.load(said.strategy.stack).runtime_memory
+    return memory_gib(run, allocated_bytes=allocated, device_bytes=device, runtime_bytes=runtime)
+
+
+def _converted_step_time_s(
+    run: Run, said: Translation, tokens: float, counted: Parameters
+) -> float | None:
+    """Measured time of a step where only a rate of FLOPs is printed, as the source counts them."""
+    rate = run.measured.tflops_per_gpu
+    if run.measured_step_time_s is not None or rate is None or run.hardware.count is None:
+        return None
+    text = run.measured.flops_type or ""
+    full = "non-causal" in text or "not discounted" in text or "full attention" in text
+    convention: FlopsConvention = "full-attention" if full else "causal"
+    seq_len = run.model.seq_len or said.model.seq_len
+    if seq_len is None or text.startswith("hardware"):
+        return None
+    flops = tokens * flops_per_token(said.model, seq_len, convention, counted=counted)
+    return flops / (rate * 1e12 * run.hardware.count)

@@ -1,0 +1,166 @@
+"""What a measured run says of its software, as a `Stack`: defaults by framework and release."""
+
+import re
+from typing import Any
+
+from shardwise.config.stack import Stack
+from shardwise.validate.measured.run import Run
+
+__all__ = ["stack_of"]
+
+# First year of torchtitan's compiled loss, and of Megatron-LM with Transformer Engine.
+_COMPILED_LOSS, _TRANSFORMER_ENGINE = 2025, 2023
+
+_MANY_EXPERTS = 256
+_FUSED_TYPES = ("mxfp8", "nvfp4")
+
+# Stacks of the catalog by framework (and the source of rows that name none); the first match.
+_FRAMEWORKS: tuple[tuple[str, str], ...] = (
+    (r"llm-foundry|Composer", "composer-2023"),
+    (r"torchtitan|torchao", "torchtitan-2024"),
+    (r"InternEvo|InternLM", "internevo-2023"),
+    (r"Paddle", "paddlenlp-2024"),
+    (r"AutoModel", "automodel-2025"),
+    (r"HAI-LLM", "deepseek-2024"),
+    (r"MaxText|maxtext|Pax", "maxtext-2024"),
+    (r"DeepSpeed ZeRO", "deepspeed-2021"),
+    (r"Megatron-DeepSpeed", "megatron-deepspeed-2022"),
+    (r"PyTorch FSDP|flash-attn", "torchtitan-2024"),
+    (r"NeMo-Megatron", "megatron-lm-2022"),
+    (r"NeMo Megatron|NeuronX", "neuronx-2024"),
+    (r"Megatron-Bridge", "megatron-bridge-2025"),
+    (r"NeMo|Megatron-Core", "nemo-2025"),
+    (r"Megatron-LM", "megatron-core-2025"),
+)
+
+
+def stack_of(run: Run, assumed: list[str]) -> Stack:
+    """Find the stack of a run, with what its features change."""
+    framework = run.software.framework or ""
+    group = run.group or ""
+    name = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), "")
+    if name == "megatron-core-2025" and (run.year or 2024) < _TRANSFORMER_ENGINE:
+        name = "megatron-lm-2022"
+    if name in ("", "nemo-2025") and "MLPerf" in group:
+        name = "mlperf-2024"
+    if not name:
+        name = "megatron-core-2025"
+        assumed.append(f"stack {name}")
+    if name == "torchtitan-2024":
+        name = _torchtitan(run)
+    if name == "megatron-bridge-2025" and run.model.experts:
+        name = _bridge_with_experts(run)
+    return Stack.load(name).model_copy(update=_changes(run))
+
+
+def _torchtitan(run: Run) -> str:
+    """Which of torchtitan's stacks a run has; a row that does not say whether it compiled did."""
+    if run.features.get("torch_compile") is False:
+        return "torchtitan-eager"
+    return "torchtitan-2025" if (run.year or 0) >= _COMPILED_LOSS else "torchtitan-2024"
+
+
+def _bridge_with_experts(run: Run) -> str:
+    """Which of Megatron-Bridge's ways with experts a run has."""
+    features = run.features
+    if truth(features.get("cutedsl_fused_grouped_mlp")) or newest(run):
+        return "megatron-bridge-fused"
+    backend = " ".join(
+        str(features.get(key) or "")
+        for key in ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher")
+    ).lower()
+    # Its recipes for this many experts send tokens so, whether a row says it or not.
+    many = (run.model.experts or 0) >= _MANY_EXPERTS
+    flex = "hybridep" in backend or "deepep" in backend or many
+    return "megatron-bridge-flex" if flex else "megatron-bridge-2025"
+
+
+def _changes(run: Run) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    features = run.features
+    overlap = str(features.get("overlap") or "")
+    if "all communication overlap disabled" in overlap:
+        changes |= {"tp_hidden": 0.0, "tp_backward_async": False, "pp_hidden": 0.0}
+    for key in ("tp_comm_overlap", "tp-comm-overlap", "TP_COMM_OVERLAP"):
+        if features.get(key) is not None and not truth(features[key]):
+            changes |= {"tp_hidden": 0.0}
+    if features.get("async_tp"):
+        changes |= {"tp_hidden": 0.375}
+    if features.get("no-gradient-accumulation-fusion"):
+        changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
+    if run.attention_impl == "unfused":
+        changes |= {"attention": "unfused"}
+    changes |= _gradients(run) | _loss(run)
+    if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
+        # In place on 16-bit logits: read and written once in each pass.
+        changes |= {"loss_forward_bytes": 4.0, "loss_backward_bytes": 4.0, "loss_saved_bytes": 2.0}
+    changes |= {"cuda_graphs": _graphs(run)}
+    if run.model.experts:
+        changes |= _expert_changes(run)
+    return changes
+
+
+def _gradients(run: Run) -> dict[str, Any]:
+    """Type that gradients accumulate in, where the precision says so."""
+    text = (run.precision or "").lower()
+    if "grads accumulated in 16 bit" in text:
+        return {"gradient_dtype": "compute"}
+    return {"gradient_dtype": "fp32", "plain_gradients": True} if "(bf16optimizer" in text else {}
+
+
+# Bytes per logit that Megatron-LM's losses hold at most, beside the two of Transformer Engine's:
+# the logits in 16 bits and in fp32, in place (its default); or these, less their maximum, and the
+# exponents (its own fusion). The peaks of 120 of its functional tests agree.
+_UNFUSED_LOSS, _NATIVE_LOSS = 6.0, 10.0
+
+
+def _loss(run: Run) -> dict[str, Any]:
+    """What the loss holds, where Megatron-LM's settings are told."""
+    features = run.features
+    if features.get("cross-entropy-fusion-impl") == "native":
+        return {"loss_saved_bytes": _NATIVE_LOSS}
+    fused = "cross-entropy-loss-fusion" in features or "cross_entropy_fusion" in features
+    plain = run.software.framework == "Megatron-LM" and (run.year or 0) >= _TRANSFORMER_ENGINE
+    return {"loss_saved_bytes": _UNFUSED_LOSS} if plain and not fused else {}
+
+
+def _graphs(run: Run) -> str:
+    """What graphs capture; those of experts whose tokens are counted on the way are partial."""
+    features = run.features
+    told = str(features.get("cuda_graph_impl") or "").strip('"').lower()
+    scope = str(features.get("cuda_graph_scope") or "")
+    dropless = bool(run.model.experts)
+    if told in ("none", ""):
+        on = told == "" and (
+            truth(features.get("cuda_graphs")) or truth(features.get("LAYER_CUDA_GRAPH"))
+        )
+        if newest(run) and told == "" and dropless:
+            return "full"
+        return ("partial" if dropless else "full") if on else "none"
+    if told in ("full_iteration", "local") or not dropless:
+        return "full"
+    return "full" if "moe'" in scope else "partial"
+
+
+def newest(run: Run) -> bool:
+    """Whether a recipe of Megatron-Bridge runs as one graph with experts in fused kernels.
+
+    So do those of 26.08 by the names of their helpers, and, in 8 bits and less, those of the
+    verification cards of the same release, which name the framework without its core.
+    """
+    card = run.software.framework == "Megatron-Bridge" and run.precision_class in _FUSED_TYPES
+    return card or "full_iter" in str(run.features.get("helpers") or "")
+
+
+def _expert_changes(run: Run) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if "clamped" in (run.model.mlp or ""):
+        changes |= {"fused_swiglu": False}
+    if "deepep" in str(run.features.get("kernels") or "").lower():
+        changes |= {"expert_sends_once": True}
+    return changes
+
+
+def truth(value: object) -> bool:
+    """Whether a feature is on, as rows write it."""
+    return str(value).strip('"').lower() in ("true", "1", "yes")

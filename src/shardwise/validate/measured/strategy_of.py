@@ -1,0 +1,315 @@
+"""What a measured run says of how the model was run, as a `Strategy`."""
+
+import math
+import re
+from typing import Any
+
+from shardwise.config.enums import ZERO_WEIGHTS
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.validate.measured.defaults import first_that_fits, unsaid_chunks, unsaid_sizes
+from shardwise.validate.measured.refused import NotModelledError
+from shardwise.validate.measured.remat import is_xla, policy_of, remat_fields
+from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.software import newest, truth
+
+__all__ = ["strategy_of"]
+
+_SQUAD = 256
+
+_PARTS = {
+    "core_attn": ("core_attention",),
+    "layernorm": ("attention_norm", "mlp_norm"),
+    "mla_up_proj": ("mla_up",),
+    "moe_act": ("activation",),
+    "mlp": ("mlp",),
+    "moe": ("moe",),
+    "shared_experts": (),
+}
+
+
+def strategy_of(
+    run: Run, model: Model, system: System, stack: Stack, assumed: list[str]
+) -> Strategy:
+    """Translate degrees, batch, precision, recompute, sharding and schedule."""
+    p = run.parallelism
+    gpus = run.hardware.count
+    if gpus is None:
+        raise NotModelledError("hardware.count is not told")
+    tp, pp, cp = _of_accelerators(p.tp or 1, p.extra.get("unit")), p.pp or 1, p.cp or 1
+    world = tp * pp * cp
+    dp, rest = divmod(gpus, world)
+    if rest:
+        raise NotModelledError(f"{gpus} accelerators are no multiple of tp x pp x cp, {world}")
+    if run.global_batch is None:
+        raise NotModelledError("global_batch is not told")
+    fields: dict[str, Any] = {
+        "gpus": gpus,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp": dp,
+        "ep": p.ep or 1,
+        "etp": p.etp or 1,
+        "global_batch_size": run.global_batch,
+        "seq_len": run.model.seq_len,
+        "stack": stack,
+    }
+    fields |= _precision(run, stack, system, assumed)
+    fields |= _sharding(run, dp, system)
+    fields |= _exchanges(run, tp)
+    fields |= _tuning(run, assumed)
+    fields |= _experts(run, model, dp, assumed)
+    sizes = _batches(run, pp, dp, assumed)
+    fields |= _stages(run, model, stack, pp, run.global_batch // (dp * sizes[0]), assumed)
+    choices = [
+        {"micro_batch_size": size} | again
+        for again in _recomputes(run, model, stack, assumed)
+        for size in sizes
+    ]
+    fields = first_that_fits(model, system, fields, choices)
+    if len(sizes) > 1:
+        assumed.append(f"micro_batch {fields['micro_batch_size']}")
+    return Strategy.validated(fields, source=run.id)
+
+
+def _of_accelerators(ranks: int, unit: str | None) -> int:
+    """Accelerators of so many tensor-parallel ranks; a Trainium chip is two of its cores."""
+    found = re.search(r"(\d+) per chip", unit or "")
+    return max(ranks // int(found[1]), 1) if found else ranks
+
+
+def _batches(run: Run, pp: int, dp: int, assumed: list[str]) -> tuple[int, ...]:
+    """Sequences of a micro-batch; more than one where a row leaves it to what fits."""
+    assert run.global_batch is not None  # noqa: S101 - checked before
+    # MaxText and Pax print sequences for each accelerator, and accumulate no gradients.
+    size = run.global_batch // dp if is_xla(run) else run.micro_batch
+    if size is None and run.global_batch % dp == 0:
+        sizes = unsaid_sizes(run, pp, run.global_batch // dp)
+        if len(sizes) == 1:
+            assumed.append(f"micro_batch {sizes[0]}")
+        return sizes
+    size = size or 1
+    if run.global_batch % (dp * size):
+        raise NotModelledError(
+            f"global_batch {run.global_batch} is no multiple of {dp} replicas x micro_batch {size}"
+        )
+    return (size,)
+
+
+def _precision(run: Run, stack: Stack, system: System, assumed: list[str]) -> dict[str, Any]:
+    text = _type_of_products(run, assumed)
+    if "nvfp4" in text and "fp8" in text and "fp4" not in system.accelerator.matrix:
+        text = "fp8"
+    fields: dict[str, Any] = {"dtype": "fp16" if text.startswith("fp16") else "bf16"}
+    if not text:
+        assumed.append("bf16")
+    if "nvfp4" in text or "fp4" in text:
+        fields["quantization"] = "nvfp4"
+    elif "mxfp8" in text or "fp8_mx" in text:
+        fields["quantization"] = "mxfp8"
+    elif "block" in text:
+        fields["quantization"] = "fp8_block"
+    elif "fp8" in text or "float8" in text:
+        fields["quantization"] = "fp8_tensor"
+        if "ambiguous" in text:
+            assumed.append("fp8 scaled by tensor")
+        if re.match("megatron|nemo|mlperf", stack.name) or "float8 all-gather" in text:
+            fields["quantized_weights"] = True
+    return fields
+
+
+def _type_of_products(run: Run, assumed: list[str]) -> str:
+    """What a row says of it; switches of fp8 alone, which its files may leave to others, say fp8.
+
+    Submissions to MLPerf since 4.1 train language models in fp8 or less (config_common.sh of
+    mlcommons/training_results); a file that does not set it leaves it at that.
+    """
+    text = (run.precision or "").lower()
+    if "fp8" in text or "fp4" in text:
+        return text
+    if any(key.startswith("FP8") for key in run.features):
+        return "fp8"
+    if "MLPerf" in (run.group or ""):
+        assumed.append("fp8")
+        return "fp8"
+    return text
+
+
+def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
+    p = run.parallelism
+    shard = p.fsdp_shard
+    zero3 = p.zero_stage == ZERO_WEIGHTS or bool(run.features.get("use_megatron_fsdp"))
+    if shard is not None and (shard > 1 or shard == -1):
+        zero3 = True
+    if zero3:
+        fields: dict[str, Any] = {"zero": ZERO_WEIGHTS}
+        if is_xla(run) and (shard is None or shard < 1 or p.dp is None):
+            shard = _slice(run, dp, system)
+        if shard is not None and 1 < shard < dp and dp % shard == 0:
+            fields["dp_shard"] = shard
+        if (p.pp or 1) > 1:  # PyTorch's FSDP keeps the weights of a stage from one pass to the next
+            fields["fsdp_reshard"] = False
+        return fields
+    stage = p.zero_stage
+    if stage is None:
+        stage = 1 if p.distributed_optimizer else 0
+    fields = {"zero": int(stage)}
+    group = p.extra.get("zero1_group")
+    if group and group < dp and dp % group == 0:
+        fields["dp_shard"] = group
+    return fields
+
+
+def _slice(run: Run, dp: int, system: System) -> int | None:
+    """Replicas of a slice, which share shards where a recipe of MaxText names no other number."""
+    chips = system.network[0].domain
+    return math.gcd(dp, chips // (run.parallelism.tp or 1)) if chips else None
+
+
+def _exchanges(run: Run, tp: int) -> dict[str, Any]:
+    features = run.features
+    fields: dict[str, Any] = {}
+    if tp > 1:
+        # XLA splits the residual stream over the ranks, as sequence parallelism does.
+        fields["sequence_parallel"] = bool(run.parallelism.sp) or is_xla(run)
+    if "disabled" in str(features.get("overlap") or "") or features.get("dp_overlap") is False:
+        fields["dp_overlap"] = False
+    if "cuda_launch_blocking" in features or "no gradient bucketing" in (run.notes or ""):
+        fields["dp_overlap"] = False
+    if "a2a" in str(features.get("cp_comm_type") or ""):
+        fields["cp_exchange"] = "all_to_all"
+    if (
+        truth(features.get("moe_a2a_overlap"))
+        or truth(features.get("overlap_moe_expert_parallel_comm"))
+        or (run.model.experts and newest(run))
+    ):
+        fields["expert_overlap"] = True
+    return fields
+
+
+def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict[str, Any]:
+    told = run.recompute or {}
+    modules = re.findall(r"\w+", str(told.get("recompute_modules") or ""))
+    parts = {part for m in modules for part in _PARTS.get(m, ())}
+    text = str(told.get("granularity") or told.get("recompute_granularity") or "").lower()
+    number = str(told.get("recompute_num_layers"))
+    layers = int(number) if number.isdigit() else None
+    if "full" in text and "flash" not in text:
+        return {"recompute": "full"} | ({"recompute_layers": layers} if layers else {})
+    if parts:
+        return {"recompute": "selective", "recompute_parts": tuple(sorted(parts))}
+    if "op-level" in text or "selective op" in text:
+        # Products in float8 were kept like those of 16 bits (pytorch/ao, issue 893).
+        return {"recompute": "selective", "recompute_parts": ("every_other",)}
+    if "selective" in text and "no-op" not in text:
+        if "every 2nd" in text:
+            return {"recompute": "full", "recompute_layers": math.ceil(model.depth / 2)}
+        if stack.attention == "unfused" or "core" in text:
+            return {"recompute": "selective", "recompute_parts": ("core_attention",)}
+    if not told or "unknown" in text:
+        assumed.append("no recompute")
+    return {}
+
+
+def _recomputes(
+    run: Run, model: Model, stack: Stack, assumed: list[str]
+) -> tuple[dict[str, Any], ...]:
+    """What runs again; with sharded weights and nothing told, the least that fits."""
+    told = [str(value) for value in (run.recompute or {}).values() if value]
+    silent = not told or "unknown" in told[0]
+    framework = run.software.framework or ""
+    if silent and run.parallelism.zero_stage == ZERO_WEIGHTS and "MaxText" not in framework:
+        assumed.append("the least recompute that fits")
+        if is_xla(run):
+            return remat_fields(run, "minimal"), remat_fields(run, "full")
+        return {}, {"recompute": "full"}
+    chosen = _remat(run, assumed) if is_xla(run) else _recompute(run, model, stack, assumed)
+    return (chosen,)
+
+
+def _remat(run: Run, assumed: list[str]) -> dict[str, Any]:
+    """By the policy that the row names, or else MaxText's default (configs/base.yml)."""
+    policy = policy_of(run)
+    if policy is None:
+        policy = "full"
+        assumed.append("recompute of all but the last product of layers")
+    return remat_fields(run, policy)
+
+
+def _stages(
+    run: Run, model: Model, stack: Stack, pp: int, micro_batches: int, assumed: list[str]
+) -> dict[str, Any]:
+    if pp == 1:
+        return {}
+    vpp = run.parallelism.vpp
+    if vpp is None:
+        vpp = unsaid_chunks(run, stack, model.depth, pp, micro_batches)
+        assumed.append("no interleaving" if vpp == 1 else f"vpp {vpp}")
+    fields: dict[str, Any] = {"vpp": vpp}
+    if str(run.features.get("schedule")) == "DualPipe":
+        fields["schedule"] = "dualpipe"
+    chunks, layers = pp * vpp, model.depth
+    layout = run.features.get("pp_layout")
+    if layout:
+        return fields | {"stage_layers": tuple(chunk.count("t") for chunk in _unrolled(layout))}
+    if layers % chunks == 0:
+        return fields
+    assumed.append("layers spread over the stages")
+    return fields | _spread(model, stack, chunks)
+
+
+def _spread(model: Model, stack: Stack, chunks: int) -> dict[str, Any]:
+    """Layers of chunks that do not divide them."""
+    layers = model.depth
+    if stack.name.startswith("internevo"):  # its last stages take what is left over
+        whole, more = divmod(layers, chunks)
+        return {"stage_layers": tuple(whole + (i >= chunks - more) for i in range(chunks))}
+    if (layers + 2) % chunks == 0:
+        return {"embedding_as_layer": True, "loss_as_layer": True}
+    if model.mtp:
+        most = math.ceil(layers / chunks)
+        lengths = [most] * chunks
+        lengths[-1] = layers - most * (chunks - 1)
+        if lengths[-1] >= 0:
+            return {"stage_layers": tuple(lengths)}
+    whole, more = divmod(layers + 2, chunks)
+    lengths = [whole + (i < more) for i in range(chunks)]
+    lengths[0] -= 1
+    lengths[-1] -= 1
+    return {"stage_layers": tuple(lengths)}
+
+
+def _unrolled(layout: str) -> list[str]:
+    """Chunks of a pipeline layout such as Et*4|(t*4|)*14tmL."""
+    text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), layout)
+    text = re.sub(r"(\w)\*(\d+)", lambda m: m[1] * int(m[2]), text)
+    return text.split("|")
+
+
+def _tuning(run: Run, assumed: list[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if run.task in ("sft", "lora") and "packed sequences" in (run.notes or ""):
+        # Paragraphs and questions of SQuAD, on which NeMo's recipes fine-tune.
+        fields["document_len"] = _SQUAD
+        assumed.append(f"documents of {_SQUAD} tokens")
+    if run.task != "lora" and str(run.features.get("peft")) != "lora":
+        return fields
+    return fields | {"lora_rank": 16, "lora_parts": ("attention",)}
+
+
+def _experts(run: Run, model: Model, dp: int, assumed: list[str]) -> dict[str, Any]:
+    if not model.has_experts:
+        return {}
+    fields: dict[str, Any] = {}
+    if run.parallelism.ep is None and "DeepEP" in str(run.features.get("kernels") or ""):
+        # It sends tokens to the experts of other ranks; recipes spread them over up to 64.
+        fields["ep"] = math.gcd(dp, run.model.experts or 1, 64)
+        assumed.append(f"ep {fields['ep']}")
+    capacity = run.features.get("moe_capacity_factor") or run.features.get("capacity_factor")
+    dropping = "tokendrop" in (run.notes or "")
+    if capacity is None and (dropping or "capacity factor 1" in str(run.features.get("moe") or "")):
+        capacity = 1.0
+    return fields | ({"expert_capacity": float(capacity)} if capacity else {})
