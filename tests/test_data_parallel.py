@@ -5,12 +5,12 @@ import pytest
 
 import samples
 from samples import column
-from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange
+from shardwise.cost.data_parallel import exposed_exchange, gradient_communication
 
 
 def test_gradients_are_reduced_or_scattered_and_gathered() -> None:
     """10^9 weights among 4: all-reduce of 4 GB; or scatter of 4 GB and gather of 2 GB."""
-    times = gradient_exchange(
+    times = gradient_communication(
         samples.system(network=[samples.tier()]),
         gradient_bytes=np.full(3, 4e9),
         weight_bytes=np.full(3, 2e9),
@@ -24,7 +24,7 @@ def test_gradients_are_reduced_or_scattered_and_gathered() -> None:
 
 def test_exchanges_that_do_not_happen_cost_no_latency() -> None:
     """A second for each: one without sharding, two with it, none for a single replica."""
-    times = gradient_exchange(
+    times = gradient_communication(
         samples.system(network=[samples.tier(latency=1)]),
         gradient_bytes=np.full(4, 4e-9),
         weight_bytes=np.full(4, 2e-9),

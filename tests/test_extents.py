@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import samples
 from shardwise import InputError, estimate, search
-from shardwise.config.enums import PLACEMENTS, SEATED_AXES
-from shardwise.config.extents import canonical_seats, seats_of
+from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
+from shardwise.config.extents import canonical_extents, seats_of
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -30,7 +30,7 @@ def cluster(*domains: int | None, node: int = 8, **fields: Any) -> System:
 
 def placed(machine: System, model: Any = MODEL, **columns: Any) -> dict[str, list[int]]:
     extents = place(machine, Table.of(model, {"gbs": 64} | columns))
-    return {axis: getattr(extents, axis)[:, 0].tolist() for axis in (*SEATED_AXES, "ep", "edp")}
+    return {axis: getattr(extents, axis)[:, 0].tolist() for axis in (*EXTENT_AXES, "ep", "edp")}
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def placed(machine: System, model: Any = MODEL, **columns: Any) -> dict[str, lis
 )
 def test_every_form_has_one_text(given: Any, canonical: str) -> None:
     """Axes in one order, those with one member left out; ep only where it was given."""
-    assert canonical_seats(given) == canonical
-    assert canonical_seats(canonical) == canonical
+    assert canonical_extents(given) == canonical
+    assert canonical_extents(canonical) == canonical
     assert Strategy.validated({"extents": given}).extents == canonical
 
 
 def test_what_tiers_add_by_position() -> None:
-    """Axes as in `SEATED_AXES`, experts last: 0 where nobody said."""
+    """Axes as in `EXTENT_AXES`, experts last: 0 where nobody said."""
     assert seats_of("tp=4+dp=2/pp=9+ep=1") == ((4, 1, 1, 2, 1, 0), (1, 1, 1, 1, 9, 1))
 
 
@@ -119,13 +119,13 @@ def test_orders_and_tiers_are_cases_of_extents(
     machine = cluster(*domains, node=4)
     columns: dict[str, Any] = dict(zip(("tp", "cp", "dp", "pp"), degrees, strict=True))
     names = ("tp_tier", "cp_tier", "dp_tier", "pp_tier")
-    for given_tiers in ({}, dict(zip(names, tiers, strict=True))):
-        found = placed(machine, **columns, placement=order, **given_tiers)
+    for fixed_tiers in ({}, dict(zip(names, tiers, strict=True))):
+        found = placed(machine, **columns, placement=order, **fixed_tiers)
         adds = [
-            {a: found[a][t] // (found[a][t - 1] if t else 1) for a in SEATED_AXES}
+            {a: found[a][t] // (found[a][t - 1] if t else 1) for a in EXTENT_AXES}
             for t in range(len(domains) - 1)
         ]
-        assert placed(machine, **columns, extents=canonical_seats(adds)) == found
+        assert placed(machine, **columns, extents=canonical_extents(adds)) == found
 
 
 def filled(room: int, degrees: tuple[int, ...]) -> set[tuple[int, ...]]:
@@ -179,10 +179,10 @@ def test_a_search_tries_every_seating() -> None:
     one = estimate(model, machine, seated.best[0].strategy)
     assert one.step_time_s == pytest.approx(seated.best[0].step_time_s, rel=1e-12)
     adds = seats_of(text)[0]
-    for axis, members in zip(SEATED_AXES, adds, strict=False):
+    for axis, members in zip(EXTENT_AXES, adds, strict=False):
         assert one.extents[axis] == (members, one.strategy[axis])
     layouts = [
-        dict(zip(SEATED_AXES, d, strict=True)) for d in product([1, 2, 4, 8, 16, 32], repeat=5)
+        dict(zip(EXTENT_AXES, d, strict=True)) for d in product([1, 2, 4, 8, 16, 32], repeat=5)
     ]
     counted = sum(
         len(seatings(machine, tuple(layout.values())))

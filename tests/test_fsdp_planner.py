@@ -81,7 +81,7 @@ def tree_profile(parents, draw):
         parameters=tuple(parameters),
         forward_segments=loss + 1,
         seconds=draw.integers(0, 20, count) * 1e-5,
-        held_bytes=np.zeros(count),
+        resident_bytes=np.zeros(count),
         left_bytes=np.zeros(count),
     )
     left = np.concatenate([grown, shrunk]) + profile.gradient_bytes
@@ -100,7 +100,7 @@ def tree_profile(parents, draw):
                     "seconds",
                 )
             },
-            "held_bytes": held,
+            "resident_bytes": held,
             "left_bytes": left,
         }
     )

@@ -43,7 +43,7 @@ def hand_made(*, frozen=False):
         parameters=parameters,
         forward_segments=6,
         seconds=np.full(11, 1e-3),
-        held_bytes=kept,
+        resident_bytes=kept,
         left_bytes=kept,
     )
     with_gradients = kept + bare.gradient_bytes
@@ -54,7 +54,7 @@ def hand_made(*, frozen=False):
         parameters=parameters,
         forward_segments=6,
         seconds=np.full(11, 1e-3),
-        held_bytes=with_gradients,
+        resident_bytes=with_gradients,
         left_bytes=with_gradients,
     )
 

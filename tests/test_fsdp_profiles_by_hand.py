@@ -47,7 +47,7 @@ def test_bytes_by_hand_forward():
         base = before[start.get(name, i)]
         held.append(base + max(LIVE[i], SAVED[i], saved.get(name, 0)))
         left.append(held[i] if name in ("q_proj", "k_proj", "gate_proj") else before[i + 1])
-    assert profile.held_bytes[: len(RUN)].tolist() == held
+    assert profile.resident_bytes[: len(RUN)].tolist() == held
     assert profile.left_bytes[: len(RUN)].tolist() == left
     assert profile.fixed_bytes == 2 * 8 * 32
 
@@ -59,7 +59,7 @@ def test_bytes_by_hand_backward():
     layer, of which 12288 are the last product's.
     """
     profile = sample(one_layer())
-    back = profile.held_bytes[len(RUN) :].tolist()
+    back = profile.resident_bytes[len(RUN) :].tolist()
     left = profile.left_bytes[len(RUN) :].tolist()
     assert back[:4] == [
         200704,

@@ -85,7 +85,7 @@ def test_activations_are_those_of_an_estimate(name):
 def test_the_fullest_moment_is_that_of_an_estimate(name):
     """Gradients of weights set apart: activations and what lives for a moment beside them."""
     profile, memory = catalog(name), estimated(name).memory_bytes
-    most = (profile.held_bytes - begun_gradients(profile)).max()
+    most = (profile.resident_bytes - begun_gradients(profile)).max()
     assert most == pytest.approx(memory.activations + memory.buffers, rel=1e-12)
 
 

@@ -48,8 +48,8 @@ def test_statistics_become_segments(name):
     leaves = np.flatnonzero(info.end == np.arange(count) + 1)
     for place in range(count):  # what is alive at a module's end is held in its last segment
         last = leaves[leaves < info.end[place]].max()
-        assert profile.held_bytes[last] >= info.activation_total_bytes[place]
-    assert profile.held_bytes[:count].max() == info.activation_total_bytes.max()
+        assert profile.resident_bytes[last] >= info.activation_total_bytes[place]
+    assert profile.resident_bytes[:count].max() == info.activation_total_bytes.max()
     assert profile.modules[0].kind == info.names[0]
     assert profile.modules[1].name == info.names[1].split(".", 1)[1]
     assert profile.source == name
@@ -64,7 +64,7 @@ def test_gradients_so_far_are_those_of_the_statistics(name):
     before = [profile.gradient_bytes[begin - 1] for begin in begins]
     assert before == info.gradient_total_bytes.tolist()
     parts = (info.activation_total_bytes, info.activation_gradient_bytes, before)
-    assert profile.held_bytes.max() == np.sum(parts, axis=0).max()
+    assert profile.resident_bytes.max() == np.sum(parts, axis=0).max()
 
 
 def test_modules_of_statistics_take_what_they_say():

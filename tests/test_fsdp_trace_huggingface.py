@@ -79,7 +79,7 @@ class TestHuggingFace:
         """A mask of 512 x 512 would stand in for causal attention, which needs none."""
         path = config(tmp_path, **(LLAMA | {"num_hidden_layers": 1}))
         short, long = traced(path, seq_len=512), traced(path, seq_len=1024)
-        assert long.held_bytes.max() < 2.01 * short.held_bytes.max()
+        assert long.resident_bytes.max() < 2.01 * short.resident_bytes.max()
 
     def test_tied_heads(self, tmp_path):
         profile = traced(config(tmp_path, **GPT2))
@@ -123,7 +123,7 @@ class TestHuggingFace:
                 torch.set_default_dtype(torch.float32)
         (counted,) = tracker.get_tracker_snapshot("peak").values()
         weights = sum(one.numel * one.element_bytes for one in profile.parameters)
-        assert profile.held_bytes.max() + weights + profile.fixed_bytes == counted["Total"]
+        assert profile.resident_bytes.max() + weights + profile.fixed_bytes == counted["Total"]
 
     def test_seconds_are_near_an_estimate(self, tmp_path):
         """Four layers of Llama 2 7B, 4096 tokens, on an H100: within 15 % of `estimate`."""

@@ -41,7 +41,7 @@ class TestByHand:
         hidden, out = 4 * 16 * BF16, 4 * 4 * BF16
         held = [0, hidden, hidden, 2 * hidden, 2 * hidden, hidden + out, hidden + out]
         held += [hidden + out + 2 * out + 4]
-        assert profile.held_bytes[: profile.forward_segments].tolist() == held
+        assert profile.resident_bytes[: profile.forward_segments].tolist() == held
         assert profile.left_bytes[profile.forward_segments - 1] == hidden + 4
         assert profile.fixed_bytes == 4 * 8 * BF16
 
@@ -51,9 +51,9 @@ class TestByHand:
         hidden, out, ends = 4 * 16 * BF16, 4 * 4 * BF16, 2 * 4
         begin, after = only(profile, "down").backward
         assert after == begin + 1
-        assert profile.held_bytes[begin] == ends + out + 3 * hidden
+        assert profile.resident_bytes[begin] == ends + out + 3 * hidden
         begin, _ = only(profile, "act").backward
-        assert profile.held_bytes[begin] == ends + 4 * hidden
+        assert profile.resident_bytes[begin] == ends + 4 * hidden
         assert profile.left_bytes[-1] == 4 + BF16 * (16 * 8 + 4 * 16)
 
     def test_element_wise_kernels_take_the_time_of_their_bytes(self):
@@ -97,7 +97,7 @@ class TestAsOnAnAccelerator:
             return nn.Dropout(0.1), data
 
         profile = traced(made)
-        assert profile.held_bytes[0] == 64 * 64 * (BF16 + 1)
+        assert profile.resident_bytes[0] == 64 * 64 * (BF16 + 1)
 
     @pytest.mark.parametrize("dropout", [0.0, 0.1])
     def test_attention_never_writes_its_scores(self, dropout):
@@ -111,7 +111,7 @@ class TestAsOnAnAccelerator:
 
         data = (2, 4, 256, 16)
         profile = traced(lambda: (Attends(), torch.zeros(data, requires_grad=True)))
-        assert profile.held_bytes[0] == 2 * 4 * 256 * (16 * BF16 + 4)
+        assert profile.resident_bytes[0] == 2 * 4 * 256 * (16 * BF16 + 4)
         assert "attention in one fused kernel" in profile.assumed
 
     def test_a_trained_mask_has_a_gradient(self):
@@ -140,12 +140,12 @@ class TestAsOnAnAccelerator:
             )
 
         profile = traced(made)
-        assert profile.held_bytes[0] == 2 * 4 * 256 * (64 * BF16 + 4)
+        assert profile.resident_bytes[0] == 2 * 4 * 256 * (64 * BF16 + 4)
 
     def test_rms_norm_is_one_kernel(self):
         """It keeps its input and one number in fp32 a row."""
         profile = traced(lambda: (nn.RMSNorm(64), torch.zeros(8, 64, requires_grad=True)))
-        assert profile.held_bytes[0] == 8 * (64 * BF16 + 4)
+        assert profile.resident_bytes[0] == 8 * (64 * BF16 + 4)
 
     def test_nothing_is_left_changed(self):
         """Numbers come out as before."""

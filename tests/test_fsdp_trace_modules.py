@@ -233,7 +233,7 @@ class TestCheckpointing:
         end = plain.forward_segments - 1
         state = 2 * 256 * 128 * BF16
         assert again.left_bytes[end] < 7 * state < plain.left_bytes[end]
-        assert again.held_bytes.max() < plain.held_bytes.max()
+        assert again.resident_bytes.max() < plain.resident_bytes.max()
         forward = plain.seconds[: plain.forward_segments].sum()
         more = again.seconds.sum() - plain.seconds.sum()
         assert 0.7 * forward < more <= forward

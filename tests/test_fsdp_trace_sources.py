@@ -26,7 +26,7 @@ class TestSources:
         assert profile.parameters[0].element_bytes == BF16
         assert torch.equal(module.up.weight, before)
         assert module.up.weight.grad is None
-        assert np.array_equal(profile.held_bytes, traced(mlp, batch=4).held_bytes)
+        assert np.array_equal(profile.resident_bytes, traced(mlp, batch=4).resident_bytes)
 
     def test_weights_on_the_meta_device(self):
         """As large models are made before they are sharded."""
@@ -36,7 +36,9 @@ class TestSources:
                 module = Mlp()
             return module, torch.zeros(batch, 8)
 
-        assert np.array_equal(traced(made, batch=4).held_bytes, traced(mlp, batch=4).held_bytes)
+        assert np.array_equal(
+            traced(made, batch=4).resident_bytes, traced(mlp, batch=4).resident_bytes
+        )
 
     def test_a_factory_by_name(self, tmp_path, monkeypatch):
         """Found in the working folder too."""

@@ -11,7 +11,7 @@ import pytest
 import samples
 from shardwise import Model, estimate
 from shardwise.analysis.graph.build import graph_of
-from shardwise.analysis.graph.records import ComputeGraph, GraphEdge, PartGraph
+from shardwise.analysis.graph.records import ComponentGraph, ComputeGraph, GraphEdge
 from shardwise.analysis.graph.wiring import INPUT, OUTPUT, linked
 from shardwise.analysis.results import Estimate
 from shardwise.cli import run as command
@@ -116,14 +116,14 @@ def test_edges_lead_from_input_to_output(case: tuple[ComputeGraph, Estimate]) ->
     assert {name: sum(holds.get(name, 0) for holds in layers) for name in whole} == whole
 
 
-def part_of(model: Model, name: str = "layer 0", **strategy: Any) -> PartGraph:
+def part_of(model: Model, name: str = "layer 0", **strategy: Any) -> ComponentGraph:
     software = strategy.pop("software", {"attention": "flash"})
     given = {"dp": 1, "mbs": 2, "gbs": 2, "stack": samples.stack(**software)} | strategy
     graph = graph_of(model, samples.system(), given)
     return next(part for part in graph.parts if part.name == name)
 
 
-def between(part: PartGraph, source: str, target: str) -> GraphEdge:
+def between(part: ComponentGraph, source: str, target: str) -> GraphEdge:
     (edge,) = (e for e in part.edges if (e.source, e.target) == (source, target))
     return edge
 

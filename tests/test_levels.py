@@ -13,7 +13,7 @@ import samples
 from shardwise import InputError, estimate, estimate_many, search
 from shardwise.cli import run
 from shardwise.config.degrees import as_given, levels_text
-from shardwise.config.enums import PLACEMENTS, SEATED_AXES
+from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.config.extents import axis_order
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -217,7 +217,7 @@ def test_the_best_of_every_split_is_exact() -> None:
         best[key] = min(best.get(key, 1e9), one.step_time_s)
     here = {}
     for plan in found.levels:
-        split = tuple((a, *map(int, plan.levels[a].split("x"))) for a in SEATED_AXES)
+        split = tuple((a, *map(int, plan.levels[a].split("x"))) for a in EXTENT_AXES)
         here[plan.plan.strategy["global_batch_size"], split] = plan.plan.step_time_s
     assert here == pytest.approx(best, rel=1e-12)
     rates = [plan.plan.tokens_per_s for plan in found.levels]
@@ -230,7 +230,7 @@ def test_a_plan_runs_by_its_levels() -> None:
     found = search(MODEL, "h100-sxm", SMALL | {"gbs": 32}, levels=True, top=1000)
     assert found.levels
     for one in found.levels:
-        degrees = {axis: one.levels[axis] for axis in SEATED_AXES}
+        degrees = {axis: one.levels[axis] for axis in EXTENT_AXES}
         fields = {n: v for n, v in one.plan.strategy.items() if n not in ("extents", "ep")}
         again = estimate(MODEL, "h100-sxm", fields | degrees)
         assert again.step_time_s == pytest.approx(one.plan.step_time_s, rel=1e-12)
@@ -295,7 +295,7 @@ def test_the_page_says_what_is_done() -> None:
         told = dict(part.split() for part in inside.split(";")[0].strip().split(", "))
         assert {**told, "ep": seated.get("ep", "-")} == {"ep": "-", **seated}, flags
         outside = dict(part.split() for part in across.split(";")[0].strip().split(", "))
-        left = {axis: getattr(read, axis) // int(seated.get(axis, 1)) for axis in SEATED_AXES}
+        left = {axis: getattr(read, axis) // int(seated.get(axis, 1)) for axis in EXTENT_AXES}
         assert {a: int(n) for a, n in outside.items()} == {a: n for a, n in left.items() if n > 1}
 
 

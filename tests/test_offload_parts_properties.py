@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import samples
 from shardwise import InputError, Model, Strategy, estimate, estimate_many, trace
 from shardwise.analysis.results import Estimate
-from shardwise.analysis.timeline.memory import HeldAtActions
+from shardwise.analysis.timeline.memory import MemoryAtActions
 from shardwise.analysis.timeline.step import StepTimeline, rank_totals
 from shardwise.cli import run as cli
 from shardwise.config.enums import OFFLOAD_PARTS, SCHEDULES, bits_of
@@ -183,7 +183,7 @@ def test_a_timeline_of_all_parts_is_that_of_whole_layers(way: dict[str, Any]) ->
     """Action by action, in every schedule."""
     (named, _), (whole, _) = (timeline(parts, way) for parts in (OFFLOAD_PARTS, None))
     np.testing.assert_array_equal(named.actions.end_s, whole.actions.end_s)
-    for column in fields(HeldAtActions):
+    for column in fields(MemoryAtActions):
         pair = (getattr(line.held, column.name) for line in (named, whole))
         np.testing.assert_array_equal(*pair)
 

@@ -5,7 +5,7 @@ import pytest
 
 from shardwise import Model, System, estimate_many
 from shardwise.config.system_columns import SystemColumns, figures_of, with_figures
-from shardwise.cost.placed_costs import PlacedBlocks
+from shardwise.cost.placed_costs import PlacedCosts
 from shardwise.engine.on_systems import OnSystems
 from shardwise.parallel.constraints import broken_rule
 from shardwise.planning.search.candidates import Candidates
@@ -36,7 +36,7 @@ def test_times_are_those_of_each_system_and_no_bound_is_above_them(name):
             if isinstance(value, float) and path[-1] != "offset"
         }
         systems.append(with_figures(the_system, drawn))
-    placed = PlacedBlocks.of(the_model, the_system, table)
+    placed = PlacedCosts.of(the_model, the_system, table)
     columns = SystemColumns.of(systems)
     on_each = OnSystems.of(the_model, the_system, table, placed, columns)
     rows, on = np.arange(len(table)), draw.integers(0, 3, len(table))

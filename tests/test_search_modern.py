@@ -120,8 +120,8 @@ def test_modern_fields_are_searched_as_trying_everything_does(name):
     system = SYSTEMS["offload_activations" in space]  # which needs a second memory tier
     candidates = Candidates.of(EXPERTS, system, Space.validated(space))
     naive = everything(EXPERTS, system, space, np.inf)
-    held_bytes = naive.estimates.memory_reserved_bytes[naive.estimates.refused < 0]
-    room = float(np.quantile(held_bytes, 0.6))
+    resident_bytes = naive.estimates.memory_reserved_bytes[naive.estimates.refused < 0]
+    room = float(np.quantile(resident_bytes, 0.6))
     case = Case(
         model=EXPERTS,
         system=system,

@@ -12,7 +12,7 @@ import samples
 import shardwise
 from naive_search import OFFLOADS, ORDERS, TIERS, USUAL
 from shardwise import InputError, Model, Strategy, System
-from shardwise.planning.search.query import given_space
+from shardwise.planning.search.query import load_space
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
@@ -183,8 +183,8 @@ def test_a_field_may_be_put_over_a_space():
     assert other == Space.validated({"mbs": 8, "tp": 4, "zero": 0, "batch": "largest"})
     with pytest.raises(InputError, match=r"^--fix: tp: 0: must be"):
         space.fixed({"tp": 0}, source="--fix")
-    assert given_space(space, {"micro_batch_size": 8, "zero": 0, "pp": None}) == other
-    assert given_space(None, {}) == Space()
+    assert load_space(space, {"micro_batch_size": 8, "zero": 0, "pp": None}) == other
+    assert load_space(None, {}) == Space()
 
 
 VALUES = {

@@ -30,7 +30,7 @@ from shardwise.engine.step_time import TIME_PARTS
 from shardwise.parallel.constraints import RULES, broken_rule
 from shardwise.planning.search import pieces, store
 from shardwise.planning.search.candidates import Candidates
-from shardwise.planning.search.query import given_space
+from shardwise.planning.search.query import load_space
 
 TIMES = ["step_time_s", "tokens_per_s", "mfu", *(f"{part}_s" for part in TIME_PARTS)]
 BYTES = ["weights_bytes", "activations_bytes", "total_bytes", "reserved_bytes", "offloaded_bytes"]
@@ -67,7 +67,7 @@ def looks(monkeypatch):
 
 
 def _candidates():
-    return Candidates.of(samples.model(), machine(), given_space(None, SPACE))
+    return Candidates.of(samples.model(), machine(), load_space(None, SPACE))
 
 
 def test_rows_are_what_estimate_says(everything):

@@ -50,9 +50,9 @@ def weight(profile, name):
 def check_ranges(profile):
     """What holds of every profile."""
     segments = len(profile.seconds)
-    assert len(profile.held_bytes) == len(profile.left_bytes) == segments
-    assert np.all(profile.held_bytes >= profile.left_bytes)
-    assert np.all(profile.held_bytes[1:] >= profile.left_bytes[:-1])
+    assert len(profile.resident_bytes) == len(profile.left_bytes) == segments
+    assert np.all(profile.resident_bytes >= profile.left_bytes)
+    assert np.all(profile.resident_bytes[1:] >= profile.left_bytes[:-1])
     assert np.all(profile.seconds >= 0)
     assert np.all(profile.left_bytes >= 0)
     for place, module in enumerate(profile.modules):

@@ -21,7 +21,7 @@ from shardwise.analysis.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.analysis.stages import memory_record, stage_estimates
 from shardwise.arrays import Floats, Ints, gather, once_per
 from shardwise.config.base import Source, Sourced
-from shardwise.config.enums import ATTENTIONS, SEATED_AXES
+from shardwise.config.enums import ATTENTIONS, EXTENT_AXES
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -133,7 +133,7 @@ def estimate(
             axis: CommTime(total=float(total[0]), exposed=float(exposed[0]))
             for axis, (total, exposed) in result.comm_s.items()
         },
-        extents={axis: tuple(getattr(result.extents, axis)[:, 0].tolist()) for axis in SEATED_AXES},
+        extents={axis: tuple(getattr(result.extents, axis)[:, 0].tolist()) for axis in EXTENT_AXES},
         memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0),
         stages=stage_estimates(the_system, table, result, parts),
         layers=layer_totals(table, result, parts),

@@ -6,15 +6,15 @@ from typing import Literal
 
 import numpy as np
 
-from shardwise.analysis.communication_record import Breakdown, ExchangeShare, MoeOverhead
+from shardwise.analysis.communication_record import Breakdown, CommunicationShare, MoeOverhead
 from shardwise.analysis.recompute import exchanges_again, parts_of, runs_again
 from shardwise.arrays import Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.cost.component_costs import PartCosts, operation_costs
-from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
+from shardwise.cost.component_costs import ComponentOperations, operation_costs
+from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.engine.data_parallel import exchange_parts, exchanged
 from shardwise.engine.evaluate import Evaluation
 from shardwise.ops.operation import CollectiveKind, Phase
@@ -77,7 +77,11 @@ class _Runs:
 
 
 def breakdown_of(
-    model: Model, system: System, table: Table, evaluation: Evaluation, parts: Sequence[PartCosts]
+    model: Model,
+    system: System,
+    table: Table,
+    evaluation: Evaluation,
+    parts: Sequence[ComponentOperations],
 ) -> Breakdown:
     """Break a table of one row down."""
     runs = list(_on_slowest(table, evaluation, parts))
@@ -91,7 +95,7 @@ def breakdown_of(
 
 
 def _on_slowest(
-    table: Table, evaluation: Evaluation, parts: Sequence[PartCosts]
+    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
 ) -> Iterator[_Runs]:
     """Parts of the model as often as the slowest stage runs them in a step."""
     kinds = sum(part == "layer" for part, _, _ in parts)
@@ -111,7 +115,7 @@ def _on_slowest(
 
 def _passes(
     table: Table, runs: Sequence[_Runs], direction: Direction
-) -> Iterator[tuple[ExchangeCost, float]]:
+) -> Iterator[tuple[CollectiveCost, float]]:
     """Exchanges of a direction, each with how often it happens in a step."""
     training = bool(table.training[0])
     for part in runs:
@@ -133,7 +137,7 @@ def _levels(
     direction: Direction,
     times: tuple[float, float],
     inside: float,
-) -> list[ExchangeShare]:
+) -> list[CommunicationShare]:
     """Both levels of an exchange, alone and exposed [s]."""
     total_s, exposed_s = times
     shares: tuple[tuple[Literal["intra", "inter"], float], ...] = (
@@ -141,7 +145,7 @@ def _levels(
         ("inter", 1.0 - inside),
     )
     return [
-        ExchangeShare(
+        CommunicationShare(
             axis=axis,
             what=what,
             direction=direction,
@@ -155,7 +159,7 @@ def _levels(
 
 def _inside_layers(
     system: System, table: Table, evaluation: Evaluation, runs: Sequence[_Runs]
-) -> Iterator[ExchangeShare]:
+) -> Iterator[CommunicationShare]:
     """Exchanges of tensor, context and expert parallelism."""
     m, slowest, extents = float(table.micro_batches[0]), evaluation.slowest, evaluation.extents
     directions: tuple[Direction, ...] = ("forward", "backward")
@@ -176,7 +180,7 @@ def _inside_layers(
             yield from _levels(axis, _CARRIES[axis], direction, (alone, exposed), inside)
 
 
-def _between_stages(table: Table, evaluation: Evaluation) -> list[ExchangeShare]:
+def _between_stages(table: Table, evaluation: Evaluation) -> list[CommunicationShare]:
     """Messages from stage to stage."""
     alone, exposed = (float(time[0]) for time in evaluation.comm_s["pp"])
     reach = evaluation.extents.pp[:, 0]
@@ -187,7 +191,7 @@ def _between_stages(table: Table, evaluation: Evaluation) -> list[ExchangeShare]
 
 def _among_replicas(
     model: Model, system: System, table: Table, evaluation: Evaluation
-) -> Iterator[ExchangeShare]:
+) -> Iterator[CommunicationShare]:
     """Gradients, gathered weights and what else is exchanged once a step."""
     boundary, blocks = evaluation.boundary, evaluation.slowest.blocks
     extents, largest = evaluation.extents, evaluation.largest
@@ -216,7 +220,7 @@ def _moe(
     system: System,
     table: Table,
     evaluation: Evaluation,
-    parts: Sequence[PartCosts],
+    parts: Sequence[ComponentOperations],
 ) -> MoeOverhead:
     """What experts add: exchanges, gating, moving tokens, and the fullest rank's load."""
     runs = list(_on_slowest(table, evaluation, parts))

@@ -4,10 +4,10 @@ from typing import Literal
 
 from shardwise.analysis.record import Result
 
-__all__ = ["Breakdown", "ExchangeShare", "MoeOverhead"]
+__all__ = ["Breakdown", "CommunicationShare", "MoeOverhead"]
 
 
-class ExchangeShare(Result):
+class CommunicationShare(Result):
     """Exchanges of one axis on the slowest stage in a step, in one direction and on one level."""
 
     axis: str
@@ -51,7 +51,7 @@ class MoeOverhead(Result):
 class Breakdown(Result):
     """The step in detail beyond `time_s`."""
 
-    exchanges: tuple[ExchangeShare, ...]
+    exchanges: tuple[CommunicationShare, ...]
     """Those that take time; the exposed ones of an axis add up to `comm_s`."""
     moe: MoeOverhead | None
     """None for a model without experts."""

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from shardwise.analysis.recompute import parts_of
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import PartCosts
+from shardwise.cost.component_costs import ComponentOperations
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation
 
-__all__ = ["PartRuns", "part_runs"]
+__all__ = ["ComponentCount", "part_runs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartRuns:
+class ComponentCount:
     """A part of the model: the embedding, a layer of a kind, a module of prediction, the head."""
 
     name: str
@@ -36,8 +36,8 @@ class PartRuns:
 
 
 def part_runs(
-    table: Table, evaluation: Evaluation, parts: Sequence[PartCosts]
-) -> Iterator[PartRuns]:
+    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
+) -> Iterator[ComponentCount]:
     """Count the parts of a table of one row over all of its stages."""
     kinds = sum(part == "layer" for part, _, _ in parts)
     places = {"mtp": 2 * kinds, "embedding": 2 * kinds + 1, "head": 2 * kinds + 2}
@@ -53,7 +53,7 @@ def part_runs(
         own = [kind, kinds + kind] if part == "layer" else [places[part]]
         runs = [micro_batches * on_all("work", place) for place in own]
         again = parts_of(table, part)
-        yield PartRuns(
+        yield ComponentCount(
             name=f"layer {kind}" if part == "layer" else part,
             part=part,
             kind=kind if part == "layer" else 0,

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from shardwise.analysis.component_counts import PartRuns, part_runs
+from shardwise.analysis.component_counts import ComponentCount, part_runs
 from shardwise.analysis.gemm_record import Gemm
 from shardwise.analysis.operations import bound_by
 from shardwise.analysis.recompute import runs_again
@@ -18,7 +18,7 @@ from shardwise.arrays import Floats
 from shardwise.config.enums import DTYPES, QUANTIZATIONS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import PartCosts
+from shardwise.cost.component_costs import ComponentOperations
 from shardwise.cost.operations import KernelCost, OperationCost
 from shardwise.cost.optimizer import MUON
 from shardwise.cost.trained_weights import (
@@ -73,7 +73,7 @@ class _Product:
 
 
 def gemm_estimates(
-    system: System, table: Table, evaluation: Evaluation, parts: Sequence[PartCosts]
+    system: System, table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
 ) -> tuple[Gemm, ...]:
     """List the matrix products of a step of a table of one row.
 
@@ -121,7 +121,7 @@ def _plain(number: float) -> int | float:
 
 
 def _of_part(
-    part: PartRuns, phases: Sequence[Phase], table: Table, evaluation: Evaluation
+    part: ComponentCount, phases: Sequence[Phase], table: Table, evaluation: Evaluation
 ) -> Iterator[_Product]:
     runs = Fraction(part.runs)
     for cost in part.costs:
@@ -242,7 +242,7 @@ def _fused(
         )
 
 
-def _of_update(part: PartRuns, table: Table, evaluation: Evaluation) -> Iterator[_Product]:
+def _of_update(part: ComponentCount, table: Table, evaluation: Evaluation) -> Iterator[_Product]:
     """Muon's products, five times three for each matrix of m x n, m <= n: one rank's part of them.
 
     Timed like a product as wide as the model, as `cost.optimizer` does.

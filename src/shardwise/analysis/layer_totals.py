@@ -8,8 +8,8 @@ import numpy as np
 
 from shardwise.analysis.recompute import ALL, exchanges_again, kept_bytes, parts_of, runs_again
 from shardwise.analysis.results import (
+    CommunicationTotals,
     Efficiency,
-    ExchangeTotals,
     LayerTotals,
     PhaseTotals,
     RequiredBandwidth,
@@ -17,10 +17,10 @@ from shardwise.analysis.results import (
 from shardwise.arrays import Floats, combined, total
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import PartCosts, layer_bytes, layer_times, trained_on
+from shardwise.cost.component_costs import ComponentOperations, layer_bytes, layer_times, trained_on
 from shardwise.cost.kernels import product_peak
 from shardwise.cost.layer_times import COMM_AXES
-from shardwise.cost.operations import ExchangeCost, OperationCost
+from shardwise.cost.operations import CollectiveCost, OperationCost
 from shardwise.cost.optimizer import (
     MUON,
     newton_schulz_time,
@@ -42,7 +42,7 @@ _TENSOR = ("tp", "tp2")
 
 
 def layer_totals(
-    table: Table, evaluation: Evaluation, parts: Sequence[PartCosts]
+    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
 ) -> tuple[LayerTotals, ...]:
     """Each kind of layer of a table of one row: one layer, one micro-batch, one rank."""
     return tuple(
@@ -92,7 +92,7 @@ def _layer(
     )
 
 
-def matrix_flops(table: Table, evaluation: Evaluation, parts: Sequence[PartCosts]) -> int:
+def matrix_flops(table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]) -> int:
     """FLOPs of all matrix products and attention in a step of one row [FLOP].
 
     On one rank of every stage: those of each part of the model by its occurrences and the
@@ -110,7 +110,9 @@ def matrix_flops(table: Table, evaluation: Evaluation, parts: Sequence[PartCosts
     return round(step)
 
 
-def update_flops(table: Table, evaluation: Evaluation, parts: Sequence[PartCosts]) -> Fraction:
+def update_flops(
+    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
+) -> Fraction:
     """FLOPs of Muon's products in a step of one row, on one rank of every stage [FLOP]."""
     held = _over_stages(evaluation, "held")
     kinds = sum(part == "layer" for part, _, _ in parts)
@@ -121,8 +123,8 @@ def update_flops(table: Table, evaluation: Evaluation, parts: Sequence[PartCosts
     return flops
 
 
-def _places(parts: Sequence[PartCosts]) -> list[int]:
-    """Where each part stands in the order of `Blocks.parts`."""
+def _places(parts: Sequence[ComponentOperations]) -> list[int]:
+    """Where each part stands in the order of `ComponentCosts.parts`."""
     kinds = sum(part == "layer" for part, _, _ in parts)
     ends = {"mtp": 2 * kinds, "embedding": 2 * kinds + 1, "head": 2 * kinds + 2}
     numbers = iter(range(kinds))
@@ -130,7 +132,7 @@ def _places(parts: Sequence[PartCosts]) -> list[int]:
 
 
 def _over_stages(evaluation: Evaluation, name: str) -> list[Fraction]:
-    """How many of each part all stages have, in the order of `Blocks.parts`."""
+    """How many of each part all stages have, in the order of `ComponentCosts.parts`."""
     runs = evaluation.runs
     places = range(len(runs[0].work))
     return [
@@ -165,7 +167,7 @@ def _muon_flops(table: Table, costs: Sequence[OperationCost]) -> Fraction:
     return shared
 
 
-def _regathers(cost: ExchangeCost) -> bool:
+def _regathers(cost: CollectiveCost) -> bool:
     """Whether an exchange only brings back what was not kept whole."""
     collective = cost.collective
     return collective.phase is Phase.WEIGHT_GRAD and collective.kind is CollectiveKind.ALL_GATHER
@@ -192,16 +194,16 @@ def _sum(columns: Iterable[Floats]) -> float:
     return float(sum(float(column[0]) for column in columns))
 
 
-def _exchanges(every: Sequence[ExchangeCost], *axes: str) -> ExchangeTotals:
+def _exchanges(every: Sequence[CollectiveCost], *axes: str) -> CommunicationTotals:
     costs = [cost for cost in every if cost.collective.axis in axes]
-    return ExchangeTotals(
+    return CommunicationTotals(
         volume_bytes=_sum(cost.collective.bytes for cost in costs),
         time_s=_sum(cost.time_s for cost in costs),
         exposed_s=_sum(cost.exposed_s for cost in costs),
     )
 
 
-def _of_phases(costs: Iterable[OperationCost], *phases: Phase) -> list[ExchangeCost]:
+def _of_phases(costs: Iterable[OperationCost], *phases: Phase) -> list[CollectiveCost]:
     return [e for cost in costs for e in cost.exchanges if e.collective.phase in phases]
 
 
@@ -260,7 +262,7 @@ def _update(
 def required_bandwidth(
     table: Table,
     evaluation: Evaluation,
-    parts: Sequence[PartCosts],
+    parts: Sequence[ComponentOperations],
 ) -> RequiredBandwidth:
     """Least rates that would hide what a table of one row moves beside compute [byte/s].
 
@@ -346,7 +348,7 @@ def _rate(moved_bytes: Floats, window_s: Floats) -> Floats:
     return np.where(moved_bytes > 0, rate, 0.0)
 
 
-def _tp_overlap(table: Table, parts: Sequence[PartCosts]) -> float:
+def _tp_overlap(table: Table, parts: Sequence[ComponentOperations]) -> float:
     needed = [np.zeros(1)]
     for part, _, costs in parts:
         for cost in costs if part == "layer" else ():

@@ -10,8 +10,8 @@ from shardwise.analysis.results import OperationEstimate
 from shardwise.arrays import Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import Blocks, PartCosts
-from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
+from shardwise.cost.component_costs import ComponentCosts, ComponentOperations
+from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.cost.optimizer import newton_schulz_time
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.zero import shards
@@ -28,7 +28,7 @@ def operation_estimates(
     model: Model,
     table: Table,
     evaluation: Evaluation,
-    parts: Sequence[PartCosts],
+    parts: Sequence[ComponentOperations],
 ) -> tuple[OperationEstimate, ...]:
     """List what a table of one row runs.
 
@@ -64,7 +64,7 @@ def operation_estimates(
     return (*rows, *_step_rows(model, table, evaluation))
 
 
-def missed_operations(table: Table, parts: Sequence[PartCosts]) -> tuple[str, ...]:
+def missed_operations(table: Table, parts: Sequence[ComponentOperations]) -> tuple[str, ...]:
     """Operations with a kernel that the system's measured tables have no shape near of."""
     training = bool(table.training[0])
     names = [
@@ -78,7 +78,7 @@ def missed_operations(table: Table, parts: Sequence[PartCosts]) -> tuple[str, ..
     return tuple(dict.fromkeys(names))
 
 
-def _weight_bytes(cost: OperationCost, blocks: Blocks) -> Floats:
+def _weight_bytes(cost: OperationCost, blocks: ComponentCosts) -> Floats:
     """Bytes of an operation's weights with their quantised copies."""
     return blocks.weight_sizes.held(cost.operation.parameters, cost.operation.read_quantized)
 
@@ -137,7 +137,7 @@ def bound_by(timed: KernelCost) -> str:
 
 
 def _exchange_row(
-    part: str, count: int, cost: OperationCost, timed: ExchangeCost, extents: Extents
+    part: str, count: int, cost: OperationCost, timed: CollectiveCost, extents: Extents
 ) -> OperationEstimate:
     collective = timed.collective
     return OperationEstimate(

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CommTime",
+    "CommunicationTotals",
     "Cost",
     "Efficiency",
     "Estimate",
     "EstimateTable",
-    "ExchangeTotals",
     "Gemm",
     "LayerTotals",
     "Memory",
@@ -154,7 +154,7 @@ class PhaseTotals(Result):
     time_s: float
 
 
-class ExchangeTotals(Result):
+class CommunicationTotals(Result):
     """Exchanges of some axis in passes through a layer."""
 
     volume_bytes: float
@@ -173,13 +173,13 @@ class LayerTotals(Result):
     input_grad: PhaseTotals
     weight_grad: PhaseTotals
     optimizer: PhaseTotals
-    tp_forward: ExchangeTotals
-    tp_backward: ExchangeTotals
-    tp_again: ExchangeTotals
+    tp_forward: CommunicationTotals
+    tp_backward: CommunicationTotals
+    tp_again: CommunicationTotals
     """What recompute repeats, or gathers again because only a part was kept."""
-    cp: ExchangeTotals
+    cp: CommunicationTotals
     """Exchanges of context parallelism, in all passes."""
-    ep: ExchangeTotals
+    ep: CommunicationTotals
     """Those among experts."""
     parameters: float
     weight_bytes: float

@@ -7,7 +7,7 @@ import numpy as np
 from shardwise.analysis.results import Memory, Peak, StageEstimate
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import Blocks, PartCosts, part_times
+from shardwise.cost.component_costs import ComponentCosts, ComponentOperations, component_times
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import (
     MEMORY_PARTS,
@@ -42,7 +42,7 @@ def stage_estimates(
     system: System,
     table: Table,
     evaluation: Evaluation,
-    parts: Sequence[PartCosts],
+    parts: Sequence[ComponentOperations],
 ) -> tuple[StageEstimate, ...]:
     """Every pipeline stage of a table of one row."""
     blocks = evaluation.blocks
@@ -55,8 +55,8 @@ def stage_estimates(
         slack=np.array([stack.allocator_slack]),
         runtime_memory=np.array([stack.runtime_memory]),
     )
-    forward = part_times(blocks, run.work, lambda part: part.forward_pass_s)
-    backward = part_times(blocks, run.work, lambda part: part.backward_pass_s)
+    forward = component_times(blocks, run.work, lambda part: part.forward_pass_s)
+    backward = component_times(blocks, run.work, lambda part: part.backward_pass_s)
     dense, expert = stage_parameters(blocks, run)
     parameters = dense + expert
     flying = in_flight(
@@ -92,7 +92,9 @@ def stage_estimates(
     )
 
 
-def _moment(blocks: Blocks, parts: Sequence[PartCosts], place: int) -> dict[str, str]:
+def _moment(
+    blocks: ComponentCosts, parts: Sequence[ComponentOperations], place: int
+) -> dict[str, str]:
     """Operation and phase of the fullest moment of a part of the model."""
     kinds = len(blocks.kinds)
     names = [name for name, _, _ in parts]

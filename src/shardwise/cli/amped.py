@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise import catalog
 from shardwise.analysis.results import Estimate
-from shardwise.cli.options import log, refuse_given
+from shardwise.cli.options import log, refuse_options
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -15,7 +15,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.interop.amped.fields import fields_by_degrees
 from shardwise.interop.amped.files import AmpedConfig, looks_like, read_config
 from shardwise.interop.amped.imported import fields_of_several, import_record
-from shardwise.interop.amped.words import Noun
+from shardwise.interop.amped.words import ConfigBase
 
 __all__ = ["Given", "configuration_of", "given_case", "system_or_config"]
 
@@ -80,11 +80,11 @@ def given_case(
     """
     config = configuration_of(model, tables)
     if config is None:
-        refuse_given(_NEEDS_CONFIG, tables=tables)
+        refuse_options(_NEEDS_CONFIG, tables=tables)
         system = system_or_config(model, system)
         return Given(model=model, system=system, strategy=strategy, flags=flags, run=run)
     log.info("configuration %s, lookup tables %s", model, config.tables_source or "none")
-    nouns: list[Noun] = ["model"]
+    nouns: list[ConfigBase] = ["model"]
     nouns += ["system"] if system is None else []
     nouns += ["strategy"] if strategy is None else []
     nouns += ["run"] if "tokens" not in run else []

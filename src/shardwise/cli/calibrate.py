@@ -10,7 +10,7 @@ from shardwise.cli.options import (
     SystemArgument,
     emit_json,
     log,
-    refuse_given,
+    refuse_options,
     whole_number,
 )
 from shardwise.config import files
@@ -70,7 +70,7 @@ def command(
     if out is not None:
         files.check_writable_ending(out)
     if from_runs is not None:
-        refuse_given("is for --from-table only", gpu=gpu, folds=folds)
+        refuse_options("is for --from-table only", gpu=gpu, folds=folds)
         return _from_runs(system, from_runs, out=out, json=json)
     assert from_table is not None  # noqa: S101 - one of the two is given
     return _from_table(system, from_table, gpu=gpu, folds=folds, out=out, json=json)

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from shardwise import catalog
 from shardwise.analysis.results import Result
-from shardwise.cli.options import OutputOption, emit_json, log, refuse_given
+from shardwise.cli.options import OutputOption, emit_json, log, refuse_options
 from shardwise.config import files
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -41,7 +41,7 @@ from shardwise.report.search_csv import (
 )
 
 _Found = TypeVar("_Found", bound=Result)
-_NOUNS: dict[str, type[Noun]] = {
+_NOUNS: dict[str, type[ConfigBase]] = {
     "model": Model,
     "system": System,
     "strategy": Strategy,
@@ -119,19 +119,19 @@ def command(
     of its strategies; ours a page of charts, too.
     """
     if out is not None:
-        refuse_given(_TWICE, output=output)
+        refuse_options(_TWICE, output=output)
     output = out if output is None else output
     found = _kind(file) if kind is None else _known_kind(kind)
     if found == _RESULT:
-        refuse_given(_NOT_FOR_A_TABLE, to=to, model=model, system=system)
+        refuse_options(_NOT_FOR_A_TABLE, to=to, model=model, system=system)
         _write_result(file, rows, output)
         return 0
-    refuse_given(_NOT_A_RESULT, rows=rows)
+    refuse_options(_NOT_A_RESULT, rows=rows)
     if output is not None and is_table_file(output):
         problem = f"is a {found}; only the result of a search becomes a table"
         raise InputError(Fault(source=file, problem=problem))
     if to is None or found != "strategy":
-        refuse_given(_UNUSED, model=model, system=system)
+        refuse_options(_UNUSED, model=model, system=system)
     if to is None:
         noun = _NOUNS[found].load(file)
         if output is not None:
@@ -152,11 +152,11 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
     data = {} if stored else files.read_mapping(file, most_bytes=_MOST_BYTES)
     swept = is_sweep(data)
     if stored or swept:
-        refuse_given(_ALL_ROWS if stored else _NOT_OF_A_SWEEP, rows=part)
+        refuse_options(_ALL_ROWS if stored else _NOT_OF_A_SWEEP, rows=part)
     if output is not None and output.lower().endswith(_CHARTS):
         if stored:
             raise InputError(Fault(source=file, problem=_NO_CHARTS))
-        refuse_given(_NOT_FOR_CHARTS, rows=part)
+        refuse_options(_NOT_FOR_CHARTS, rows=part)
         _write_charts(data, file, output)
     elif output is not None and not is_table_file(output):
         endings = ", ".join((*TABLE_ENDINGS, *_CHARTS))
@@ -252,7 +252,7 @@ def _kind(file: str) -> str:
     return best
 
 
-def _share(noun: type[Noun], data: Mapping[str, Any]) -> float:
+def _share(noun: type[ConfigBase], data: Mapping[str, Any]) -> float:
     """Share of a file's keys that a noun has, names and sources apart, which several have."""
     keys = set(data) - {"name", "description", "sources"}
     known = set(noun.model_fields) | {"mbs", "gbs"}

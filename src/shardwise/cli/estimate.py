@@ -18,7 +18,7 @@ from shardwise.cli.options import (
     TablesOption,
     given_strategy,
     log,
-    refuse_given,
+    refuse_options,
     with_strategy_flags,
 )
 from shardwise.cli.training_options import asked_run, with_run_flags
@@ -113,7 +113,7 @@ def command(
     if reference is not None:
         name = predecessor.known_reference(reference, "reference")
         given = {"also": also, "flops_convention": flops_convention, "gemms": gemms, "plot": plot}
-        refuse_given(_NO_EFFECT, **given, **run, report=report, graph=graph, out=out)
+        refuse_options(_NO_EFFECT, **given, **run, report=report, graph=graph, out=out)
         case = predecessor.case_of(name, told)
         return predecessor.show_reference(case, ops=ops, json=json, output=output)
     other = None if also is None else predecessor.known_reference(also, "also")

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from shardwise.analysis.results import Estimate
-from shardwise.cli.options import emit_json, log, refuse_given
+from shardwise.cli.options import emit_json, log, refuse_options
 from shardwise.config import files
 from shardwise.config.expressions.records import Resolved
 from shardwise.config.model import Model
@@ -58,7 +58,7 @@ class Wanted:
             Whether there is a list of products, which CSV is for.
         """
         if self.json and self.report == _PRINTED:
-            refuse_given("prints where --json does; give it a file", report=self.report)
+            refuse_options("prints where --json does; give it a file", report=self.report)
         written = None if self.report == _PRINTED else self.report
         if self.out is not None:
             from shardwise.report.folder import check_folder  # noqa: PLC0415 - slow to import
@@ -67,7 +67,7 @@ class Wanted:
         if self.output is not None and not (gemms and self.output.lower().endswith(_CSV)):
             files.check_writable_ending(self.output)
         elif self.output is not None:
-            files.check_place(self.output)
+            files.check_output_path(self.output)
         if self.plot is None and written is None and self.graph is None:
             return
         from shardwise.cli.search_own import different_files  # noqa: PLC0415 - slow to import
@@ -127,7 +127,7 @@ def _check_report(path: str) -> None:
     if not path.lower().removesuffix(".gz").endswith(_REPORT_ENDING):
         problem = f"cannot be written; allowed: {_REPORT_ENDING}, also .gz, or {_PRINTED} to print"
         raise InputError(Fault(source=path, field="report", problem=problem))
-    files.check_place(path)
+    files.check_output_path(path)
 
 
 def _draw(path: str, answer: Answer) -> None:

@@ -17,7 +17,7 @@ from shardwise.cli.options import (
     emit_json,
     given_strategy,
     log,
-    refuse_given,
+    refuse_options,
     with_strategy_flags,
 )
 from shardwise.config import files
@@ -79,7 +79,7 @@ def command(
         )
     output = None if output == "-" else output
     if what != "deepflow":
-        refuse_given(_NO_SHAPES, csv=csv)
+        refuse_options(_NO_SHAPES, csv=csv)
     told = given_case(model, system, strategy=strategy, flags=flags, run={}, tables=tables)
     the_model, the_system = Model.load(told.model), System.load(told.system)
     given = given_strategy(told.strategy, told.flags)
@@ -109,7 +109,7 @@ def _check(path: str | None, endings: tuple[str, ...]) -> None:
     if endings and not path.lower().endswith(endings):
         problem = f"cannot be written; allowed endings: {', '.join(endings)}"
         raise InputError(Fault(source=path, problem=problem))
-    files.check_place(path)
+    files.check_output_path(path)
 
 
 def _write(text: str, path: str | None) -> None:

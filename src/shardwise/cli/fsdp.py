@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.cli.fsdp_inputs import check_places, given_names, positive, show_code, told
-from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_given, whole_number
+from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_options, whole_number
 from shardwise.cli.progress import progress_bar
 
 _REFERENCE = "fsdp_ilp's own programme, with --reference"
@@ -282,11 +282,11 @@ def command(
 
         useless = {name: numbers.pop(name) for name in ("replicas", "batch", "seq_len", "group")}
         useless |= own | extras | {"emit": emit, "plot": plot, "no_trace": no_trace}
-        refuse_given(_NO_EFFECT, **useless)
+        refuse_options(_NO_EFFECT, **useless)
         return plan_reference(
             reference, source, **numbers, **shared, **of_reference, json=json, output=output
         )
-    refuse_given(_NEEDS_REFERENCE, **of_reference)
+    refuse_options(_NEEDS_REFERENCE, **of_reference)
     asked = {**numbers, **own, **shared, **extras}
     given = {name: value for name, value in asked.items() if value is not None}
     return _plan(
@@ -311,7 +311,7 @@ def _plan(
     alone = name is not None and output is None and not json
     if alone:
         extras = {word: asked.get(word) for word in ("pareto", "what_if", "verify")}
-        refuse_given("shows nothing beside --emit; give --output FILE or --json", **extras)
+        refuse_options("shows nothing beside --emit; give --output FILE or --json", **extras)
     with progress_bar("planning", counted=False) as bar:
         words = {"gpus": None, **asked} | ({} if plot is None else {"pareto": True})
         result = plan_fsdp(source, progress=told(bar), **words)

@@ -57,7 +57,7 @@ def check_places(output: str | None, plot: str | None, emit: str | None) -> None
         if emit is None:
             files.check_writable_ending(output)
         else:
-            files.check_place(output)
+            files.check_output_path(output)
     if plot is None:
         return
     from shardwise.report.charts.fsdp import check_chart_file  # noqa: PLC0415 - slow to import

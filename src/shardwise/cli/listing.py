@@ -6,12 +6,12 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from shardwise import catalog
-from shardwise.cli.options import emit_json, refuse_given
-from shardwise.config.base import Noun
+from shardwise.cli.options import emit_json, refuse_options
+from shardwise.config.base import ConfigBase
 
 __all__ = ["ExplainFlag", "NameArgument", "list_or_show"]
 
-N = TypeVar("N", bound=Noun)
+N = TypeVar("N", bound=ConfigBase)
 
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Catalog name or file; all if omitted.")
@@ -69,12 +69,12 @@ def list_or_show(
     return 0
 
 
-def _explain(noun: type[Noun], name: str | None, *, json: bool, output: str | None) -> int:
+def _explain(noun: type[ConfigBase], name: str | None, *, json: bool, output: str | None) -> int:
     """Print how each figure of one entry came to be, or write it to a file."""
     from shardwise.report.tables.figures import explained_figures, print_explained  # noqa: PLC0415
 
     if name is None:
-        refuse_given("tells of one: give its name or file", explain=True)
+        refuse_options("tells of one: give its name or file", explain=True)
         return 0
     entry, resolved = noun.explained(name)
     if json or output is not None:
@@ -86,5 +86,5 @@ def _explain(noun: type[Noun], name: str | None, *, json: bool, output: str | No
     return 0
 
 
-def _names(noun: type[Noun]) -> list[str]:
+def _names(noun: type[ConfigBase]) -> list[str]:
     return catalog.names(noun.CATALOG or "")

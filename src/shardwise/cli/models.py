@@ -9,7 +9,7 @@ import typer
 
 from shardwise import catalog
 from shardwise.cli.listing import ExplainFlag, list_or_show
-from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_given, whole_number
+from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_options, whole_number
 from shardwise.config.files import SUFFIXES, check_writable_ending
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
@@ -82,11 +82,11 @@ def command(
     asked |= {"space": space, "max_memory": max_memory, "reserve": reserve}
     asked["count"] = whole_number("count", count)
     if largest_for is not None:
-        refuse_given(_NO_NAME, name=name, explain=explain)
+        refuse_options(_NO_NAME, name=name, explain=explain)
         return _show_largest(largest_for, asked, json=json, output=output)
-    refuse_given(_NEEDS_LARGEST, **asked)
+    refuse_options(_NEEDS_LARGEST, **asked)
     if name is not None and catalog.find("models", name) is None and _is_folder(name):
-        refuse_given(_NOT_A_FOLDER, explain=explain)
+        refuse_options(_NOT_A_FOLDER, explain=explain)
         _list_folder(Path(name), json=json, output=output)
         return 0
     return list_or_show(

@@ -15,7 +15,7 @@ from shardwise.config.base import unfold
 from shardwise.config.degrees import LEVELLED_AXES
 from shardwise.config.enums import SHORT_NAMES
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_given import given_fields
+from shardwise.config.strategy_given import explicit_fields
 from shardwise.errors import Fault, InputError
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "emit_json",
     "given_strategy",
     "log",
-    "refuse_given",
+    "refuse_options",
     "whole_number",
     "with_strategy_flags",
 ]
@@ -164,7 +164,7 @@ def given_strategy(path: str | None, flags: Mapping[str, Any]) -> Strategy:
     if path is None:
         return Strategy.validated(flags, source="command line")
     Strategy.validated(flags, source="command line")
-    return Strategy.validated(given_fields(path) | dict(flags), source=path)
+    return Strategy.validated(explicit_fields(path) | dict(flags), source=path)
 
 
 def emit_json(data: Mapping[str, Any], output: str | None = None) -> None:
@@ -177,7 +177,7 @@ def emit_json(data: Mapping[str, Any], output: str | None = None) -> None:
     sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def refuse_given(problem: str, **words: object) -> None:
+def refuse_options(problem: str, **words: object) -> None:
     """Refuse options that were given (neither None nor False) where they would do nothing."""
     faults = [
         Fault(

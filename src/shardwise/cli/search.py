@@ -11,7 +11,7 @@ from shardwise.cli.options import (
     ModelArgument,
     OutputOption,
     SystemOrNone,
-    refuse_given,
+    refuse_options,
     whole_number,
 )
 from shardwise.cli.search_own import (
@@ -27,7 +27,7 @@ from shardwise.cli.training_options import asked_run, with_run_flags
 from shardwise.config import files
 from shardwise.config.strategy import Strategy
 from shardwise.planning.search.objective import FRONTS, OBJECTIVES
-from shardwise.planning.search.query import given_space
+from shardwise.planning.search.query import load_space
 
 _REFERENCE = "A predecessor's space, with --reference"
 _OF = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD"}
@@ -264,7 +264,7 @@ def command(
     varied = {"batch": batch, "space": space, "fix": fix or None, "allow": allow or None}
     if reference is not None:
         only_ours = {name: value for name, value in asked.items() if name != "top"}
-        refuse_given(_NO_EFFECT, **varied, seq_len=seq_len, **only_ours, **run)
+        refuse_options(_NO_EFFECT, **varied, seq_len=seq_len, **only_ours, **run)
         limits = {"gpus": gpus, "gbs": gbs, "dtype": dtype}
         return _by_reference(
             reference,
@@ -275,8 +275,8 @@ def command(
             json=json,
             output=output,
         )
-    refuse_given(_NEEDS_REFERENCE, layers=layers, **theirs["calculon"], **theirs["nersc"])
-    whole = given_space(space, {})
+    refuse_options(_NEEDS_REFERENCE, layers=layers, **theirs["calculon"], **theirs["nersc"])
+    whole = load_space(space, {})
     fields = given_once(
         {
             "gpus": gpus,
@@ -290,12 +290,12 @@ def command(
     )
     whole = whole.fixed(fields, source=COMMAND_LINE) if fields else whole
     if count:
-        refuse_given(_NEEDS_SEARCH, **asked, ok_if_none=ok_if_none, **run)
+        refuse_options(_NEEDS_SEARCH, **asked, ok_if_none=ok_if_none, **run)
         return count_strategies(model, system, whole, json=json, output=output)
     if explain is not None:
         clash = ("objective", "max_memory", "reserve", "explain")
-        refuse_given(_NEEDS_NO_EXPLAIN, **{n: v for n, v in asked.items() if n not in clash})
-        refuse_given(_NEEDS_NO_EXPLAIN, ok_if_none=ok_if_none, **run)
+        refuse_options(_NEEDS_NO_EXPLAIN, **{n: v for n, v in asked.items() if n not in clash})
+        refuse_options(_NEEDS_NO_EXPLAIN, ok_if_none=ok_if_none, **run)
         strategy = field_pairs(
             "explain", (explain,), values="one", known=tuple(Strategy.model_fields)
         )
@@ -328,7 +328,7 @@ def _by_reference(
     name = known_reference(reference, "reference")
     for other, options in theirs.items():
         if other != name:
-            refuse_given(f"{_OF[name]} has no such part of its space", **options)
+            refuse_options(f"{_OF[name]} has no such part of its space", **options)
     own: dict[str, Any] = dict(theirs[name])
     if name == "nersc":
         record = search_nersc.search_nersc(*case, **{**words, **own})

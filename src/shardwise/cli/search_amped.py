@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.cli.amped import configuration_of
-from shardwise.cli.options import refuse_given, whole_number
+from shardwise.cli.options import refuse_options, whole_number
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 from shardwise.interop.amped import reference as amped
@@ -40,7 +40,7 @@ def search_amped(
 
     Batch sizes are compared by the time of the same tokens: one batch of the largest.
     """
-    refuse_given(_NO_LAYERS, layers=layers)
+    refuse_options(_NO_LAYERS, layers=layers)
     parameters = _parameters(model, system, dtype)
     accelerators = _number("gpus", gpus)
     batches = [_number("gbs", part) for part in _given("gbs", gbs).split(",")]

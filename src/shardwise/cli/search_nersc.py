@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.cli.options import refuse_given, whole_number
+from shardwise.cli.options import refuse_options, whole_number
 from shardwise.cli.progress import progress_bar
 from shardwise.config.base import MOST
 from shardwise.config.strategy import Strategy
@@ -36,7 +36,7 @@ def search_nersc(
 ) -> dict[str, Any]:
     """Search the space of one method, or count it; the record to show."""
     if count:
-        refuse_given(_NEEDS_SEARCH, layers=layers)
+        refuse_options(_NEEDS_SEARCH, layers=layers)
     _check_dtype(dtype)
     the_model, the_system = model_for_nersc(model), system_for_nersc(system)
     limits: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import typer
 
-from shardwise.cli.options import emit_json, refuse_given
+from shardwise.cli.options import emit_json, refuse_options
 from shardwise.cli.progress import progress_bar
 from shardwise.config.enums import SHORT_NAMES
 from shardwise.errors import Fault, InputError, nearest
@@ -81,7 +81,7 @@ def search_space(
         if asked[name] is not None
     }
     if asked["levels"]:
-        refuse_given("has no effect beside --levels", axes=asked["axes"], plot=asked["plot"])
+        refuse_options("has no effect beside --levels", axes=asked["axes"], plot=asked["plot"])
         words["levels"] = True
     if asked["save_all"]:
         if asked["save"] is None:

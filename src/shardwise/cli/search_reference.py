@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from shardwise.cli.options import refuse_given
+from shardwise.cli.options import refuse_options
 from shardwise.cli.progress import progress_bar
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError, nearest
@@ -39,7 +39,7 @@ def search_reference(
 ) -> dict[str, Any]:
     """Search Calculon's own space, or count it; the record to show."""
     if count:
-        refuse_given(_NEEDS_SEARCH, layers=layers, mbs_break=mbs_break)
+        refuse_options(_NEEDS_SEARCH, layers=layers, mbs_break=mbs_break)
     word = "fp16" if dtype is None else dtype
     space: dict[str, Any] = {
         "num_procs": _whole("gpus", gpus),

@@ -12,7 +12,7 @@ from shardwise.cli.options import (
     OutputOption,
     StrategyOption,
     given_strategy,
-    refuse_given,
+    refuse_options,
     whole_number,
     with_strategy_flags,
 )
@@ -27,10 +27,10 @@ from shardwise.cli.search_own import (
 )
 from shardwise.config import files
 from shardwise.config.enums import SHORT_NAMES
-from shardwise.config.strategy_given import given_fields
+from shardwise.config.strategy_given import explicit_fields
 from shardwise.config.system import System
 from shardwise.planning.search.objective import OBJECTIVES
-from shardwise.planning.search.query import given_space
+from shardwise.planning.search.query import load_space
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
 
@@ -160,19 +160,19 @@ def command(
     }
     words: dict[str, Any] = {"sensitivity": sensitivity}
     if strategy is not None or fixed:
-        refuse_given(_NEEDS_SEARCH, **only_searched)
+        refuse_options(_NEEDS_SEARCH, **only_searched)
         fields = given_once(flags, fix=field_pairs("fix", fix or (), values="one"))
         given_strategy(strategy, fields)  # whose faults name the command line, or the file
-        words["strategy"] = ({} if strategy is None else given_fields(strategy)) | fields
+        words["strategy"] = ({} if strategy is None else explicit_fields(strategy)) | fields
     else:
         if reoptimise and not sensitivity:
-            refuse_given("needs --sensitivity", reoptimise=reoptimise)
+            refuse_options("needs --sensitivity", reoptimise=reoptimise)
         fields = given_once(
             flags,
             fix=field_pairs("fix", fix or (), values="one"),
             allow=field_pairs("allow", allow or (), values="several"),
         )
-        whole = given_space(space, {})
+        whole = load_space(space, {})
         words["space"] = whole.fixed(fields, source=COMMAND_LINE) if fields else whole
         given = {"objective": objective, "max_memory": max_memory, "reserve": reserve}
         words |= {name: value for name, value in given.items() if value is not None}

@@ -14,7 +14,7 @@ from shardwise.cli.options import (
     emit_json,
     given_strategy,
     log,
-    refuse_given,
+    refuse_options,
     whole_number,
     with_strategy_flags,
 )
@@ -53,7 +53,7 @@ def command(
     tells what every rank does and when it holds most. Exit code 1 if it does not fit in memory.
     """
     if output is None:
-        refuse_given(_NO_EFFECT, micro_batches=micro_batches, ops=ops)
+        refuse_options(_NO_EFFECT, micro_batches=micro_batches, ops=ops)
     else:
         check_trace_file(output)
     watch = Stopwatch()

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.options import refuse_given
+from shardwise.cli.options import refuse_options
 from shardwise.config.base import unfold
 from shardwise.config.reliability import Reliability
 from shardwise.config.system import Site
@@ -93,7 +93,7 @@ def _help(description: str | None) -> str:
 def asked_run(given: Mapping[str, Any]) -> Run | None:
     """The run that flags ask for; None without --tokens, which the others need."""
     if "tokens" not in given:
-        refuse_given(_NEEDS_TOKENS, **given)
+        refuse_options(_NEEDS_TOKENS, **given)
         return None
     source = "command line"
     site = {field: given[name] for name, field in _SITE.items() if name in given}

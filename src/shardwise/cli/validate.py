@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.options import JsonFlag, OutputOption, Stopwatch, emit_json, log, refuse_given
+from shardwise.cli.options import JsonFlag, OutputOption, Stopwatch, emit_json, log, refuse_options
 from shardwise.cli.validate_kernels import KERNELS, validate_kernels
 from shardwise.cli.validate_runs import RUNS, validate_runs
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
@@ -71,9 +71,9 @@ def command(
     of_runs: dict[str, object] = {"grade": grade, "kind": kind, "source": source}
     of_runs |= {"references": references, "plot": plot}
     if suite == KERNELS:
-        refuse_given(f"is for the suite {RUNS} only", **of_runs)
+        refuse_options(f"is for the suite {RUNS} only", **of_runs)
         return validate_kernels(data=data, rows=rows, out=out, json=json, output=output)
-    refuse_given(f"is for the suite {KERNELS} only", out=out)
+    refuse_options(f"is for the suite {KERNELS} only", out=out)
     if suite == RUNS or (suite is None and data is not None):
         return validate_runs(
             data=data,
@@ -86,8 +86,8 @@ def command(
             json=json,
             output=output,
         )
-    refuse_given(f"is for the suites {RUNS} and {KERNELS} only", data=data, rows=rows)
-    refuse_given(f"is for the suite {RUNS} only", **of_runs)
+    refuse_options(f"is for the suites {RUNS} and {KERNELS} only", data=data, rows=rows)
+    refuse_options(f"is for the suite {RUNS} only", **of_runs)
     if suite is not None and suite not in SUITES:
         raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
     watch = Stopwatch()

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shardwise.config.base import Count, Noun, Number
+from shardwise.config.base import ConfigBase, Count, Number
 from shardwise.config.enums import FlashKernel
 from shardwise.units import LEAST_SHARE, Duration
 
@@ -50,7 +50,7 @@ ExpertsName = Literal[
 ]  # fmt: skip
 
 
-class MatmulTiles(Noun):
+class MatmulTiles(ConfigBase):
     """Products timed by waves of tiles; the library takes the fastest (see `cost.tiles`)."""
 
     wave_share: NonNegative
@@ -63,7 +63,7 @@ class MatmulTiles(Noun):
     """Share of the memory bandwidth that partial results move at."""
 
 
-class MatmulBlocks(Noun):
+class MatmulBlocks(ConfigBase):
     """Products of blocks that the library chooses by their traffic (see `cost.block_choice`)."""
 
     wave_share: NonNegative
@@ -77,7 +77,7 @@ class MatmulBlocks(Noun):
     in several waves; interpolated in the logarithm."""
 
 
-class ProductFigures(Noun):
+class ProductFigures(ConfigBase):
     """The closed form of products of one input type (see `cost.matmul`)."""
 
     efficiency: Fraction
@@ -106,7 +106,7 @@ class MatmulKernel(ProductFigures):
     """The same for a short burst at boost clocks, as micro-benchmarks show it; informative."""
 
 
-class AttentionKernel(Noun):
+class AttentionKernel(ConfigBase):
     """How near a fused (flash) attention kernel comes to the matrix peak (see `cost.attention`)."""
 
     tile: Count
@@ -130,7 +130,7 @@ class AttentionKernel(Noun):
     """Time of kernels that are not the best one over its time; 1 for one that is not named."""
 
 
-class MemoryKernel(Noun):
+class MemoryKernel(ConfigBase):
     """How near element-wise kernels come to the memory bandwidth (see `cost.memory_bound`)."""
 
     efficiency: Fraction
@@ -139,7 +139,7 @@ class MemoryKernel(Noun):
     """Time that a kernel without work would take."""
 
 
-class Throttle(Noun):
+class Throttle(ConfigBase):
     """Clocks that fall under load: a kernel of t takes t (1 + slowdown / (1 + (after / t)^2))."""
 
     slowdown: NonNegative
@@ -172,7 +172,7 @@ class BenchmarkedAttention(AttentionKernel):
     """The same for quantising one element of a query."""
 
 
-class BenchmarkedExperts(Noun):
+class BenchmarkedExperts(ConfigBase):
     """A block of experts on one rank: two grouped products and what moves the tokens."""
 
     efficiency: Fraction
@@ -199,7 +199,7 @@ class BenchmarkedExperts(Noun):
     in that of TensorRT-LLM's kernel of least latency."""
 
 
-class Benchmarked(Noun):
+class Benchmarked(ConfigBase):
     """Figures of kernels alone, by kind; none is read by an estimate."""
 
     matmul: dict[MatmulName, BenchmarkedMatmul] = Field(default_factory=dict)

@@ -27,7 +27,17 @@ from shardwise.config.expressions.records import Resolved, Row, has_figures
 from shardwise.config.expressions.resolve import resolve
 from shardwise.errors import Fault, InputError, UnknownNameError, nearest
 
-__all__ = ["MOST", "MOST_LAYERS", "Count", "Noun", "Number", "Source", "Sourced", "Whole", "unfold"]
+__all__ = [
+    "MOST",
+    "MOST_LAYERS",
+    "ConfigBase",
+    "Count",
+    "Number",
+    "Source",
+    "Sourced",
+    "Whole",
+    "unfold",
+]
 
 
 def _no_flag(value: object) -> object:
@@ -45,7 +55,7 @@ MOST_LAYERS = 10_000
 """Layers are looked at one by one; no published model has a tenth of this."""
 
 
-class Noun(BaseModel):
+class ConfigBase(BaseModel):
     """A frozen, keyword-only record; unknown keys, NaN and infinities are refused."""
 
     model_config = ConfigDict(
@@ -185,7 +195,7 @@ class Noun(BaseModel):
             named = [replace(f, source=f.source or source) for f in error.faults]
             raise InputError(named) from None
 
-    def told_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def explicit_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that somebody told, as plain values, for others to be put over them.
 
         Nouns that are told in words of which other fields follow have those words here.
@@ -207,7 +217,7 @@ class Noun(BaseModel):
         files.write_mapping(path, self.to_dict(units=True))
 
 
-class Source(Noun):
+class Source(ConfigBase):
     """Where a figure comes from."""
 
     kind: Literal["measured", "fitted", "datasheet", "published", "assumed"]
@@ -216,7 +226,7 @@ class Source(Noun):
     """Who printed or measured it, where and when; for `fitted`, on what and how well."""
 
 
-class Sourced(Noun):
+class Sourced(ConfigBase):
     """A named noun whose figures say where they come from."""
 
     name: str = Field(min_length=1)

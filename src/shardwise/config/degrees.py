@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from shardwise.config.enums import PLACEMENTS, SEATED_AXES, TIER_FIELDS
-from shardwise.config.extents import SEAT_NAMES, axis_order, canonical_placement, seats_text
+from shardwise.config.enums import EXTENT_AXES, PLACEMENTS, TIER_FIELDS
+from shardwise.config.extents import EXTENT_NAMES, axis_order, canonical_placement, extents_text
 from shardwise.errors import Fault, InputError
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "with_levels",
 ]
 
-LEVELLED_AXES = SEAT_NAMES
+LEVELLED_AXES = EXTENT_NAMES
 """Degrees that may be given by level."""
 LEVELS_PATTERN = r"^\d+(x\d+)+$"
 """Levels in the words of JSON Schema."""
@@ -67,7 +67,7 @@ def with_levels(fields: Mapping[str, Any]) -> dict[str, Any]:
     placement = _placement(fields.get("placement"))
     if placement is None:  # which is refused for itself
         return whole
-    return whole | {"extents": seats_text(_seated(given, _plain(given, whole), placement))}
+    return whole | {"extents": extents_text(_seated(given, _plain(given, whole), placement))}
 
 
 def as_given(loaded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _placement(value: object) -> str | None:
 
 def _plain(given: Mapping[str, _Levels], fields: Mapping[str, Any]) -> dict[str, int]:
     """Degrees of the axes without levels; replicas are what is left of the accelerators."""
-    degrees = {axis: _whole(fields.get(axis)) for axis in SEATED_AXES}
+    degrees = {axis: _whole(fields.get(axis)) for axis in EXTENT_AXES}
     if fields.get("dp") is None:
         degrees["dp"] = max(_whole(fields.get("gpus")) // prod(degrees.values()), 1)
     return {axis: degree for axis, degree in degrees.items() if axis not in given}

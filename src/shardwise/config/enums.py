@@ -9,6 +9,7 @@ __all__ = [
     "CP_EXCHANGES",
     "DISPATCH_DTYPES",
     "DTYPES",
+    "EXTENT_AXES",
     "FROZEN_PARTS",
     "KNOWN_WORDS",
     "LORA_PARTS",
@@ -21,7 +22,6 @@ __all__ = [
     "RECOMPUTES",
     "RECOMPUTE_PARTS",
     "SCHEDULES",
-    "SEATED_AXES",
     "SETS",
     "SHORT_NAMES",
     "TIER_FIELDS",
@@ -109,7 +109,7 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 # Stages of ZeRO (arXiv 1910.02054) from which on each of these is split.
 ZERO_OPTIMIZER, ZERO_GRADIENTS, ZERO_WEIGHTS = 1, 2, 3
 PLACED_AXES = ("tp", "cp", "dp", "pp")
-SEATED_AXES = ("tp", "tp2", "cp", "dp", "pp")
+EXTENT_AXES = ("tp", "tp2", "cp", "dp", "pp")
 """Axes that have extents; in a placement, and where tiers are given, tp2 goes with tp."""
 TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))

@@ -9,19 +9,19 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from shardwise.config.enums import PLACEMENTS, SEATED_AXES
+from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.errors import nearest
 
 __all__ = [
-    "SEAT_NAMES",
+    "EXTENT_NAMES",
     "axis_order",
+    "canonical_extents",
     "canonical_placement",
-    "canonical_seats",
+    "extents_text",
     "seats_of",
-    "seats_text",
 ]
 
-SEAT_NAMES = (*SEATED_AXES, "ep")
+EXTENT_NAMES = (*EXTENT_AXES, "ep")
 """Axes that may be given extents, in the order of their text."""
 _PAIR = re.compile(r"([a-z0-9]+)\s*[=:]\s*(\d{1,7})")
 
@@ -50,7 +50,7 @@ def axis_order(placement: str) -> tuple[str, ...]:
     return tuple(placement.replace("tp", "tp-tp2").split("-"))
 
 
-def canonical_seats(value: Any) -> str:
+def canonical_extents(value: Any) -> str:
     """The text of extents given as text, as a mapping for one tier, or as one for each.
 
     Raises
@@ -66,15 +66,15 @@ def canonical_seats(value: Any) -> str:
         tiers = [_checked(tier) for tier in value]
     else:
         raise ValueError("must be a text such as tp=4+dp=2, or a mapping of axes for each tier")
-    return seats_text(tiers)
+    return extents_text(tiers)
 
 
-def seats_text(tiers: Sequence[Mapping[str, int]]) -> str:
+def extents_text(tiers: Sequence[Mapping[str, int]]) -> str:
     """Write extents as text, axes with one member left out, where any has more."""
     parts = [
         "+".join(
             f"{axis}={tier[axis]}"
-            for axis in SEAT_NAMES
+            for axis in EXTENT_NAMES
             if tier.get(axis, 1) > 1 or (axis == "ep" and axis in tier)
         )
         for tier in tiers
@@ -84,10 +84,10 @@ def seats_text(tiers: Sequence[Mapping[str, int]]) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def seats_of(text: str) -> tuple[tuple[int, ...], ...]:
-    """Members that each tier adds, of the axes in the order of `SEAT_NAMES`; ep 0 where open."""
+    """Members that each tier adds, of the axes in the order of `EXTENT_NAMES`; ep 0 where open."""
     tiers = [_from_text(part) for part in text.split("/")]
     return tuple(
-        (*(tier.get(axis, 1) for axis in SEATED_AXES), tier.get("ep", 0)) for tier in tiers
+        (*(tier.get(axis, 1) for axis in EXTENT_AXES), tier.get("ep", 0)) for tier in tiers
     )
 
 
@@ -105,9 +105,11 @@ def _from_text(text: str) -> dict[str, int]:
 
 def _checked(tier: Mapping[Any, Any]) -> dict[str, int]:
     for axis, members in tier.items():
-        if axis not in SEAT_NAMES:
-            allowed = ", ".join(SEAT_NAMES)
-            raise ValueError(f"{axis}: no axis; allowed: {allowed}{nearest(str(axis), SEAT_NAMES)}")
+        if axis not in EXTENT_NAMES:
+            allowed = ", ".join(EXTENT_NAMES)
+            raise ValueError(
+                f"{axis}: no axis; allowed: {allowed}{nearest(str(axis), EXTENT_NAMES)}"
+            )
         if not isinstance(members, int) or isinstance(members, bool) or members < 1:
             raise ValueError(f"{axis}: {members!r} must be a whole number of at least 1")
     return dict(tier)

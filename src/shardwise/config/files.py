@@ -21,7 +21,7 @@ from shardwise.errors import Fault, InputError
 __all__ = [
     "SUFFIXES",
     "as_yaml",
-    "check_place",
+    "check_output_path",
     "check_writable_ending",
     "entry_name",
     "is_file_name",
@@ -239,10 +239,10 @@ def check_writable_ending(path: str | Path) -> None:
     """
     if _kind(path) not in _WRITTEN:
         raise _fault(path, "cannot be written; allowed endings: .json, .yaml, each also .gz")
-    check_place(path)
+    check_output_path(path)
 
 
-def check_place(path: str | Path) -> None:
+def check_output_path(path: str | Path) -> None:
     """Raise an `InputError` if a file cannot be where it is to be written."""
     try:
         if Path(path).is_dir():

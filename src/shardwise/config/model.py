@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from shardwise.config import readers
-from shardwise.config.base import MOST_LAYERS, Count, Noun, Number, Sourced, Whole
+from shardwise.config.base import MOST_LAYERS, ConfigBase, Count, Number, Sourced, Whole
 
 __all__ = ["OWN_KIND", "Attention", "Latent", "Layer", "Mlp", "Model", "Moe"]
 
@@ -20,7 +20,7 @@ def _qk_norm(value: object) -> object:
     return {True: "head", False: "none"}[value] if isinstance(value, bool) else value
 
 
-class Latent(Noun):
+class Latent(ConfigBase):
     """Compression of queries, keys and values (multi-head latent attention, arXiv 2405.04434)."""
 
     q_rank: Count | None = None
@@ -31,7 +31,7 @@ class Latent(Noun):
     """Part of each head's width that is rotated; its keys are shared by all heads."""
 
 
-class Attention(Noun):
+class Attention(ConfigBase):
     """Self-attention of one kind of layer."""
 
     heads: Count
@@ -92,7 +92,7 @@ class Attention(Noun):
         return self
 
 
-class Mlp(Noun):
+class Mlp(ConfigBase):
     """Feed-forward block of one kind of layer."""
 
     ffn: Count
@@ -108,7 +108,7 @@ class Mlp(Noun):
         return self.activation in GATED
 
 
-class Moe(Noun):
+class Moe(ConfigBase):
     """Mixture of experts of one kind of layer: each token passes through some of many MLPs."""
 
     experts: Count
@@ -150,7 +150,7 @@ class Moe(Noun):
         return self
 
 
-class Layer(Noun):
+class Layer(ConfigBase):
     """A run of equal layers."""
 
     count: Count

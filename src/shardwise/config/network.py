@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shardwise.config.base import Count, Noun, Number
+from shardwise.config.base import ConfigBase, Count, Number
 from shardwise.units import LEAST_SHARE, ByteRate, Duration
 
 __all__ = ["Bulk", "Collective", "CollectiveName", "Tier"]
@@ -13,7 +13,7 @@ __all__ = ["Bulk", "Collective", "CollectiveName", "Tier"]
 Share = Annotated[Number, Field(ge=LEAST_SHARE)]
 
 
-class Bulk(Noun):
+class Bulk(ConfigBase):
     """Protocol of large buffers where small ones have another, as in NCCL; the faster counts."""
 
     small_rate: ByteRate
@@ -26,7 +26,7 @@ class Bulk(Noun):
     """How its latency and transfer join; above 1 they overlap."""
 
 
-class Collective(Noun):
+class Collective(ConfigBase):
     """Latency and reach of one kind of collective on one tier (see `cost.collective`)."""
 
     latency: Duration
@@ -53,7 +53,7 @@ CollectiveName = Literal[
 _LIKE: dict[str, CollectiveName] = {"broadcast": "all_gather", "reduce": "reduce_scatter"}
 
 
-class Tier(Noun):
+class Tier(ConfigBase):
     """One tier of the network, inside out: NVLink, then the fabric between nodes."""
 
     name: str

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from shardwise.config.base import Noun, Whole
+from shardwise.config.base import ConfigBase, Whole
 from shardwise.units import ByteRate, Duration
 
 __all__ = ["Reliability"]
@@ -12,7 +12,7 @@ __all__ = ["Reliability"]
 _MOST_SPARES = 100_000
 
 
-class Reliability(Noun):
+class Reliability(ConfigBase):
     """What of a cluster decides how much of a run's time is useful."""
 
     accelerator_mtbf: Duration | None = None

@@ -18,7 +18,7 @@ from pydantic import (
 
 from shardwise import catalog
 from shardwise.config import readers
-from shardwise.config.base import MOST, Count, Noun, Number, Whole
+from shardwise.config.base import MOST, ConfigBase, Count, Number, Whole
 from shardwise.config.degrees import LEVELLED_AXES, LEVELS_PATTERN, as_given, with_levels
 from shardwise.config.enums import (
     DTYPES,
@@ -45,7 +45,7 @@ from shardwise.config.enums import (
     TpOverlap,
 )
 from shardwise.config.expressions.chain import located_part
-from shardwise.config.extents import canonical_placement, canonical_seats
+from shardwise.config.extents import canonical_extents, canonical_placement
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError
@@ -79,7 +79,7 @@ def _canonical(aliases: Mapping[str, str]) -> BeforeValidator:
 
 def _seats() -> BeforeValidator:
     """Take extents as text or as mappings."""
-    return BeforeValidator(lambda value: None if value is None else canonical_seats(value))
+    return BeforeValidator(lambda value: None if value is None else canonical_extents(value))
 
 
 def _accept_aliases(schema: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ def _accept_aliases(schema: dict[str, Any]) -> None:
     properties["stack"]["anyOf"].append(part)
 
 
-class Strategy(Noun):
+class Strategy(ConfigBase):
     """Degrees, batch, precision, recompute, sharding, schedule, placement and software.
 
     What is None is filled in by `resolved`: `dp` (or `gpus`) from the other degrees, `seq_len`
@@ -256,9 +256,9 @@ class Strategy(Noun):
         """Find the file of a stack, or of its base."""
         return located_part(data, "stack", "stacks", source)
 
-    def told_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def explicit_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that were told, with levels and the base of a stack as they were."""
-        told = as_given(super().told_fields(given), given)
+        told = as_given(super().explicit_fields(given), given)
         stack = given.get("stack")
         return told | {"stack": stack} if isinstance(stack, (str, Mapping)) else told
 

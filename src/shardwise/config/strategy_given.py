@@ -6,10 +6,10 @@ from typing import Any
 
 from shardwise.config.strategy import Strategy
 
-__all__ = ["given_fields"]
+__all__ = ["explicit_fields"]
 
 
-def given_fields(strategy: Strategy | Mapping[str, Any] | str | Path) -> dict[str, Any]:
+def explicit_fields(strategy: Strategy | Mapping[str, Any] | str | Path) -> dict[str, Any]:
     """Fields that a strategy names, as plain values, with levels in place of their extents.
 
     A `Strategy` that was made already has its extents.
@@ -20,4 +20,4 @@ def given_fields(strategy: Strategy | Mapping[str, Any] | str | Path) -> dict[st
         If anything in it is wrong.
     """
     loaded, resolved = Strategy.explained(strategy)
-    return loaded.told_fields(resolved.data)
+    return loaded.explicit_fields(resolved.data)

@@ -15,7 +15,7 @@ from shardwise.config.accelerator import (
     NonNegative,
     Positive,
 )
-from shardwise.config.base import Count, Noun, Number, Sourced
+from shardwise.config.base import ConfigBase, Count, Number, Sourced
 from shardwise.config.network import Tier
 from shardwise.units import LEAST_SHARE, ByteRate, Bytes, CarbonIntensity, Duration, FlopRate, Power
 
@@ -52,7 +52,7 @@ _LARGEST_SHARE = 2.0
 _MOST_CARBON = 5.0
 
 
-class EfficiencyCurve(Noun):
+class EfficiencyCurve(ConfigBase):
     """Share of a peak by the size of one operation (see `cost.curve`)."""
 
     points: tuple[tuple[NonNegative, Fraction], ...] = Field(min_length=1)
@@ -75,7 +75,7 @@ class EfficiencyCurve(Noun):
         return self
 
 
-class ShapeTable(Noun):
+class ShapeTable(ConfigBase):
     """Share of a peak that kernels of one class were measured at (see `cost.shape_table`)."""
 
     sizes: tuple[str, ...]
@@ -111,7 +111,7 @@ class ShapeTable(Noun):
         return self
 
 
-class Memory(Noun):
+class Memory(ConfigBase):
     """One tier of memory of an accelerator, nearest first."""
 
     name: str
@@ -124,7 +124,7 @@ class Memory(Noun):
     of their own beside it."""
 
 
-class Accelerator(Noun):
+class Accelerator(ConfigBase):
     """One chip as the data sheet describes it, and how its kernels fare."""
 
     name: str
@@ -225,7 +225,7 @@ class Accelerator(Noun):
         return self
 
 
-class Node(Noun):
+class Node(ConfigBase):
     """A server."""
 
     accelerators: Count
@@ -233,7 +233,7 @@ class Node(Noun):
     """Most that a whole node draws, network cards included; None where nobody printed it."""
 
 
-class Price(Noun):
+class Price(ConfigBase):
     """What an accelerator costs to rent."""
 
     usd_per_accelerator_hour: Annotated[Number, Field(gt=0)]
@@ -241,7 +241,7 @@ class Price(Noun):
     source: str = Field(min_length=1)
 
 
-class Site(Noun):
+class Site(ConfigBase):
     """Where a cluster stands: what its building adds to its energy, and what that emits."""
 
     carbon_intensity: CarbonIntensity | None = None

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.config.system import EfficiencyCurve, ShapeTable, System
 
 __all__ = [
@@ -135,7 +135,7 @@ def with_figures(system: System, figures: Mapping[FigurePath, Any]) -> System:
 
 def _walk(value: Any, path: FigurePath) -> Iterator[tuple[FigurePath, Any, bool]]:
     """Every leaf: where it stands, what is there, and whether it is a figure."""
-    if isinstance(value, Noun) and not isinstance(value, _WHOLE):
+    if isinstance(value, ConfigBase) and not isinstance(value, _WHOLE):
         for name in type(value).model_fields:
             if name in _STRUCTURE:
                 yield (*path, name), getattr(value, name), False
@@ -163,7 +163,7 @@ def _replaced(value: Any, changes: Mapping[FigurePath, Any]) -> Any:
     inside: dict[str | int, dict[FigurePath, Any]] = {}
     for path, changed in changes.items():
         inside.setdefault(path[0], {})[path[1:]] = changed
-    if isinstance(value, Noun):
+    if isinstance(value, ConfigBase):
         items = {str(n): _replaced(getattr(value, str(n)), some) for n, some in inside.items()}
         return value.model_copy(update=items)
     if isinstance(value, Mapping):

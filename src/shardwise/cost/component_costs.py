@@ -14,14 +14,14 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.expert_overlap import with_expert_overlap
 from shardwise.cost.layer_cost import (
-    BlockBytes,
-    BlockCost,
-    BlockWork,
+    LayerBytes,
+    LayerCost,
+    LayerWork,
     Recompute,
-    block_cost,
-    block_work,
+    layer_cost,
+    layer_work,
 )
-from shardwise.cost.layer_times import BlockTimes
+from shardwise.cost.layer_times import LayerTimes
 from shardwise.cost.offload import with_offload
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.cost.trained_weights import TrainedWeights
@@ -36,28 +36,34 @@ from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK
 from shardwise.parallel.placement import Extents
 
-__all__ = ["Blocks", "PartCosts", "blocks_of", "operation_columns", "operation_costs"]
-__all__ += ["layer_bytes", "layer_times", "part_bytes", "part_times", "trained_on"]
+__all__ = [
+    "ComponentCosts",
+    "ComponentOperations",
+    "component_costs",
+    "operation_columns",
+    "operation_costs",
+]
+__all__ += ["component_times", "layer_bytes", "layer_times", "part_bytes", "trained_on"]
 
 T = TypeVar("T")
 _DUALPIPE = SCHEDULES.index("dualpipe")
 
 # A part of the model, how often it occurs, and what its operations cost.
-PartCosts = tuple[str, int, list[OperationCost]]
+ComponentOperations = tuple[str, int, list[OperationCost]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class ComponentCosts:
     """Cost of one rank's part of a micro-batch, by part of the model."""
 
-    kinds: tuple[BlockCost, ...]
+    kinds: tuple[LayerCost, ...]
     """One layer of each kind, under the row's recompute."""
-    plain: tuple[BlockCost, ...] | None
+    plain: tuple[LayerCost, ...] | None
     """The same without recompute; None where every layer recomputes as the strategy says."""
-    embedding: BlockCost
-    mtp: BlockCost | None
+    embedding: LayerCost
+    mtp: LayerCost | None
     """One module of multi-token prediction, where the model has any."""
-    head: BlockCost
+    head: LayerCost
     weights: tuple[WeightBytes | None, ...]
     """Of every kind of layer, a module of multi-token prediction, the embedding, the head: what
     their weights take, without those of routed experts."""
@@ -79,47 +85,47 @@ class Blocks:
     """Rate of a product of matrices as wide as the model [FLOP/s]."""
 
     @property
-    def parts(self) -> tuple[BlockCost | None, ...]:
+    def parts(self) -> tuple[LayerCost | None, ...]:
         """Parts in the order that `StageRun` counts them in."""
         plain = self.plain if self.plain is not None else (None,) * len(self.kinds)
         return (*self.kinds, *plain, self.mtp, self.embedding, self.head)
 
     @property
-    def layers(self) -> tuple[BlockCost | None, ...]:
+    def layers(self) -> tuple[LayerCost | None, ...]:
         """Parts that are made of layers: all but embedding and head."""
         return self.parts[:-2]
 
 
-def part_times(
-    blocks: Blocks, counts: Sequence[Floats], select: Callable[[BlockTimes], Floats]
+def component_times(
+    blocks: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
 ) -> Floats:
-    """Add up a time over so many of each part, in the order of `Blocks.parts`."""
+    """Add up a time over so many of each part, in the order of `ComponentCosts.parts`."""
     return _weighted(counts, _times(blocks.parts), select)
 
 
 def part_bytes(
-    blocks: Blocks, counts: Sequence[Floats], select: Callable[[BlockBytes], Floats]
+    blocks: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
 ) -> Floats:
-    """Add up bytes over so many of each part, in the order of `Blocks.parts`."""
+    """Add up bytes over so many of each part, in the order of `ComponentCosts.parts`."""
     return _weighted(counts, _bytes(blocks.parts), select)
 
 
 def layer_times(
-    blocks: Blocks, counts: Sequence[Floats], select: Callable[[BlockTimes], Floats]
+    blocks: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
 ) -> Floats:
     """Add up a time over the parts that are made of layers alone."""
     return _weighted(counts[:-2], _times(blocks.layers), select)
 
 
 def layer_bytes(
-    blocks: Blocks, counts: Sequence[Floats], select: Callable[[BlockBytes], Floats]
+    blocks: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
 ) -> Floats:
     """Add up bytes over the parts that are made of layers alone."""
     return _weighted(counts[:-2], _bytes(blocks.layers), select)
 
 
 def trained_on(
-    blocks: Blocks, counts: Sequence[Floats], *, layers: bool = False
+    blocks: ComponentCosts, counts: Sequence[Floats], *, layers: bool = False
 ) -> tuple[TrainedWeights, TrainedWeights]:
     """Add up trained weights: without those of routed experts, and those.
 
@@ -139,11 +145,11 @@ def trained_on(
     return summed("trained"), summed("expert_trained")
 
 
-def _times(parts: Sequence[BlockCost | None]) -> list[BlockTimes | None]:
+def _times(parts: Sequence[LayerCost | None]) -> list[LayerTimes | None]:
     return [None if part is None else part.times for part in parts]
 
 
-def _bytes(parts: Sequence[BlockCost | None]) -> list[BlockBytes | None]:
+def _bytes(parts: Sequence[LayerCost | None]) -> list[LayerBytes | None]:
     return [None if part is None else part.bytes for part in parts]
 
 
@@ -157,7 +163,7 @@ def _weighted(
 
 def operation_costs(
     model: Model, system: System, table: Table, extents: Extents
-) -> list[PartCosts]:
+) -> list[ComponentOperations]:
     """Cost every operation of the embedding, each kind of layer, and the head."""
     work = rank_work(table)
     machine = Machine.of(system, table, extents)
@@ -229,16 +235,16 @@ def operation_columns(model: Model, table: Table, extents: Extents) -> list[Ints
     return columns
 
 
-def blocks_of(
+def component_costs(
     model: Model,
     system: System,
     table: Table,
     extents: Extents,
-    costs: Sequence[PartCosts] | None = None,
-) -> Blocks:
+    costs: Sequence[ComponentOperations] | None = None,
+) -> ComponentCosts:
     """Cost a layer of each kind, the embedding and the head, row by row.
 
-    Depends only on the columns that `PlacedBlocks` names. Operations do not depend on what is
+    Depends only on the columns that `PlacedCosts` names. Operations do not depend on what is
     recomputed or offloaded, so they are costed once for all of these.
 
     Parameters
@@ -247,11 +253,11 @@ def blocks_of(
         `operation_costs` of a table of one row, if they are known already.
     """
 
-    def add_up(rows: Ints) -> tuple[tuple[BlockWork, ...], Floats, Floats]:
+    def add_up(rows: Ints) -> tuple[tuple[LayerWork, ...], Floats, Floats]:
         some, where = table.take(rows), extents.take(rows)
         machine = Machine.of(system, some, where)
         parts = costs or operation_costs(model, system, some, where)
-        works = tuple(block_work(costs, machine) for _, _, costs in parts)
+        works = tuple(layer_work(costs, machine) for _, _, costs in parts)
         rate = _matrix_rate(machine, model.hidden, rank_work(some).element_bytes)
         return works, machine.memory_rate, rate
 
@@ -271,8 +277,8 @@ def blocks_of(
     taken = stack_column(table, "expert_overlap_processors")
     runs_on = table.on(system)
 
-    def layer(kind: BlockWork, again: Recompute | None) -> BlockCost:
-        one = block_cost(
+    def layer(kind: LayerWork, again: Recompute | None) -> LayerCost:
+        one = layer_cost(
             kind, training=table.training, recompute=again, movable=table.offload_parts
         )
         if model.has_experts:
@@ -299,12 +305,12 @@ def blocks_of(
         training=table.training,
     )
     partly = bool(np.any(table.recompute_layers > 0))
-    return Blocks(
+    return ComponentCosts(
         kinds=tuple(layer(kind, recompute) for kind in kinds),
         plain=tuple(layer(kind, None) for kind in kinds) if partly else None,
-        embedding=block_cost(embedding, training=table.training),
+        embedding=layer_cost(embedding, training=table.training),
         mtp=layer(inner[-1], recompute) if model.mtp else None,
-        head=block_cost(head, training=table.training),
+        head=layer_cost(head, training=table.training),
         weights=tuple(taken_by(part, expert=False) for part in several),
         expert_weights=tuple(taken_by(part, expert=True) for part in several),
         element_bytes=work.element_bytes,

@@ -7,10 +7,10 @@ from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.ops.operation import CollectiveKind
 
-__all__ = ["exposed_exchange", "gradient_exchange"]
+__all__ = ["exposed_exchange", "gradient_communication"]
 
 
-def gradient_exchange(
+def gradient_communication(
     system: System,
     *,
     gradient_bytes: Floats,

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.cost.layer_cost import BlockCost
+from shardwise.cost.layer_cost import LayerCost
 from shardwise.cost.layer_times import ByAxis
 
 __all__ = ["with_expert_overlap"]
 
 
-def with_expert_overlap(block: BlockCost, rows: Bools, taken: Floats) -> BlockCost:
+def with_expert_overlap(block: LayerCost, rows: Bools, taken: Floats) -> LayerCost:
     """Hide exchanges of a layer's experts beside forward and backward of paired micro-batches.
 
     The forward pass of one micro-batch runs with the backward pass of another, and the exchanges

@@ -8,12 +8,12 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, combined, gather, total
 from shardwise.config.enums import bits_of
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, Walk, step_of, walk
-from shardwise.cost.layer_times import COMM_AXES, BlockTimes, ByAxis
-from shardwise.cost.operations import ExchangeCost, Machine, OperationCost, with_host
+from shardwise.cost.layer_times import COMM_AXES, ByAxis, LayerTimes
+from shardwise.cost.operations import CollectiveCost, Machine, OperationCost, with_host
 from shardwise.cost.trained_weights import TrainedWeights, trained_weights
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
 
-__all__ = ["BlockBytes", "BlockCost", "BlockWork", "Recompute", "block_cost", "block_work"]
+__all__ = ["LayerBytes", "LayerCost", "LayerWork", "Recompute", "layer_cost", "layer_work"]
 
 _EVERY_OTHER = bits_of(["every_other"])
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
@@ -21,7 +21,7 @@ _COUNTED_WITH = {"tp": "tp", "tp2": "tp", "cp": "cp", "ep": "ep", "etp": "ep"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockBytes:
+class LayerBytes:
     """What one rank holds, as columns: weights in numbers, the rest in bytes of a micro-batch."""
 
     parameters: Floats
@@ -56,11 +56,11 @@ class BlockBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCost:
+class LayerCost:
     """Times and bytes of a run of operations."""
 
-    times: BlockTimes
-    bytes: BlockBytes
+    times: LayerTimes
+    bytes: LayerBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class _Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockWork:
+class LayerWork:
     """What a run of operations adds up to, whatever is recomputed."""
 
     forward_s: Floats
@@ -121,7 +121,7 @@ class Recompute:
     """What is kept where all is run again [byte]."""
 
 
-def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
+def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     """Add up operations.
 
     Time of a direction: kernels joined with the host's launches and waits (`with_host`); gradients
@@ -153,7 +153,7 @@ def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
     backward, back_busy = kernels(_BACKWARD), busy(_BACKWARD)
     weight_share = busy(_BACKWARD[1:]) / np.where(back_busy > 0, back_busy, 1.0)
     reruns = tuple(sorted({bits_of(c.operation.reruns_with) for c in costs} - {0}))
-    return BlockWork(
+    return LayerWork(
         forward_s=kernels((Phase.FORWARD,)),
         backward_s=backward,
         weight_grad_s=backward * weight_share,
@@ -173,7 +173,7 @@ def block_work(costs: Sequence[OperationCost], machine: Machine) -> BlockWork:
     )
 
 
-def _exchanged(exchanges: Sequence[ExchangeCost], zero: Floats) -> _Exchanged:
+def _exchanged(exchanges: Sequence[CollectiveCost], zero: Floats) -> _Exchanged:
     def by_axis(name: str) -> ByAxis:
         sums: Mapping[str, Floats] = {
             axis: total(
@@ -207,13 +207,13 @@ def _segment(costs: Sequence[OperationCost], parts: int, zero: Floats) -> _Segme
     )
 
 
-def block_cost(
-    work: BlockWork,
+def layer_cost(
+    work: LayerWork,
     *,
     training: Bools,
     recompute: Recompute | None = None,
     movable: Ints | None = None,
-) -> BlockCost:
+) -> LayerCost:
     """What a run of operations costs under each row's recompute.
 
     Where nothing is trained, only forward counts. With full recompute forward runs again,
@@ -230,7 +230,7 @@ def block_cost(
         Bits of `OFFLOAD_PARTS` that may be offloaded, 0 for all; None: all in all rows.
     """
     zero = np.zeros_like(work.parameters)
-    times = BlockTimes(
+    times = LayerTimes(
         forward_s=work.forward_s,
         backward_s=np.where(training, work.backward_s, 0.0),
         weight_grad_s=np.where(training, work.weight_grad_s, 0.0),
@@ -252,7 +252,7 @@ def block_cost(
         checkpoint = recompute.checkpoint_bytes
         times = _with_recompute(times, work, np.where(training, again, 0))
     walked = _walked(work, np.where(training, again, FORWARD_ONLY), checkpoint, movable)
-    held = BlockBytes(
+    held = LayerBytes(
         parameters=work.parameters,
         expert_parameters=work.expert_parameters,
         quantized_parameters=work.quantized_parameters,
@@ -265,10 +265,10 @@ def block_cost(
         peak=walked.peak,
         gradient_buffer_bytes=work.gradient_buffer_bytes,
     )
-    return BlockCost(times=times, bytes=held)
+    return LayerCost(times=times, bytes=held)
 
 
-def _with_recompute(times: BlockTimes, work: BlockWork, again: Ints) -> BlockTimes:
+def _with_recompute(times: LayerTimes, work: LayerWork, again: Ints) -> LayerTimes:
     """Add what runs again: `FULL`, or the bits of parts."""
     full = again == FULL
     runs = [
@@ -296,7 +296,7 @@ def _with_recompute(times: BlockTimes, work: BlockWork, again: Ints) -> BlockTim
     return times
 
 
-def _walked(work: BlockWork, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:
+def _walked(work: LayerWork, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:
     """Walk through the operations, with each kind of recompute that occurs on its rows."""
     kinds = np.unique(again).tolist()
     if len(kinds) == 1:

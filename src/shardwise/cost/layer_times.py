@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Floats
 
-__all__ = ["COMM_AXES", "BlockTimes", "ByAxis"]
+__all__ = ["COMM_AXES", "ByAxis", "LayerTimes"]
 
 COMM_AXES = ("tp", "cp", "ep")
 """Axes that exchange inside layers; exchanges of tp2 are counted with those of tp, of etp with
@@ -26,7 +26,7 @@ class ByAxis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTimes:
+class LayerTimes:
     """Times of one rank and one micro-batch, as columns [s], and FLOPs run again."""
 
     forward_s: Floats

@@ -11,7 +11,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats
 from shardwise.config.system import System
 from shardwise.cost.curve import share_at
-from shardwise.cost.layer_cost import BlockCost
+from shardwise.cost.layer_cost import LayerCost
 
 __all__ = ["link_time", "optimizer_transfer", "with_offload"]
 
@@ -33,13 +33,13 @@ def link_time(system: System, moved_bytes: Floats) -> Floats:
 
 def with_offload(
     system: System,
-    layer: BlockCost,
+    layer: LayerCost,
     *,
     weight_bytes: Floats,
     training: Bools,
     weights: Bools,
     activations: Bools,
-) -> BlockCost:
+) -> LayerCost:
     """One layer with the transfers that bring its weights and take its activations away.
 
     While a layer computes, the weights of the next one come in and the activations of the one
@@ -55,7 +55,7 @@ def with_offload(
     training
         Rows that go backward; in others nothing comes back.
     weights, activations
-        Rows that offload them; of activations what `BlockBytes.movable_bytes` says.
+        Rows that offload them; of activations what `LayerBytes.movable_bytes` says.
     """
     fetched = np.where(weights, weight_bytes, 0.0)
     kept = np.where(activations, layer.bytes.movable_bytes, 0.0)

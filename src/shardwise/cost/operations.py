@@ -16,7 +16,7 @@ from shardwise.ops.operation import Collective, Kernel, Matmul, MemoryBound, Ope
 from shardwise.parallel.placement import Extents
 
 __all__ = [
-    "ExchangeCost",
+    "CollectiveCost",
     "KernelCost",
     "Machine",
     "OperationCost",
@@ -112,7 +112,7 @@ class KernelCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeCost:
+class CollectiveCost:
     """One collective and its time, alone and as far as it lengthens the step."""
 
     collective: Collective
@@ -129,7 +129,7 @@ class OperationCost:
 
     operation: Operation
     kernels: tuple[KernelCost, ...]
-    exchanges: tuple[ExchangeCost, ...]
+    exchanges: tuple[CollectiveCost, ...]
 
     def kernel_s(self, phase: Phase) -> Floats:
         """Time of the kernels of a phase [s]."""
@@ -188,7 +188,7 @@ def _kernel_cost(kernel: Kernel, operation: Operation, machine: Machine) -> Kern
 
 def _exchange_cost(
     collective: Collective, partial: OperationCost, machine: Machine
-) -> ExchangeCost:
+) -> CollectiveCost:
     """Time an exchange alone; expose what neither splitting nor running behind a product hides.
 
     With the overlap of the stack: cut in pieces with a product of time G, the share `tp_hidden` of
@@ -208,7 +208,7 @@ def _exchange_cost(
     )
     time = time * machine.slower(collective.axis)
     if not time.any():  # as a rule: most rows of a space split few axes
-        return ExchangeCost(collective=collective, time_s=time, hidden_s=time, exposed_s=time)
+        return CollectiveCost(collective=collective, time_s=time, hidden_s=time, exposed_s=time)
     taken = processor_share(machine.system, extents)
     hidden = np.zeros_like(time)
     by_stack = machine.tp_overlap == _BY_STACK
@@ -227,7 +227,7 @@ def _exchange_cost(
         covered = np.minimum(time, window)
         runs = by_stack & (machine.tp_backward_async > 0)
         hidden = np.where(runs, np.maximum(hidden, covered), hidden)
-    return ExchangeCost(
+    return CollectiveCost(
         collective=collective, time_s=time, hidden_s=hidden, exposed_s=time - hidden * (1 - taken)
     )
 
@@ -258,7 +258,7 @@ def _sent(
 
 def _ring_cost(
     collective: Collective, partial: OperationCost, machine: Machine, extents: Ints
-) -> ExchangeCost:
+) -> CollectiveCost:
     """Time n - 1 messages to the next member; hide each beside one of n pieces of the product."""
     taken = processor_share(machine.system, extents)
     others = np.maximum(extents[-1] - 1, 1)
@@ -268,12 +268,12 @@ def _ring_cost(
     if collective.behind is not None:
         window = _window(collective.behind, partial, machine) / (1 - taken)
         hidden = hidden_by_pieces(time, window, extents[-1], first_hides=True)
-    return ExchangeCost(
+    return CollectiveCost(
         collective=collective, time_s=time, hidden_s=hidden, exposed_s=time - hidden * (1 - taken)
     )
 
 
-def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list[ExchangeCost]:
+def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list[CollectiveCost]:
     """Time the exchanges of a 2D product in panels; hide all but those of one panel beside it.
 
     Those of one panel, one after the other, take s, of all n panels n s. Beside a product of time G
@@ -301,7 +301,7 @@ def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list
     beside = np.where(machine.tp_overlap == _NOT, 0.0, (panels - 1) * np.minimum(one, window))
     share = beside / np.where(one > 0, panels * one, 1.0)
     return [
-        ExchangeCost(
+        CollectiveCost(
             collective=collective,
             time_s=panels * time,
             hidden_s=panels * time * share,

@@ -8,24 +8,29 @@ from shardwise.config.enums import SCHEDULES
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import Blocks, PartCosts, blocks_of, operation_columns
-from shardwise.cost.layer_times import BlockTimes
+from shardwise.cost.component_costs import (
+    ComponentCosts,
+    ComponentOperations,
+    component_costs,
+    operation_columns,
+)
+from shardwise.cost.layer_times import LayerTimes
 from shardwise.cost.trained_weights import TrainedWeights
 from shardwise.parallel.pipeline_layout import StageRun, distinct_runs
 from shardwise.parallel.placement import Extents, place
 
-__all__ = ["PlacedBlocks", "placed_blocks"]
+__all__ = ["PlacedCosts", "placed_costs"]
 
 _DUALPIPE = SCHEDULES.index("dualpipe")
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedBlocks:
+class PlacedCosts:
     """Extents, blocks and stages of a table's rows, each distinct one once."""
 
     _placed: Extents
     _where: Ints
-    _blocks: Blocks
+    _blocks: ComponentCosts
     _position: Ints
     _runs: tuple[StageRun, ...]
     _pipeline: Ints
@@ -36,11 +41,11 @@ class PlacedBlocks:
         model: Model,
         system: System,
         table: Table,
-        costs: Sequence[PartCosts] | None = None,
-    ) -> "PlacedBlocks":
+        costs: Sequence[ComponentOperations] | None = None,
+    ) -> "PlacedCosts":
         """Place the axes and cost the blocks, once for each value of what they depend on.
 
-        Those of one row may be known already, as in `blocks_of`.
+        Those of one row may be known already, as in `component_costs`.
         """
         tiers = (table.tp_tier, table.cp_tier, table.dp_tier, table.pp_tier)
         degrees = [table.tp, table.tp2, table.cp, table.dp, table.pp, table.placement, *tiers]
@@ -63,13 +68,13 @@ class PlacedBlocks:
             table.offload_parts,
         )
 
-        def cost(rows: Ints) -> Blocks:
-            return blocks_of(model, system, table.take(rows), placed.take(where[rows]), costs)
+        def cost(rows: Ints) -> ComponentCosts:
+            return component_costs(model, system, table.take(rows), placed.take(where[rows]), costs)
 
         blocks, position = once_per(columns, cost)
         return cls(placed, where, blocks, position, *distinct_runs(model, table))
 
-    def of_every_row(self) -> tuple[Extents, Blocks, tuple[StageRun, ...]]:
+    def of_every_row(self) -> tuple[Extents, ComponentCosts, tuple[StageRun, ...]]:
         """Extents, blocks and stages of all rows."""
         placed, blocks = self._placed.take(self._where), gather(self._blocks, self._position)
         return placed, blocks, gather(self._runs, self._pipeline)
@@ -78,13 +83,13 @@ class PlacedBlocks:
         """Extents of some rows."""
         return self._placed.take(self._where[rows])
 
-    def blocks(self, rows: Ints | slice) -> Blocks:
+    def blocks(self, rows: Ints | slice) -> ComponentCosts:
         """Blocks of some rows."""
         return gather(self._blocks, self._position[rows])
 
-    def without_times(self, rows: Ints | slice) -> Blocks:
+    def without_times(self, rows: Ints | slice) -> ComponentCosts:
         """Blocks of some rows for `memory` alone, which asks for none of their times."""
-        return gather(self._blocks, self._position[rows], but=(BlockTimes, TrainedWeights))
+        return gather(self._blocks, self._position[rows], but=(LayerTimes, TrainedWeights))
 
     @property
     def position(self) -> Ints:
@@ -96,8 +101,8 @@ class PlacedBlocks:
         return gather(self._runs, self._pipeline[rows])
 
 
-def placed_blocks(
-    model: Model, system: System, table: Table, costs: Sequence[PartCosts] | None = None
-) -> tuple[Extents, Blocks, tuple[StageRun, ...]]:
+def placed_costs(
+    model: Model, system: System, table: Table, costs: Sequence[ComponentOperations] | None = None
+) -> tuple[Extents, ComponentCosts, tuple[StageRun, ...]]:
     """Place the axes, cost the blocks and lay out the stages of every row."""
-    return PlacedBlocks.of(model, system, table, costs).of_every_row()
+    return PlacedCosts.of(model, system, table, costs).of_every_row()

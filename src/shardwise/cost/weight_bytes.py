@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.cost.layer_cost import BlockWork
+from shardwise.cost.layer_cost import LayerWork
 from shardwise.cost.optimizer import state_bytes
 from shardwise.ops.quantization import WeightSizes
 
@@ -28,7 +28,7 @@ class WeightBytes:
 
 
 def weight_bytes(
-    part: BlockWork | None,
+    part: LayerWork | None,
     *,
     expert: bool,
     sizes: WeightSizes,

@@ -11,8 +11,8 @@ from shardwise.config.enums import SCHEDULES, TP_EXCHANGES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
-from shardwise.cost.component_costs import Blocks, part_times, trained_on
-from shardwise.cost.layer_times import BlockTimes
+from shardwise.cost.component_costs import ComponentCosts, component_times, trained_on
+from shardwise.cost.layer_times import LayerTimes
 from shardwise.cost.trained_weights import TrainedWeights
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import CollectiveKind
@@ -22,28 +22,28 @@ from shardwise.parallel.placement import Extents
 # Schedules whose ranks wait for every message before the pass that needs it.
 _IN_TURN = [SCHEDULES.index(name) for name in ("1f1b", "gpipe")]
 
-__all__ = ["Boundary", "LargestStage", "SlowestStage", "boundary_of"]
+__all__ = ["Boundary", "CriticalStage", "LargestStage", "boundary_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlowestStage:
+class CriticalStage:
     """What stands on the stage that the others wait for."""
 
-    blocks: Blocks
+    blocks: ComponentCosts
     work: tuple[Floats, ...]
-    """How many of each part, in the order of `Blocks.parts`."""
+    """How many of each part, in the order of `ComponentCosts.parts`."""
     held: tuple[Floats, ...]
     """How many of them its rank holds."""
     whole: tuple[Floats, ...]
     """How many of each part all stages have."""
 
     @classmethod
-    def of(cls, blocks: Blocks, runs: Sequence[StageRun]) -> "SlowestStage":
+    def of(cls, blocks: ComponentCosts, runs: Sequence[StageRun]) -> "CriticalStage":
         """Find the stage with the longest forward and backward pass."""
         work, held = runs[0].work, runs[0].held
-        longest = part_times(blocks, work, lambda part: part.time_s)
+        longest = component_times(blocks, work, lambda part: part.time_s)
         for run in runs[1:]:
-            time_s = part_times(blocks, run.work, lambda part: part.time_s)
+            time_s = component_times(blocks, run.work, lambda part: part.time_s)
             longer = time_s > longest
             longest = np.maximum(longest, time_s)
             work = _chosen(longer, run.work, work)
@@ -52,9 +52,9 @@ class SlowestStage:
         whole = tuple(total((r.length * r.work[n] for r in runs), longest) for n in parts)
         return cls(blocks=blocks, work=work, held=held, whole=whole)
 
-    def on(self, select: Callable[[BlockTimes], Floats]) -> Floats:
+    def on(self, select: Callable[[LayerTimes], Floats]) -> Floats:
         """A time of one micro-batch on this stage [s]."""
-        return part_times(self.blocks, self.work, select)
+        return component_times(self.blocks, self.work, select)
 
     def alone(self, direction: str, axis: str) -> Floats:
         """Exchanges of an axis in one direction, as if nothing hid them [s]."""
@@ -77,10 +77,10 @@ class LargestStage:
     """Without those of routed experts."""
     expert_trained: TrainedWeights
     held: tuple[Floats, ...]
-    """How many of each part, in the order of `Blocks.parts`."""
+    """How many of each part, in the order of `ComponentCosts.parts`."""
 
     @classmethod
-    def of(cls, blocks: Blocks, runs: Sequence[StageRun]) -> "LargestStage":
+    def of(cls, blocks: ComponentCosts, runs: Sequence[StageRun]) -> "LargestStage":
         """Find it."""
         most, held = trained_on(blocks, runs[0].held), runs[0].held
         for run in runs[1:]:
@@ -117,7 +117,7 @@ class Boundary:
         return np.maximum(0.0, self.message_s + self.around_s)
 
 
-def boundary_of(system: System, table: Table, extents: Extents, blocks: Blocks) -> Boundary:
+def boundary_of(system: System, table: Table, extents: Extents, blocks: ComponentCosts) -> Boundary:
     """Hand a micro-batch to the next stage.
 
     Without sequence parallelism or 2D products every tensor-parallel rank holds the whole

@@ -10,14 +10,14 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.cost.component_costs import Blocks
-from shardwise.cost.data_parallel import exposed_exchange, gradient_exchange
-from shardwise.cost.layer_cost import BlockBytes
+from shardwise.cost.component_costs import ComponentCosts
+from shardwise.cost.data_parallel import exposed_exchange, gradient_communication
+from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.layer_times import COMM_AXES
 from shardwise.cost.operations import processor_share
 from shardwise.cost.optimizer import MUON
 from shardwise.cost.trained_weights import TrainedWeights
-from shardwise.engine.critical_stage import LargestStage, SlowestStage
+from shardwise.engine.critical_stage import CriticalStage, LargestStage
 from shardwise.engine.overlap_windows import Windows, windows
 from shardwise.engine.zero import releases, splits_last
 from shardwise.ops.embedding import vocabulary_part
@@ -27,7 +27,7 @@ from shardwise.ops.operation import CollectiveKind
 from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK
 from shardwise.parallel.placement import Extents
 
-__all__ = ["ReplicaParts", "exchange_parts", "exchange_times", "exchanged"]
+__all__ = ["ReplicaParts", "communication_times", "exchange_parts", "exchanged"]
 
 ReplicaParts = dict[str, tuple[Floats, Floats]]
 """By what is exchanged, its time alone and what of it is exposed [s]: ``gradients``,
@@ -38,13 +38,13 @@ _DUALPIPE = SCHEDULES.index("dualpipe")
 _NEWTON_SCHULZ_BYTES = 2  # bf16 (arXiv 2502.16982, section 2.3)
 
 
-def exchange_times(
+def communication_times(
     model: Model,
     system: System,
     table: Table,
     extents: Extents,
     largest: LargestStage,
-    slowest: SlowestStage,
+    slowest: CriticalStage,
     transfer_s: Floats,
 ) -> tuple[Floats, Floats]:
     """Time of the exchange among replicas, alone and exposed [s].
@@ -66,7 +66,7 @@ def exchange_parts(
     table: Table,
     extents: Extents,
     largest: LargestStage,
-    slowest: SlowestStage,
+    slowest: CriticalStage,
     transfer_s: Floats,
 ) -> ReplicaParts:
     """Time of what replicas exchange, alone and exposed [s]; parts that no row has are left out.
@@ -115,7 +115,7 @@ def _once_a_step(
     table: Table,
     extents: Extents,
     largest: LargestStage,
-    slowest: SlowestStage,
+    slowest: CriticalStage,
     transfer_s: Floats,
 ) -> ReplicaParts:
     """Whole gradients and weights, of dense and expert replicas one after the other [s].
@@ -130,7 +130,7 @@ def _once_a_step(
     sums: list[Floats] = [np.zeros_like(blocks.memory_rate)] * 2
     for trained, members in groups:
         weights = blocks.weight_sizes.moved(trained.weights, trained.quantized)
-        times = gradient_exchange(
+        times = gradient_communication(
             system,
             gradient_bytes=np.where(table.training, trained.weights * blocks.gradient_bytes, 0.0),
             weight_bytes=np.where(table.training, weights, 0.0),
@@ -174,7 +174,7 @@ def _every_micro_batch(
     table: Table,
     extents: Extents,
     largest: LargestStage,
-    slowest: SlowestStage,
+    slowest: CriticalStage,
 ) -> ReplicaParts:
     """What split gradients and weights exchange, layer by layer, in all micro-batches [s].
 
@@ -195,22 +195,22 @@ def _every_micro_batch(
     ]
     shard = _shard_extents(table, extents.replicas), _shard_extents(table, extents.edp)
 
-    def weights(part: BlockBytes) -> tuple[Floats, Floats]:
+    def weights(part: LayerBytes) -> tuple[Floats, Floats]:
         moved = blocks.weight_sizes.moved
         return (
             moved(part.parameters, part.quantized_parameters),
             moved(part.expert_parameters, part.quantized_expert_parameters),
         )
 
-    def updated(part: BlockBytes) -> tuple[Floats, Floats]:
+    def updated(part: LayerBytes) -> tuple[Floats, Floats]:
         moved, dense, expert = blocks.weight_sizes.moved, part.trained, part.expert_trained
         return moved(dense.weights, dense.quantized), moved(expert.weights, expert.quantized)
 
-    def gradients(part: BlockBytes) -> tuple[Floats, Floats]:
+    def gradients(part: LayerBytes) -> tuple[Floats, Floats]:
         size = blocks.gradient_bytes
         return part.trained.weights * size, part.expert_trained.weights * size
 
-    def time(kind: CollectiveKind, sizes: Callable[[BlockBytes], tuple[Floats, Floats]]) -> Floats:
+    def time(kind: CollectiveKind, sizes: Callable[[LayerBytes], tuple[Floats, Floats]]) -> Floats:
         spent = np.zeros_like(blocks.memory_rate)
         for count, part in by_layer:
             dense, expert = sizes(part)
@@ -257,7 +257,7 @@ def _every_micro_batch(
 
 
 def exchanged(
-    table: Table, extents: Extents, largest: LargestStage, blocks: Blocks
+    table: Table, extents: Extents, largest: LargestStage, blocks: ComponentCosts
 ) -> dict[str, list[tuple[CollectiveKind, Floats, Ints]]]:
     """Kind, buffer [byte] and extents of what replicas exchange of gradients and of weights.
 
@@ -301,7 +301,7 @@ def _between_shards(
 
 
 def _between_mirrors(
-    system: System, table: Table, extents: Extents, largest: LargestStage, blocks: Blocks
+    system: System, table: Table, extents: Extents, largest: LargestStage, blocks: ComponentCosts
 ) -> Floats:
     """Time of adding up gradients with the mirrored rank, which does the same stages, once a step.
 

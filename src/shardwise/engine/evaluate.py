@@ -15,9 +15,9 @@ from shardwise.arrays import Bools, Floats, Ints, combined, total
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import Blocks, PartCosts, part_times
-from shardwise.cost.placed_costs import placed_blocks
-from shardwise.engine.critical_stage import Boundary, LargestStage, SlowestStage, boundary_of
+from shardwise.cost.component_costs import ComponentCosts, ComponentOperations, component_times
+from shardwise.cost.placed_costs import placed_costs
+from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage, boundary_of
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step_time import step_times
 from shardwise.engine.zero import Shares
@@ -55,7 +55,7 @@ class Timing:
     step_time_s: Floats
     comm_s: dict[str, tuple[Floats, Floats]]
     """By axis: time of its exchanges alone, and what of it is exposed [s]."""
-    slowest: SlowestStage
+    slowest: CriticalStage
     """The stage that the others wait for."""
     largest: LargestStage
     """The stage that holds most weights."""
@@ -70,7 +70,7 @@ class Evaluation(Holding, Timing):
     """Columns of results, one value per row."""
 
     fits: Bools
-    blocks: Blocks
+    blocks: ComponentCosts
     """What the times and bytes were added up from."""
     runs: tuple[StageRun, ...]
     """Which parts stand on which stages."""
@@ -79,7 +79,7 @@ class Evaluation(Holding, Timing):
 
 
 def evaluate(
-    model: Model, system: System, table: Table, costs: Sequence[PartCosts] | None = None
+    model: Model, system: System, table: Table, costs: Sequence[ComponentOperations] | None = None
 ) -> Evaluation:
     """Evaluate legal strategies: times of the step and memory of the fullest stage.
 
@@ -88,7 +88,7 @@ def evaluate(
     costs
         `operation_costs` of a table of one row, if they are known already.
     """
-    extents, blocks, runs = placed_blocks(model, system, table, costs)
+    extents, blocks, runs = placed_costs(model, system, table, costs)
     holding = held(table, blocks, runs)
     timing = timed(model, system, table, extents, blocks, runs)
     parts = [(part, f.name) for part in (holding, timing) for f in fields(part)]
@@ -101,7 +101,7 @@ def evaluate(
     )
 
 
-def held(table: Table, blocks: Blocks, runs: Sequence[StageRun]) -> Holding:
+def held(table: Table, blocks: ComponentCosts, runs: Sequence[StageRun]) -> Holding:
     """Memory of the fullest stage; offloaded, of the one that does most.
 
     Of equal stages the first holds most: activations in flight only fall from stage to stage. With
@@ -154,19 +154,19 @@ def timed(
     system: System,
     table: Table,
     extents: Extents,
-    blocks: Blocks,
+    blocks: ComponentCosts,
     runs: Sequence[StageRun],
     *,
     waits: bool = True,
 ) -> Timing:
     """Times of a step; without what stages wait for, which takes long to find, a bound of it."""
     system = table.on(system)
-    slowest, largest = SlowestStage.of(blocks, runs), LargestStage.of(blocks, runs)
+    slowest, largest = CriticalStage.of(blocks, runs), LargestStage.of(blocks, runs)
     boundary = boundary_of(system, table, extents, blocks)
     times, comm = step_times(
         model, system, table, extents, runs, slowest, largest, boundary, waits=waits
     )
-    again = part_times(blocks, slowest.whole, lambda part: part.recompute_flops)
+    again = component_times(blocks, slowest.whole, lambda part: part.recompute_flops)
     return Timing(
         time_s=times,
         step_time_s=total(times.values(), blocks.memory_rate),

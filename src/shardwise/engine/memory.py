@@ -8,8 +8,8 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.enums import SCHEDULES, ZERO_WEIGHTS
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import Blocks, layer_bytes, part_bytes
-from shardwise.cost.layer_cost import BlockBytes
+from shardwise.cost.component_costs import ComponentCosts, layer_bytes, part_bytes
+from shardwise.cost.layer_cost import LayerBytes
 from shardwise.engine.zero import Shares, Whole, releases, standing
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import FP32_BYTES
@@ -49,7 +49,7 @@ class StageMemory:
     weights; or, where the update of the weights needs more than forward and backward, its copies
     of gradients."""
     part: Ints
-    """The part of the model (see `Blocks.parts`) in which most lives for a moment."""
+    """The part of the model (see `ComponentCosts.parts`) in which most lives for a moment."""
     in_update: Bools
     """Whether the stage is fullest in the update of the weights."""
     offloaded: Floats
@@ -61,7 +61,7 @@ class StageMemory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
-def stage_parameters(blocks: Blocks, run: StageRun) -> tuple[Floats, Floats]:
+def stage_parameters(blocks: ComponentCosts, run: StageRun) -> tuple[Floats, Floats]:
     """Weights on a rank of a stage: without those of routed experts, and those."""
     return (
         part_bytes(blocks, run.held, lambda held: held.parameters),
@@ -71,7 +71,7 @@ def stage_parameters(blocks: Blocks, run: StageRun) -> tuple[Floats, Floats]:
 
 def stage_memory(
     table: Table,
-    blocks: Blocks,
+    blocks: ComponentCosts,
     run: StageRun,
     stage: Ints | None = None,
     shares: Shares | None = None,
@@ -127,7 +127,7 @@ def stage_memory(
     )
 
 
-def _update_bytes(table: Table, blocks: Blocks) -> Floats:
+def _update_bytes(table: Table, blocks: ComponentCosts) -> Floats:
     """Bytes that the update holds for a moment of each weight that a rank updates.
 
     An fp32 copy of a gradient of 16 bits, a flat one before it, what the optimizer's kernels leave
@@ -142,7 +142,7 @@ def _update_bytes(table: Table, blocks: Blocks) -> Floats:
     )
 
 
-def _activations(table: Table, blocks: Blocks, run: StageRun, stage: Ints) -> "_Tiers":
+def _activations(table: Table, blocks: ComponentCosts, run: StageRun, stage: Ints) -> "_Tiers":
     """What layers keep of all micro-batches in flight, and where it is.
 
     Of the parts that are offloaded two layers are here, of those that keep any of them: so what the
@@ -159,7 +159,7 @@ def _activations(table: Table, blocks: Blocks, run: StageRun, stage: Ints) -> "_
     return _Tiers(here, moved.away, moved.share)
 
 
-def moves(held: BlockBytes) -> Floats:
+def moves(held: LayerBytes) -> Floats:
     """1 for a layer of which something is moved where activations are offloaded, else 0."""
     return np.where(held.movable_bytes > 0, 1.0, 0.0)
 
@@ -168,7 +168,7 @@ def moves(held: BlockBytes) -> Floats:
 class _InFlight:
     """Micro-batches in flight on a rank at its fullest, over whose layers bytes add up."""
 
-    blocks: Blocks
+    blocks: ComponentCosts
     run: StageRun
     moments: tuple[tuple[Floats, Floats], ...]
     """Of the first and of the second chunk, at each moment that may be the fullest; the same number
@@ -182,7 +182,7 @@ class _InFlight:
     """or not even these."""
 
     @classmethod
-    def of(cls, table: Table, blocks: Blocks, run: StageRun, stage: Ints) -> "_InFlight":
+    def of(cls, table: Table, blocks: ComponentCosts, run: StageRun, stage: Ints) -> "_InFlight":
         order = {
             "micro_batches": table.micro_batches,
             "stages": table.pp,
@@ -199,7 +199,7 @@ class _InFlight:
             irregular=np.flatnonzero(unlike & run.irregular),
         )
 
-    def total(self, select: Callable[[BlockBytes], Floats]) -> Floats:
+    def total(self, select: Callable[[LayerBytes], Floats]) -> Floats:
         """Add up what layers keep."""
         whole = layer_bytes(self.blocks, self.run.held, select)
         first, second = self.moments[0]
@@ -225,7 +225,7 @@ class _InFlight:
         return {name: column[rows] for name, column in self.order.items()}
 
     def _of_chunk(
-        self, chunk: Ints | int, select: Callable[[BlockBytes], Floats], rows: Ints
+        self, chunk: Ints | int, select: Callable[[LayerBytes], Floats], rows: Ints
     ) -> Floats:
         counts = self.run.contents.chunks[self.run.key[rows], chunk].T
         parts = zip(counts, self.blocks.layers, strict=True)
@@ -239,7 +239,7 @@ class _InFlight:
 
 
 def _live(
-    table: Table, blocks: Blocks, run: StageRun, here_share: Floats | float
+    table: Table, blocks: ComponentCosts, run: StageRun, here_share: Floats | float
 ) -> tuple[Floats, Ints]:
     """What lives for a moment beside what layers keep [byte], and in which part of the model most.
 
@@ -278,7 +278,7 @@ def _live(
 def _after(
     run: StageRun,
     place: int,
-    parts: Sequence[tuple[int, Floats, BlockBytes]],
+    parts: Sequence[tuple[int, Floats, LayerBytes]],
     here_share: Floats | float,
 ) -> Floats | float:
     """What layers of other kinds keep here that stand after the last one of a kind [byte]."""

@@ -13,9 +13,9 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns, SystemRows
-from shardwise.cost.component_costs import Blocks, blocks_of, part_times
-from shardwise.cost.layer_cost import BlockBytes
-from shardwise.cost.placed_costs import PlacedBlocks
+from shardwise.cost.component_costs import ComponentCosts, component_costs, component_times
+from shardwise.cost.layer_cost import LayerBytes
+from shardwise.cost.placed_costs import PlacedCosts
 from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.engine.evaluate import timed
 from shardwise.ops.quantization import WeightSizes
@@ -30,9 +30,9 @@ class OnSystems:
     _model: Model
     _system: System
     table: Table
-    _placed: PlacedBlocks
+    _placed: PlacedCosts
     _systems: SystemColumns
-    _blocks: Blocks
+    _blocks: ComponentCosts
     """Every distinct one on each system, systems changing first."""
 
     @classmethod
@@ -41,7 +41,7 @@ class OnSystems:
         model: Model,
         system: System,
         table: Table,
-        placed: PlacedBlocks,
+        placed: PlacedCosts,
         systems: SystemColumns,
     ) -> "OnSystems":
         """Cost the blocks of placed rows on each system.
@@ -62,7 +62,7 @@ class OnSystems:
             table=table,
             _placed=placed,
             _systems=systems,
-            _blocks=blocks_of(
+            _blocks=component_costs(
                 model, system, replace(table.take(rows), systems=on_each), placed.extents(rows)
             ),
         )
@@ -73,9 +73,9 @@ class OnSystems:
         No step is shorter; quick to find, since nothing but times of layers counts.
         """
         position = self._placed.position[rows] * len(self._systems) + on
-        blocks = gather(self._blocks, position, but=(BlockBytes, WeightBytes, WeightSizes))
+        blocks = gather(self._blocks, position, but=(LayerBytes, WeightBytes, WeightSizes))
         longest = [
-            part_times(blocks, run.work, lambda part: part.time_s)
+            component_times(blocks, run.work, lambda part: part.time_s)
             for run in self._placed.runs(rows)
         ]
         return self.table.micro_batches[rows] * np.max(longest, axis=0)

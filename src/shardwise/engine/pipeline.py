@@ -8,9 +8,9 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
 from shardwise.config.enums import SCHEDULES
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import Blocks
-from shardwise.cost.layer_times import BlockTimes
-from shardwise.engine.critical_stage import Boundary, SlowestStage
+from shardwise.cost.component_costs import ComponentCosts
+from shardwise.cost.layer_times import LayerTimes
+from shardwise.engine.critical_stage import Boundary, CriticalStage
 from shardwise.parallel.pipeline_layout import StageRun
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import StepTime, step_time
@@ -21,7 +21,7 @@ _INTERLEAVED, _ZB_V = SCHEDULES.index("interleaved"), SCHEDULES.index("zb-v")
 
 
 def bubble_and_transfers(
-    table: Table, runs: Sequence[StageRun], slowest: SlowestStage, boundary: Boundary
+    table: Table, runs: Sequence[StageRun], slowest: CriticalStage, boundary: Boundary
 ) -> tuple[Floats, Floats]:
     """Time that the slowest stage waits in a step, and what of its transfers is exposed [s].
 
@@ -66,9 +66,9 @@ def bubble_and_transfers(
 
 def _times(
     table: Table,
-    blocks: Blocks,
+    blocks: ComponentCosts,
     runs: Sequence[StageRun],
-    select: Callable[[BlockTimes], Floats],
+    select: Callable[[LayerTimes], Floats],
 ) -> Times:
     """One kind of pass on the layers of a stage of each run, and on embedding and head [s].
 

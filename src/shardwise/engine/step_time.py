@@ -13,8 +13,8 @@ from shardwise.cost.component_costs import part_bytes, trained_on
 from shardwise.cost.layer_times import COMM_AXES
 from shardwise.cost.offload import optimizer_transfer
 from shardwise.cost.optimizer import optimizer_time, quantizing_time, state_bytes
-from shardwise.engine.critical_stage import Boundary, LargestStage, SlowestStage
-from shardwise.engine.data_parallel import exchange_times
+from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage
+from shardwise.engine.data_parallel import communication_times
 from shardwise.engine.pipeline import bubble_and_transfers
 from shardwise.engine.zero import shards
 from shardwise.ops.layer import stack_column
@@ -46,7 +46,7 @@ def step_times(
     table: Table,
     extents: Extents,
     runs: Sequence[StageRun],
-    slowest: SlowestStage,
+    slowest: CriticalStage,
     largest: LargestStage,
     boundary: Boundary,
     *,
@@ -100,7 +100,7 @@ def step_times(
         times[f"{axis}_comm"] = m * total((slowest.exposed(way, axis) for way in both), zero)
         alone = m * total((slowest.alone(way, axis) for way in both), zero)
         comm[axis] = alone, times[f"{axis}_comm"]
-    exchange, times["dp_comm"] = exchange_times(
+    exchange, times["dp_comm"] = communication_times(
         model, system, table, extents, largest, slowest, hidden * boundary.message_s
     )
     after_s = after_backward(table, times)
@@ -120,7 +120,7 @@ def after_backward(table: Table, time_s: Mapping[str, Floats]) -> Floats:
 
 
 def _offload(
-    system: System, table: Table, slowest: SlowestStage, largest: LargestStage, after_s: Floats
+    system: System, table: Table, slowest: CriticalStage, largest: LargestStage, after_s: Floats
 ) -> tuple[Floats, Floats]:
     """Time of all transfers to and from the second memory tier, alone and exposed [s].
 

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import Blocks
+from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import FP32_BYTES
@@ -43,7 +43,7 @@ class Shares:
     """What a rank has more of frozen weights, which have no fp32 copy; None where no row has."""
 
     @classmethod
-    def of(cls, table: Table, blocks: Blocks) -> "Shares":
+    def of(cls, table: Table, blocks: ComponentCosts) -> "Shares":
         """Gather them, once for all stages of the pipeline."""
         dense, expert = _inverse(table, ZERO_WEIGHTS)
         whole = np.where((table.zero >= ZERO_WEIGHTS) & ~table.fsdp_reshard, 1.0, 0.0)
@@ -88,7 +88,7 @@ class Standing:
         return held
 
 
-def standing(blocks: Blocks, run: StageRun) -> tuple[Standing, Standing]:
+def standing(blocks: ComponentCosts, run: StageRun) -> tuple[Standing, Standing]:
     """What the weights of layers take on a rank, and what those of embedding and head do."""
     counts = _counts(blocks, run)
 
@@ -110,14 +110,14 @@ def standing(blocks: Blocks, run: StageRun) -> tuple[Standing, Standing]:
     return at(slice(None, -2)), at(slice(-2, None))
 
 
-def _counts(blocks: Blocks, run: StageRun) -> list[Floats]:
-    """How many of each part of `Blocks.weights` a rank holds, whether they recompute or not."""
+def _counts(blocks: ComponentCosts, run: StageRun) -> list[Floats]:
+    """How many of each of `ComponentCosts.weights` a rank holds, recomputed or not."""
     kinds = len(blocks.kinds)
     both = zip(run.held[:kinds], run.held[kinds : 2 * kinds], strict=True)
     return [*(again + plain for again, plain in both), *run.held[2 * kinds :]]
 
 
-def _pairs(blocks: Blocks) -> Iterator[tuple[WeightBytes | None, WeightBytes | None]]:
+def _pairs(blocks: ComponentCosts) -> Iterator[tuple[WeightBytes | None, WeightBytes | None]]:
     """What the weights of each part take, without those of routed experts, and those."""
     return zip(blocks.weights, blocks.expert_weights, strict=True)
 
@@ -149,7 +149,7 @@ def splits_last(table: Table) -> Bools:
     return rows
 
 
-def _from_master(table: Table, blocks: Blocks) -> Bools:
+def _from_master(table: Table, blocks: ComponentCosts) -> Bools:
     """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
     split = (table.zero >= ZERO_WEIGHTS) & table.training
     gathers = stack_column(table, "gathers_master") > 0
@@ -173,7 +173,7 @@ class Whole:
     head: Floats
 
     @classmethod
-    def of(cls, table: Table, blocks: Blocks, run: StageRun) -> "Whole":
+    def of(cls, table: Table, blocks: ComponentCosts, run: StageRun) -> "Whole":
         """Gather it; nothing where no row splits gradients."""
         none = np.zeros_like(blocks.memory_rate)
         scatters, released = (table.zero >= ZERO_GRADIENTS) & ~splits_last(table), releases(table)

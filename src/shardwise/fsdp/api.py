@@ -186,7 +186,7 @@ def _what_if(asked: Asked, model: Source, tell: Progress) -> WhatIf:
 def _same_work(model: Source) -> bool:
     """Whether the batch changes nothing."""
     one, two = model.profile(1), model.profile(2)
-    return bool(one.held_bytes.max() == two.held_bytes.max())
+    return bool(one.resident_bytes.max() == two.resident_bytes.max())
 
 
 def _candidates(asked: Asked) -> tuple[int, ...]:

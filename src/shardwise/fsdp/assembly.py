@@ -174,7 +174,7 @@ class Assembly:
             parameters=tuple(self._parameter(held) for held in self.held.values()),
             forward_segments=self.total,
             seconds=np.concatenate([figures[0], figures[1, ::-1]]),
-            held_bytes=made + np.concatenate([figures[2], figures[4, ::-1]]),
+            resident_bytes=made + np.concatenate([figures[2], figures[4, ::-1]]),
             left_bytes=made + np.concatenate([figures[3], figures[5, ::-1]]),
             fixed_bytes=fixed_bytes,
             assumed=assumed,

@@ -53,7 +53,7 @@ def _arrays(profile: Profile) -> _Found:
     if not 0 < profile.forward_segments <= length:
         problem = f"must be 1 to {length}, the segments that have a time"
         yield "forward_segments", profile.forward_segments, problem
-    for name in ("seconds", "held_bytes", "left_bytes"):
+    for name in ("seconds", "resident_bytes", "left_bytes"):
         values = getattr(profile, name)
         if values.shape != (length,):
             yield name, values.shape, f"must have one number for each of the {length} segments"
@@ -67,14 +67,14 @@ def _arrays(profile: Profile) -> _Found:
 
 def _bytes(profile: Profile) -> _Found:
     """The fullest moment of a segment is no less full than its beginning and its end."""
-    most = profile.held_bytes * (1 + _ROUNDING) + _ROUNDING
+    most = profile.resident_bytes * (1 + _ROUNDING) + _ROUNDING
     for what, level in (
         ("left at its end", profile.left_bytes),
         ("left by the segment before", np.concatenate([[0.0], profile.left_bytes[:-1]])),
     ):
         for at in np.flatnonzero(level > most)[:1].tolist():
-            value = float(profile.held_bytes[at])
-            yield f"held_bytes[{at}]", value, f"is less than the {level[at]:.0f} bytes {what}"
+            value = float(profile.resident_bytes[at])
+            yield f"resident_bytes[{at}]", value, f"is less than the {level[at]:.0f} bytes {what}"
 
 
 def _name(modules: Sequence[ProfiledModule], place: int) -> str:

@@ -31,7 +31,7 @@ def again_bytes(profile: Profile, place: int) -> float:
     It grows from its kept input as the first time; at the end all it saves is there again.
     """
     first, after = profile.modules[place].forward
-    grown = float(np.max(profile.held_bytes[first:after], initial=0.0))
+    grown = float(np.max(profile.resident_bytes[first:after], initial=0.0))
     return grown - left_before(profile, first) - saved_bytes(profile, place)
 
 
@@ -44,7 +44,7 @@ def with_checkpoints(profile: Profile, places: Sequence[int]) -> Profile:
     if not places:
         return profile
     seconds = profile.seconds.copy()
-    held, left = profile.held_bytes.copy(), profile.left_bytes.copy()
+    held, left = profile.resident_bytes.copy(), profile.left_bytes.copy()
     for place in places:
         first, after = profile.modules[place].forward
         back = profile.modules[place].backward[0]
@@ -56,7 +56,7 @@ def with_checkpoints(profile: Profile, places: Sequence[int]) -> Profile:
         held[after:back] -= saved
         # The last segment of the module itself ends with what it saves gone.
         left[after - 1 : back] -= saved
-    return replace(profile, seconds=seconds, held_bytes=held, left_bytes=left)
+    return replace(profile, seconds=seconds, resident_bytes=held, left_bytes=left)
 
 
 def repeated_blocks(profile: Profile) -> tuple[int, ...]:

@@ -164,7 +164,7 @@ class Spans:
 
     def held(self, first: int, after: int) -> float:
         """Fullest moment of `[first, after)`; minus infinity if there is none [byte]."""
-        return float(self.profile.held_bytes[first:after].max(initial=-np.inf))
+        return float(self.profile.resident_bytes[first:after].max(initial=-np.inf))
 
     def reduced(self, segment: int) -> float:
         """Gradients complete before a segment, less their shards [byte]."""

@@ -13,7 +13,7 @@ from shardwise.arrays import Floats
 from shardwise.fsdp.checkpoint import with_checkpoints
 from shardwise.fsdp.edges import Grid
 from shardwise.fsdp.links import Links
-from shardwise.fsdp.memory import Moment, fullest_moment
+from shardwise.fsdp.memory import Moment, peak_moment
 from shardwise.fsdp.plan import Setting, Wrapping
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.sizes import own_sizes
@@ -102,7 +102,7 @@ def evaluate(profile: Profile, setting: Setting, links: Links, wrapping: Wrappin
         exposed_s=sum(ahead) + sum(back) + end,
         compute_s=float(profile.seconds.sum()),
         recompute_s=float(profile.seconds.sum()) - once,
-        peak=fullest_moment(profile, setting, sizes, units),
+        peak=peak_moment(profile, setting, sizes, units),
         units=rows,
         exposed_end_s=end,
     )

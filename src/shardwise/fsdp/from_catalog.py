@@ -18,8 +18,8 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.activation_walk import step_of
-from shardwise.cost.component_costs import PartCosts, operation_costs
-from shardwise.cost.layer_cost import block_work
+from shardwise.cost.component_costs import ComponentOperations, operation_costs
+from shardwise.cost.layer_cost import layer_work
 from shardwise.cost.operations import Machine, OperationCost
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.assembly import FIGURES, Assembly, Part, part_of
@@ -165,7 +165,7 @@ def _refuse_miscounted(model: Model, profile: Profile) -> None:
 
 
 def _parts(
-    model: Model, costs: Sequence[PartCosts], machine: Machine
+    model: Model, costs: Sequence[ComponentOperations], machine: Machine
 ) -> list[tuple[str, str, Part]]:
     """Name, class and contents of every part in the order in which they run."""
     kinds = []
@@ -204,7 +204,7 @@ def _part(
     own
         Whether the part is a module itself.
     """
-    work = block_work(costs, machine)
+    work = layer_work(costs, machine)
     # What the host adds to a part's kernels is spread over them by their times.
     ahead = _stretch(costs, (Phase.FORWARD,), work.forward_s)
     back = _stretch(costs, _BACKWARD, work.backward_s)

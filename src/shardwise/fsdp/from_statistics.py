@@ -69,7 +69,7 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
         parameters=parameters,
         forward_segments=count,
         seconds=_seconds(info, parent, order),
-        held_bytes=np.concatenate([ahead, back]),
+        resident_bytes=np.concatenate([ahead, back]),
         left_bytes=np.concatenate(
             [np.minimum(ahead, np.append(ahead[1:], back[0])), np.minimum(back, following)]
         ),

@@ -26,7 +26,7 @@ from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.sizes import LastGradients, OwnSizes
 from shardwise.fsdp.units import PlacedUnit
 
-__all__ = ["CATEGORIES", "Moment", "fullest_moment"]
+__all__ = ["CATEGORIES", "Moment", "peak_moment"]
 
 CATEGORIES = (
     "sharded_weights",
@@ -54,7 +54,7 @@ class Moment:
     """By category; they sum to the total."""
 
 
-def fullest_moment(
+def peak_moment(
     profile: Profile, setting: Setting, sizes: OwnSizes, units: Sequence[PlacedUnit]
 ) -> Moment:
     """Peak memory of one rank with units placed in a profile, the root first."""
@@ -139,7 +139,7 @@ class _Walk:
                 running.append(sized.unit.name)
                 self._enter(sized, left_before(profile, segment))
             if segment < profile.forward_segments:
-                self._look(segment, float(profile.held_bytes[segment]), "forward", running[-1])
+                self._look(segment, float(profile.resident_bytes[segment]), "forward", running[-1])
 
     def _at(self, phase: str, side: int) -> dict[int, list[_Sized]]:
         """Units by the segment at which they begin (0) or end (1)."""
@@ -182,7 +182,7 @@ class _Walk:
             for sized in begins.get(segment, ()):
                 running.append(sized.unit.name)
                 self._begin(sized, segment, before)
-            self._look(segment, float(profile.held_bytes[segment]), "backward", running[-1])
+            self._look(segment, float(profile.resident_bytes[segment]), "backward", running[-1])
         self._finish(total)
 
     def _finish(self, total: int) -> None:

@@ -82,7 +82,7 @@ class Profile:
     """How many of the segments belong to the forward pass and the loss."""
     seconds: Floats
     """Compute time of each segment [s]."""
-    held_bytes: Floats
+    resident_bytes: Floats
     """At the fullest moment of each segment: activations, temporaries, and in backward all
     gradients of weights so far, unsharded; no weights, buffers or inputs [byte]."""
     left_bytes: Floats

@@ -78,9 +78,9 @@ def attention_operations(
             inputs=split.inputs,
             outputs=split.outputs,
             bias=split.outputs if attention.bias in ("output", "all") else 0.0,
-            saved_tokens=split.kept_tokens,
+            saved_tokens=split.saved_tokens,
             collectives=after_row_parallel(work, model.hidden),
-            kept_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
+            saved_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
             reruns_with=_WHOLE | {"every_other", "attention_out"},
             dropped_with=_WHOLE,
         )
@@ -105,7 +105,7 @@ def _projection(
         inputs=model.hidden,
         outputs=outputs,
         bias=outputs if attention.bias in ("qkv", "all") else 0.0,
-        saved_tokens=work.kept_tokens,
+        saved_tokens=work.saved_tokens,
         collectives=before_column_parallel(work, model.hidden),
         normed=bool(norm_parts),
         reruns_with=_QKV,
@@ -227,8 +227,8 @@ def _core(
         kernels=(*flash, *_unfused_products(model, attention, work, core)),
         collectives=context_exchanges(attention, work, core, kv_heads),
         parameters=heads if attention.sinks else zeros(work),
-        saved_bytes=core.held_bytes,
-        working_bytes=core.held_bytes + 2 * core.output_bytes + core.buffer_bytes,
+        saved_bytes=core.resident_bytes,
+        working_bytes=core.resident_bytes + 2 * core.output_bytes + core.buffer_bytes,
         reruns_with=_CORE,
         dropped_with=rebuilds,
         half_rebuilt_bytes=keys,

@@ -36,7 +36,7 @@ class CoreWork:
     """Query heads."""
     kv_heads: Floats
     """Heads of keys and values."""
-    held_bytes: Floats
+    resident_bytes: Floats
     """Queries, keys and values as the core takes them [byte]."""
     output_bytes: Floats
     """Its output [byte]."""
@@ -84,7 +84,7 @@ def core_work(attention: Attention, work: RankWork, heads: Floats, kv_heads: Flo
         sequence=work.sequence,
         heads=own_heads,
         kv_heads=own_kv_heads,
-        held_bytes=per_element * (own_heads * qk + own_kv_heads * (qk + v)),
+        resident_bytes=per_element * (own_heads * qk + own_kv_heads * (qk + v)),
         output_bytes=per_element * own_heads * v,
         buffer_bytes=buffers,
     )
@@ -149,9 +149,9 @@ def context_exchanges(
         exchange(forward, "all_gather", gather, whole),
         exchange(back, "all_gather", gather, whole),
         exchange(back, "all_gather", scatter, whole),
-        exchange(forward, "all_to_all", swap, core.held_bytes),
+        exchange(forward, "all_to_all", swap, core.resident_bytes),
         exchange(forward, "all_to_all", swap, core.output_bytes),
         exchange(back, "all_to_all", swap, core.output_bytes),
-        exchange(back, "all_to_all", swap, core.held_bytes),
+        exchange(back, "all_to_all", swap, core.resident_bytes),
         *shared_keys(work, own),
     )

@@ -126,7 +126,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
             tokens=work.tokens,
             inputs=model.hidden,
             outputs=columns,
-            saved_tokens=work.kept_tokens,
+            saved_tokens=work.saved_tokens,
             sixteen_bits=True,
             collectives=before_column_parallel(work, model.hidden),
             parameters=np.where(holds_copy, columns * model.hidden, 0.0),

@@ -27,7 +27,7 @@ def linear(
     sixteen_bits: bool = False,
     arriving_bytes: Floats | None = None,
     normed: bool = False,
-    kept_elsewhere: Bools | bool = False,
+    saved_elsewhere: Bools | bool = False,
     reruns_with: frozenset[str] = frozenset(),
     dropped_with: frozenset[str] = frozenset(),
 ) -> Operation:
@@ -108,6 +108,6 @@ def linear(
         weights=batch * inputs * outputs,
         arriving_bytes=size if arriving_bytes is None else arriving_bytes,
         normed=normed,
-        kept_elsewhere=np.full(one.shape, kept_elsewhere),
+        saved_elsewhere=np.full(one.shape, saved_elsewhere),
     )
     return quantized(operation, work, operands)

@@ -301,7 +301,7 @@ def _adapters(operation: Operation, work: RankWork, subset: Subset) -> list[Oper
         tokens=after,
         inputs=rank,
         outputs=product.n,
-        saved_tokens=work.kept_tokens if split == "columns" else after,
+        saved_tokens=work.saved_tokens if split == "columns" else after,
         collectives=gathered,
     )
     written = batch * after * product.n

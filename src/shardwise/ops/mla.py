@@ -45,14 +45,14 @@ def latent_projections(
                 tokens=work.tokens,
                 inputs=model.hidden,
                 outputs=query_width,
-                saved_tokens=work.kept_tokens,
+                saved_tokens=work.saved_tokens,
                 collectives=before_column_parallel(work, model.hidden),
                 normed=bool(norm_parts),
                 reruns_with=_UP,
                 dropped_with=norm_parts,
             )
         ]
-        kept = np.where(work.kept_tokens > work.split_tokens, work.split_tokens, 0.0)
+        kept = np.where(work.saved_tokens > work.split_tokens, work.split_tokens, 0.0)
     else:
         queries = [
             _down("q", model, work, norm_parts, latent.q_rank, work.split_tokens, biased=biased),
@@ -109,7 +109,7 @@ def _normed_up(
         tokens=work.tokens,
         inputs=rank,
         outputs=outputs,
-        saved_tokens=work.kept_tokens,
+        saved_tokens=work.saved_tokens,
         collectives=before_column_parallel(work, rank),
         normed=True,
         reruns_with=_UP,

@@ -54,7 +54,7 @@ def mlp_operations(
     is_shared = saved_tokens is not None
     rebuilt_by = norm_parts if saved_tokens is None else norm_parts | {block}
     if saved_tokens is None:
-        saved_tokens = work.kept_tokens if exchange else zeros(work)
+        saved_tokens = work.saved_tokens if exchange else zeros(work)
     up = linear(
         f"{name}up",
         work,
@@ -65,7 +65,7 @@ def mlp_operations(
         saved_tokens=saved_tokens,
         collectives=before,
         normed=bool(norm_parts) and not is_shared,
-        kept_elsewhere=is_shared,
+        saved_elsewhere=is_shared,
         reruns_with=frozenset({block, "mlp_up"}) | (_EVERY_OTHER if mlp.gated else frozenset()),
         dropped_with=rebuilt_by,
     )
@@ -77,9 +77,9 @@ def mlp_operations(
         inputs=split.inputs,
         outputs=split.outputs,
         bias=split.outputs if mlp.bias else 0.0,
-        saved_tokens=np.where(work.fused_activation, 0.0, split.kept_tokens),
+        saved_tokens=np.where(work.fused_activation, 0.0, split.saved_tokens),
         collectives=after,
-        kept_elsewhere=work.fused_activation,
+        saved_elsewhere=work.fused_activation,
         reruns_with=frozenset({block}),
         dropped_with=frozenset({block, "activation", "every_other"}),
     )

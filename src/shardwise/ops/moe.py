@@ -123,7 +123,7 @@ def _shared_experts(
         norm_parts=norm_parts,
         name="moe.shared_",
         block="moe",
-        saved_tokens=np.where(work.kept_tokens > work.split_tokens, work.kept_tokens, 0.0),
+        saved_tokens=np.where(work.saved_tokens > work.split_tokens, work.saved_tokens, 0.0),
     )
     if moe.shared_gate:
         gate = linear(
@@ -287,7 +287,7 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         batch=load.experts,
         grouped=True,
         expert=True,
-        kept_elsewhere=work.fused_activation,
+        saved_elsewhere=work.fused_activation,
         reruns_with=_WHOLE,
         dropped_with=_WHOLE | {"activation", "every_other"},
     )

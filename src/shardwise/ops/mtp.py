@@ -53,7 +53,7 @@ def mtp_operations(
         tokens=work.tokens,
         inputs=2 * model.hidden,
         outputs=model.hidden / work.tp,
-        saved_tokens=work.kept_tokens,
+        saved_tokens=work.saved_tokens,
         sixteen_bits=True,
         collectives=(
             *before_column_parallel(work, 2 * model.hidden),

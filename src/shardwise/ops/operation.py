@@ -137,7 +137,7 @@ class RankWork:
         return self.tokens / np.where(self.sequence_parallel | self.summa, self.tp, 1.0)
 
     @property
-    def kept_tokens(self) -> Floats:
+    def saved_tokens(self) -> Floats:
         """Tokens of the input of a column-parallel product that stay on one rank for backward."""
         return np.where(self.regather | self.summa, self.split_tokens, self.tokens)
 

@@ -41,7 +41,7 @@ class Operands:
     """Size of an element of X as it comes; below 16 bits it is quantised already [byte]."""
     normed: bool
     """Whether X comes from a norm that nothing else reads."""
-    kept_elsewhere: Bools
+    saved_elsewhere: Bools
     """Whether X is kept, or rebuilt, in 16 bits for others, and need not be kept a second time."""
 
 
@@ -60,7 +60,7 @@ def quantized(operation: Operation, work: RankWork, operands: Operands) -> Opera
     fuses = by_recipe(work.quantization, lambda recipe: recipe.fuses) > 0
     share = np.where(rows, size / work.element_bytes, 1.0)
     kernels = [_in_recipe(kernel, rows, size, fuses) for kernel in operation.kernels]
-    saved = np.where(operands.kept_elsewhere, 1.0, share)
+    saved = np.where(operands.saved_elsewhere, 1.0, share)
     copies = np.where(rows, _ORIENTATIONS * size * operands.outputs, 0.0)
     return replace(
         operation,
@@ -90,16 +90,16 @@ def _casts(
     read = element * by_recipe(work.quantization, lambda recipe: recipe.reads)
     eight_bits = by_recipe(work.quantization, lambda recipe: recipe.matrix == "fp8") > 0
     arrives = operands.arriving_bytes < element
-    kept = work.training & ~operands.kept_elsewhere
+    kept = work.training & ~operands.saved_elsewhere
     written = size * (np.where(arrives & eight_bits, 0.0, 1.0) + np.where(kept, 1.0, 0.0))
     ahead = np.where(arrives, operands.arriving_bytes, read) + written
-    fused = operands.normed & fuses & ~operands.kept_elsewhere
+    fused = operands.normed & fuses & ~operands.saved_elsewhere
     inputs = np.where(rows, operands.inputs, 0.0) * _own_part(operation, work, Phase.FORWARD)
     outputs = np.where(rows, operands.outputs, 0.0) * _own_part(operation, work, Phase.INPUT_GRAD)
     return (
         _cast(Phase.FORWARD, inputs, np.where(fused | (written == 0), 0.0, ahead)),
         _cast(Phase.INPUT_GRAD, outputs, read + _ORIENTATIONS * size),
-        _cast(Phase.WEIGHT_GRAD, inputs, np.where(operands.kept_elsewhere, read + size, 0.0)),
+        _cast(Phase.WEIGHT_GRAD, inputs, np.where(operands.saved_elsewhere, read + size, 0.0)),
     )
 
 

@@ -46,7 +46,7 @@ class RowSplit:
 
     inputs: Floats
     outputs: Floats
-    kept_tokens: Floats
+    saved_tokens: Floats
     """Rows of the input that it keeps: as many elements as are its own."""
 
 
@@ -55,7 +55,7 @@ def row_split(work: RankWork, inputs: int, outputs: int) -> RowSplit:
     return RowSplit(
         inputs=inputs / np.where(work.summa, 1.0, work.tp),
         outputs=own_part(work, outputs),
-        kept_tokens=np.where(work.summa, work.split_tokens, work.tokens),
+        saved_tokens=np.where(work.summa, work.split_tokens, work.tokens),
     )
 
 

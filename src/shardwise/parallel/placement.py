@@ -12,16 +12,16 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardwise.arrays import Bools, Ints
-from shardwise.config.enums import PLACEMENTS, SEATED_AXES
-from shardwise.config.extents import SEAT_NAMES, axis_order, seats_of
+from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
+from shardwise.config.extents import EXTENT_NAMES, axis_order, seats_of
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 
-__all__ = ["Extents", "given_extents", "given_tiers", "place"]
+__all__ = ["Extents", "fixed_tiers", "given_extents", "place"]
 
 
 # For each placement and position from the inside out, the axis (as its position in SEATED_AXES).
-_ORDER = np.array([[SEATED_AXES.index(axis) for axis in axis_order(p)] for p in PLACEMENTS])
+_ORDER = np.array([[EXTENT_AXES.index(axis) for axis in axis_order(p)] for p in PLACEMENTS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +69,9 @@ def place(system: System, table: Table) -> Extents:
     table
         Strategies; uses the degrees, `gpus`, `placement` and what tiers or extents were given.
     """
-    left = np.stack([getattr(table, axis) for axis in SEATED_AXES])
+    left = np.stack([getattr(table, axis) for axis in EXTENT_AXES])
     degrees = left.copy()
-    given = given_tiers(table)
+    given = fixed_tiers(table)
     left = np.where(given >= 0, 1, left)  # what has a tier of its own takes no room by placement
     placed = left.copy()
     seated, experts = given_extents(table, len(system.network))
@@ -97,7 +97,7 @@ def place(system: System, table: Table) -> Extents:
             inner = domain
         own = np.where(given <= tier, degrees, 1)
         extents[tier] = np.where(given >= 0, own, placed // left)
-    tp, tp2, cp, dp, pp = (extents[:, axis] for axis in range(len(SEATED_AXES)))
+    tp, tp2, cp, dp, pp = (extents[:, axis] for axis in range(len(EXTENT_AXES)))
     etp, ep, edp = _of_experts(table, tp * tp2 * cp * dp, experts)
     return Extents(tp=tp, tp2=tp2, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, edp=edp)
 
@@ -108,7 +108,7 @@ def given_extents(table: Table, tiers: int) -> tuple[Ints, Ints]:
     Shapes (tiers, axes, rows) and (tiers, rows), 0 where nothing was given. Tiers beyond those of
     the network are left out.
     """
-    known = np.zeros((len(table.extent_lists) + 1, tiers, len(SEAT_NAMES)), dtype=np.int64)
+    known = np.zeros((len(table.extent_lists) + 1, tiers, len(EXTENT_NAMES)), dtype=np.int64)
     for position, text in enumerate(table.extent_lists):
         listed = seats_of(text)[:tiers]
         known[position, : len(listed)] = listed
@@ -135,12 +135,12 @@ def _of_experts(table: Table, room: Ints, given: Ints) -> tuple[Ints, Ints, Ints
     return etp, ep, room // (etp * ep)
 
 
-def given_tiers(table: Table) -> Ints:
+def fixed_tiers(table: Table) -> Ints:
     """The tier each axis was given, -1 where the placement decides; shape (axes, rows).
 
     Both tensor-parallel axes have the same.
     """
-    return np.stack([getattr(table, f"{axis[:2]}_tier") for axis in SEATED_AXES])
+    return np.stack([getattr(table, f"{axis[:2]}_tier") for axis in EXTENT_AXES])
 
 
 def _fill(left: Ints, order: Ints, room: Ints, *, whole: Bools, exact: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Ints
-from shardwise.config.enums import PLACEMENTS, SCHEDULES, SEATED_AXES
+from shardwise.config.enums import EXTENT_AXES, PLACEMENTS, SCHEDULES
 from shardwise.config.extents import axis_order
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -21,7 +21,7 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK
-from shardwise.parallel.placement import given_tiers, place
+from shardwise.parallel.placement import fixed_tiers, place
 
 __all__ = ["EXPERT_AXES", "AxisGroups", "Peers", "RankPeers"]
 __all__ += ["axis_groups", "peers_of", "rank_coordinates"]
@@ -239,9 +239,9 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
         )
         raise InputError(fault)
     placed = place(system, table)
-    extents = {axis: getattr(placed, axis)[:, 0] for axis in SEATED_AXES}
+    extents = {axis: getattr(placed, axis)[:, 0] for axis in EXTENT_AXES}
     coordinates = rank_coordinates(extents, axis_order(PLACEMENTS[int(table.placement[0])]))
-    shown = [axis for axis in SEATED_AXES if axis != "tp2" or table.tp2[0] > 1]
+    shown = [axis for axis in EXTENT_AXES if axis != "tp2" or table.tp2[0] > 1]
     axes = _groups(extents, coordinates, shown)
     if model.has_experts:
         within = {axis: getattr(placed, axis)[:, 0] for axis in EXPERT_AXES}
@@ -249,7 +249,7 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
         axes |= _groups(within, of_experts | {"pp": coordinates["pp"]}, EXPERT_AXES)
         coordinates = coordinates | of_experts
     pipelines = axes["pp"].groups
-    given = bool(np.any(given_tiers(table) >= 0)) or int(table.extents[0]) >= 0
+    given = bool(np.any(fixed_tiers(table) >= 0)) or int(table.extents[0]) >= 0
     per_node = _used_of_a_node(system, extents) if given else system.node.accelerators
     around = int(table.schedule[0]) == SCHEDULES.index("interleaved")
     copied = model.tied_embeddings or model.mtp > 0

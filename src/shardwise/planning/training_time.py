@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.run import RunFigures, goodput_of, training_time
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.config.enums import OPTIMIZERS
 from shardwise.config.model import Model
 from shardwise.config.reliability import Reliability
@@ -27,7 +27,7 @@ __all__ = ["Run", "checkpoint_bytes", "estimate_training_time", "with_training"]
 _MOST_TOKENS = 1e18
 
 
-class Run(Noun):
+class Run(ConfigBase):
     """A run as it is asked for."""
 
     tokens: Annotated[Tokens, Field(le=_MOST_TOKENS)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from shardwise.analysis.communication_record import ExchangeShare, MoeOverhead
+from shardwise.analysis.communication_record import CommunicationShare, MoeOverhead
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.report.console import GIB
@@ -122,7 +122,7 @@ def _communication(estimate: Estimate) -> Iterator[str]:
     yield _line("Communication hidden behind computation", hidden, "s")
 
 
-def _exposed(shares: Sequence[ExchangeShare], **words: str) -> float:
+def _exposed(shares: Sequence[CommunicationShare], **words: str) -> float:
     return sum(
         share.exposed_s
         for share in shares

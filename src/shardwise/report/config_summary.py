@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shardwise.analysis.results import Estimate
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.config.expressions.records import Resolved
 from shardwise.report.console import written
 from shardwise.report.tables.figures import explained_figures
 
 __all__ = ["summary_text"]
 
-Explained = tuple[Noun, Resolved]
+Explained = tuple[ConfigBase, Resolved]
 
 
 def summary_text(result: Estimate, model: Explained, system: Explained) -> str:
@@ -20,7 +20,7 @@ def summary_text(result: Estimate, model: Explained, system: Explained) -> str:
     Parameters
     ----------
     model, system
-        As `Noun.explained` returns them: with what is known of how their figures came to be.
+        As `ConfigBase.explained` returns them: with what is known of how their figures came to be.
     """
     notes: dict[str, int] = {}
     told = {

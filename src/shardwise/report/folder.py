@@ -57,7 +57,7 @@ def check_folder(path: str | Path) -> None:
     if not there.is_dir():
         within = "" if there == Path(path) else f"cannot be made: {there} "
         raise InputError(Fault(source=str(path), problem=f"{within}is a file, not a folder"))
-    files.check_place(there / _CHARTS)
+    files.check_output_path(there / _CHARTS)
 
 
 def _cannot_be_made(path: str | Path, error: OSError) -> InputError:

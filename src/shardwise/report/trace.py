@@ -196,7 +196,7 @@ def check_trace_file(path: str | Path) -> None:
     if not str(path).lower().endswith((".json", ".json.gz")):
         problem = "cannot be written; allowed endings: .json, .json.gz"
         raise InputError(Fault(source=str(path), problem=problem))
-    files.check_place(path)
+    files.check_output_path(path)
 
 
 def _json(data: Any) -> str:

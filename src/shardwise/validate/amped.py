@@ -7,7 +7,7 @@ data; what its formulas give as they were described stands beside ours.
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from shardwise.config.base import Count, Noun, Number, Sourced
+from shardwise.config.base import ConfigBase, Count, Number, Sourced
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.estimator import estimate
@@ -42,7 +42,7 @@ _BUBBLE = "its formulas as they were described, with a bubble too small by the l
 _SAID = ("tp", "pp", "dp", "micro_batch_size", "global_batch_size", "seq_len", "dtype")
 
 
-class Gpipe(Noun):
+class Gpipe(ConfigBase):
     """A model, and how its throughput grows with the stages."""
 
     system: str

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from shardwise.arrays import Floats
-from shardwise.config.base import Count, Noun, Sourced
+from shardwise.config.base import ConfigBase, Count, Sourced
 from shardwise.config.network import Collective, CollectiveName
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
@@ -41,7 +41,7 @@ _BANDS = (
 )
 
 
-class Series(Noun):
+class Series(ConfigBase):
     """Times of one operation on one group, by size."""
 
     operation: CollectiveName
@@ -52,7 +52,7 @@ class Series(Noun):
     """Measured [us] by the bytes of the whole buffer."""
 
 
-class _Wiring(Noun):
+class _Wiring(ConfigBase):
     """How the nodes differ from those of the catalog's system."""
 
     accelerators: Count

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from shardwise.analysis.results import Estimate
-from shardwise.config.base import Count, Noun, Sourced
+from shardwise.config.base import ConfigBase, Count, Sourced
 from shardwise.estimator import estimate
 from shardwise.interop.calculon.translation import calculon_case
 from shardwise.validate.scores import Compared, Part, Row, Scoreboard
@@ -22,7 +22,7 @@ _GIB = 2.0**30
 _MS = 1e3
 
 
-class Layout(Noun):
+class Layout(ConfigBase):
     """How the paper runs a model, and what Calculon calls it in our catalog."""
 
     tp: Count
@@ -33,7 +33,7 @@ class Layout(Noun):
     calculon: str
 
 
-class Mode(Noun):
+class Mode(ConfigBase):
     """What is recomputed, and whether sequences are split too."""
 
     recompute: str

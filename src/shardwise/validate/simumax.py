@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from shardwise.analysis.results import Estimate
-from shardwise.config.base import Noun, Sourced
+from shardwise.config.base import ConfigBase, Sourced
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -25,7 +25,7 @@ _SLOWEST, _FASTEST, _NEAR = 0.25, 4.0, 1e-3
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class Server(Noun):
+class Server(ConfigBase):
     """The machine and the software of some runs."""
 
     system: str
@@ -42,7 +42,7 @@ class Server(Noun):
         return system.model_copy(update={"accelerator": chip})
 
 
-class Run(Noun):
+class Run(ConfigBase):
     """One measured run, and what SimuMax predicted for it."""
 
     id: str

@@ -6,12 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from shardwise.analysis.component_counts import PartRuns, part_runs
+from shardwise.analysis.component_counts import ComponentCount, part_runs
 from shardwise.analysis.graph.layer import RECOMPUTE, part_graph
 from shardwise.analysis.graph.records import (
+    ComponentGraph,
     ComputeGraph,
     GraphEdge,
-    PartGraph,
     StageNode,
     StepTotals,
 )
@@ -22,7 +22,7 @@ from shardwise.config.model import Layer, Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import PartCosts, operation_costs
+from shardwise.cost.component_costs import ComponentOperations, operation_costs
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.ops.layer import rank_work
 from shardwise.parallel.constraints import refuse_illegal
@@ -85,8 +85,8 @@ def graph_of(
 
 
 def _parts(
-    model: Model, table: Table, evaluation: Evaluation, costs: Sequence[PartCosts]
-) -> Iterator[PartGraph]:
+    model: Model, table: Table, evaluation: Evaluation, costs: Sequence[ComponentOperations]
+) -> Iterator[ComponentGraph]:
     work = rank_work(table)
     for part in part_runs(table, evaluation, costs):
         yield part_graph(
@@ -98,7 +98,7 @@ def _parts(
         )
 
 
-def _layer(model: Model, part: PartRuns) -> Layer | None:
+def _layer(model: Model, part: ComponentCount) -> Layer | None:
     """The kind of layer in a part: a module of prediction has one of the last kind."""
     if part.part == "mtp":
         return model.layers[-1]
@@ -159,7 +159,10 @@ def _between(
 
 
 def _totals(
-    table: Table, evaluation: Evaluation, costs: Sequence[PartCosts], parts: Sequence[PartGraph]
+    table: Table,
+    evaluation: Evaluation,
+    costs: Sequence[ComponentOperations],
+    parts: Sequence[ComponentGraph],
 ) -> StepTotals:
     """Sums over a step; matrix FLOPs without rounding on the way."""
     exact = update_flops(table, evaluation, costs)
@@ -188,5 +191,5 @@ def _totals(
     )
 
 
-def _runs(part: PartGraph, phase: str) -> float:
+def _runs(part: ComponentGraph, phase: str) -> float:
     return part.reruns if phase == RECOMPUTE else part.runs

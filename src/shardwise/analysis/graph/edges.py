@@ -7,7 +7,7 @@ from shardwise.analysis.graph.records import GraphEdge
 from shardwise.analysis.graph.tensors import Tensor, Tensors
 from shardwise.analysis.graph.wiring import INPUT, Link, linked, plain
 from shardwise.config.enums import QUANTIZATIONS
-from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
+from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.ops.operation import CollectiveKind, Phase
 from shardwise.ops.quantization import RECIPES
 
@@ -23,8 +23,8 @@ class Piece:
     name: str
     cost: OperationCost
     kernels: tuple[KernelCost, ...]
-    before: tuple[ExchangeCost, ...]
-    after: tuple[ExchangeCost, ...]
+    before: tuple[CollectiveCost, ...]
+    after: tuple[CollectiveCost, ...]
     parameters: float
     saved_bytes: float
 

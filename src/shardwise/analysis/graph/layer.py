@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from shardwise.analysis.component_counts import PartRuns
+from shardwise.analysis.component_counts import ComponentCount
 from shardwise.analysis.graph.edges import Piece, piece_edges
-from shardwise.analysis.graph.records import Exchange, GraphNode, PartGraph, PhaseWork
+from shardwise.analysis.graph.records import ComponentGraph, Exchange, GraphNode, PhaseWork
 from shardwise.analysis.graph.tensors import Tensors
 from shardwise.analysis.graph.wiring import INPUT, OUTPUT, plain
 from shardwise.analysis.recompute import ALL, exchanges_again, kept_bytes, runs_again
-from shardwise.cost.operations import ExchangeCost, KernelCost, OperationCost
+from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 from shardwise.parallel.placement import Extents
 
@@ -23,8 +23,13 @@ _ADD_UP = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE, CollectiveK
 
 
 def part_graph(
-    part: PartRuns, tensors: Tensors, extents: Extents, *, training: bool, checkpoint_bytes: float
-) -> PartGraph:
+    part: ComponentCount,
+    tensors: Tensors,
+    extents: Extents,
+    *,
+    training: bool,
+    checkpoint_bytes: float,
+) -> ComponentGraph:
     """Draw one part of the model for one micro-batch.
 
     Parameters
@@ -45,7 +50,7 @@ def part_graph(
         nodes += _nodes(piece, part, extents, training=training)
     nodes.append(GraphNode(id=OUTPUT, name="loss" if _is_head(pieces) else "stream", kind=OUTPUT))
     exchanges = [exchange for node in nodes for exchange in node.exchanges]
-    return PartGraph(
+    return ComponentGraph(
         name=part.name,
         count=part.count,
         runs=part.runs,
@@ -79,7 +84,7 @@ def _plus(one: PhaseWork, other: PhaseWork) -> PhaseWork:
     return PhaseWork(**{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
-def _pieces(part: PartRuns, *, training: bool) -> list[Piece]:
+def _pieces(part: ComponentCount, *, training: bool) -> list[Piece]:
     """Operations as they are drawn.
 
     Unfused attention is cut in two around its softmax; what only keeps something, as the softmax of
@@ -141,7 +146,7 @@ def _softmax_between(pieces: list[Piece]) -> list[Piece]:
     return pieces
 
 
-def _sided(cost: OperationCost) -> Iterator[tuple[ExchangeCost, bool]]:
+def _sided(cost: OperationCost) -> Iterator[tuple[CollectiveCost, bool]]:
     """Exchanges that take place, and whether each is of what the operation reads."""
     name, swaps = plain(cost.operation.name), 0
     gathered: set[str] = set()
@@ -170,7 +175,7 @@ def _sided(cost: OperationCost) -> Iterator[tuple[ExchangeCost, bool]]:
 
 
 def _nodes(
-    piece: Piece, part: PartRuns, extents: Extents, *, training: bool
+    piece: Piece, part: ComponentCount, extents: Extents, *, training: bool
 ) -> Iterator[GraphNode]:
     """An operation, and what is exchanged before and after it."""
     again = exchanges_again(piece.cost, part.again)
@@ -200,7 +205,7 @@ def _exchange_node(piece: Piece, side: str, exchanges: tuple[Exchange, ...]) -> 
     return GraphNode(id=f"{piece.name}/{side}", name=name, kind="exchange", exchanges=exchanges)
 
 
-def _phases(piece: Piece, part: PartRuns, *, training: bool) -> dict[str, PhaseWork]:
+def _phases(piece: Piece, part: ComponentCount, *, training: bool) -> dict[str, PhaseWork]:
     phases: dict[str, PhaseWork] = {}
     share = runs_again(piece.cost, part.again)
     for timed in piece.kernels:
@@ -226,7 +231,7 @@ def _work(timed: KernelCost, share: float) -> PhaseWork:
 
 
 def _exchanges(
-    costs: Sequence[ExchangeCost], extents: Extents, *, training: bool, again: bool
+    costs: Sequence[CollectiveCost], extents: Extents, *, training: bool, again: bool
 ) -> Iterator[Exchange]:
     for cost in costs:
         collective = cost.collective

@@ -7,11 +7,11 @@ from pydantic import Field
 from shardwise.analysis.record import Result
 
 __all__ = [
+    "ComponentGraph",
     "ComputeGraph",
     "Exchange",
     "GraphEdge",
     "GraphNode",
-    "PartGraph",
     "PhaseWork",
     "StageNode",
     "StepTotals",
@@ -74,7 +74,7 @@ class GraphEdge(Result):
     bytes: float
 
 
-class PartGraph(Result):
+class ComponentGraph(Result):
     """One part of the model: the embedding, a layer of a kind, a module of prediction, the head."""
 
     name: str
@@ -133,7 +133,7 @@ class ComputeGraph(Result):
     system: str
     strategy: dict[str, Any]
     """All fields, defaults filled in."""
-    parts: tuple[PartGraph, ...]
+    parts: tuple[ComponentGraph, ...]
     stages: tuple[StageNode, ...]
     """The model, in order."""
     edges: tuple[GraphEdge, ...]

@@ -9,7 +9,7 @@ from shardwise.analysis.timeline.passes import StagePasses
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.parallel.schedule.orders import BACKWARD, FORWARD
 
-__all__ = ["HeldAtActions", "fullest", "held_at_actions"]
+__all__ = ["MemoryAtActions", "fullest", "held_at_actions"]
 
 _F, _B, _W = range(len(KINDS))
 # Layers whose offloaded activations are here: the one that computes and the one in transit.
@@ -17,7 +17,7 @@ _LAYERS_HERE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldAtActions:
+class MemoryAtActions:
     """What the rank of an action holds from its start to its end [byte]; one value per action."""
 
     activations: Floats
@@ -28,7 +28,7 @@ class HeldAtActions:
     """Held for a moment, at the fullest one of the action."""
 
 
-def held_at_actions(actions: Actions, passes: StagePasses, *, offloaded: bool) -> HeldAtActions:
+def held_at_actions(actions: Actions, passes: StagePasses, *, offloaded: bool) -> MemoryAtActions:
     """Add up what is kept: from the start of F to the end of W, or of a B that does both.
 
     Of what is offloaded two layers are here. The two of a pair hold the same: what the forward
@@ -48,7 +48,7 @@ def held_at_actions(actions: Actions, passes: StagePasses, *, offloaded: bool) -
     )
     first = np.flatnonzero(actions.paired)
     live[first] = live[first + 1] = np.maximum(live[first], live[first + 1])
-    return HeldAtActions(activations=kept + looked_up, after=after + looked_up_after, live=live)
+    return MemoryAtActions(activations=kept + looked_up, after=after + looked_up_after, live=live)
 
 
 def _away(layers: Floats) -> Floats:

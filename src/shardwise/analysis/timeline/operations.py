@@ -8,7 +8,7 @@ from shardwise.analysis.timeline.step import StepTimeline
 from shardwise.cost.operations import OperationCost
 from shardwise.ops.operation import Phase
 
-__all__ = ["PartOfPass", "parts_of_pass"]
+__all__ = ["ComponentOfPass", "parts_of_pass"]
 
 _PHASES = {
     "forward": (Phase.FORWARD,),
@@ -19,7 +19,7 @@ _PHASES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartOfPass:
+class ComponentOfPass:
     """A layer, the embedding or the head, and its kernels."""
 
     name: str
@@ -27,7 +27,7 @@ class PartOfPass:
     """Operation and time of what it launches, without the host's part [s]."""
 
 
-def parts_of_pass(timeline: StepTimeline, stage: int, *work: str) -> list[PartOfPass]:
+def parts_of_pass(timeline: StepTimeline, stage: int, *work: str) -> list[ComponentOfPass]:
     """Kernels of one micro-batch on a virtual stage, backwards but for what goes forward.
 
     Parameters
@@ -49,7 +49,7 @@ def parts_of_pass(timeline: StepTimeline, stage: int, *work: str) -> list[PartOf
             found.append((name, kernels))
     forward = phases[0] is Phase.FORWARD
     step = 1 if forward else -1
-    return [PartOfPass(name=name, kernels=tuple(some[::step])) for name, some in found[::step]]
+    return [ComponentOfPass(name=name, kernels=tuple(some[::step])) for name, some in found[::step]]
 
 
 def _in_order(

@@ -10,9 +10,15 @@ from shardwise.arrays import Floats, total
 from shardwise.config.enums import bits_of
 from shardwise.config.strategy_table import Table
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, step_of, walk
-from shardwise.cost.component_costs import Blocks, PartCosts, layer_bytes, part_bytes, part_times
-from shardwise.cost.layer_cost import BlockCost
-from shardwise.cost.layer_times import COMM_AXES, BlockTimes
+from shardwise.cost.component_costs import (
+    ComponentCosts,
+    ComponentOperations,
+    component_times,
+    layer_bytes,
+    part_bytes,
+)
+from shardwise.cost.layer_cost import LayerCost
+from shardwise.cost.layer_times import COMM_AXES, LayerTimes
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import moves, stage_memory
@@ -69,7 +75,7 @@ class StagePasses:
 
 
 def stage_passes(
-    table: Table, evaluation: Evaluation, parts: Sequence[PartCosts], stages: StageRun
+    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations], stages: StageRun
 ) -> StagePasses:
     """Passes of a table of one row.
 
@@ -84,7 +90,7 @@ def stage_passes(
     ahead, back = _live_bytes(table, blocks, parts, stages)
 
     def time(name: str) -> Floats:
-        return part_times(blocks, stages.work, lambda part: getattr(part, name))
+        return component_times(blocks, stages.work, lambda part: getattr(part, name))
 
     gradients = time("weight_grad_s")
     zero = np.zeros_like(gradients)
@@ -123,18 +129,20 @@ def _only(stages: StageRun, place: int) -> list[Floats]:
     return counts
 
 
-def _exchanges(blocks: Blocks, stages: StageRun, direction: str) -> dict[str, dict[str, Floats]]:
+def _exchanges(
+    blocks: ComponentCosts, stages: StageRun, direction: str
+) -> dict[str, dict[str, Floats]]:
     """Exchanges of one direction, exposed and hidden."""
 
     def of(name: str, axis: str) -> Floats:
-        def select(part: BlockTimes) -> Floats:
+        def select(part: LayerTimes) -> Floats:
             time: Floats = getattr(getattr(part, f"{name}_{direction}_s"), axis)
             return time
 
-        return part_times(blocks, stages.work, select)
+        return component_times(blocks, stages.work, select)
 
     def link(name: str) -> Floats:
-        return part_times(blocks, stages.work, lambda part: getattr(part, name))
+        return component_times(blocks, stages.work, lambda part: getattr(part, name))
 
     exposed = {axis: of("exposed", axis) for axis in COMM_AXES}
     exposed["offload"] = link(f"offload_{direction}_exposed_s")
@@ -146,7 +154,7 @@ def _exchanges(blocks: Blocks, stages: StageRun, direction: str) -> dict[str, di
 
 
 def _live_bytes(
-    table: Table, blocks: Blocks, parts: Sequence[PartCosts], stages: StageRun
+    table: Table, blocks: ComponentCosts, parts: Sequence[ComponentOperations], stages: StageRun
 ) -> tuple[Floats, Floats]:
     """Held for a moment in a forward and in a backward pass, beside what is kept [byte].
 
@@ -165,9 +173,9 @@ def _live_bytes(
 
 
 def listed_parts(
-    blocks: Blocks, parts: Sequence[PartCosts]
-) -> list[tuple[str, BlockCost, list[OperationCost]] | None]:
-    """Name, cost and operations of every part of the model, in the order of `Blocks.parts`.
+    blocks: ComponentCosts, parts: Sequence[ComponentOperations]
+) -> list[tuple[str, LayerCost, list[OperationCost]] | None]:
+    """Name, cost and operations of every part of the model, in the order of `ComponentCosts.parts`.
 
     Layers that do not recompute have the name `plain`.
     """
@@ -182,7 +190,11 @@ def listed_parts(
 
 
 def _over(
-    table: Table, blocks: Blocks, name: str, cost: BlockCost, operations: Sequence[OperationCost]
+    table: Table,
+    blocks: ComponentCosts,
+    name: str,
+    cost: LayerCost,
+    operations: Sequence[OperationCost],
 ) -> tuple[Floats, Floats]:
     """Live beyond what is kept at the fullest moment forward, and backward [byte].
 
@@ -205,7 +217,7 @@ def _over(
     return over(ahead, FORWARD_ONLY if whole else run), over(back, run)
 
 
-def _with_over(blocks: Blocks, moments: Sequence[Floats | None]) -> Blocks:
+def _with_over(blocks: ComponentCosts, moments: Sequence[Floats | None]) -> ComponentCosts:
     """The same parts of the model with other fullest moments."""
     changed = [
         None if part is None or over is None else _replaced(part, over)
@@ -226,5 +238,5 @@ def _with_over(blocks: Blocks, moments: Sequence[Floats | None]) -> Blocks:
     )
 
 
-def _replaced(part: BlockCost, over: Floats) -> BlockCost:
+def _replaced(part: LayerCost, over: Floats) -> LayerCost:
     return replace(part, bytes=replace(part.bytes, over_bytes=over))

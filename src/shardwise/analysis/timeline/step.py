@@ -8,14 +8,14 @@ import numpy as np
 
 from shardwise.analysis.recompute import parts_of
 from shardwise.analysis.timeline.actions import KINDS, Actions, Pipeline, run
-from shardwise.analysis.timeline.memory import HeldAtActions, fullest, held_at_actions
+from shardwise.analysis.timeline.memory import MemoryAtActions, fullest, held_at_actions
 from shardwise.analysis.timeline.passes import EXCHANGES, StagePasses, stage_passes
 from shardwise.arrays import Floats
 from shardwise.config.enums import SCHEDULES, ZERO_GRADIENTS
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import PartCosts, operation_costs
+from shardwise.cost.component_costs import ComponentOperations, operation_costs
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import StageMemory, stage_memory
 from shardwise.parallel.pipeline_layout import (
@@ -49,7 +49,7 @@ class StepTimeline:
 
     pipeline: Pipeline
     passes: StagePasses
-    parts: tuple[PartCosts, ...]
+    parts: tuple[ComponentOperations, ...]
     """Operations of the embedding, each kind of layer and the head with their costs."""
     stages: StageRun
     """Every virtual stage."""
@@ -58,7 +58,7 @@ class StepTimeline:
     again: frozenset[str]
     """What layers recompute that do: some of `words.RECOMPUTE_PARTS`, or `recompute.ALL`."""
     actions: Actions
-    held: HeldAtActions
+    held: MemoryAtActions
     memory: StageMemory
     """Of every rank as the estimate has it."""
     after_s: Mapping[str, float]

@@ -69,7 +69,7 @@ def row_of(named: str, noun: type[Any], chain: Chain, *, is_base: bool) -> Row:
             name=named,
             noun=noun,
             fields=loaded.to_dict(),
-            told=loaded.told_fields(resolved.data),
+            told=loaded.explicit_fields(resolved.data),
             parameters=resolved.parameters,
             formulas=resolved.formulas,
         )

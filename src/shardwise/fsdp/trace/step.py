@@ -146,7 +146,7 @@ class _Step:
             parameters=tuple(parameters),
             forward_segments=self.forward_segments,
             seconds=segment_seconds(self.log, segments, system, dtype),
-            held_bytes=np.array(self.ledger.held, dtype=np.float64),
+            resident_bytes=np.array(self.ledger.held, dtype=np.float64),
             left_bytes=np.array(self.ledger.left, dtype=np.float64),
             fixed_bytes=self.fixed_bytes,
             assumed=(*self.load.assumed, *_assumed(self.log, system)),

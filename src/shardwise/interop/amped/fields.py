@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from shardwise import catalog
-from shardwise.config.extents import seats_text
+from shardwise.config.extents import extents_text
 from shardwise.interop.amped.files import AmpedConfig
 from shardwise.interop.amped.reader import Reader, has_network
 from shardwise.interop.amped.words import CATEGORIES
@@ -145,7 +145,7 @@ def strategy_fields(config: AmpedConfig) -> dict[str, Any]:
         **fields_by_degrees(experts=experts, **degrees),
     }
     if has_network(config):  # else all of it is one node
-        fields["extents"] = seats_text([inside])
+        fields["extents"] = extents_text([inside])
     read.done()
     return fields
 

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from shardwise.config import files
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.interop.amped.checks import Parameter, check, check_numbers
 from shardwise.interop.amped.derived import DERIVED, resolve
@@ -30,7 +30,7 @@ Tables = Mapping[str, Any]
 Flag = Annotated[bool, BeforeValidator(lambda value: False if value is None else value)]
 
 
-class _Parameter(Noun):
+class _Parameter(ConfigBase):
     """One parameter as a file writes it."""
 
     value: Any = None
@@ -41,21 +41,21 @@ class _Parameter(Noun):
     description: str | None = None
 
 
-class _Lookup(Noun):
+class _Lookup(ConfigBase):
     """Where the parameters of a category are looked up."""
 
     lookup_table_name: str
     lookup_table_row: str
 
 
-class _Category(Noun):
+class _Category(ConfigBase):
     """One of the four categories."""
 
     parameters: dict[str, _Parameter]
     lookup_config: _Lookup | None = None
 
 
-class _Config(Noun):
+class _Config(ConfigBase):
     """A whole file."""
 
     neural_network_training_parameters: _Category | None = None

@@ -9,7 +9,7 @@ from shardwise.interop.amped.fields import model_fields, strategy_fields
 from shardwise.interop.amped.files import AmpedConfig
 from shardwise.interop.amped.quantity import parse_amped, unit_letters
 from shardwise.interop.amped.system import system_fields
-from shardwise.interop.amped.words import USES, Noun, why_not
+from shardwise.interop.amped.words import USES, ConfigBase, why_not
 
 __all__ = ["fields_of", "fields_of_several", "import_record"]
 
@@ -20,7 +20,7 @@ _WIDTHS = ("hidden_layer_dimension_for_attention_sublayers", "key_query_value_le
 _TOTAL = "total_number_of_parameters_without_embedding"
 
 
-def fields_of(noun: Noun, config: AmpedConfig, name: str) -> dict[str, Any]:
+def fields_of(noun: ConfigBase, config: AmpedConfig, name: str) -> dict[str, Any]:
     """Fields of a model, a system or a strategy; `name` is for what has none."""
     if noun == "model":
         return model_fields(config, name)
@@ -28,8 +28,8 @@ def fields_of(noun: Noun, config: AmpedConfig, name: str) -> dict[str, Any]:
 
 
 def fields_of_several(
-    nouns: Collection[Noun], config: AmpedConfig, name: str
-) -> dict[Noun, dict[str, Any]]:
+    nouns: Collection[ConfigBase], config: AmpedConfig, name: str
+) -> dict[ConfigBase, dict[str, Any]]:
     """Fields of models, systems and strategies; `run` has none.
 
     Raises
@@ -37,7 +37,7 @@ def fields_of_several(
     InputError
         With all that is wrong or missing for any of them.
     """
-    found: dict[Noun, dict[str, Any]] = {}
+    found: dict[ConfigBase, dict[str, Any]] = {}
     faults: list[Fault] = []
     for noun in nouns:
         try:
@@ -50,7 +50,7 @@ def fields_of_several(
 
 
 def import_record(
-    config: AmpedConfig, nouns: Collection[Noun], strategy: Mapping[str, Any] | None = None
+    config: AmpedConfig, nouns: Collection[ConfigBase], strategy: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Tell what some nouns took of a configuration; everything else is told with the reason.
 
@@ -100,7 +100,7 @@ def _told(one: Parameter) -> dict[str, Any]:
 
 
 def _notes(
-    config: AmpedConfig, nouns: Collection[Noun], strategy: Mapping[str, Any]
+    config: AmpedConfig, nouns: Collection[ConfigBase], strategy: Mapping[str, Any]
 ) -> Iterator[str]:
     for one in config.parameters.values():
         yield from _of_two(one)

@@ -12,11 +12,11 @@ __all__ = [
     "MEMORY_CAPACITY",
     "USES",
     "WHOLE",
-    "Noun",
+    "ConfigBase",
     "why_not",
 ]
 
-Noun = Literal["model", "system", "strategy", "run"]
+ConfigBase = Literal["model", "system", "strategy", "run"]
 """What parameters are for; `run`: the whole training, beside the estimate of a step."""
 
 CATEGORIES = (
@@ -97,7 +97,7 @@ _SYSTEM = {
         for part in ("K_Q_V", "attention", "output", "MLP")
     },
 }
-USES: Mapping[Noun, Mapping[str, str]] = {
+USES: Mapping[ConfigBase, Mapping[str, str]] = {
     "model": _MODEL,
     "strategy": _STRATEGY,
     "system": _SYSTEM,

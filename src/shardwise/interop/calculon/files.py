@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.errors import Fault, InputError, nearest
 
 __all__ = [
@@ -109,7 +109,7 @@ Row = Annotated[tuple[Threshold, Efficiency], _pair("threshold, efficiency")]
 Curve = Annotated[tuple[Row, ...], NotEmpty, AfterValidator(_descending)]
 
 
-class CalculonFile(Noun):
+class CalculonFile(ConfigBase):
     """What the files have in common: exact types, keys as Calculon names them."""
 
     @classmethod
@@ -141,7 +141,7 @@ class CalculonModel(CalculonFile):
     num_blocks: Count
 
 
-class CalculonProcessor(Noun):
+class CalculonProcessor(ConfigBase):
     """The matrix or the vector engine for one datatype."""
 
     tflops: Positive
@@ -150,7 +150,7 @@ class CalculonProcessor(Noun):
     """Rows of a least size of an operation [1e9 FLOP] and the share of the peak it reaches."""
 
 
-class CalculonMemory(Noun):
+class CalculonMemory(ConfigBase):
     """One tier of memory."""
 
     # Names as in the files.
@@ -171,7 +171,7 @@ def _without_offset(value: tuple[float, float | None]) -> tuple[float, float | N
 Volume = Annotated[tuple[Positive, Annotated[Real, Field(ge=-1)]], _pair("scalar, offset")]
 
 
-class CalculonOperations(Noun):
+class CalculonOperations(ConfigBase):
     """Volume of each operation over its data: scalar x (1 + offset / participants)."""
 
     p2p: Annotated[
@@ -182,7 +182,7 @@ class CalculonOperations(Noun):
     all_reduce: Volume
 
 
-class CalculonNetwork(Noun):
+class CalculonNetwork(ConfigBase):
     """One network; executions name it by its position in the list."""
 
     bandwidth: Positive

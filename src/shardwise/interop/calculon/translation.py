@@ -10,7 +10,7 @@ import numpy as np
 from shardwise import catalog
 from shardwise.arrays import Ints
 from shardwise.config import files
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -118,8 +118,8 @@ def system_for_calculon(system: System | str | Path) -> CalculonSystem:
     return theirs or calculon_system(System.load(system).to_dict(), _file_name(system, System))
 
 
-def _file_name(name: object, noun: type[Noun]) -> str:
-    """Name of the file that `Noun.load` would read; empty if it is none."""
+def _file_name(name: object, noun: type[ConfigBase]) -> str:
+    """Name of the file that `ConfigBase.load` would read; empty if it is none."""
     if not isinstance(name, (str, Path)):
         return ""
     text = str(name).strip()
@@ -128,7 +128,7 @@ def _file_name(name: object, noun: type[Noun]) -> str:
     return text if isinstance(name, Path) or (text and files.is_file_name(text)) else ""
 
 
-def _own_file(name: object, noun: type[Noun], kind: str, file: type[T]) -> T | None:
+def _own_file(name: object, noun: type[ConfigBase], kind: str, file: type[T]) -> T | None:
     """Parse a file or mapping that is already Calculon's."""
     if isinstance(name, Mapping):
         data, source = dict(name), kind

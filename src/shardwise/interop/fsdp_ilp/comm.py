@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, overload
 from pydantic import Field, model_validator
 
 from shardwise.arrays import Floats
-from shardwise.config.base import Noun, Number
+from shardwise.config.base import ConfigBase, Number
 from shardwise.config.files import read_mapping
 from shardwise.errors import Fault, InputError
 from shardwise.units import ByteRate, Duration
@@ -125,7 +125,7 @@ _Latency = Annotated[Number, Field(ge=0, le=1e9)]
 _Bandwidth = Annotated[Number, Field(ge=1e-3, le=1e18)]
 
 
-class _Collective(Noun):
+class _Collective(ConfigBase):
     """One collective, in the planner's units or in people's."""
 
     latency_ms: _Latency | None = None
@@ -156,7 +156,7 @@ class _Collective(Noun):
         return Line(latency_ms=latency, bytes_per_ms=rate)
 
 
-class _Comm(Noun):
+class _Comm(ConfigBase):
     """Both collectives; reduce-scatter may differ from all-gather, unlike in the original."""
 
     all_gather: _Collective

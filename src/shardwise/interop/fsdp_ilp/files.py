@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import AliasChoices, Field, Strict
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.config.files import read_mapping
 from shardwise.errors import Fault, InputError
 
@@ -68,7 +68,7 @@ class ModuleInfo:
     """What recomputing could discard of it."""
 
 
-class _Statistics(Noun):
+class _Statistics(ConfigBase):
     """One module."""
 
     fqn: Name
@@ -98,7 +98,7 @@ class _Statistics(Noun):
     pos_fw_post_order: Any = None
 
 
-class _Orders(Noun):
+class _Orders(ConfigBase):
     """When the hooks of each module were called."""
 
     fw_pre_order: Annotated[Names, Field(min_length=1)]
@@ -113,7 +113,7 @@ class _Flat(_Orders):
     modstats: list[_Statistics]
 
 
-class _Nested(Noun):
+class _Nested(ConfigBase):
     """The file as torch holds it."""
 
     mod_order: _Orders

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer, Strict, model_validator
 
-from shardwise.config.base import MOST_LAYERS, Noun
+from shardwise.config.base import MOST_LAYERS, ConfigBase
 from shardwise.units import LEAST_SHARE
 
 __all__ = ["NerscModel", "NerscSystem", "looks_like"]
@@ -45,7 +45,7 @@ _ROUNDING = 1e-9
 _UNITS = {"element_size": 2e-9, "mask_element_size": 1e-9, "flops_units": 1e-12}
 
 
-class NerscModel(Noun):
+class NerscModel(ConfigBase):
     """A model: `depth` equal transformer layers and nothing else."""
 
     l: Count  # noqa: E741 - as in the files
@@ -67,7 +67,7 @@ class NerscModel(Noun):
         return self
 
 
-class NerscSystem(Noun):
+class NerscSystem(ConfigBase):
     """A cluster: one kind of GPU, NVLink domains, NICs."""
 
     matrix_flops_fp16: Rate

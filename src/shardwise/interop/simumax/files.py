@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from shardwise.config.base import MOST_LAYERS, Noun
+from shardwise.config.base import MOST_LAYERS, ConfigBase
 from shardwise.errors import Fault, InputError
 
 __all__ = ["SimumaxModel", "SimumaxStrategy", "looks_like"]
@@ -23,7 +23,7 @@ Positive = Annotated[Real, Field(gt=0)]
 Share = Annotated[Real, Field(gt=0, le=1)]
 
 
-class SimumaxModel(Noun):
+class SimumaxModel(ConfigBase):
     """A decoder-only transformer with RMSNorm, without biases, with embeddings of its own."""
 
     hidden_size: Count
@@ -132,7 +132,7 @@ Version = Annotated[str, AfterValidator(_release)]
 _SELECTIVE = ("attn_recompute", "mla_rms_recompute", "mlp_recompute", "mlp_rms_recompute")
 
 
-class SimumaxStrategy(Noun):
+class SimumaxStrategy(ConfigBase):
     """Parallelism and runtime policy. `docs/simumax.md` says what each key is here."""
 
     seq_len: Count

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.errors import Fault, InputError
 from shardwise.units import LEAST_SHARE
 
@@ -73,7 +73,7 @@ def _all_of_them(classes: dict[Any, Any]) -> dict[Any, Any]:
     return classes
 
 
-class SimumaxOperation(Noun):
+class SimumaxOperation(ConfigBase):
     """A class of kernels that compute."""
 
     tflops: Rate
@@ -83,7 +83,7 @@ class SimumaxOperation(Noun):
     """Share by shape, the shape spelt out in the key."""
 
 
-class SimumaxMemory(Noun):
+class SimumaxMemory(ConfigBase):
     """A class of kernels that move bytes."""
 
     gbps: Rate
@@ -93,7 +93,7 @@ class SimumaxMemory(Noun):
     """Least time of every kernel, also of those that compute."""
 
 
-class SimumaxLink(Noun):
+class SimumaxLink(ConfigBase):
     """A rate of a network."""
 
     gbps: Rate
@@ -105,7 +105,7 @@ class SimumaxLink(Noun):
     fixed_latency_us_by_comm_num: ByMembers | None = None
 
 
-class SimumaxAccelerator(Noun):
+class SimumaxAccelerator(ConfigBase):
     """One device."""
 
     backend: Literal["cuda", "musa"]
@@ -117,7 +117,7 @@ class SimumaxAccelerator(Noun):
     bandwidth: Annotated[dict[BandwidthClass, SimumaxMemory], AfterValidator(_with_default)]
 
 
-class SimumaxCollective(Noun):
+class SimumaxCollective(ConfigBase):
     """An operation of a network: scale (1 + offset / n) of its buffer passes each of n members."""
 
     scale: Positive
@@ -130,7 +130,7 @@ class SimumaxCollective(Noun):
     """Of exchanges among replicas on PCIe, by members [2^30 byte/s]."""
 
 
-class SimumaxNetwork(Noun):
+class SimumaxNetwork(ConfigBase):
     """One reach of the network."""
 
     processor_usage: NonNegative = 0
@@ -139,7 +139,7 @@ class SimumaxNetwork(Noun):
     op: Annotated[dict[CollectiveClass, SimumaxCollective], AfterValidator(_all_of_them)]
 
 
-class SimumaxNetworks(Noun):
+class SimumaxNetworks(ConfigBase):
     """Within a node by PCIe, a network for each of 2, 4 and 8 devices, or one for all."""
 
     intra_with_pcie: Flag = False
@@ -164,7 +164,7 @@ class SimumaxNetworks(Noun):
         return self
 
 
-class SimumaxSystem(Noun):
+class SimumaxSystem(ConfigBase):
     """A cluster of equal nodes."""
 
     sys_name: str

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.enums import PLACED_AXES, SEATED_AXES, TIER_FIELDS
+from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, TIER_FIELDS
 from shardwise.config.extents import seats_of
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.constraints.constraint import Rule, any_of, one
-from shardwise.parallel.placement import given_extents, given_tiers, place
+from shardwise.parallel.placement import fixed_tiers, given_extents, place
 
 __all__ = ["TIER_RULES", "wrong_degrees"]
 
@@ -27,11 +27,11 @@ def _reach(system: System, table: Table) -> Floats:
 
     Shape (tiers, axes, rows); all 1 in rows with other degrees, which another rule refuses.
     """
-    reach = np.ones((len(system.network), len(SEATED_AXES), len(table)))
+    reach = np.ones((len(system.network), len(EXTENT_AXES), len(table)))
     rows = np.flatnonzero(~wrong_degrees(table))
     if rows.size:
         extents = place(system, table.take(rows))
-        whole = np.stack([getattr(extents, axis) for axis in SEATED_AXES], axis=1)
+        whole = np.stack([getattr(extents, axis) for axis in EXTENT_AXES], axis=1)
         reach[..., rows] = whole / np.vstack([np.ones_like(whole[:1]), whole[:-1]])
     return reach
 
@@ -41,7 +41,7 @@ def _overfull(system: System, table: Table) -> Bools:
 
     Only what was given can do that: placed axes take the room there is.
     """
-    if not np.any(given_tiers(table) >= 0) and not np.any(table.extents >= 0):
+    if not np.any(fixed_tiers(table) >= 0) and not np.any(table.extents >= 0):
         return np.zeros((len(system.network), len(table)), dtype=np.bool_)
     members = np.cumprod(np.prod(_reach(system, table), axis=1), axis=0)
     return members > _domains(system)[:, np.newaxis]
@@ -73,8 +73,8 @@ def _crowding(
         axis = int(np.argmax(_reach(system, table)[tier, :, 0]))
         if table.extents[0] >= 0:
             return "extents"
-        name = SEATED_AXES[axis]
-        return f"{name[:2]}_tier" if given_tiers(table)[axis, 0] >= 0 else name
+        name = EXTENT_AXES[axis]
+        return f"{name[:2]}_tier" if fixed_tiers(table)[axis, 0] >= 0 else name
 
     return blamed
 
@@ -87,8 +87,8 @@ def _crowd(
     def problem(_: Model, system: System, table: Table) -> str:
         tier = int(np.argmax(wrong(system, table)[:, 0]))
         extents = place(system, table)
-        members = [int(getattr(extents, axis)[tier, 0]) for axis in SEATED_AXES]
-        axes = " x ".join(f"{a} {n}" for a, n in zip(SEATED_AXES, members, strict=True) if n > 1)
+        members = [int(getattr(extents, axis)[tier, 0]) for axis in EXTENT_AXES]
+        axes = " x ".join(f"{a} {n}" for a, n in zip(EXTENT_AXES, members, strict=True) if n > 1)
         described = system.network[tier]
         told_all = (
             f"{axes} in a domain of {described.name} {told} its {described.domain} accelerators"
@@ -102,7 +102,7 @@ def _allowed(table: Table, domain: int, members: list[int], tier: int) -> str:
     """What of a list of extents one axis alone may have in a domain, in words of `levels`."""
     if table.extents[0] < 0 or tier:
         return ""
-    degrees = {axis: one(getattr(table, axis)) for axis in SEATED_AXES}
+    degrees = {axis: one(getattr(table, axis)) for axis in EXTENT_AXES}
     found = []
     for (axis, degree), here in zip(degrees.items(), members, strict=True):
         others = math.prod(members) // here
@@ -120,7 +120,7 @@ def _listed_tiers(table: Table) -> Ints:
 def _undivided(system: System, table: Table) -> Bools:
     """Whether what tiers were given of an axis does not divide its degree; shape (axes, rows)."""
     members, _ = given_extents(table, len(system.network))
-    degrees = np.stack([getattr(table, axis) for axis in SEATED_AXES])
+    degrees = np.stack([getattr(table, axis) for axis in EXTENT_AXES])
     return degrees % np.prod(np.maximum(members, 1), axis=0) != 0
 
 
@@ -141,7 +141,7 @@ def _expert_seats(_: Model, system: System, table: Table) -> Bools:
 
 
 def _two_ways(_: Model, __: System, table: Table) -> Bools:
-    return (table.extents >= 0) & np.any(given_tiers(table) >= 0, axis=0)
+    return (table.extents >= 0) & np.any(fixed_tiers(table) >= 0, axis=0)
 
 
 def _named(table: Table) -> str:
@@ -191,7 +191,7 @@ TIER_RULES: tuple[Rule, ...] = (
             "must divide the degrees; does not divide "
             + ", ".join(
                 f"{axis} {one(getattr(t, axis))}"
-                for axis, wrong in zip(SEATED_AXES, _undivided(s, t)[:, 0], strict=True)
+                for axis, wrong in zip(EXTENT_AXES, _undivided(s, t)[:, 0], strict=True)
                 if wrong
             )
         ),

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -36,7 +36,7 @@ _TOKENS = "tokens_to_train"
 _NEAR = 1e-9
 
 
-class Scenario(Noun):
+class Scenario(ConfigBase):
     """What is to be estimated: a model, a system and a way to run it."""
 
     name: str | None = None

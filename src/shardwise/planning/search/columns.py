@@ -16,7 +16,7 @@ from shardwise.engine.step_time import TIME_PARTS
 from shardwise.estimator import rates
 from shardwise.parallel.constraints import RULES
 from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
-from shardwise.planning.search.evaluate import Fitting, Judged
+from shardwise.planning.search.evaluate import Evaluated, Fitting
 from shardwise.planning.search.layouts import LAYOUT_FIELDS
 from shardwise.planning.search.scan import MEMORY, SECOND_MEMORY, Question
 from shardwise.planning.search.selection import PASSED
@@ -61,7 +61,7 @@ class Rows:
             row, choice = np.nonzero(broken.T >= 0)
             self._add(self._box.numbers(row, choice), broken[choice, row], {})
 
-    def judged(self, judged: Judged) -> None:
+    def judged(self, judged: Evaluated) -> None:
         """Take down the candidates whose memory was checked."""
         kept = judged.legal if self._rejected else judged.feasible
         row, choice = np.nonzero(kept.T)
@@ -129,7 +129,7 @@ def _beside(
     )
 
 
-def _memory(judged: Judged) -> dict[str, Floats]:
+def _memory(judged: Evaluated) -> dict[str, Floats]:
     """Bytes of every candidate judged, of shape (choices, rows)."""
     memory = judged.holding.memory
     columns = {f"{part}_bytes": getattr(memory, part) for part in MEMORY_PARTS}

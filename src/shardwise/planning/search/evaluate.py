@@ -11,13 +11,13 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
-from shardwise.cost.placed_costs import PlacedBlocks
+from shardwise.cost.placed_costs import PlacedCosts
 from shardwise.engine.evaluate import Holding, Timing, fits, held, timed
 from shardwise.engine.on_systems import OnSystems
 from shardwise.parallel.constraints import RULES, broken_rule
 from shardwise.planning.search.candidates import CHOICE_FIELDS, Box
 
-__all__ = ["Fitting", "Judge", "Judged", "broken_options", "broken_reasons", "excess_bytes"]
+__all__ = ["Evaluated", "Fitting", "Judge", "broken_options", "broken_reasons", "excess_bytes"]
 
 # Rows, each with all its choices, that are evaluated at a time: their columns stay in the cache.
 _CHUNK = 1 << 13
@@ -37,7 +37,7 @@ class Fitting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Evaluated:
     """Rows of a box of which some choice obeys the rules."""
 
     rows: Ints
@@ -97,7 +97,7 @@ class Judge:
     _table: Table
     _legal: Bools
     """Choices that obey the rules; shape (choices, rows)."""
-    _placed: PlacedBlocks
+    _placed: PlacedCosts
     _holdings: Table
     """The rows with the choices that change what is held."""
     _held_as: Ints
@@ -128,12 +128,12 @@ class Judge:
             _rows=rows,
             _table=lawful,
             _legal=broken[:, rows] < 0,
-            _placed=PlacedBlocks.of(model, system, lawful),
+            _placed=PlacedCosts.of(model, system, lawful),
             _holdings=lawful.with_choices(chosen),
             _held_as=held_as,
         )
 
-    def weighed(self) -> Iterator[Judged]:
+    def weighed(self) -> Iterator[Evaluated]:
         """Find what fits, chunk by chunk; nothing is timed."""
         for start in range(0, self._rows.size, _CHUNK):
             piece = slice(start, start + _CHUNK)
@@ -141,7 +141,7 @@ class Judge:
             holding = held(some, self._placed.without_times(piece), self._placed.runs(piece))
             legal = self._legal[:, piece]
             fit = fits(self._system, holding, self._capacity_bytes)[self._held_as]
-            yield Judged(
+            yield Evaluated(
                 rows=self._rows[piece],
                 first=start,
                 legal=legal,
@@ -153,7 +153,7 @@ class Judge:
             )
 
     def on_systems(self, systems: SystemColumns) -> OnSystems:
-        """The rows on other systems of the same structure; `Judged.first` says where they stand."""
+        """Return the rows on other systems of the same structure; see `Evaluated.first`."""
         return OnSystems.of(self._model, self._system, self._table, self._placed, systems)
 
     @property
@@ -161,7 +161,7 @@ class Judge:
         """How many blocks there are to evaluate on each system."""
         return int(self._placed.position.max(initial=0)) + 1
 
-    def timed(self, judged: Judged, passed: Ints | None = None) -> Judged:
+    def timed(self, judged: Evaluated, passed: Ints | None = None) -> Evaluated:
         """Time what fits and is not passed over; rows without any are not timed.
 
         Parameters

@@ -29,7 +29,7 @@ from shardwise.planning.search.given_strategy import Given, StrategyLike
 from shardwise.planning.search.nearest import Near, look_near, merged_near
 from shardwise.planning.search.objective import OBJECTIVES
 from shardwise.planning.search.pieces import PIECE_ROWS
-from shardwise.planning.search.query import asked, given_space
+from shardwise.planning.search.query import asked, load_space
 from shardwise.planning.search.run import Progress, plans
 from shardwise.planning.search.scan import Found, Question, merged
 from shardwise.planning.search.space import Space
@@ -84,7 +84,7 @@ def explain(
     """
     started = time.perf_counter()
     the_model, the_system = Model.load(model), System.load(system)
-    declared = given_space(space, fixed)
+    declared = load_space(space, fixed)
     question = asked(the_model, the_system, declared, objective, max_memory, reserve, top=1)
     given = Given.of(the_model, the_system, declared, strategy)
     whole = _at_least_its_scale(declared, given)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import gcd, isqrt, prod
 
-from shardwise.config.enums import SEATED_AXES
-from shardwise.config.extents import seats_text
+from shardwise.config.enums import EXTENT_AXES
+from shardwise.config.extents import extents_text
 from shardwise.config.system import System
 
 __all__ = ["divisors", "seatings"]
 
-_PP = SEATED_AXES.index("pp")
+_PP = EXTENT_AXES.index("pp")
 _Parts = tuple[int, ...]
 """Members of each axis that a tier adds."""
 
@@ -34,16 +34,16 @@ def seatings(
     Parameters
     ----------
     degrees
-        By axis, in the order of `SEATED_AXES`.
+        By axis, in the order of `EXTENT_AXES`.
     experts
         ep and etp: the groups of experts in a domain of the first tier are tried, too.
     """
     found = []
     for tiers in _by_tier(system, tuple(degrees), 0, 1):
-        named = [dict(zip(SEATED_AXES, parts, strict=True)) for parts in tiers]
+        named = [dict(zip(EXTENT_AXES, parts, strict=True)) for parts in tiers]
         for groups in _expert_groups(tiers[:1], degrees, experts):
             first = [named[0] | ({"ep": groups} if groups else {})] if named else []
-            found.append(seats_text([*first, *named[1:]]))
+            found.append(extents_text([*first, *named[1:]]))
     return found
 
 

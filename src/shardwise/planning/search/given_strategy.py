@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Ints, once_per
-from shardwise.config.enums import PLACED_AXES, SCHEDULES, SEATED_AXES, TIER_FIELDS, TP_EXCHANGES
+from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, SCHEDULES, TIER_FIELDS, TP_EXCHANGES
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -174,7 +174,7 @@ class Given:
         names += sorted(self.counted.intersection((*_FOLLOWING, *_PLAIN)) - set(names))
         differ = {name: getattr(layouts, name) != getattr(self.row, name)[0] for name in names}
         differ |= self._of_stages(layouts)
-        seats = [getattr(layouts, name) for name in (*SEATED_AXES, *_NETWORK)]
+        seats = [getattr(layouts, name) for name in (*EXTENT_AXES, *_NETWORK)]
         network, where = once_per(seats, lambda rows: self._of_network(layouts.take(rows)))
         return differ | {name: column[where] for name, column in network.items()}
 
@@ -293,7 +293,7 @@ def _contradiction(model: Model, fields: Mapping[str, Any]) -> Fault | None:
 def _seated_differently(system: System, one: Table, other: Table) -> Bools:
     """Rows in which some axis has other extents."""
     here, there = place(system, one), place(system, other)
-    moved = [getattr(here, axis) != getattr(there, axis) for axis in SEATED_AXES]
+    moved = [getattr(here, axis) != getattr(there, axis) for axis in EXTENT_AXES]
     return np.any(moved, axis=(0, 1))
 
 

@@ -15,7 +15,7 @@ from shardwise.config.enums import OPTIMIZERS
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.cost.optimizer import least_state_bytes
-from shardwise.cost.placed_costs import placed_blocks
+from shardwise.cost.placed_costs import placed_costs
 from shardwise.engine.evaluate import held
 from shardwise.errors import Fault, InputError
 from shardwise.ops.layer import DTYPE_BYTES
@@ -27,7 +27,7 @@ from shardwise.planning.search.evaluate import broken_options, excess_bytes
 from shardwise.planning.search.extents import divisors
 from shardwise.planning.search.least_memory import decisive
 from shardwise.planning.search.model_shapes import depths, shape_of, widths
-from shardwise.planning.search.query import given_space, usable_bytes
+from shardwise.planning.search.query import load_space, usable_bytes
 from shardwise.planning.search.run import search
 from shardwise.planning.search.space import Space
 
@@ -134,7 +134,7 @@ def largest_model(
     started = time.perf_counter()
     _check(count)
     the_system = System.load(system)
-    whole = _with_scale(given_space(space, fixed), gpus, gbs, seq_len)
+    whole = _with_scale(load_space(space, fixed), gpus, gbs, seq_len)
     length = _one(whole, "seq_len")
     case = _Case(
         system=the_system,
@@ -341,7 +341,7 @@ def _rooms(case: _Case, model: Model, box: Box) -> Floats:
     rows = np.flatnonzero(lawful.any(axis=0))
     if rows.size:
         some = table.take(rows)
-        holding = held(some, *placed_blocks(model, case.system, some)[1:])
+        holding = held(some, *placed_costs(model, case.system, some)[1:])
         left = -excess_bytes(case.system, holding, case.capacity_bytes)
         rooms[:, :, rows] = np.where(lawful[:, rows], left, -np.inf)
     return rooms

@@ -16,7 +16,7 @@ from shardwise.parallel.constraints import RULES, broken_rule
 from shardwise.parallel.pipeline_layout import layers_on_ranks, most_layers
 from shardwise.planning.search.space import Space
 
-__all__ = ["SPREAD_FIELDS", "Spreads"]
+__all__ = ["SPREAD_FIELDS", "LayerSplits"]
 
 SPREAD_FIELDS = (
     "first_stage_layers",
@@ -42,7 +42,7 @@ _ZB_V = SCHEDULES.index("zb-v")
 _Way = tuple[int, int, bool, bool, int]
 
 
-class Spreads:
+class LayerSplits:
     """Ways to spread the layers of a model, by number."""
 
     def __init__(self, model: Model, system: System, space: Space) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Ints, once_per
-from shardwise.config.enums import SCHEDULES, SEATED_AXES, TIER_FIELDS
+from shardwise.config.enums import EXTENT_AXES, SCHEDULES, TIER_FIELDS
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.constraints import RULES, broken_rule
-from shardwise.parallel.placement import given_tiers, place
+from shardwise.parallel.placement import fixed_tiers, place
 from shardwise.planning.search.extents import divisors, seatings
-from shardwise.planning.search.layer_splits import SPREAD_FIELDS, Spreads
+from shardwise.planning.search.layer_splits import SPREAD_FIELDS, LayerSplits
 from shardwise.planning.search.space import Space
 
 __all__ = ["LAYOUT_FIELDS", "Layouts", "expert_degrees", "layouts_of"]
@@ -38,7 +38,7 @@ LAYOUT_FIELDS = (
 _OF_NETWORK = ("placement", "extents", *TIER_FIELDS)
 _NETWORK_RULES = tuple(r for r in RULES if "tier" in r.reason or r.field == "extents")
 _LAYOUT_RULES = tuple(r for r in RULES if r.of_layout and r not in _NETWORK_RULES)
-_PLACED_BY = (*SEATED_AXES, "ep", "etp")
+_PLACED_BY = (*EXTENT_AXES, "ep", "etp")
 _INTERLEAVED = SCHEDULES.index("interleaved")
 
 
@@ -69,7 +69,7 @@ def layouts_of(
     batch
         The global batch, or what it may not exceed.
     """
-    spreads = Spreads(model, system, space)
+    spreads = LayerSplits(model, system, space)
     columns = list(zip(*_unplaced(model, system, space, spreads, gpus, batch), strict=True))
     if not columns:
         columns = [()] * len(_UNPLACED)
@@ -108,7 +108,7 @@ _UNPLACED = (
 
 
 def _unplaced(
-    model: Model, system: System, space: Space, spreads: Spreads, gpus: int, batch: int
+    model: Model, system: System, space: Space, spreads: LayerSplits, gpus: int, batch: int
 ) -> Iterator[tuple[int, ...]]:
     """Yield degrees, chunks, schedule, stages and batch, in the order of `_UNPLACED`."""
     allowed = {"tp": _unbroken(model, system, gpus, "tp", ("heads", "ffn"))}
@@ -219,7 +219,7 @@ def _placed(model: Model, system: System, space: Space, unplaced: Table) -> tupl
     named: dict[str, Any] = dict(zip(_OF_NETWORK, map(list, combined), strict=True))
     networks = Table.of(model, {"dp": 1, "gbs": 1, "seq_len": 1, **named})
     given = np.any(networks.extents >= 0)  # only those tell how experts are seated
-    by = _PLACED_BY if given else SEATED_AXES
+    by = _PLACED_BY if given else EXTENT_AXES
     degrees = [getattr(unplaced, axis) for axis in by]
 
     def of_degrees(rows: Ints) -> _Placements:
@@ -267,7 +267,7 @@ def _placements(model: Model, system: System, degrees: Table, networks: Table) -
     broken = np.full(tried.shape, -1, dtype=np.int64)
     if tried.any():
         broken[tried] = broken_rule(model, system, table.take(tried), _NETWORK_RULES)
-        known = np.all(given_tiers(table) < len(system.network), axis=0)
+        known = np.all(fixed_tiers(table) < len(system.network), axis=0)
         placed = np.flatnonzero(tried & known)  # the rules only ask for extents beyond that
         extents = place(system, table.take(placed))
         every = np.concatenate([getattr(extents, axis) for axis in _PLACED_BY])
@@ -279,9 +279,9 @@ def _placements(model: Model, system: System, degrees: Table, networks: Table) -
 
 def _without_effect(table: Table, networks: Table) -> Bools:
     """Rows that give what does nothing another value than the first."""
-    tiers = given_tiers(table)
-    alone = np.stack([getattr(table, axis) == 1 for axis in SEATED_AXES])
+    tiers = fixed_tiers(table)
+    alone = np.stack([getattr(table, axis) == 1 for axis in EXTENT_AXES])
     alone[:2] = alone[0] & alone[1]  # tp and tp2 have one tier
-    same = np.any(alone & (tiers != given_tiers(networks)[:, :1]), axis=0)
+    same = np.any(alone & (tiers != fixed_tiers(networks)[:, :1]), axis=0)
     placed_elsewhere = np.all(alone | (tiers >= 0), axis=0)
     return same | (placed_elsewhere & (table.placement != networks.placement[0]))

@@ -16,8 +16,8 @@ from shardwise.config.system import System
 from shardwise.ops.layer import stack_column
 from shardwise.parallel.constraints import RULES, broken_rule
 from shardwise.planning.search.candidates import Box, Scale, boxes_of
-from shardwise.planning.search.evaluate import Judge, Judged, broken_reasons, excess_bytes
-from shardwise.planning.search.layer_splits import Spreads
+from shardwise.planning.search.evaluate import Evaluated, Judge, broken_reasons, excess_bytes
+from shardwise.planning.search.layer_splits import LayerSplits
 from shardwise.planning.search.layouts import expert_degrees, long_enough
 from shardwise.planning.search.space import Space
 
@@ -186,7 +186,7 @@ def _layouts(
     degrees = {a: space.values(a, system) or _open(model, system, space, a) for a in axes}
     micro = space.values("micro_batch_size", system) or (1,)
     shards = [n or 0 for n in space.values("dp_shard", system) or (None,)]
-    spreads = Spreads(model, system, space)
+    spreads = LayerSplits(model, system, space)
     refused: Counter[str] = Counter()
     rows = []
     for tp, tp2, cp, pp in product(*(degrees[axis] for axis in axes[:4])):
@@ -234,7 +234,7 @@ def _chunks(system: System, space: Space) -> list[tuple[int, int]]:
     return found
 
 
-def _least_replicas(table: Table, judged: Judged, capacity_bytes: float) -> Floats:
+def _least_replicas(table: Table, judged: Evaluated, capacity_bytes: float) -> Floats:
     """Least replicas of each row, over its choices: dp >= O dp_most / (capacity - A).
 
     O is the optimizer state of a rank with the most replicas dp_most, A all else that it holds.
@@ -258,7 +258,7 @@ def _spreads(layouts: Table, least: Ints) -> Iterator[Spread]:
         yield Spread(**dict(zip(names, values, strict=True)))
 
 
-def _lack(system: System, piece: Box, judged: Judged, capacity_bytes: float) -> Iterator[Lack]:
+def _lack(system: System, piece: Box, judged: Evaluated, capacity_bytes: float) -> Iterator[Lack]:
     """What the roomiest of a chunk lacks on the tier that lacks most."""
     whole = excess_bytes(system, judged.holding, capacity_bytes)[:, judged.held_as]
     worst = np.where(judged.legal, whole.max(axis=0), np.inf)

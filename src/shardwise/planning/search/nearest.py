@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.arrays import Ints
 from shardwise.planning.search.best import Ranked, best_of_each
 from shardwise.planning.search.candidates import Box
-from shardwise.planning.search.evaluate import Judged
+from shardwise.planning.search.evaluate import Evaluated
 from shardwise.planning.search.given_strategy import Given
 from shardwise.planning.search.objective import OBJECTIVES
 from shardwise.planning.search.scan import Found, Question, look
@@ -73,7 +73,7 @@ class _Watch:
     def options(self, broken: Ints) -> None:
         """Pass over what breaks a rule."""
 
-    def judged(self, judged: Judged) -> None:
+    def judged(self, judged: Evaluated) -> None:
         """Keep the best of a chunk at each distance where it is not behind what came before."""
         fitting = judged.fitting
         if fitting is None:

@@ -12,7 +12,7 @@ from shardwise.planning.search.scan import Question
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from shardwise.units import parse_quantity, readable
 
-__all__ = ["asked", "given_space", "usable_bytes"]
+__all__ = ["asked", "load_space", "usable_bytes"]
 
 # Each of the best is estimated in full; more are rather saved.
 _MOST_TOP = 1000
@@ -47,7 +47,7 @@ def asked(
     return question
 
 
-def given_space(
+def load_space(
     space: Space | Mapping[str, Any] | str | Path | None, fixed: Mapping[str, Any]
 ) -> Space:
     """Read a space and put some fields over it."""

@@ -7,7 +7,7 @@ from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.planning.search.smallest_gpus import SmallestGpus
 
 __all__ = ["Alike", "Cell", "LevelsPlan", "Nearest", "Plan", "PlanRun"]
-__all__ += ["ScaleResult", "SearchResult", "WholeRuns"]
+__all__ += ["ScaleResult", "SearchResult", "TrainingRuns"]
 
 
 class Plan(Result):
@@ -62,7 +62,7 @@ class PlanRun(Result):
     run: TrainingTime
 
 
-class WholeRuns(Result):
+class TrainingRuns(Result):
     """Runs on so many tokens, of what the search found: the first ends first on the calendar."""
 
     of: Literal["scales", "best"]
@@ -139,7 +139,7 @@ class SearchResult(Result):
     """By values of the axes that were asked for."""
     levels: tuple[LevelsPlan, ...] | None = None
     """The best combinations of levels and batch, best first, where they were asked for."""
-    runs: WholeRuns | None = None
+    runs: TrainingRuns | None = None
     """If it was told how many tokens a run trains on."""
     nearest: Nearest | None = None
     """Where nothing is feasible."""

@@ -18,7 +18,7 @@ from shardwise.planning.search.executors import Workers
 from shardwise.planning.search.levels import LEVELS_AXES, by_levels, firsts_by_levels, levels_space
 from shardwise.planning.search.objective import dollars_per_token
 from shardwise.planning.search.pieces import Work
-from shardwise.planning.search.query import asked, given_space
+from shardwise.planning.search.query import asked, load_space
 from shardwise.planning.search.results import (
     Cell,
     LevelsPlan,
@@ -32,7 +32,7 @@ from shardwise.planning.search.smallest_gpus import SmallestGpus, smallest_gpus
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.store import check_file
 from shardwise.planning.search.ties import alike
-from shardwise.planning.search.training_runs import with_whole_runs
+from shardwise.planning.search.training_runs import with_training_runs
 from shardwise.planning.training_time import Run
 
 __all__ = ["count", "search"]
@@ -113,7 +113,7 @@ def search(
     """
     started = time.perf_counter()
     the_model, the_system = Model.load(model), System.load(system)
-    the_space = given_space(space, fixed)
+    the_space = load_space(space, fixed)
     the_run = None if run is None else Run.load(run)
     if levels:
         the_space, axes = levels_space(the_space, axes), LEVELS_AXES
@@ -159,7 +159,7 @@ def search(
     )
     if the_run is None:
         return found
-    return with_whole_runs(found, the_model, the_system, the_run)
+    return with_training_runs(found, the_model, the_system, the_run)
 
 
 def count(
@@ -169,7 +169,7 @@ def count(
     **fixed: Any,
 ) -> tuple[int, dict[str, int]]:
     """Count the strategies of a space, and those whose layout breaks a rule by reason."""
-    candidates = Candidates.of(Model.load(model), System.load(system), given_space(space, fixed))
+    candidates = Candidates.of(Model.load(model), System.load(system), load_space(space, fixed))
     return len(candidates), dict(refusals(candidates.illegal).most_common())
 
 

@@ -15,8 +15,8 @@ from shardwise.config.system import System
 from shardwise.planning.search.best import Ranked, best_of_each, front, top
 from shardwise.planning.search.candidates import Box
 from shardwise.planning.search.evaluate import (
+    Evaluated,
     Judge,
-    Judged,
     broken_options,
     broken_reasons,
     excess_bytes,
@@ -110,7 +110,7 @@ class Witness(Protocol):
     def options(self, broken: Ints) -> None:
         """See the rule that each option and choice breaks, or -1; shape (choices, rows)."""
 
-    def judged(self, judged: Judged) -> None:
+    def judged(self, judged: Evaluated) -> None:
         """See the next chunk."""
 
 
@@ -126,7 +126,7 @@ def look(question: Question, box: Box, witness: Witness | None = None) -> Found:
         rejected=broken_reasons(broken),
     )
     judge = Judge.of(question.model, question.system, table, broken, question.capacity_bytes)
-    weighed: Iterable[Judged] = judge.weighed()
+    weighed: Iterable[Evaluated] = judge.weighed()
     passed = None
     if box.kept:
         weighed = list(weighed)
@@ -139,7 +139,7 @@ def look(question: Question, box: Box, witness: Witness | None = None) -> Found:
     return found
 
 
-def _of_chunk(question: Question, box: Box, judged: Judged, before: Found) -> Found:
+def _of_chunk(question: Question, box: Box, judged: Evaluated, before: Found) -> Found:
     """What is found in a chunk; of the best ones, those that may join what was found before."""
     here = replace(Found.nothing(len(question.axes)), **_counts(question, judged))
     if judged.fitting is None:
@@ -189,7 +189,7 @@ def _as_integer(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), signed=True)
 
 
-def _counts(question: Question, judged: Judged) -> dict[str, Any]:
+def _counts(question: Question, judged: Evaluated) -> dict[str, Any]:
     """How many candidates obey the rules, how many fit, and which memory tier has no room."""
     legal, feasible = (int(np.count_nonzero(m)) for m in (judged.legal, judged.feasible))
     memory = int(np.count_nonzero(judged.legal & judged.too_full(question.capacity_bytes)))
@@ -201,7 +201,7 @@ def _counts(question: Question, judged: Judged) -> dict[str, Any]:
     return {"evaluated": legal, "feasible": feasible, "rejected": +rejected}
 
 
-def _nearest(question: Question, box: Box, judged: Judged) -> Ranked:
+def _nearest(question: Question, box: Box, judged: Evaluated) -> Ranked:
     """The candidate that memory rejects by least, on the tier that lacks most."""
     excess = excess_bytes(question.system, judged.holding, question.capacity_bytes)
     by_tier = excess[:, judged.held_as]

@@ -12,7 +12,7 @@ from shardwise.arrays import Bools, Floats, Ints, once_per
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
-from shardwise.planning.search.evaluate import Judge, Judged
+from shardwise.planning.search.evaluate import Evaluated, Judge
 from shardwise.planning.search.layouts import same_but
 
 __all__ = ["PASSED", "passed_over"]
@@ -24,7 +24,7 @@ _FIELDS = ("recompute_layers", "micro_batch_size", "stage_layers")
 
 
 def passed_over(
-    model: Model, box: Box, table: Table, judge: Judge, weighed: Sequence[Judged]
+    model: Model, box: Box, table: Table, judge: Judge, weighed: Sequence[Evaluated]
 ) -> Ints:
     """Position in `PASSED` of why each candidate is passed over, or -1; shape (choices, rows).
 
@@ -52,7 +52,7 @@ def passed_over(
     return passed
 
 
-def _times(judge: Judge, weighed: Sequence[Judged], passed: Ints) -> Floats:
+def _times(judge: Judge, weighed: Sequence[Evaluated], passed: Ints) -> Floats:
     """Step times of what fits and is not passed over yet; shape (choices, rows) [s]."""
     times = np.full(passed.shape, np.inf)
     for judged in weighed:

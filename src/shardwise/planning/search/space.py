@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from shardwise.config.base import Noun, unfold
+from shardwise.config.base import ConfigBase, unfold
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
 from shardwise.config.enums import OPEN_SETS, PLACEMENTS, SETS, SHORT_NAMES, TIER_FIELDS
 from shardwise.config.model import Model
@@ -148,7 +148,7 @@ def _words(name: str) -> list[str]:
     return [_AS_TP] if name == "etp" else []
 
 
-class Space(Noun):
+class Space(ConfigBase):
     """Values to try for each field of `Strategy`.
 
     A field is one value, a list, a range of numbers (``64..512`` doubles, ``64..512:64`` steps) or

@@ -35,7 +35,7 @@ def check_file(file: str | Path) -> None:
     path = Path(file)
     if not path.name.lower().endswith(ENDINGS):
         raise _fault(path, f"cannot be written; allowed endings: {', '.join(ENDINGS)}")
-    files.check_place(path)
+    files.check_output_path(path)
 
 
 @dataclass(slots=True, kw_only=True)

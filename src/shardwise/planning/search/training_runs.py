@@ -15,13 +15,15 @@ from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.estimator import estimate
-from shardwise.planning.search.results import PlanRun, SearchResult, WholeRuns
+from shardwise.planning.search.results import PlanRun, SearchResult, TrainingRuns
 from shardwise.planning.training_time import Run, with_training
 
-__all__ = ["with_whole_runs"]
+__all__ = ["with_training_runs"]
 
 
-def with_whole_runs(result: SearchResult, model: Model, system: System, run: Run) -> SearchResult:
+def with_training_runs(
+    result: SearchResult, model: Model, system: System, run: Run
+) -> SearchResult:
     """The same result with the run of each of the best, and all runs in order of the calendar.
 
     Raises
@@ -37,7 +39,7 @@ def with_whole_runs(result: SearchResult, model: Model, system: System, run: Run
     runs = sorted((_plan_run(found) for found in ran), key=lambda one: one.run.effective_days)
     prices = [one.run.effective_usd for one in runs]
     known = [(price, place) for place, price in enumerate(prices) if price is not None]
-    whole = WholeRuns(
+    whole = TrainingRuns(
         of="scales" if plans else "best",
         runs=tuple(runs),
         cheapest=min(known)[1] if known else None,

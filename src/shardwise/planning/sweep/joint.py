@@ -18,7 +18,7 @@ from shardwise.config.system_columns import SystemColumns
 from shardwise.engine.on_systems import OnSystems
 from shardwise.planning.search.best import Ranked, top
 from shardwise.planning.search.candidates import Box, Candidates
-from shardwise.planning.search.evaluate import Judge, Judged, broken_options, broken_reasons
+from shardwise.planning.search.evaluate import Evaluated, Judge, broken_options, broken_reasons
 from shardwise.planning.search.objective import OBJECTIVES, Score
 
 __all__ = ["Best", "Room", "best_on_each"]
@@ -191,7 +191,7 @@ class _Shelf:
         """The best of a room."""
         return self._ranked[self.place(room)]
 
-    def smallest(self, judged: Judged) -> Ints:
+    def smallest(self, judged: Evaluated) -> Ints:
         """The smallest size that each candidate fits into; beyond the last where none does."""
         held = judged.holding
         found = np.searchsorted(self.sizes, held.reserved_bytes)
@@ -230,7 +230,7 @@ class _BestOfRooms:
             for size in seconds
         }
 
-    def weigh(self, weighed: Sequence[Judged]) -> list[Ints]:
+    def weigh(self, weighed: Sequence[Evaluated]) -> list[Ints]:
         """Count what fits into each room; the smallest size of each shelf that candidates fit into.
 
         Shape (choices, rows) for each shelf.

@@ -9,10 +9,10 @@ from typing import Any
 from shardwise.config.enums import SHORT_NAMES
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_given import given_fields
+from shardwise.config.strategy_given import explicit_fields
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.planning.search.query import given_space
+from shardwise.planning.search.query import load_space
 from shardwise.planning.search.space import Space
 from shardwise.planning.sweep.axes import Varied, check_values, varied_axes
 from shardwise.planning.sweep.points import Grid
@@ -103,7 +103,7 @@ def sweep(
     declared: Space | None = None
     work: Work
     if strategy is None:
-        declared = given_space(space, fixed)
+        declared = load_space(space, fixed)
         wanted = Wanted(
             space=declared, objective=objective, top=top, max_memory=max_memory, reserve=reserve
         )
@@ -111,7 +111,7 @@ def sweep(
     else:
         _only_of_searches(space=space, objective=objective, reoptimise=reoptimise or None)
         fields = {
-            **given_fields(strategy),
+            **explicit_fields(strategy),
             **{SHORT_NAMES.get(name, name): v for name, v in fixed.items()},
         }
         varied = [axis.name for axis in axes]

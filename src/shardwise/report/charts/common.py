@@ -132,7 +132,7 @@ def check_chart_file(path: str | Path) -> None:
     if ending not in _ENDINGS:
         problem = f"charts are written as {', '.join(_ENDINGS)}"
         raise InputError(Fault(source=str(path), problem=problem))
-    files.check_place(path)
+    files.check_output_path(path)
     graphs()
     if ending in _IMAGES and find_spec("kaleido") is None:
         problem = f"{ending} needs kaleido, which is not installed: pip install 'shardwise[images]'"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardwise.analysis.graph.records import ComputeGraph, GraphEdge, PartGraph
+from shardwise.analysis.graph.records import ComponentGraph, ComputeGraph, GraphEdge
 from shardwise.report.graph.words import edge_words, node_words, part_title
 
 __all__ = ["graph_dot"]
@@ -36,7 +36,7 @@ def _model(graph: ComputeGraph) -> Iterator[str]:
     yield "  }"
 
 
-def _part(number: int, part: PartGraph) -> Iterator[str]:
+def _part(number: int, part: ComponentGraph) -> Iterator[str]:
     yield f"  subgraph cluster_{number} {{"
     yield f"    label={_quoted(part_title(part))}"
     for node in part.nodes:

@@ -24,7 +24,7 @@ def check_graph_file(path: str | Path) -> None:
     if _ending(path) not in GRAPH_ENDINGS:
         problem = f"cannot be written; allowed endings: {', '.join(GRAPH_ENDINGS)}, each also .gz"
         raise InputError(Fault(source=str(path), problem=problem))
-    files.check_place(path)
+    files.check_output_path(path)
 
 
 def write_graph(graph: ComputeGraph, path: str | Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from shardwise.analysis.graph.records import ComputeGraph, GraphNode, PartGraph
+from shardwise.analysis.graph.records import ComponentGraph, ComputeGraph, GraphNode
 from shardwise.report.console import gpu_count, seconds
 from shardwise.report.graph.layout import Layout, Point, layered
 from shardwise.report.graph.shapes import CSS, Panel, box, line, path, text, text_width
@@ -117,7 +117,7 @@ def _card(node: GraphNode) -> _Card:
     return _Card(node=node, lines=lines, width=max(widths) + 24, height=height)
 
 
-def _part_panel(part: PartGraph, longest_s: float) -> Panel:
+def _part_panel(part: ComponentGraph, longest_s: float) -> Panel:
     """One part of the model; the residual stream runs past its blocks on the left."""
     cards = {node.id: _card(node) for node in part.nodes}
     sizes = {name: (card.width, card.height) for name, card in cards.items()}

@@ -1,6 +1,6 @@
 """What a compute graph says in words, wherever it is drawn."""
 
-from shardwise.analysis.graph.records import GraphEdge, GraphNode, PartGraph
+from shardwise.analysis.graph.records import ComponentGraph, GraphEdge, GraphNode
 from shardwise.report.console import count, seconds
 from shardwise.units import readable
 
@@ -19,7 +19,7 @@ _PASSES = {
 }
 
 
-def part_title(part: PartGraph) -> str:
+def part_title(part: ComponentGraph) -> str:
     """The name of a part, with how often it occurs."""
     return part.name if part.count == 1 else f"{part.name} (x {part.count})"
 

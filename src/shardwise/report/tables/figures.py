@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from shardwise.config.base import Noun, Source, Sourced
+from shardwise.config.base import ConfigBase, Source, Sourced
 from shardwise.config.expressions.dimensions import kind_at
 from shardwise.config.expressions.quantity import Quantity
 from shardwise.config.expressions.records import PARAMETERS, Origin, Resolved
@@ -19,13 +19,13 @@ _DEFAULT = "default"
 Path = tuple[str | int, ...]
 
 
-def explained_figures(noun: Noun, resolved: Resolved) -> Iterator[dict[str, Any]]:
+def explained_figures(noun: ConfigBase, resolved: Resolved) -> Iterator[dict[str, Any]]:
     """Yield a record for each figure of a noun, and for each parameter of its file.
 
     Parameters
     ----------
     resolved
-        What is known of how its figures came to be, as `Noun.explained` returns it.
+        What is known of how its figures came to be, as `ConfigBase.explained` returns it.
 
     Yields
     ------
@@ -48,7 +48,7 @@ def explained_figures(noun: Noun, resolved: Resolved) -> Iterator[dict[str, Any]
         yield _record(path, value, _figure(noun, path, value), origin, source)
 
 
-def print_explained(noun: Noun, resolved: Resolved) -> None:
+def print_explained(noun: ConfigBase, resolved: Resolved) -> None:
     """Print every figure with its origin and, as numbered notes, its source."""
     table = plain_table("figure", "value", "origin", "by", "source", left=5, wraps=("figure", "by"))
     table.columns[1].no_wrap = False
@@ -79,7 +79,7 @@ def print_explained(noun: Noun, resolved: Resolved) -> None:
         show(Text(f"[{number}] {note}"))
 
 
-def _fields(noun: Noun, *, told: bool = False) -> dict[str, Any]:
+def _fields(noun: ConfigBase, *, told: bool = False) -> dict[str, Any]:
     return noun.model_dump(mode="json", exclude=_WORDS, exclude_unset=told)
 
 
@@ -103,7 +103,7 @@ def _record(
     }
 
 
-def _figure(noun: Noun, path: Path, value: Any) -> Quantity | None:
+def _figure(noun: ConfigBase, path: Path, value: Any) -> Quantity | None:
     """A number with what its field counts; None for what is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

@@ -3,14 +3,14 @@
 import numpy as np
 from rich.table import Table
 
-from shardwise.planning.search.results import WholeRuns
+from shardwise.planning.search.results import TrainingRuns
 from shardwise.report.console import count, percent, plain_table, seconds
 from shardwise.report.tables.strategy_line import in_brief
 
 __all__ = ["runs_table", "runs_told"]
 
 
-def runs_table(found: WholeRuns) -> Table:
+def runs_table(found: TrainingRuns) -> Table:
     """One run a line, in the order of the calendar."""
     tokens = count(found.runs[0].run.tokens_asked)
     failing = found.runs[0].run.goodput is not None
@@ -48,7 +48,7 @@ def runs_table(found: WholeRuns) -> Table:
     return table
 
 
-def runs_told(found: WholeRuns) -> str:
+def runs_told(found: TrainingRuns) -> str:
     """What was ranked, and what failures do to the order."""
     of = {
         "scales": "each is the best of its number of GPUs and batch",

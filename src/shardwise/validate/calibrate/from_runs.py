@@ -21,7 +21,7 @@ from shardwise.config.files import finite
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate, estimate_many
-from shardwise.validate.calibrate.run_files import GivenRun, Unusable, given_runs
+from shardwise.validate.calibrate.run_files import RunTime, Unusable, given_runs
 from shardwise.validate.measured.statistics import Summary, signed_errors, summary
 
 __all__ = ["Calibrated", "CalibratedRun", "Level", "calibrated_by_runs", "level_of", "robust_mean"]
@@ -192,15 +192,15 @@ def level_of(errors: Floats, *, prior: float, scatter: float) -> Level:
     )
 
 
-def _tables(runs: Sequence[GivenRun]) -> list[list[tuple[int, GivenRun]]]:
+def _tables(runs: Sequence[RunTime]) -> list[list[tuple[int, RunTime]]]:
     """Runs of one model, which are evaluated at once."""
-    tables: dict[str, list[tuple[int, GivenRun]]] = defaultdict(list)
+    tables: dict[str, list[tuple[int, RunTime]]] = defaultdict(list)
     for place, run in enumerate(runs):
         tables[run.model.model_dump_json(exclude={"name"})].append((place, run))
     return list(tables.values())
 
 
-def _predicted(tables: Sequence[Sequence[tuple[int, GivenRun]]], systems: list[System]) -> Floats:
+def _predicted(tables: Sequence[Sequence[tuple[int, RunTime]]], systems: list[System]) -> Floats:
     """Times of a step [s], a row for each run and a column for each system; NaN where refused."""
     found = np.empty((sum(map(len, tables)), len(systems)))
     for table in tables:
@@ -212,7 +212,7 @@ def _predicted(tables: Sequence[Sequence[tuple[int, GivenRun]]], systems: list[S
 
 
 def _speeds(
-    system: System, runs: Sequence[GivenRun], measured: Floats, level: Level, path: str | Path
+    system: System, runs: Sequence[RunTime], measured: Floats, level: Level, path: str | Path
 ) -> tuple[float, float, float]:
     """Speeds at which the errors' mean is what the level leaves, and a deviation to each side.
 
@@ -256,7 +256,7 @@ def _at(system: System, speed: float) -> System:
     return system.model_copy(update={"accelerator": chip})
 
 
-def _refused(run: GivenRun, system: System) -> Unusable:
+def _refused(run: RunTime, system: System) -> Unusable:
     """Say why a run is not predicted on the system."""
     try:
         estimate(run.model, system, run.strategy)

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from shardwise import catalog
 from shardwise.config import files
-from shardwise.config.base import Noun
+from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -26,7 +26,7 @@ from shardwise.validate.measured.refused import NotModelledError
 from shardwise.validate.measured.run import Amount, Run
 from shardwise.validate.measured.store import read_runs
 
-__all__ = ["GivenRun", "Unusable", "given_runs"]
+__all__ = ["RunTime", "Unusable", "given_runs"]
 
 _SHORT = (".yaml", ".yml", ".toml", ".csv")
 _ROWS = (".json", ".jsonl")
@@ -34,7 +34,7 @@ _MEASURED = ("step_time_s", "tokens_per_s_per_gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenRun:
+class RunTime:
     """A run with a measured time of a step."""
 
     name: str
@@ -51,21 +51,21 @@ class Unusable:
     reason: str
 
 
-class _Time(Noun):
+class _Time(ConfigBase):
     """What was measured of a run: one of the two."""
 
     step_time_s: Amount | None = None
     tokens_per_s_per_gpu: Amount | None = None
 
 
-class _Short(Noun):
+class _Short(ConfigBase):
     """A short table."""
 
     common: dict[str, Any] = Field(default_factory=dict)
     runs: tuple[dict[str, Any], ...]
 
 
-def given_runs(path: str | Path, system: System) -> tuple[list[GivenRun], list[Unusable]]:
+def given_runs(path: str | Path, system: System) -> tuple[list[RunTime], list[Unusable]]:
     """Read the runs of a file: those on a system with a time, and the others.
 
     Raises
@@ -82,11 +82,11 @@ def given_runs(path: str | Path, system: System) -> tuple[list[GivenRun], list[U
         allowed = ", ".join((*_SHORT, *_ROWS))
         problem = f"cannot tell the format; allowed endings: {allowed}, each also .gz"
         raise InputError(Fault(source=str(path), problem=problem))
-    usable = [one for one in found if isinstance(one, GivenRun)]
+    usable = [one for one in found if isinstance(one, RunTime)]
     return usable, [one for one in found if isinstance(one, Unusable)]
 
 
-def _of_row(run: Run, system: System) -> GivenRun | Unusable:
+def _of_row(run: Run, system: System) -> RunTime | Unusable:
     """A row of the schema in our words, if it ran on the system."""
     time = run.measured_step_time_s
     if time is None:
@@ -97,7 +97,7 @@ def _of_row(run: Run, system: System) -> GivenRun | Unusable:
         return Unusable(name=run.id, reason=str(reason))
     if not _is(said.system, system):
         return Unusable(name=run.id, reason=f"ran on {said.system.name}")
-    return GivenRun(name=run.id, model=said.model, strategy=said.strategy, measured_s=time)
+    return RunTime(name=run.id, model=said.model, strategy=said.strategy, measured_s=time)
 
 
 def _is(found: System, system: System) -> bool:
@@ -116,7 +116,7 @@ def _short_rows(path: str | Path, ending: str) -> list[dict[str, Any]]:
     return [{**table.common, **row} for row in table.runs]
 
 
-def _of_short(rows: list[dict[str, Any]], path: str | Path) -> Iterator[GivenRun | Unusable]:
+def _of_short(rows: list[dict[str, Any]], path: str | Path) -> Iterator[RunTime | Unusable]:
     """Rows of a short table as nouns; raises with the faults of all."""
     faults: list[Fault] = []
     for number, row in enumerate(rows, start=1):
@@ -130,7 +130,7 @@ def _of_short(rows: list[dict[str, Any]], path: str | Path) -> Iterator[GivenRun
         raise InputError(faults)
 
 
-def _given(row: Mapping[str, Any], name: str, source: str) -> GivenRun | Unusable:
+def _given(row: Mapping[str, Any], name: str, source: str) -> RunTime | Unusable:
     """One row of a short table."""
     if "model" not in row:
         raise InputError(Fault(source=source, field="model", problem="is missing"))
@@ -150,7 +150,7 @@ def _given(row: Mapping[str, Any], name: str, source: str) -> GivenRun | Unusabl
     if measured is None:
         tokens = (full.global_batch_size or 1) * (full.seq_len or 1)
         measured = tokens / ((time.tokens_per_s_per_gpu or 1) * (full.gpus or 1))
-    return GivenRun(name=name, model=model, strategy=strategy, measured_s=measured)
+    return RunTime(name=name, model=model, strategy=strategy, measured_s=measured)
 
 
 def _number(value: object) -> object:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from shardwise import catalog
 from shardwise.arrays import Floats
 from shardwise.config import files
-from shardwise.config.base import Noun, Number
+from shardwise.config.base import ConfigBase, Number
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -23,7 +23,7 @@ __all__ = ["Moved", "Parameter", "load_parameters"]
 _FILE = "steps.yaml"
 
 
-class Parameter(Noun):
+class Parameter(ConfigBase):
     """One number that runs decide, and the figures that it moves together."""
 
     name: str = Field(min_length=1)

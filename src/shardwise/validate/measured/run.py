@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from shardwise.config.base import MOST, MOST_LAYERS, Noun
+from shardwise.config.base import MOST, MOST_LAYERS, ConfigBase
 
 __all__ = [
     "Architecture",
@@ -57,7 +57,7 @@ Group = Annotated[int, BeforeValidator(_every_rank), Field(strict=True, ge=-1, l
 Words = Annotated[Mapping[str, Any], BeforeValidator(_nothing)]
 
 
-class _Part(Noun):
+class _Part(ConfigBase):
     """A part of a row; keys that it does not know are kept."""
 
     model_config = ConfigDict(extra="allow")

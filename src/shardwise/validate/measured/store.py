@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 
 from shardwise import catalog
 from shardwise.config import files
-from shardwise.config.base import Noun, unfold
+from shardwise.config.base import ConfigBase, unfold
 from shardwise.errors import Fault, InputError
 from shardwise.validate.measured.run import Run
 
@@ -36,7 +36,7 @@ _MOST_BYTES = 2**28
 _ALLOWED = "allowed: a JSON list or lines of rows with an id, or a file of measured runs of ours"
 
 
-class _Packed(Noun):
+class _Packed(ConfigBase):
     """A file of our form."""
 
     model_config = ConfigDict(str_strip_whitespace=False)  # keys come back as they are
@@ -110,7 +110,7 @@ def _runs(packed: Mapping[str, Any], source: str) -> tuple[Run, ...]:
 def _validated(rows: Sequence[Row], source: str) -> tuple[Run, ...]:
     """Make nouns of rows, of a part that several share one, with the faults of all."""
     faults: list[Fault] = []
-    parts: dict[int, Noun] = {}
+    parts: dict[int, ConfigBase] = {}
     runs: dict[str, Run] = {}
     for row in rows:
         place = f"{source}: {row.get('id')}"
@@ -121,7 +121,9 @@ def _validated(rows: Sequence[Row], source: str) -> tuple[Run, ...]:
             faults.extend(error.faults)
             continue
         nouns = {name: getattr(run, name) for name in _PARTS if isinstance(row.get(name), Mapping)}
-        parts |= {id(row[name]): noun for name, noun in nouns.items() if isinstance(noun, Noun)}
+        parts |= {
+            id(row[name]): noun for name, noun in nouns.items() if isinstance(noun, ConfigBase)
+        }
         if run.id in runs:
             faults.append(Fault(source=place, field="id", problem="is given twice"))
         runs[run.id] = run
@@ -250,12 +252,12 @@ def _place(key: str) -> tuple[int, str]:
     return _FIELDS.get(key, len(_FIELDS)), key
 
 
-def _field_names(noun: type[Noun]) -> Iterator[str]:
+def _field_names(noun: type[ConfigBase]) -> Iterator[str]:
     """Names of a noun's fields, each followed by those inside it."""
     for name, field in noun.model_fields.items():
         yield name
         for kind in unfold(field.annotation):
-            if isinstance(kind, type) and issubclass(kind, Noun):
+            if isinstance(kind, type) and issubclass(kind, ConfigBase):
                 yield from _field_names(kind)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shardwise.config.base import Count, Noun, Number
+from shardwise.config.base import ConfigBase, Count, Number
 from shardwise.errors import Fault, InputError
 
 __all__ = [
@@ -28,7 +28,7 @@ _NonNegative = Annotated[Number, Field(ge=0)]
 _Share = Annotated[Number, Field(gt=0, le=1)]
 
 
-class NerscModel(Noun):
+class NerscModel(ConfigBase):
     """A transformer as its `models.py` describes it, with f, which its driver adds."""
 
     l: Count  # noqa: E741 - its own name
@@ -49,7 +49,7 @@ class NerscModel(Noun):
         return self
 
 
-class NerscSystem(Noun):
+class NerscSystem(ConfigBase):
     """A system file: rates in TFLOP/s and GB/s of 1e9 byte, sizes in GB, latencies in seconds."""
 
     matrix_flops_fp16: _Positive
@@ -84,7 +84,7 @@ class NerscSystem(Noun):
     """TFLOP of one FLOP."""
 
 
-class NerscConfiguration(Noun):
+class NerscConfiguration(ConfigBase):
     """One way to run a model."""
 
     method: Method
