@@ -4,6 +4,7 @@ import csv
 import json
 from datetime import datetime
 from importlib.util import find_spec
+from shutil import which
 
 import pytest
 
@@ -15,7 +16,8 @@ from shardwise.report import folder
 DENSE = ["gpt3-13b", "a100-80gb-sxm", "--gpus", "16", "--tp", "8", "--pp", "2", "--gbs", "16"]
 NAMES = {
     *("report.txt", "config_summary.txt", "gemms.csv", "shapes.csv", "estimate.json"),
-    *("graph.json", "graph.dot", "graph.svg"),
+    *("graph.json", "graph.dot", "graph.mmd"),
+    *(("graph.svg",) if which("dot") else ()),
 }
 
 
@@ -99,6 +101,15 @@ def test_what_cannot_be_written_is_said(tmp_path, capsys):
     assert "mat_dims.txt: DeepFlow's six products have no words for a mixture" in told.err
     assert set(_files(tmp_path)) - {"charts.html"} == NAMES
     assert "Matrix products of a step" not in told.out  # which --gemms asks for
+
+
+def test_pictures_come_where_graphviz_is(tmp_path, monkeypatch, capsys):
+    """The folder has the graph as text without it, and a line says what is missing."""
+    monkeypatch.setenv("PATH", "")
+    run(["estimate", *DENSE, "--out", str(tmp_path)])
+    assert "graph.svg: graphviz draws this file and is not installed" in capsys.readouterr().err
+    assert {"graph.json", "graph.dot", "graph.mmd"} <= set(_files(tmp_path))
+    assert "graph.svg" not in _files(tmp_path)
 
 
 def test_a_file_is_no_folder(tmp_path, capsys):

@@ -303,7 +303,7 @@ def test_nothing_is_written_where_one_file_cannot_be(
     tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All places are looked at before any work."""
-    graph = tmp_path / "graph.svg"
+    graph = tmp_path / "graph.dot"
     for wrong in (tmp_path / "no" / "gemms.csv", tmp_path / "no" / "all.json", tmp_path / "all.md"):
         assert command([*COMMAND.split(), "--graph", str(graph), "-o", str(wrong)]) == 2
         assert str(wrong) in capsys.readouterr().err

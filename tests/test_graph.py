@@ -2,7 +2,8 @@
 
 import json
 import re
-from itertools import pairwise
+from pathlib import Path
+from shutil import which
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -15,9 +16,7 @@ from shardwise.analysis.graph.records import ComponentGraph, ComputeGraph, Graph
 from shardwise.analysis.graph.wiring import INPUT, OUTPUT, linked
 from shardwise.analysis.results import Estimate
 from shardwise.cli import run as command
-from shardwise.report.graph.dot import graph_dot
-from shardwise.report.graph.layout import layered
-from shardwise.report.graph.svg import graph_svg
+from shardwise.report.graph import graph_dot, graph_mermaid, write_graph
 
 EXCHANGED = ("tp_forward", "tp_backward", "tp_again", "cp", "ep")
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -230,14 +229,17 @@ def test_stages_of_the_model() -> None:
     assert [node.rank for node in back.stages] == [0, 0, 1, 1, 0, 0]
 
 
+DOT_STRING = r'"(?:[^"\\]|\\.)*"'
+
+
 def test_dot_is_what_graphviz_reads(case: tuple[ComputeGraph, Estimate]) -> None:
     """Every line is a statement of the language; every edge is between nodes that are declared."""
     text = graph_dot(case[0])
-    name = r'"(?:[^"\\]|\\.)*"'
-    pairs = rf"(?:[a-z]+=(?:{name}|[a-z]+|[0-9]+) ?)+"
+    pairs = rf"(?:[a-z]+=(?:{DOT_STRING}|[a-z]+|[0-9]+) ?)+"
     statement = re.compile(
-        rf"digraph {name} \{{|  subgraph [a-z0-9_]+ \{{|  (?:node|edge) \[{pairs}\]|"
-        rf"    ({name}) \[{pairs}\]|    ({name}) -> ({name}) \[{pairs}\]| +{pairs}| *\}}"
+        rf"digraph {DOT_STRING} \{{|  subgraph [a-z0-9_]+ \{{|  (?:node|edge) \[{pairs}\]|"
+        rf"    ({DOT_STRING}) \[{pairs}\]|    ({DOT_STRING}) -> ({DOT_STRING}) \[{pairs}\]|"
+        rf" +{pairs}| *\}}"
     )
     matches = [statement.fullmatch(line) for line in text.splitlines()]
     assert [line for line, found in zip(text.splitlines(), matches, strict=True) if not found] == []
@@ -246,45 +248,111 @@ def test_dot_is_what_graphviz_reads(case: tuple[ComputeGraph, Estimate]) -> None
     declared = {found[1] for found in matches if found and found[1]}
     named = {found[n] for found in matches if found and found[2] for n in (2, 3)}
     assert named <= declared
+    operations = {f'"{part.name}/{node.id}"' for part in case[0].parts for node in part.nodes}
+    assert operations <= declared
 
 
-def test_boxes_of_the_picture_do_not_overlap(case: tuple[ComputeGraph, Estimate]) -> None:
-    """The file is XML; in every part no box covers another, and edges go down."""
+def test_mermaid_is_a_flowchart(case: tuple[ComputeGraph, Estimate]) -> None:
+    """Every line is a statement of the language; ids are plain, unique and declared before use."""
     graph, _ = case
-    root = ET.fromstring(graph_svg(graph))  # noqa: S314 - our own
-    words = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {node.name for part in graph.parts for node in part.nodes} <= words
-    for part in graph.parts:
-        sizes = {node.id: (150.0 + 3 * len(node.name), 40.0) for node in part.nodes}
-        edges = [(e.source, e.target) for e in part.edges if e.kind != "residual"]
-        layout = layered(sizes, edges)
-        places = sorted((y, x, sizes[name][0]) for name, (x, y) in layout.places.items())
-        for (y, x, width), (next_y, next_x, next_width) in pairwise(places):
-            assert next_y > y or next_x - x >= (width + next_width) / 2
-        for route in layout.routes.values():
-            heights = [y for _, y in route]
-            assert heights == sorted(heights)
+    lines = graph_mermaid(graph).splitlines()
+    assert lines[:4] == ["---", f'title: "{graph.model} on h100-sxm"', "---", "flowchart TB"]
+    string, name = r'"(?:[^"#<>\\]|#[0-9]+;|<br/>)*"', "c[0-9]+(?:n[0-9]+)?"
+    statement = re.compile(
+        rf"  subgraph ({name}) \[{string}\]|  end|"
+        rf"    ({name})\[{string}\]:::([a-z_]+)|"
+        rf"    ({name}) (?:-->|==>|-\.->)\|{string}\| ({name})|"
+        r"  classDef ([a-z_]+) [a-z0-9:#,]+"
+    )
+    matches = [statement.fullmatch(line) for line in lines[4:]]
+    assert [line for line, found in zip(lines[4:], matches, strict=True) if not found] == []
+    found = [match for match in matches if match]
+    boxes = [match[2] for match in found if match[2]]
+    assert len(set(boxes)) == len(boxes)
+    assert {match[n] for match in found if match[4] for n in (4, 5)} <= set(boxes)
+    assert {match[3] for match in found if match[3]} <= {match[6] for match in found}
+    assert len(boxes) >= sum(len(part.nodes) for part in graph.parts)
+    assert sum(bool(match[4]) for match in found) >= sum(len(part.edges) for part in graph.parts)
 
 
-def test_two_tensors_that_are_named_where_they_are_read_have_places_of_their_own() -> None:
-    """With context parallelism and adapters, attention reads two that are named nowhere else."""
-    plan = {"gpus": 4, "tp": 2, "cp": 2, "lora_rank": 16, "gbs": 8}
-    drawn = graph_svg(graph_of("gpt3-13b", "h100-sxm", plan))
-    for panel in drawn.split("<g transform"):
-        places = re.findall(r'class="tensor" (x="\S+" y="\S+")>', panel)
-        assert len(set(places)) == len(places)
+def test_names_with_special_characters_are_escaped() -> None:
+    """Quotes, backslashes, markup and line breaks of a name stay text in DOT and in Mermaid."""
+    model = samples.model(name='odd "<b>#1`\\ &')
+    graph = graph_of(model, samples.system(), {"dp": 1, "mbs": 2, "gbs": 2})
+    odd = graph.model_copy(update={"model": 'odd "<b>#1`\\ &\nnext'})
+    assert graph_dot(odd).splitlines()[0] == 'digraph "odd \\"<b>#1`\\\\ &\\nnext" {'
+    mermaid = graph_mermaid(odd).splitlines()
+    assert mermaid[1].startswith('title: "odd \\"<b>#1`\\\\ &\\nnext on ')
+    title = "odd #34;#60;b#62;#35;1#96;#92; #38;<br/>next"
+    assert mermaid[4] == f'  subgraph c0 ["{title}"]'
 
 
-def test_files_by_ending(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--graph` writes JSON, DOT or SVG beside the estimate, and refuses other endings first."""
-    words = ["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--tp", "8", "--gbs", "8"]
-    for ending, start in ((".json", "{"), (".dot", "digraph"), (".svg", "<svg")):
-        file = tmp_path / f"graph{ending}"
-        assert command([*words, "--graph", str(file)]) == 0
-        assert file.read_text().startswith(start)
+def test_equal_stages_are_one_group() -> None:
+    """A pipeline of 16 stages is drawn as its first, its middle and its last ones."""
+    plan = {"gpus": 64, "tp": 4, "pp": 16, "gbs": 64}
+    text = graph_dot(graph_of("llama3-70b", "h100-sxm", plan))
+    assert re.findall(r"label=\"[0-9]+ x layer 0\\n(.*?)\"", text) == [
+        "stage 0, rank 0",
+        "stages 1 to 14, each",
+        "stage 15, rank 15",
+    ]
+
+
+WORDS = ["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--tp", "8", "--gbs", "8"]
+STARTS = {".json": b"{", ".dot": b"digraph", ".mmd": b"---\ntitle: ", ".mermaid": b"---\ntitle: "}
+
+
+def test_files_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--graph` writes JSON, DOT or Mermaid, and refuses other suffixes before any work."""
+    for suffix, start in STARTS.items():
+        file = tmp_path / f"graph{suffix}"
+        assert command([*WORDS, "--graph", str(file)]) == 0
+        assert file.read_bytes().startswith(start)
     record = json.loads((tmp_path / "graph.json").read_text())
     capsys.readouterr()
-    assert command([*words, "--json"]) == 0
+    assert command([*WORDS, "--json"]) == 0
     assert record["totals"]["matrix_flops"] == json.loads(capsys.readouterr().out)["matrix_flops"]
-    assert command([*words, "--graph", "graph.png"]) == 2
-    assert "allowed endings: .json, .dot, .svg" in capsys.readouterr().err
+    assert command([*WORDS, "--graph", "graph.jpg"]) == 2
+    assert "allowed endings: .json, .dot, .mmd" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(which("dot") is None, reason="graphviz is not installed")
+def test_graphviz_draws_every_graph(case: tuple[ComputeGraph, Estimate], tmp_path: Path) -> None:
+    """The DOT file is accepted, and the picture names every operation."""
+    write_graph(case[0], tmp_path / "graph.svg")
+    words = {element.text for element in ET.parse(tmp_path / "graph.svg").iter()}  # noqa: S314
+    assert {node.name for part in case[0].parts for node in part.nodes} <= words
+
+
+def test_graphviz_gets_the_dot_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pictures come from `dot -T...`; its failure is one line that names the file."""
+    program = tmp_path / "dot"
+    program.write_text('#!/bin/sh\necho "<svg $1>"; cat\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for suffix in ("svg", "png", "pdf"):
+        file = tmp_path / f"graph.{suffix}"
+        assert command([*WORDS, "--graph", str(file)]) == 0
+        assert file.read_text().startswith(f'<svg -T{suffix}>\ndigraph "llama3-8b" {{')
+    program.write_text("#!/bin/sh\necho 'no such\nfont' >&2; exit 3\n")
+    capsys.readouterr()
+    broken = tmp_path / "broken.svg"
+    assert command([*WORDS, "--graph", str(broken)]) == 2
+    assert capsys.readouterr().err == f"error: {broken}: graphviz failed: no such font\n"
+    assert not broken.exists()
+
+
+def test_pictures_need_graphviz(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it, one line names the file, who draws it, and what needs nothing."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    file = tmp_path / "graph.svg"
+    assert command([*WORDS, "--graph", str(file)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {file}: graphviz draws this file and is not installed "
+        "(https://graphviz.org/download); .dot and .mmd need nothing\n"
+    )
+    assert list(tmp_path.iterdir()) == []

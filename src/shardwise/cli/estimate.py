@@ -52,7 +52,7 @@ def command(
             "--graph",
             metavar="FILE",
             help="Write the compute graph of a layer of each kind and of the model to FILE "
-            "(.json, .dot, .svg).",
+            "(.json, .dot, .mmd; .svg, .png, .pdf with graphviz).",
         ),
     ] = None,
     flops_convention: Annotated[

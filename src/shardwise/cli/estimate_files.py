@@ -81,7 +81,7 @@ class Wanted:
 
             check_chart_file(self.plot)
         if self.graph is not None:
-            from shardwise.report.graph.files import check_graph_file  # noqa: PLC0415 - slow
+            from shardwise.report.graph import check_graph_file  # noqa: PLC0415 - slow
 
             check_graph_file(self.graph)
 
@@ -133,7 +133,7 @@ def _check_report(path: str) -> None:
 def _draw(path: str, answer: Answer) -> None:
     """Write the compute graph."""
     from shardwise.analysis.graph.build import graph_of  # noqa: PLC0415 - slow to import
-    from shardwise.report.graph.files import write_graph  # noqa: PLC0415 - slow to import
+    from shardwise.report.graph import write_graph  # noqa: PLC0415 - slow to import
 
     write_graph(graph_of(answer.model[0], answer.system[0], answer.strategy), path)
     log.info("wrote %s", path)

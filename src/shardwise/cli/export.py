@@ -27,7 +27,7 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.estimator import estimate
 from shardwise.report.deepflow import deepflow_text
-from shardwise.report.graph.files import check_graph_file, graph_json, write_graph
+from shardwise.report.graph import check_graph_file, graph_json, write_graph
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 _THINGS = ("gemms", "graph", "deepflow")
@@ -61,7 +61,7 @@ def command(
             "--output",
             "-o",
             metavar="FILE",
-            help="gemms: .csv, .json; graph: .json, .dot, .svg; deepflow: any name. Standard "
+            help="gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: any name. Standard "
             "output if omitted, or for -: CSV, JSON, text.",
         ),
     ] = None,

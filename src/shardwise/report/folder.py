@@ -17,7 +17,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.report.breakdown_text import breakdown_text
 from shardwise.report.config_summary import Explained, summary_text
 from shardwise.report.deepflow import deepflow_text
-from shardwise.report.graph.files import write_graph
+from shardwise.report.graph import NO_GRAPHVIZ, has_graphviz, write_graph
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 __all__ = ["Written", "check_folder", "write_folder"]
@@ -118,14 +118,16 @@ def write_folder(
     estimate = Path(f"{start}_estimate.json")
     files.write_mapping(estimate, record)
     others = [estimate]
-    for ending in (".json", ".dot", ".svg"):
-        others.append(Path(f"{start}_graph{ending}"))
+    for suffix in (".json", ".dot", ".mmd", *((".svg",) if has_graphviz() else ())):
+        others.append(Path(f"{start}_graph{suffix}"))
         write_graph(graph, others[-1])
     for name, text in texts.items():
         others.append(Path(f"{start}_{name}"))
         files.write_text(others[-1], text)
-    kept = [Written(path=path) for path in others]
-    return (*written, *kept, _charts(result, Path(f"{start}_{_CHARTS}")))
+    written += [Written(path=path) for path in others]
+    if not has_graphviz():
+        written.append(Written(path=Path(f"{start}_graph.svg"), problem=NO_GRAPHVIZ))
+    return (*written, _charts(result, Path(f"{start}_{_CHARTS}")))
 
 
 def _start(folder: Path, now: datetime) -> Path:

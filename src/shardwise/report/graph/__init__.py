@@ -1,1 +1,0 @@
-"""Compute graphs as JSON, DOT and SVG."""
