@@ -24,12 +24,17 @@ from shardwise.analysis.prediction_interval import Described
 from shardwise.config import files
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
-from shardwise.validate.measured.fit import Linear, fitted, left_out, linear
-from shardwise.validate.measured.parameters import Parameter, load_parameters
+from shardwise.validate.measured.fit import (
+    Linear,
+    Parameter,
+    fitted,
+    left_out,
+    linear,
+    load_parameters,
+)
 from shardwise.validate.measured.predict import Translation, described, translate
-from shardwise.validate.measured.refused import NotModelledError
 from shardwise.validate.measured.rewrite import figures_moved, rewritten, with_moves
-from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.statistics import summary
 from shardwise.validate.measured.store import load_runs
 

@@ -16,10 +16,10 @@ import numpy as np
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.fsdp.from_catalog import profile_of
-from shardwise.fsdp.links import SystemLinks
 from shardwise.fsdp.plan import Setting
-from shardwise.fsdp.planner import Planner
-from shardwise.fsdp.search import least_peak, optimum
+from shardwise.fsdp.planner.links import SystemLinks
+from shardwise.fsdp.planner.planner import Planner
+from shardwise.fsdp.planner.search import least_peak, optimum
 from shardwise.interop.fsdp_ilp.comm import comm_times
 from shardwise.interop.fsdp_ilp.files import ModuleInfo, read_module_info
 from shardwise.interop.fsdp_ilp.reference.exact import IlpRules

@@ -13,11 +13,10 @@ from shardwise.config.stack import Stack
 from shardwise.config.system import System
 from shardwise.validate import validate
 from shardwise.validate.calibrate.from_runs import level_of
-from shardwise.validate.measured.left_out import left_out_errors
-from shardwise.validate.measured.parameters import load_parameters
-from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.fit import load_parameters
+from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import RunScore, ScoredRun, scoreboard
-from shardwise.validate.measured.statistics import summary
+from shardwise.validate.measured.statistics import left_out_errors, summary
 from shardwise.validate.references import references
 
 HEADS = ("n", "mean size", "median", "9 of 10 below", "bias", "skill", "in interval")

@@ -1,6 +1,6 @@
 """Measured runs and predictions for them, made by hand."""
 
-from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.run import Run
 
 

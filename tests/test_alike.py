@@ -13,7 +13,7 @@ from shardwise.planning.search.results import Alike
 from shardwise.planning.search.ties import alike
 from shardwise.report.tables.search import print_search
 from shardwise.validate.measured.predict import translate
-from shardwise.validate.measured.refused import NotModelledError
+from shardwise.validate.measured.run import NotModelledError
 from shardwise.validate.measured.store import load_runs
 
 PLAN = samples.run(operations=False)

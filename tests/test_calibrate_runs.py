@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 
 from shardwise import InputError, System, estimate
 from shardwise.analysis.prediction_interval import Validated, levels
-from shardwise.validate.calibrate.from_runs import calibrated_by_runs, level_of, robust_mean
-from shardwise.validate.calibrate.run_files import given_runs
+from shardwise.validate.calibrate.from_runs import (
+    calibrated_by_runs,
+    given_runs,
+    level_of,
+    robust_mean,
+)
 
 NAME = "h100-sxm"
 ROWS = [

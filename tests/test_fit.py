@@ -15,8 +15,15 @@ from shardwise.analysis.prediction_interval import validated_runs
 from shardwise.arrays import Floats
 from shardwise.config.stack import Stack as StackNoun
 from shardwise.config.strategy import Strategy
-from shardwise.validate.measured.fit import Linear, fitted, left_out, linear
-from shardwise.validate.measured.parameters import Moved, Parameter, load_parameters
+from shardwise.validate.measured.fit import (
+    Linear,
+    Moved,
+    Parameter,
+    fitted,
+    left_out,
+    linear,
+    load_parameters,
+)
 from shardwise.validate.measured.predict import Translation, translate
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.store import load_runs

@@ -3,7 +3,7 @@
 import pytest
 
 from fsdp_words import OPERATIONS
-from shardwise.fsdp.evaluate import UnitCost
+from shardwise.fsdp.planner.evaluate import UnitCost
 from shardwise.report.tables.fsdp_units import collapsed, ranges
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shardwise.fsdp.search import least_peak, optimum
+from shardwise.fsdp.planner.search import least_peak, optimum
 from shardwise.interop.fsdp_ilp.comm import CommTimes, Line
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
 from shardwise.interop.fsdp_ilp.reference.closed_form import columns, exposed_ms, peak_gib

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from shardwise.config.system import System
-from shardwise.fsdp.check import check
-from shardwise.fsdp.front import usual
-from shardwise.fsdp.links import SystemLinks
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
-from shardwise.fsdp.planner import Planner
+from shardwise.fsdp.planner.alternatives import usual
+from shardwise.fsdp.planner.links import SystemLinks
+from shardwise.fsdp.planner.planner import Planner
+from shardwise.fsdp.profile import check
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardwise.fsdp.check import check
-from shardwise.fsdp.front import front
-from shardwise.fsdp.links import Line, Lines
 from shardwise.fsdp.plan import Setting
-from shardwise.fsdp.planner import Planner
-from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
-from shardwise.fsdp.search import Path, nondominated
+from shardwise.fsdp.planner.alternatives import front
+from shardwise.fsdp.planner.links import Line, Lines
+from shardwise.fsdp.planner.planner import Planner
+from shardwise.fsdp.planner.search import Path, nondominated
+from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule, check
 
 MIB = 2.0**20
 

@@ -5,10 +5,10 @@ import pytest
 
 from shardwise.config.system import System
 from shardwise.errors import InputError
-from shardwise.fsdp.front import largest_batch, smallest_gpus, usual
-from shardwise.fsdp.links import Line, Lines, SystemLinks
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
-from shardwise.fsdp.planner import Planner
+from shardwise.fsdp.planner.alternatives import largest_batch, smallest_gpus, usual
+from shardwise.fsdp.planner.links import Line, Lines, SystemLinks
+from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
 
 MIB = 2.0**20

@@ -7,7 +7,7 @@ import pytest
 
 from profile_samples import one_layer, sample
 from shardwise import InputError
-from shardwise.fsdp.check import check
+from shardwise.fsdp.profile import check
 
 
 def changed(place, **fields):

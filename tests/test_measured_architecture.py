@@ -4,7 +4,7 @@ import pytest
 
 from measured_samples import run_of
 from shardwise.validate.measured.architecture import model_of
-from shardwise.validate.measured.refused import NotModelledError
+from shardwise.validate.measured.run import NotModelledError
 from shardwise.validate.measured.store import load_runs
 
 DENSE = {

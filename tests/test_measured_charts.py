@@ -5,7 +5,7 @@ import pytest
 from measured_samples import predicted, refused
 from shardwise import InputError
 from shardwise.report.charts.measured import against_measured, charts, spread, write_charts
-from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import scoreboard
 
 pytest.importorskip("plotly")

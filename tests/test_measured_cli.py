@@ -8,9 +8,9 @@ import pytest
 
 from measured_samples import predicted, refused, run_of
 from shardwise.report.tables.measured import print_runs
-from shardwise.validate.measured.comparison import Beside
-from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import scoreboard
+from shardwise.validate.measured.statistics import Beside
 from shardwise.validate.measured.store import load_runs
 
 OWN = [

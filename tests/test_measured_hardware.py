@@ -5,7 +5,7 @@ import pytest
 from measured_samples import run_of
 from shardwise.config.system import System
 from shardwise.validate.measured.hardware import system_of
-from shardwise.validate.measured.refused import NotModelledError
+from shardwise.validate.measured.run import NotModelledError
 from shardwise.validate.measured.store import load_runs
 
 GB = 1e9

@@ -5,8 +5,7 @@ import pytest
 
 from measured_samples import run_of
 from shardwise import estimate
-from shardwise.validate.measured.memory_metric import memory_gib, metric_of, on_last_rank
-from shardwise.validate.measured.predict import translate
+from shardwise.validate.measured.predict import memory_gib, metric_of, on_last_rank, translate
 from shardwise.validate.measured.software import stack_of
 from shardwise.validate.measured.store import load_runs
 

@@ -7,8 +7,8 @@ import pytest
 from shardwise.interop.amped.translation import amped_case
 from shardwise.interop.calculon.translation import calculon_case
 from shardwise.interop.nersc.translation import nersc_case
-from shardwise.validate.measured.comparison import Beside
 from shardwise.validate.measured.predict import predict_runs, translate
+from shardwise.validate.measured.statistics import Beside
 from shardwise.validate.measured.store import load_runs
 from shardwise.validate.references import references
 from shardwise.validate.simumax import Measured

@@ -10,9 +10,9 @@ import pytest
 from measured_samples import predicted, refused, run_of
 from shardwise.analysis.prediction_interval import Validated, validated_runs
 from shardwise.report.tables.measured import print_runs
-from shardwise.validate.measured.comparison import Beside
-from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import scoreboard
+from shardwise.validate.measured.statistics import Beside
 from shardwise.validate.measured.store import load_runs
 
 ROW = [
@@ -235,7 +235,7 @@ def test_shipped_runs_are_scored_with_their_source_left_out(monkeypatch):
         described={},
         errors=np.log([1.1, 0.8, 1.5, 9.0, 9.0]),
     )
-    monkeypatch.setattr("shardwise.validate.measured.left_out.validated_runs", lambda: known)
+    monkeypatch.setattr("shardwise.validate.measured.statistics.validated_runs", lambda: known)
     experts = {"name": "m", "seq_len": 4096, "experts": 8}
     rows = [
         predicted("a", 10.0, 9.0, flops=4.0, interval=(8.0, 10.125)),  # a factor of 1.125

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardwise import Stack, System, catalog
 from shardwise.config import files
-from shardwise.validate.measured.parameters import Parameter, load_parameters
+from shardwise.validate.measured.fit import Parameter, load_parameters
 from shardwise.validate.measured.rewrite import figures_moved, rewritten, with_moves
 
 some = settings(deadline=None, max_examples=60)

@@ -14,8 +14,8 @@ from shardwise.cli.fsdp_inputs import COMMAND_LINE
 from shardwise.cli.options import emit_json
 from shardwise.config import files
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.fsdp.search import Path as Route
-from shardwise.fsdp.search import least_peak, optimum
+from shardwise.fsdp.planner.search import Path as Route
+from shardwise.fsdp.planner.search import least_peak, optimum
 from shardwise.fsdp.sources import find_source
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
 from shardwise.interop.fsdp_ilp.reference import (

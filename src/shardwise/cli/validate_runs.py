@@ -5,9 +5,9 @@ from typing import get_args
 
 from shardwise.cli.options import Stopwatch, emit_json, log
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.validate.measured.comparison import Beside
-from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.run import Grade
+from shardwise.validate.measured.statistics import Beside
 from shardwise.validate.measured.store import load_runs, read_runs
 
 __all__ = ["RUNS", "validate_runs"]

@@ -9,8 +9,8 @@ import numpy as np
 
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.fsdp.front import Named, front, largest_batch, smallest_gpus, usual
-from shardwise.fsdp.planner import Planned, Planner
+from shardwise.fsdp.planner.alternatives import Named, front, largest_batch, smallest_gpus, usual
+from shardwise.fsdp.planner.planner import Planned, Planner
 from shardwise.fsdp.query import Asked, Comm
 from shardwise.fsdp.result import FsdpPlan, WhatIf
 from shardwise.fsdp.sources import Source, find_source

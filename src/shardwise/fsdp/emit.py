@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwise.fsdp.pages import Page, bottom_up, by_pattern, patterns
+from shardwise.fsdp.call_writer import Page, bottom_up, by_pattern, patterns
 from shardwise.fsdp.plan import Dtype, Setting, Wrapping
 
 __all__ = ["Form", "bottom_up", "huggingface_form", "python_code", "torchtitan_form"]

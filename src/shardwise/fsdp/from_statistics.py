@@ -11,8 +11,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.errors import Fault, InputError
-from shardwise.fsdp.check import check
-from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
+from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule, check
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
 
 __all__ = ["profile_of_statistics"]

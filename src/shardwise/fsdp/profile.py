@@ -6,18 +6,32 @@ module statistics in a file or from a model of the catalog; sharding is no part 
 The step is cut into segments at every entry and exit of a module: first those of the forward pass
 in the order they ran, then those of the backward pass. Within a segment no module begins or ends,
 so what FSDP holds does not change in it, and its fullest moment is all that matters.
+
+`check` refuses a profile that contradicts itself; `with_checkpoints` returns the same step with
+some modules recomputed in backward.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
+from shardwise.errors import Fault, InputError
 
-__all__ = ["Parameter", "Profile", "ProfiledModule"]
+__all__ = [
+    "Parameter",
+    "Profile",
+    "ProfiledModule",
+    "again_bytes",
+    "check",
+    "left_before",
+    "repeated_blocks",
+    "saved_bytes",
+    "with_checkpoints",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,3 +143,227 @@ class Profile:
             found.append(at)
             at = self.modules[at].end
         return found
+
+
+# What is left at the end of a segment may pass its fullest moment by this much: rounding of sums.
+_ROUNDING = 1e-9
+
+_Found = Iterator[tuple[str, object, str]]
+
+
+def check(profile: Profile) -> None:
+    """Refuse a profile that contradicts itself.
+
+    Modules make one tree in the order in which they run; the segments of a module lie inside those
+    of its parent (backward, unless it is late), and siblings run forward one after the other.
+    Times and bytes are finite, not negative, and one for each segment; no segment ends or begins
+    with more than it holds at its fullest moment. Holders are modules, and gradients are made in
+    backward.
+
+    Raises
+    ------
+    InputError
+        With one fault for each thing that is wrong.
+    """
+    found = [*_arrays(profile)]
+    if not profile.modules:
+        found.append(("modules", 0, "must have one module, the root, at least"))
+    if not found:
+        found += _tree(profile.modules)
+        found += _ranges(profile)
+        found += _parameters(profile)
+    if not found:
+        found += _bytes(profile)
+    if found:
+        raise InputError(
+            [
+                Fault(source=profile.source, field=field, value=value, has_value=True, problem=text)
+                for field, value, text in found
+            ]
+        )
+
+
+def _arrays(profile: Profile) -> _Found:
+    """Times and bytes: one for each segment, finite and not negative."""
+    length = len(profile.seconds)
+    if not 0 < profile.forward_segments <= length:
+        problem = f"must be 1 to {length}, the segments that have a time"
+        yield "forward_segments", profile.forward_segments, problem
+    for name in ("seconds", "resident_bytes", "left_bytes"):
+        values = getattr(profile, name)
+        if values.shape != (length,):
+            yield name, values.shape, f"must have one number for each of the {length} segments"
+            continue
+        wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+        for at in wrong[:1].tolist():
+            yield f"{name}[{at}]", float(values[at]), "must be finite and not negative"
+    if not (np.isfinite(profile.fixed_bytes) and profile.fixed_bytes >= 0):
+        yield "fixed_bytes", profile.fixed_bytes, "must be finite and not negative"
+
+
+def _bytes(profile: Profile) -> _Found:
+    """The fullest moment of a segment is no less full than its beginning and its end."""
+    most = profile.resident_bytes * (1 + _ROUNDING) + _ROUNDING
+    for what, level in (
+        ("left at its end", profile.left_bytes),
+        ("left by the segment before", np.concatenate([[0.0], profile.left_bytes[:-1]])),
+    ):
+        for at in np.flatnonzero(level > most)[:1].tolist():
+            value = float(profile.resident_bytes[at])
+            yield f"resident_bytes[{at}]", value, f"is less than the {level[at]:.0f} bytes {what}"
+
+
+def _name(modules: Sequence[ProfiledModule], place: int) -> str:
+    return f"modules[{place}] {modules[place].name!r}"
+
+
+def _tree(modules: Sequence[ProfiledModule]) -> _Found:
+    """One tree in forward order, and runs of a module counted from 0."""
+    open_: list[int] = []
+    runs: dict[str, int] = {}
+    for place, module in enumerate(modules):
+        while open_ and modules[open_[-1]].end <= place:
+            open_.pop()
+        parent = open_[-1] if open_ else -1
+        if module.parent != parent:
+            problem = f"must be {parent}, the innermost module that it runs in"
+            yield f"{_name(modules, place)}.parent", module.parent, problem
+        last = len(modules) if place == 0 else modules[parent].end
+        if place == 0 and module.end != last:
+            yield f"{_name(modules, 0)}.end", module.end, f"must be {last}: all run in the root"
+        elif not place < module.end <= last:
+            problem = f"must be {place + 1} to {last}, where its parent ends"
+            yield f"{_name(modules, place)}.end", module.end, problem
+        run = runs.get(module.name, 0)
+        if module.run != run:
+            yield f"{_name(modules, place)}.run", module.run, f"must be {run}"
+        runs[module.name] = run + 1
+        open_.append(place)
+
+
+def _ranges(profile: Profile) -> _Found:
+    """Segments of modules nest as these do, and siblings follow one another."""
+    modules, ahead, last = profile.modules, profile.forward_segments, len(profile.seconds)
+    begins = [module.forward[0] for module in modules]
+    for place, module in enumerate(modules):
+        if place == 0:
+            forward, backward = (0, ahead), (ahead, last)
+            if module.forward[0] != 0 or not 0 < module.forward[1] <= ahead:
+                problem = f"must begin at 0 and end by {ahead}, before the loss or after it"
+                yield f"{_name(modules, 0)}.forward", module.forward, problem
+        elif not 0 <= module.parent < place:
+            continue  # told already
+        else:
+            parent = modules[module.parent]
+            forward = (begins[module.parent], parent.forward[1])
+            if not _inside(module.forward, forward):
+                problem = f"must lie in {forward}: what siblings before it left of its parent"
+                yield f"{_name(modules, place)}.forward", module.forward, problem
+            begins[module.parent] = max(begins[module.parent], module.forward[1])
+            backward = (ahead, last) if module.late else parent.backward
+        if module.backward[0] != module.backward[1] and not _inside(module.backward, backward):
+            problem = f"must be empty or lie in {backward}"
+            yield f"{_name(modules, place)}.backward", module.backward, problem
+
+
+def _inside(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
+    return outer[0] <= inner[0] <= inner[1] <= outer[1]
+
+
+def _parameters(profile: Profile) -> _Found:
+    names: set[str] = set()
+    for parameter in profile.parameters:
+        field = f"parameters {parameter.name!r}"
+        if parameter.name in names:
+            yield field, parameter.name, "is there twice"
+        names.add(parameter.name)
+        for name, value, problem in _parameter(profile, parameter):
+            yield f"{field}.{name}", value, problem
+
+
+def _parameter(profile: Profile, parameter: Parameter) -> _Found:
+    holders, count = parameter.holders, len(profile.modules)
+    if list(holders) != sorted(set(holders)) or not holders:
+        yield "holders", holders, "must be one position or more, ascending"
+    if any(not 0 <= place < count for place in holders):
+        yield "holders", holders, f"must be positions of the {count} modules"
+    if any(size < 1 for size in parameter.shape):
+        yield "shape", parameter.shape, "must have no dimension below 1"
+    size = parameter.element_bytes
+    if not (np.isfinite(size) and size > 0):
+        yield "element_bytes", size, "must be finite and more than 0"
+    made, first, last = parameter.gradient_segment, profile.forward_segments, len(profile.seconds)
+    if made != -1 and not first <= made < last:
+        yield (
+            "gradient_segment",
+            made,
+            f"must be -1 or a segment of backward, {first} to {last - 1}",
+        )
+    if made != -1 and not parameter.trainable:
+        yield "gradient_segment", made, "must be -1: it is not trained"
+
+
+def left_before(profile: Profile, segment: int) -> float:
+    """What the profile holds at the beginning of a segment [byte]."""
+    return float(profile.left_bytes[segment - 1]) if segment > 0 else 0.0
+
+
+def saved_bytes(profile: Profile, place: int) -> float:
+    """Bytes that checkpointing a module frees between its forward and its backward.
+
+    What it leaves behind in forward beyond its output, which the next module keeps as its input.
+    """
+    first, after = profile.modules[place].forward
+    grown = left_before(profile, after) - left_before(profile, first)
+    return max(grown - profile.modules[place].output_bytes, 0.0)
+
+
+def again_bytes(profile: Profile, place: int) -> float:
+    """Fullest moment of running a checkpointed module forward again, over that at its end [byte].
+
+    It grows from its kept input as the first time; at the end all it saves is there again.
+    """
+    first, after = profile.modules[place].forward
+    grown = float(np.max(profile.resident_bytes[first:after], initial=0.0))
+    return grown - left_before(profile, first) - saved_bytes(profile, place)
+
+
+def with_checkpoints(profile: Profile, places: Sequence[int]) -> Profile:
+    """The step with some modules computed again as their backward begins.
+
+    What they save is gone from their exit to the entry of their backward. Its first segment takes
+    the time of their forward more, and holds what that holds at its fullest.
+    """
+    if not places:
+        return profile
+    seconds = profile.seconds.copy()
+    held, left = profile.resident_bytes.copy(), profile.left_bytes.copy()
+    for place in places:
+        first, after = profile.modules[place].forward
+        back = profile.modules[place].backward[0]
+        seconds[back] += profile.seconds[first:after].sum()
+        held[back] = max(held[back], left_before(profile, back) + again_bytes(profile, place))
+    for place in places:
+        after, back = profile.modules[place].forward[1], profile.modules[place].backward[0]
+        saved = saved_bytes(profile, place)
+        held[after:back] -= saved
+        # The last segment of the module itself ends with what it saves gone.
+        left[after - 1 : back] -= saved
+    return replace(profile, seconds=seconds, resident_bytes=held, left_bytes=left)
+
+
+def repeated_blocks(profile: Profile) -> tuple[int, ...]:
+    """Positions of the modules of a list of two or more of one kind, outermost lists only."""
+    found: list[int] = []
+    lists: dict[tuple[int, str, str], list[int]] = {}
+    for place, module in enumerate(profile.modules):
+        head, _, tail = module.name.rpartition(".")
+        if tail.isdigit() and module.run == 0:
+            lists.setdefault((module.parent, head, module.kind), []).append(place)
+    inside = np.zeros(len(profile.modules), dtype=bool)
+    for places in lists.values():
+        if len(places) > 1 and not inside[places[0]]:
+            found += places
+            for place in places:
+                inside[place : profile.modules[place].end] = True
+    return tuple(sorted(found))

@@ -10,9 +10,9 @@ import numpy as np
 from shardwise.config.base import MOST
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.fsdp.links import Line, Lines, Links, SystemLinks
 from shardwise.fsdp.plan import Checkpointing, Dtype, Optimizer, Reshard, Setting
-from shardwise.fsdp.planner import Planner
+from shardwise.fsdp.planner.links import Line, Lines, Links, SystemLinks
+from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.sources import Kind
 from shardwise.interop.fsdp_ilp.comm import CommTimes, comm_times, parse_comm, read_comm

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.emit import Form, huggingface_form, python_code, torchtitan_form
-from shardwise.fsdp.evaluate import Evaluated, UnitCost
-from shardwise.fsdp.front import Named
 from shardwise.fsdp.plan import Setting, Wrapping
-from shardwise.fsdp.planner import Planned, Planner
+from shardwise.fsdp.planner.alternatives import Named
+from shardwise.fsdp.planner.evaluate import Evaluated, UnitCost
+from shardwise.fsdp.planner.planner import Planned, Planner
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.sources import Kind
 from shardwise.units import readable

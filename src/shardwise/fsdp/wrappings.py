@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.config import files
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.plan import Unit, Wrapping
-from shardwise.fsdp.planner import Planner
+from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Profile
 
 __all__ = ["given_wrapping"]

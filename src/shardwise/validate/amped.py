@@ -12,8 +12,7 @@ from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.estimator import estimate
 from shardwise.interop.amped.translation import amped_case
-from shardwise.validate.measured.predict import predict_runs, translate
-from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.predict import Prediction, predict_runs, translate
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.store import load_runs
 from shardwise.validate.scores import Compared, Criterion, Part, Row, Scoreboard

@@ -18,10 +18,9 @@ from shardwise.errors import InputError
 from shardwise.interop.amped.translation import amped_case
 from shardwise.interop.calculon.translation import calculon_case
 from shardwise.interop.nersc.translation import nersc_case
-from shardwise.validate.measured.comparison import Beside
-from shardwise.validate.measured.predict import Translation, translate
-from shardwise.validate.measured.prediction import Prediction
-from shardwise.validate.measured.refused import NotModelledError
+from shardwise.validate.measured.predict import Prediction, Translation, translate
+from shardwise.validate.measured.run import NotModelledError
+from shardwise.validate.measured.statistics import Beside
 from shardwise.validate.simumax import Measured
 
 __all__ = ["references"]

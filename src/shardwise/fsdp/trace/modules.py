@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from shardwise.fsdp.trace.torch_parts import grad_tensors, imported, replaced, tensors
+from shardwise.fsdp.trace.torch_tools import grad_tensors, imported, replaced, tensors
 
 __all__ = ["Call", "Calls"]
 

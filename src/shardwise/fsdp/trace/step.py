@@ -1,8 +1,14 @@
-"""`trace`: one training step on fake tensors, and what of it runs and is held."""
+"""`trace`: profile one training step of a module on fake tensors.
 
-# ruff: noqa: SLF001 - a module's own weights
+A storage counts once, however many tensors view it, from the operator that returns it until its
+last tensor is freed. What existed before the step (weights, buffers, inputs) does not count.
+"""
 
-from collections.abc import Iterator
+# ruff: noqa: SLF001 - storages and parameters have no public identity
+
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +18,10 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
-from shardwise.fsdp.trace.clock import segment_seconds
 from shardwise.fsdp.trace.factory import Loaded, load_module
-from shardwise.fsdp.trace.kernels import KernelLog
-from shardwise.fsdp.trace.memory import Ledger
+from shardwise.fsdp.trace.kernels import KernelLog, segment_seconds
 from shardwise.fsdp.trace.modules import Calls
-from shardwise.fsdp.trace.torch_parts import (
+from shardwise.fsdp.trace.torch_tools import (
     default_dtype,
     imported,
     no_collection,
@@ -26,7 +30,59 @@ from shardwise.fsdp.trace.torch_parts import (
     torch_dtype,
 )
 
-__all__ = ["trace"]
+__all__ = ["Ledger", "trace"]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What is held now, and the fullest moment and the end of each segment so far."""
+
+    held: list[int] = field(default_factory=list)
+    """Most bytes in each closed segment."""
+    left: list[int] = field(default_factory=list)
+    """Bytes at the end of each."""
+    now: int = 0
+    most: int = 0
+    begun: bool = False
+    _known: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def segment(self) -> int:
+        """Number of the segment that is open."""
+        return len(self.held)
+
+    def cut(self) -> int:
+        """End a segment and begin the next; its number. The first cut begins segment 0."""
+        if self.begun:
+            self.held.append(self.most)
+            self.left.append(self.now)
+        self.begun = True
+        self.most = self.now
+        return len(self.held)
+
+    def leave_out(self, tensors: Iterable[Any]) -> float:
+        """Never count these tensors; the bytes of their storages."""
+        found: dict[int, int] = {}
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            found[storage._cdata] = storage.nbytes()
+            self._known.setdefault(storage._cdata, storage)
+        return float(sum(found.values()))
+
+    def made(self, storage: Any) -> None:
+        """Count a storage that an operator returned, unless it is known."""
+        place = storage._cdata
+        if place in self._known:
+            return
+        size = storage.nbytes()
+
+        def gone(_: Any) -> None:
+            self.now -= size
+            del self._known[place]
+
+        self._known[place] = weakref.ref(storage, gone)
+        self.now += size
+        self.most = max(self.most, self.now)
 
 
 def trace(
@@ -65,11 +121,11 @@ def trace(
     if system is None:
         raise InputError(Fault(source="trace", field="system", problem="is missing: give one"))
     system = System.load(system)
-    for field, value in (("batch", batch), ("seq_len", seq_len)):
+    for name_, value in (("batch", batch), ("seq_len", seq_len)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             problem = "must be a whole number of 1 or more"
             raise InputError(
-                Fault(source="trace", field=field, value=value, has_value=True, problem=problem)
+                Fault(source="trace", field=name_, value=value, has_value=True, problem=problem)
             )
     load = load_module(source, batch=batch, seq_len=seq_len, name=name)
     fake = imported("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardwise.fsdp.evaluate import Evaluated
-from shardwise.fsdp.memory import CATEGORIES
+from shardwise.fsdp.planner.evaluate import Evaluated
+from shardwise.fsdp.planner.memory import CATEGORIES
 from shardwise.fsdp.result import FsdpPlan
 from shardwise.report.charts.common import (
     ACCENT,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.fsdp.evaluate import Evaluated
-from shardwise.fsdp.planner import Planned
+from shardwise.fsdp.planner.evaluate import Evaluated
+from shardwise.fsdp.planner.planner import Planned
 from shardwise.fsdp.result import Checked, FsdpPlan
 from shardwise.report.console import percent, plain_table, seconds, show
 from shardwise.report.tables.fsdp_units import collapsed, ranges

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardwise.fsdp.evaluate import UnitCost
+from shardwise.fsdp.planner.evaluate import UnitCost
 
 __all__ = ["UnitRow", "collapsed", "name_of", "ranges"]
 

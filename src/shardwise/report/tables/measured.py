@@ -8,9 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.report.console import plain_table, seconds, show
-from shardwise.validate.measured.comparison import ReferenceScore
-from shardwise.validate.measured.left_out import LeftOut
 from shardwise.validate.measured.scoreboard import GROUPINGS, RunScore, Scoreboard, ScoredRun
+from shardwise.validate.measured.statistics import LeftOut, ReferenceScore
 
 __all__ = ["print_runs"]
 

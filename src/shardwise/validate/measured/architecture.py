@@ -4,8 +4,7 @@ import re
 from typing import Any
 
 from shardwise.config.model import Model
-from shardwise.validate.measured.refused import NotModelledError
-from shardwise.validate.measured.run import Architecture, Run
+from shardwise.validate.measured.run import Architecture, NotModelledError, Run
 
 __all__ = ["model_of"]
 

@@ -4,8 +4,7 @@ import re
 from typing import Any
 
 from shardwise.config.system import System
-from shardwise.validate.measured.refused import NotModelledError
-from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.run import NotModelledError, Run
 
 __all__ = ["system_of"]
 

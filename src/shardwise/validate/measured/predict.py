@@ -1,8 +1,13 @@
-"""Predict measured runs: each as a strategy, through the same formulas as any other."""
+"""Predict measured runs: each as a strategy, through the same formulas as any other.
+
+Sources count peak memory in three ways: allocated by tensors (torch.cuda.max_memory_allocated),
+reserved by the allocator (max_memory_reserved), or used on the device (nvidia-smi).
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from shardwise.analysis.prediction_interval import Described, describe, spread_of, validated_runs
 from shardwise.analysis.results import EstimateTable
@@ -15,14 +20,99 @@ from shardwise.estimator import estimate, estimate_many
 from shardwise.ops.param_count import FlopsConvention, Parameters, count_parameters, flops_per_token
 from shardwise.validate.measured.architecture import model_of
 from shardwise.validate.measured.hardware import system_of
-from shardwise.validate.measured.memory_metric import memory_gib, on_last_rank
-from shardwise.validate.measured.prediction import Prediction
-from shardwise.validate.measured.refused import NotModelledError
-from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.software import stack_of
 from shardwise.validate.measured.strategy_of import strategy_of
 
-__all__ = ["Translation", "described", "predict_runs", "tables_of", "translate"]
+__all__ = [
+    "Metric",
+    "Prediction",
+    "Translation",
+    "described",
+    "memory_gib",
+    "metric_of",
+    "on_last_rank",
+    "predict_runs",
+    "tables_of",
+    "translate",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Step time and memory of a run as we predict them, or the reason why not."""
+
+    run: Run
+    step_time_s: float | None = None
+    converted_step_time_s: float | None = None
+    """Measured time of a step, of rows that print FLOP/s alone."""
+    memory_gib: float | None = None
+    """Peak memory by the metric of the row."""
+    model_flops_per_step: float | None = None
+    peak_flops: float | None = None
+    """Dense peak of all accelerators in the run's precision, FLOP/s."""
+    interval: tuple[float, float] | None = None
+    """Seconds that the step is expected between."""
+    assumed: tuple[str, ...] = ()
+    """What the row does not say and we took, a sentence each."""
+    refused: str | None = None
+    """Why nothing is predicted."""
+
+    @property
+    def measured_step_time_s(self) -> float | None:
+        """What was measured: as the row says, or converted from FLOP/s."""
+        return self.run.measured_step_time_s or self.converted_step_time_s
+
+    @property
+    def measured_mfu(self) -> float | None:
+        """Model FLOPs over what the accelerators could do in the measured time of a step."""
+        time = self.measured_step_time_s
+        if time is None or self.model_flops_per_step is None or self.peak_flops is None:
+            return None
+        return self.model_flops_per_step / (time * self.peak_flops)
+
+
+Metric = Literal["allocated", "reserved", "device"]
+_GIB = 2**30
+
+
+def metric_of(run: Run) -> Metric:
+    """What the memory of a row counts; a tool that is not told counts all of the accelerator's."""
+    text = (run.measured.mem_metric or "").lower()
+    if run.measured.peak_mem_gib is None:
+        return "reserved"
+    if "allocated" in text:
+        return "allocated"
+    return "reserved" if "reserved" in text else "device"
+
+
+def on_last_rank(run: Run) -> bool:
+    """Whether the row is of the rank that logs, which in Megatron-LM is the last one."""
+    return "logging rank" in (run.measured.mem_metric or "")
+
+
+def memory_gib(
+    run: Run, *, allocated_bytes: float, device_bytes: float, runtime_bytes: float
+) -> float | None:
+    """What we predict for the metric of a row [GiB]; None: it has no measured memory.
+
+    Parameters
+    ----------
+    allocated_bytes
+        What tensors hold.
+    device_bytes
+        With what the allocator keeps beside them, and the runtime.
+    runtime_bytes
+        Of these, what the runtime holds.
+    """
+    if run.measured_memory_gib is None:
+        return None
+    found = {
+        "allocated": allocated_bytes,
+        "reserved": device_bytes - runtime_bytes,
+        "device": device_bytes,
+    }
+    return found[metric_of(run)] / _GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from shardwise.validate.measured.parameters import Parameter
+from shardwise.validate.measured.fit import Parameter
 
 __all__ = ["Place", "figures_moved", "rewritten", "with_moves"]
 

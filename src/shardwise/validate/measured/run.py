@@ -2,6 +2,9 @@
 
 The fields are those of the rows that measured runs are collected in (`docs/measured-runs.md`).
 What a source does not say is None. Keys beyond the known ones are kept and read through `extra`.
+
+
+Why a measured run cannot be predicted.
 """
 
 import re
@@ -18,6 +21,7 @@ __all__ = [
     "Grade",
     "Hardware",
     "Measured",
+    "NotModelledError",
     "Origin",
     "Parallelism",
     "PrecisionClass",
@@ -317,3 +321,7 @@ def _precision_class(text: str) -> PrecisionClass:
         return "bf16"
     (only,) = found if len(found) == 1 else {None}
     return only or "unknown"
+
+
+class NotModelledError(Exception):
+    """A run that the model has no words for; the text is the reason."""

@@ -8,15 +8,17 @@ from typing import Any, get_args
 import numpy as np
 
 from shardwise.config.files import finite
-from shardwise.validate.measured.comparison import Beside, ReferenceScore
-from shardwise.validate.measured.left_out import LeftOut, left_out_scores
-from shardwise.validate.measured.prediction import Prediction
+from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.run import PrecisionClass, Run, Scale
 from shardwise.validate.measured.statistics import (
+    Beside,
     Floats,
+    LeftOut,
+    ReferenceScore,
     Summary,
     constant_mfu,
     coverage,
+    left_out_scores,
     pairs_in_order,
     regrets,
     signed_errors,

@@ -1,19 +1,35 @@
 """How far predictions are from what was measured, and how well they order it.
 
 Arrays have one value per run. Groups are arrays of labels, equal for runs that belong together.
+
+
+Measured runs as a predecessor predicts them, beside what we predict for the very same ones.
+
+Errors of shipped runs with their own source left out of the fit of the catalog's figures.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.analysis.prediction_interval import validated_runs
+from shardwise.config.files import finite
+from shardwise.validate.measured.predict import Prediction
+
 __all__ = [
+    "Beside",
+    "LeftOut",
+    "ReferenceScore",
     "Summary",
     "constant_mfu",
     "coverage",
     "grouped",
     "kendall_tau",
+    "left_out_errors",
+    "left_out_scores",
     "pairs_in_order",
     "regrets",
     "signed_errors",
@@ -170,3 +186,131 @@ def _members(group: Labels, *, least: int = _LEAST_RUNS) -> list[NDArray[np.intp
     _, place, counts = np.unique(group, return_inverse=True, return_counts=True)
     inside = np.split(np.argsort(place, kind="stable"), np.cumsum(counts)[:-1])
     return [some for some in inside if some.size >= least]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """One run with two predictions of the time of its step [s]."""
+
+    id: str
+    measured_s: float | None
+    ours_s: float
+    theirs_s: float | None = None
+    refused: str | None = None
+    """Why the predecessor says nothing."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values: the predecessor's prediction with its error, or why there is none.
+
+        Examples
+        --------
+        >>> Beside(id="x", measured_s=2.0, ours_s=2.0, theirs_s=3.0).to_dict()
+        {'predicted_step_time_s': 3.0, 'error': 0.5}
+        """
+        if self.theirs_s is None:
+            return {"refused": self.refused}
+        error = None if self.measured_s is None else self.theirs_s / self.measured_s - 1
+        return {"predicted_step_time_s": self.theirs_s, "error": error}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceScore:
+    """Errors of a predecessor over the runs that it can express, and ours over the same runs."""
+
+    rows: int
+    refused: int
+    """Runs that the predecessor has no words for."""
+    theirs: Summary
+    ours: Summary
+
+    @classmethod
+    def of(cls, pairs: Sequence[Beside]) -> "ReferenceScore":
+        """Score pairs; those without a measured time count as rows alone."""
+        told = [
+            (pair.measured_s, pair.ours_s, pair.theirs_s)
+            for pair in pairs
+            if pair.measured_s is not None and pair.theirs_s is not None
+        ]
+        measured, ours, theirs = np.array(told, dtype=np.float64).reshape(-1, 3).T
+        return cls(
+            rows=len(pairs),
+            refused=sum(pair.refused is not None for pair in pairs),
+            theirs=summary(signed_errors(theirs, measured)),
+            ours=summary(signed_errors(ours, measured)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, the predecessor's errors at the top."""
+        record = {"rows": self.rows, "refused": self.refused, **asdict(self.theirs)}
+        return dict(finite(record | {"ours": asdict(self.ours)}))
+
+
+_GRADE = "A"
+"""Of the runs that take part in the fit; others have no error of their own with it left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Errors over a group of runs, each with its source left out."""
+
+    errors: Summary
+    skill: float
+    """What part of the mean error of a constant-MFU guess is gone."""
+    coverage: float
+    """Share of measured times inside the interval about such a prediction."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, those of the step time at the top."""
+        rest = {"skill": self.skill, "coverage": self.coverage}
+        return dict(finite(asdict(self.errors) | rest))
+
+
+def left_out_errors(predictions: Sequence[Prediction]) -> dict[str, float]:
+    """Predicted over measured, minus one, of the runs of grade A that took part in the fit."""
+    known = validated_runs()
+    errors = dict(zip(known.ids, np.expm1(known.errors).tolist(), strict=True))
+    return {
+        one.run.id: errors[one.run.id]
+        for one in predictions
+        if one.run.grade == _GRADE and one.run.id in errors and one.step_time_s is not None
+    }
+
+
+def left_out_scores(
+    predictions: Sequence[Prediction], baseline: Mapping[str, float]
+) -> dict[str, LeftOut]:
+    """Score them, all and by kind; a group without runs is left away.
+
+    Parameters
+    ----------
+    baseline
+        Errors of the constant-MFU guess, by run.
+    """
+    errors = left_out_errors(predictions)
+    some = [one for one in predictions if one.run.id in errors]
+    groups = {"all": some} | {
+        kind: [one for one in some if one.run.kind == kind] for kind in ("dense", "moe")
+    }
+    return {name: _score(rows, errors, baseline) for name, rows in groups.items() if rows}
+
+
+def _score(
+    rows: Sequence[Prediction], by_run: Mapping[str, float], baseline: Mapping[str, float]
+) -> LeftOut:
+    errors = np.array([by_run[one.run.id] for one in rows])
+    guessed = np.array([baseline.get(one.run.id, np.nan) for one in rows])
+    factors = np.array([_factor(one) for one in rows])
+    known = np.isfinite(factors)
+    inside = np.abs(np.log1p(errors)) <= np.log(factors)
+    return LeftOut(
+        errors=summary(errors),
+        skill=skill(errors, guessed),
+        coverage=float(inside[known].mean()) if known.any() else np.nan,
+    )
+
+
+def _factor(one: Prediction) -> float:
+    """What the interval reaches from the prediction, up and down."""
+    if one.interval is None or one.step_time_s is None:
+        return np.nan
+    return one.interval[1] / one.step_time_s

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.fsdp.checkpoint import with_checkpoints
-from shardwise.fsdp.edges import Grid
-from shardwise.fsdp.links import Links
-from shardwise.fsdp.memory import Moment, peak_moment
 from shardwise.fsdp.plan import Setting, Wrapping
-from shardwise.fsdp.profile import Profile
-from shardwise.fsdp.sizes import own_sizes
-from shardwise.fsdp.units import PlacedUnit, checkpointed, placed
+from shardwise.fsdp.planner.columns import Grid
+from shardwise.fsdp.planner.links import Links
+from shardwise.fsdp.planner.memory import Moment, peak_moment
+from shardwise.fsdp.planner.units import PlacedUnit, checkpointed, own_sizes, placed
+from shardwise.fsdp.profile import Profile, with_checkpoints
 
 __all__ = ["Evaluated", "UnitCost", "evaluate"]
 

@@ -5,17 +5,18 @@ backward; the CPU makes them of many, which keep more: with dropout it writes al
 here are those of PyTorch 2.13's CUDA kernels. Fake tensors have no numbers, so none are computed.
 """
 
-# ruff: noqa: SLF001 - PyTorch has no public way to put a kernel in for a while
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-from shardwise.fsdp.trace.torch_parts import imported
+from shardwise.fsdp.trace.torch_tools import imported
 
 __all__ = ["stand_ins", "without_numbers"]
+
+# ruff: noqa: SLF001 - PyTorch has no public way to put a kernel in for a while
+
 
 _SCHEMAS = {
     "attention": "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal) -> (Tensor, Tensor)",

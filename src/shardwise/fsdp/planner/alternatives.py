@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.fsdp.checkpoint import repeated_blocks
-from shardwise.fsdp.evaluate import Evaluated
 from shardwise.fsdp.plan import Unit, Wrapping
-from shardwise.fsdp.planner import Planned, Planner
-from shardwise.fsdp.sizes import own_sizes
-from shardwise.fsdp.units import allowed
+from shardwise.fsdp.planner.evaluate import Evaluated
+from shardwise.fsdp.planner.planner import Planned, Planner
+from shardwise.fsdp.planner.units import allowed, own_sizes
+from shardwise.fsdp.profile import repeated_blocks
 
 __all__ = ["Named", "front", "largest_batch", "smallest_gpus", "usual", "usual_wrappings"]
 

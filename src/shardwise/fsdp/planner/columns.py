@@ -6,13 +6,12 @@ from functools import cached_property
 
 import numpy as np
 
-from shardwise.arrays import Floats
-from shardwise.fsdp.edges import Edge, Grid, Spans
-from shardwise.fsdp.links import Links
-from shardwise.fsdp.profile import Profile
-from shardwise.fsdp.sizes import LastGradients, OwnSizes
+from shardwise.arrays import Floats, Ints
+from shardwise.fsdp.planner.links import Links
+from shardwise.fsdp.planner.units import Edge, LastGradients, OwnSizes
+from shardwise.fsdp.profile import Profile, left_before
 
-__all__ = ["NOTHING", "StepColumns", "UnitColumns"]
+__all__ = ["NOTHING", "Grid", "Spans", "StepColumns", "UnitColumns"]
 
 NOTHING = -1e18
 """Less than any number of bytes."""
@@ -20,6 +19,87 @@ _LARGE = 1e15
 """A buffer so large that latencies count for nothing [byte]."""
 _SURELY = 1 - 1e-6
 """Keeps a bound below what rounding makes of the sum it bounds."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Grid:
+    """A profile's step cut at its positions: forward at each entry, backward at each exit."""
+
+    profile: Profile
+
+    @cached_property
+    def forward(self) -> Ints:
+        """Segment at which each position begins forward; after the last, the root's exit."""
+        starts = [module.forward[0] for module in self.profile.modules]
+        return np.array([*starts, self.profile.modules[0].forward[1]])
+
+    @cached_property
+    def ends(self) -> Ints:
+        """Segment at which each module's own backward is over.
+
+        One whose inputs need no gradient is held to the end of the step, but what it computes is
+        over when a module that ran before it begins.
+        """
+        modules = self.profile.modules
+        found = np.array([module.backward[1] for module in modules])
+        starts = np.array([module.backward[0] for module in modules])
+        for place, module in enumerate(modules):
+            if module.late and place > 0:
+                before = np.ones(place, dtype=bool)
+                at = module.parent
+                while at >= 0:
+                    before[at] = False
+                    at = modules[at].parent
+                later = starts[:place][before & (starts[:place] >= starts[place])]
+                found[place] = later.min(initial=found[place])
+        return found
+
+    @cached_property
+    def backward(self) -> Ints:
+        """Segment at which all positions from each on are through backward."""
+        found = np.full(len(self.profile.modules) + 1, self.profile.modules[0].backward[0])
+        for place in range(len(self.profile.modules) - 1, 0, -1):
+            module = self.profile.modules[place]
+            runs = module.backward[1] > module.backward[0]
+            found[place] = max(found[place + 1], self.ends[place] if runs else 0)
+        found[0] = len(self.profile.seconds)
+        return found
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Spans:
+    """Times and fullest moments over any run of segments, gradients of weights set apart.
+
+    What is held in backward counts without the gradients of weights that were complete before a
+    given segment: those of units are reduced by then, those of the root are counted by the rules.
+    """
+
+    profile: Profile
+    shard_gradients: Floats
+    """Sharded gradients complete at the end of each segment [byte]."""
+
+    @cached_property
+    def _elapsed(self) -> Floats:
+        return np.concatenate([[0.0], np.cumsum(self.profile.seconds)])
+
+    def seconds(self, first: int, after: int) -> float:
+        """Compute time of `[first, after)` [s]."""
+        return float(self._elapsed[max(first, after)] - self._elapsed[first])
+
+    def held(self, first: int, after: int) -> float:
+        """Fullest moment of `[first, after)`; minus infinity if there is none [byte]."""
+        return float(self.profile.resident_bytes[first:after].max(initial=-np.inf))
+
+    def reduced(self, segment: int) -> float:
+        """Gradients complete before a segment, less their shards [byte]."""
+        if segment == 0:
+            return 0.0
+        whole = self.profile.gradient_bytes[segment - 1]
+        return float(whole - self.shard_gradients[segment - 1])
+
+    def left(self, segment: int) -> float:
+        """What is held as a segment begins [byte]."""
+        return left_before(self.profile, segment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

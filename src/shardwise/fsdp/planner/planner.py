@@ -8,16 +8,14 @@ from time import perf_counter
 import numpy as np
 
 from shardwise.errors import Fault, InputError
-from shardwise.fsdp.checkpoint import repeated_blocks, with_checkpoints
-from shardwise.fsdp.columns import StepColumns
-from shardwise.fsdp.edges import possible_units
-from shardwise.fsdp.evaluate import Evaluated, evaluate
-from shardwise.fsdp.fsdp2 import Fsdp2Rules
-from shardwise.fsdp.links import Links
 from shardwise.fsdp.plan import DTYPE_BYTES, Checkpointing, Reshard, Setting, Unit, Wrapping
-from shardwise.fsdp.profile import Profile
-from shardwise.fsdp.search import Path, least_peak, optimum
-from shardwise.fsdp.sizes import own_sizes
+from shardwise.fsdp.planner.columns import StepColumns
+from shardwise.fsdp.planner.evaluate import Evaluated, evaluate
+from shardwise.fsdp.planner.links import Links
+from shardwise.fsdp.planner.rules import Fsdp2Rules
+from shardwise.fsdp.planner.search import Path, least_peak, optimum
+from shardwise.fsdp.planner.units import own_sizes, possible_units
+from shardwise.fsdp.profile import Profile, repeated_blocks, with_checkpoints
 
 __all__ = ["Planned", "Planner"]
 

@@ -11,8 +11,16 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 
-__all__ = ["default_dtype", "grad_tensors", "imported", "no_collection", "replaced"]
-__all__ += ["said", "tensors", "torch_dtype"]
+__all__ = [
+    "default_dtype",
+    "grad_tensors",
+    "imported",
+    "no_collection",
+    "replaced",
+    "said",
+    "tensors",
+    "torch_dtype",
+]
 
 _NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 

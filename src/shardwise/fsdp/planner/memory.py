@@ -20,11 +20,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardwise.fsdp.checkpoint import left_before
 from shardwise.fsdp.plan import DTYPE_BYTES, Setting
-from shardwise.fsdp.profile import Profile
-from shardwise.fsdp.sizes import LastGradients, OwnSizes
-from shardwise.fsdp.units import PlacedUnit
+from shardwise.fsdp.planner.units import LastGradients, OwnSizes, PlacedUnit
+from shardwise.fsdp.profile import Profile, left_before
 
 __all__ = ["CATEGORIES", "Moment", "peak_moment"]
 

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.fsdp.columns import NOTHING, StepColumns, UnitColumns
+from shardwise.fsdp.planner.columns import NOTHING, StepColumns, UnitColumns
 
 __all__ = ["Fsdp2Rules"]
 
