@@ -1,7 +1,7 @@
-"""Every matrix product of a step of one strategy: what `--gemms` shows.
+"""Every matrix product of a step of one strategy: the rows of `--gemms`.
 
-Runs are counted on one rank of every pipeline stage. FLOPs are whole numbers that add up to those
-of the step without rounding (`totals.matrix_flops`).
+Runs are counted on one rank of every pipeline stage. FLOPs are whole numbers whose sum is exactly
+that of the step (`layer_totals.matrix_flops`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,10 +10,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from shardwise.analysis.component_counts import ComponentCount, part_runs
-from shardwise.analysis.gemm_record import Gemm
+from shardwise.analysis.components import Component, components_of, rerun_share
 from shardwise.analysis.operations import bound_by
-from shardwise.analysis.recompute import runs_again
+from shardwise.analysis.results import Gemm
 from shardwise.arrays import Floats
 from shardwise.config.enums import DTYPES, QUANTIZATIONS
 from shardwise.config.strategy_table import Table
@@ -38,7 +37,7 @@ _LINEAR = {
     Phase.INPUT_GRAD: "dX = dY W^T",
     Phase.WEIGHT_GRAD: "dW = X^T dY",
 }
-# Products of a flash kernel: which widths of a head are the reduction and the columns of each.
+# Products inside a flash-attention kernel.
 _FUSED = {
     Phase.FORWARD: ("S = Q K^T", "O = P V"),
     Phase.INPUT_GRAD: (
@@ -54,7 +53,7 @@ _CORE = "attention.core"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Product:
-    """One product of a kernel, before it is counted over the step."""
+    """One product of a kernel."""
 
     operation: str
     name: str
@@ -77,109 +76,117 @@ def gemm_estimates(
 ) -> tuple[Gemm, ...]:
     """List the matrix products of a step of a table of one row.
 
-    Part by part: forward and backward, what recompute runs again, and the products of the
-    optimizer, if it has any. FLOPs are rounded so that their sum is the rounded sum.
+    For each component: forward and backward, then recompute, then the products of the optimizer.
+    FLOPs are rounded so that their sum is the rounded sum.
+
+    Parameters
+    ----------
+    system
+        Cluster whose matrix peaks define the efficiency.
+    table
+        One legal row.
+    evaluation
+        Of that row.
+    parts
+        `operation_costs` of that row.
     """
     training = bool(table.training[0])
     phases = tuple(Phase) if training else (Phase.FORWARD,)
     gemms: list[Gemm] = []
     before = Fraction(0)
-    for part in part_runs(table, evaluation, parts):
-        for product in _of_part(part, phases, table, evaluation):
+    peaks = {str(name): peak for name, peak in system.accelerator.matrix.items()}
+    for component in components_of(table, evaluation, parts):
+        for product in _products(component, phases, table, evaluation):
             after = before + product.runs * product.flops
-            gemms.append(_gemm(part.name, product, round(after) - round(before), system))
+            flops = round(after) - round(before)
+            gemms.append(_gemm(component.name, product, flops, peaks[product.dtype]))
             before = after
     return tuple(gemms)
 
 
-def _gemm(part: str, product: _Product, flops: int, system: System) -> Gemm:
-    peaks = {str(name): peak for name, peak in system.accelerator.matrix.items()}
+def _gemm(part: str, product: _Product, flops: int, peak: float) -> Gemm:
     runs = float(product.runs)
     return Gemm(
         part=part,
         operation=product.operation,
         product=product.name,
         direction=product.direction,
-        batch=_plain(product.batch),
-        m=_plain(product.m),
-        k=_plain(product.k),
-        n=_plain(product.n),
+        batch=_integer(product.batch),
+        m=_integer(product.m),
+        k=_integer(product.k),
+        n=_integer(product.n),
         share=product.share,
         dtype=product.dtype,
-        count=_plain(runs),
+        count=_integer(runs),
         flops=flops,
         run_s=product.run_s,
         time_s=runs * product.run_s,
-        efficiency=float(product.flops) / (product.run_s * peaks[product.dtype]),
+        efficiency=float(product.flops) / (product.run_s * peak),
         bound=product.bound,
     )
 
 
-def _plain(number: float) -> int | float:
-    """A number as a whole one, if it is."""
+def _integer(number: float) -> int | float:
+    """Return the number as an int where it is whole."""
     return int(number) if number == int(number) else number
 
 
-def _of_part(
-    part: ComponentCount, phases: Sequence[Phase], table: Table, evaluation: Evaluation
+def _products(
+    component: Component, phases: Sequence[Phase], table: Table, evaluation: Evaluation
 ) -> Iterator[_Product]:
-    runs = Fraction(part.runs)
-    for cost in part.costs:
+    """Products of a component, with their runs in a step."""
+    for cost in component.costs:
         for product in _of_operation(cost, phases, table):
-            yield replace(product, runs=runs * product.runs)
-    for cost in part.costs:
-        share = runs_again(cost, part.again)
-        repeats = Fraction(part.reruns)
-        for product in _of_operation(cost, (Phase.FORWARD,), table) if share * repeats else ():
-            yield _again(product, share, repeats)
+            yield replace(product, runs=Fraction(component.runs) * product.runs)
+    for cost in component.costs:
+        share = rerun_share(cost, component.recomputed)
+        if not share * component.reruns:
+            continue
+        for product in _of_operation(cost, (Phase.FORWARD,), table):
+            yield replace(  # a share of its columns
+                product,
+                direction="recompute",
+                share=share * product.share,
+                flops=Fraction(share) * product.flops,
+                run_s=share * product.run_s,
+                runs=Fraction(component.reruns) * product.runs,
+            )
     if table.optimizer[0] == MUON and table.training[0]:
-        yield from _of_update(part, table, evaluation)
-
-
-def _again(product: _Product, share: float, repeats: Fraction) -> _Product:
-    """A forward product that recompute repeats, or a share of its columns."""
-    return replace(
-        product,
-        direction="recompute",
-        share=share * product.share,
-        flops=Fraction(share) * product.flops,
-        run_s=share * product.run_s,
-        runs=repeats * product.runs,
-    )
+        yield from _of_update(component, table, evaluation)
 
 
 def _of_operation(cost: OperationCost, phases: Sequence[Phase], table: Table) -> Iterator[_Product]:
-    """Products of an operation, in the order of its kernels: of one pass through it."""
+    """Products of one pass through an operation, in the order of its kernels."""
     unfused = _unfused_names(cost)
-    for place, timed in enumerate(cost.kernels):
+    for position, timed in enumerate(cost.kernels):
         kernel = timed.kernel
         if kernel.phase not in phases or not float(kernel.flops[0]):
             continue
         if isinstance(kernel, FlashAttention):
             yield from _fused(cost, timed, kernel, DTYPES[int(table.dtype[0])])
         elif isinstance(kernel, Matmul):
-            name = unfused.get(place, _LINEAR[kernel.phase])
+            name = unfused.get(position, _LINEAR[kernel.phase])
             yield _single(cost, timed, kernel, name, table)
 
 
 def _unfused_names(cost: OperationCost) -> dict[int, str]:
-    """Names of the products of unfused attention, by the place of their kernel."""
+    """Names of the products of unfused attention, by the position of their kernel."""
     if not cost.operation.name.endswith(_CORE):
         return {}
-    places = [n for n, timed in enumerate(cost.kernels) if isinstance(timed.kernel, Matmul)]
-    scores = len(places) // 3 - 1  # twice with relative positions: their keys, too
+    positions = [n for n, timed in enumerate(cost.kernels) if isinstance(timed.kernel, Matmul)]
+    scores = len(positions) // 3 - 1  # 2 with relative positions, which have keys of their own
     keys = ["S = Q K^T", "S' = Q R^T"][:scores]
     queries = ["dQ = dS K", "dQ' = dS R"][:scores]
-    back = ["dK = dS^T Q", "dR = dS^T Q"][:scores]
-    names = [*keys, "O = P V", "dP = dO V^T", "dV = P^T dO", *queries, *back]
-    return dict(zip(places, names, strict=True))
+    keys_back = ["dK = dS^T Q", "dR = dS^T Q"][:scores]
+    names = [*keys, "O = P V", "dP = dO V^T", "dV = P^T dO", *queries, *keys_back]
+    return dict(zip(positions, names, strict=True))
 
 
 def _single(
     cost: OperationCost, timed: KernelCost, kernel: Matmul, name: str, table: Table
 ) -> _Product:
-    """A product in a kernel of its own, or panel by panel."""
-    whole, panels = Fraction(float(kernel.flops[0])), 1.0
+    """The product of a GEMM kernel; of a kernel that runs panel by panel, that of one panel."""
+    flops, panels = Fraction(float(kernel.flops[0])), 1.0
     if kernel.panels is not None:
         panels = float(kernel.panels.count[0])
         kernel = kernel.panel(kernel.panels)
@@ -191,15 +198,15 @@ def _single(
         m=_first(kernel.m),
         k=_first(kernel.k),
         n=_first(kernel.n),
-        dtype=_type_of(kernel, table),
+        dtype=_operand_type(kernel, table),
         runs=Fraction(panels),
-        flops=whole / Fraction(panels),
+        flops=flops / Fraction(panels),
         run_s=_first(timed.time_s) / panels,
         bound=bound_by(timed),
     )
 
 
-def _type_of(kernel: Matmul, table: Table) -> str:
+def _operand_type(kernel: Matmul, table: Table) -> str:
     recipe = QUANTIZATIONS[int(table.quantization[0])]
     if kernel.quantized and recipe in RECIPES:
         return RECIPES[recipe].matrix
@@ -209,10 +216,10 @@ def _type_of(kernel: Matmul, table: Table) -> str:
 def _fused(
     cost: OperationCost, timed: KernelCost, kernel: FlashAttention, dtype: str
 ) -> Iterator[_Product]:
-    """The products inside a flash kernel, each with its part of the kernel's time by FLOPs."""
+    """The products inside a flash-attention kernel, with its time divided by FLOPs."""
     queries, keys = _first(kernel.seq_len), _first(kernel.keys)
     qk, v = kernel.head_dim, kernel.v_head_dim
-    shapes = {  # m, k, n, and the width of a head that each score costs
+    shapes = {  # m, k, n, and the head dimension that FLOPs are proportional to
         "S = Q K^T": (queries, qk, keys, qk),
         "O = P V": (queries, keys, v, v),
         "dP = dO V^T": (queries, v, keys, v),
@@ -224,7 +231,7 @@ def _fused(
     widths = sum(Fraction(shapes[name][3]) for name in names)
     for name in names:
         m, k, n, width = shapes[name]
-        part = Fraction(width) / widths
+        share = Fraction(width) / widths
         yield _Product(
             operation=cost.operation.name,
             name=name,
@@ -236,20 +243,20 @@ def _fused(
             share=0.5 if kernel.causal else 1.0,
             dtype=dtype,
             runs=Fraction(1),
-            flops=part * Fraction(_first(kernel.flops)),
-            run_s=float(part) * _first(timed.time_s),
+            flops=share * Fraction(_first(kernel.flops)),
+            run_s=float(share) * _first(timed.time_s),
             bound=bound_by(timed),
         )
 
 
-def _of_update(part: ComponentCount, table: Table, evaluation: Evaluation) -> Iterator[_Product]:
-    """Muon's products, five times three for each matrix of m x n, m <= n: one rank's part of them.
+def _of_update(component: Component, table: Table, evaluation: Evaluation) -> Iterator[_Product]:
+    """Muon's products on one rank: five times three for each matrix of m x n, m <= n.
 
-    Timed like a product as wide as the model, as `cost.optimizer` does.
+    Timed like a GEMM as wide as the model, as in `cost.optimizer`.
     """
     rate = _first(evaluation.blocks.matrix_rate)
     ranks = dict(zip((False, True), shards(table, 1), strict=True))
-    for cost in part.costs:
+    for cost in component.costs:
         for matrix in updated_matrices(cost.operation):
             batch, rows, columns = (_first(size) for size in matrix)
             m, n = min(rows, columns), max(rows, columns)
@@ -257,7 +264,7 @@ def _of_update(part: ComponentCount, table: Table, evaluation: Evaluation) -> It
             # 2 m^2 n, 2 m^3 and 2 m^2 n of 4 m^2 n + 2 m^3.
             sizes = {"A = X X^T": (n, m), "A A": (m, m), "(b A + c A A) X": (m, n)}
             weighed = 2 * Fraction(n) + Fraction(m)
-            runs = NEWTON_SCHULZ_STEPS * Fraction(part.held)
+            runs = NEWTON_SCHULZ_STEPS * Fraction(component.copies)
             runs /= Fraction(_first(ranks[cost.operation.expert]))
             for name, (k, columns_of) in sizes.items():
                 share = Fraction(max(k, columns_of)) / weighed

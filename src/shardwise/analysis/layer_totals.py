@@ -1,4 +1,4 @@
-"""What a layer adds up to, which bandwidths would hide what is exposed, and how efficient it is."""
+"""Totals of a layer, FLOPs of a step, minimum bandwidths that hide communication, efficiency."""
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -6,7 +6,14 @@ from math import isfinite
 
 import numpy as np
 
-from shardwise.analysis.recompute import ALL, exchanges_again, kept_bytes, parts_of, runs_again
+from shardwise.analysis.components import (
+    FULL_LAYER,
+    components_of,
+    recomputed_parts,
+    repeats_collectives,
+    rerun_share,
+    saved_activation_bytes,
+)
 from shardwise.analysis.results import (
     CommunicationTotals,
     Efficiency,
@@ -44,7 +51,17 @@ _TENSOR = ("tp", "tp2")
 def layer_totals(
     table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
 ) -> tuple[LayerTotals, ...]:
-    """Each kind of layer of a table of one row: one layer, one micro-batch, one rank."""
+    """One layer of each kind on one rank, for one micro-batch of a table of one row.
+
+    Parameters
+    ----------
+    table
+        One legal row.
+    evaluation
+        Of that row.
+    parts
+        `operation_costs` of that row.
+    """
     return tuple(
         _layer(count, costs, table, evaluation) for part, count, costs in parts if part == "layer"
     )
@@ -54,97 +71,91 @@ def _layer(
     count: int, costs: Sequence[OperationCost], table: Table, evaluation: Evaluation
 ) -> LayerTotals:
     blocks = evaluation.blocks
-    training, parts = bool(table.training[0]), parts_of(table, "layer")
-    gradient_bytes = blocks.gradient_bytes[0]
+    training, recomputed = bool(table.training[0]), recomputed_parts(table, "layer")
     parameters = sum(float(cost.operation.parameters[0]) for cost in costs)
     quantized = sum(float(cost.operation.read_quantized[0]) for cost in costs)
-    changed = float(trained_weights([cost.operation for cost in costs], np.zeros(1)).quantized[0])
     weights = blocks.weight_sizes.held(np.array([parameters]), np.array([quantized]))
-    owned, gradients = _shared(costs, table, 1), _shared(costs, table, 2)
+    owned, gradients = _trained_shard(costs, table, 1), _trained_shard(costs, table, 2)
     state = float(state_bytes(table.optimizer, blocks.element_bytes, owned)[0])
-    working = max(float(cost.operation.working_bytes[0]) for cost in costs)
-    checkpoint = float(blocks.boundary_bytes[0]) if parts == ALL else 0.0
-    kept = checkpoint + sum(kept_bytes(cost, parts) for cost in costs)
-    ahead = _of_phases(costs, Phase.FORWARD)
-    back = _of_phases(costs, *_BACKWARD) if training else []
-    gathered = [e for e in back if _regathers(e)]
-    repeated = _of_phases([c for c in costs if exchanges_again(c, parts)], Phase.FORWARD)
-    others = [*ahead, *back, *repeated]
+    checkpoint = float(blocks.boundary_bytes[0]) if recomputed == FULL_LAYER else 0.0
+    saved = checkpoint + sum(saved_activation_bytes(cost, recomputed) for cost in costs)
+    forward = _collectives(costs, Phase.FORWARD)
+    backward = _collectives(costs, *_BACKWARD) if training else []
+    repeating = [cost for cost in costs if repeats_collectives(cost, recomputed)]
+    repeated = _collectives(repeating, Phase.FORWARD)
+    every = [*forward, *backward, *repeated]
     return LayerTotals(
         count=count,
         forward=_phase(costs, Phase.FORWARD),
-        recompute=_phase(costs, Phase.FORWARD, [runs_again(cost, parts) for cost in costs]),
+        recompute=_phase(costs, Phase.FORWARD, [rerun_share(cost, recomputed) for cost in costs]),
         input_grad=_phase(costs if training else [], Phase.INPUT_GRAD),
         weight_grad=_phase(costs if training else [], Phase.WEIGHT_GRAD),
-        optimizer=_update(gradients, owned, quantized, changed, table, evaluation),
-        tp_forward=_exchanges(ahead, *_TENSOR),
-        tp_backward=_exchanges([e for e in back if not _regathers(e)], *_TENSOR),
-        tp_again=_exchanges([*gathered, *repeated], *_TENSOR),
-        cp=_exchanges(others, "cp"),
-        ep=_exchanges(others, "ep", "etp"),
+        optimizer=_update(costs, gradients, owned, quantized, table, evaluation),
+        tp_forward=_communication(forward, *_TENSOR),
+        tp_backward=_communication([c for c in backward if not _regathers(c)], *_TENSOR),
+        tp_again=_communication([*filter(_regathers, backward), *repeated], *_TENSOR),
+        cp=_communication(every, "cp"),
+        ep=_communication(every, "ep", "etp"),
         parameters=parameters,
         weight_bytes=float(weights[0]),
-        gradient_bytes=float(gradients.weights[0] * gradient_bytes) if training else 0.0,
+        gradient_bytes=float(gradients.weights[0] * blocks.gradient_bytes[0]) if training else 0.0,
         optimizer_bytes=state if training else 0.0,
-        kept_bytes=kept if training else 0.0,
-        working_bytes=working,
+        kept_bytes=saved if training else 0.0,
+        working_bytes=max(float(cost.operation.working_bytes[0]) for cost in costs),
         boundary_bytes=float(evaluation.boundary.handed_bytes[0]),
     )
 
 
 def matrix_flops(table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]) -> int:
-    """FLOPs of all matrix products and attention in a step of one row [FLOP].
+    """FLOPs of all GEMMs and attention in a step of one row, on one rank of every stage [FLOP].
 
-    On one rank of every stage: those of each part of the model by its occurrences and the
-    micro-batches, of recompute by the layers that run again, and Muon's by the copies of the
-    weights. Exact but for one rounding of the sum.
+    Sum over components of runs x FLOPs of forward and backward + reruns x FLOPs of recompute, plus
+    Muon's products. Exact but for one rounding of the sum.
+
+    Parameters
+    ----------
+    table
+        One legal row.
+    evaluation
+        Of that row.
+    parts
+        `operation_costs` of that row.
     """
-    again = _over_stages(evaluation, "work")
     phases = (Phase.FORWARD, *_BACKWARD) if table.training[0] else (Phase.FORWARD,)
-    micro_batches, step = int(table.micro_batches[0]), update_flops(table, evaluation, parts)
-    for place, (part, count, costs) in zip(_places(parts), parts, strict=True):
-        rerun = [runs_again(cost, parts_of(table, part)) for cost in costs]
+    step = update_flops(table, evaluation, parts)
+    for component in components_of(table, evaluation, parts):
+        costs = component.costs
         once = sum((_exact_flops(costs, phase) for phase in phases), Fraction(0))
-        step += micro_batches * count * once
-        step += micro_batches * again[place] * _exact_flops(costs, Phase.FORWARD, rerun)
+        step += Fraction(component.runs) * once
+        if component.reruns:
+            rerun = [rerun_share(cost, component.recomputed) for cost in costs]
+            step += Fraction(component.reruns) * _exact_flops(costs, Phase.FORWARD, rerun)
     return round(step)
 
 
 def update_flops(
     table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
 ) -> Fraction:
-    """FLOPs of Muon's products in a step of one row, on one rank of every stage [FLOP]."""
-    held = _over_stages(evaluation, "held")
-    kinds = sum(part == "layer" for part, _, _ in parts)
-    flops = Fraction(0)
-    for place, (part, _, costs) in zip(_places(parts), parts, strict=True):
-        copies = held[place] + (held[kinds + place] if part == "layer" else 0)
-        flops += copies * _muon_flops(table, costs)
-    return flops
+    """FLOPs of Muon's products in a step of one row, on one rank of every stage [FLOP].
 
-
-def _places(parts: Sequence[ComponentOperations]) -> list[int]:
-    """Where each part stands in the order of `ComponentCosts.parts`."""
-    kinds = sum(part == "layer" for part, _, _ in parts)
-    ends = {"mtp": 2 * kinds, "embedding": 2 * kinds + 1, "head": 2 * kinds + 2}
-    numbers = iter(range(kinds))
-    return [ends[part] if part in ends else next(numbers) for part, _, _ in parts]
-
-
-def _over_stages(evaluation: Evaluation, name: str) -> list[Fraction]:
-    """How many of each part all stages have, in the order of `ComponentCosts.parts`."""
-    runs = evaluation.runs
-    places = range(len(runs[0].work))
-    return [
-        sum((Fraction(float(r.length[0] * getattr(r, name)[n][0])) for r in runs), Fraction(0))
-        for n in places
-    ]
+    Newton-Schulz iterations on the matrices of every component, divided by the ranks that share
+    them; 0 for other optimizers and forward only.
+    """
+    if table.optimizer[0] != MUON or not table.training[0]:
+        return Fraction(0)
+    step = Fraction(0)
+    for component in components_of(table, evaluation, parts):
+        for is_expert, ranks in zip((False, True), shards(table, 1), strict=True):
+            own = [c.operation for c in component.costs if c.operation.expert is is_expert]
+            flops = Fraction(float(trained_weights(own, np.zeros(1)).newton_schulz_flops[0]))
+            step += Fraction(component.copies) * flops / Fraction(float(ranks[0]))
+    return step
 
 
 def _exact_flops(
     costs: Sequence[OperationCost], phase: Phase, shares: Sequence[float] | None = None
 ) -> Fraction:
-    """FLOPs of the matrix products of a phase, of each operation the share that runs."""
+    """FLOPs of the GEMMs and attention of a phase, each operation times its share."""
     ran = zip(costs, [1.0] * len(costs) if shares is None else shares, strict=True)
     products = [
         Fraction(share) * Fraction(float(timed.kernel.flops[0]))
@@ -155,20 +166,8 @@ def _exact_flops(
     return sum(products, Fraction(0))
 
 
-def _muon_flops(table: Table, costs: Sequence[OperationCost]) -> Fraction:
-    """FLOPs of making the updates of a part orthogonal, on one rank of those that share them."""
-    if table.optimizer[0] != MUON or not table.training[0]:
-        return Fraction(0)
-    shared = Fraction(0)
-    for routed, ranks in zip((False, True), shards(table, 1), strict=True):
-        own = [cost.operation for cost in costs if cost.operation.expert is routed]
-        flops = trained_weights(own, np.zeros(1)).newton_schulz_flops
-        shared += Fraction(float(flops[0])) / Fraction(float(ranks[0]))
-    return shared
-
-
 def _regathers(cost: CollectiveCost) -> bool:
-    """Whether an exchange only brings back what was not kept whole."""
+    """Whether it is an all-gather of a saved tensor of which each rank saved a shard."""
     collective = cost.collective
     return collective.phase is Phase.WEIGHT_GRAD and collective.kind is CollectiveKind.ALL_GATHER
 
@@ -176,7 +175,7 @@ def _regathers(cost: CollectiveCost) -> bool:
 def _phase(
     costs: Sequence[OperationCost], phase: Phase, shares: Sequence[float] | None = None
 ) -> PhaseTotals:
-    """Kernels of a phase, of each operation the share that runs."""
+    """Kernels of a phase, each operation times its share."""
     ran = zip(costs, [1.0] * len(costs) if shares is None else shares, strict=True)
     kernels = [(k, share) for c, share in ran for k in c.kernels if k.kernel.phase is phase]
     products = [(k, s) for k, s in kernels if isinstance(k.kernel, (Matmul, FlashAttention))]
@@ -194,8 +193,8 @@ def _sum(columns: Iterable[Floats]) -> float:
     return float(sum(float(column[0]) for column in columns))
 
 
-def _exchanges(every: Sequence[CollectiveCost], *axes: str) -> CommunicationTotals:
-    costs = [cost for cost in every if cost.collective.axis in axes]
+def _communication(collectives: Sequence[CollectiveCost], *axes: str) -> CommunicationTotals:
+    costs = [cost for cost in collectives if cost.collective.axis in axes]
     return CommunicationTotals(
         volume_bytes=_sum(cost.collective.bytes for cost in costs),
         time_s=_sum(cost.time_s for cost in costs),
@@ -203,30 +202,31 @@ def _exchanges(every: Sequence[CollectiveCost], *axes: str) -> CommunicationTota
     )
 
 
-def _of_phases(costs: Iterable[OperationCost], *phases: Phase) -> list[CollectiveCost]:
+def _collectives(costs: Iterable[OperationCost], *phases: Phase) -> list[CollectiveCost]:
     return [e for cost in costs for e in cost.exchanges if e.collective.phase in phases]
 
 
-def _shared(costs: Sequence[OperationCost], table: Table, stage: int) -> TrainedWeights:
-    """A rank's part of the trained weights of a layer, split from a stage of ZeRO on."""
+def _trained_shard(costs: Sequence[OperationCost], table: Table, stage: int) -> TrainedWeights:
+    """Trained weights of a layer on one rank, sharded from a ZeRO stage on."""
     dense, expert = (
         trained_weights(
-            [cost.operation for cost in costs if cost.operation.expert is routed], np.zeros(1)
+            [cost.operation for cost in costs if cost.operation.expert is is_expert], np.zeros(1)
         ).over(ranks)
-        for routed, ranks in zip((False, True), shards(table, stage), strict=True)
+        for is_expert, ranks in zip((False, True), shards(table, stage), strict=True)
     )
     return dense.plus(expert)
 
 
 def _update(
+    costs: Sequence[OperationCost],
     gradients: TrainedWeights,
     owned: TrainedWeights,
     quantized: float,
-    changed: float,
     table: Table,
     evaluation: Evaluation,
 ) -> PhaseTotals:
-    """The optimizer's part for one layer, once a step: its bytes, and Muon's matrix products."""
+    """The optimizer update of one layer in a step: its bytes, and Muon's matrix products."""
+    trained = trained_weights([cost.operation for cost in costs], np.zeros(1)).quantized[0]
     blocks = evaluation.blocks
     trains = 1.0 if table.training[0] else 0.0
     time = optimizer_time(
@@ -241,7 +241,7 @@ def _update(
     quantizing = quantizing_time(
         table,
         quantized=np.array([trains * quantized]),
-        trained=np.array([trains * changed]),
+        trained=np.array([trains * trained]),
         sizes=blocks.weight_sizes,
         memory_rate=blocks.memory_rate,
     )
@@ -264,14 +264,23 @@ def required_bandwidth(
     evaluation: Evaluation,
     parts: Sequence[ComponentOperations],
 ) -> RequiredBandwidth:
-    """Least rates that would hide what a table of one row moves beside compute [byte/s].
+    """Minimum bandwidths that would hide transfers behind compute, for one row [byte/s].
 
-    Tensor parallelism: the largest over the exchanges of a layer that have a product beside them,
-    bytes of the buffer over time of the product, of all buffers of a 2D product together. Replicas:
-    bytes of gradients over their windows (`replicas.windows`).
+    Tensor parallelism: the largest over the collectives of a layer that overlap with a GEMM, bytes
+    of the buffer over time of the GEMM (of a 2D product, all buffers together). Data parallelism:
+    bytes of gradients over their overlap windows (`engine.overlap_windows`).
+
+    Parameters
+    ----------
+    table
+        One legal row.
+    evaluation
+        Of that row.
+    parts
+        `operation_costs` of that row.
     """
     blocks, boundary, slowest = evaluation.blocks, evaluation.boundary, evaluation.slowest
-    free = windows(
+    window = windows(
         table,
         evaluation.extents,
         pass_s=slowest.on(lambda t: t.backward_pass_s),
@@ -279,11 +288,11 @@ def required_bandwidth(
         transfer_s=boundary.hidden * boundary.message_s,
     )
     replicated = (table.replicas > 1) & table.training
-    held = evaluation.largest.all_trained.weights * blocks.gradient_bytes
-    gradients = np.where(replicated, held, 0.0)
+    trained = evaluation.largest.all_trained.weights * blocks.gradient_bytes
+    gradients = np.where(replicated, trained, 0.0)
     rates = {
-        "dp_chunks": _rate(gradients * (1 - 1 / table.vpp), free.chunks),
-        "dp_tail": _rate(gradients / table.vpp, free.tail),
+        "dp_chunks": _rate(gradients * (1 - 1 / table.vpp), window.chunks),
+        "dp_tail": _rate(gradients / table.vpp, window.tail),
         **_offload_rates(table, evaluation),
     }
     plain = {name: float(rate[0]) for name, rate in rates.items()}
@@ -292,16 +301,15 @@ def required_bandwidth(
 
 
 def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
-    """Each part alone, whether or not it is offloaded, and all that is offloaded together.
+    """Bandwidths that hide offload: of each kind of data alone, and of all that is offloaded.
 
-    Weights and activations, of these the parts that are to move: of the average layer of the
-    slowest stage over its pass; forward they go different ways, backward both come in. Optimizer
-    state: of the stage that trains most, with what else comes in then, over the last backward pass
-    and what follows it; what goes back meanwhile is no more.
+    Weights and activations (those that may move): of the average layer of the critical stage, over
+    its pass. In a forward pass they move in opposite directions, in a backward pass both come in.
+    Optimizer state: of the stage that trains the most weights, together with what else comes in,
+    over the last backward pass and what follows it. What moves out at the same time is not more.
     """
     blocks, training, slowest = evaluation.blocks, table.training, evaluation.slowest
     layers = np.maximum(np.sum(slowest.work[:-2], axis=0), 1.0)
-
     forward = layer_times(
         blocks, slowest.work, lambda t: t.forward_pass_s - t.offload_forward_exposed_s
     )
@@ -309,7 +317,7 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
         blocks, slowest.work, lambda t: t.backward_pass_s - t.offload_backward_exposed_s
     )
     forward, backward = forward / layers, backward / layers
-    least = np.where(training, np.minimum(forward, backward), forward)
+    shorter = np.where(training, np.minimum(forward, backward), forward)
     last = slowest.on(lambda t: t.backward_pass_s - t.offload_backward_exposed_s)
     last = last + after_backward(table, evaluation.time_s)
     element = blocks.element_bytes
@@ -318,65 +326,70 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
         layer_bytes(blocks, slowest.work, lambda held: held.all_quantized_parameters),
     )
     weights = weights / layers
-    kept = layer_bytes(blocks, slowest.work, lambda held: held.movable_bytes) / layers
-    most = evaluation.largest.held
+    activations = layer_bytes(blocks, slowest.work, lambda held: held.movable_bytes) / layers
     dense, expert = shards(table, 1)
-    trained, expert_trained = trained_on(blocks, most, layers=True)
+    trained, expert_trained = trained_on(blocks, evaluation.largest.held, layers=True)
     owned = trained.over(dense).plus(expert_trained.over(expert))
     state = np.where(training, state_bytes(table.optimizer, element, owned), 0.0)
-    fetched = np.where(table.offload_weights, weights, 0.0)
-    taken = np.where(table.offload_activations, kept, 0.0)
-    updated = np.where(table.offload_optimizer, state, 0.0)
-    back = np.where(training, fetched + taken, 0.0)
+    moved_weights = np.where(table.offload_weights, weights, 0.0)
+    moved_activations = np.where(table.offload_activations, activations, 0.0)
+    moved_state = np.where(table.offload_optimizer, state, 0.0)
+    in_backward = np.where(training, moved_weights + moved_activations, 0.0)
     together = (
-        _rate(np.maximum(fetched, taken), forward),
-        _rate(back, backward),
-        _rate(back * layers + updated, last),
+        _rate(np.maximum(moved_weights, moved_activations), forward),
+        _rate(in_backward, backward),
+        _rate(in_backward * layers + moved_state, last),
     )
     return {
-        "offload_weights": _rate(weights, least),
-        "offload_activations": _rate(kept, least),
+        "offload_weights": _rate(weights, shorter),
+        "offload_activations": _rate(activations, shorter),
         "offload_optimizer": _rate(state, last),
         "offload": np.maximum.reduce(together),
     }
 
 
 def _rate(moved_bytes: Floats, window_s: Floats) -> Floats:
-    """Bytes over a window; infinite where they have none, 0 where nothing moves."""
+    """Bytes over the time of a window; infinite without a window, 0 where nothing moves."""
     has_window = window_s > 0
     rate = np.where(has_window, moved_bytes / np.where(has_window, window_s, 1.0), np.inf)
     return np.where(moved_bytes > 0, rate, 0.0)
 
 
 def _tp_overlap(table: Table, parts: Sequence[ComponentOperations]) -> float:
+    """Largest bandwidth that a collective needs to hide behind the GEMM that it overlaps."""
+    phases = (Phase.FORWARD, *_BACKWARD) if table.training[0] else (Phase.FORWARD,)
     needed = [np.zeros(1)]
-    for part, _, costs in parts:
-        for cost in costs if part == "layer" else ():
-            phases = (Phase.FORWARD, *_BACKWARD) if table.training[0] else (Phase.FORWARD,)
-            for phase in phases:
-                every = [exchange.collective for exchange in cost.exchanges]
-                moved = [c.bytes for c in every if c.split_with is phase]
-                in_panels = [c.bytes for c in every if c.panels is not None and c.phase is phase]
-                moved += [total(in_panels, np.zeros(1))]
-                needed += [_rate(size, cost.kernel_s(phase)) for size in moved if size[0] > 0]
+    for cost in (cost for part, _, costs in parts if part == "layer" for cost in costs):
+        collectives = [timed.collective for timed in cost.exchanges]
+        for phase in phases:
+            moved = [c.bytes for c in collectives if c.split_with is phase]
+            panels = [c.bytes for c in collectives if c.panels is not None and c.phase is phase]
+            moved.append(total(panels, np.zeros(1)))
+            needed += [_rate(size, cost.kernel_s(phase)) for size in moved if size[0] > 0]
     return max(float(rate[0]) for rate in needed)
 
 
 def efficiency(
     system: System, table: Table, evaluation: Evaluation, step_flops: float
 ) -> Efficiency:
-    """Shares of a step of one row: of the peak while computing, of compute in time, and both.
+    """Efficiency of a step of one row.
 
     compute = FLOPs / (peak x time of kernels), system = time of kernels / step, total = product.
 
     Parameters
     ----------
+    system
+        Cluster whose accelerator sets the peak.
+    table
+        One legal row.
+    evaluation
+        Of that row.
     step_flops
-        Model FLOPs of one accelerator in a step.
+        Model FLOPs of one accelerator in a step [FLOP].
     """
     peak = float(product_peak(system.accelerator, table)[0])
-    parts = evaluation.time_s
-    busy = float(parts["forward"][0] + parts["backward"][0] + parts["optimizer"][0])
+    time_s = evaluation.time_s
+    busy = float(time_s["forward"][0] + time_s["backward"][0] + time_s["optimizer"][0])
     step = float(evaluation.step_time_s[0])
     return Efficiency(
         compute=step_flops / (peak * busy), system=busy / step, total=step_flops / (peak * step)

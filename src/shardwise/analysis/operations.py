@@ -5,7 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.analysis.recompute import ALL, exchanges_again, kept_bytes, parts_of, runs_again
+from shardwise.analysis.components import (
+    FULL_LAYER,
+    recomputed_parts,
+    repeats_collectives,
+    rerun_share,
+    saved_activation_bytes,
+)
 from shardwise.analysis.results import OperationEstimate
 from shardwise.arrays import Floats, Ints
 from shardwise.config.model import Model
@@ -41,10 +47,10 @@ def operation_estimates(
     rows: list[OperationEstimate] = []
     first = 0
     for part, count, costs in parts:
-        again = parts_of(table, part)
+        again = recomputed_parts(table, part)
         for position, cost in enumerate(costs):
-            kept = kept_bytes(cost, again) if training else 0.0
-            if again == ALL and position == 0:
+            kept = saved_activation_bytes(cost, again) if training else 0.0
+            if again == FULL_LAYER and position == 0:
                 kept = float(blocks.boundary_bytes[0])
             ran = [
                 row
@@ -98,12 +104,12 @@ def _again(
     part: str, count: int, cost: OperationCost, extents: Extents, parts: frozenset[str]
 ) -> Iterator[OperationEstimate]:
     """What recompute runs again of an operation."""
-    share = runs_again(cost, parts)
+    share = rerun_share(cost, parts)
     for row in _rows(part, count, cost, extents):
         if (
             row.phase == Phase.FORWARD
             and share > 0
-            and (row.group == 1 or exchanges_again(cost, parts))
+            and (row.group == 1 or repeats_collectives(cost, parts))
         ):
             figures = {name: share * getattr(row, name) for name in _SHARED} if share < 1 else {}
             yield row.model_copy(update={"phase": "recompute"} | figures)

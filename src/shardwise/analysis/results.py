@@ -1,14 +1,12 @@
-"""`Estimate` and `EstimateTable`: what comes out."""
+"""What `estimate` and `estimate_many` return: `Estimate`, its records, and `EstimateTable`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from shardwise.analysis.communication_record import Breakdown
-from shardwise.analysis.gemm_record import Gemm
-from shardwise.analysis.record import Result
+from shardwise.analysis import Result
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import Source
@@ -20,15 +18,19 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
+    "Breakdown",
     "CommTime",
+    "CommunicationShare",
     "CommunicationTotals",
     "Cost",
     "Efficiency",
     "Estimate",
     "EstimateTable",
     "Gemm",
+    "Interval",
     "LayerTotals",
     "Memory",
+    "MoeOverhead",
     "OperationEstimate",
     "Peak",
     "PhaseTotals",
@@ -39,7 +41,7 @@ __all__ = [
 
 
 class Peak(Result):
-    """The moment a stage holds most."""
+    """The moment at which a stage uses the most memory."""
 
     bytes: float
     operation: str
@@ -47,57 +49,107 @@ class Peak(Result):
 
 
 class Memory(Result):
-    """Bytes on one rank of a stage at its fullest."""
+    """Peak memory of one rank of a stage [byte]."""
 
     weights: float
     gradients: float
     optimizer: float
     activations: float
-    """Kept between forward and backward."""
+    """Saved from forward to backward."""
     buffers: float
-    """Live for a moment."""
+    """Temporary tensors of one operation."""
     total: float
-    """Sum of the above: what tensors hold (torch.cuda.max_memory_allocated)."""
+    """Sum of the above: tensors alone (torch.cuda.max_memory_allocated)."""
     reserved: float
-    """What the accelerator must have (nvidia-smi): the total with the allocator's slack, and what
-    the runtime holds beside it."""
+    """What the accelerator must have (nvidia-smi): the total with the allocator's slack, plus the
+    memory of the runtime."""
     capacity: float
     """What the accelerator has."""
     offloaded: float
-    """In the second memory tier; beside the fullest stage of all, on the stage with most there."""
+    """In the second memory tier; of the estimate as a whole, on the stage that offloads most."""
     offload_capacity: float
-    """What that tier has; 0 if there is none."""
+    """Size of the second memory tier; 0 if there is none."""
 
 
 class StageEstimate(Memory):
-    """One pipeline stage: what a rank of it holds, and for how long it works."""
+    """One pipeline stage: memory of one of its ranks, and time per micro-batch."""
 
     stage: int
     layers: int
     parameters: float
     """On one rank."""
     in_flight: float
-    """Micro-batches whose activations it holds at its fullest."""
+    """Micro-batches whose activations it holds at its peak."""
     micro_batch_s: float
-    """Forward, backward, recompute and exposed exchanges of one micro-batch [s]."""
+    """Forward, backward, recompute and exposed communication of one micro-batch [s]."""
     forward_s: float
-    """Its forward pass with exposed exchanges [s]."""
+    """Forward pass with exposed communication [s]."""
     backward_s: float
-    """Its backward pass, recompute included [s]."""
+    """Backward pass with recompute and exposed communication [s]."""
     peak: Peak
 
 
 class CommTime(Result):
-    """Exchanges of one axis in a step."""
+    """Communication of one axis in a step."""
 
     total: float
-    """As if nothing hid them [s]."""
+    """Without any overlap [s]."""
     exposed: float
-    """As far as they lengthen the step [s]."""
+    """The part that lengthens the step [s]."""
+
+
+class CommunicationShare(Result):
+    """Communication of one axis on the critical stage in a step, by direction and level."""
+
+    axis: str
+    """tp (with tp2), cp, ep (with etp), pp or dp."""
+    what: str
+    """activations, tokens (between experts), messages (between stages); for data parallelism
+    gradients, weights, momenta (of Muon), mirrors (gradients of DualPipe's pairs) or embeddings."""
+    direction: Literal["forward", "backward", "both"]
+    """Pass that it belongs to (recompute belongs to backward); `both` where the model does not
+    separate them."""
+    level: Literal["intra", "inter"]
+    """Intra: time of the same collective among members in one domain of the innermost network tier.
+    Inter: the additional time because other members are outside it."""
+    total_s: float
+    """Without any overlap [s]."""
+    exposed_s: float
+    """The part that lengthens the step [s]; divided between levels in proportion to `total_s`."""
+
+
+class MoeOverhead(Result):
+    """What routing tokens to experts adds to a step on its critical stage [s]."""
+
+    exchange_forward_s: float
+    """Exposed communication between experts in the forward pass."""
+    exchange_backward_s: float
+    """The same in the backward pass, with what recompute repeats."""
+    gating_forward_s: float
+    """Router scores and top-k selection."""
+    gating_backward_s: float
+    """With what recompute repeats."""
+    permute_forward_s: float
+    """Permuting tokens into expert order and back."""
+    permute_backward_s: float
+    """With what recompute repeats."""
+    imbalance_s: float
+    """Expert GEMMs of the most loaded rank, beyond those of an even load."""
+    total_s: float
+    """Sum of the above."""
+
+
+class Breakdown(Result):
+    """The step in more detail than `time_s`."""
+
+    exchanges: tuple[CommunicationShare, ...]
+    """Communication that takes time; the exposed times of an axis add up to `comm_s`."""
+    moe: MoeOverhead | None
+    """None for a model without experts."""
 
 
 class Cost(Result):
-    """What a step costs; null where the system has no price or power."""
+    """Cost of a step; null where the system has no price or power."""
 
     usd_per_step: float | None
     usd_per_billion_tokens: float | None
@@ -106,7 +158,7 @@ class Cost(Result):
 
 
 class OperationEstimate(Result):
-    """One kernel or exchange: of one rank and one micro-batch, or (part `step`) of a whole step."""
+    """One kernel or collective on one rank: per micro-batch, or per step where `part` is step."""
 
     part: str
     """Embedding, layer, head or step."""
@@ -114,32 +166,32 @@ class OperationEstimate(Result):
     phase: str
     """forward, input_grad, weight_grad, recompute or step."""
     count: int
-    """How often the part occurs in the model."""
+    """How often the component (embedding, layer, head) occurs in the model."""
     kind: str
-    """matmul, attention, memory, the kind of exchange, or link (to the second memory tier)."""
+    """matmul, attention, memory, the kind of collective, or link (to the second memory tier)."""
     flops: float = 0.0
     bytes: float = 0.0
     compute_s: float = 0.0
     memory_s: float = 0.0
     time_s: float
     exposed_s: float
-    """What of it lengthens the step [s]."""
+    """The part that lengthens the step [s]."""
     bound: str
-    """What its time goes to: compute, memory, launch or network."""
+    """What limits it: compute, memory, launch or network."""
     missed: bool = False
-    """Whether the system has a table of measured shapes, but none near this one."""
+    """Whether the system has a table of measured shapes, but none close to this one."""
     axis: str = ""
-    """Axis whose ranks exchange; empty of a kernel."""
+    """Axis of a collective; empty for a kernel."""
     volume_bytes: float = 0.0
-    """Buffer exchanged."""
+    """Buffer of a collective."""
     group: int = 1
-    """Members of the exchange."""
+    """Members of a collective."""
     extents: tuple[int, ...] = ()
-    """Members within one domain of each network tier, inside out."""
+    """Members within one domain of each network tier, innermost first."""
     weight_bytes: float = 0.0
-    """Weights held, on the operation's first row."""
+    """Weights, on the first row of an operation."""
     saved_bytes: float = 0.0
-    """Activations kept for backward, on the operation's first row."""
+    """Activations saved for backward, on the first row of an operation."""
 
 
 class PhaseTotals(Result):
@@ -147,7 +199,7 @@ class PhaseTotals(Result):
 
     flops: float
     matrix_flops: float
-    """Those of matrix products and attention."""
+    """Those of GEMMs and attention."""
     bytes: float
     compute_s: float
     memory_s: float
@@ -155,16 +207,16 @@ class PhaseTotals(Result):
 
 
 class CommunicationTotals(Result):
-    """Exchanges of some axis in passes through a layer."""
+    """Communication of one axis in one or more passes through a layer."""
 
     volume_bytes: float
-    """Buffers, whole."""
+    """Sum of the buffers."""
     time_s: float
     exposed_s: float
 
 
 class LayerTotals(Result):
-    """One layer of a kind on one rank: of one micro-batch, the optimizer's part of one step."""
+    """One layer of a kind on one rank, per micro-batch; its optimizer update per step."""
 
     count: int
     """Layers of this kind."""
@@ -176,25 +228,25 @@ class LayerTotals(Result):
     tp_forward: CommunicationTotals
     tp_backward: CommunicationTotals
     tp_again: CommunicationTotals
-    """What recompute repeats, or gathers again because only a part was kept."""
+    """What recompute repeats, and all-gathers of tensors of which only a shard was saved."""
     cp: CommunicationTotals
-    """Exchanges of context parallelism, in all passes."""
+    """Context parallelism, all passes."""
     ep: CommunicationTotals
-    """Those among experts."""
+    """Expert parallelism, all passes."""
     parameters: float
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
     kept_bytes: float
-    """Activations from forward to backward."""
+    """Activations saved from forward to backward."""
     working_bytes: float
     """Largest working set of an operation."""
     boundary_bytes: float
-    """What a rank hands to the next stage; 0 where there is none."""
+    """What a rank sends to the next stage; 0 without one."""
 
 
 class RequiredBandwidth(Result):
-    """Least rates that would hide transfers behind compute [byte/s].
+    """Minimum bandwidths that would hide transfers behind compute [byte/s].
 
     0 where nothing moves, null where there is nothing to hide behind.
     """
@@ -205,37 +257,78 @@ class RequiredBandwidth(Result):
     dp_tail: float | None
     """For those of the last chunk."""
     offload_weights: float | None
-    """For this part alone, whether or not it is offloaded."""
+    """For weights alone, whether or not they are offloaded."""
     offload_activations: float | None
     offload_optimizer: float | None
     offload: float | None
-    """For all that is offloaded together."""
+    """For everything that is offloaded together."""
 
 
 class Interval(Result):
-    """What the measured time of the step may be, by how far off similar measured runs were."""
+    """Range of the measured step time, from the errors of similar measured runs."""
 
     low_s: float
     high_s: float
     level: float
-    """Part of such runs that it is to hold."""
+    """Share of runs expected inside."""
     runs: int
     """Measured runs that it rests on."""
     nearest: str
-    """The one most like this one: an id of the collection that `validate runs` predicts."""
+    """The most similar of them: an id of the collection that `validate runs` predicts."""
     distance: float
-    """How unlike that is: 0 equal in all that counts, above 2 another machine and framework."""
+    """How different that run is: 0 equal in everything that counts, above 2 another machine and
+    framework."""
 
 
 class Efficiency(Result):
     """Shares of the step."""
 
     compute: float
-    """Model FLOPs over those the accelerator could do while forward, backward and update run."""
+    """Model FLOPs over the peak FLOPs of the time that forward, backward and update take."""
     system: float
     """Forward, backward and update over the step."""
     total: float
-    """Both together: the MFU."""
+    """Product of both: the MFU."""
+
+
+class Gemm(Result):
+    """A matrix product (m, k) x (k, n) and how often it runs in a step.
+
+    Runs are counted on one rank of every pipeline stage: all layers, all micro-batches of one
+    replica. The other ranks of a stage do as many, or fewer if expert loads are uneven.
+    """
+
+    part: str
+    """`layer 0` (numbered as in `layers`), `head`, `mtp`."""
+    operation: str
+    product: str
+    """Formula: Y = X W, S = Q K^T ..."""
+    direction: str
+    """forward, input_grad, weight_grad, recompute or optimizer."""
+    batch: int | float
+    """Products in one run: heads, or experts of a rank."""
+    m: int | float
+    """Rows of the result."""
+    k: int | float
+    """Length of the reduction."""
+    n: int | float
+    """Columns of the result."""
+    share: float
+    """Share of it that is computed: half where attention is causal and fused."""
+    dtype: str
+    """Type that the operands are multiplied in."""
+    count: int | float
+    """Runs in a step."""
+    flops: int
+    """Of all runs: 2 batch m k n share count [FLOP]."""
+    run_s: float
+    """One run [s]; the time of a fused kernel is divided by FLOPs."""
+    time_s: float
+    """All runs [s]."""
+    efficiency: float
+    """FLOPs over the dense peak of the type in that time."""
+    bound: str
+    """What limits it: compute, memory or launch."""
 
 
 class Estimate(Result):
@@ -244,11 +337,11 @@ class Estimate(Result):
     model: str
     system: str
     strategy: dict[str, Any]
-    """All fields, defaults filled in."""
+    """All fields, with defaults filled in."""
     parameters: int
     active_parameters: int
     trainable_parameters: int
-    """Weights that are trained, with those of adapters."""
+    """Weights that are trained, including adapters."""
     step_time_s: float
     tokens_per_s: float
     tokens_per_s_per_gpu: float
@@ -257,50 +350,50 @@ class Estimate(Result):
     mfu: float
     """Model FLOPs over the dense peak of the compute dtype."""
     hfu: float
-    """The same with what recompute runs again."""
+    """The same with the FLOPs of recompute."""
     flops_convention: str
     mfu_by_convention: dict[str, float]
-    """The utilisation as every convention counts it."""
+    """MFU under every convention."""
     fits: bool
     micro_batches: int
-    """Of one replica, per step."""
+    """Per replica and step."""
     tokens_per_step: int
     time_s: dict[str, float]
-    """Disjoint parts of the step, on the slowest stage [s]."""
+    """Disjoint parts of the step, on the critical stage [s]."""
     comm_s: dict[str, CommTime]
     extents: dict[str, tuple[int, ...]]
-    """Members of each axis within one domain of each network tier, inside out."""
+    """Members of each axis within one domain of each network tier, innermost first."""
     memory_bytes: Memory
-    """Of the fullest stage."""
+    """Of the peak-memory stage."""
     stages: tuple[StageEstimate, ...]
     layers: tuple[LayerTotals, ...]
     """By kind of layer."""
     matrix_flops: int
-    """Of all matrix products and attention in a step, recompute and Muon's updates included, on one
-    rank of every stage together [FLOP]; of the whole step, times gpus / pp. Where experts' loads
-    are uneven it is the fullest rank, and the whole step has less."""
+    """Of all GEMMs and attention in a step, with recompute and Muon's updates, on one rank of every
+    stage together [FLOP]; times gpus / pp for all ranks. With uneven expert loads it counts the
+    most loaded rank, and all ranks together do less."""
     breakdown: Breakdown
-    """Exchanges by direction and level, and what experts add."""
+    """Communication by direction and level, and the overhead of experts."""
     efficiency: Efficiency
     required_bandwidth: RequiredBandwidth
     cost: Cost
     interval: Interval | None
-    """None forward only, for which no runs were measured."""
+    """None forward only, for which there are no measured runs."""
     rests_on: dict[str, str]
-    """Where the rates come from that operations and exchanges are timed with: measured, fitted,
-    published, assumed or of a data sheet."""
+    """Where the rates of operations and collectives come from: measured, fitted, published, assumed
+    or a data sheet."""
     assumed: dict[str, Any]
-    """Strategy fields nobody gave, with the value taken."""
+    """Strategy fields that were not set, with their values."""
     provenance: dict[str, Source]
-    """Where the figures of system and stack come from, by dotted prefix."""
+    """Sources of the values of system and stack, by dotted prefix."""
     missed_operations: tuple[str, ...] = ()
-    """Operations of which a kernel has no shape near in the system's tables of measured ones."""
+    """Operations with a kernel that is unlike all measured shapes in the system's tables."""
     operations: tuple[OperationEstimate, ...] | None = None
-    """Every kernel and exchange, if asked for."""
+    """Every kernel and collective, on request."""
     gemms: tuple[Gemm, ...] | None = None
-    """Every matrix product, if asked for; their FLOPs add up to `matrix_flops`."""
+    """Every matrix product, on request; their FLOPs add up to `matrix_flops`."""
     whole_run: TrainingTime | None = None
-    """The whole run, if it was told how many tokens it trains on."""
+    """The training run, if its number of tokens is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +402,7 @@ class EstimateTable:
 
     table: Table
     refused: Ints
-    """Position in `rules.RULES` of the first rule a row breaks, or -1."""
+    """Position in `constraints.RULES` of the first rule that a row breaks, or -1."""
     step_time_s: Floats
     tokens_per_s: Floats
     mfu: Floats
@@ -325,13 +418,13 @@ class EstimateTable:
         return len(self.table)
 
     def reason(self, row: int) -> str | None:
-        """Return why a row was refused, in a word, or None."""
+        """Return the name of the rule that a row breaks, or None."""
         position = int(self.refused[row])
         return RULES[position].reason if position >= 0 else None
 
     def to_frame(self) -> "pl.DataFrame":
-        """Return a data frame: strategy, times, memory and the reason of a refusal."""
-        import polars as pl  # noqa: PLC0415 - heavy; only where a frame is asked for
+        """Return a data frame: strategy, times, memory, and the broken rule."""
+        import polars as pl  # noqa: PLC0415 - heavy; only for frames
 
         columns = self.table.to_columns()
         columns["step_time_s"] = self.step_time_s
@@ -340,7 +433,7 @@ class EstimateTable:
         columns["hfu"] = self.hfu
         columns["fits"] = self.fits
         columns |= {f"{part}_s": self.time_s[part] for part in TIME_PARTS}
-        columns |= {f"{part}_bytes": held for part, held in self.memory_bytes.items()}
+        columns |= {f"{part}_bytes": size for part, size in self.memory_bytes.items()}
         columns["total_bytes"] = self.memory_total_bytes
         columns["reserved_bytes"] = self.memory_reserved_bytes
         columns["offloaded_bytes"] = self.memory_offloaded_bytes

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from shardwise.analysis.communication_record import CommunicationShare, MoeOverhead
-from shardwise.analysis.results import Estimate
+from shardwise.analysis.results import CommunicationShare, Estimate, MoeOverhead
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.report.console import GIB
 

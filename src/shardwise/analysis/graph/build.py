@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from shardwise.analysis.component_counts import ComponentCount, part_runs
+from shardwise.analysis.components import Component, components_of
 from shardwise.analysis.graph.layer import RECOMPUTE, part_graph
 from shardwise.analysis.graph.records import (
     ComponentGraph,
@@ -88,7 +88,7 @@ def _parts(
     model: Model, table: Table, evaluation: Evaluation, costs: Sequence[ComponentOperations]
 ) -> Iterator[ComponentGraph]:
     work = rank_work(table)
-    for part in part_runs(table, evaluation, costs):
+    for part in components_of(table, evaluation, costs):
         yield part_graph(
             part,
             Tensors.of(model, _layer(model, part), work, int(table.dtype[0])),
@@ -98,7 +98,7 @@ def _parts(
         )
 
 
-def _layer(model: Model, part: ComponentCount) -> Layer | None:
+def _layer(model: Model, part: Component) -> Layer | None:
     """The kind of layer in a part: a module of prediction has one of the last kind."""
     if part.part == "mtp":
         return model.layers[-1]
@@ -179,7 +179,7 @@ def _totals(
         every = [(part, e) for part in parts for node in part.nodes for e in node.exchanges]
         return sum(_runs(part, one.phase) * getattr(one, name) for part, one in every)
 
-    held = {part.name: part.held for part in part_runs(table, evaluation, costs)}
+    held = {part.name: part.copies for part in components_of(table, evaluation, costs)}
     return StepTotals(
         flops=phases("flops"),
         matrix_flops=round(exact),

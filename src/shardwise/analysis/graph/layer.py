@@ -3,12 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from shardwise.analysis.component_counts import ComponentCount
+from shardwise.analysis.components import (
+    FULL_LAYER,
+    Component,
+    repeats_collectives,
+    rerun_share,
+    saved_activation_bytes,
+)
 from shardwise.analysis.graph.edges import Piece, piece_edges
 from shardwise.analysis.graph.records import ComponentGraph, Exchange, GraphNode, PhaseWork
 from shardwise.analysis.graph.tensors import Tensors
 from shardwise.analysis.graph.wiring import INPUT, OUTPUT, plain
-from shardwise.analysis.recompute import ALL, exchanges_again, kept_bytes, runs_again
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 from shardwise.parallel.placement import Extents
@@ -23,7 +28,7 @@ _ADD_UP = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE, CollectiveK
 
 
 def part_graph(
-    part: ComponentCount,
+    part: Component,
     tensors: Tensors,
     extents: Extents,
     *,
@@ -43,7 +48,7 @@ def part_graph(
             id=INPUT,
             name="tokens" if part.name == "embedding" else "stream",
             kind="input",
-            saved_bytes=checkpoint_bytes if part.again == ALL else 0.0,
+            saved_bytes=checkpoint_bytes if part.recomputed == FULL_LAYER else 0.0,
         )
     ]
     for piece in pieces:
@@ -84,7 +89,7 @@ def _plus(one: PhaseWork, other: PhaseWork) -> PhaseWork:
     return PhaseWork(**{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
-def _pieces(part: ComponentCount, *, training: bool) -> list[Piece]:
+def _pieces(part: Component, *, training: bool) -> list[Piece]:
     """Operations as they are drawn.
 
     Unfused attention is cut in two around its softmax; what only keeps something, as the softmax of
@@ -92,7 +97,7 @@ def _pieces(part: ComponentCount, *, training: bool) -> list[Piece]:
     """
     pieces: list[Piece] = []
     for cost in part.costs:
-        kept = kept_bytes(cost, part.again) if training else 0.0
+        kept = saved_activation_bytes(cost, part.recomputed) if training else 0.0
         piece = Piece(
             name=cost.operation.name,
             cost=cost,
@@ -175,10 +180,10 @@ def _sided(cost: OperationCost) -> Iterator[tuple[CollectiveCost, bool]]:
 
 
 def _nodes(
-    piece: Piece, part: ComponentCount, extents: Extents, *, training: bool
+    piece: Piece, part: Component, extents: Extents, *, training: bool
 ) -> Iterator[GraphNode]:
     """An operation, and what is exchanged before and after it."""
-    again = exchanges_again(piece.cost, part.again)
+    again = repeats_collectives(piece.cost, part.recomputed)
     sides = {"before": piece.before, "after": piece.after}
     told = {
         side: tuple(_exchanges(costs, extents, training=training, again=again))
@@ -205,9 +210,9 @@ def _exchange_node(piece: Piece, side: str, exchanges: tuple[Exchange, ...]) -> 
     return GraphNode(id=f"{piece.name}/{side}", name=name, kind="exchange", exchanges=exchanges)
 
 
-def _phases(piece: Piece, part: ComponentCount, *, training: bool) -> dict[str, PhaseWork]:
+def _phases(piece: Piece, part: Component, *, training: bool) -> dict[str, PhaseWork]:
     phases: dict[str, PhaseWork] = {}
-    share = runs_again(piece.cost, part.again)
+    share = rerun_share(piece.cost, part.recomputed)
     for timed in piece.kernels:
         phase = timed.kernel.phase
         if phase is Phase.FORWARD or training:

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from shardwise.analysis.record import Result
+from shardwise.analysis import Result
 
 __all__ = [
     "ComponentGraph",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shardwise.analysis.recompute import runs_again
+from shardwise.analysis.components import rerun_share
 from shardwise.analysis.timeline.step import StepTimeline
 from shardwise.cost.operations import OperationCost
 from shardwise.ops.operation import Phase
@@ -39,7 +39,7 @@ def parts_of_pass(timeline: StepTimeline, stage: int, *work: str) -> list[Compon
     again = work == ("recompute",)
     found = []
     for name, costs, reruns in _in_order(timeline, stage):
-        shares = [runs_again(c, timeline.again) * reruns if again else 1.0 for c in costs]
+        shares = [rerun_share(c, timeline.again) * reruns if again else 1.0 for c in costs]
         times = [
             (c.operation.name, share * sum(float(c.kernel_s(p)[0]) for p in phases))
             for c, share in zip(costs, shares, strict=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.analysis.recompute import ALL, parts_of
+from shardwise.analysis.components import FULL_LAYER, recomputed_parts
 from shardwise.arrays import Floats, total
 from shardwise.config.enums import bits_of
 from shardwise.config.strategy_table import Table
@@ -207,8 +207,8 @@ def _over(
     back = [replace(step, ahead=never) for step in steps]
     if not table.training[0]:
         return cost.bytes.over_bytes, np.zeros_like(never)
-    again = parts_of(table, name)
-    whole = again == ALL
+    again = recomputed_parts(table, name)
+    whole = again == FULL_LAYER
     run = FULL if whole else bits_of(again)
 
     def over(some: Sequence[Step], how: int) -> Floats:

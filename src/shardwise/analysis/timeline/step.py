@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from shardwise.analysis.recompute import parts_of
+from shardwise.analysis.components import recomputed_parts
 from shardwise.analysis.timeline.actions import KINDS, Actions, Pipeline, run
 from shardwise.analysis.timeline.memory import MemoryAtActions, fullest, held_at_actions
 from shardwise.analysis.timeline.passes import EXCHANGES, StagePasses, stage_passes
@@ -127,7 +127,7 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
         parts=tuple(parts),
         stages=stages,
         layer_kinds=tuple(tuple(order[a:b]) for a, b in pairwise(ends)),
-        again=parts_of(table, "layer"),
+        again=recomputed_parts(table, "layer"),
         actions=actions,
         held=held,
         memory=stage_memory(table, evaluation.blocks, by_stage(evaluation.runs), position),

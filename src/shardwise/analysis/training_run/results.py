@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from shardwise.analysis.record import Result
+from shardwise.analysis import Result
 
 __all__ = ["Amount", "Goodput", "TrainingTime"]
 

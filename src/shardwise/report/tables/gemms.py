@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.analysis.gemm_record import Gemm
-from shardwise.analysis.results import Estimate
+from shardwise.analysis.results import Estimate, Gemm
 from shardwise.report.console import count, percent, plain_table, seconds
 
 __all__ = ["SHAPE_COLUMNS", "flop_count", "gemm_table", "gemms_csv"]
