@@ -8,6 +8,7 @@ import pytest
 
 import compared_samples as compared
 import fsdp_ilp_samples
+import profiles  # noqa: F401 - registers them
 from shardwise import estimate
 from shardwise.cli import run
 from shardwise.config import files

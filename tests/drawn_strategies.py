@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import assume, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import Model, System
 from shardwise.config.enums import (
     ATTENTIONS,
@@ -23,7 +24,7 @@ from shardwise.config.enums import (
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import broken_rule
 
-fast = settings(deadline=None, max_examples=15)
+fast = examples(15)
 SLACK = 1 + 1e-9
 FLAGS = ("offload_weights", "offload_activations", "offload_optimizer")
 WIDE = samples.layer(

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise.parallel.schedule.orders import SCHEDULES, rank_of, virtual_stages
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.simulate import simulate
 from shardwise.parallel.schedule.step_time import step_time
 
-fast = settings(deadline=None, max_examples=40)
+fast = examples(40)
 PASSES = ("forward", "input_grad", "weight_grad")
 NO_END = (0.0, 0.0, 0.0)
 seconds = st.floats(0.5, 1.5)

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise.errors import InputError
 from shardwise.interop.amped.derived import DERIVED, resolve
 from shardwise.interop.amped.formula import as_derived
@@ -134,7 +135,7 @@ def test_every_quantity_is_described():
         assert set(derived.inputs) <= set(GIVEN) | set(DERIVED), name
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=5), st.randoms())
 def test_a_column_equals_its_rows_in_any_order(batches, random):
     """Ten rows at once are ten times one row, in whatever order names are asked for."""

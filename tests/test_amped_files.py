@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amped_samples import CALCULATED, CHIP, CLUSTER, CONFIG, MAPPING, NETWORK, small, tables, whole
+from profiles import examples
 from shardwise import InputError, Model, Strategy, System
 from shardwise.interop.amped.files import looks_like, read_config
 from shardwise.interop.amped.quantity import parse_amped
@@ -52,7 +53,7 @@ def test_numbers_with_a_prefix_and_free_letters(written, number):
     assert parse_amped(written) == number
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.floats(1e-6, 1e6), st.sampled_from(["", "n", "u", "m", "k", "M", "G", "T", "P"]))
 def test_a_number_comes_back_with_any_prefix(number, prefix):
     """Text of a number with a prefix is the nearest number to the product."""

@@ -1,15 +1,16 @@
 """Evaluating once per key is evaluating each row, and records are gathered whole."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise.arrays import Ints, gather, once_per
 from shardwise.config.strategy_table import Table
 
 MODEL = samples.model()
-fast = settings(deadline=None, max_examples=25)
+fast = examples(25)
 
 
 @fast

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import GB, column, exchange
 from shardwise import InputError, System
 from shardwise.cost.collective import collective_time
@@ -15,7 +16,7 @@ from shardwise.ops.operation import CollectiveKind
 
 AG, AR, RS = (CollectiveKind(kind) for kind in ("all_gather", "all_reduce", "reduce_scatter"))
 BULK = {"small_rate": 2 * GB, "latency": 1e-3, "latency_per_member": 1e-4, "join_exponent": 2}
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 
 def tier(*, bulk: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import column
 from shardwise import System
 from shardwise.cli import run
@@ -19,7 +20,7 @@ from shardwise.ops.operation import CollectiveKind, Matmul, MemoryBound, Phase
 from test_catalog_systems import numeric_fields
 
 GIB = 2**30
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 # systems/a100_80g.json, a100_80e.json and h100_80g_nvl8.json of Calculon 0.1.0, commit caa4b11, in
 # its units: TFLOP/s, shares from so many GFLOP or MB on, GiB, GB/s, [scalar, offset].

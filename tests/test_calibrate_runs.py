@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise import InputError, System, estimate
 from shardwise.analysis.prediction_interval import Validated, levels
 from shardwise.validate.calibrate.from_runs import (
@@ -74,7 +75,7 @@ def test_runs_that_scatter_more_say_less():
     assert found.expected == pytest.approx(-0.1 * 0.01 / (0.01 + found.scatter**2 / 3))
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=9), st.floats(-1, 1), st.randoms())
 def test_the_robust_mean_moves_with_its_values(values, shift, random):
     """Whatever their order; between the least and the largest."""

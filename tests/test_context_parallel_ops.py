@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import column, dropped, exchanges, flash, flops, held, moved, operations, saved
 from shardwise.config.enums import CP_EXCHANGES
 from shardwise.config.model import Attention, Model
@@ -66,7 +67,7 @@ def test_windows_leave_a_band() -> None:
     assert met(150, window=100, causal=False) == 150
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(length=st.integers(1, 300), window=st.integers(1, 300))
 def test_keys_of_a_window_count_its_pairs(length: int, window: int) -> None:
     """Half of queries x keys: pairs below the diagonal, and those on it by half."""

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import BYTES, GB, MATRIX, column, curve, curved, exchange
 from shardwise import System
 from shardwise.arrays import Floats
@@ -30,7 +31,7 @@ from shardwise.ops.operation import (
 )
 from shardwise.parallel.placement import place
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 
 def rates(machine: System, *dtypes: str, **stack: Any) -> KernelRates:

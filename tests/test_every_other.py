@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import dropped, operations, run
 from shardwise import InputError, estimate, estimate_many, search, trace
 from shardwise.analysis.timeline.operations import parts_of_pass
@@ -24,7 +25,7 @@ OUT = 2 * T * 64 * 64
 STREAM = 2 * T * 64
 GPT, LLAMA, EXPERTS = samples.model(), samples.llama(), samples.deepseek()
 KINDS = {"gpt": GPT, "llama": LLAMA, "experts": EXPERTS}
-few = settings(deadline=None, max_examples=40)
+few = examples(40)
 
 
 def selective(*parts: str, **columns: Any) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import Estimate
 from shardwise.config.strategy_table import Table
 from shardwise.ops.param_count import count_parameters
@@ -67,7 +68,7 @@ def test_experts_lie_over_the_ranks_of_the_rest(
 degrees = st.sampled_from([1, 2, 4, 8])
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(degrees, degrees, degrees, st.sampled_from([1, 2]), degrees, degrees, st.integers(0, 23))
 def test_experts_take_all_ranks_once(
     tp: int, cp: int, dp: int, pp: int, etp: int, ep: int, order: int

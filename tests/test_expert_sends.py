@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import GB
 from shardwise import Model, estimate
 from shardwise.config.strategy_table import Table
@@ -20,7 +21,7 @@ from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import Collective, CollectiveKind, Phase
 from shardwise.parallel.placement import place
 
-fast = settings(deadline=None, max_examples=80)
+fast = examples(80)
 DOMAIN = 4
 WAYS: list[dict[str, Any]] = [{"expert_sends_once": False}, {"expert_sends_once": True}]
 SYSTEM = samples.system(

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import InputError, estimate, search
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.config.extents import canonical_extents, seats_of
@@ -108,7 +109,7 @@ def test_groups_of_experts_sit_as_they_were_given() -> None:
     st.lists(st.sampled_from([None, 0, 1]), min_size=4, max_size=4),
     st.sampled_from([(4, None), (8, None), (8, 32, None), (4, 72, None)]),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_orders_and_tiers_are_cases_of_extents(
     degrees: tuple[int, ...],
     order: str,
@@ -137,7 +138,7 @@ def filled(room: int, degrees: tuple[int, ...]) -> set[tuple[int, ...]]:
 
 
 @given(st.tuples(*(st.sampled_from([1, 2, 3, 4, 6, 8]) for _ in range(5))))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_way_to_fill_a_node_is_found_once(degrees: tuple[int, ...]) -> None:
     """Against all parts of the degrees."""
     found = [seats_of(text) for text in seatings(cluster(8, None), degrees)]

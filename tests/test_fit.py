@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
 from measured_samples import run_of
+from profiles import examples
 from shardwise import InputError, Stack, System, catalog
 from shardwise.analysis.prediction_interval import validated_runs
 from shardwise.arrays import Floats
@@ -28,7 +29,7 @@ from shardwise.validate.measured.predict import Translation, translate
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.store import load_runs
 
-some = settings(deadline=None, max_examples=40)
+some = examples(40)
 NOUNS: dict[str, Any] = {"systems": System, "stacks": Stack}
 PARAMETERS = load_parameters()
 

@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import run
 from shardwise import Estimate
 from shardwise.parallel.schedule.orders import SCHEDULES
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import step_time
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 SBH = 64 * 64
 LAYER = 12 * 64**2 + 13 * 64
 WHOLE = 4 * LAYER + 2 * 64 + (1000 + 32) * 64

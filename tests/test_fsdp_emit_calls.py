@@ -4,10 +4,11 @@ import sys
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emitted_calls import PLAIN, ran, tree, unit, wrapping
+from profiles import examples
 from shardwise.errors import InputError
 from shardwise.fsdp.emit import bottom_up, python_code
 from shardwise.fsdp.plan import Setting
@@ -96,7 +97,7 @@ def wrapped_trees(draw):
     return names, keyed, units, draw(st.booleans())
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(wrapped_trees(), st.data())
 def test_the_code_calls_the_units_and_nothing_else(drawn, data):
     """Each unit once, with what it keeps; inner before outer; the root last."""
@@ -119,7 +120,7 @@ def test_the_code_calls_the_units_and_nothing_else(drawn, data):
             assert not any(i.startswith(f"{o}.") for i in inner for o in outer)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(1, 8), st.integers(1, 4), st.sampled_from(["", ".mlp"]))
 def test_groups_in_loops_call_what_was_planned(groups, width, part):
     units = [unit(*(f"layers.{g * width + i}{part}" for i in range(width))) for g in range(groups)]

@@ -4,9 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.planner.alternatives import front
 from shardwise.fsdp.planner.links import Line, Lines
@@ -203,7 +204,7 @@ def test_best_equals_trying_everything(seed):
     assert planner.best(results[:, 1].min() - 10) is None
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(st.integers(0, 10**6), st.integers(1, 60), st.integers(1, 5))
 def test_nondominated_keeps_what_nothing_is_at_most_equal_to(seed, labels, quantities):
     """Against the definition, with many ties."""

@@ -11,10 +11,11 @@ from math import prod
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import run
 from shardwise import InputError, Model, estimate
 from shardwise.analysis.results import Estimate, Gemm
@@ -218,7 +219,7 @@ def test_muon_multiplies_in_its_update() -> None:
         assert muon == pytest.approx(4 * result.layers[0].optimizer.matrix_flops)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     sequence=st.integers(3, 90),
     window=st.one_of(st.none(), st.integers(1, 40)),

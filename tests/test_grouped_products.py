@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from samples import TFLOPS, column
 from shardwise.cost.matmul import MatmulRates, matmul_times, separate_matmul_times
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 
 def grouped(

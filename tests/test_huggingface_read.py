@@ -1,13 +1,14 @@
 """What each key of a `config.json` becomes: fields and order of layers, or nothing."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from huggingface_configs import CONFIGS, compared, load
+from profiles import examples
 from shardwise import Model
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 
 @pytest.mark.parametrize(

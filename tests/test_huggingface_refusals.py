@@ -5,9 +5,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise import InputError, Model, Strategy, System
 from shardwise.interop.huggingface.models import looks_like
 
@@ -301,7 +302,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 JUNK = [None, 0, -1, 0.5, "x", "", [], {}, True, 2**40, 10**400, [1], [None], {"a": 1}]
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.data())
 def test_whatever_a_key_holds_it_is_read_or_refused(data):
     """Never a traceback of another kind."""

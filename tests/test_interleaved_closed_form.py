@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines_drawn import (
@@ -15,6 +15,7 @@ from pipelines_drawn import (
     three,
     with_short_last_chunks,
 )
+from profiles import examples
 
 
 @fast
@@ -45,7 +46,7 @@ def test_a_last_chunk_apart_by_hand():
     assert closed([short, long]).step_s == pytest.approx([8, 14])
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(with_short_last_chunks())
 def test_shorter_last_chunks_on_trailing_ranks(case):
     """Never long; short by 2 % at most, where the first rank alone has a full last chunk."""

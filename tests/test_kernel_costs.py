@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import GB, column, exchange, flash, product
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import AttentionKernel, System
@@ -20,7 +21,7 @@ from shardwise.ops.operation import CollectiveKind, Phase
 from shardwise.parallel.placement import place
 
 KINDS = list(CollectiveKind)
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 
 def test_large_product_runs_at_its_share_of_the_peak() -> None:

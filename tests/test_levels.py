@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import InputError, estimate, estimate_many, search
 from shardwise.cli import run
 from shardwise.config.degrees import as_given, levels_text
@@ -82,7 +83,7 @@ def test_python_takes_levels_as_well() -> None:
     ),
     st.sampled_from(PLACEMENTS),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_members_sit_as_the_levels_say(levels: list[tuple[int, int]], order: str) -> None:
     """Where all axes have levels the order does not matter; the placed extents are the levels."""
     by_axis = dict(zip(("tp", "cp", "dp", "pp"), levels, strict=True))
@@ -94,7 +95,7 @@ def test_members_sit_as_the_levels_say(levels: list[tuple[int, int]], order: str
 
 
 @given(st.sampled_from(PLACEMENTS), st.sampled_from(["tp", "cp", "dp", "pp"]))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_plain_axes_lie_whole_on_one_tier(order: str, axis: str) -> None:
     """Inside if they stand before the axis that is split, else across."""
     degrees = {"tp": 2, "cp": 3, "dp": 5, "pp": 7} | {axis: "2x2"}

@@ -7,9 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise import InputError
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.store import load_runs, pack, read_runs, shipped, unpack
@@ -57,7 +58,7 @@ COUNTS = {
     "torchtitan benchmarks": (21, 10, 0),
     "vTrain multi-node ground truth": (0, 88, 0),
 }
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 words = st.text("ab- @{", max_size=3)
 values = st.none() | st.booleans() | st.integers(0, 3) | st.floats(0, 3) | words
 parts = st.dictionaries(words, values | st.lists(values, max_size=2), max_size=3)

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise.validate.measured.statistics import (
     Summary,
     constant_mfu,
@@ -19,7 +20,7 @@ from shardwise.validate.measured.statistics import (
     summary,
 )
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 # Powers of two: products with a constant factor keep what is equal equal.
 times = st.sampled_from([2.0**n for n in range(-3, 6)])
 runs = st.lists(st.tuples(times, times, st.integers(0, 2)), min_size=1, max_size=14)

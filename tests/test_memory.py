@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import Model, estimate, estimate_many
 from shardwise.analysis.results import Estimate
 from shardwise.config.enums import RECOMPUTES
@@ -281,7 +282,7 @@ strategies = st.fixed_dictionaries(
 vocabularies = st.sampled_from([1, 100, 1000, 50_000])
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.lists(strategies, min_size=4, max_size=12), vocabularies, st.booleans(), st.booleans())
 def test_fullest_stage_is_the_fullest_of_all(
     rows: list[dict[str, Any]], vocabulary: int, tied: bool, flash: bool
@@ -304,7 +305,7 @@ def test_fullest_stage_is_the_fullest_of_all(
         assert every.activations[at] == result.memory.activations[row]
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.lists(strategies, min_size=4, max_size=12), st.sampled_from([2, 4, 8]), st.booleans())
 def test_more_tensor_parallelism_never_holds_more(
     rows: list[dict[str, Any]], factor: int, split: bool

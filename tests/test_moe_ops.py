@@ -7,10 +7,11 @@ so 64 tokens and 128 copies, 16 for each expert.
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import dropped, exchanges, flops, held, moved, operations, rank_work, saved
 from shardwise.config.model import Model, Moe
 from shardwise.ops.moe import routed
@@ -183,7 +184,7 @@ def test_capacity_gives_each_expert_places() -> None:
 DEGREES = st.sampled_from([1, 2, 4, 8])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(ep=DEGREES, etp=DEGREES, tp=DEGREES, top_k=st.integers(1, 8), data=st.data())
 def test_no_token_and_no_weight_is_lost(
     ep: int, etp: int, tp: int, top_k: int, data: st.DataObject

@@ -9,9 +9,10 @@ import sys
 import termios
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise import Strategy, System
 from shardwise.cli import VERBS
 from shardwise.report import console
@@ -124,7 +125,7 @@ def test_memory_without_a_limit_is_called_so(shardwise):
 words = st.text("ab c", min_size=1, max_size=40).map(lambda text: " ".join(text.split()) or "a")
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     rows=st.lists(st.lists(words, min_size=4, max_size=4), min_size=1, max_size=4),
     goes=st.permutations(["one", "two"]),

@@ -4,14 +4,15 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise import InputError, Model, System
 from shardwise.interop.nersc.writer import nersc_model, nersc_system
 from test_nersc_files import FILES, KEYS, REST, VIT
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 
 @fast

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import column
 from shardwise import InputError, Model, System, estimate
 from shardwise.config.strategy_table import Table
@@ -54,7 +55,7 @@ FILES = {name: dict(zip(KEYS, row, strict=True)) | REST for name, row in FIGURES
 A100 = FILES["a100"]
 VIT = {"l": 64800, "e": 12288, "h": 64, "depth": 48}
 AR, AG, RS = (CollectiveKind(kind) for kind in ("all_reduce", "all_gather", "reduce_scatter"))
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 
 def a100(**changes: Any) -> System:

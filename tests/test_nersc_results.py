@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise import InputError
 from shardwise.interop.nersc.results import read_results
 
@@ -191,7 +192,7 @@ def test_objects_numbered_without_end_are_refused(tmp_path: Path, program: bytes
     assert told.endswith(f"object {2**24} in {len(program)} bytes")
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(data=st.data())
 def test_damaged_files_are_refused_or_read(tmp_path_factory: Any, data: Any) -> None:
     """Cut anywhere, or with a byte changed: an `InputError` or rows, never anything else."""

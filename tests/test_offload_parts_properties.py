@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import InputError, Model, Strategy, estimate, estimate_many, trace
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.timeline.memory import MemoryAtActions
@@ -23,7 +24,7 @@ from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import MEMORY_PARTS, StageMemory, stage_memory
 from test_offload_parts import DENSE, MIXED, machine
 
-fast = settings(deadline=None, max_examples=30)
+fast = examples(30)
 SLACK = 1 + 1e-12
 EVERY = (1 << len(OFFLOAD_PARTS)) - 1
 UNLIKE = ("interleaved", "zb-v")

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import EstimateTable, InputError, Model, System, estimate, estimate_many
 from shardwise.arrays import gather
 from shardwise.config.enums import (
@@ -277,7 +278,7 @@ def splits(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(st.lists(splits(), min_size=2, max_size=6), st.booleans(), st.sampled_from([0, 1]))
 def test_no_weight_is_lost_in_any_split(rows: list[dict[str, Any]], tied: bool, mtp: int) -> None:
     """All ranks together, what several hold counted once, hold the model, and all its states.

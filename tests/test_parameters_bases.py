@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from parameter_samples import Written, h100
+from profiles import examples
 from shardwise import InputError, Model, Stack, Strategy, System
 
 
@@ -72,7 +73,7 @@ def test_formulas_of_a_base_are_worked_out_anew(written: Written) -> None:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(40, suppress_health_check=list(HealthCheck))
 def test_a_base_and_what_differs_is_what_the_two_files_say_together(
     written: Written, data: st.DataObject
 ) -> None:

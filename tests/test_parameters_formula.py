@@ -5,9 +5,10 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise.config.expressions.formula import evaluated, parts_of, path_text
 from shardwise.config.expressions.quantity import Quantity
 
@@ -109,7 +110,7 @@ def test_what_is_no_formula(text: str, problem: str) -> None:
 
 
 @given(st.text(alphabet="()-+*/%.,'[]0123456789eh_ ", max_size=40))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_text_is_worked_out_or_refused(text: str) -> None:
     """Never another exception, never a number that is none."""
     try:
@@ -120,7 +121,7 @@ def test_any_text_is_worked_out_or_refused(text: str) -> None:
 
 
 @given(st.floats(1e-3, 1e15), st.sampled_from(["bytes", "seconds", "watts", "byte/s", "FLOP/s"]))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_a_quantity_is_written_as_it_is_read(value: float, dimension: str) -> None:
     """What is shown gives the same figure when it is put in a file."""
     from shardwise.config.expressions.quantity import powers_of  # noqa: PLC0415

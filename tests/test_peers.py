@@ -4,10 +4,11 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import InputError, Model, Strategy, System
 from shardwise.config.enums import PLACEMENTS
 from shardwise.config.strategy_table import Table
@@ -210,7 +211,7 @@ networks = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(
     networks,
     st.tuples(degree, degree, degree, degree),
@@ -241,7 +242,7 @@ def test_groups_of_any_degrees(domains, degrees, placement):
             assert (np.diff(blocks[:, :, 0], axis=1) > 0).all()
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(
     st.sampled_from([(8, None), (4, 16, None), (2, 8, 32, None), (None,), (64, None)]),
     st.tuples(power, power, power, power),
@@ -257,7 +258,7 @@ def test_powers_of_two_are_numbered_as_megatron_does(domains, degrees, order):
     assert np.array_equal(rank, np.arange(prod(degrees)))
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(1, 9), st.booleans())
 def test_neighbours_agree(tp, pp, dp, interleaved):
     """The one after me has me before it, on the next stage with all other coordinates the same."""

@@ -4,10 +4,11 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise.config.enums import PLACEMENTS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -114,7 +115,7 @@ networks = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     networks,
     st.lists(st.tuples(degree, degree, degree, degree), min_size=1, max_size=5),
@@ -140,7 +141,7 @@ def test_extents_of_any_degrees(
             assert (found[:, tier][:, fitting] == degrees[:, fitting]).all()
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(networks, st.tuples(degree, degree, degree, degree), st.permutations(AXES))
 def test_inner_axes_are_placed_first(
     domains: tuple[int | None, ...], degrees: tuple[int, ...], order: list[str]

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
 from precision_samples import LINEAR, chip, mixture
+from profiles import examples
 from samples import exchanges, moved, operations, saved
 from shardwise import Model
 from shardwise.config.enums import QUANTIZATIONS
@@ -211,7 +212,7 @@ WORK: dict[str, Any] = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     work=st.fixed_dictionaries(WORK),
     quantization=st.sampled_from(list(SIZE)),

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import EstimateTable, InputError, Model, Stack, System, estimate, estimate_many
 from shardwise.config.enums import PLACEMENTS, RECOMPUTES
 from shardwise.config.strategy_table import Table
@@ -20,7 +21,7 @@ from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import RULES, broken_rule
 
-fast = settings(deadline=None, max_examples=25)
+fast = examples(25)
 small = st.sampled_from([1, 2, 4])
 STACKS = ("megatron-core-2025", "megatron-lm-2022")
 WILD: dict[str, list[Any]] = {

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amped_runs import SMALL
+from profiles import examples
 from shardwise import InputError
 from shardwise.interop.amped.derived import DERIVED
 from shardwise.interop.amped.reference import (
@@ -263,7 +264,7 @@ def test_what_an_import_assumes_is_told():
 _counts = st.integers(min_value=1, max_value=8)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.lists(st.tuples(*[_counts] * 8), min_size=1, max_size=4))
 def test_a_column_is_its_rows_and_parts_add_up(rows):
     """Degrees, batch and experts vary; every line of every row."""

@@ -3,10 +3,11 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from calculon_runs import FEASIBLE, RUNS, calculon_model, calculon_system
+from profiles import examples
 from shardwise.interop.calculon.files import (
     COMM_TYPES,
     OVERLAPS,
@@ -182,7 +183,7 @@ def executions(draw):
     )
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     table=st.lists(executions(), min_size=2, max_size=8),
     mode=st.sampled_from(["roofline", "no_overlap"]),
@@ -198,7 +199,7 @@ def test_a_row_of_a_table_is_that_execution_alone(table, mode):
         assert together.row(index) == alone.row(0)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(execution=executions())
 def test_a_step_is_the_sum_of_its_parts(execution):
     """Total time adds up; nothing takes negative time but a bubble that uneven stages shorten."""
@@ -217,7 +218,7 @@ def test_a_step_is_the_sum_of_its_parts(execution):
 
 
 @given(table=st.lists(executions(), min_size=1, max_size=4))
-@settings(max_examples=20)
+@examples(20)
 def test_columns_give_back_their_executions(table):
     """Words become numbers and words again."""
     columns = Columns.of(table)

@@ -5,10 +5,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nersc_runs import BATCH, RUNS, nersc_model, nersc_system
+from profiles import examples
 from shardwise import InputError
 from shardwise.interop.nersc.reference import (
     METHODS,
@@ -250,7 +251,7 @@ def configurations(draw, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_a_row_of_a_table_is_that_configuration_alone(method, data):
     """To the last bit, whatever the other rows are."""
@@ -265,7 +266,7 @@ def test_a_row_of_a_table_is_that_configuration_alone(method, data):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_a_step_is_the_sum_of_its_parts(method, data):
     """Times add up to the step, shares to one, memory to the whole; nothing is negative."""
@@ -281,7 +282,7 @@ def test_a_step_is_the_sum_of_its_parts(method, data):
 
 
 @pytest.mark.parametrize("field", ["nvlink_bandwidth", "ib_bandwidth", "hbm_bandwidth"])
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(data=st.data(), factor=st.floats(1.01, 100))
 def test_more_bandwidth_is_never_slower(field, data, factor):
     """Whatever moves over it."""

@@ -5,10 +5,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nersc_runs import BATCH, RUNS, nersc_model, nersc_system
+from profiles import examples
 from shardwise import InputError
 from shardwise.interop.nersc.reference import (
     METHODS,
@@ -127,7 +128,7 @@ def _filling(groups, gpus, domain):
     return [part for part in parts if math.prod(part) == domain]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     method=st.sampled_from(METHODS),
     gpus=st.sampled_from([1, 2, 4, 6, 8, 12, 16, 24, 36, 48]),

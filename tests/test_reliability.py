@@ -4,9 +4,10 @@ import heapq
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise import InputError, Reliability
 from shardwise.analysis.training_run.goodput import (
     best_interval,
@@ -41,7 +42,7 @@ def test_the_best_interval_is_the_one_that_daly_prints(mtbf, best):
 
 
 @given(st.floats(1.0, 300.0), st.floats(3600.0, 1e6))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_no_interval_makes_the_run_shorter_than_the_best(stall_s, mtbf_s):
     """The exact time at Daly's interval is within 0.2 % of the least on a fine grid."""
     best = float(best_interval(stall_s, mtbf_s))

@@ -7,13 +7,14 @@ so many times as long as a byte of each weight would, and each pass as long as t
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import Estimate
 
-some = settings(deadline=None, max_examples=25)
+some = examples(25)
 MODEL = samples.model(vocab=10)
 MICRO_BATCHES = 3
 SOFTWARE = st.fixed_dictionaries(

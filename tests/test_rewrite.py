@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise import Stack, System, catalog
 from shardwise.config import files
 from shardwise.validate.measured.fit import Parameter, load_parameters
 from shardwise.validate.measured.rewrite import figures_moved, rewritten, with_moves
 
-some = settings(deadline=None, max_examples=60)
+some = examples(60)
 NOUNS: dict[str, Any] = {"systems": System, "stacks": Stack}
 TEXT = """# What sources: say is below.
 name: mine   # of nobody

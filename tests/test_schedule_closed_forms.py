@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines_drawn import (
@@ -15,6 +15,7 @@ from pipelines_drawn import (
     three,
     with_short_last_chunks,
 )
+from profiles import examples
 from shardwise.parallel.schedule.in_flight import in_flight
 from shardwise.parallel.schedule.orders import SCHEDULES
 from shardwise.parallel.schedule.pipelines import Times
@@ -116,7 +117,7 @@ WITHIN = {
 }
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(cases())
 def test_uneven_stages_are_close(case):
     """Runs, ends and messages of any kind: within what the docstrings say."""
@@ -137,7 +138,7 @@ def test_waits_where_ranks_change_their_course():
     assert closed(rows).step_s == pytest.approx([13.5, simulated(rows[1]).step_s], rel=1e-12)
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(cases(hops=False))
 def test_closed_forms_are_short_rather_than_long(case):
     """They are the longest of some paths of the step: without messages never longer than it."""
@@ -207,7 +208,7 @@ def _drawn(rng, schedule):
     )
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.lists(st.one_of(cases(whole=False), with_short_last_chunks()), min_size=2, max_size=12))
 def test_rows_are_independent(rows):
     """A row of a table equals the same pipeline alone, whatever stands beside it."""

@@ -1,9 +1,10 @@
 """The orders in which pipeline ranks work are legal, and are the published ones."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise.errors import InputError
 from shardwise.parallel.schedule.orders import (
     SCHEDULES,
@@ -15,7 +16,7 @@ from shardwise.parallel.schedule.orders import (
     virtual_stages,
 )
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 
 @st.composite

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipeline_simulation
+from profiles import examples
 from shardwise.parallel.schedule.simulate import simulate
 
-fast = settings(deadline=None, max_examples=40)
+fast = examples(40)
 seconds = st.floats(0.1, 4)
 
 

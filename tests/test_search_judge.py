@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import InputError, System
 from shardwise.planning.search import evaluate as judging
 from shardwise.planning.search.best import Ranked, best_of_each, front, top
@@ -20,7 +21,7 @@ from shardwise.planning.search.objective import FRONTS, OBJECTIVES, check_name
 from shardwise.planning.search.scan import MEMORY, SECOND_MEMORY, Found, Question, look, merged
 from shardwise.planning.search.space import Space
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 
 def hosted(capacity: float) -> System:
@@ -140,7 +141,7 @@ def test_every_candidate_is_feasible_or_rejected_for_one_reason(capacity):
     assert all(rejected.values())
 
 
-@settings(deadline=None, max_examples=6)
+@examples(6)
 @given(st.floats(1e6, 5e6), st.floats(1, 2))
 def test_more_memory_never_loses_a_candidate(capacity, factor):
     """More are feasible, the best is no worse, and what memory rejected only shrinks."""

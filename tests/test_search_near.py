@@ -5,11 +5,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from naive_effects import has_effect
 from naive_search import AXES, everything
+from profiles import examples
 from samples import GB, model, system, tier
 from shardwise import estimate
 from shardwise.config.strategy_table import Table
@@ -135,7 +136,7 @@ def check_distances(found, said):
     assert told == pytest.approx(expected, rel=1e-12)
 
 
-@settings(max_examples=4, deadline=None)
+@examples(4)
 @given(STRATEGIES)
 def test_every_distance_has_its_best_as_plain_counting_finds_it(said):
     """The best with 1, 2, ... changes are those of a search that counts changes one by one."""

@@ -4,9 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from samples import GB, TB, layer, model, system, tier
 from shardwise import estimate
 from shardwise.config.strategy_table import Table
@@ -101,7 +102,7 @@ def test_it_is_the_first_on_which_a_search_finds_something(name):
     assert check(machine(capacity, **built), space(**fields)).gpus is not None
 
 
-@settings(max_examples=4, deadline=None)
+@examples(4)
 @given(
     capacity=st.floats(4e5, 3e6),
     second=st.sampled_from([None, 1e5, 1e6]),

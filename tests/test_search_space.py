@@ -5,18 +5,19 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
 import shardwise
 from naive_search import OFFLOADS, ORDERS, TIERS, USUAL
+from profiles import examples
 from shardwise import InputError, Model, Strategy, System
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
-fast = settings(deadline=None, max_examples=50)
+fast = examples(50)
 SYSTEM = samples.system()
 HOSTED = System.load("calculon-a100-80g")
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import column
 from shardwise import InputError, System
 from shardwise.config.strategy_table import Table
@@ -17,7 +18,7 @@ from shardwise.cost.kernels import KernelRates
 from shardwise.cost.shape_table import MeasuredShapes, RowTables
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Phase
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 PRODUCT = ["batch", "m", "n", "k"]
 GROUPED = ["groups", "m", "n", "k"]

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import examples
 from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.cli import run
 from shardwise.config.stack import Stack
@@ -16,7 +17,7 @@ from shardwise.ops.param_count import count_parameters
 DATA = Path(__file__).parent / "data" / "simumax"
 RUNS = json.loads((DATA / "runs.json").read_text())
 SELECTIVE = "ep4_pp2_dp4_mbs1_selective_recompute.json"
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 
 
 def read(name: str) -> dict[str, Any]:

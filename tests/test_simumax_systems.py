@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import column
 from shardwise import System
 from shardwise.arrays import Ints
@@ -26,7 +27,7 @@ from test_catalog_systems import numeric_fields
 from test_simumax_files import DATA
 
 GIB = 2**30
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 CATALOG = {"a100_pcie.json": "simumax-a100-pcie", "b200.json": "simumax-b200"}
 PCIE, NCCL = System.load("simumax-a100-pcie"), System.load("simumax-b200")
 

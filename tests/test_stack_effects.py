@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
 import test_shape_tables as tables
+from profiles import examples
 from samples import column, run
 from shardwise import Estimate, InputError, System
 from shardwise.config.strategy_table import Table
@@ -21,7 +22,7 @@ from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
 from shardwise.parallel.placement import place
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 EXPERTS = samples.deepseek()
 MOE = EXPERTS.layers[1]
 OTHERS = {"flash2": 1.5, "flash1": 4}

@@ -7,10 +7,11 @@ each of 8 replicas; gradients in 4 bytes, 12 of optimizer state.
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import Estimate, Model, estimate_many
 from shardwise.config.stack import Stack
 
@@ -177,7 +178,7 @@ software_terms = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(software_terms, st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]), st.booleans())
 def test_more_replicas_that_share_never_hold_more(
     software: dict[str, Any], zero: int, pp: int, reshard: bool
@@ -200,7 +201,7 @@ def test_more_replicas_that_share_never_hold_more(
     assert held == sorted(held, reverse=True)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(software_terms, st.sampled_from([0, 1, 2, 3]))
 def test_no_term_holds_less(software: dict[str, Any], zero: int) -> None:
     """Software with such a term holds at least what the same without it does."""

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import Model
 from shardwise.arrays import gather
 from shardwise.config.enums import SCHEDULES
@@ -21,7 +22,7 @@ from shardwise.parallel.pipeline_layout import (
     stage_runs,
 )
 
-fast = settings(deadline=None, max_examples=100)
+fast = examples(100)
 A, B, C = (samples.layer(mlp={"ffn": width}) for width in (64, 128, 256))
 
 

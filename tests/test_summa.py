@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import GB, layer, run, stack, system, tier
 from shardwise import Model, Strategy, System, estimate, estimate_many, trace
 from shardwise.config.strategy_table import Table
@@ -197,7 +198,7 @@ GIVEN = {
     "offload_weights": st.booleans(),
     "tp_overlap": st.sampled_from(["stack", "none"]),
 }
-fast = settings(deadline=None, max_examples=10)
+fast = examples(10)
 HOST = [{"name": name, "capacity": 80e9, "bandwidth": 1e12} for name in ("hbm", "host")]
 
 

@@ -4,10 +4,11 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import InputError, SweepResult, System, estimate, search, sweep
 from shardwise.config.system_columns import figures_of, with_figures
 from shardwise.engine.step_time import TIME_PARTS
@@ -215,7 +216,7 @@ MONOTONE = [
     tp=st.sampled_from([1, 2, 4]),
     schedule=st.sampled_from(["1f1b", "gpipe", "interleaved"]),
 )
-@settings(deadline=None, max_examples=10)
+@examples(10)
 def test_more_of_a_figure_is_never_slower(base, figure, start, gpus, tp, schedule):
     """Twice a rate, bandwidth or capacity never lengthens the best step; nor half a latency.
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import InputError, System, estimate, estimate_many
 from shardwise.arrays import by_code, interpolated
 from shardwise.config.system_columns import SystemColumns, by_structure, figures_of, with_figures
@@ -50,7 +51,7 @@ def drawn(base, draw):
 
 @pytest.mark.parametrize("name", CASES)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=2)
+@examples(2)
 def test_a_row_on_its_own_system_is_the_estimate_on_that_system(name, seed):
     model, base, strategy = CASES[name]
     draw = np.random.default_rng(seed)

@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import run
 from shardwise import System
 from shardwise.config.enums import PLACEMENTS
@@ -97,7 +98,7 @@ networks = st.sampled_from([(8, None), (8, 32, None), (72, None), (None,), (8, 6
 tier = st.sampled_from([None, 0, 1, 2])
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(networks, degree, degree, degree, st.tuples(tier, tier, tier), st.sampled_from(PLACEMENTS))
 def test_extents_with_some_axes_on_tiers(
     domains: tuple[int | None, ...],

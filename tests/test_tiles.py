@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwise
+from profiles import examples
 from samples import column
 from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
 from shardwise.config.system import System
@@ -13,7 +14,7 @@ from shardwise.cost.benchmark import training_matmul
 from shardwise.cost.deepgemm import Blocks, block_times, chosen_blocks
 from shardwise.cost.tiles import by_waves, tile_speed, tiled_times
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 PEAK = 1e14
 UNITS = 100
 WAVE = 2 * 64 * 64 * 1000 * UNITS / PEAK

@@ -4,16 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
 import trace_format
+from profiles import examples
 from shardwise import Model, Trace, trace
 from shardwise.analysis.timeline.step import RankTotals, StepTimeline, rank_totals
 from shardwise.parallel.schedule.orders import SCHEDULES, chunks_of
 
-fast = settings(deadline=None, max_examples=20)
+fast = examples(20)
 F, B, W = range(3)
 GIB = 2**30
 

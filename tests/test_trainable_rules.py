@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import InputError, Strategy, estimate, estimate_many
 from shardwise.config.enums import LORA_PARTS, bits_of, set_of
 from shardwise.config.strategy_table import Table
@@ -32,7 +33,7 @@ WAYS = st.fixed_dictionaries(
 SPARE = {"tp_backward_async": True, "tp_hidden": 0.5, "dp_contention": 0.5}
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(way=WAYS, fewer=SUBSETS, more=SUBSETS)
 def test_freezing_more_is_never_slower_nor_larger(
     way: dict[str, Any], fewer: set[str], more: set[str]
@@ -60,7 +61,7 @@ def test_freezing_more_is_never_slower_nor_larger(
         assert found.memory_bytes[part][1] <= found.memory_bytes[part][0] * slower
 
 
-@settings(deadline=None, max_examples=6)
+@examples(6)
 @given(
     way=WAYS,
     rows=st.lists(

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from shardwise import Model, Strategy, System, estimate
 from shardwise.analysis import prediction_interval as module
 from shardwise.analysis.prediction_interval import (
@@ -25,7 +26,7 @@ from shardwise.analysis.prediction_interval import (
 )
 from shardwise.report.tables.estimate import print_estimate
 
-some = settings(deadline=None, max_examples=60)
+some = examples(60)
 ONE = Described(
     experts=False,
     accelerator="h100-sxm",

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
 from pipeline_simulation import simulate
+from profiles import examples
 from samples import run
 from shardwise import Estimate, Model, estimate
 from shardwise.arrays import gather
@@ -19,7 +20,7 @@ from shardwise.engine.memory import stage_parameters
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.pipeline_layout import by_stage, layers_on_ranks, most_layers
 
-fast = settings(deadline=None, max_examples=60)
+fast = examples(60)
 LAYER = 12 * 64**2 + 13 * 64
 SBH = 64 * 64
 KEPT = 34 * SBH + 4 * 64 * 8
@@ -169,7 +170,7 @@ def test_the_step_of_uneven_stages_is_that_of_the_simulation(
     assert closed == pytest.approx(exact, rel=1e-9)
 
 
-@settings(fast, max_examples=12)
+@examples(12)
 @given(st.integers(1, 24), st.booleans(), st.sampled_from(["model", "multihead", "multiquery"]))
 def test_all_stages_and_ranks_hold_the_model_once(depth: int, tied: bool, attention: str) -> None:
     """All layers are on some stage; ranks together hold the model and copies of what is not split.

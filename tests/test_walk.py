@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from profiles import examples
 from samples import column
 from shardwise import Model
 from shardwise.config.enums import RECOMPUTE_PARTS, bits_of
@@ -22,7 +23,7 @@ from shardwise.ops.layer import layer_operations
 from shardwise.ops.mtp import mtp_operations
 from shardwise.ops.operation import Operation
 
-fast = settings(deadline=None, max_examples=200)
+fast = examples(200)
 HALF = frozenset({"every_other"})
 EVERY_OTHER = bits_of(HALF)
 CORE, MLP = bits_of(frozenset({"core_attention"})), bits_of(frozenset({"mlp"}))
