@@ -1,5 +1,7 @@
 """AMPeD's derived quantities: hand-computed values, the order of need, and what is refused."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,8 +9,11 @@ from hypothesis import strategies as st
 
 from profiles import examples
 from shardwise.errors import InputError
-from shardwise.interop.amped.derived import DERIVED, resolve
-from shardwise.interop.amped.formula import as_derived
+from shardwise.interop.amped.formulas import as_derived
+from shardwise.interop.amped.formulas import resolve as resolve_with
+from shardwise.interop.amped.parameters import DERIVED
+
+resolve = partial(resolve_with, table=DERIVED)
 
 # A toy network with experts on 2 nodes of 4, whose every figure can be worked out on paper.
 GIVEN = {

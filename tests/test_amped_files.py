@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from amped_samples import CALCULATED, CHIP, CLUSTER, CONFIG, MAPPING, NETWORK, small, tables, whole
 from profiles import examples
 from shardwise import InputError, Model, Strategy, System
-from shardwise.interop.amped.files import looks_like, read_config
-from shardwise.interop.amped.quantity import parse_amped
+from shardwise.interop.amped.files import looks_like, parse_amped, read_config
 
 
 def read(data, known=None):
@@ -318,15 +317,14 @@ def test_all_that_is_wrong_is_told_at_once():
 
 def test_a_cycle_is_named(monkeypatch):
     """No formula of AMPeD's needs itself; were there one, the way round would be told."""
-    from shardwise.interop.amped import derived  # noqa: PLC0415 - the table to change
-    from shardwise.interop.amped.formula import as_derived  # noqa: PLC0415
+    from shardwise.interop.amped import files  # noqa: PLC0415 - the table to change
+    from shardwise.interop.amped.formulas import as_derived  # noqa: PLC0415
 
     def minibatch_size(microbatch_size):
         return microbatch_size
 
-    table = dict(derived.DERIVED)
-    table["minibatch_size"] = as_derived(minibatch_size, "")
-    monkeypatch.setitem(derived.resolve.__kwdefaults__, "table", table)
+    table = files.DERIVED | {"minibatch_size": as_derived(minibatch_size, "")}
+    monkeypatch.setattr(files, "DERIVED", table)
     line = the_fault(small(minibatch_size=CALCULATED, microbatch_size=CALCULATED))
     assert "is calculated from itself: " in line
     assert line.startswith(f"c.json: {CHIP}.mi")

@@ -9,8 +9,8 @@ import pytest
 from fsdp_ilp_samples import SOLVER, parts, row_of
 from shardwise import InputError
 from shardwise.errors import ShardwiseError
-from shardwise.interop.fsdp_ilp.reference import columns, engines, exposed_ms, solve
-from shardwise.interop.fsdp_ilp.reference.engines import Answer
+from shardwise.interop.fsdp_ilp.reference import columns, exposed_ms, milp, solve
+from shardwise.interop.fsdp_ilp.reference.milp import Answer
 
 
 def test_an_answer_is_plain_values_with_all_figures_of_each_module():
@@ -110,7 +110,7 @@ def test_a_missing_package_is_named(solver, told, monkeypatch):
     def missing(name):
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(engines, "import_module", missing)
+    monkeypatch.setattr(milp, "import_module", missing)
     with pytest.raises(InputError) as caught:
         solve(info, comm, gpus, 6, solver=solver)
     assert str(caught.value).startswith(f"solver: '{solver}': needs the package {told}")

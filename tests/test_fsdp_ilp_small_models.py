@@ -16,7 +16,7 @@ from shardwise.interop.fsdp_ilp.reference import (
     plain,
     solve,
 )
-from shardwise.interop.fsdp_ilp.reference.engines import run_solver
+from shardwise.interop.fsdp_ilp.reference.milp import run_solver
 from shardwise.interop.fsdp_ilp.reference.original import original
 
 

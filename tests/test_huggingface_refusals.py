@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from profiles import examples
 from shardwise import InputError, Model, Strategy, System
-from shardwise.interop.huggingface.models import looks_like
+from shardwise.interop.huggingface.reader import looks_like
 
 FOLDER = Path(__file__).parent / "data" / "huggingface"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from amped_runs import SMALL
 from profiles import examples
 from shardwise import InputError
-from shardwise.interop.amped.derived import DERIVED
+from shardwise.interop.amped.parameters import DERIVED
 from shardwise.interop.amped.reference import (
     LABELS,
     MEMORY,

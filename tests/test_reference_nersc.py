@@ -22,9 +22,9 @@ from shardwise.interop.nersc.reference import (
     layer_statistics,
     statistics,
 )
-from shardwise.interop.nersc.reference.collectives import collective_time
-from shardwise.interop.nersc.reference.columns import Columns
-from shardwise.interop.nersc.reference.stats import statistics_of
+from shardwise.interop.nersc.reference.evaluation import statistics_of
+from shardwise.interop.nersc.reference.inputs import Columns
+from shardwise.interop.nersc.reference.layers import collective_time
 
 close = {"rel": 1e-12, "abs": 1e-18}
 LAYERS = RUNS["layers"]

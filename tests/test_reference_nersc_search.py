@@ -20,7 +20,7 @@ from shardwise.interop.nersc.reference import (
     statistics,
 )
 from shardwise.interop.nersc.reference import optimum as module
-from shardwise.interop.nersc.reference.space import space_of
+from shardwise.interop.nersc.reference.optimum import space_of
 
 SMALL = NerscModel(l=512, e=1536, h=12, depth=6, f=6144)
 FEASIBLE = {optimum["point"] for optimum in RUNS["optima"]}

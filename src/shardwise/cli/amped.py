@@ -12,10 +12,10 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.interop.amped.fields import fields_by_degrees
 from shardwise.interop.amped.files import AmpedConfig, looks_like, read_config
-from shardwise.interop.amped.imported import fields_of_several, import_record
-from shardwise.interop.amped.words import ConfigBase
+from shardwise.interop.amped.import_record import fields_of_several, import_record
+from shardwise.interop.amped.parameters import Purpose
+from shardwise.interop.amped.reader import fields_by_degrees
 
 __all__ = ["Given", "configuration_of", "given_case", "system_or_config"]
 
@@ -84,7 +84,7 @@ def given_case(
         system = system_or_config(model, system)
         return Given(model=model, system=system, strategy=strategy, flags=flags, run=run)
     log.info("configuration %s, lookup tables %s", model, config.tables_source or "none")
-    nouns: list[ConfigBase] = ["model"]
+    nouns: list[Purpose] = ["model"]
     nouns += ["system"] if system is None else []
     nouns += ["strategy"] if strategy is None else []
     nouns += ["run"] if "tokens" not in run else []

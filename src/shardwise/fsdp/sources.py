@@ -22,7 +22,7 @@ from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.profile import Profile
 from shardwise.interop.fsdp_ilp import files as fsdp_ilp
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
-from shardwise.interop.huggingface import models as huggingface
+from shardwise.interop.huggingface import reader as huggingface
 from shardwise.interop.huggingface.hub import is_hub_id
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from shardwise.config.model import Attention, Model
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = ["REFERENCES", "attention_lacks", "known_reference", "refuse", "told"]
+__all__ = ["attention_lacks", "known_reference", "refuse", "told"]
 
 REFERENCES = ("calculon", "nersc", "amped")
 

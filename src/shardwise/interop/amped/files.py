@@ -1,12 +1,15 @@
 """AMPeD's `config.json` and `lookup_tables.json`, typed and with every parameter decided.
 
 AMPeD decides in this order: looked up in a table, else calculated, else the value that is written.
-So does this, and it says which was taken where a file tells several. What AMPeD takes as None, as 1
+So does this, and it says which was used where a file has several. What AMPeD takes as None, as 1
 or as a fraction without a word is a fault.
 """
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,12 +19,66 @@ from pydantic import BeforeValidator
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.interop.amped.checks import Parameter, check, check_numbers
-from shardwise.interop.amped.derived import DERIVED, resolve
-from shardwise.interop.amped.quantity import ALLOWED, parse_amped
-from shardwise.interop.amped.words import CATEGORIES
+from shardwise.interop.amped.formulas import resolve
+from shardwise.interop.amped.parameters import CATEGORIES, DERIVED, Parameter, check, check_numbers
 
-__all__ = ["TABLES_NAME", "AmpedConfig", "looks_like", "read_config", "tables_beside"]
+__all__ = ["AmpedConfig", "looks_like", "parse_amped", "read_config", "unit_letters"]
+
+
+ALLOWED = "a number, or text of a number with an SI prefix and a unit, such as 312 T or 1.41 GHz"
+# Powers of ten.
+_PREFIXES = dict(zip("nuµμmkKMGTPE", (-9, -6, -6, -6, -3, 3, 3, 6, 9, 12, 15, 18), strict=True))
+_QUANTITY = re.compile(
+    r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*([^\W\d_][\w /*^.%-]*|/[\w ]+)?"
+)
+# Words that begin with the letter of a prefix but have none.
+_WORDS = re.compile(
+    r"(GPUs?|Gpus?|MACs?|Macs?|Tokens?|P(arams|arameters)|nodes?|m(in|onth)\w*)(/.*)?"
+)
+_BINARY = re.compile(r"[KMGTP]i(?![a-z])")
+
+
+def parse_amped(value: object) -> float:
+    """Read a number, or a text of a number, SI prefix and letters, as a plain number.
+
+    Raises
+    ------
+    ValueError
+        If it is neither, is not finite, or would be read as something else than it says.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"must be {ALLOWED}")  # noqa: TRY004 - as for all that is wrong with it
+    if not isinstance(value, str):
+        return _finite(value)
+    match = _QUANTITY.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"must be {ALLOWED}")
+    unit = (match[2] or "").strip()
+    if _BINARY.match(unit):
+        problem = f"AMPeD reads {unit} as powers of 1000; write the number without a unit"
+        raise ValueError(problem)
+    if _WORDS.fullmatch(unit):
+        raise ValueError(f"AMPeD takes the first letter of {unit} for an SI prefix; leave it out")
+    power = _PREFIXES.get(unit[:1], 0)
+    return _finite(float(Decimal(match[1]).scaleb(power)))
+
+
+def _finite(value: float) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"must be {ALLOWED}")
+    return number
+
+
+def unit_letters(value: object) -> str:
+    """Letters of the unit of a text, without number and prefix; empty for a number."""
+    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    unit = (match[2] or "").strip() if match else ""
+    return unit[1:] if unit[:1] in _PREFIXES else unit
+
 
 TABLES_NAME = "lookup_tables.json"
 _TABLE_NAMES = ("accelerator_specifications", "transformer_network_parameters")
@@ -272,7 +329,7 @@ def _calculated(decided: Mapping[str, Parameter], source: str) -> dict[str, Para
     given = {name: one.value for name, one in decided.items() if one.origin != "calculated"}
     try:
         with np.errstate(all="ignore"):  # what is not finite is a fault of `check`
-            values = resolve(given, wanted, source=source)
+            values = resolve(given, wanted, table=DERIVED, source=source)
     except InputError as error:
         raise InputError([_placed(fault, decided) for fault in error.faults]) from None
     return {name: replace(one, value=float(values[name])) for name, one in decided.items()}

@@ -9,7 +9,7 @@ are in bit/s, as the time model multiplies volumes by precisions in bits.
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.interop.amped.formula import Derived, as_derived, formulas
+from shardwise.interop.amped.formulas import Derived, as_derived, formulas
 
 __all__ = ["MACHINE"]
 

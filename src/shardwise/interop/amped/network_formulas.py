@@ -13,7 +13,7 @@ Transformers", ISPASS 2023, and the table of calculated inputs of its program.
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.interop.amped.formula import Derived, as_derived, formulas
+from shardwise.interop.amped.formulas import Derived, as_derived, formulas
 
 __all__ = ["NETWORK"]
 

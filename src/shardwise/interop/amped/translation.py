@@ -9,7 +9,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.interop.amped import reference as amped
-from shardwise.interop.amped.checks import BY_DEFINITION
+from shardwise.interop.amped.parameters import BY_DEFINITION
 from shardwise.interop.amped.reference import EFFICIENCY, LABELS, MEMORY, MicrobatchEfficiency
 from shardwise.interop.amped.writer import (
     BITS,

@@ -6,7 +6,7 @@ Each function reads the keys of one part of a config.json and returns fields of 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shardwise.interop.huggingface.config import Config
+from shardwise.interop.huggingface.files import Config
 
 __all__ = [
     "GATED",

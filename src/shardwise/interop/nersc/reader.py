@@ -4,7 +4,7 @@ from typing import Any
 
 from shardwise.interop.nersc.files import NerscModel, NerscSystem
 
-__all__ = ["EFFICIENCY", "LATENCY", "model_fields", "system_fields"]
+__all__ = ["model_fields", "system_fields"]
 
 TERA, GIGA = 1e12, 1e9
 EFFICIENCY = 0.8

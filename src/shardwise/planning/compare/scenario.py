@@ -18,7 +18,7 @@ from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.estimator import estimate
 from shardwise.interop.amped.files import looks_like, read_config
-from shardwise.interop.amped.imported import fields_of_several
+from shardwise.interop.amped.import_record import fields_of_several
 from shardwise.planning.training_time import Run, with_training
 
 __all__ = ["MOST_FAULTS", "Scenario", "ScenarioLike", "Told", "told_of"]

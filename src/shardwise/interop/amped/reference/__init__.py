@@ -8,11 +8,11 @@ parameter names; times are those of one layer and the whole batch unless said.
 How far each part is to be trusted:
 
 - High: names and units of the parameters and of the quantities derived from them
-  (`formats.amped.derived`), labels and order of the breakdown.
+  (`interop.amped.formulas`), labels and order of the breakdown.
 - Medium: times of compute, tensor, pipeline and data parallelism, the bubble and the total. They
   follow a description of the program as a derivative extended it. Left out as the derivative's own:
   links halved by oversubscription, optical circuit switching, the length of a summarisation.
-- Low: the exchange of experts (`communication.MoE_overhead_per_layer_fw_pass`), of which only what
+- Low: the exchange of experts (`layer_times.MoE_overhead_per_layer_fw_pass`), of which only what
   it is split over is known; `total_MACs` and what follows from it; the curve of the efficiency,
   whose form was not found: give one as points and a cap. The constant 0.51 was found.
 - Its results: none could be compared. Its authors report at most 12 % from what they measured.
@@ -32,8 +32,17 @@ Faults kept:
 - degrees are not held against layers, heads or batch: micro-batches may be fractions.
 """
 
-from shardwise.interop.amped.reference.efficiency import EFFICIENCY, MicrobatchEfficiency
-from shardwise.interop.amped.reference.evaluation import CONSTANTS, LABELS, MEMORY, TERMS, evaluate
+from shardwise.interop.amped.reference.evaluation import (
+    CONSTANTS,
+    EFFICIENCY,
+    LABELS,
+    MEMORY,
+    TERMS,
+    MicrobatchEfficiency,
+    breakdown_text,
+    evaluate,
+    summary_text,
+)
 from shardwise.interop.amped.reference.optimum import (
     DEGREES,
     MOST_ACCELERATORS,
@@ -42,7 +51,6 @@ from shardwise.interop.amped.reference.optimum import (
     count,
     search,
 )
-from shardwise.interop.amped.reference.texts import breakdown_text, summary_text
 
 __all__ = [
     "CONSTANTS",

@@ -1,18 +1,77 @@
-"""From AMPeD's parameters to its figures: one run, or a column of them."""
+"""From AMPeD's parameters to its figures, one run or a column of them, and its two text files."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from shardwise.arrays import Floats
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.interop.amped.derived import DERIVED, Derived, resolve
-from shardwise.interop.amped.reference.communication import COMMUNICATION
-from shardwise.interop.amped.reference.compute import COMPUTE
-from shardwise.interop.amped.reference.efficiency import EFFICIENCY, MicrobatchEfficiency
+from shardwise.interop.amped.formulas import Derived, resolve
+from shardwise.interop.amped.machine_formulas import MACHINE
+from shardwise.interop.amped.parameters import DERIVED
+from shardwise.interop.amped.reference.layer_times import COMMUNICATION, COMPUTE
 from shardwise.interop.amped.reference.totals import TOTALS
 
-__all__ = ["CONSTANTS", "LABELS", "MEMORY", "TERMS", "evaluate"]
+__all__ = [
+    "CONSTANTS",
+    "EFFICIENCY",
+    "LABELS",
+    "MEMORY",
+    "TERMS",
+    "MicrobatchEfficiency",
+    "breakdown_text",
+    "evaluate",
+    "summary_text",
+]
+
+
+EFFICIENCY = 0.51
+"""Share of the peak in the version that was described."""
+CAP = 0.91
+"""What its curve never passes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicrobatchEfficiency:
+    """Share of the peak by the sequences of a micro-batch.
+
+    Linear between points, as at the nearest one beyond them, never more than the cap. AMPeD's own
+    curve, fitted to measured runs, was not found.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    """(sequences, share), sequences ascending."""
+    cap: float = CAP
+
+    def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.points]
+        if not sizes or any(later <= size for size, later in pairwise(sizes)):
+            raise _fault("points", self.points, "needs sizes of micro-batches in ascending order")
+        if not all(size > 0 and 0 < share <= 1 for size, share in self.points):
+            raise _fault("points", self.points, "sizes must be above 0, shares in (0, 1]")
+        if not 0 < self.cap <= 1:
+            raise _fault("cap", self.cap, "must be in (0, 1]")
+
+    def at(self, microbatch_size: Floats) -> Floats:
+        """Return the share at micro-batches of so many sequences, fractions too."""
+        sizes, shares = zip(*self.points, strict=True)
+        share: Floats = np.minimum(np.interp(microbatch_size, sizes, shares), self.cap)
+        return share
+
+    def derived(self) -> Derived:
+        """Return the curve as a quantity derived from the parameters."""
+        return Derived(
+            inputs=("microbatch_size",), function=self.at, unit="", description="Share of the peak."
+        )
+
+
+def _fault(field: str, value: object, problem: str) -> InputError:
+    return InputError(
+        Fault(source="efficiency", field=field, value=value, has_value=True, problem=problem)
+    )
+
 
 CONSTANTS: Mapping[str, float] = {
     "W_FU_MAC": 32.0,
@@ -216,3 +275,84 @@ def _allowed(name: str) -> str:
     if name.endswith("parallel_degree"):
         return "must be at least 1"
     return "must be 0 or more" if name in _MAY_BE_ZERO else "must be above 0"
+
+
+_CATEGORIES = (
+    "NEURAL NETWORK TRAINING PARAMETERS",
+    "MAPPING PARAMETERS",
+    "SYSTEM ARCHITECTURE PARAMETERS",
+    "ACCELERATOR ARCHITECTURE PARAMETERS",
+)
+_SYSTEM = frozenset(
+    {
+        *("number_of_accelerators_per_node", "number_of_network_cards_per_node"),
+        *("bandwidth_per_network_card", "inter_node_bandwidth", "inter_node_latency"),
+        *("inter_accelerator_bandwidth", "inter_accelerator_latency"),
+        *("total_intra_node_bandwidth", "number_of_nodes", "total_number_of_accelerators"),
+    }
+)
+_CHIP = frozenset(
+    {
+        *("frequency", "number_of_cores", "functional_units_per_core"),
+        *("functional_unit_hardware_8bit_MAC_per_cycle", "non_linear_functional_units_per_core"),
+        "non_linear_functional_unit_hardware_8bit_NLIN_per_cycle",
+        *("peak_compute_8bit_MACs", "peak_compute_8bit_OPS", "peak_compute_8bit_NLINs"),
+    }
+)
+_NO_PARAMETERS = frozenset({*LABELS.values(), *TERMS, *CONSTANTS, *COMPUTE, "efficiency"})
+_WHOLE = 1e15
+
+
+def breakdown_text(figures: Mapping[str, float]) -> str:
+    """Return its breakdown: every label filled up with dashes to the longest, a blank, the value.
+
+    Programs that read it split lines at five dashes and take the last word.
+
+    Parameters
+    ----------
+    figures
+        By label (see `LABELS`).
+    """
+    longest = max(map(len, LABELS))
+    lines = [f"{label:-<{longest}} {figures[label]!r}" for label in LABELS]
+    return "\n".join(["TRAINING TIME BREAKDOWN", "", *lines])
+
+
+def summary_text(
+    figures: Mapping[str, float], *, transformer: str = "", accelerator: str = ""
+) -> str:
+    """Return its summary: a table for each category, "name : value  # description".
+
+    Parameters
+    ----------
+    figures
+        Parameters and what follows from them, by name; terms of the time model are left out.
+    transformer, accelerator
+        Rows of the lookup tables that were used.
+    """
+    lines = [f"Transformer: {transformer or '-'} | Accelerator: {accelerator or '-'}"]
+    for number, category in enumerate(_CATEGORIES):
+        names = [name for name in figures if _category(name) == number]
+        lines += ["", f"{number + 1}: {category}"]
+        width = max(map(len, names), default=0)
+        lines += [f"{name:<{width}} : {_told(figures[name])}{_described(name)}" for name in names]
+    return "\n".join(lines)
+
+
+def _category(name: str) -> int | None:
+    if name in _NO_PARAMETERS:
+        return None
+    if name in _SYSTEM:
+        return 2
+    if name in _CHIP:
+        return 3
+    return int(name in MACHINE or name.endswith("parallel_degree"))
+
+
+def _told(value: float) -> str:
+    """A whole number without a point, as programs that read it expect."""
+    return str(int(value)) if value == int(value) and abs(value) < _WHOLE else repr(value)
+
+
+def _described(name: str) -> str:
+    return f"  # {DERIVED[name].description}" if name in DERIVED else ""

@@ -8,8 +8,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.errors import Fault, InputError
-from shardwise.interop.amped.reference.efficiency import EFFICIENCY, MicrobatchEfficiency
-from shardwise.interop.amped.reference.evaluation import evaluate
+from shardwise.interop.amped.reference.evaluation import EFFICIENCY, MicrobatchEfficiency, evaluate
 
 __all__ = ["DEGREES", "Found", "SearchResult", "count", "search"]
 

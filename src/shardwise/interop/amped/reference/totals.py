@@ -3,7 +3,7 @@
 # ruff: noqa: N802, N803 - the names of AMPeD's parameters
 
 from shardwise.arrays import Floats
-from shardwise.interop.amped.formula import Derived, as_derived, formulas
+from shardwise.interop.amped.formulas import Derived, as_derived, formulas
 
 __all__ = ["TOTALS"]
 

@@ -6,6 +6,8 @@ of Calculon. Every formula is one function on arrays whose rows are executions.
 
 from shardwise.interop.calculon.reference.columns import Columns
 from shardwise.interop.calculon.reference.evaluation import (
+    VERDICTS,
+    Infeasible,
     Statistics,
     evaluate,
     layer_statistics,
@@ -18,8 +20,7 @@ from shardwise.interop.calculon.reference.optimum import (
     rows,
     search,
 )
-from shardwise.interop.calculon.reference.stats import STAT_FIELDS
-from shardwise.interop.calculon.reference.verdicts import VERDICTS, Infeasible
+from shardwise.interop.calculon.reference.statistics import STAT_FIELDS
 
 __all__ = [
     "STAT_FIELDS",

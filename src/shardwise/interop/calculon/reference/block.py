@@ -1,4 +1,4 @@
-"""Times and spaces of one block (sections 1.3 to 1.5 of the specification).
+"""Times and spaces of one block and its optimizer step (sections 1.3, 1.4, 1.5 and 1.10).
 
 Calculon 0.1.0, commit caa4b11.
 """
@@ -10,15 +10,21 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, total
 from shardwise.interop.calculon.files import CalculonModel, CalculonSystem
 from shardwise.interop.calculon.reference.columns import PIPE, Columns
-from shardwise.interop.calculon.reference.communication import Links, Stage, links_of
-from shardwise.interop.calculon.reference.fused import fused_operations, overlapped
 from shardwise.interop.calculon.reference.operations import (
     Operations,
+    Shapes,
     choose,
     plain_operations,
+    shapes_of,
     stacked,
 )
-from shardwise.interop.calculon.reference.shapes import Shapes, shapes_of
+from shardwise.interop.calculon.reference.tensor_parallel import (
+    Links,
+    Stage,
+    fused_operations,
+    links_of,
+    overlapped,
+)
 from shardwise.interop.calculon.reference.times import (
     flop_time,
     memory_time,
@@ -30,12 +36,13 @@ __all__ = [
     "BlockSpaces",
     "BlockTimes",
     "Exchange",
-    "OperationTimes",
     "Pass",
     "block_spaces",
     "block_times",
     "operation_times",
     "operations_of",
+    "optimizer_pass",
+    "state_bytes",
     "summed",
 ]
 
@@ -311,4 +318,32 @@ def block_spaces(operations: Operations, shape: Shapes, columns: Columns) -> Blo
         storage=np.where(shape.recompute_full, 0.0, stored),
         checkpoint=np.where(shape.recompute_full & trained, shape.full * b, 0.0),
         gradient=_over_places(ops.gradient_bytes) * trained,
+    )
+
+
+_ADAM_FLOPS = 11.0
+_MOMENTS_BYTES, _MASTER_BYTES = 8.0, 4.0
+
+
+def state_bytes(element_bytes: Floats) -> Floats:
+    """Bytes of optimizer state per weight: two fp32 moments, and an fp32 copy of narrower ones."""
+    return _MOMENTS_BYTES + np.where(element_bytes < _MASTER_BYTES, _MASTER_BYTES, 0.0)
+
+
+def optimizer_pass(weights: Floats, columns: Columns, system: CalculonSystem) -> Pass:
+    """Adam on each operation's weights, on the vector engine.
+
+    11 FLOPs per weight of this processor's share; the state's bytes are counted once, without
+    gradients and without writing back [Q3].
+    """
+    share = weights / columns.optimizer_shards * columns.training
+    flops, moved = _ADAM_FLOPS * share, state_bytes(columns.element_bytes) * share
+    compute_s = flop_time(flops, False, system, columns.datatype)
+    memory_s = memory_time(moved, system.mem1)
+    return Pass(
+        flops=flops,
+        flops_time=compute_s,
+        mem_accessed=moved,
+        mem_time=memory_s,
+        time=processing_time(compute_s, memory_s, system),
     )

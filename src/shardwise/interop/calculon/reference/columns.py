@@ -25,7 +25,6 @@ __all__ = [
     "P2P_RS_AG",
     "PIPE",
     "RS_AG",
-    "WORDS",
     "Columns",
 ]
 

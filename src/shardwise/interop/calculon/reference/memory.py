@@ -1,4 +1,4 @@
-"""Memory of one processor (section 1.10 of the specification).
+"""Blocks of a processor, and its memory (sections 1.5 and 1.10 of the specification).
 
 Calculon 0.1.0, commit caa4b11. Nothing is reserved for the framework.
 """
@@ -7,13 +7,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats
-from shardwise.interop.calculon.reference.block import BlockSpaces
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.interop.calculon.files import CalculonModel
+from shardwise.interop.calculon.reference.block import BlockSpaces, state_bytes
 from shardwise.interop.calculon.reference.columns import FULL, Columns
-from shardwise.interop.calculon.reference.depth import Depth
-from shardwise.interop.calculon.reference.optimizer import state_bytes
 
-__all__ = ["BlockMemory", "Memory", "Parts", "block_memory", "memory_of"]
+__all__ = ["BlockMemory", "Depth", "Memory", "Parts", "depth_of", "memory_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """Counts of blocks, chunks and micro-batches on processor 0, which holds the most blocks."""
+
+    blocks: Ints
+    """k_p = ceil(num_blocks / P)."""
+    chunks: Ints
+    """v: chunks of blocks per processor."""
+    chunk_blocks: Ints
+    """k = k_p / v: all but the last are base blocks, the last is the edge block."""
+    microbatches: Ints
+    """N."""
+    in_flight: Floats
+    """phi: micro-batches whose activations are held at once, in units of all blocks."""
+
+
+def depth_of(model: CalculonModel, columns: Columns) -> Depth:
+    """Counts of blocks, chunks and micro-batches.
+
+    phi = min(N, P), times 1 + (P - 1) / (v P) where v > 1.
+    """
+    stages, chunks = columns.pipeline_par, columns.pipeline_interleaving
+    blocks = -(-model.num_blocks // stages)
+    more = np.where(chunks > 1, 1 + (stages - 1) / (chunks * stages), 1.0)
+    return Depth(
+        blocks=blocks,
+        chunks=chunks,
+        chunk_blocks=blocks // chunks,
+        microbatches=columns.microbatches,
+        in_flight=np.minimum(columns.microbatches, stages) * more,
+    )
+
 
 _GRADIENT_BYTES = 4.0
 

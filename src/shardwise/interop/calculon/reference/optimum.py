@@ -14,16 +14,17 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, gather
 from shardwise.errors import Fault, InputError
 from shardwise.interop.calculon.files import CalculonExecution, CalculonModel, CalculonSystem
-from shardwise.interop.calculon.reference.batch import Batch, batch_of, holding_of
 from shardwise.interop.calculon.reference.columns import Columns
-from shardwise.interop.calculon.reference.evaluation import Statistics, evaluate
-from shardwise.interop.calculon.reference.space import Limits, Piece, columns_of, pieces
-from shardwise.interop.calculon.reference.stats import statistics_of
-from shardwise.interop.calculon.reference.verdicts import (
+from shardwise.interop.calculon.reference.evaluation import (
     VERDICTS,
+    Statistics,
+    evaluate,
     memory_verdict,
     placement_verdict,
 )
+from shardwise.interop.calculon.reference.space import Limits, Piece, columns_of, pieces
+from shardwise.interop.calculon.reference.statistics import statistics_of
+from shardwise.interop.calculon.reference.step import Batch, batch_of, holding_of
 
 __all__ = ["SearchResult", "SpaceSize", "count", "rows", "search"]
 

@@ -23,9 +23,9 @@ from shardwise.interop.calculon.files import (
     too_large,
 )
 from shardwise.interop.calculon.reference.columns import FULL, NO_OVERLAP, RS_AG, Columns
-from shardwise.interop.calculon.reference.verdicts import VERDICTS, network_verdict
+from shardwise.interop.calculon.reference.evaluation import VERDICTS, network_verdict
 
-__all__ = ["FUSED_CHOICES", "Limits", "Piece", "columns_of", "pieces"]
+__all__ = ["Limits", "Piece", "columns_of", "pieces"]
 
 FUSED_CHOICES = {"true": (True,), "false": (False,), "both": (True, False)}
 

@@ -20,8 +20,6 @@ from shardwise.interop.calculon.files import (
 
 __all__ = [
     "TERA",
-    "NetworkOperation",
-    "efficiency",
     "flop_time",
     "memory_time",
     "network_time",

@@ -37,7 +37,7 @@ from shardwise.interop.fsdp_ilp.reference.closed_form import (
     peak_gib,
     plain,
 )
-from shardwise.interop.fsdp_ilp.reference.engines import SOLVERS, Solver
+from shardwise.interop.fsdp_ilp.reference.milp import SOLVERS, Solver
 from shardwise.interop.fsdp_ilp.reference.solve import (
     FORMULATIONS,
     Formulation,

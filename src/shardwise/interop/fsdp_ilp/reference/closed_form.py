@@ -20,7 +20,6 @@ __all__ = [
     "Plain",
     "columns",
     "exposed_ms",
-    "owned_bytes",
     "peak_gib",
     "plain",
     "static_bytes",

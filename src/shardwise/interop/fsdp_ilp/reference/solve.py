@@ -24,8 +24,8 @@ from shardwise.interop.fsdp_ilp.reference.closed_form import (
     exposed_ms,
     peak_gib,
 )
-from shardwise.interop.fsdp_ilp.reference.engines import SOLVERS, Solver, Status, run_solver
 from shardwise.interop.fsdp_ilp.reference.flow import flow
+from shardwise.interop.fsdp_ilp.reference.milp import SOLVERS, Solver, Status, run_solver
 from shardwise.interop.fsdp_ilp.reference.original import original
 
 __all__ = ["FORMULATIONS", "Formulation", "FsdpIlpResult", "solve"]

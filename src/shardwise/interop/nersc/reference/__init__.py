@@ -23,7 +23,11 @@ Faults kept:
   system; biases after the row split are unsplit in 1d, and of width e / m1 in 2d-seqp's attention.
 """
 
-from shardwise.interop.nersc.reference.collectives import collective_time
+from shardwise.interop.nersc.reference.evaluation import (
+    configuration_words,
+    layer_statistics,
+    statistics,
+)
 from shardwise.interop.nersc.reference.inputs import (
     METHODS,
     Method,
@@ -32,12 +36,8 @@ from shardwise.interop.nersc.reference.inputs import (
     NerscSystem,
     check_together,
 )
+from shardwise.interop.nersc.reference.layers import collective_time
 from shardwise.interop.nersc.reference.optimum import Found, SearchResult, count, search
-from shardwise.interop.nersc.reference.stats import (
-    configuration_words,
-    layer_statistics,
-    statistics,
-)
 
 __all__ = [
     "METHODS",

@@ -5,11 +5,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, total
-from shardwise.interop.nersc.reference.columns import Columns
-from shardwise.interop.nersc.reference.elementwise import bias, dropout, gelu, layer_norm
-from shardwise.interop.nersc.reference.inputs import Method, NerscModel, NerscSystem
-from shardwise.interop.nersc.reference.layer import Exchange, Layer
-from shardwise.interop.nersc.reference.products import attention, column_split, row_split, summa
+from shardwise.interop.nersc.reference.inputs import Columns, Method, NerscModel, NerscSystem
+from shardwise.interop.nersc.reference.layers import (
+    Exchange,
+    Layer,
+    attention,
+    bias,
+    column_split,
+    dropout,
+    gelu,
+    layer_norm,
+    row_split,
+    summa,
+)
 
 __all__ = ["Block", "block_of"]
 

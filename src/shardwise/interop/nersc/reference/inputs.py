@@ -1,23 +1,29 @@
-"""What the model takes: a transformer, a system and one configuration, in its own words and units.
+"""What the model takes: a transformer, a system and configurations, in its own words and units.
 
 Its own code takes any number, negative bandwidths too (section 10); these types do not.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
+from shardwise.arrays import Ints
 from shardwise.config.base import ConfigBase, Count, Number
 from shardwise.errors import Fault, InputError
 
 __all__ = [
     "METHODS",
+    "Columns",
     "Method",
     "NerscConfiguration",
     "NerscModel",
     "NerscSystem",
     "check_together",
 ]
+
 
 Method = Literal["1d", "2d", "2d-seqp"]
 METHODS: tuple[Method, ...] = ("1d", "2d", "2d-seqp")
@@ -161,3 +167,33 @@ def check_together(
     ]
     if faults:
         raise InputError(faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The numbers of configurations of one method that have passed `NerscConfiguration`."""
+
+    b: Ints
+    m1: Ints
+    m2: Ints
+    nb: Ints
+    dp: Ints
+    pp: Ints
+    t1: Ints
+    t2: Ints
+    t_dp: Ints
+    t_pp: Ints
+
+    def __len__(self) -> int:
+        return int(self.b.size)
+
+    @classmethod
+    def of(cls, configurations: Sequence[NerscConfiguration]) -> "Columns":
+        """Return configurations as columns."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{n: np.array([getattr(c, n) for c in configurations]) for n in names})
+
+    def row(self, index: int, method: Method, global_batch: int) -> NerscConfiguration:
+        """Return one row as a configuration."""
+        numbers = {field.name: int(getattr(self, field.name)[index]) for field in fields(self)}
+        return NerscConfiguration(method=method, global_batch=global_batch, **numbers)

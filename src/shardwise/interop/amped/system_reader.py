@@ -11,14 +11,17 @@ from typing import Any
 
 from shardwise import catalog
 from shardwise.config import files
-from shardwise.interop.amped.derived import DERIVED
-from shardwise.interop.amped.files import AmpedConfig
-from shardwise.interop.amped.quantity import parse_amped, unit_letters
+from shardwise.interop.amped.files import AmpedConfig, parse_amped, unit_letters
+from shardwise.interop.amped.parameters import (
+    CATEGORIES,
+    DERIVED,
+    MEMORY_BANDWIDTH,
+    MEMORY_CAPACITY,
+)
 from shardwise.interop.amped.reader import Reader, has_network
-from shardwise.interop.amped.words import CATEGORIES, MEMORY_BANDWIDTH, MEMORY_CAPACITY
 from shardwise.units import LEAST_SHARE
 
-__all__ = ["EFFICIENCY", "FLOPS_PER_NON_LINEAR", "system_fields"]
+__all__ = ["system_fields"]
 
 EFFICIENCY = 0.51
 """Share of the peak that products reach: AMPeD's constant."""

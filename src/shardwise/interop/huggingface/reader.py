@@ -12,8 +12,8 @@ from typing import Any
 
 from shardwise.config.base import MOST
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.interop.huggingface.config import Config
 from shardwise.interop.huggingface.families import MODEL_TYPES, READERS
+from shardwise.interop.huggingface.files import Config
 from shardwise.interop.huggingface.keys import CLASS_DEFAULTS, TEXT_TYPES
 
 __all__ = ["looks_like", "model_fields"]

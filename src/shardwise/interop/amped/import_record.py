@@ -4,12 +4,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from shardwise.errors import Fault, InputError
-from shardwise.interop.amped.checks import Parameter
-from shardwise.interop.amped.fields import model_fields, strategy_fields
-from shardwise.interop.amped.files import AmpedConfig
-from shardwise.interop.amped.quantity import parse_amped, unit_letters
-from shardwise.interop.amped.system import system_fields
-from shardwise.interop.amped.words import USES, ConfigBase, why_not
+from shardwise.interop.amped.files import AmpedConfig, parse_amped, unit_letters
+from shardwise.interop.amped.parameters import USES, Parameter, Purpose, why_not
+from shardwise.interop.amped.reader import model_fields, strategy_fields
+from shardwise.interop.amped.system_reader import system_fields
 
 __all__ = ["fields_of", "fields_of_several", "import_record"]
 
@@ -20,16 +18,16 @@ _WIDTHS = ("hidden_layer_dimension_for_attention_sublayers", "key_query_value_le
 _TOTAL = "total_number_of_parameters_without_embedding"
 
 
-def fields_of(noun: ConfigBase, config: AmpedConfig, name: str) -> dict[str, Any]:
+def fields_of(purpose: Purpose, config: AmpedConfig, name: str) -> dict[str, Any]:
     """Fields of a model, a system or a strategy; `name` is for what has none."""
-    if noun == "model":
+    if purpose == "model":
         return model_fields(config, name)
-    return system_fields(config, name) if noun == "system" else strategy_fields(config)
+    return system_fields(config, name) if purpose == "system" else strategy_fields(config)
 
 
 def fields_of_several(
-    nouns: Collection[ConfigBase], config: AmpedConfig, name: str
-) -> dict[ConfigBase, dict[str, Any]]:
+    purposes: Collection[Purpose], config: AmpedConfig, name: str
+) -> dict[Purpose, dict[str, Any]]:
     """Fields of models, systems and strategies; `run` has none.
 
     Raises
@@ -37,11 +35,11 @@ def fields_of_several(
     InputError
         With all that is wrong or missing for any of them.
     """
-    found: dict[ConfigBase, dict[str, Any]] = {}
+    found: dict[Purpose, dict[str, Any]] = {}
     faults: list[Fault] = []
-    for noun in nouns:
+    for purpose in purposes:
         try:
-            found[noun] = {} if noun == "run" else fields_of(noun, config, name)
+            found[purpose] = {} if purpose == "run" else fields_of(purpose, config, name)
         except InputError as error:
             faults += [fault for fault in error.faults if fault not in faults]
     if faults:
@@ -50,25 +48,25 @@ def fields_of_several(
 
 
 def import_record(
-    config: AmpedConfig, nouns: Collection[ConfigBase], strategy: Mapping[str, Any] | None = None
+    config: AmpedConfig, purposes: Collection[Purpose], strategy: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Tell what some nouns took of a configuration; everything else is told with the reason.
+    """Tell what some purposes took of a configuration; everything else is told with the reason.
 
     Parameters
     ----------
-    nouns
+    purposes
         Those that were made of it; others came from elsewhere.
     strategy
         Fields that the strategy took, if not all.
     """
-    if strategy is None and "strategy" in nouns:
+    if strategy is None and "strategy" in purposes:
         strategy = strategy_fields(config)
     taken, not_used = [], []
     for name, one in config.parameters.items():
-        uses = {noun: fields[name] for noun, fields in USES.items() if name in fields}
+        uses = {purpose: fields[name] for purpose, fields in USES.items() if name in fields}
         if name.startswith("effective_perf_perc") and one.origin == "calculated":
             uses = {}
-        fields = [f"{noun} {uses[noun]}" for noun in nouns if noun in uses]
+        fields = [f"{purpose} {uses[purpose]}" for purpose in purposes if purpose in uses]
         if fields:
             taken.append(_told(one) | {"as": "; ".join(fields)})
         elif uses:
@@ -84,7 +82,7 @@ def import_record(
         "rows": dict(config.rows),
         "taken": taken,
         "not_used": not_used,
-        "notes": [*_notes(config, nouns, strategy or {})],
+        "notes": [*_notes(config, purposes, strategy or {})],
     }
 
 
@@ -100,16 +98,16 @@ def _told(one: Parameter) -> dict[str, Any]:
 
 
 def _notes(
-    config: AmpedConfig, nouns: Collection[ConfigBase], strategy: Mapping[str, Any]
+    config: AmpedConfig, purposes: Collection[Purpose], strategy: Mapping[str, Any]
 ) -> Iterator[str]:
     for one in config.parameters.values():
         yield from _of_two(one)
         yield from _of_units(one)
-    if "model" in nouns:
+    if "model" in purposes:
         yield from _of_model(config)
-    if "strategy" in nouns:
+    if "strategy" in purposes:
         yield from _of_strategy(strategy)
-    if "system" in nouns:
+    if "system" in purposes:
         memory = system_fields(config, "")["sources"]["accelerator.memory"]
         if memory["kind"] == "assumed":
             yield f"memory: {memory['text']}"

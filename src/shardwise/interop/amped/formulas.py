@@ -1,42 +1,77 @@
-"""AMPeD's derived quantities, and how those that a file marks as calculated are worked out.
+"""Derived quantities of AMPeD: inputs, formula and unit of each, and how to compute a set of them.
 
 AMPeD finds what a formula needs by calling it with a recorder, which sees one branch alone, and
-runs into a cycle without end. Here a formula says what it needs, and a cycle is a fault with its
-name.
+runs into a cycle without end. Here a formula's signature names its inputs, and a cycle is a fault
+with its name.
 """
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
 from shardwise.arrays import Floats
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.interop.amped.formula import Derived
-from shardwise.interop.amped.machine_formulas import MACHINE
-from shardwise.interop.amped.network_formulas import NETWORK
 
-__all__ = ["DERIVED", "Derived", "resolve"]
+__all__ = ["Derived", "as_derived", "formulas", "resolve"]
 
-DERIVED: Mapping[str, Derived] = NETWORK | MACHINE
-"""Every quantity that AMPeD can calculate, by its name there."""
+
+Formula = Callable[..., Floats]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """A quantity that AMPeD calculates where a file says so."""
+
+    inputs: tuple[str, ...]
+    """Names of the parameters that its formula takes, in order."""
+    function: Formula
+    unit: str
+    """Empty for a plain number."""
+    description: str
+    """In one line."""
+
+
+def as_derived(function: Formula, unit: str) -> Derived:
+    """Describe a formula by its own arguments and the first line of its docstring."""
+    return Derived(
+        inputs=tuple(inspect.signature(function).parameters),
+        function=function,
+        unit=unit,
+        description=(inspect.getdoc(function) or "").partition("\n")[0],
+    )
+
+
+def formulas(known: dict[str, Derived]) -> Callable[[str], Callable[[Formula], Formula]]:
+    """Return a decorator, given a unit, that adds a formula to a table under its own name."""
+
+    def of(unit: str) -> Callable[[Formula], Formula]:
+        def added(function: Formula) -> Formula:
+            known[function.__name__] = as_derived(function, unit)
+            return function
+
+        return added
+
+    return of
 
 
 def resolve(
     given: Mapping[str, Floats | float],
     calculated: Iterable[str],
     *,
-    table: Mapping[str, Derived] = DERIVED,
+    table: Mapping[str, Derived],
     source: str = "",
 ) -> dict[str, Floats]:
-    """Work out quantities, each after those that it needs.
+    """Compute quantities, each after those that it needs.
 
     Parameters
     ----------
     given
         Values by name: numbers, or columns of equal length.
     calculated
-        Names of quantities to work out, in any order; the formula of one may need others of them.
+        Names of quantities to compute, in any order; the formula of one may need others of them.
     table
         Formulas by name.
     source
@@ -44,14 +79,14 @@ def resolve(
 
     Returns
     -------
-    What was given and what was worked out, as arrays: of no dimension where all that a quantity
-    depends on are numbers.
+    Given and computed values as arrays, 0-dimensional where all that a quantity depends on are
+    numbers.
 
     Raises
     ------
     InputError
         For each name without a formula, each that is given too, each input that is neither given
-        nor to be worked out; or for a cycle.
+        nor calculated; or for a cycle.
     """
     wanted = dict.fromkeys(calculated)
     if faults := [*_unknown(given, wanted, table, source), *_missing(given, wanted, table, source)]:

@@ -1,19 +1,31 @@
-"""Calculon's 96 statistics under its own names (section 1.11 of the specification).
+"""Calculon's 96 statistics and its 48 fields of each operation (section 1.11).
 
-Calculon 0.1.0, commit caa4b11. Units: seconds, bytes, FLOP, byte/s.
+Calculon 0.1.0, commit caa4b11. Names are Calculon's. Units: seconds, bytes, FLOP, byte/s.
 """
+
+from typing import Any
 
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.interop.calculon.files import DATATYPES, CalculonSystem
-from shardwise.interop.calculon.reference.batch import Batch
-from shardwise.interop.calculon.reference.block import Pass
+from shardwise.interop.calculon.files import DATATYPES, CalculonModel, CalculonSystem
+from shardwise.interop.calculon.reference.block import (
+    Exchange,
+    Pass,
+    operation_times,
+    operations_of,
+    optimizer_pass,
+    state_bytes,
+)
 from shardwise.interop.calculon.reference.columns import Columns
 from shardwise.interop.calculon.reference.memory import Parts
+from shardwise.interop.calculon.reference.operations import NAMES, Operations, Shapes
+from shardwise.interop.calculon.reference.step import Batch
+from shardwise.interop.calculon.reference.tensor_parallel import FUSED_NAMES, MULTIQUERY_NAMES
 from shardwise.interop.calculon.reference.times import TERA
 
-__all__ = ["STAT_FIELDS", "statistics_of"]
+__all__ = ["STAT_FIELDS", "layers_of", "statistics_of"]
+
 
 _PASS = ("flops", "flops_time", "mem_accessed", "mem_time", "time")
 _PARTS = (
@@ -219,3 +231,74 @@ def _matrix_peak(columns: Columns, system: CalculonSystem) -> Floats:
         if name in system.matrix:
             peaks[code] = system.matrix[name].tflops * TERA
     return peaks[columns.datatype]
+
+
+def layers_of(
+    model: CalculonModel, system: CalculonSystem, columns: Columns
+) -> list[dict[str, Any]]:
+    """The 48 fields of each operation of a table of one row; empty places are left out."""
+    operations, shape = operations_of(model, columns)
+    times = operation_times(operations, shape, columns, system)
+    optimizer = optimizer_pass(operations.weights, columns, system)
+    b, weights = columns.element_bytes, operations.weights
+    fields: dict[str, Floats] = {
+        "inputs_size": operations.inputs,
+        "outputs_size": operations.outputs,
+        **_operation_pass("fw", times.fw),
+        **_operation_exchanges("fw_tp_comm", times.fw_tp, shape),
+        **_operation_pass("agrad", times.agrad),
+        **_operation_exchanges("bw_tp_comm", times.agrad_tp, shape),
+        **_operation_pass("wgrad", times.wgrad),
+        **_operation_exchanges("recomm", times.recomm_late, shape),
+        **_operation_pass("optim", optimizer),
+        "weight": b * weights,
+        "activation": operations.activation_bytes,
+        "weight_grad": b * weights / columns.optimizer_shards,
+        "activation_grad": operations.gradient_bytes,
+        "optimizer": state_bytes(b) * weights / columns.optimizer_shards,
+    }
+    return [
+        {"name": name} | {field: float(values[place, 0]) for field, values in fields.items()}
+        for place, name in _names(operations, shape)
+    ]
+
+
+def _names(operations: Operations, shape: Shapes) -> list[tuple[int, str]]:
+    """Places that are not empty, and what Calculon calls them."""
+    names = dict(enumerate(NAMES))
+    if shape.fused[0]:
+        names |= FUSED_NAMES
+        names |= MULTIQUERY_NAMES if shape.multiquery[0] else {}
+        used = operations.inputs[:, 0] > 0
+        names = {place: name for place, name in names.items() if used[place]}
+    return sorted(names.items())
+
+
+def _operation_pass(name: str, work: Pass) -> dict[str, Floats]:
+    intensity = np.divide(
+        work.flops, work.mem_accessed, out=np.zeros_like(work.flops), where=work.mem_accessed > 0
+    )
+    return {
+        f"{name}_flops": work.flops,
+        f"{name}_mem_accessed": work.mem_accessed,
+        f"{name}_arithmetic_intensity": intensity,
+        f"{name}_processing_time": work.time,
+    }
+
+
+def _operation_exchanges(
+    name: str, pair: tuple[Exchange, Exchange], shape: Shapes
+) -> dict[str, Floats]:
+    """A tile of a fused product's communication is a T-th of it."""
+    found = {}
+    tiles = np.where(shape.fused, shape.tp, 1)
+    for field in ("tile", "size", "time", "time_exposed"):
+        for kind, exchange in zip(("base", "edge"), pair, strict=True):
+            values = {
+                "tile": exchange.size / tiles,
+                "size": exchange.size,
+                "time": exchange.time,
+                "time_exposed": exchange.exposed,
+            }
+            found[f"{kind}block_{name}_{field}"] = values[field]
+    return found
