@@ -17,7 +17,7 @@ from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.fsdp.from_catalog import profile_of
 from shardwise.fsdp.plan import Setting
-from shardwise.fsdp.planner.links import SystemLinks
+from shardwise.fsdp.planner.collectives import SystemTimes
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.planner.search import least_peak, optimum
 from shardwise.interop.fsdp_ilp.comm import comm_times
@@ -34,10 +34,12 @@ def main() -> None:
     kinds = tuple(kind.model_copy(update={"count": LAYERS}) for kind in small.layers)
     model = small.model_copy(update={"name": "llama-96-layers", "layers": kinds})
     system, setting = System.load("h100-sxm"), Setting(shards=GPUS)
-    links = SystemLinks(system=system, setting=setting)
+    collectives = SystemTimes(system=system, setting=setting)
     for regime, seq_len in (("compute-bound", 8192), ("communication-bound", 512)):
         profile = profile_of(model, system, batch=1, seq_len=seq_len)
-        planner = Planner(profile=profile, setting=setting, links=links, seconds=LIMIT_S)
+        planner = Planner(
+            profile=profile, setting=setting, collectives=collectives, seconds=LIMIT_S
+        )
         fastest = planner.best()
         if fastest is None:
             raise SystemExit("nothing fits without a budget")

@@ -7,7 +7,7 @@ import pytest
 from shardwise.config.system import System
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
 from shardwise.fsdp.planner.alternatives import usual
-from shardwise.fsdp.planner.links import SystemLinks
+from shardwise.fsdp.planner.collectives import SystemTimes
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import check
 
@@ -109,7 +109,7 @@ def test_the_predicted_peak_is_the_trackers(name, kind, tmp_path):
     planner = Planner(
         profile=profile,
         setting=setting,
-        links=SystemLinks(system=system, setting=setting),
+        collectives=SystemTimes(system=system, setting=setting),
         seconds=2.0,
     )
     fastest, least = planner.best(), planner.best(planner.least_peak_bytes)
@@ -130,8 +130,8 @@ def test_checkpointed_blocks_are_predicted_too(name, tmp_path):
     """With all blocks computed again in backward."""
     setting, system, origin = Setting(shards=8), System.load("h100-sxm"), source(name, tmp_path)
     profile = trace(origin, system=system, batch=2, seq_len=512)
-    links = SystemLinks(system=system, setting=setting)
-    planner = Planner(profile=profile, setting=setting, links=links, checkpoint="all")
+    collectives = SystemTimes(system=system, setting=setting)
+    planner = Planner(profile=profile, setting=setting, collectives=collectives, checkpoint="all")
     best = planner.best()
     assert best is not None
     assert best.plan.wrapping.checkpointed
@@ -146,8 +146,8 @@ def test_units_inside_units_are_predicted(kind, tmp_path):
     setting, batch, seq_len = SETTINGS[kind]
     system, origin = System.load("h100-sxm"), source("llama", tmp_path)
     profile = trace(origin, system=system, batch=batch, seq_len=seq_len)
-    links = SystemLinks(system=system, setting=setting)
-    planner = Planner(profile=profile, setting=setting, links=links)
+    collectives = SystemTimes(system=system, setting=setting)
+    planner = Planner(profile=profile, setting=setting, collectives=collectives)
     units = [Unit(modules=("model.embed_tokens",))]
     for layer in ("model.layers.0", "model.layers.1", "model.layers.2"):
         units += [Unit(modules=(layer,)), Unit(modules=(f"{layer}.mlp",))]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profiles import examples
 from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.planner.alternatives import front
-from shardwise.fsdp.planner.links import Line, Lines
+from shardwise.fsdp.planner.collectives import LinearTime, LinearTimes
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.planner.search import Path, nondominated
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule, check
@@ -46,7 +46,7 @@ def tree_profile(parents, draw):
     for i in range(n):
         begin, after = forward["span"][i]
         back = tuple(loss + 1 + at for at in backward["span"][i])
-        late = i == 0 or (i == 1 and bool(draw.integers(2)))
+        reduced_last = i == 0 or (i == 1 and bool(draw.integers(2)))
         segments = loss + 1 + len(backward["order"])
         modules.append(
             ProfiledModule(
@@ -55,9 +55,9 @@ def tree_profile(parents, draw):
                 parent=parents[i],
                 end=ends[i],
                 forward=(begin, after),
-                backward=(back[0], segments if late else back[1]),
+                backward=(back[0], segments if reduced_last else back[1]),
                 output_bytes=float(draw.integers(0, 4)) * MIB,
-                late=late,
+                reduced_last=reduced_last,
             )
         )
         if i == 0 or draw.random() < 0.8:
@@ -82,7 +82,7 @@ def tree_profile(parents, draw):
         forward_segments=loss + 1,
         seconds=draw.integers(0, 20, count) * 1e-5,
         resident_bytes=np.zeros(count),
-        left_bytes=np.zeros(count),
+        end_bytes=np.zeros(count),
     )
     left = np.concatenate([grown, shrunk]) + profile.gradient_bytes
     before = np.concatenate([[0.0], left[:-1]])
@@ -101,7 +101,7 @@ def tree_profile(parents, draw):
                 )
             },
             "resident_bytes": held,
-            "left_bytes": left,
+            "end_bytes": left,
         }
     )
 
@@ -140,9 +140,9 @@ SETTINGS = [
     Setting(shards=8, stored_dtype="bf16", reduce_dtype="bf16", optimizer="sgd"),
     Setting(shards=4, replicas=2),
 ]
-LINKS = Lines(
-    all_gather=Line(latency_s=20e-6, bytes_per_s=60e9),
-    reduce_scatter=Line(latency_s=30e-6, bytes_per_s=50e9),
+LINKS = LinearTimes(
+    all_gather=LinearTime(latency_s=20e-6, bytes_per_s=60e9),
+    reduce_scatter=LinearTime(latency_s=30e-6, bytes_per_s=50e9),
 )
 
 
@@ -168,7 +168,7 @@ def planner_of(seed, **given):
     setting = SETTINGS[seed % len(SETTINGS)]
     profile = random_profile(seed)
     check(profile)
-    return Planner(profile=profile, setting=setting, links=LINKS, **given)
+    return Planner(profile=profile, setting=setting, collectives=LINKS, **given)
 
 
 @pytest.mark.parametrize("seed", range(18))

@@ -7,7 +7,7 @@ from shardwise.config.system import System
 from shardwise.errors import InputError
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
 from shardwise.fsdp.planner.alternatives import largest_batch, smallest_gpus, usual
-from shardwise.fsdp.planner.links import Line, Lines, SystemLinks
+from shardwise.fsdp.planner.collectives import LinearTime, LinearTimes, SystemTimes
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
 
@@ -18,7 +18,13 @@ def hand_made(*, frozen=False):
     """Root with a block of two linears, each segment one millisecond."""
     modules = (
         ProfiledModule(
-            name="", kind="Net", parent=-1, end=4, forward=(0, 5), backward=(6, 11), late=True
+            name="",
+            kind="Net",
+            parent=-1,
+            end=4,
+            forward=(0, 5),
+            backward=(6, 11),
+            reduced_last=True,
         ),
         ProfiledModule(name="a", kind="Linear", parent=0, end=2, forward=(1, 2), backward=(9, 10)),
         ProfiledModule(name="b", kind="Linear", parent=0, end=3, forward=(2, 3), backward=(8, 9)),
@@ -44,7 +50,7 @@ def hand_made(*, frozen=False):
         forward_segments=6,
         seconds=np.full(11, 1e-3),
         resident_bytes=kept,
-        left_bytes=kept,
+        end_bytes=kept,
     )
     with_gradients = kept + bare.gradient_bytes
     return Profile(
@@ -55,13 +61,13 @@ def hand_made(*, frozen=False):
         forward_segments=6,
         seconds=np.full(11, 1e-3),
         resident_bytes=with_gradients,
-        left_bytes=with_gradients,
+        end_bytes=with_gradients,
     )
 
 
-SLOW = Lines(
-    all_gather=Line(latency_s=0.5e-3, bytes_per_s=2 * MIB / 2.5e-3),
-    reduce_scatter=Line(latency_s=0.25e-3, bytes_per_s=4 * MIB / 0.5e-3),
+SLOW = LinearTimes(
+    all_gather=LinearTime(latency_s=0.5e-3, bytes_per_s=2 * MIB / 2.5e-3),
+    reduce_scatter=LinearTime(latency_s=0.25e-3, bytes_per_s=4 * MIB / 0.5e-3),
 )
 
 
@@ -73,7 +79,7 @@ def test_exposed_time_by_hand():
     gather and c's reduce-scatter against b's 1 ms: 2.75. At the end: b's reduce-scatter behind a
     (0.75 - 1 < 0: nothing), a's behind the root's last segment: nothing.
     """
-    planner = Planner(profile=hand_made(), setting=Setting(shards=2), links=SLOW)
+    planner = Planner(profile=hand_made(), setting=Setting(shards=2), collectives=SLOW)
     plan = planner.evaluated(
         Wrapping(units=(Unit(modules=("a",)), Unit(modules=("b",)), Unit(modules=("c",))))
     )
@@ -87,7 +93,7 @@ def test_memory_by_hand():
     Root only, at the last reduce-scatter: 6 of unsharded gradients (bf16) beside 12 of its input
     in fp32, weights freed: 36. Forward: 6 of weights, 6 of buffer, 3 of activations: 33.
     """
-    planner = Planner(profile=hand_made(), setting=Setting(shards=2), links=SLOW)
+    planner = Planner(profile=hand_made(), setting=Setting(shards=2), collectives=SLOW)
     plan = planner.evaluated(Wrapping(units=()))
     assert plan.peak.total_bytes == pytest.approx(38 * MIB)
     assert sum(plan.peak.bytes.values()) == pytest.approx(plan.peak.total_bytes)
@@ -104,7 +110,9 @@ def test_usual_wrappings_and_counts():
         setting = Setting(shards=gpus)
         profile = profile_of(model, system, batch=batch, seq_len=2048)
         return Planner(
-            profile=profile, setting=setting, links=SystemLinks(system=system, setting=setting)
+            profile=profile,
+            setting=setting,
+            collectives=SystemTimes(system=system, setting=setting),
         )
 
     eight = planner(8)
@@ -127,11 +135,11 @@ def test_checkpointing_all_and_as_many_as_needed():
 
     system = System.load("h100-sxm")
     setting = Setting(shards=8)
-    links = SystemLinks(system=system, setting=setting)
+    collectives = SystemTimes(system=system, setting=setting)
     profile = profile_of(Model.load("llama3-8b"), system, batch=1)
-    none = Planner(profile=profile, setting=setting, links=links)
-    some = Planner(profile=profile, setting=setting, links=links, checkpoint="choose")
-    every = Planner(profile=profile, setting=setting, links=links, checkpoint="all")
+    none = Planner(profile=profile, setting=setting, collectives=collectives)
+    some = Planner(profile=profile, setting=setting, collectives=collectives, checkpoint="choose")
+    every = Planner(profile=profile, setting=setting, collectives=collectives, checkpoint="all")
     assert every.least_peak_bytes < none.least_peak_bytes
     budget = 0.5 * (every.least_peak_bytes + none.least_peak_bytes)
     assert none.best(budget) is None
@@ -155,14 +163,14 @@ def test_checkpointing_all_and_as_many_as_needed():
 )
 def test_wrong_wrappings_are_refused(wrapping, words):
     """With the module and the reason."""
-    planner = Planner(profile=hand_made(), setting=Setting(shards=2), links=SLOW)
+    planner = Planner(profile=hand_made(), setting=Setting(shards=2), collectives=SLOW)
     with pytest.raises(InputError, match=words):
         planner.evaluated(wrapping)
 
 
 def test_frozen_weights_are_not_mixed():
     """Not by the planner, and not for a user: b is frozen between a and c."""
-    planner = Planner(profile=hand_made(frozen=True), setting=Setting(shards=2), links=SLOW)
+    planner = Planner(profile=hand_made(frozen=True), setting=Setting(shards=2), collectives=SLOW)
     with pytest.raises(InputError, match="mixes frozen and trainable"):
         planner.evaluated(Wrapping(units=(Unit(modules=("a", "b")),)))
     edges = [edge.unit.modules for edges in planner.rules().step.edges for edge in edges]
@@ -173,11 +181,11 @@ def test_frozen_weights_are_not_mixed():
 def test_one_rank_is_refused():
     """There is nothing to shard."""
     with pytest.raises(InputError, match="two ranks or more"):
-        Planner(profile=hand_made(), setting=Setting(shards=1), links=SLOW)
+        Planner(profile=hand_made(), setting=Setting(shards=1), collectives=SLOW)
 
 
 def test_compute_dtype_must_be_the_profiles():
     """A profile in 16 bits says nothing of 32."""
     setting = Setting(shards=2, compute_dtype="fp32")
     with pytest.raises(InputError, match="2 bytes"):
-        Planner(profile=hand_made(), setting=setting, links=SLOW)
+        Planner(profile=hand_made(), setting=setting, collectives=SLOW)

@@ -48,7 +48,7 @@ def test_bytes_by_hand_forward():
         held.append(base + max(LIVE[i], SAVED[i], saved.get(name, 0)))
         left.append(held[i] if name in ("q_proj", "k_proj", "gate_proj") else before[i + 1])
     assert profile.resident_bytes[: len(RUN)].tolist() == held
-    assert profile.left_bytes[: len(RUN)].tolist() == left
+    assert profile.end_bytes[: len(RUN)].tolist() == left
     assert profile.fixed_bytes == 2 * 8 * 32
 
 
@@ -60,7 +60,7 @@ def test_bytes_by_hand_backward():
     """
     profile = sample(one_layer())
     back = profile.resident_bytes[len(RUN) :].tolist()
-    left = profile.left_bytes[len(RUN) :].tolist()
+    left = profile.end_bytes[len(RUN) :].tolist()
     assert back[:4] == [
         200704,
         72704 + 68096 + 128000,

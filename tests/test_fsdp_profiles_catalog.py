@@ -78,7 +78,7 @@ def test_activations_are_those_of_an_estimate(name):
     profile, memory = catalog(name), estimated(name).memory_bytes
     inside = [m for m in profile.modules[1:] if m.name.startswith(("layers.", "mtp."))]
     last = max(module.forward[1] for module in inside)
-    assert profile.left_bytes[last - 1] == pytest.approx(memory.activations, rel=1e-12)
+    assert profile.end_bytes[last - 1] == pytest.approx(memory.activations, rel=1e-12)
 
 
 @every_model
@@ -99,7 +99,7 @@ def test_modules_make_a_tree_whose_segments_nest(name):
     assert profile.modules[0].backward == (half, whole)
     for place, module in enumerate(profile.modules):
         begin, end = module.forward
-        assert module.backward == (whole - end, whole if module.late else whole - begin)
+        assert module.backward == (whole - end, whole if module.reduced_last else whole - begin)
         assert begin < end
         at = begin
         for child in profile.children(place):
@@ -116,7 +116,7 @@ def test_gradients_are_whole_in_the_end(name):
     assert np.all(np.diff(profile.gradient_bytes) >= 0)
     graded = [p for p in profile.parameters if p.gradient_segment >= 0]
     expected = sum(p.numel * p.element_bytes for p in graded)
-    assert profile.gradient_bytes[-1] == profile.left_bytes[-1] == expected
+    assert profile.gradient_bytes[-1] == profile.end_bytes[-1] == expected
     without = {p.name.split(".")[-1] for p in profile.parameters if p.gradient_segment < 0}
     assert without <= {"e_score_correction_bias"}
 
@@ -125,7 +125,7 @@ def test_gradients_are_whole_in_the_end(name):
 def test_equal_layers_take_and_keep_the_same(name):
     """Of a kind: times in each direction, bytes saved, weights."""
     profile, model = catalog(name), Model.load(name)
-    left = np.concatenate([[0.0], profile.left_bytes])
+    left = np.concatenate([[0.0], profile.end_bytes])
     seen = {}
     for i, kind in enumerate(model.order):
         module = named(profile, f"layers.{i}")
@@ -189,7 +189,7 @@ def test_prediction_runs_the_table_and_the_head_again():
     module = profile.positions["mtp.layers.0"]
     again = shared["embed_tokens.weight"][1]
     assert again.parent == shared["lm_head.weight"][0].parent == module
-    assert again.late
+    assert again.reduced_last
     assert shapes(profile, "mtp.layers.0")["eh_proj.weight"] == (7168, 2 * 7168)
 
 
@@ -204,10 +204,10 @@ def test_a_tied_head_shares_the_table():
     assert profile.gradient_bytes[head] == 0
     size = tied.numel * tied.element_bytes
     table, position = (named(profile, n) for n in ("embed_tokens", "embed_positions"))
-    assert table.late
-    assert position.late
+    assert table.reduced_last
+    assert position.reduced_last
     normed = named(profile, "norm").forward[1] - 1
-    assert profile.left_bytes[head] - profile.left_bytes[normed] == size
+    assert profile.end_bytes[head] - profile.end_bytes[normed] == size
 
 
 def test_one_table_of_relative_positions_serves_all_layers():

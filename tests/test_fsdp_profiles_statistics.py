@@ -84,8 +84,8 @@ def test_modules_of_statistics_take_what_they_say():
     key = profile.modules[6]
     scaled = profile.seconds[key.backward[0]] * 1e3
     assert scaled == pytest.approx(projections[1] * attention / projections.sum())
-    late = [module.name for module in profile.modules if module.late]
-    assert late == ["", "embed_tokens"]
+    reduced_last = [module.name for module in profile.modules if module.reduced_last]
+    assert reduced_last == ["", "embed_tokens"]
 
 
 def test_tied_weights_are_found_in_statistics():

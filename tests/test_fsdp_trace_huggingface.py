@@ -56,7 +56,7 @@ class TestHuggingFace:
         """Each layer runs once; every weight is trained in the segments of its holder."""
         profile = traced(config(tmp_path, **fields))
         check_ranges(profile)
-        assert profile.unrun == ()
+        assert profile.never_run == ()
         assert all(one.gradient_segment >= 0 for one in profile.parameters)
         assert profile.source == str(tmp_path / "config.json")
         assert len(profile.positions) == len(profile.modules)
@@ -68,7 +68,7 @@ class TestHuggingFace:
         for way in ("forward", "backward"):
             ranges = [slice(*getattr(layer, way)) for layer in layers]
             assert profile.seconds[ranges[1]] == pytest.approx(profile.seconds[ranges[2]])
-        ends = [profile.left_bytes[layer.forward[1] - 1] for layer in layers]
+        ends = [profile.end_bytes[layer.forward[1] - 1] for layer in layers]
         assert ends[2] - ends[1] == ends[1] - ends[0] > 0
 
     def test_rotary_embeddings_have_no_backward(self, tmp_path):

@@ -14,7 +14,7 @@ class TestByHand:
         """Four modules run; FSDP2 reduces those last whose inputs need no gradient."""
         profile = traced(mlp, batch=4)
         check_ranges(profile)
-        told = [(m.name, m.kind, m.parent, m.end, m.run, m.late) for m in profile.modules]
+        told = [(m.name, m.kind, m.parent, m.end, m.run, m.reduced_last) for m in profile.modules]
         assert told == [
             ("", "Mlp", -1, 4, 0, True),
             ("up", "Linear", 0, 2, 0, True),
@@ -42,7 +42,7 @@ class TestByHand:
         held = [0, hidden, hidden, 2 * hidden, 2 * hidden, hidden + out, hidden + out]
         held += [hidden + out + 2 * out + 4]
         assert profile.resident_bytes[: profile.forward_segments].tolist() == held
-        assert profile.left_bytes[profile.forward_segments - 1] == hidden + 4
+        assert profile.end_bytes[profile.forward_segments - 1] == hidden + 4
         assert profile.fixed_bytes == 4 * 8 * BF16
 
     def test_the_bytes_of_an_mlp_backward(self):
@@ -54,7 +54,7 @@ class TestByHand:
         assert profile.resident_bytes[begin] == ends + out + 3 * hidden
         begin, _ = only(profile, "act").backward
         assert profile.resident_bytes[begin] == ends + 4 * hidden
-        assert profile.left_bytes[-1] == 4 + BF16 * (16 * 8 + 4 * 16)
+        assert profile.end_bytes[-1] == 4 + BF16 * (16 * 8 + 4 * 16)
 
     def test_element_wise_kernels_take_the_time_of_their_bytes(self):
         """ReLU of 4096 x 16384: read and write 2 bytes of each at 89 % of 3.35 TB/s, and 1.5 us."""

@@ -47,12 +47,12 @@ class TestOddModules:
         drop = only(profile, "drop")
         assert drop.backward[1] == drop.backward[0] + 1
         assert profile.seconds[drop.backward[0]] == 0
-        assert not drop.late
+        assert not drop.reduced_last
 
     def test_a_module_without_gradients_has_no_backward(self, profile):
         rotary = only(profile, "rotary")
         assert rotary.backward[0] == rotary.backward[1]
-        assert not rotary.late
+        assert not rotary.reduced_last
 
     def test_frozen_weights_get_no_gradient(self, profile):
         frozen = weight(profile, "frozen.weight")
@@ -62,7 +62,7 @@ class TestOddModules:
 
     def test_what_never_ran_is_told(self, profile):
         """Its weights belong to the nearest module around it, which gathers them."""
-        assert profile.unrun == ("unused", "scales")
+        assert profile.never_run == ("unused", "scales")
         assert weight(profile, "unused.weight").holders == (0,)
         assert weight(profile, "unused.weight").gradient_segment == -1
         assert weight(profile, "scales.0").holders == (0,)
@@ -80,7 +80,7 @@ class TestOddModules:
             return module, {"query": data, "key": data, "value": data, "need_weights": False}
 
         profile = traced(attention)
-        assert profile.unrun == ("out_proj",)
+        assert profile.never_run == ("out_proj",)
         assert weight(profile, "out_proj.weight").holders == (0,)
         assert weight(profile, "out_proj.weight").gradient_segment >= 0
 
@@ -112,7 +112,7 @@ class TestOddModules:
 
         profile = traced(lambda: (Whole(), torch.zeros(3, 8)))
         check_ranges(profile)
-        assert not only(profile, "splits").late
+        assert not only(profile, "splits").reduced_last
         assert only(profile, "splits").backward[0] < only(profile, "splits").backward[1]
 
     def test_what_the_loss_reads_from_the_middle(self):
@@ -181,9 +181,9 @@ class TestTwoTowers:
         check_ranges(profile)
         last = only(profile, "encoder.1").backward[0]
         assert all(only(profile, f"decoder.{n}").backward[1] <= last for n in range(2))
-        assert only(profile, "patches").late
-        assert only(profile, "words").late
-        assert not only(profile, "decoder.0").late
+        assert only(profile, "patches").reduced_last
+        assert only(profile, "words").reduced_last
+        assert not only(profile, "decoder.0").reduced_last
 
     def test_the_order_of_layers_turns_round(self):
         profile = traced(Captions)
@@ -232,7 +232,7 @@ class TestCheckpointing:
         again = traced(lambda: Stack(reentrant), seq_len=256)
         end = plain.forward_segments - 1
         state = 2 * 256 * 128 * BF16
-        assert again.left_bytes[end] < 7 * state < plain.left_bytes[end]
+        assert again.end_bytes[end] < 7 * state < plain.end_bytes[end]
         assert again.resident_bytes.max() < plain.resident_bytes.max()
         forward = plain.seconds[: plain.forward_segments].sum()
         more = again.seconds.sum() - plain.seconds.sum()

@@ -50,16 +50,16 @@ def weight(profile, name):
 def check_ranges(profile):
     """What holds of every profile."""
     segments = len(profile.seconds)
-    assert len(profile.resident_bytes) == len(profile.left_bytes) == segments
-    assert np.all(profile.resident_bytes >= profile.left_bytes)
-    assert np.all(profile.resident_bytes[1:] >= profile.left_bytes[:-1])
+    assert len(profile.resident_bytes) == len(profile.end_bytes) == segments
+    assert np.all(profile.resident_bytes >= profile.end_bytes)
+    assert np.all(profile.resident_bytes[1:] >= profile.end_bytes[:-1])
     assert np.all(profile.seconds >= 0)
-    assert np.all(profile.left_bytes >= 0)
+    assert np.all(profile.end_bytes >= 0)
     for place, module in enumerate(profile.modules):
         assert place < module.end <= len(profile.modules)
         assert 0 <= module.forward[0] < module.forward[1] <= profile.forward_segments
         assert profile.forward_segments <= module.backward[0] <= module.backward[1] <= segments
-        if module.late:
+        if module.reduced_last:
             assert module.backward[1] == segments
         for child in profile.children(place):
             inner = profile.modules[child]

@@ -16,7 +16,7 @@ from shardwise.config import files
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.planner.search import Path as Route
 from shardwise.fsdp.planner.search import least_peak, optimum
-from shardwise.fsdp.sources import find_source
+from shardwise.fsdp.sources import find_model
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
 from shardwise.interop.fsdp_ilp.reference import (
     GIB,
@@ -63,7 +63,7 @@ def plan_reference(
     if reference not in _NAMES:
         problem = f"allowed: {REFERENCE}{nearest(reference, [REFERENCE])}"
         raise _fault("reference", reference, problem)
-    found = find_source(source, traced=False)
+    found = find_model(source, traced=False)
     if found.kind != "statistics":
         problem = "is no module information, from which alone fsdp_ilp plans"
         raise InputError(Fault(source=source, problem=problem))

@@ -9,12 +9,18 @@ import numpy as np
 
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.fsdp.planner.alternatives import Named, front, largest_batch, smallest_gpus, usual
+from shardwise.fsdp.planner.alternatives import (
+    NamedPlan,
+    front,
+    largest_batch,
+    smallest_gpus,
+    usual,
+)
 from shardwise.fsdp.planner.planner import Planned, Planner
 from shardwise.fsdp.query import Asked, Comm
 from shardwise.fsdp.result import FsdpPlan, WhatIf
-from shardwise.fsdp.sources import Source, find_source
-from shardwise.fsdp.wrappings import given_wrapping
+from shardwise.fsdp.sources import ShardableModel, find_model
+from shardwise.fsdp.wrappings import parse_wrapping
 
 __all__ = ["Progress", "plan_fsdp"]
 
@@ -79,7 +85,7 @@ def plan_fsdp(
     group
         Most modules in one call of `fully_shard`.
     units
-        A wrapping to compare with; see `given_wrapping`.
+        A wrapping to compare with; see `parse_wrapping`.
     comm
         Latency and bandwidth of collectives in place of the system's; see `parse_comm`.
     traced
@@ -96,7 +102,7 @@ def plan_fsdp(
     InputError
         With one fault for each thing that is wrong.
     """
-    found = find_source(source, traced=traced)
+    found = find_model(source, traced=traced)
     asked = Asked.of(
         found.kind,
         system,
@@ -132,7 +138,7 @@ def plan_fsdp(
     profile = model.profile(asked.batch)
     profile_s = perf_counter() - began
     planner = asked.planner(profile)
-    own = None if units is None else planner.evaluated(given_wrapping(units, planner))
+    own = None if units is None else planner.evaluated(parse_wrapping(units, planner))
     tell("proof", 0, 0)
     planned = planner.best(asked.budget_bytes)
     result = FsdpPlan(
@@ -145,7 +151,7 @@ def plan_fsdp(
         budget_from=asked.budget_from,
         planned=planned,
         usual=usual(planner),
-        own=None if own is None else Named(name="yours", plan=own),
+        own=None if own is None else NamedPlan(name="yours", plan=own),
         front=_front(planner, tell) if pareto else None,
         what_if=_what_if(asked, model, tell) if what_if else None,
         load=model.load,
@@ -162,7 +168,7 @@ def _front(planner: Planner, tell: Progress) -> tuple[Planned, ...]:
     return front(planner, progress=lambda done, of: tell("front", done, of))
 
 
-def _what_if(asked: Asked, model: Source, tell: Progress) -> WhatIf:
+def _what_if(asked: Asked, model: ShardableModel, tell: Progress) -> WhatIf:
     """Fewest GPUs and largest batch that some wrapping fits."""
     budget = asked.budget_bytes
     if not np.isfinite(budget):
@@ -183,7 +189,7 @@ def _what_if(asked: Asked, model: Source, tell: Progress) -> WhatIf:
     return WhatIf(gpus=gpus, batch=batch, tried=tried)
 
 
-def _same_work(model: Source) -> bool:
+def _same_work(model: ShardableModel) -> bool:
     """Whether the batch changes nothing."""
     one, two = model.profile(1), model.profile(2)
     return bool(one.resident_bytes.max() == two.resident_bytes.max())

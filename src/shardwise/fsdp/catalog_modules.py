@@ -80,7 +80,7 @@ class Piece:
     """Of the time of the operation."""
     width: float = 0.0
     """Numbers of the module's output for each token; 0: of the residual stream."""
-    late: bool = False
+    reduced_last: bool = False
     """Whether the module's inputs have no gradient."""
     shared: bool = False
     """Whether the module is one of the whole model that runs here again, by its own name."""
@@ -99,7 +99,7 @@ def embedding_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
             kind="Embedding",
             weights=(Weight(name="weight", shape=(rows, model.hidden)),),
             share=1 / len(names),
-            late=True,
+            reduced_last=True,
         )
         for name, rows in names
     )
@@ -127,7 +127,9 @@ def mtp_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
         return (_norm(model, operation, (norms[name],)),)
     if name == "embedding":
         weight = Weight(name="weight", shape=(model.vocab, model.hidden), tied_to=f"{TABLE}.weight")
-        piece = Piece(path=(TABLE,), kind="Embedding", weights=(weight,), late=True, shared=True)
+        piece = Piece(
+            path=(TABLE,), kind="Embedding", weights=(weight,), reduced_last=True, shared=True
+        )
         return (piece,)
     if name == "projection":
         return (_linear(operation, ("eh_proj",)),)

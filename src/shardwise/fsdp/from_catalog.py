@@ -66,7 +66,7 @@ class PartModule:
     parent: int
     """-1: what the part stands in."""
     width: float
-    late: bool
+    reduced_last: bool
     shared: bool
     first: int
     """Segment it begins with."""
@@ -144,7 +144,7 @@ def _begun(path: tuple[str, ...], piece: Piece, parent: int, segment: int) -> Pa
         kind=piece.kind if does and piece.kind else kind,
         parent=parent,
         width=piece.width if does else 0.0,
-        late=does and piece.late,
+        reduced_last=does and piece.reduced_last,
         shared=does and piece.shared,
         first=segment,
     )
@@ -205,7 +205,7 @@ class Assembly:
             forward_segments=self.total,
             seconds=np.concatenate([figures[0], figures[1, ::-1]]),
             resident_bytes=made + np.concatenate([figures[2], figures[4, ::-1]]),
-            left_bytes=made + np.concatenate([figures[3], figures[5, ::-1]]),
+            end_bytes=made + np.concatenate([figures[3], figures[5, ::-1]]),
             fixed_bytes=fixed_bytes,
             assumed=assumed,
         )
@@ -218,7 +218,7 @@ class Assembly:
             end=1 + sum(len(part.modules) for _, _, part in self.parts),
             forward=(0, self.total),
             backward=(self.total, 2 * self.total),
-            late=True,
+            reduced_last=True,
         )
 
     def _add(self, called: str, kind: str, part: Part, start: int) -> None:
@@ -238,9 +238,9 @@ class Assembly:
                     parent=at + module.parent if module.parent >= 0 else 0,
                     end=at + module.end,
                     forward=(first, after),
-                    backward=(last - after, last if module.late else last - first),
+                    backward=(last - after, last if module.reduced_last else last - first),
                     output_bytes=(module.width or self.hidden) * self.tokens * self.element_bytes,
-                    late=module.late,
+                    reduced_last=module.reduced_last,
                     run=run,
                 )
             )

@@ -69,7 +69,7 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
         forward_segments=count,
         seconds=_seconds(info, parent, order),
         resident_bytes=np.concatenate([ahead, back]),
-        left_bytes=np.concatenate(
+        end_bytes=np.concatenate(
             [np.minimum(ahead, np.append(ahead[1:], back[0])), np.minimum(back, following)]
         ),
         assumed=_ASSUMED,
@@ -119,8 +119,10 @@ def _backward_order(end: Ints, parent: Ints) -> Ints:
 def _modules(info: ModuleInfo, parent: Ints, begins: Ints) -> tuple[ProfiledModule, ...]:
     count, root = len(info.names), info.names[0]
     # Tokens are not tracked: what has weights but no tracked inputs looks them up.
-    late = (info.input_bytes == 0) & (info.parameter_bytes > 0) & np.any(info.input_bytes > 0)
-    late[0] = True
+    reduced_last = (
+        (info.input_bytes == 0) & (info.parameter_bytes > 0) & np.any(info.input_bytes > 0)
+    )
+    reduced_last[0] = True
     last = 2 * count
     modules = []
     for place, (name, end) in enumerate(zip(info.names, info.end.tolist(), strict=True)):
@@ -132,9 +134,9 @@ def _modules(info: ModuleInfo, parent: Ints, begins: Ints) -> tuple[ProfiledModu
                 parent=int(parent[place]),
                 end=end,
                 forward=(place, end),
-                backward=(start, last if late[place] else start + end - place),
+                backward=(start, last if reduced_last[place] else start + end - place),
                 output_bytes=float(info.output_bytes[place]),
-                late=bool(late[place]),
+                reduced_last=bool(reduced_last[place]),
             )
         )
     return tuple(modules)

@@ -26,8 +26,8 @@ __all__ = [
     "Profile",
     "ProfiledModule",
     "again_bytes",
+    "bytes_before",
     "check",
-    "left_before",
     "repeated_blocks",
     "saved_bytes",
     "with_checkpoints",
@@ -76,7 +76,7 @@ class ProfiledModule:
     Where no input needs a gradient it lasts to the end of the step, as FSDP2 releases it there.
     """
     output_bytes: float = 0.0
-    late: bool = False
+    reduced_last: bool = False
     """Whether no input of it needs a gradient, so that FSDP2 reduces its gradients last of all."""
     run: int = 0
     """0 for its first run, 1 for its second, ..."""
@@ -99,13 +99,13 @@ class Profile:
     resident_bytes: Floats
     """At the fullest moment of each segment: activations, temporaries, and in backward all
     gradients of weights so far, unsharded; no weights, buffers or inputs [byte]."""
-    left_bytes: Floats
+    end_bytes: Floats
     """The same at the end of each segment [byte]."""
     fixed_bytes: float = 0.0
     """Buffers and inputs, which no plan changes [byte]."""
     assumed: tuple[str, ...] = ()
     """What was taken for granted, for people."""
-    unrun: tuple[str, ...] = ()
+    never_run: tuple[str, ...] = ()
     """Modules that hold weights but never ran forward."""
 
     @cached_property
@@ -189,7 +189,7 @@ def _arrays(profile: Profile) -> _Found:
     if not 0 < profile.forward_segments <= length:
         problem = f"must be 1 to {length}, the segments that have a time"
         yield "forward_segments", profile.forward_segments, problem
-    for name in ("seconds", "resident_bytes", "left_bytes"):
+    for name in ("seconds", "resident_bytes", "end_bytes"):
         values = getattr(profile, name)
         if values.shape != (length,):
             yield name, values.shape, f"must have one number for each of the {length} segments"
@@ -205,8 +205,8 @@ def _bytes(profile: Profile) -> _Found:
     """The fullest moment of a segment is no less full than its beginning and its end."""
     most = profile.resident_bytes * (1 + _ROUNDING) + _ROUNDING
     for what, level in (
-        ("left at its end", profile.left_bytes),
-        ("left by the segment before", np.concatenate([[0.0], profile.left_bytes[:-1]])),
+        ("left at its end", profile.end_bytes),
+        ("left by the segment before", np.concatenate([[0.0], profile.end_bytes[:-1]])),
     ):
         for at in np.flatnonzero(level > most)[:1].tolist():
             value = float(profile.resident_bytes[at])
@@ -260,7 +260,7 @@ def _ranges(profile: Profile) -> _Found:
                 problem = f"must lie in {forward}: what siblings before it left of its parent"
                 yield f"{_name(modules, place)}.forward", module.forward, problem
             begins[module.parent] = max(begins[module.parent], module.forward[1])
-            backward = (ahead, last) if module.late else parent.backward
+            backward = (ahead, last) if module.reduced_last else parent.backward
         if module.backward[0] != module.backward[1] and not _inside(module.backward, backward):
             problem = f"must be empty or lie in {backward}"
             yield f"{_name(modules, place)}.backward", module.backward, problem
@@ -303,9 +303,9 @@ def _parameter(profile: Profile, parameter: Parameter) -> _Found:
         yield "gradient_segment", made, "must be -1: it is not trained"
 
 
-def left_before(profile: Profile, segment: int) -> float:
+def bytes_before(profile: Profile, segment: int) -> float:
     """What the profile holds at the beginning of a segment [byte]."""
-    return float(profile.left_bytes[segment - 1]) if segment > 0 else 0.0
+    return float(profile.end_bytes[segment - 1]) if segment > 0 else 0.0
 
 
 def saved_bytes(profile: Profile, place: int) -> float:
@@ -314,7 +314,7 @@ def saved_bytes(profile: Profile, place: int) -> float:
     What it leaves behind in forward beyond its output, which the next module keeps as its input.
     """
     first, after = profile.modules[place].forward
-    grown = left_before(profile, after) - left_before(profile, first)
+    grown = bytes_before(profile, after) - bytes_before(profile, first)
     return max(grown - profile.modules[place].output_bytes, 0.0)
 
 
@@ -325,7 +325,7 @@ def again_bytes(profile: Profile, place: int) -> float:
     """
     first, after = profile.modules[place].forward
     grown = float(np.max(profile.resident_bytes[first:after], initial=0.0))
-    return grown - left_before(profile, first) - saved_bytes(profile, place)
+    return grown - bytes_before(profile, first) - saved_bytes(profile, place)
 
 
 def with_checkpoints(profile: Profile, places: Sequence[int]) -> Profile:
@@ -337,19 +337,19 @@ def with_checkpoints(profile: Profile, places: Sequence[int]) -> Profile:
     if not places:
         return profile
     seconds = profile.seconds.copy()
-    held, left = profile.resident_bytes.copy(), profile.left_bytes.copy()
+    held, left = profile.resident_bytes.copy(), profile.end_bytes.copy()
     for place in places:
         first, after = profile.modules[place].forward
         back = profile.modules[place].backward[0]
         seconds[back] += profile.seconds[first:after].sum()
-        held[back] = max(held[back], left_before(profile, back) + again_bytes(profile, place))
+        held[back] = max(held[back], bytes_before(profile, back) + again_bytes(profile, place))
     for place in places:
         after, back = profile.modules[place].forward[1], profile.modules[place].backward[0]
         saved = saved_bytes(profile, place)
         held[after:back] -= saved
         # The last segment of the module itself ends with what it saves gone.
         left[after - 1 : back] -= saved
-    return replace(profile, seconds=seconds, resident_bytes=held, left_bytes=left)
+    return replace(profile, seconds=seconds, resident_bytes=held, end_bytes=left)
 
 
 def repeated_blocks(profile: Profile) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from shardwise.config.base import MOST
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.plan import Checkpointing, Dtype, Optimizer, Reshard, Setting
-from shardwise.fsdp.planner.links import Line, Lines, Links, SystemLinks
+from shardwise.fsdp.planner.collectives import CollectiveTimes, LinearTime, LinearTimes, SystemTimes
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.sources import Kind
@@ -56,7 +56,7 @@ class Asked:
     budget_bytes: float
     budget_from: str
     """Whence the budget is, for people."""
-    links_of: Callable[[Setting], Links]
+    links_of: Callable[[Setting], CollectiveTimes]
     assumed: tuple[str, ...]
     """What nobody said, for people."""
 
@@ -132,7 +132,7 @@ class Asked:
         return Planner(
             profile=profile,
             setting=setting,
-            links=self.links_of(setting),
+            collectives=self.links_of(setting),
             reshard=self.reshard,
             checkpoint=self.checkpoint,
             most_grouped=self.group,
@@ -227,7 +227,7 @@ def _setting(statistics: bool, gpus: int, replicas: int, said: Mapping[str, str]
 
 def _links(
     system: System | None, setting: Setting, per_node: int, comm: Comm | None
-) -> tuple[Callable[[Setting], Links], Sequence[str]]:
+) -> tuple[Callable[[Setting], CollectiveTimes], Sequence[str]]:
     """Times of collectives by setting, and where they are from."""
     ruled = comm is None and system is None
     if per_node and not ruled:
@@ -246,12 +246,12 @@ def _links(
     if system is None:
         node = per_node or _NODE
 
-        def by_rule(changed: Setting) -> Links:
+        def by_rule(changed: Setting) -> CollectiveTimes:
             return _lines(comm_times(changed.gpus, node))
 
         title = f"collectives by fsdp_ilp's rule for nodes of {node}"
         return by_rule, [_in_words(title, _lines(comm_times(setting.gpus, node)))]
-    return (lambda changed: SystemLinks(system=system, setting=changed)), []
+    return (lambda changed: SystemTimes(system=system, setting=changed)), []
 
 
 def _comm_of(comm: Comm) -> CommTimes:
@@ -260,16 +260,16 @@ def _comm_of(comm: Comm) -> CommTimes:
     return parse_comm(comm) if isinstance(comm, Mapping) else read_comm(comm)
 
 
-def _lines(comm: CommTimes) -> Lines:
+def _lines(comm: CommTimes) -> LinearTimes:
     """The planner's own lines [s, byte/s]."""
     gather, scatter = (
-        Line(latency_s=line.latency_ms / _MS_PER_S, bytes_per_s=line.bytes_per_ms * _MS_PER_S)
+        LinearTime(latency_s=line.latency_ms / _MS_PER_S, bytes_per_s=line.bytes_per_ms * _MS_PER_S)
         for line in (comm.all_gather, comm.reduce_scatter)
     )
-    return Lines(all_gather=gather, reduce_scatter=scatter)
+    return LinearTimes(all_gather=gather, reduce_scatter=scatter)
 
 
-def _in_words(title: str, lines: Lines) -> str:
+def _in_words(title: str, lines: LinearTimes) -> str:
     gather, scatter = (
         f"{readable(line.latency_s, 'seconds')} + bytes / {readable(line.bytes_per_s, 'byte/s')}"
         for line in (lines.all_gather, lines.reduce_scatter)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.emit import Form, huggingface_form, python_code, torchtitan_form
 from shardwise.fsdp.plan import Setting, Wrapping
-from shardwise.fsdp.planner.alternatives import Named
+from shardwise.fsdp.planner.alternatives import NamedPlan
 from shardwise.fsdp.planner.evaluate import Evaluated, UnitCost
 from shardwise.fsdp.planner.planner import Planned, Planner
 from shardwise.fsdp.profile import Profile
@@ -18,7 +18,7 @@ from shardwise.fsdp.sources import Kind
 from shardwise.units import readable
 
 if TYPE_CHECKING:
-    from shardwise.fsdp.trace import Loaded
+    from shardwise.fsdp.trace import LoadedModel
     from shardwise.fsdp.verify import Verified
 
 __all__ = ["FORMS", "Checked", "FormName", "FsdpPlan", "WhatIf", "known_form"]
@@ -87,14 +87,14 @@ class FsdpPlan:
     budget_from: str
     planned: Planned | None
     """None: nothing fits."""
-    usual: tuple[Named, ...]
+    usual: tuple[NamedPlan, ...]
     """Wrappings that people use without a planner."""
-    own: Named | None
+    own: NamedPlan | None
     """The user's."""
     front: tuple[Planned, ...] | None
     """Best wrappings from the fastest to the least memory; None: not asked for."""
     what_if: WhatIf | None
-    load: "Callable[[], Loaded] | None"
+    load: "Callable[[], LoadedModel] | None"
     verified: Checked | None = None
     """What torch held; None: not asked for, or nothing fits."""
     assumed: tuple[str, ...]
@@ -177,7 +177,7 @@ class FsdpPlan:
                 found = dict(self.load().build().named_modules(remove_duplicate=False))
             keyed = [name for name, one in found.items() if isinstance(one, torch.nn.ModuleDict)]
             return list(found), keyed
-        return [*self.profile.positions, *self.profile.unrun], ()
+        return [*self.profile.positions, *self.profile.never_run], ()
 
     def verify(self) -> Checked:
         """Run the plan on fake tensors under PyTorch's FSDP2, counting every byte.
@@ -268,7 +268,7 @@ class FsdpPlan:
         """Whether a wrapping keeps the budget."""
         return plan.peak.total_bytes <= self.budget_bytes
 
-    def _named(self, one: Named) -> dict[str, Any]:
+    def _named(self, one: NamedPlan) -> dict[str, Any]:
         return {"name": one.name, "fits": self.fits(one.plan), **_costs(one.plan)}
 
 

@@ -26,9 +26,9 @@ from shardwise.interop.huggingface import reader as huggingface
 from shardwise.interop.huggingface.hub import is_hub_id
 
 if TYPE_CHECKING:
-    from shardwise.fsdp.trace import Loaded
+    from shardwise.fsdp.trace import LoadedModel
 
-__all__ = ["Found", "Kind", "Source", "find_source"]
+__all__ = ["Kind", "ModelReference", "ShardableModel", "find_model"]
 
 Kind = Literal["statistics", "module", "operations"]
 """A file of module statistics, a torch module, or operations of shardwise's own."""
@@ -40,13 +40,13 @@ _FACTORY_SEQ_LEN = 1024
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Source:
+class ShardableModel:
     """A model to shard."""
 
     kind: Kind
     profile: Callable[[int], Profile]
     """Of so many sequences on a GPU; of statistics always the same one."""
-    load: "Callable[[], Loaded] | None" = None
+    load: "Callable[[], LoadedModel] | None" = None
     """How a torch module is made, where there is one."""
     seq_len: int | None = None
     """Tokens of a sequence, as far as known."""
@@ -54,7 +54,7 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Found:
+class ModelReference:
     """What a user's words stand for; nothing is traced or profiled yet."""
 
     kind: Kind
@@ -63,7 +63,7 @@ class Found:
 
     def source(
         self, system: System | None, *, batch: int, seq_len: int | None, dtype: Dtype
-    ) -> Source:
+    ) -> ShardableModel:
         """The model to shard.
 
         Parameters
@@ -80,7 +80,7 @@ class Found:
         """
         if self.kind == "statistics":
             stored = profile_of_statistics(self.what)
-            return Source(kind=self.kind, profile=lambda _batch: stored)
+            return ShardableModel(kind=self.kind, profile=lambda _batch: stored)
         if system is None:
             problem = "is missing: kernels need one to be timed"
             raise InputError(Fault(field="system", problem=problem))
@@ -88,7 +88,7 @@ class Found:
         return make(self.what, system, batch, seq_len, dtype)
 
 
-def find_source(source: object, *, traced: bool = True) -> Found:
+def find_model(source: object, *, traced: bool = True) -> ModelReference:
     """Tell what a source is, files by their content.
 
     Parameters
@@ -103,11 +103,11 @@ def find_source(source: object, *, traced: bool = True) -> Found:
         and not installed.
     """
     if isinstance(source, ModuleInfo):
-        return Found(kind="statistics", what=source)
+        return ModelReference(kind="statistics", what=source)
     if isinstance(source, Model):
-        return Found(kind="operations", what=source)
+        return ModelReference(kind="operations", what=source)
     if not isinstance(source, (str, Path)):
-        return Found(kind="module", what=source)
+        return ModelReference(kind="module", what=source)
     path = Path(source)
     return _of_file(path, traced=traced) if _is_file(source) else _of_words(str(source))
 
@@ -120,12 +120,12 @@ def _is_file(source: str | Path) -> bool:
     return isinstance(source, Path) or (files.is_file_name(text) and not is_hub_id(text))
 
 
-def _of_words(text: str) -> Found:
+def _of_words(text: str) -> ModelReference:
     kind: Kind = "module" if ":" in text else "operations"
-    return Found(kind=kind, what=text)
+    return ModelReference(kind=kind, what=text)
 
 
-def _of_file(path: Path, *, traced: bool) -> Found:
+def _of_file(path: Path, *, traced: bool) -> ModelReference:
     """By its content."""
     if _is_folder(path):
         folder, path = path, path / _CONFIG
@@ -134,11 +134,11 @@ def _of_file(path: Path, *, traced: bool) -> Found:
             raise InputError(Fault(source=str(folder), problem=problem))
     data = files.read_mapping(path, most_bytes=_MOST_FILE_BYTES)
     if fsdp_ilp.looks_like(data):
-        return Found(kind="statistics", what=fsdp_ilp.module_info(data, source=str(path)))
+        return ModelReference(kind="statistics", what=fsdp_ilp.module_info(data, source=str(path)))
     if huggingface.looks_like(data) and traced:
         _need_torch(str(path))
-        return Found(kind="module", what=str(path))
-    return Found(kind="operations", what=str(path))
+        return ModelReference(kind="module", what=str(path))
+    return ModelReference(kind="operations", what=str(path))
 
 
 def _is_folder(path: Path) -> bool:
@@ -161,7 +161,9 @@ def _need_torch(source: str) -> None:
         raise InputError(Fault(source=source, problem=problem))
 
 
-def _operations(what: Any, system: System, batch: int, seq_len: int | None, dtype: Dtype) -> Source:
+def _operations(
+    what: Any, system: System, batch: int, seq_len: int | None, dtype: Dtype
+) -> ShardableModel:
     """A model of the catalog or of a file, by our own operations."""
     del batch
     model = Model.load(what)
@@ -174,10 +176,12 @@ def _operations(what: Any, system: System, batch: int, seq_len: int | None, dtyp
     def of_batch(size: int) -> Profile:
         return profile_of(model, system, batch=size, seq_len=tokens, dtype=dtype)
 
-    return Source(kind="operations", profile=of_batch, seq_len=tokens)
+    return ShardableModel(kind="operations", profile=of_batch, seq_len=tokens)
 
 
-def _module(what: Any, system: System, batch: int, seq_len: int | None, dtype: Dtype) -> Source:
+def _module(
+    what: Any, system: System, batch: int, seq_len: int | None, dtype: Dtype
+) -> ShardableModel:
     """A torch module, traced for each batch that is asked for."""
     from shardwise.fsdp.trace import load_module, trace  # noqa: PLC0415 - torch's half
 
@@ -191,7 +195,7 @@ def _module(what: Any, system: System, batch: int, seq_len: int | None, dtype: D
         return trace(what, system=system, batch=size, seq_len=tokens, dtype=dtype)
 
     told = f"seq_len {tokens}, where the module does not make its own inputs"
-    return Source(
+    return ShardableModel(
         kind="module",
         profile=of_batch,
         load=lambda: load_module(what, batch=batch, seq_len=tokens),

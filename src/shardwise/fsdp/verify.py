@@ -35,9 +35,9 @@ from typing import Any, Literal, Protocol
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.emit import bottom_up
 from shardwise.fsdp.plan import Setting, Wrapping
-from shardwise.fsdp.trace.torch_tools import default_dtype, no_collection, torch_dtype
+from shardwise.fsdp.trace.torch_tools import default_dtype, no_garbage_collection, torch_dtype
 
-__all__ = ["Ledger", "Load", "Moment", "Phase", "Verified", "verify", "watch"]
+__all__ = ["Ledger", "Moment", "Phase", "Trackable", "Verified", "track_step", "verify"]
 
 
 Phase = Literal["forward", "backward", "optimizer"]
@@ -92,7 +92,7 @@ class Ledger:
         self.count()
 
 
-def watch(module: Any, optimizer: Any, inputs: Any, step: Callable[[Ledger], None]) -> Ledger:
+def track_step(module: Any, optimizer: Any, inputs: Any, step: Callable[[Ledger], None]) -> Ledger:
     """Run one step under the tracker and keep the fullest moment after every turn."""
     kind = import_module("torch.distributed._tools.fsdp2_mem_tracker").FSDPMemTracker
     device = import_module("torch").device("cpu")
@@ -147,7 +147,7 @@ def _instrument(tracker: Any, module: Any, ledger: Ledger, undo: ExitStack) -> N
             groups = getattr(state, "_fsdp_param_groups", None)
             for group in [state._fsdp_param_group] if groups is None else groups:  # older torch
                 if group is not None:
-                    _Group(tracker, group, name, ledger).watch(undo)
+                    _Group(tracker, group, name, ledger).track_step(undo)
 
 
 def _watch_recomputation(tracker: Any, inner: Any, undo: ExitStack) -> None:
@@ -172,7 +172,7 @@ class _Group:
         methods = ("unshard", "wait_for_unshard", "reshard", "post_backward")
         self._real = {method: getattr(group, method) for method in methods}
 
-    def watch(self, undo: ExitStack) -> None:
+    def track_step(self, undo: ExitStack) -> None:
         """Label what is there, and put these methods in place of the group's until `undo`."""
         self._tracker._instrument_fsdp_sharded_params_grads(self._group)
         for one in self._group.fsdp_params:
@@ -230,7 +230,7 @@ class _Group:
 _Called = tuple[Sequence[Any], Mapping[str, Any]]
 
 
-class Load(Protocol):
+class Trackable(Protocol):
     """A model that can be built and run: `shardwise.fsdp.trace.factory` makes them."""
 
     def build(self) -> Any:
@@ -266,7 +266,7 @@ class Verified:
 
 
 def verify(
-    load: Load, wrapping: Wrapping, setting: Setting, *, batch: int, seq_len: int
+    load: Trackable, wrapping: Wrapping, setting: Setting, *, batch: int, seq_len: int
 ) -> Verified:
     """Run one training step of the wrapped model on fake tensors and count what is held.
 
@@ -285,8 +285,8 @@ def verify(
         with _kernels(load):
             _step(load, module, optimizer, called)
             module.zero_grad()
-            with no_collection():
-                ledger = watch(
+            with no_garbage_collection():
+                ledger = track_step(
                     module,
                     optimizer,
                     called,
@@ -295,13 +295,13 @@ def verify(
     return _verified(ledger, time.perf_counter() - began, (*_left_out(load), *warned))
 
 
-def _kernels(load: Load) -> AbstractContextManager[Any]:
+def _kernels(load: Trackable) -> AbstractContextManager[Any]:
     """Those that stand in for an accelerator's, where the load has them."""
     stand_ins = getattr(load, "stand_ins", nullcontext)
     return stand_ins()
 
 
-def _left_out(load: Load) -> Iterator[str]:
+def _left_out(load: Trackable) -> Iterator[str]:
     """What the figures do not have."""
     yield "without the allocator's rounding and fragments, NCCL's buffers and the CUDA context"
     if not hasattr(load, "stand_ins"):
@@ -426,7 +426,7 @@ def _optimizer(torch: Any, module: Any, setting: Setting) -> Any:
 
 
 def _step(
-    load: Load,
+    load: Trackable,
     module: Any,
     optimizer: Any,
     called: _Called,

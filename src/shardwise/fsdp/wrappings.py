@@ -11,14 +11,14 @@ from shardwise.fsdp.plan import Unit, Wrapping
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Profile
 
-__all__ = ["given_wrapping"]
+__all__ = ["parse_wrapping"]
 
 _ENDINGS = (".txt", ".json", ".yaml", ".yml", ".toml", ".gz")
 _KEPT = ":keep"
 _MEMBERS = {"modules", "reshard_after_forward"}
 
 
-def given_wrapping(given: object, planner: Planner) -> Wrapping:
+def parse_wrapping(given: object, planner: Planner) -> Wrapping:
     """The wrapping that a user means.
 
     Parameters

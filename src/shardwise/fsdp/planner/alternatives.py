@@ -8,37 +8,37 @@ import numpy as np
 from shardwise.fsdp.plan import Unit, Wrapping
 from shardwise.fsdp.planner.evaluate import Evaluated
 from shardwise.fsdp.planner.planner import Planned, Planner
-from shardwise.fsdp.planner.units import allowed, own_sizes
+from shardwise.fsdp.planner.units import allowed, module_sizes
 from shardwise.fsdp.profile import repeated_blocks
 
-__all__ = ["Named", "front", "largest_batch", "smallest_gpus", "usual", "usual_wrappings"]
+__all__ = ["NamedPlan", "common_wrappings", "front", "largest_batch", "smallest_gpus", "usual"]
 
 _LESS = 1e-6
 """Share of a peak that the next budget of the front is below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class NamedPlan:
     """A wrapping that people use, worked out."""
 
     name: str
     plan: Evaluated
 
 
-def usual(planner: Planner) -> tuple[Named, ...]:
+def usual(planner: Planner) -> tuple[NamedPlan, ...]:
     """The wrappings that people use without a planner, in the planner's setting."""
-    found = usual_wrappings(planner)
-    return tuple(Named(name=name, plan=planner.evaluated(found[name])) for name in found)
+    found = common_wrappings(planner)
+    return tuple(NamedPlan(name=name, plan=planner.evaluated(found[name])) for name in found)
 
 
-def usual_wrappings(planner: Planner) -> dict[str, Wrapping]:
+def common_wrappings(planner: Planner) -> dict[str, Wrapping]:
     """Root only; every block; blocks, embedding and head.
 
     Blocks are those of the model's lists. Before the first block stands the embedding, behind the
     last the final norm and the head, which share a call; what is tied stays in the root.
     """
     profile = planner.profile
-    may = allowed(profile, own_sizes(profile, planner.setting))
+    may = allowed(profile, module_sizes(profile, planner.setting))
     blocks = [at for at in repeated_blocks(profile) if may[at]]
     every = tuple(Unit(modules=(profile.modules[at].name,)) for at in blocks)
     found = {"root only": Wrapping(units=())}

@@ -7,11 +7,11 @@ from functools import cached_property
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.fsdp.planner.links import Links
-from shardwise.fsdp.planner.units import Edge, LastGradients, OwnSizes
-from shardwise.fsdp.profile import Profile, left_before
+from shardwise.fsdp.planner.collectives import CollectiveTimes
+from shardwise.fsdp.planner.units import Edge, LastGradients, ModuleSizes
+from shardwise.fsdp.profile import Profile, bytes_before
 
-__all__ = ["NOTHING", "Grid", "Spans", "StepColumns", "UnitColumns"]
+__all__ = ["NOTHING", "Grid", "Spans", "StepCosts", "UnitCosts"]
 
 NOTHING = -1e18
 """Less than any number of bytes."""
@@ -44,7 +44,7 @@ class Grid:
         found = np.array([module.backward[1] for module in modules])
         starts = np.array([module.backward[0] for module in modules])
         for place, module in enumerate(modules):
-            if module.late and place > 0:
+            if module.reduced_last and place > 0:
                 before = np.ones(place, dtype=bool)
                 at = module.parent
                 while at >= 0:
@@ -99,18 +99,18 @@ class Spans:
 
     def left(self, segment: int) -> float:
         """What is held as a segment begins [byte]."""
-        return left_before(self.profile, segment)
+        return bytes_before(self.profile, segment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitColumns:
+class UnitCosts:
     """Units that may begin at a position; shape (units, 1)."""
 
     gather_s: Floats
     gather_again_s: Floats
     """In backward."""
     reduce_s: Floats
-    late: Floats
+    reduced_last: Floats
     """1 if it is reduced at the end of the step."""
     forward_s: Floats
     """Of the unit and of the root's modules after it."""
@@ -142,12 +142,12 @@ class UnitColumns:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class StepColumns:
+class StepCosts:
     """A profile in a setting, with the units it may have."""
 
     profile: Profile
-    sizes: OwnSizes
-    links: Links
+    sizes: ModuleSizes
+    collectives: CollectiveTimes
     edges: Sequence[Sequence[Edge]]
     """Units that may begin at each position."""
 
@@ -183,18 +183,18 @@ class StepColumns:
         return sharded + self.profile.fixed_bytes
 
     @cached_property
-    def units(self) -> Sequence[UnitColumns | None]:
+    def units(self) -> Sequence[UnitCosts | None]:
         """Units by position; one call of the network for all of them."""
         flat = [edge for edges in self.edges for edge in edges]
         if not flat:
             return [None for _ in self.edges]
         columns = self._columns(flat)
-        found: list[UnitColumns | None] = []
+        found: list[UnitCosts | None] = []
         at = 0
         for edges in self.edges:
             part = slice(at, at + len(edges))
             rows = {name: values[part, None] for name, values in columns.items()}
-            found.append(UnitColumns(**rows) if edges else None)
+            found.append(UnitCosts(**rows) if edges else None)
             at += len(edges)
         return found
 
@@ -210,14 +210,14 @@ class StepColumns:
         whole = np.array([not edge.unit.reshard_after_forward for edge in edges])
         # A unit that nothing flows back through is not gathered again.
         once = whole | np.array([_nothing_back(self.profile, edge) for edge in edges])
-        gather = self.links.gather_s(own["gathered"])
+        gather = self.collectives.gather_s(own["gathered"])
         last = LastGradients(profile=self.profile, element_bytes=round(self._computed))
         kept = np.array([last.between(edge.first, edge.end) for edge in edges])
         rows = [self._moments(edge) for edge in edges]
         return {
             "gather_s": gather,
             "gather_again_s": np.where(once, 0.0, gather),
-            "reduce_s": self.links.reduce_s(own["reduced"]),
+            "reduce_s": self.collectives.reduce_s(own["reduced"]),
             "gathered": own["gathered"],
             "again": np.where(once, 0.0, own["gathered"]),
             "stays": np.where(whole, own["gathered"], 0.0),
@@ -237,7 +237,7 @@ class StepColumns:
         before = int(grid.backward[edge.end])
         gone = spans.reduced(before)
         return {
-            "late": float(first.late),
+            "reduced_last": float(first.reduced_last),
             "forward_s": spans.seconds(begins, after),
             "backward_s": spans.seconds(back, over),
             "gap_s": spans.seconds(before, back),
@@ -294,8 +294,8 @@ class StepColumns:
         ratio = self.sizes.reduced / np.where(gathered > 0, gathered, 1.0)
         least = float(np.min(ratio[gathered > 0], initial=np.inf))
         large = np.array([_LARGE])
-        gather = float(self.links.gather_s(large)[0]) / _LARGE
-        reduce = float(self.links.reduce_s(large)[0]) / _LARGE
+        gather = float(self.collectives.gather_s(large)[0]) / _LARGE
+        reduce = float(self.collectives.reduce_s(large)[0]) / _LARGE
         return gather * _SURELY, reduce * _SURELY * (least if np.isfinite(least) else 0.0)
 
     @cached_property
@@ -308,10 +308,10 @@ class StepColumns:
         return np.array([sums, ahead, back])
 
     @cached_property
-    def stepped(self) -> float:
+    def optimizer_step(self) -> float:
         """What the optimizer's step holds beside weights and state [byte]."""
         left = self.spans.left(len(self.profile.seconds)) - float(self.profile.gradient_bytes[-1])
-        return left + float(self.sizes.stepped.sum())
+        return left + float(self.sizes.optimizer_step.sum())
 
     @cached_property
     def own_largest(self) -> Floats:
@@ -343,9 +343,9 @@ class StepColumns:
             found[place] = found[place + 1]
             units = self.units[place]
             if units is not None:
-                late = (units.late * (units.gathered + units.gradients))[:, 0]
+                reduced_last = (units.reduced_last * (units.gathered + units.gradients))[:, 0]
                 ends = [edge.end for edge in self.edges[place]]
-                found[place] = max(found[place], float(np.max(late + found[ends])))
+                found[place] = max(found[place], float(np.max(reduced_last + found[ends])))
         return found
 
     @cached_property

@@ -11,10 +11,10 @@ import numpy as np
 
 from shardwise.arrays import Floats
 from shardwise.fsdp.plan import Setting, Wrapping
+from shardwise.fsdp.planner.collectives import CollectiveTimes
 from shardwise.fsdp.planner.columns import Grid
-from shardwise.fsdp.planner.links import Links
-from shardwise.fsdp.planner.memory import Moment, peak_moment
-from shardwise.fsdp.planner.units import PlacedUnit, checkpointed, own_sizes, placed
+from shardwise.fsdp.planner.memory import Moment, memory_peak
+from shardwise.fsdp.planner.units import PlacedUnit, checkpointed, module_sizes, place_units
 from shardwise.fsdp.profile import Profile, with_checkpoints
 
 __all__ = ["Evaluated", "UnitCost", "evaluate"]
@@ -62,7 +62,9 @@ class Evaluated:
         return self.compute_s + self.exposed_s
 
 
-def evaluate(profile: Profile, setting: Setting, links: Links, wrapping: Wrapping) -> Evaluated:
+def evaluate(
+    profile: Profile, setting: Setting, collectives: CollectiveTimes, wrapping: Wrapping
+) -> Evaluated:
     """Work out a wrapping.
 
     Raises
@@ -70,14 +72,14 @@ def evaluate(profile: Profile, setting: Setting, links: Links, wrapping: Wrappin
     InputError
         If a unit or a checkpointed module is unknown or not allowed.
     """
-    sizes = own_sizes(profile, setting)
-    units = placed(profile, sizes, wrapping)
+    sizes = module_sizes(profile, setting)
+    units = place_units(profile, sizes, wrapping)
     once = float(profile.seconds.sum())
     profile = with_checkpoints(profile, checkpointed(profile, wrapping, units))
     own = [list(unit.owned) for unit in units]
     bytes_of = np.array([sizes.gathered[rows].sum() for rows in own])
-    gathers = links.gather_s(bytes_of)
-    reduces = links.reduce_s(np.array([sizes.reduced[rows].sum() for rows in own]))
+    gathers = collectives.gather_s(bytes_of)
+    reduces = collectives.reduce_s(np.array([sizes.reduced[rows].sum() for rows in own]))
     clock = _Clock(profile=profile, units=units, gathers=gathers, reduces=reduces)
     ahead, forward = clock.forward()
     back, backward, end = clock.backward(empty=bytes_of[0] == 0)
@@ -100,7 +102,7 @@ def evaluate(profile: Profile, setting: Setting, links: Links, wrapping: Wrappin
         exposed_s=sum(ahead) + sum(back) + end,
         compute_s=float(profile.seconds.sum()),
         recompute_s=float(profile.seconds.sum()) - once,
-        peak=peak_moment(profile, setting, sizes, units),
+        peak=memory_peak(profile, setting, sizes, units),
         units=rows,
         exposed_end_s=end,
     )
@@ -144,8 +146,8 @@ class _Clock:
         runs = [i for i, unit in enumerate(self.units) if unit.backward[0] < unit.backward[1]]
         order = sorted((i for i in runs if i > 0), key=lambda i: self.units[i].backward[0])
         exposed, windows = [0.0] * len(self.units), [0.0] * len(self.units)
-        late = sum(float(self.reduces[i]) for i in order if self.units[i].late)
-        end = late + float(self.reduces[0])
+        reduced_last = sum(float(self.reduces[i]) for i in order if self.units[i].reduced_last)
+        end = reduced_last + float(self.reduces[0])
         since, begin = -1, self.profile.modules[0].backward[0]
         reducing = 0.0
         for place, i in enumerate(order):
@@ -172,5 +174,5 @@ class _Clock:
         return sum(
             float(self.reduces[i])
             for i, unit in enumerate(self.units)
-            if i > 0 and not unit.late and since < over[i] <= until
+            if i > 0 and not unit.reduced_last and since < over[i] <= until
         )

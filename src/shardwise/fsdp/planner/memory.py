@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise.fsdp.plan import DTYPE_BYTES, Setting
-from shardwise.fsdp.planner.units import LastGradients, OwnSizes, PlacedUnit
-from shardwise.fsdp.profile import Profile, left_before
+from shardwise.fsdp.planner.units import LastGradients, ModuleSizes, PlacedUnit
+from shardwise.fsdp.profile import Profile, bytes_before
 
-__all__ = ["CATEGORIES", "Moment", "peak_moment"]
+__all__ = ["CATEGORIES", "Moment", "memory_peak"]
 
 CATEGORIES = (
     "sharded_weights",
@@ -52,8 +52,8 @@ class Moment:
     """By category; they sum to the total."""
 
 
-def peak_moment(
-    profile: Profile, setting: Setting, sizes: OwnSizes, units: Sequence[PlacedUnit]
+def memory_peak(
+    profile: Profile, setting: Setting, sizes: ModuleSizes, units: Sequence[PlacedUnit]
 ) -> Moment:
     """Peak memory of one rank with units placed in a profile, the root first."""
     constant = {
@@ -66,7 +66,7 @@ def peak_moment(
     walk = _Walk(profile=profile, units=sized, constant=constant)
     walk.forward()
     walk.backward()
-    walk.step(float(sizes.stepped.sum()))
+    walk.step(float(sizes.optimizer_step.sum()))
     assert walk.fullest is not None  # noqa: S101 - a profile has a segment
     return walk.fullest
 
@@ -84,7 +84,7 @@ class _Sized:
     """What the reduce-scatter writes, with the last gradient, beyond all gradients; or nothing."""
 
     @classmethod
-    def of(cls, unit: PlacedUnit, sizes: OwnSizes, last: LastGradients) -> "_Sized":
+    def of(cls, unit: PlacedUnit, sizes: ModuleSizes, last: LastGradients) -> "_Sized":
         own = np.zeros(len(sizes.gathered), dtype=bool)
         own[list(unit.owned)] = True
         output = float(sizes.scattered[own].sum()) + last.of(own)
@@ -135,7 +135,7 @@ class _Walk:
                 running.pop()
             for sized in begins.get(segment, ()):
                 running.append(sized.unit.name)
-                self._enter(sized, left_before(profile, segment))
+                self._enter(sized, bytes_before(profile, segment))
             if segment < profile.forward_segments:
                 self._look(segment, float(profile.resident_bytes[segment]), "forward", running[-1])
 
@@ -172,9 +172,9 @@ class _Walk:
         running = [""]
         begins, ends = self._at("backward", 0), self._at("backward", 1)
         for segment in range(profile.forward_segments, total):
-            before = left_before(profile, segment)
+            before = bytes_before(profile, segment)
             for sized in reversed(ends.get(segment, ())):
-                if not sized.unit.late:
+                if not sized.unit.reduced_last:
                     self._reduce(sized, segment, before)
                     running.remove(sized.unit.name)
             for sized in begins.get(segment, ()):
@@ -184,19 +184,19 @@ class _Walk:
         self._finish(total)
 
     def _finish(self, total: int) -> None:
-        left = left_before(self.profile, total)
+        left = bytes_before(self.profile, total)
         for sized in reversed(self.units):
-            if sized.unit.backward[1] == total and not sized.unit.late:
+            if sized.unit.backward[1] == total and not sized.unit.reduced_last:
                 self._reduce(sized, total, left)
         for sized in self.units:
-            if sized.unit.late:
+            if sized.unit.reduced_last:
                 self._reduce(sized, total, left)
 
-    def step(self, stepped: float) -> None:
+    def step(self, optimizer_step: float) -> None:
         """The optimizer, which needs so much of gradients and temporaries."""
-        self.reduces, self.gathers, self.shards = 0.0, 0.0, stepped
+        self.reduces, self.gathers, self.shards = 0.0, 0.0, optimizer_step
         total = len(self.profile.seconds)
-        self._look(total - 1, left_before(self.profile, total), "step", "")
+        self._look(total - 1, bytes_before(self.profile, total), "step", "")
 
     def _begin(self, sized: _Sized, segment: int, held: float) -> None:
         """Unshard what backward of a unit needs, then gather for the next."""

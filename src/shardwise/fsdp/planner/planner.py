@@ -9,12 +9,12 @@ import numpy as np
 
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import DTYPE_BYTES, Checkpointing, Reshard, Setting, Unit, Wrapping
-from shardwise.fsdp.planner.columns import StepColumns
+from shardwise.fsdp.planner.collectives import CollectiveTimes
+from shardwise.fsdp.planner.columns import StepCosts
 from shardwise.fsdp.planner.evaluate import Evaluated, evaluate
-from shardwise.fsdp.planner.links import Links
 from shardwise.fsdp.planner.rules import Fsdp2Rules
 from shardwise.fsdp.planner.search import Path, least_peak, optimum
-from shardwise.fsdp.planner.units import own_sizes, possible_units
+from shardwise.fsdp.planner.units import module_sizes, possible_units
 from shardwise.fsdp.profile import Profile, repeated_blocks, with_checkpoints
 
 __all__ = ["Planned", "Planner"]
@@ -65,7 +65,7 @@ class Planner:
 
     profile: Profile
     setting: Setting
-    links: Links
+    collectives: CollectiveTimes
     reshard: Reshard = "choose"
     checkpoint: Checkpointing = "none"
     blocks: tuple[int, ...] | None = None
@@ -107,7 +107,7 @@ class Planner:
         if checkpointed not in self._known:
             places = self.checkpointable[:checkpointed]
             profile = with_checkpoints(self.profile, places)
-            sizes = own_sizes(profile, self.setting)
+            sizes = module_sizes(profile, self.setting)
             edges = possible_units(
                 profile, sizes, reshard=_RESHARD[self.reshard], most_grouped=self.most_grouped
             )
@@ -115,7 +115,9 @@ class Planner:
             for place in places:
                 inside[place + 1 : profile.modules[place].end] = True
             edges = [[] if inside[place] else found for place, found in enumerate(edges)]
-            step = StepColumns(profile=profile, sizes=sizes, links=self.links, edges=edges)
+            step = StepCosts(
+                profile=profile, sizes=sizes, collectives=self.collectives, edges=edges
+            )
             self._known[checkpointed] = Fsdp2Rules(step=step)
         return self._known[checkpointed]
 
@@ -128,7 +130,7 @@ class Planner:
 
     def evaluated(self, wrapping: Wrapping) -> Evaluated:
         """Work a wrapping out in this setting."""
-        return evaluate(self.profile, self.setting, self.links, wrapping)
+        return evaluate(self.profile, self.setting, self.collectives, wrapping)
 
     @cached_property
     def least_peak_bytes(self) -> float:

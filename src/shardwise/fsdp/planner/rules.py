@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.fsdp.planner.columns import NOTHING, StepColumns, UnitColumns
+from shardwise.fsdp.planner.columns import NOTHING, StepCosts, UnitCosts
 
 __all__ = ["Fsdp2Rules"]
 
@@ -52,7 +52,7 @@ backward. Of late units, weights and gradients, and the most that ending one add
 class Fsdp2Rules:
     """FSDP2's own costs of the units of a step."""
 
-    step: StepColumns
+    step: StepCosts
     roots_s: dict[complex, float] = field(default_factory=dict)
     """Known times of the root's own collectives, by its bytes: gathered, and i times reduced."""
 
@@ -109,19 +109,19 @@ class Fsdp2Rules:
         new[_BEFORE] = np.where(some, labels[_BEFORE], np.maximum(labels[_BEFORE], ahead))
         new[_TAIL] = np.maximum(labels[_TAIL], labels[_WHOLE] + back - new[_ROOT_GRADIENTS])
 
-    def _take_time(self, units: UnitColumns, labels: Floats, new: Floats) -> None:
+    def _take_time(self, units: UnitCosts, labels: Floats, new: Floats) -> None:
         new[_COST] += np.maximum(units.gather_s + labels[_FORWARD], 0.0)
-        hidden = (1 - units.late) * units.reduce_s
-        new[_COST] += np.maximum(hidden + labels[_SLACK], 0.0) + units.late * units.reduce_s
+        hidden = (1 - units.reduced_last) * units.reduce_s
+        new[_COST] += np.maximum(hidden + labels[_SLACK], 0.0) + units.reduced_last * units.reduce_s
         new[_FORWARD] = -units.forward_s
         new[_SLACK] = labels[_GATHER] + labels[_GAP] - units.backward_s
         new[_GATHER] = units.gather_again_s
         new[_GAP] = -units.gap_s
         new[_NONE], new[_SOME] = 0.0, 1.0
 
-    def _take_memory(self, units: UnitColumns, labels: Floats, new: Floats) -> None:
+    def _take_memory(self, units: UnitCosts, labels: Floats, new: Floats) -> None:
         some = labels[_SOME] > 0
-        whole, prompt = labels[_WHOLE], 1 - units.late
+        whole, prompt = labels[_WHOLE], 1 - units.reduced_last
         kept = whole + units.stays
         enters = units.enters + units.gathered
         # The old buffer is alive until the new weights are copied out.
@@ -135,10 +135,12 @@ class Fsdp2Rules:
         waited = np.maximum(labels[_WAITING], labels[_TAIL] + labels[_NEXT])
         done = np.maximum(labels[_BACK], waited + prompt * units.reduced)
         # A late unit is whole, with its gradients, through all that runs before it forward.
-        late = units.late * (units.gathered + units.gradients)
+        reduced_last = units.reduced_last * (units.gathered + units.gradients)
         reduces = units.reduced + units.output
         ends = whole + labels[_NEXT] + reduces + units.ends - labels[_ROOT_GRADIENTS]
-        new[_BACK] = np.maximum(done + late, np.where(units.late > 0, NOTHING, ends))
+        new[_BACK] = np.maximum(
+            done + reduced_last, np.where(units.reduced_last > 0, NOTHING, ends)
+        )
         begins = np.where(
             units.again > 0, whole + units.gathered + units.again + units.begins, NOTHING
         )
@@ -147,9 +149,9 @@ class Fsdp2Rules:
         new[_TAIL] = kept + units.back_before - labels[_ROOT_GRADIENTS]
         new[_WHOLE] = kept
         new[_BUFFER], new[_NEXT] = units.gathered, units.again
-        new[_LATE] += late
+        new[_LATE] += reduced_last
         # Late units end one after the other; of those before, nothing is left but shards.
-        ending = np.where(units.late > 0, reduces - units.gathered - labels[_LATE], NOTHING)
+        ending = np.where(units.reduced_last > 0, reduces - units.gathered - labels[_LATE], NOTHING)
         new[_ENDING] = np.maximum(labels[_ENDING], ending)
 
     def _clip(self, place: int | Ints, new: Floats) -> None:
@@ -170,7 +172,7 @@ class Fsdp2Rules:
         cost = cost + np.maximum(labels[_GATHER] + hidden, 0.0)
         return np.asarray(cost + self._alone(labels))
 
-    def ahead(self, position: int, labels: Floats) -> Floats:
+    def remaining_cost(self, position: int, labels: Floats) -> Floats:
         """The root's own collectives, and what compute to come cannot hide of those to come [s].
 
         What is left is gathered once at least, in units or with the root, and reduced. Per byte
@@ -206,8 +208,8 @@ class Fsdp2Rules:
         sizes, places = np.unique(labels[_ROOT] + 1j * labels[_ROOT_REDUCED], return_inverse=True)
         new = [size for size in sizes.tolist() if size not in self.roots_s]
         if new:
-            gathers = self.step.links.gather_s(np.real(new))
-            times = gathers + self.step.links.reduce_s(np.imag(new))
+            gathers = self.step.collectives.gather_s(np.real(new))
+            times = gathers + self.step.collectives.reduce_s(np.imag(new))
             self.roots_s.update(zip(new, times.tolist(), strict=True))
         return np.array([self.roots_s[size] for size in sizes.tolist()])[places]
 
@@ -237,10 +239,10 @@ class Fsdp2Rules:
             output = np.maximum(scattered + labels[_ROOT_LARGEST] - whole, 0.0)
             moments.append(end + grads + labels[_ROOT_REDUCED] + output + labels[_LATE])
             moments.append(end + labels[_LATE] + labels[_ENDING])
-            moments.append(np.full_like(root, self.step.stepped))
+            moments.append(np.full_like(root, self.step.optimizer_step))
         return np.asarray(self.step.constant + np.max(moments, axis=0))
 
-    def level(self, position: int, labels: Floats, budget: float) -> None:
+    def clip_to_budget(self, position: int, labels: Floats, budget: float) -> None:
         """Raise moments to what fits whatever the root will own.
 
         It owns at most what the budget leaves beside the fullest moment to come.

@@ -62,10 +62,10 @@ class Rules(Protocol):
     def peak(self, position: int, labels: Floats) -> Floats:
         """Least peak that any completion of labels can have; at the end, the peak [byte]."""
 
-    def ahead(self, position: int, labels: Floats) -> Floats:
+    def remaining_cost(self, position: int, labels: Floats) -> Floats:
         """A lower bound on the cost still to come for labels at a position [s]."""
 
-    def level(self, position: int, labels: Floats, budget: float) -> None:
+    def clip_to_budget(self, position: int, labels: Floats, budget: float) -> None:
         """Make quantities alike, in place, that cannot matter within a budget any more."""
 
 
@@ -139,7 +139,7 @@ def shortest_path(
         costs = _costs(rules, position, here, only)
         here = _chosen(here, ((peaks <= budget) | (only == "time")) & (costs <= below))
         if only != "time":
-            rules.level(position, here.labels, below if only else budget)
+            rules.clip_to_budget(position, here.labels, below if only else budget)
         most = most_labels if perf_counter() < until else min(most_labels, _WIDTHS[0])
         for limit in (_CROWD * most, most):  # a crowd is thinned before it is compared
             if here.labels.shape[1] > limit and position < nodes - 1:
@@ -166,7 +166,7 @@ def _costs(rules: Rules, position: int, here: "_Kept", only: Only) -> Floats:
         return rules.peak(position, here.labels)
     if position == len(rules.targets):
         return rules.finish(here.labels)
-    return here.labels[COST] + rules.ahead(position, here.labels)
+    return here.labels[COST] + rules.remaining_cost(position, here.labels)
 
 
 def optimum(

@@ -17,12 +17,12 @@ from shardwise.fsdp.profile import Profile
 __all__ = [
     "Edge",
     "LastGradients",
-    "OwnSizes",
+    "ModuleSizes",
     "PlacedUnit",
     "allowed",
     "checkpointed",
-    "own_sizes",
-    "placed",
+    "module_sizes",
+    "place_units",
     "possible_units",
     "refusals",
 ]
@@ -34,7 +34,7 @@ _TEMPORARIES = {"adamw": 1, "sgd": 0, "none": 0}
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class OwnSizes:
+class ModuleSizes:
     """Of the weights that each module holds itself, a tied one at its first holder; shape (n,).
 
     A unit's figures are the sums over its modules.
@@ -64,7 +64,7 @@ class OwnSizes:
     that is another [byte]."""
     state: Floats
     """What the optimizer keeps of them on one rank [byte]."""
-    stepped: Floats
+    optimizer_step: Floats
     """Sharded gradients and temporaries at the fullest moment of the optimizer's step [byte].
 
     AdamW in its `foreach` form makes a list of square roots as large as the weights.
@@ -102,7 +102,7 @@ class LastGradients:
         return float(sizes[found[-1]]) if found.size else 0.0
 
 
-def own_sizes(profile: Profile, setting: Setting) -> OwnSizes:
+def module_sizes(profile: Profile, setting: Setting) -> ModuleSizes:
     """Sizes for a profile in a setting.
 
     Padding is that of `torch.distributed.fsdp.fully_shard` (torch 2.13, `FSDPParam`), which splits
@@ -125,7 +125,7 @@ def own_sizes(profile: Profile, setting: Setting) -> OwnSizes:
     shard = stored / setting.shards
     reduced = DTYPE_BYTES[setting.reduce_dtype]
     buffer = reduced if setting.replicas > 1 and reduced != stored else 0
-    return OwnSizes(
+    return ModuleSizes(
         gathered=sums["padded"] * computed,
         reduced=sums["trained"] * reduced,
         gradients=sums["plain"] * computed,
@@ -135,7 +135,7 @@ def own_sizes(profile: Profile, setting: Setting) -> OwnSizes:
         * (reduced + (stored if stored != reduced else 0))
         / setting.shards,
         state=sums["trained"] * shard * _MOMENTS[setting.optimizer],
-        stepped=sums["trained"] * shard * (1 + _TEMPORARIES[setting.optimizer]),
+        optimizer_step=sums["trained"] * shard * (1 + _TEMPORARIES[setting.optimizer]),
         trainable=trainable,
         frozen=frozen,
     )
@@ -152,7 +152,7 @@ class PlacedUnit:
     """Positions whose own weights are the unit's: theirs and below, less those of units inside."""
     forward: tuple[int, int]
     backward: tuple[int, int]
-    late: bool
+    reduced_last: bool
 
     @property
     def name(self) -> str:
@@ -160,7 +160,7 @@ class PlacedUnit:
         return " + ".join(self.unit.modules) or "root"
 
 
-def refusals(profile: Profile, sizes: OwnSizes) -> dict[int, str]:
+def refusals(profile: Profile, sizes: ModuleSizes) -> dict[int, str]:
     """Why a module may not be a unit, by position; those that may are left out.
 
     torch 2.13 rejects a parameter in two units ("shared with a parameter already managed by
@@ -174,7 +174,7 @@ def refusals(profile: Profile, sizes: OwnSizes) -> dict[int, str]:
     return found
 
 
-def _refusal(profile: Profile, sizes: OwnSizes, place: int) -> str:
+def _refusal(profile: Profile, sizes: ModuleSizes, place: int) -> str:
     module = profile.modules[place]
     inside = slice(place, module.end)
     if not sizes.gathered[inside].any() and not _holds(profile, place):
@@ -204,14 +204,14 @@ def _tied_outside(profile: Profile, place: int) -> str | None:
     return None
 
 
-def allowed(profile: Profile, sizes: OwnSizes) -> Bools:
+def allowed(profile: Profile, sizes: ModuleSizes) -> Bools:
     """Whether each module may be a unit of its own."""
     may = np.ones(len(profile.modules), dtype=bool)
     may[[0, *refusals(profile, sizes)]] = False
     return may
 
 
-def placed(profile: Profile, sizes: OwnSizes, wrapping: Wrapping) -> tuple[PlacedUnit, ...]:
+def place_units(profile: Profile, sizes: ModuleSizes, wrapping: Wrapping) -> tuple[PlacedUnit, ...]:
     """Units of a wrapping with the root first, then in the order they run.
 
     Raises
@@ -241,7 +241,7 @@ def placed(profile: Profile, sizes: OwnSizes, wrapping: Wrapping) -> tuple[Place
         owned=tuple(np.flatnonzero(owner == 0).tolist()),
         forward=profile.modules[0].forward,
         backward=profile.modules[0].backward,
-        late=True,
+        reduced_last=True,
     )
     rest = [
         _placed(profile, wrapping.units[i], groups[i], np.flatnonzero(owner == number).tolist())
@@ -263,7 +263,7 @@ def _positions(profile: Profile, unit: Unit) -> list[int]:
 
 
 def _unknown(profile: Profile, name: str) -> str:
-    if name in profile.unrun:
+    if name in profile.never_run:
         return "never runs in the forward pass, so it has no place in the order of units"
     if any(module.name.startswith(f"{name}.") for module in profile.modules):
         return "holds modules but has no forward of its own; name those it holds"
@@ -274,7 +274,7 @@ def _fault(name: str, problem: str) -> Fault:
     return Fault(field="units", value=name, has_value=True, problem=problem)
 
 
-def _faults(profile: Profile, sizes: OwnSizes, unit: Unit, at: Sequence[int]) -> list[Fault]:
+def _faults(profile: Profile, sizes: ModuleSizes, unit: Unit, at: Sequence[int]) -> list[Fault]:
     if len(at) == 1:
         reason = _refusal(profile, sizes, at[0])
         return [_fault(unit.modules[0], reason)] if reason else []
@@ -307,7 +307,7 @@ def _placed(profile: Profile, unit: Unit, at: Sequence[int], owned: Sequence[int
         owned=tuple(owned),
         forward=(first.forward[0], last.forward[1]),
         backward=(last.backward[0], first.backward[1]),
-        late=first.late,
+        reduced_last=first.reduced_last,
     )
 
 
@@ -359,7 +359,7 @@ class Edge:
 
 def possible_units(
     profile: Profile,
-    sizes: OwnSizes,
+    sizes: ModuleSizes,
     *,
     reshard: Sequence[bool],
     most_grouped: int,
@@ -412,7 +412,7 @@ def _runs(profile: Profile, most: int, holds: Floats) -> list[list[tuple[int, ..
     return found
 
 
-def _allowed_run(profile: Profile, sizes: OwnSizes, run: Sequence[int], end: int) -> bool:
+def _allowed_run(profile: Profile, sizes: ModuleSizes, run: Sequence[int], end: int) -> bool:
     if len(run) == 1:
         return True
     inside = slice(run[0], end)

@@ -22,9 +22,9 @@ from weakref import WeakKeyDictionary
 
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.trace.stand_ins import stand_ins, without_numbers
-from shardwise.fsdp.trace.torch_tools import imported, said, tensors
+from shardwise.fsdp.trace.torch_tools import describe_error, tensors, torch_module
 
-__all__ = ["Loaded", "config_of", "load_module", "model_inputs", "model_of"]
+__all__ = ["LoadedModel", "config_of", "load_module", "model_inputs", "model_of"]
 
 
 _HEADS = (
@@ -46,7 +46,7 @@ def config_of(file: Path) -> Any:
                 str(file), local_files_only=True, trust_remote_code=False
             )
     except Exception as error:
-        problem = f"is no config that transformers knows: {said(error)}"
+        problem = f"is no config that transformers knows: {describe_error(error)}"
         raise InputError(Fault(source=str(file), problem=problem)) from error
     config.use_cache = False
     return config
@@ -82,7 +82,7 @@ def model_inputs(module: Any, batch: int, seq_len: int) -> dict[str, Any] | None
 
     Zeros: they have no numbers on fake tensors, and a token 0 is in every vocabulary.
     """
-    torch = imported()
+    torch = torch_module()
     names = inspect.signature(module.forward).parameters
     if module.main_input_name == "input_ids":
         ids = torch.zeros((batch, seq_len), dtype=torch.int64)
@@ -126,7 +126,7 @@ _PAIR = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
+class LoadedModel:
     """A model that can be built as often as needed, and run."""
 
     name: str
@@ -142,14 +142,14 @@ class Loaded:
 
     def build(self) -> Any:
         """Make the module under the current fake mode, in the default dtype, for training."""
-        torch = imported()
+        torch = torch_module()
         try:
             with without_numbers():
                 made = self.make()
         except InputError:
             raise
         except Exception as error:  # a factory is the user's: whatever it raises is an answer
-            raise _refusal(self.source, f"cannot be built: {said(error)}") from error
+            raise _refusal(self.source, f"cannot be built: {describe_error(error)}") from error
         paired = isinstance(made, tuple) and len(made) == _PAIR
         module, given = made if paired else (made, None)
         if not isinstance(module, torch.nn.Module):
@@ -196,7 +196,7 @@ class Loaded:
 
 def load_module(
     source: object, *, batch: int = 1, seq_len: int = 1024, name: str | None = None
-) -> Loaded:
+) -> LoadedModel:
     """Find out how a model is made; nothing is built yet.
 
     Parameters
@@ -219,15 +219,15 @@ def load_module(
             return _of_config(path, name)
         text = str(source)
         factory = _imported_factory(text)
-    elif isinstance(source, imported().nn.Module):
+    elif isinstance(source, torch_module().nn.Module):
         called = type(source).__name__
-        return Loaded(name=name or called, source=called, make=lambda: _remade(source))
+        return LoadedModel(name=name or called, source=called, make=lambda: _remade(source))
     elif callable(source):
         factory, text = source, getattr(source, "__qualname__", type(source).__name__)
     else:
         raise _refusal("model", f"must be {_ALLOWED}, a callable or a module", source)
     sizes = _taken(factory, {"batch": batch, "seq_len": seq_len})
-    return Loaded(name=name or "", source=text, make=lambda: factory(**sizes))
+    return LoadedModel(name=name or "", source=text, make=lambda: factory(**sizes))
 
 
 def _refusal(source: str, problem: str, value: object = None) -> InputError:
@@ -263,17 +263,17 @@ def _imported_factory(text: str) -> Callable[..., Any]:
     place, colon, attribute = text.partition(":")
     if not colon or not place or not attribute:
         raise _refusal("model", f"no such file; must be {_ALLOWED}", text)
-    imported()  # before the factory's own import fails for want of it
+    torch_module()  # before the factory's own import fails for want of it
     try:
         with _working_folder():
             found: Any = import_module(place)
     except Exception as error:
-        raise _refusal("model", f"cannot be imported: {said(error)}", text) from error
+        raise _refusal("model", f"cannot be imported: {describe_error(error)}", text) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise _refusal("model", f"{place} has no {attribute}", text)
         found = getattr(found, part)
-    if isinstance(found, imported().nn.Module):
+    if isinstance(found, torch_module().nn.Module):
         return lambda: _remade(found)
     if not callable(found):
         problem = f"{attribute} is a {type(found).__name__}, not a callable that makes a module"
@@ -283,7 +283,7 @@ def _imported_factory(text: str) -> Callable[..., Any]:
 
 
 def _on_fake_cpu(tensor: Any) -> bool:
-    fake = imported("torch._subclasses.fake_tensor").FakeTensor
+    fake = torch_module("torch._subclasses.fake_tensor").FakeTensor
     return isinstance(tensor, fake) and tensor.device.type == "cpu"
 
 
@@ -292,7 +292,7 @@ def _remade(module: Any) -> Any:
 
     For weights that were there before, on the meta device or on a GPU.
     """
-    torch = imported()
+    torch = torch_module()
     fresh: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         dtype = torch.get_default_dtype() if tensor.is_floating_point() else tensor.dtype
@@ -303,15 +303,15 @@ def _remade(module: Any) -> Any:
     return deepcopy(module, fresh)
 
 
-def _of_config(path: Path, name: str | None) -> Loaded:
+def _of_config(path: Path, name: str | None) -> LoadedModel:
     """A model of Hugging Face by its config."""
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         raise _refusal("model", "no such file", str(file))
-    imported()
+    torch_module()
     config = config_of(file)
     called = name or (file.resolve().parent.name if file.name == "config.json" else file.stem)
-    return Loaded(name=called, source=str(file), make=lambda: model_of(config))
+    return LoadedModel(name=called, source=str(file), make=lambda: model_of(config))
 
 
 def _called(inputs: Any) -> Called:
@@ -327,7 +327,7 @@ def _called(inputs: Any) -> Called:
 
 def _token_ids(source: str, module: Any, batch: int, seq_len: int) -> Called:
     """Token ids, by name where the module has it."""
-    torch = imported()
+    torch = torch_module()
     if not any(isinstance(one, torch.nn.Embedding) for one in module.modules()):
         problem = "has no embedding, so what it is called with must come with it: see its factory"
         raise _refusal(source, problem)

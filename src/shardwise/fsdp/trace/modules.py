@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from shardwise.fsdp.trace.torch_tools import grad_tensors, imported, replaced, tensors
+from shardwise.fsdp.trace.torch_tools import grad_tensors, replace_tensors, tensors, torch_module
 
 __all__ = ["Call", "Calls"]
 
@@ -112,7 +112,7 @@ class Calls:
         outermost of its modules begins here, as FSDP2 gathers weights here.
         """
         call = None
-        if imported().is_grad_enabled():
+        if torch_module().is_grad_enabled():
             known = [one for one, _ in self._again]
             calls = (self.made[place] for place in reversed(self.runs(name)))
             call = next((one for one in calls if not one.watched and one not in known), None)
@@ -132,7 +132,7 @@ class Calls:
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Pass the inputs through the function that tells when their gradients are computed."""
-        if not imported().is_grad_enabled():
+        if not torch_module().is_grad_enabled():
             return None
         inputs = grad_tensors((args, kwargs))
         if not inputs:
@@ -141,7 +141,9 @@ class Calls:
         distinct = list({id(one): one for one in inputs}.values())
         passed = _gate().apply(partial(self._gradients_left, call), *distinct)
         stands_for = {id(one): new for one, new in zip(distinct, passed, strict=True)}
-        new_args, new_kwargs = replaced((args, kwargs), iter([stands_for[id(i)] for i in inputs]))
+        new_args, new_kwargs = replace_tensors(
+            (args, kwargs), iter([stands_for[id(i)] for i in inputs])
+        )
         return new_args, new_kwargs
 
     def _await_gradient(self, call: Call, output: Any) -> None:
@@ -175,7 +177,7 @@ def _gate() -> Any:
 
     It detaches, rather than returning views, so that modules may still change inputs in place.
     """
-    torch = imported()
+    torch = torch_module()
 
     def forward(ctx: Any, tell: Callable[[], None], *inputs: Any) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)

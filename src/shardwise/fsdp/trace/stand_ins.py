@@ -11,7 +11,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-from shardwise.fsdp.trace.torch_tools import imported
+from shardwise.fsdp.trace.torch_tools import torch_module
 
 __all__ = ["stand_ins", "without_numbers"]
 
@@ -45,11 +45,11 @@ def without_numbers() -> Iterator[None]:
     Truncated normal weights are drawn until all lie inside: here, not at all. Rates that grow from
     layer to layer are read off a `linspace`, which is therefore real, as is what is cut from it.
     """
-    init, torch = imported("torch.nn.init"), imported()
+    init, torch = torch_module("torch.nn.init"), torch_module()
     drawn, spaced = init._no_grad_trunc_normal_, torch.linspace
 
     def linspace(*args: Any, **kwargs: Any) -> Any:
-        with imported("torch._subclasses.fake_tensor").unset_fake_temporarily():
+        with torch_module("torch._subclasses.fake_tensor").unset_fake_temporarily():
             return spaced(*args, **kwargs).as_subclass(_real_tensor())
 
     init._no_grad_trunc_normal_ = lambda tensor, *_, **__: tensor
@@ -63,8 +63,8 @@ def without_numbers() -> Iterator[None]:
 @cache
 def _real_tensor() -> Any:
     """A tensor whose functions run outside of fake modes, unless fake tensors take part."""
-    torch = imported()
-    fake_tensor = imported("torch._subclasses.fake_tensor")
+    torch = torch_module()
+    fake_tensor = torch_module("torch._subclasses.fake_tensor")
     usual = torch.Tensor.__torch_function__.__func__
 
     def run(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -106,8 +106,8 @@ def _kernels() -> Iterator[None]:
 
     It is asked by whoever calls them, and by checkpointing in backward too.
     """
-    imported()
-    scoped = imported("torch.library")._scoped_library
+    torch_module()
+    scoped = torch_module("torch.library")._scoped_library
     with scoped("aten", "IMPL") as library:
         for name, kernel in (
             ("scaled_dot_product_attention", _attention),
@@ -123,7 +123,7 @@ def _or_usual(name: str, kernel: Any, *args: Any, **kwargs: Any) -> Any:
     out = kernel(*args, **kwargs)
     if out is not NotImplemented:
         return out
-    torch = imported()
+    torch = torch_module()
     usual = getattr(torch.ops.aten, name).default
     return usual._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
@@ -132,7 +132,7 @@ def _dropout(data: Any, share: float, train: bool) -> Any:
     """Dropout in one kernel, which keeps a byte for each number."""
     if not train or not 0 < share < 1:
         return NotImplemented
-    return imported().native_dropout(data, share, True)[0]
+    return torch_module().native_dropout(data, share, True)[0]
 
 
 def _attention(
@@ -172,7 +172,7 @@ def _operators() -> Any:
 
     They are of the dispatcher's, so that whoever watches it sees them as one kernel each.
     """
-    torch = imported()
+    torch = torch_module()
     library = torch.library.Library("shardwise", "FRAGMENT")
     made = {
         "attention": _attended,
@@ -191,7 +191,7 @@ def _attended(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> tuple[Any, Any
     del k, mask, causal
     batch, heads, tokens, _ = q.shape
     out = q.new_empty((batch, tokens, heads, v.shape[-1])).transpose(1, 2)
-    return out, q.new_empty((batch, heads, tokens), dtype=imported().float32)
+    return out, q.new_empty((batch, heads, tokens), dtype=torch_module().float32)
 
 
 def _attention_gradients(
@@ -199,21 +199,21 @@ def _attention_gradients(
 ) -> tuple[Any, Any, Any, Any]:
     """Gradients of queries, keys and values, and of every score where the mask is trained."""
     del grad
-    torch = imported()
+    torch = torch_module()
     scores = (*q.shape[:3], k.shape[2]) if mask is not None and rest[-1] else (0,)
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), q.new_empty(scores)
 
 
 def _normalized(x: Any, dims: int, weight: Any) -> tuple[Any, Any]:
     del weight
-    torch = imported()
+    torch = torch_module()
     ones = (1,) * dims
     return torch.empty_like(x), x.new_empty((*x.shape[:-dims], *ones), dtype=torch.float32)
 
 
 def _norm_gradients(grad: Any, x: Any, weight: Any, rstd: Any) -> tuple[Any, Any]:
     del grad, rstd
-    torch = imported()
+    torch = torch_module()
     return torch.empty_like(x), x.new_empty((0,)) if weight is None else torch.empty_like(weight)
 
 
@@ -252,7 +252,7 @@ def _functions() -> tuple[Any, Any]:
 
 def _function(name: str, forward: Any, backward: Any) -> Any:
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type(name, (imported().autograd.Function,), methods)
+    return type(name, (torch_module().autograd.Function,), methods)
 
 
 def _summed_to(gradient: Any, shape: Sequence[int]) -> Any:

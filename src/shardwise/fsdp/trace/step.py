@@ -18,16 +18,16 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
-from shardwise.fsdp.trace.factory import Loaded, load_module
+from shardwise.fsdp.trace.factory import LoadedModel, load_module
 from shardwise.fsdp.trace.kernels import KernelLog, segment_seconds
 from shardwise.fsdp.trace.modules import Calls
 from shardwise.fsdp.trace.torch_tools import (
     default_dtype,
-    imported,
-    no_collection,
-    said,
+    describe_error,
+    no_garbage_collection,
     tensors,
     torch_dtype,
+    torch_module,
 )
 
 __all__ = ["Ledger", "trace"]
@@ -128,10 +128,10 @@ def trace(
                 Fault(source="trace", field=name_, value=value, has_value=True, problem=problem)
             )
     load = load_module(source, batch=batch, seq_len=seq_len, name=name)
-    fake = imported("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
+    fake = torch_module("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
     with fake, default_dtype(torch_dtype(dtype)):
         step = _Step(load, batch, seq_len)
-        with no_collection(), load.stand_ins():
+        with no_garbage_collection(), load.stand_ins():
             step.run()
         return step.profile(system, dtype)
 
@@ -139,7 +139,7 @@ def trace(
 class _Step:
     """One step: what it runs on, and what was noted."""
 
-    def __init__(self, load: Loaded, batch: int, seq_len: int) -> None:
+    def __init__(self, load: LoadedModel, batch: int, seq_len: int) -> None:
         self.load = load
         self.module = load.build()
         self.called = load.inputs(self.module, batch, seq_len)
@@ -170,7 +170,7 @@ class _Step:
         except InputError:
             raise
         except Exception as error:  # the model is the user's: whatever it raises is an answer
-            problem = f"does not run: {said(error)}"
+            problem = f"does not run: {describe_error(error)}"
             raise InputError(Fault(source=self.load.source, problem=problem)) from error
         finally:
             self.calls.release()
@@ -194,7 +194,7 @@ class _Step:
     def profile(self, system: System, dtype: Dtype) -> Profile:
         """What was noted, with times."""
         segments = len(self.ledger.held)
-        parameters, unrun = self._parameters()
+        parameters, never_run = self._parameters()
         return Profile(
             name=self.load.name or type(self.module).__name__,
             source=self.load.source,
@@ -203,10 +203,10 @@ class _Step:
             forward_segments=self.forward_segments,
             seconds=segment_seconds(self.log, segments, system, dtype),
             resident_bytes=np.array(self.ledger.held, dtype=np.float64),
-            left_bytes=np.array(self.ledger.left, dtype=np.float64),
+            end_bytes=np.array(self.ledger.left, dtype=np.float64),
             fixed_bytes=self.fixed_bytes,
             assumed=(*self.load.assumed, *_assumed(self.log, system)),
-            unrun=tuple(unrun),
+            never_run=tuple(never_run),
         )
 
     def _profiled(self, segments: int) -> Iterator[ProfiledModule]:
@@ -218,27 +218,30 @@ class _Step:
                     [one.backward_begin for one in inside if one.backward_begin >= 0] + [after]
                 )
             ran = begin >= 0
-            late = ran and after < 0
+            reduced_last = ran and after < 0
             yield ProfiledModule(
                 name=call.name,
                 kind=call.kind,
                 parent=call.parent,
                 end=call.end,
                 forward=(call.begin, call.after),
-                backward=(begin if ran else segments, after if ran and not late else segments),
+                backward=(
+                    begin if ran else segments,
+                    after if ran and not reduced_last else segments,
+                ),
                 output_bytes=call.output_bytes,
-                late=late,
+                reduced_last=reduced_last,
                 run=call.run,
             )
 
     def _parameters(self) -> tuple[list[Parameter], list[str]]:
         """Weights, each with the calls that hold it, and modules with weights that never ran."""
         holders: dict[int, set[int]] = {}
-        unrun = []
+        never_run = []
         for name, module in self.module.named_modules():
             own = [one for one in module._parameters.values() if one is not None]
             if own and not self.calls.runs(name):
-                unrun.append(name)
+                never_run.append(name)
             for one in own:
                 holders.setdefault(id(one), set()).update(self._nearest_runs(name))
         found = [
@@ -252,7 +255,7 @@ class _Step:
             )
             for name, one in self.module.named_parameters()
         ]
-        return found, unrun
+        return found, never_run
 
     def _nearest_runs(self, name: str) -> list[int]:
         """Calls of a module or, where it never ran, of the nearest one around it that did."""
@@ -273,7 +276,7 @@ def _assumed(log: KernelLog, system: System) -> list[str]:
 
 def _recording(ledger: Ledger, log: KernelLog) -> Any:
     """A mode that shows every operator and what it returns to both."""
-    torch = imported()
+    torch = torch_module()
     tensor = torch.Tensor
     skipped = torch.ops.prim.device.default  # asked for most of all, and runs nothing
 
@@ -288,5 +291,5 @@ def _recording(ledger: Ledger, log: KernelLog) -> Any:
             log.ran(func, args, kwargs or {}, out)
         return out
 
-    base = imported("torch.utils._python_dispatch").TorchDispatchMode
+    base = torch_module("torch.utils._python_dispatch").TorchDispatchMode
     return type("Recording", (base,), {"__torch_dispatch__": dispatch})()

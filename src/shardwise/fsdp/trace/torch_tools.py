@@ -13,19 +13,19 @@ from shardwise.fsdp.plan import Dtype
 
 __all__ = [
     "default_dtype",
+    "describe_error",
     "grad_tensors",
-    "imported",
-    "no_collection",
-    "replaced",
-    "said",
+    "no_garbage_collection",
+    "replace_tensors",
     "tensors",
     "torch_dtype",
+    "torch_module",
 ]
 
 _NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-def imported(name: str = "torch") -> Any:
+def torch_module(name: str = "torch") -> Any:
     """A module of PyTorch, or a refusal that says what to install."""
     try:
         return import_module(name)
@@ -34,7 +34,7 @@ def imported(name: str = "torch") -> Any:
         raise InputError(Fault(source="trace", problem=problem)) from None
 
 
-def said(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """The kind of an error and the first line of what it says."""
     kind = type(error).__name__
     lines = str(error).strip().splitlines()
@@ -50,11 +50,11 @@ def torch_dtype(dtype: Dtype) -> Any:
         problem = f"no such type; allowed: {', '.join(_NAMES)}"
         fault = Fault(source="trace", field="dtype", value=dtype, has_value=True, problem=problem)
         raise InputError(fault)
-    return getattr(imported(), _NAMES[dtype])
+    return getattr(torch_module(), _NAMES[dtype])
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Keep the garbage collector out: when it runs is no property of a model or a wrapping."""
     gc.collect()
     was = gc.isenabled()
@@ -69,7 +69,7 @@ def no_collection() -> Iterator[None]:
 @contextmanager
 def default_dtype(dtype: Any) -> Iterator[None]:
     """Build modules in a type: fake parameters cannot be cast later."""
-    torch = imported()
+    torch = torch_module()
     usual = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -80,7 +80,7 @@ def default_dtype(dtype: Any) -> Iterator[None]:
 
 def tensors(value: Any) -> Iterator[Any]:
     """Tensors in tuples, lists, mappings and dataclasses, in order; no others, as in FSDP2."""
-    if isinstance(value, imported().Tensor):
+    if isinstance(value, torch_module().Tensor):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
@@ -98,25 +98,25 @@ def grad_tensors(value: Any) -> list[Any]:
     return [tensor for tensor in tensors(value) if tensor.requires_grad]
 
 
-def replaced(value: Any, new: Iterator[Any]) -> Any:
+def replace_tensors(value: Any, new: Iterator[Any]) -> Any:
     """The same with other tensors in place of those of `grad_tensors`, in their order.
 
     What holds none of them is not made anew.
     """
-    if isinstance(value, imported().Tensor):
+    if isinstance(value, torch_module().Tensor):
         return next(new) if value.requires_grad else value
     if not grad_tensors(value):
         return value
     kind: Any = type(value)
     if isinstance(value, Mapping):
-        items = {key: replaced(item, new) for key, item in value.items()}
+        items = {key: replace_tensors(item, new) for key, item in value.items()}
         of_fields = dataclasses.is_dataclass(kind)  # as are outputs of Hugging Face
         return kind(**items) if of_fields else _updated(copy(value), items)
     if isinstance(value, (tuple, list)):
-        members = [replaced(item, new) for item in value]
+        members = [replace_tensors(item, new) for item in value]
         return kind(*members) if hasattr(kind, "_fields") else kind(members)
     names = [field.name for field in dataclasses.fields(value)]
-    return dataclasses.replace(value, **{n: replaced(getattr(value, n), new) for n in names})
+    return dataclasses.replace(value, **{n: replace_tensors(getattr(value, n), new) for n in names})
 
 
 def _updated(mapping: Any, items: Mapping[Any, Any]) -> Any:

@@ -171,12 +171,12 @@ class IlpRules:
         negative = (labels[_PARAMETERS] < 0) | (labels[_GRADIENTS] < 0)
         return np.where(negative, np.inf, peak)
 
-    def ahead(self, position: int, labels: Floats) -> Floats:
+    def remaining_cost(self, position: int, labels: Floats) -> Floats:
         """The root's own collectives, if all that still may be covered is [ms]."""
         parameters, gradients = (most[position] for most in self._coverable)
         gather = self.comm.all_gather.time_ms(np.maximum(labels[_PARAMETERS] - parameters, 0.0))
         grads = np.maximum(labels[_GRADIENTS] - gradients, 0.0)
         return np.asarray(gather + self.comm.reduce_scatter.time_ms(grads))
 
-    def level(self, position: int, labels: Floats, budget: float) -> None:
+    def clip_to_budget(self, position: int, labels: Floats, budget: float) -> None:
         """Nothing is known to matter no more."""

@@ -14,10 +14,10 @@ from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Setting
 from shardwise.ops.operation import CollectiveKind
 
-__all__ = ["Line", "Lines", "Links", "SystemLinks"]
+__all__ = ["CollectiveTimes", "LinearTime", "LinearTimes", "SystemTimes"]
 
 
-class Links(Protocol):
+class CollectiveTimes(Protocol):
     """What gathering weights and reducing gradients takes; nothing for no bytes."""
 
     def gather_s(self, buffer_bytes: Floats) -> Floats:
@@ -28,7 +28,7 @@ class Links(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LinearTime:
     """Time of a collective as a straight line: latency + bytes / bandwidth."""
 
     latency_s: float
@@ -40,11 +40,11 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class LinearTimes:
     """Given, or by the rule of fsdp_ilp."""
 
-    all_gather: Line
-    reduce_scatter: Line
+    all_gather: LinearTime
+    reduce_scatter: LinearTime
 
     def gather_s(self, buffer_bytes: Floats) -> Floats:
         """Time of an all-gather [s]."""
@@ -56,7 +56,7 @@ class Lines:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SystemLinks:
+class SystemTimes:
     """A system's network, ranks of a shard group side by side, replicas across.
 
     A shard group fills the tiers from inside out; a group of replicas has one rank in each.
