@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import catalog
-from shardwise.analysis.prediction_interval import Described
+from shardwise.analysis.prediction_interval import RunFeatures
 from shardwise.config import files
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
@@ -136,7 +136,7 @@ def _write_parameters(parameters: Sequence[Parameter], offsets: np.ndarray) -> N
 
 def _write_errors(at: Linear, errors: np.ndarray, others: Linear) -> None:
     """Keep errors, of fitted runs with their source left out, with what describes the runs."""
-    names = [column.name for column in dataclasses.fields(Described)]
+    names = [column.name for column in dataclasses.fields(RunFeatures)]
     rows = [json.dumps(["id", "source", "error", *names])]
     pairs = [*zip(at.runs, errors, strict=True), *zip(others.runs, others.errors, strict=True)]
     for run, error in pairs:

@@ -8,7 +8,7 @@ from math import exp, isfinite, log10
 import numpy as np
 
 from shardwise import catalog
-from shardwise.analysis.prediction_interval import LEVEL, levels, told_apart
+from shardwise.analysis.prediction_interval import LEVEL, distinguishable_ratio, error_levels
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
 from shardwise.validate import validate
@@ -165,9 +165,8 @@ def _order(predictions: Sequence[Prediction]) -> str:
         lost = (str(told.choices), _share(told.regret), _share(told.most_regret))
         lines.append((f"grade {grade}", *cells, *lost))
     heads = ("runs", "pairs", "in order", "studies", "Kendall's tau", "choices", "regret", "most")
-    apart = (
-        f"Measurements tell two plans apart that are predicted {_share(told_apart() - 1)} apart."
-    )
+    least = _share(distinguishable_ratio() - 1)
+    apart = f"Measurements tell two plans apart that are predicted {least} apart."
     return table(heads, lines) + "\n\n" + apart
 
 
@@ -237,7 +236,7 @@ def _memory(board) -> str:
 def _intervals(board) -> str:
     unseen = board.left_out["all"]
     grades = {name: board.groups["grade"][name].coverage for name in ("A", "B")}
-    spread = levels()
+    spread = error_levels()
     return (
         f"Intervals are meant to hold {_share(LEVEL)} of what is measured. They held "
         f"{_share(unseen.coverage)} of the runs whose source was\nleft out of the fit, "
@@ -254,7 +253,7 @@ def _calibration(predictions: Sequence[Prediction], unseen: dict[str, float]) ->
         if one.run.id in unseen:
             key = one.run.study, one.run.accelerator, one.run.is_moe
             studies.setdefault(key, []).append(np.log1p(unseen[one.run.id]))
-    random, spread = np.random.default_rng(0), levels()
+    random, spread = np.random.default_rng(0), error_levels()
     lines = []
     for count in (1, 3, 5):
         told = []

@@ -8,7 +8,7 @@ import pytest
 
 import samples
 from shardwise import Estimate, Strategy, search
-from shardwise.analysis.prediction_interval import told_apart
+from shardwise.analysis.prediction_interval import distinguishable_ratio
 from shardwise.planning.search.results import Alike
 from shardwise.planning.search.ties import alike
 from shardwise.report.tables.search import print_search
@@ -42,7 +42,7 @@ def plans(*rates: float, **columns: Sequence[Any]) -> list[Estimate]:
 
 def test_plans_within_the_ratio_are_alike() -> None:
     """Those from the first on that are; a worse one between ends them."""
-    ratio = told_apart()
+    ratio = distinguishable_ratio()
     near = 100 / ratio * 1.0001
     assert alike([]) is None
     assert alike(plans(100)) is None
@@ -64,7 +64,7 @@ def test_plans_are_compared_by_what_they_are_ranked_by() -> None:
     assert alike(plans(100, 99.9, training=[False, False])) is None
     scales = search("llama3-8b", "h100-sxm", gpus=[16, 32], gbs=64, top=2, tp=2, pp=1, mbs=1)
     times = [plan.step_time_s for plan in scales.best]
-    assert (scales.alike is None) == (times[1] / times[0] >= told_apart())
+    assert (scales.alike is None) == (times[1] / times[0] >= distinguishable_ratio())
 
 
 def test_the_safer_plan_by_hand() -> None:

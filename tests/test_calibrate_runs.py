@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from profiles import examples
 from shardwise import InputError, System, estimate
-from shardwise.analysis.prediction_interval import Validated, levels
+from shardwise.analysis.prediction_interval import ValidatedRuns, error_levels
 from shardwise.validate.calibrate.from_runs import (
     calibrated_by_runs,
     given_runs,
@@ -104,12 +104,12 @@ def test_the_spreads_are_those_of_studies(monkeypatch):
     }
     rows = [(*key, error) for key, several in errors.items() for error in several]
     sources, experts, assumed, values = (np.array(column) for column in zip(*rows, strict=True))
-    described = {"accelerator": np.array(["x"] * len(rows)), "experts": experts, "assumed": assumed}
-    known = Validated(
-        ids=tuple(map(str, range(len(rows)))), sources=sources, described=described, errors=values
+    features = {"accelerator": np.array(["x"] * len(rows)), "experts": experts, "assumed": assumed}
+    known = ValidatedRuns(
+        ids=tuple(map(str, range(len(rows)))), sources=sources, features=features, errors=values
     )
     monkeypatch.setattr("shardwise.analysis.prediction_interval.validated_runs", lambda: known)
-    found = levels.__wrapped__()
+    found = error_levels.__wrapped__()
     assert found.studies == 3
     assert found.between == pytest.approx(0.1 / 0.6745)
     assert found.within == pytest.approx(0.04)
@@ -117,8 +117,8 @@ def test_the_spreads_are_those_of_studies(monkeypatch):
 
 def test_the_shipped_runs_spread_as_servers_do():
     """Servers of one type differ by 10 to 20 %; releases of one configuration by 3 to 8 %."""
-    assert 0.05 < levels().between < 0.2
-    assert 0.04 < levels().within < 0.12
+    assert 0.05 < error_levels().between < 0.2
+    assert 0.04 < error_levels().within < 0.12
 
 
 def test_a_machine_as_its_figures_say_keeps_its_speed(tmp_path):
@@ -333,7 +333,7 @@ def test_the_verb_writes_a_system_that_is_used_at_once(tmp_path, shardwise):
     found = json.loads(out)
     assert (code, found["speed"], len(found["runs"])) == (0, speed, 4)
     assert found["before"]["n"] == found["after"]["n"] == 4
-    assert found["level"]["prior"] == levels().between
+    assert found["level"]["prior"] == error_levels().between
     assert found["system"]["accelerator"]["speed"] == speed
 
 

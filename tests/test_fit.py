@@ -317,7 +317,7 @@ def test_errors_of_the_catalog_are_those_of_its_runs() -> None:
     assert all(
         runs[name].study == source for name, source in zip(known.ids, known.sources, strict=True)
     )
-    assert set(known.described["accelerator"]) <= set(catalog.names("systems"))
+    assert set(known.features["accelerator"]) <= set(catalog.names("systems"))
     assert np.isfinite(known.errors).all()
     assert np.median(np.abs(known.errors)) < 0.15
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from measured_samples import predicted, refused, run_of
-from shardwise.analysis.prediction_interval import Validated, validated_runs
+from shardwise.analysis.prediction_interval import ValidatedRuns, validated_runs
 from shardwise.report.tables.measured import print_runs
 from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import scoreboard
@@ -229,10 +229,10 @@ def test_perfect_predictions_of_all_runs():
 
 def test_shipped_runs_are_scored_with_their_source_left_out(monkeypatch):
     """By hand: errors of +10 %, -20 % and +50 % where left out; of grade A that is predicted."""
-    known = Validated(
+    known = ValidatedRuns(
         ids=("a", "b", "c", "d", "e"),
         sources=np.array(["paper"] * 5),
-        described={},
+        features={},
         errors=np.log([1.1, 0.8, 1.5, 9.0, 9.0]),
     )
     monkeypatch.setattr("shardwise.validate.measured.statistics.validated_runs", lambda: known)

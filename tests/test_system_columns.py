@@ -102,7 +102,7 @@ def test_a_system_that_lacks_a_type_refuses_its_row_alone():
 def test_each_row_needs_one_system():
     with pytest.raises(InputError) as refused:
         estimate_many("llama3-8b", ["h100-sxm"] * 3, {"gpus": 8, "tp": [4, 8], "gbs": 8})
-    assert str(refused.value) == "system: 3 systems for 2 strategies; give one for each"
+    assert str(refused.value) == "system: 3 systems for 2 strategies; provide one for each"
 
 
 def test_figures_that_agree_stay_numbers():

@@ -260,7 +260,7 @@ def test_the_command_line_tells_the_same(tmp_path, capsys):
     assert run([*FLAGS, "--tokens", "1B", *place]) == 0
     out = capsys.readouterr().out
     assert "time to train on 1 B tokens" in out
-    assert "no figures of failures" in out
+    assert "no failure and checkpoint data" in out
 
 
 @pytest.mark.parametrize(

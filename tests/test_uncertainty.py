@@ -15,19 +15,19 @@ from shardwise import Model, Strategy, System, estimate
 from shardwise.analysis import prediction_interval as module
 from shardwise.analysis.prediction_interval import (
     LEVEL,
-    Described,
-    Validated,
-    describe,
+    RunFeatures,
+    ValidatedRuns,
+    distinguishable_ratio,
     interval_of,
     rests_on,
-    spread_of,
-    told_apart,
+    run_features,
+    uncertainty_of,
     validated_runs,
 )
 from shardwise.report.tables.estimate import print_estimate
 
 some = examples(60)
-ONE = Described(
+ONE = RunFeatures(
     experts=False,
     accelerator="h100-sxm",
     generation="hopper",
@@ -38,16 +38,16 @@ ONE = Described(
     parameters=8e9,
     seq_len=4096,
 )
-FIELDS = tuple(Described.__dataclass_fields__)
+FIELDS = tuple(RunFeatures.__dataclass_fields__)
 
 
-def known(*runs: tuple[str, float, dict[str, Any]]) -> Validated:
+def known(*runs: tuple[str, float, dict[str, Any]]) -> ValidatedRuns:
     """Runs like `ONE` but for what is told: source, error, what differs."""
     described = [replace(ONE, **other) for _, _, other in runs]
-    return Validated(
+    return ValidatedRuns(
         ids=tuple(f"run {n}" for n in range(len(runs))),
         sources=np.array([source for source, _, _ in runs]),
-        described={name: np.array([getattr(d, name) for d in described]) for name in FIELDS},
+        features={name: np.array([getattr(d, name) for d in described]) for name in FIELDS},
         errors=np.array([error for _, error, _ in runs]),
     )
 
@@ -60,7 +60,7 @@ def factor(size: float) -> float:
 def test_equal_runs_weigh_alike() -> None:
     """Of ten errors of 1 to 10 %, either way, eight are at most 8 %."""
     errors = [0.01 * n * (-1) ** n for n in range(1, 11)]
-    found = spread_of(ONE, known(*(("a", error, {}) for error in errors)))
+    found = uncertainty_of(ONE, known(*(("a", error, {}) for error in errors)))
     assert found.factor == pytest.approx(factor(0.08))
     assert (found.runs, found.nearest, found.distance) == (10, "run 0", 0)
 
@@ -80,24 +80,24 @@ def test_equal_runs_weigh_alike() -> None:
 )
 def test_distances_by_hand(other: dict[str, Any], distance: float) -> None:
     """They add up; sizes count by their doublings, up or down."""
-    assert spread_of(ONE, known(("a", 0.1, other))).distance == pytest.approx(distance)
+    assert uncertainty_of(ONE, known(("a", 0.1, other))).distance == pytest.approx(distance)
     told = known(("a", 0.1, {}))
-    assert spread_of(replace(ONE, **other), told).distance == pytest.approx(distance)
+    assert uncertainty_of(replace(ONE, **other), told).distance == pytest.approx(distance)
 
 
 def test_near_runs_weigh_more() -> None:
     """At distance 4 a run weighs e^-4: nine of them less than a quarter of one that is equal."""
     far = [("b", 0.5, {"experts": True})] * 9
-    assert spread_of(ONE, known(("a", 0.1, {}), *far)).factor == pytest.approx(factor(0.1))
+    assert uncertainty_of(ONE, known(("a", 0.1, {}), *far)).factor == pytest.approx(factor(0.1))
     many = known(("a", 0.1, {}), *far * 2)
-    assert spread_of(ONE, many).factor == pytest.approx(factor(0.5))
+    assert uncertainty_of(ONE, many).factor == pytest.approx(factor(0.5))
 
 
 def test_the_nearest_sixty_count() -> None:
     """Equal ones first; of those further off, none."""
     equal = [("a", 0.01, {})] * 60
     far = [("b", 9.0, {"gpus": 128})] * 500
-    found = spread_of(ONE, known(*far, *equal))
+    found = uncertainty_of(ONE, known(*far, *equal))
     assert (found.factor, found.runs) == (pytest.approx(factor(0.01)), 60)
     assert found.nearest == "run 500"
 
@@ -105,18 +105,18 @@ def test_the_nearest_sixty_count() -> None:
 def test_runs_of_the_same_source_may_be_left_out() -> None:
     """None of them counts, however near and few the others are."""
     runs = known(("a", 0.01, {}), ("b", 0.3, {"experts": True}), ("a", 0.02, {}))
-    found = spread_of(ONE, runs, without="a")
+    found = uncertainty_of(ONE, runs, without="a")
     assert (found.factor, found.runs, found.nearest) == (pytest.approx(factor(0.3)), 1, "run 1")
-    assert spread_of(ONE, runs).nearest == "run 0"
-    assert spread_of(ONE, runs, without="nobody") == spread_of(ONE, runs)
+    assert uncertainty_of(ONE, runs).nearest == "run 0"
+    assert uncertainty_of(ONE, runs, without="nobody") == uncertainty_of(ONE, runs)
 
 
 @some
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30), st.floats(1, 3))
 def test_larger_errors_make_wider_intervals(errors: list[float], more: float) -> None:
     """Of the same runs; one at least, and never beyond the largest error."""
-    plain = spread_of(ONE, known(*(("a", e, {}) for e in errors))).factor
-    wider = spread_of(ONE, known(*(("a", e * more, {}) for e in errors))).factor
+    plain = uncertainty_of(ONE, known(*(("a", e, {}) for e in errors))).factor
+    wider = uncertainty_of(ONE, known(*(("a", e * more, {}) for e in errors))).factor
     assert 1 <= plain <= wider * (1 + 1e-12)
     assert plain <= factor(max(map(abs, errors))) * (1 + 1e-12)
 
@@ -125,9 +125,9 @@ def test_intervals_hold_about_as_many_as_they_say() -> None:
     """Of runs of which nothing was assumed, with their own source left out: 75 % as declared."""
     runs = validated_runs()
     held = []
-    for place in np.flatnonzero(~runs.described["assumed"]):
-        one = Described(**{name: runs.described[name][place].item() for name in FIELDS})
-        spread = spread_of(one, runs, without=str(runs.sources[place]))
+    for place in np.flatnonzero(~runs.features["assumed"]):
+        one = RunFeatures(**{name: runs.features[name][place].item() for name in FIELDS})
+        spread = uncertainty_of(one, runs, without=str(runs.sources[place]))
         held.append(abs(runs.errors[place]) <= np.log(spread.factor))
     assert LEVEL - 0.15 < np.mean(held) < LEVEL + 0.1
 
@@ -136,9 +136,9 @@ def test_intervals_hold_about_as_many_as_they_say() -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let other runs be those that come with shardwise."""
 
-    def take(runs: Validated) -> float:
+    def take(runs: ValidatedRuns) -> float:
         monkeypatch.setattr(module, "validated_runs", lambda: runs)
-        return told_apart.__wrapped__()
+        return distinguishable_ratio.__wrapped__()
 
     return take
 
@@ -163,7 +163,7 @@ def test_times_that_can_be_told_apart_by_hand(told: Any) -> None:
 
 def test_times_of_the_catalog_can_be_told_apart() -> None:
     """Some per cent: better than a single estimate is, not better than clocks are."""
-    assert 1.01 < told_apart() < 1.15
+    assert 1.01 < distinguishable_ratio() < 1.15
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,8 @@ def test_what_describes_an_estimate(stack: str, framework: str) -> None:
     """Frameworks by the name of the stack, with those that share their code."""
     model = Model.load("llama3-8b")
     strategy = Strategy(gpus=16, gbs=16, stack=stack, quantization="fp8_block").resolved(model)
-    found = describe(model, System.load("h800-sxm"), strategy, assumed=True)
-    assert found == Described(
+    found = run_features(model, System.load("h800-sxm"), strategy, assumed=True)
+    assert found == RunFeatures(
         experts=False,
         accelerator="h800-sxm",
         generation="hopper",
@@ -202,12 +202,12 @@ def model_parameters(model: Model) -> int:
 def test_every_system_of_runs_has_a_generation() -> None:
     """That of its runs, so that a new estimate is described as they are."""
     runs = validated_runs()
-    for name in set(runs.described["accelerator"]):
-        rows = runs.described["accelerator"] == name
+    for name in set(runs.features["accelerator"]):
+        rows = runs.features["accelerator"] == name
         model = samples.model()
         strategy = Strategy(dp=1, gbs=1, stack="nemo-2025").resolved(model)
-        found = describe(model, System.load(str(name)), strategy).generation
-        assert set(runs.described["generation"][rows]) == {found}
+        found = run_features(model, System.load(str(name)), strategy).generation
+        assert set(runs.features["generation"][rows]) == {found}
 
 
 def test_an_interval_lies_about_the_step() -> None:
@@ -218,7 +218,7 @@ def test_an_interval_lies_about_the_step() -> None:
     assert found is not None
     assert found.low_s * found.high_s == pytest.approx(result.step_time_s**2)
     strategy = Strategy(gpus=64, gbs=128).resolved(model)
-    spread = spread_of(describe(model, system, strategy), validated_runs())
+    spread = uncertainty_of(run_features(model, system, strategy), validated_runs())
     assert found.high_s / result.step_time_s == pytest.approx(spread.factor)
     assert (found.level, found.runs, found.nearest) == (LEVEL, spread.runs, spread.nearest)
     assert 1.01 < spread.factor < 1.5

@@ -17,7 +17,7 @@ _VALUE_WIDTH = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that is wrong with the input: where, what was given, and what is allowed."""
+    """One problem of the input: where it is, the value, and what is allowed."""
 
     problem: str
     source: str = ""
@@ -38,14 +38,14 @@ class ShardwiseError(Exception):
 
 
 class InputError(ShardwiseError):
-    """The input is wrong; `faults` holds one entry for each thing to mend."""
+    """The input is wrong; `faults` has one entry for each problem."""
 
     def __init__(self, faults: Fault | Sequence[Fault]) -> None:
         self.faults: tuple[Fault, ...] = (faults,) if isinstance(faults, Fault) else tuple(faults)
         super().__init__("\n".join(map(str, self.faults)))
 
     def __reduce__(self) -> tuple[type["InputError"], tuple[tuple[Fault, ...]]]:
-        """Come back from another process with its faults, not with their text alone."""
+        """Pickle the faults, so that another process gets them and not just their text."""
         return type(self), (self.faults,)
 
 

@@ -71,20 +71,20 @@ def estimate(
     Parameters
     ----------
     model, system
-        Nouns, catalog names or files.
+        Config objects, catalog names or files.
     strategy
         A `Strategy`, its fields as a mapping, or a file.
     operations
-        Whether to list every kernel and exchange.
+        Whether to list every kernel and collective.
     gemms
         Whether to list every matrix product.
     flops_convention
-        Which model FLOPs the utilisation counts: a key of `FLOPS_CONVENTIONS`.
+        Model FLOPs that count for the MFU: a key of `FLOPS_CONVENTIONS`.
 
     Raises
     ------
     InputError
-        If anything given is wrong; one fault for each thing.
+        If any input is wrong; one fault for each.
 
     Examples
     --------
@@ -97,8 +97,8 @@ def estimate(
     """
     _known_convention(flops_convention)
     the_model, the_system = Model.load(model), System.load(system)
-    given = Strategy.load(strategy)
-    resolved = given.resolved(the_model)
+    requested = Strategy.load(strategy)
+    resolved = requested.resolved(the_model)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     parts = operation_costs(the_model, the_system, table, place(the_system, table))
@@ -154,8 +154,8 @@ def estimate(
             float(result.step_time_s[0]),
             counted if counted_model is the_model else None,
         ),
-        rests_on=rests_on(the_system, resolved, _reaches(result)),
-        assumed=_assumed(given, resolved),
+        rests_on=rests_on(the_system, resolved, _outermost_tiers(result)),
+        assumed=_assumed(requested, resolved),
         provenance=_provenance(the_model, the_system, stack, resolved),
         missed_operations=missed_operations(table, parts),
         operations=operation_estimates(the_model, table, result, parts) if operations else None,
@@ -175,15 +175,17 @@ def estimate_many(
     Parameters
     ----------
     system
-        One for all, or a list with one for each row; a single strategy then runs on each of them.
+        One for all rows, or a list with one for each; a single strategy then runs on each of them.
     strategies
-        A mapping of columns (single values hold for all rows), a data frame with such columns, or
-        a sequence of strategies. Of fields that are sets of words, such as `recompute_parts`, a
-        text or one list of words is a set for all rows, a list of lists has one for each.
+        A mapping of columns (single values apply to all rows), a data frame with such columns, or
+        a sequence of strategies. For fields that are sets of words, such as `recompute_parts`, a
+        text or one list of words applies to all rows, a list of lists has one set per row.
+    flops_convention
+        Model FLOPs that count for the MFU: a key of `FLOPS_CONVENTIONS`.
 
     Returns
     -------
-    One row per strategy, in order; a row that breaks a rule holds NaN and names it.
+    One row per strategy, in order; a row that breaks a rule holds NaN and the rule.
     """
     _known_convention(flops_convention)
     the_model = Model.load(model)
@@ -194,19 +196,18 @@ def estimate_many(
         groups = [(np.arange(len(table)), System.load(system), None)]
     refused = np.empty(len(table), dtype=np.int64)
     columns: dict[str, Floats] = {}
-    for rows, base, differing in groups:
+    for rows, base, system_columns in groups:
         refused[rows] = broken_rule(the_model, base, table.take(rows))
         legal = np.flatnonzero(refused[rows] < 0)
         for start in range(0, len(legal), _CHUNK):
             some = legal[start : start + _CHUNK]
-            chunk = rows[some]
-            here = table.take(chunk)
-            if differing is not None:
-                here = replace(here, systems=SystemRows(columns=differing, position=some))
-            evaluated = evaluated_columns(the_model, base, here, flops_convention)
-            for name, column in evaluated.items():
-                whole = columns.setdefault(name, np.full(len(table), np.nan))
-                whole[chunk] = column
+            chunk = table.take(rows[some])
+            if system_columns is not None:
+                chunk = replace(chunk, systems=SystemRows(columns=system_columns, position=some))
+            evaluated = evaluated_columns(the_model, base, chunk, flops_convention)
+            for name, values in evaluated.items():
+                column = columns.setdefault(name, np.full(len(table), np.nan))
+                column[rows[some]] = values
 
     def named(name: str) -> Floats:
         return columns.get(name, np.full(len(table), np.nan))
@@ -230,11 +231,11 @@ def estimate_many(
 def _on_systems(
     table: Table, systems: Sequence[System]
 ) -> tuple[Table, list[tuple[Ints, System, SystemColumns | None]]]:
-    """Rows with a system each, and groups of them whose systems are of one structure."""
+    """Pair rows with systems; return groups of rows whose systems have the same structure."""
     if len(table) == 1:
         table = table.take(np.zeros(len(systems), dtype=np.int64))
     if len(systems) != len(table):
-        problem = f"{len(systems)} systems for {len(table)} strategies; give one for each"
+        problem = f"{len(systems)} systems for {len(table)} strategies; provide one for each"
         raise InputError(Fault(source="system", problem=problem))
     return table, [(rows, columns.base, columns) for rows, columns in by_structure(systems)]
 
@@ -242,7 +243,7 @@ def _on_systems(
 def evaluated_columns(
     model: Model, system: System, table: Table, convention: FlopsConvention
 ) -> dict[str, Floats]:
-    """Evaluate legal rows and name the columns that are kept."""
+    """Evaluate legal rows and return the columns of `EstimateTable`, by name."""
     result = evaluate(model, system, table)
     per_s = rates(model, system, table, result, convention)
     return {
@@ -275,12 +276,23 @@ def rates(
     convention: FlopsConvention,
     counted: Parameters | None = None,
 ) -> dict[str, Floats]:
-    """Throughput and utilisation of each row, or of shape (choices, rows).
+    """Throughput and utilization of each row; results have the shape of the step times.
+
+    tokens/s = global_batch_size x seq_len / step time,
+    MFU = tokens/s x FLOPs per token / (GPUs x peak), HFU the same with recomputed FLOPs.
 
     Parameters
     ----------
+    model, system
+        What runs, and on what.
+    table
+        Legal rows.
+    result
+        Step times of shape (rows,) or (choices, rows).
+    convention
+        Model FLOPs that count: a key of `FLOPS_CONVENTIONS`.
     counted
-        Parameters of the model with the attention of all rows, if they are counted already.
+        Parameters of the model with the attention of all rows, if already counted.
     """
     subset = Subset.of(table)
 
@@ -321,7 +333,7 @@ def rates(
 
 
 def _dropped_and_packed(table: Table, row: int) -> dict[str, Any]:
-    """What of a row makes a token do less than the model alone says."""
+    """Settings of a row that reduce the FLOPs of a token."""
     return {
         "document_len": int(table.document_len[row]) or None,
         "expert_capacity": float(table.expert_capacity[row]) or None,
@@ -331,7 +343,7 @@ def _dropped_and_packed(table: Table, row: int) -> dict[str, Any]:
 def _by_convention(
     model: Model, table: Table, counted: Parameters, mfu: float, convention: FlopsConvention
 ) -> dict[str, float]:
-    """The utilisation of one row as every convention counts it."""
+    """MFU of one row under every convention."""
     the_model = model.with_attention(ATTENTIONS[int(table.attention[0])])
     seq_len, subset, more = int(table.seq_len[0]), Subset.of(table), _dropped_and_packed(table, 0)
     flops = {
@@ -357,8 +369,8 @@ def _cost(system: System, table: Table, result: Evaluation) -> Cost:
     )
 
 
-def _reaches(result: Evaluation) -> dict[str, int]:
-    """Outermost network tier of each axis that exchanges, of one row."""
+def _outermost_tiers(result: Evaluation) -> dict[str, int]:
+    """Outermost network tier of each axis that communicates, of one row."""
     axes = [a for a, (total, _) in result.comm_s.items() if total[0] > 0 and a != "offload"]
     members = {axis: getattr(result.extents, axis)[:, 0] for axis in axes}
     return {axis: int(np.argmax(of == of[-1])) for axis, of in members.items()}
@@ -367,28 +379,27 @@ def _reaches(result: Evaluation) -> dict[str, int]:
 def _provenance(
     model: Model, system: System, stack: Stack, strategy: Strategy
 ) -> dict[str, Source]:
-    """Sources by dotted prefix, without those of types and benchmarks that it does not use."""
+    """Sources by dotted prefix, without those of unused dtypes and benchmarks."""
     used: set[str] = {strategy.dtype}
     if strategy.quantization in RECIPES:
         used.add(RECIPES[strategy.quantization].matrix)
-    other = [
+    unused = [
         f"accelerator.{table}.{name}"
         for table in ("matrix", "matmul")
         for name in system.accelerator.matrix
         if name not in used
     ]
-    other.append("accelerator.benchmark")
+    unused.append("accelerator.benchmark")
     sourced: list[tuple[str, Sourced]] = [("model", model), ("system", system), ("stack", stack)]
     return {
-        f"{noun}.{field}".rstrip("."): source
-        for noun, holder in sourced
-        for field, source in holder.sources.items()
-        if not any(field.startswith(prefix) for prefix in other)
+        f"{name}.{field}".rstrip("."): source
+        for name, config in sourced
+        for field, source in config.sources.items()
+        if not any(field.startswith(prefix) for prefix in unused)
     }
 
 
-def _assumed(given: Strategy, resolved: Strategy) -> dict[str, Any]:
-    """Fields that nobody gave, as they were filled in."""
-    filled = resolved.to_dict()
-    explicit = {n for n in given.model_fields_set if getattr(given, n) is not None}
-    return {name: filled[name] for name in filled if name not in explicit}
+def _assumed(requested: Strategy, resolved: Strategy) -> dict[str, Any]:
+    """Fields that were not set, with the values filled in."""
+    explicit = {n for n in requested.model_fields_set if getattr(requested, n) is not None}
+    return {name: value for name, value in resolved.to_dict().items() if name not in explicit}

@@ -31,7 +31,7 @@ __all__ = [
     "readable",
 ]
 
-# A share of a peak below this is a slip of the pen, and times would leave the finite numbers.
+# A share of a peak below this is a typo, and times would overflow.
 LEAST_SHARE = 1e-4
 
 _DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -96,7 +96,8 @@ _ALIASES |= {
     for gas in (*_OF_CARBON, *(f" {gas}" for gas in _OF_CARBON))
 }
 _THOUSAND = 1000
-# In characters: what a unit may cost over the plain number, and an unhandy amount over a handy one.
+# In characters: how much longer text with a unit may be than the plain number, and text within 1 to
+# 999 units than other text.
 _UNIT_ALLOWANCE = 8
 _OUT_OF_RANGE = 2
 _QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
@@ -163,13 +164,13 @@ def read_quantity(text: str) -> tuple[float, str | None]:
     """
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise ValueError("is no number, with or without a unit")
+        raise ValueError("is not a number, with or without a unit")
     number, unit = match.groups()
     if not unit:
         try:
             return float(number), None
         except ValueError:
-            raise ValueError("is no number, with or without a unit") from None
+            raise ValueError("is not a number, with or without a unit") from None
     unit = _canonical_unit(unit)
     dimension = next((name for name, units in UNITS.items() if unit in units), None)
     if dimension is None:
@@ -183,10 +184,10 @@ def _hint(dimension: str) -> str:
 
 
 def format_quantity(value: float, dimension: str) -> str | float:
-    """Write a quantity as people do, so that reading it back gives the same number.
+    """Write a quantity with a unit, so that reading it returns the same number.
 
-    Of the spellings that are exact the shortest wins, one of 1 to 999 units before others; a value
-    that needs more digits than the plain number stays a number.
+    The shortest exact text wins, preferably with 1 to 999 units; a value that needs more digits
+    than the plain number stays a number.
     """
     if not math.isfinite(value) or value == 0:
         return value
@@ -213,7 +214,7 @@ _TABLE_UNITS = {
 
 
 def readable(value: float, dimension: str, digits: int = 3) -> str:
-    """Round a quantity for a table, in the largest unit that leaves 1 or more of it."""
+    """Round a quantity for a table, in the largest unit in which it is at least 1."""
     if not math.isfinite(value):
         return str(value)
     units = _TABLE_UNITS[dimension]
@@ -230,7 +231,7 @@ def readable(value: float, dimension: str, digits: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """Mark of a field that is a quantity; pydantic leaves it alone."""
+    """Marks a field as a quantity; pydantic ignores it."""
 
     name: str
     """A key of `UNITS`."""
@@ -241,7 +242,7 @@ def _validate(value: object, dimension: str, least: float) -> float:
         result = parse_quantity(value, dimension)
     except ValueError as error:
         raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
-    if result < least:  # here, so that the fault shows what was written
+    if result < least:  # here, so that the fault shows the text of the user
         reason = f"must be at least {least:g} {dimension}"
         raise PydanticCustomError("quantity", "{reason}", {"reason": reason})
     return result

@@ -1,4 +1,4 @@
-"""Every kernel and exchange of one strategy, row by row: what `--ops` shows."""
+"""Every kernel and collective of one strategy: the rows of `--ops`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,22 +36,32 @@ def operation_estimates(
     evaluation: Evaluation,
     parts: Sequence[ComponentOperations],
 ) -> tuple[OperationEstimate, ...]:
-    """List what a table of one row runs.
+    """List the kernels and collectives of a table of one row.
 
-    Kernels and exchanges of the embedding, a layer of each kind and the head for one micro-batch,
-    with what recompute runs again; then, for a whole step, transfers between stages, the exchange
-    among replicas, and the optimizer.
+    For one micro-batch: embedding, a layer of each kind and head, with what recompute repeats. Then
+    for the full step: pipeline transfers, data-parallel communication, and the optimizer.
+
+    Parameters
+    ----------
+    model
+        What runs.
+    table
+        One legal row.
+    evaluation
+        Of that row.
+    parts
+        `operation_costs` of that row.
     """
     training = bool(table.training[0])
     blocks, extents = evaluation.blocks, evaluation.extents
     rows: list[OperationEstimate] = []
     first = 0
     for part, count, costs in parts:
-        again = recomputed_parts(table, part)
+        recomputed = recomputed_parts(table, part)
         for position, cost in enumerate(costs):
-            kept = saved_activation_bytes(cost, again) if training else 0.0
-            if again == FULL_LAYER and position == 0:
-                kept = float(blocks.boundary_bytes[0])
+            saved = saved_activation_bytes(cost, recomputed) if training else 0.0
+            if recomputed == FULL_LAYER and position == 0:
+                saved = float(blocks.boundary_bytes[0])
             ran = [
                 row
                 for row in _rows(part, count, cost, extents)
@@ -59,19 +69,21 @@ def operation_estimates(
             ]
             if ran:
                 weights = float(_weight_bytes(cost, blocks)[0])
-                update = {"weight_bytes": weights, "saved_bytes": kept}
+                update = {"weight_bytes": weights, "saved_bytes": saved}
                 ran[0] = ran[0].model_copy(update=update)
                 first = len(rows)
-            elif kept:  # done inside the kernel before it, as softmax is by flash attention
-                held = rows[first].saved_bytes + kept
-                rows[first] = rows[first].model_copy(update={"saved_bytes": held})
+            elif saved:  # fused into the kernel before it, like the softmax of flash attention
+                saved += rows[first].saved_bytes
+                rows[first] = rows[first].model_copy(update={"saved_bytes": saved})
             rows += ran
-        rows += [row for cost in costs for row in _again(part, count, cost, extents, again)]
+        rows += [
+            row for cost in costs for row in _recomputed(part, count, cost, extents, recomputed)
+        ]
     return (*rows, *_step_rows(model, table, evaluation))
 
 
 def missed_operations(table: Table, parts: Sequence[ComponentOperations]) -> tuple[str, ...]:
-    """Operations with a kernel that the system's measured tables have no shape near of."""
+    """Operations with a kernel that is unlike all shapes in the system's measured tables."""
     training = bool(table.training[0])
     names = [
         cost.operation.name
@@ -85,7 +97,7 @@ def missed_operations(table: Table, parts: Sequence[ComponentOperations]) -> tup
 
 
 def _weight_bytes(cost: OperationCost, blocks: ComponentCosts) -> Floats:
-    """Bytes of an operation's weights with their quantised copies."""
+    """Bytes of an operation's weights with their quantized copies."""
     return blocks.weight_sizes.held(cost.operation.parameters, cost.operation.read_quantized)
 
 
@@ -95,21 +107,21 @@ def _rows(
     for kernel in cost.kernels:
         if kernel.time_s[0] > 0:
             yield _kernel_row(part, count, cost, kernel)
-    for exchange in cost.exchanges:
-        if exchange.time_s[0] > 0:
-            yield _exchange_row(part, count, cost, exchange, extents)
+    for collective in cost.exchanges:
+        if collective.time_s[0] > 0:
+            yield _collective_row(part, count, cost, collective, extents)
 
 
-def _again(
-    part: str, count: int, cost: OperationCost, extents: Extents, parts: frozenset[str]
+def _recomputed(
+    part: str, count: int, cost: OperationCost, extents: Extents, recomputed: frozenset[str]
 ) -> Iterator[OperationEstimate]:
-    """What recompute runs again of an operation."""
-    share = rerun_share(cost, parts)
+    """What recompute repeats of an operation."""
+    share = rerun_share(cost, recomputed)
     for row in _rows(part, count, cost, extents):
         if (
             row.phase == Phase.FORWARD
             and share > 0
-            and (row.group == 1 or repeats_collectives(cost, parts))
+            and (row.group == 1 or repeats_collectives(cost, recomputed))
         ):
             figures = {name: share * getattr(row, name) for name in _SHARED} if share < 1 else {}
             yield row.model_copy(update={"phase": "recompute"} | figures)
@@ -136,13 +148,13 @@ def _kernel_row(part: str, count: int, cost: OperationCost, timed: KernelCost) -
 
 
 def bound_by(timed: KernelCost) -> str:
-    """What the time of a kernel goes to: compute, memory or launch."""
+    """What limits a kernel: compute, memory or launch."""
     compute, memory, time = (float(t[0]) for t in (timed.compute_s, timed.memory_s, timed.time_s))
     spent = {"compute": compute, "memory": memory, "launch": time - max(compute, memory)}
     return max(spent, key=lambda name: spent[name])
 
 
-def _exchange_row(
+def _collective_row(
     part: str, count: int, cost: OperationCost, timed: CollectiveCost, extents: Extents
 ) -> OperationEstimate:
     collective = timed.collective
@@ -162,15 +174,15 @@ def _exchange_row(
 
 
 def _group(extents: Ints) -> dict[str, Any]:
-    near = tuple(int(extent) for extent in extents[:, 0])
-    return {"group": near[-1], "extents": near}
+    members = tuple(int(extent) for extent in extents[:, 0])
+    return {"group": members[-1], "extents": members}
 
 
 def _step_rows(model: Model, table: Table, evaluation: Evaluation) -> Iterator[OperationEstimate]:
-    """What happens between micro-batches and once a step, as totals of the step."""
+    """Pipeline transfers, data-parallel communication, offload and optimizer: totals of a step."""
     blocks, extents = evaluation.blocks, evaluation.extents
 
-    def exchange(
+    def collective(
         name: str, kind: str, volume: Floats, axis: str, group: dict[str, Any]
     ) -> Iterator[OperationEstimate]:
         alone, exposed = evaluation.comm_s[axis]
@@ -190,23 +202,23 @@ def _step_rows(model: Model, table: Table, evaluation: Evaluation) -> Iterator[O
             )
 
     directions = 2 if table.training[0] else 1
-    handed = directions * table.micro_batches * table.vpp * evaluation.boundary.handed_bytes
-    yield from exchange("stage_transfers", "p2p", handed, "pp", _group(extents.pp))
+    sent = directions * table.micro_batches * table.vpp * evaluation.boundary.handed_bytes
+    yield from collective("stage_transfers", "p2p", sent, "pp", _group(extents.pp))
     trained = evaluation.largest.all_trained
     gradients = trained.weights * blocks.gradient_bytes
-    if table.replicas[0] == 1:  # only the copies of tied embeddings on the first and the last stage
+    if table.replicas[0] == 1:  # only tied embeddings on the first and the last stage
         words = np.ceil(model.vocab / table.tp) * model.hidden / table.tp2 * blocks.gradient_bytes
-        yield from exchange("tied_embeddings", "all_reduce", words, "dp", {"group": 2})
+        yield from collective("tied_embeddings", "all_reduce", words, "dp", {"group": 2})
     elif table.zero[0] >= 1:
         volume = gradients + blocks.weight_sizes.moved(trained.weights, trained.quantized)
         kind = "reduce_scatter + all_gather"
-        yield from exchange("replica_exchange", kind, volume, "dp", _group(extents.replicas))
+        yield from collective("replica_exchange", kind, volume, "dp", _group(extents.replicas))
     else:
-        yield from exchange(
+        yield from collective(
             "replica_exchange", "all_reduce", gradients, "dp", _group(extents.replicas)
         )
-    nothing = np.zeros(1)  # the bytes of a step are those of layers, told there
-    yield from exchange("offload", "link", nothing, "offload", {})
+    no_bytes = np.zeros(1)  # the rows of layers have them
+    yield from collective("offload", "link", no_bytes, "offload", {})
     update = float(evaluation.time_s["optimizer"][0])
     if not update:
         return

@@ -1,7 +1,7 @@
-"""How far off an estimate may be: errors of the measured runs that are most like it.
+"""Prediction interval of an estimate, from the errors of the most similar measured runs.
 
-Each validated run is kept with what describes it and with its error of log time, predicted with
-its own source left out of every fit. The interval of an estimate is that of the runs near it.
+Each validated run comes with its features and its error of log time, predicted with its own source
+left out of every fit. The interval of an estimate is that of the runs nearest to it.
 """
 
 import json
@@ -26,25 +26,24 @@ from shardwise.ops.quantization import RECIPES
 
 __all__ = [
     "LEVEL",
-    "Described",
-    "Levels",
-    "Spread",
-    "Validated",
-    "describe",
+    "ErrorLevels",
+    "RunFeatures",
+    "Uncertainty",
+    "ValidatedRuns",
+    "distinguishable_ratio",
+    "error_levels",
     "interval_of",
-    "levels",
     "rests_on",
-    "spread_of",
-    "told_apart",
+    "run_features",
+    "uncertainty_of",
     "validated_runs",
 ]
 
 LEVEL = 0.8
-"""Part of runs that an interval is to hold."""
+"""Share of runs expected inside an interval."""
 
-# What tells runs apart, as distances that add up: a mixture of experts is another thing than a
-# dense model; another generation of accelerators or another framework nearly so; sizes count by
-# their doublings. Declared, not fitted.
+# Distances between runs, which add up: a mixture of experts is very different from a dense model,
+# another accelerator generation or framework less so; sizes count per doubling. Chosen, not fitted.
 _DISTANCES = {
     "experts": 4.0,
     "accelerator": 0.6,
@@ -56,12 +55,12 @@ _DISTANCES = {
 _DOUBLINGS = {"gpus": 0.12, "parameters": 0.12, "seq_len": 0.12}
 _NEIGHBOURS = 60
 _REACH = 1.0
-# Leaving a whole source out is harder on a model than a run of a known kind is: intervals that hold
-# 80 % of the left-out errors of grade A hold 90 % of those of runs that took part in the fit. These
-# hold 75 and 86 %.
+# Predicting a source that was left out of the fit is harder than predicting a run of a known kind:
+# intervals that contain 80 % of the left-out errors of grade A contain 90 % of the errors of runs
+# in the fit. With this factor they contain 75 and 86 %.
 _NARROWER = 0.8
 _FILE = "left_out.json"
-# Runs that say what a study's level is; half of a normal distribution is nearer than this many
+# Runs needed to tell the level of a study; half of a normal distribution lies within this many
 # standard deviations.
 _LEAST_RUNS = 3
 _HALF_OF_NORMAL = 0.6745
@@ -82,8 +81,8 @@ _GENERATIONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """What says how like two runs are."""
+class RunFeatures:
+    """What determines how similar two runs are."""
 
     experts: bool
     accelerator: str
@@ -92,70 +91,74 @@ class Described:
     framework: str
     precision: str
     assumed: bool
-    """Whether something that matters was not told."""
+    """Whether something that matters is unknown."""
     gpus: int
     parameters: float
     seq_len: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validated:
-    """Runs that were predicted and measured, as columns."""
+class ValidatedRuns:
+    """Runs that were measured and predicted, as columns."""
 
     ids: tuple[str, ...]
     sources: NDArray[np.str_]
-    described: Mapping[str, NDArray[Any]]
-    """By the fields of `Described`."""
+    features: Mapping[str, NDArray[Any]]
+    """By the fields of `RunFeatures`."""
     errors: Floats
     """log predicted - log measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """How far an estimate may be off."""
+class Uncertainty:
+    """Error range of an estimate."""
 
     factor: float
-    """The measured time is expected between the predicted one over this and times this."""
+    """The measured time is expected between predicted / factor and predicted x factor."""
     runs: int
-    """Validated runs that say so."""
+    """Validated runs that it rests on."""
     nearest: str
-    """The one most like it."""
+    """Id of the most similar run."""
     distance: float
-    """How unlike that is: 0 equal in all that counts, below 1 the same kind of run."""
+    """Distance of that run: 0 equal in everything that counts, below 1 the same kind of run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
-    """Standard deviations of errors of log time, of runs that were measured alike."""
+class ErrorLevels:
+    """Standard deviations of errors of log time, between and within studies."""
 
     between: float
-    """Of the levels of studies, each on one accelerator: servers, releases, what all its runs
-    share."""
+    """Of the levels of studies, each on one accelerator: servers, software releases and
+    whatever else all its runs share."""
     within: float
-    """Of the runs of a study about its level."""
+    """Of the runs of a study around its level."""
     studies: int
 
 
-def describe(
+def run_features(
     model: Model,
     system: System,
     strategy: Strategy,
     *,
     assumed: bool = False,
     counted: Parameters | None = None,
-) -> Described:
-    """What says how like others an estimate is; of a strategy with its defaults filled in.
+) -> RunFeatures:
+    """Features of an estimate, by which similar runs are found.
 
     Parameters
     ----------
+    model, system
+        Of the estimate.
+    strategy
+        With defaults filled in.
     assumed
-        Whether something that matters was not told.
+        Whether something that matters is unknown.
     counted
-        The model's parameters, if they are counted already.
+        Parameters of the model, if already counted.
     """
     stack = strategy.stack.name if isinstance(strategy.stack, Stack) else strategy.stack
     framework = stack.split("-")[0]
-    return Described(
+    return RunFeatures(
         experts=model.has_experts,
         accelerator=system.name,
         generation=next((g for name, g in _GENERATIONS.items() if name in system.name), "other"),
@@ -169,40 +172,46 @@ def describe(
 
 
 @cache
-def validated_runs() -> Validated:
-    """Return the runs that come with shardwise, with their errors."""
+def validated_runs() -> ValidatedRuns:
+    """Return the validated runs that come with shardwise."""
     path = Path(catalog.__file__).parent / "fit" / _FILE
-    heads, *rows = json.loads(path.read_text(encoding="utf-8"))
-    columns = dict(zip(heads, zip(*rows, strict=True), strict=True))
-    return Validated(
+    names, *rows = json.loads(path.read_text(encoding="utf-8"))
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    return ValidatedRuns(
         ids=columns["id"],
         sources=np.array(columns["source"], dtype=np.str_),
-        described={column.name: np.array(columns[column.name]) for column in fields(Described)},
+        features={column.name: np.array(columns[column.name]) for column in fields(RunFeatures)},
         errors=np.array(columns["error"], dtype=np.float64),
     )
 
 
-def spread_of(one: Described, known: Validated, *, without: str | None = None) -> Spread:
-    """How far an estimate may be off, from the validated runs most like it.
+def uncertainty_of(
+    one: RunFeatures, known: ValidatedRuns, *, without: str | None = None
+) -> Uncertainty:
+    """Error range of an estimate, from the most similar validated runs.
 
-    The weighted quantile of the sizes of their errors, weights falling with the distance d as
+    The weighted quantile of their absolute errors of log time; weights fall with the distance d as
     exp(-d / reach).
 
     Parameters
     ----------
+    one
+        Features of the estimate.
+    known
+        Validated runs.
     without
-        Source whose runs do not count.
+        Source whose runs are left out.
     """
     distance = np.zeros(len(known.ids))
     for name, weight in _DISTANCES.items():
-        distance += weight * (known.described[name] != getattr(one, name))
+        distance += weight * (known.features[name] != getattr(one, name))
     for name, weight in _DOUBLINGS.items():
-        distance += weight * np.abs(np.log2(known.described[name] / getattr(one, name)))
+        distance += weight * np.abs(np.log2(known.features[name] / getattr(one, name)))
     allowed = known.sources != without
     order = np.argsort(np.where(allowed, distance, np.inf), kind="stable")
     nearest = order[: min(_NEIGHBOURS, int(allowed.sum()))]
     size = _quantile(np.abs(known.errors[nearest]), np.exp(-distance[nearest] / _REACH))
-    return Spread(
+    return Uncertainty(
         factor=float(np.exp(_NARROWER * size)),
         runs=len(nearest),
         nearest=known.ids[nearest[0]],
@@ -211,22 +220,17 @@ def spread_of(one: Described, known: Validated, *, without: str | None = None) -
 
 
 @cache
-def levels() -> Levels:
-    """How far the levels of validated runs spread, and the runs of a study about its level.
+def error_levels() -> ErrorLevels:
+    """Scatter of the levels of studies, and of the runs of a study around its level.
 
-    Of studies with three runs or more on one accelerator, of one kind, of which nothing was
-    assumed. Medians over the studies, so that one which is far off says no more than others: for
-    the first, of the sizes of the levels over 0.67, as of a normal distribution.
+    From studies of three or more runs of one kind on one accelerator, without assumptions. Medians
+    over the studies, so that outliers do not dominate; the first is the median absolute level over
+    0.67, as for a normal distribution.
     """
     known = validated_runs()
-    described = known.described
-    kinds = zip(known.sources, described["accelerator"], described["experts"], strict=True)
-    groups: dict[Any, list[float]] = {}
-    for place, key in enumerate(kinds):
-        if not described["assumed"][place]:
-            groups.setdefault(key, []).append(known.errors[place])
-    studies = [np.array(errors) for errors in groups.values() if len(errors) >= _LEAST_RUNS]
-    return Levels(
+    groups = _groups(known, "accelerator", "experts")
+    studies = [known.errors[rows] for rows in groups if len(rows) >= _LEAST_RUNS]
+    return ErrorLevels(
         between=float(np.median([abs(np.median(errors)) for errors in studies]) / _HALF_OF_NORMAL),
         within=float(np.median([errors.std(ddof=1) for errors in studies])),
         studies=len(studies),
@@ -234,28 +238,32 @@ def levels() -> Levels:
 
 
 @cache
-def told_apart() -> float:
-    """Least ratio of two times of one model on one machine that measurements can tell apart.
+def distinguishable_ratio() -> float:
+    """Smallest ratio of two predicted times, of one model on one machine, that is significant.
 
-    Of pairs of validated runs of one source, model, machine and precision of which nothing was
-    assumed, and whose common errors cancel: `LEVEL` of their ratios are predicted this well.
+    From pairs of validated runs of one source, model, machine and precision without assumptions,
+    whose common errors cancel: the ratio of `LEVEL` of the pairs is predicted this well.
     """
     known = validated_runs()
-    alike = ("accelerator", "framework", "precision", "parameters", "seq_len")
-    keys = zip(known.sources, *(known.described[name] for name in alike), strict=True)
-    groups: dict[Any, list[int]] = {}
-    for place, key in enumerate(keys):
-        if not known.described["assumed"][place]:
-            groups.setdefault(key, []).append(place)
     gaps = []
-    for places in groups.values():
-        errors = known.errors[places]
-        apart = np.abs(errors[:, np.newaxis] - errors)
-        gaps.append(apart[np.triu_indices(len(errors), 1)])
+    for rows in _groups(known, "accelerator", "framework", "precision", "parameters", "seq_len"):
+        errors = known.errors[rows]
+        differences = np.abs(errors[:, np.newaxis] - errors)
+        gaps.append(differences[np.triu_indices(len(errors), 1)])
     each = np.concatenate(gaps)
-    # A study of many runs has most pairs, but is one study.
+    # A large study has most of the pairs, but is one study.
     weights = np.concatenate([np.full(len(gap), 1 / max(len(gap), 1) ** 0.5) for gap in gaps])
     return float(np.exp(_quantile(each, weights)))
+
+
+def _groups(known: ValidatedRuns, *names: str) -> list[list[int]]:
+    """Rows without assumptions, grouped by source and the given features."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    keys = zip(known.sources, *(known.features[name] for name in names), strict=True)
+    for row, key in enumerate(keys):
+        if not known.features["assumed"][row]:
+            groups.setdefault(key, []).append(row)
+    return list(groups.values())
 
 
 def interval_of(
@@ -265,33 +273,41 @@ def interval_of(
     step_s: float,
     counted: Parameters | None = None,
 ) -> Interval | None:
-    """What the measured time of a step may be; None forward only.
+    """Range of the measured time of a step; None forward only.
 
     Parameters
     ----------
+    model, system
+        Of the estimate.
+    strategy
+        With defaults filled in.
+    step_s
+        Predicted time of the step [s].
     counted
-        The model's parameters, if they are counted already.
+        Parameters of the model, if already counted.
     """
     if not strategy.training:
         return None
-    spread = spread_of(describe(model, system, strategy, counted=counted), validated_runs())
+    found = uncertainty_of(run_features(model, system, strategy, counted=counted), validated_runs())
     return Interval(
-        low_s=step_s / spread.factor,
-        high_s=step_s * spread.factor,
+        low_s=step_s / found.factor,
+        high_s=step_s * found.factor,
         level=LEVEL,
-        runs=spread.runs,
-        nearest=spread.nearest,
-        distance=spread.distance,
+        runs=found.runs,
+        nearest=found.nearest,
+        distance=found.distance,
     )
 
 
 def rests_on(system: System, strategy: Strategy, tiers: Mapping[str, int]) -> dict[str, str]:
-    """Origin of the rates of each kind of operation, and of the exchanges of each axis.
+    """Origin of the rates of each kind of operation, and of the communication of each axis.
 
     Parameters
     ----------
+    system, strategy
+        Of the estimate.
     tiers
-        Outermost network tier of each axis that exchanges.
+        Outermost network tier of each axis that communicates.
     """
     recipe = RECIPES.get(strategy.quantization)
     kind = strategy.dtype if recipe is None else recipe.matrix
@@ -303,12 +319,12 @@ def rests_on(system: System, strategy: Strategy, tiers: Mapping[str, int]) -> di
         "element-wise": "accelerator.memory_bound",
     }
     places |= {f"{axis} exchanges": f"network.{tier}.collectives" for axis, tier in tiers.items()}
-    found = {name: system.source_of(place) for name, place in places.items()}
-    return {name: "assumed" if one is None else one.kind for name, one in found.items()}
+    sources = {name: system.source_of(place) for name, place in places.items()}
+    return {name: "assumed" if one is None else one.kind for name, one in sources.items()}
 
 
 def _quantile(sizes: Floats, weights: Floats) -> float:
-    """Smallest size that `LEVEL` of the weight is not above."""
+    """Smallest size with at least `LEVEL` of the weight at or below it."""
     order = np.argsort(sizes)
     reached = np.cumsum(weights[order]) / weights.sum()
     return float(sizes[order][np.searchsorted(reached, LEVEL)])

@@ -1,4 +1,4 @@
-"""Detail of one strategy: its stages."""
+"""Memory and time of every pipeline stage of one strategy."""
 
 from collections.abc import Sequence
 
@@ -23,15 +23,25 @@ __all__ = ["memory_record", "stage_estimates"]
 
 
 def memory_record(memory: StageMemory, reserved: float, system: System, row: int) -> Memory:
-    """One row of columns of memory as a record."""
-    columns = {name: getattr(memory, name) for name in (*MEMORY_PARTS, "total", "offloaded")}
-    held = {
-        name: float(np.broadcast_to(column, memory.total.shape)[row])
-        for name, column in columns.items()
-    }
+    """Convert one row of memory columns to a record.
+
+    Parameters
+    ----------
+    memory
+        Columns [byte].
+    reserved
+        What the accelerator must have [byte].
+    system
+        Cluster with the capacity of each memory tier.
+    row
+        Which row.
+    """
     tiers = system.accelerator.memory
     return Memory(
-        **held,
+        **{
+            name: float(np.broadcast_to(getattr(memory, name), memory.total.shape)[row])
+            for name in (*MEMORY_PARTS, "total", "offloaded")
+        },
         reserved=reserved,
         capacity=tiers[0].capacity,
         offload_capacity=tiers[1].capacity if len(tiers) > 1 else 0.0,
@@ -44,7 +54,19 @@ def stage_estimates(
     evaluation: Evaluation,
     parts: Sequence[ComponentOperations],
 ) -> tuple[StageEstimate, ...]:
-    """Every pipeline stage of a table of one row."""
+    """Memory and time of every pipeline stage of a table of one row.
+
+    Parameters
+    ----------
+    system
+        Cluster.
+    table
+        One legal row.
+    evaluation
+        Of that row.
+    parts
+        `operation_costs` of that row.
+    """
     blocks = evaluation.blocks
     stage = np.arange(int(table.pp[0]))
     run = by_stage(evaluation.runs)
@@ -66,15 +88,16 @@ def stage_estimates(
         chunks=table.vpp,
         stage=stage,
     ) * np.where(table.training, 1.0, 0.0)
-    in_update, fullest = (
-        np.broadcast_to(where, memory.total.shape) for where in (memory.in_update, memory.part)
+    in_update, at_component = (
+        np.broadcast_to(column, memory.total.shape) for column in (memory.in_update, memory.part)
     )
 
     def peak(i: int) -> Peak:
-        held = float(memory.total[i])
         if in_update[i]:
-            return Peak(bytes=held, operation="optimizer", phase="update")
-        return Peak(bytes=held, **_moment(blocks, parts, int(fullest[i])))
+            operation, phase = "optimizer", "update"
+        else:
+            operation, phase = _peak_operation(blocks, parts, int(at_component[i]))
+        return Peak(bytes=float(memory.total[i]), operation=operation, phase=phase)
 
     return tuple(
         StageEstimate(
@@ -92,18 +115,24 @@ def stage_estimates(
     )
 
 
-def _moment(
+def _peak_operation(
     blocks: ComponentCosts, parts: Sequence[ComponentOperations], place: int
-) -> dict[str, str]:
-    """Operation and phase of the fullest moment of a part of the model."""
+) -> tuple[str, str]:
+    """Operation and phase at which a component uses the most memory.
+
+    Parameters
+    ----------
+    place
+        Position of the component in `ComponentCosts.parts`.
+    """
     kinds = len(blocks.kinds)
     names = [name for name, _, _ in parts]
     listed = {2 * kinds + 1: 0, 2 * kinds + 2: len(parts) - 1}
     if "mtp" in names:
         listed[2 * kinds] = names.index("mtp")
     costs = parts[listed.get(place, 1 + place % kinds)][2]
-    part = blocks.parts[place]
-    assert part is not None  # noqa: S101 - it is the fullest
-    position = int(part.bytes.peak[0])
+    component = blocks.parts[place]
+    assert component is not None  # noqa: S101 - it has the peak
+    position = int(component.bytes.peak[0])
     phase = "forward" if position >= len(costs) else "backward"
-    return {"operation": costs[position % len(costs)].operation.name, "phase": phase}
+    return costs[position % len(costs)].operation.name, phase

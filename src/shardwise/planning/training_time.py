@@ -8,8 +8,9 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from shardwise.analysis.results import Estimate
+from shardwise.analysis.training_run.goodput import goodput_of
 from shardwise.analysis.training_run.results import TrainingTime
-from shardwise.analysis.training_run.run import RunFigures, goodput_of, training_time
+from shardwise.analysis.training_run.time import RunFigures, training_time
 from shardwise.config.base import ConfigBase
 from shardwise.config.enums import OPTIMIZERS
 from shardwise.config.model import Model

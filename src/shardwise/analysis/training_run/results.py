@@ -1,4 +1,4 @@
-"""`TrainingTime`: how long a whole run takes, what it costs, and what failures leave of it."""
+"""`TrainingTime`: how long a training run takes, what it costs, and its goodput."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -11,7 +11,7 @@ __all__ = ["Amount", "Goodput", "TrainingTime"]
 
 
 class Amount(Result):
-    """A figure of a run, and what it may be by how far off similar measured steps were."""
+    """A result of a run, with its range by the errors of similar measured steps."""
 
     expected: float
     low: float | None
@@ -19,49 +19,49 @@ class Amount(Result):
     high: float | None
 
     def times(self, factor: float) -> "Amount":
-        """The same so many times."""
+        """Multiply all three values by a factor."""
         low = None if self.low is None else self.low * factor
         high = None if self.high is None else self.high * factor
         return Amount(expected=self.expected * factor, low=low, high=high)
 
 
 class Goodput(Result):
-    """What failures and checkpoints leave of a run: means over many such runs."""
+    """A training run with failures and checkpoints: means over many such runs."""
 
     unit: Literal["accelerator", "node"]
     """What fails and is replaced."""
     units: int
-    """That the job needs."""
+    """Units of the job."""
     job_mtbf_s: float
-    """Mean time between two failures of the whole job [s]."""
+    """Mean time between failures of the whole job [s]."""
     checkpoint_bytes: float
     """Weights and optimizer state, once."""
     checkpoint_time_s: float
-    """To write them [s]."""
+    """Time to write a checkpoint [s]."""
     stall_s: float
-    """For how long a checkpoint stops the work [s]."""
+    """How long a checkpoint stops the work [s]."""
     interval_s: float
-    """Working time between two checkpoints [s]."""
+    """Working time between checkpoints [s]."""
     best_interval_s: float
-    """The one that makes the run shortest [s]."""
+    """The interval that makes the run shortest [s]."""
     failures: float | None
-    """Expected in the run; None if it never ends."""
+    """Expected in the run; None if it never finishes."""
     goodput: float
-    """Useful part of all time; 0 if the run never ends."""
+    """Useful share of all time; 0 if the run never finishes."""
     share: dict[str, float]
-    """Parts of all time: useful, checkpoints, lost_work, restarts, and waiting for repairs, which
-    is left out where nothing is known of spares or repairs. They add up to 1."""
+    """Shares of all time, which add up to 1: useful, checkpoints, lost_work, restarts and, where
+    spares and repair time are known, waiting for repairs."""
     spares_cover: float | None
-    """Chance that the spares are enough with no repair at all; None if none are known."""
+    """Probability that the spares suffice without any repair; None if unknown."""
     days: Amount | None
-    """With all of this; without waiting where that is unknown. None if the run never ends, and so
-    are hours and price."""
+    """With all of the above; without waiting where that is unknown. None if the run never
+    finishes; hours and price likewise."""
     gpu_hours: Amount | None
     usd: Amount | None
 
 
 class TrainingTime(Result):
-    """How long a run takes on so many tokens, and what it costs."""
+    """Duration and cost of a training run on a number of tokens."""
 
     model: str
     system: str
@@ -69,12 +69,12 @@ class TrainingTime(Result):
     step_time_s: float
     tokens_asked: float
     tokens: int
-    """Seen: those of whole steps."""
+    """Tokens of all steps."""
     steps: int
     level: float | None
-    """Part of similar runs that lie between low and high."""
+    """Share of similar runs between low and high."""
     days: Amount
-    """Of steps alone, one after the other without a break."""
+    """Of the steps alone, without interruption."""
     gpu_hours: Amount
     usd: Amount | None
     kwh: Amount | None
@@ -87,28 +87,28 @@ class TrainingTime(Result):
     carbon_intensity: float | None
     """[kg/kWh]."""
     sources: dict[str, str]
-    """Who says what the price, the PUE and the carbon intensity are."""
+    """Sources of price, PUE and carbon intensity."""
     goodput: Goodput | None
     unknown: dict[str, str]
-    """What is not known, and what is missing for it."""
+    """Results that are unknown, each with what is missing for it."""
 
     @property
     def effective_days(self) -> float:
-        """Calendar days as far as they are known: with failures and checkpoints, if any is told.
+        """Calendar days, with failures and checkpoints if they are known.
 
-        Infinite if the run never ends.
+        Infinite if the run never finishes.
         """
         known = self.days if self.goodput is None else self.goodput.days
         return np.inf if known is None else known.expected
 
     @property
     def effective_usd(self) -> float | None:
-        """Price of these; None if it is unknown or the run never ends."""
+        """Price of `effective_days`; None if it is unknown or the run never finishes."""
         price = self.usd if self.goodput is None else self.goodput.usd
         return None if price is None else price.expected
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Name, figure and remark of each line that people read."""
+        """Name, value and remark of each line of the report."""
         return list(_rows(self))
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class TrainingTime(Result):
         return "\n".join([head, *lines])
 
 
-# Smaller shares have no digits that matter.
+# Smaller shares are printed as "below 0.01 %".
 _LEAST_SHARE = 1e-4
 _PARTS = {
     "checkpoints": "checkpoints",
@@ -136,48 +136,48 @@ _PARTS = {
 
 def _rows(run: TrainingTime) -> Iterator[tuple[str, str, str]]:
     over = run.tokens - run.tokens_asked
-    more = f", {over:,.0f} more than asked for" if over else ""
-    yield "steps", f"{run.steps:,}", f"{run.tokens:,} tokens seen{more}"
+    more = f", {over:,.0f} more than requested" if over else ""
+    yield "steps", f"{run.steps:,}", f"{run.tokens:,} tokens{more}"
     yield "days", _number(run.days.expected), _range(run.days, run.level)
     yield "GPU-hours", _number(run.gpu_hours.expected), _range(run.gpu_hours)
-    yield "price", *_told(run.usd, "usd", run.unknown)
-    yield "energy, at most", *_told(run.kwh, "kwh", run.unknown)
+    yield "price", *_known(run.usd, "usd", run.unknown)
+    yield "energy, at most", *_known(run.kwh, "kwh", run.unknown)
     if run.pue is not None and run.facility_kwh is not None:
-        yield f"with PUE {run.pue:g}", *_told(run.facility_kwh, "kwh", {})
-    yield "CO2, at most", *_told(run.co2_kg, "co2_kg", run.unknown)
+        yield f"with PUE {run.pue:g}", *_known(run.facility_kwh, "kwh", {})
+    yield "CO2, at most", *_known(run.co2_kg, "co2_kg", run.unknown)
     if run.goodput is None:
         yield "goodput", "unknown", run.unknown["goodput"]
         return
-    yield from _failing(run.goodput, run.unknown)
+    yield from _goodput_rows(run.goodput, run.unknown)
 
 
-def _failing(found: Goodput, unknown: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _goodput_rows(found: Goodput, unknown: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     units = f"{found.units:,} {found.unit}{'s' if found.units > 1 else ''}"
-    every = f"one each {_span(found.job_mtbf_s)} on {units}"
-    number = "no end" if found.failures is None else _number(found.failures)
+    every = f"one every {_span(found.job_mtbf_s)} on {units}"
+    number = "unlimited" if found.failures is None else _number(found.failures)
     yield "failures expected", number, every
-    beside = "" if found.stall_s == found.checkpoint_time_s else " beside the work"
-    takes = f"takes {_span(found.checkpoint_time_s)}{beside}"
+    background = "" if found.stall_s == found.checkpoint_time_s else " in the background"
+    takes = f"takes {_span(found.checkpoint_time_s)}{background}"
     if found.interval_s == found.best_interval_s:
-        takes += "; each is best (Daly 2006)"
+        takes += "; optimal interval (Daly 2006)"
     else:
-        takes += f"; best would be each {_span(found.best_interval_s)}"
-    yield "checkpoint each", _span(found.interval_s), takes
+        takes += f"; optimal: every {_span(found.best_interval_s)}"
+    yield "checkpoint every", _span(found.interval_s), takes
     parts = [f"{word} {_percent(found.share[n])}" for n, word in _PARTS.items() if n in found.share]
     if "waiting" in unknown:
         parts.append(f"waiting for repairs unknown: {unknown['waiting']}")
     yield "goodput", f"{100 * found.goodput:.3g} %", ", ".join(parts)
     if found.spares_cover is not None:
-        remark = "chance, with no repair at all"
-        yield "spares are enough", _percent(found.spares_cover), remark
+        remark = "probability, without any repair"
+        yield "spares suffice", _percent(found.spares_cover), remark
     if found.days is None:
-        yield "effective days", "never", "the run does not end: failures undo all of its work"
+        yield "effective days", "never", "the run does not finish: failures undo all of its work"
         return
     yield "effective days", _number(found.days.expected), _range(found.days)
-    yield "effective price", *_told(found.usd, "usd", unknown)
+    yield "effective price", *_known(found.usd, "usd", unknown)
 
 
-def _told(amount: Amount | None, kind: str, unknown: Mapping[str, str]) -> tuple[str, str]:
+def _known(amount: Amount | None, kind: str, unknown: Mapping[str, str]) -> tuple[str, str]:
     if amount is None:
         return "unknown", unknown[kind]
     show = {"usd": _dollars, "kwh": _energy, "co2_kg": _mass}[kind]
@@ -189,8 +189,8 @@ def _told(amount: Amount | None, kind: str, unknown: Mapping[str, str]) -> tuple
 def _range(amount: Amount, level: float | None = None) -> str:
     if amount.low is None or amount.high is None:
         return ""
-    told = f"{_number(amount.low)} to {_number(amount.high)}"
-    return told if level is None else f"{told} in {round(10 * level)} of 10 runs"
+    text = f"{_number(amount.low)} to {_number(amount.high)}"
+    return text if level is None else f"{text} in {round(10 * level)} of 10 runs"
 
 
 def _number(value: float) -> str:
@@ -219,7 +219,7 @@ def _mass(value: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A time as people say it, with three digits."""
+    """Time with three digits, in s, min, h or d."""
     for scale, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * scale:
             return f"{_number(seconds / scale)} {unit}"

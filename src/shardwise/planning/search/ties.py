@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shardwise.analysis.prediction_interval import told_apart
+from shardwise.analysis.prediction_interval import distinguishable_ratio
 from shardwise.analysis.results import Estimate
 from shardwise.planning.search.results import Alike
 
@@ -28,7 +28,7 @@ def alike(best: Sequence[Estimate], objective: str = "step_time") -> Alike | Non
     """
     if not best or not best[0].strategy["training"]:
         return None
-    ratio = told_apart()
+    ratio = distinguishable_ratio()
     by = "step_time_s" if objective == "step_time" else "tokens_per_s_per_gpu"
     scores = [getattr(e, by) / getattr(best[0], by) for e in best]
     near = [1 / ratio < score < ratio for score in scores]

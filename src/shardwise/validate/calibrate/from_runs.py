@@ -4,7 +4,7 @@ Servers of one type differ by 10 to 20 % in power limit, clocks and cooling. The
 runs is due to the machine, but also to their scatter. So m, the robust mean of n errors, counts as
 a measurement with variance s^2 / n of a level with prior 0 +- p; its posterior mean is
 m p^2 / (p^2 + s^2 / n). Both s and p come from the validated runs
-(`analysis.prediction_interval.levels`).
+(`analysis.prediction_interval.error_levels`).
 
 Runs come from JSON rows of the measured-runs schema (`measured.store`) or from a short table
 (.yaml, .toml, .csv; also .gz). A short table has for each run the model, the fields of its
@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from shardwise import catalog
-from shardwise.analysis.prediction_interval import levels
+from shardwise.analysis.prediction_interval import error_levels
 from shardwise.arrays import Floats
 from shardwise.config import files
 from shardwise.config.base import ConfigBase, Source
@@ -279,7 +279,9 @@ def calibrated_by_runs(system: System, path: str | Path) -> Calibrated:
         raise InputError(_too_few(path, len(runs), unusable))
     measured = np.array([run.measured_s for run in runs])
     before = told[known]
-    level = level_of(np.log(before / measured), prior=levels().between, scatter=levels().within)
+    level = level_of(
+        np.log(before / measured), prior=error_levels().between, scatter=error_levels().within
+    )
     speed, low, high = _speeds(system, runs, measured, level, path)
     told_speed = float(f"{speed:.{_DIGITS}g}")
     after = _predicted(_tables(runs), [_at(system, told_speed)])[:, 0]

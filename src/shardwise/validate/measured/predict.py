@@ -9,7 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shardwise.analysis.prediction_interval import Described, describe, spread_of, validated_runs
+from shardwise.analysis.prediction_interval import (
+    RunFeatures,
+    run_features,
+    uncertainty_of,
+    validated_runs,
+)
 from shardwise.analysis.results import EstimateTable
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -147,7 +152,7 @@ def translate(run: Run) -> Translation:
     return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))
 
 
-def described(said: Translation, counted: Parameters | None = None) -> Described:
+def described(said: Translation, counted: Parameters | None = None) -> RunFeatures:
     """What says how like other runs this one is.
 
     Parameters
@@ -155,7 +160,7 @@ def described(said: Translation, counted: Parameters | None = None) -> Described
     counted
         The model's parameters, if they are counted already.
     """
-    return describe(
+    return run_features(
         said.model,
         said.system,
         said.strategy,
@@ -237,7 +242,7 @@ def _prediction(
     seq_len = int(table.table.seq_len[row])
     per_step = tokens * flops_per_token(said.model, seq_len, counted=counted)
     without = run.study if leave_out else None
-    factor = spread_of(described(said, counted), validated_runs(), without=without).factor
+    factor = uncertainty_of(described(said, counted), validated_runs(), without=without).factor
     return Prediction(
         run=run,
         step_time_s=step_s,
