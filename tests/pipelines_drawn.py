@@ -101,16 +101,16 @@ def closed(cases, **given):
 
     def times(kind):
         return Times(
-            on_stage=column([[one[kind] for _, one in row] for row in runs]).T,
-            on_first=column(case.embedding[kind] for case in cases),
-            on_last=column(case.head[kind] for case in cases),
-            on_early=apart("zb-v", kind),
-            on_late=apart("interleaved", kind),
+            stage_s=column([[one[kind] for _, one in row] for row in runs]).T,
+            first_extra_s=column(case.embedding[kind] for case in cases),
+            last_extra_s=column(case.head[kind] for case in cases),
+            first_chunk_s=apart("zb-v", kind),
+            last_chunk_s=apart("interleaved", kind),
         )
 
     return step_time(
         schedule=column(SCHEDULES.index(case.schedule) for case in cases),
-        lengths=column([[length for length, _ in row] for row in runs]).T,
+        group_sizes=column([[length for length, _ in row] for row in runs]).T,
         **{kind: times(at) for at, kind in enumerate(PASSES)},
         micro_batches=column(case.m for case in cases),
         chunks=column(case.v for case in cases),

@@ -107,12 +107,12 @@ class Pipeline:
     def closed(self) -> float:
         """Time of the closed form."""
         runs = np.array(self.ranks)[:, None]
-        none = Times(on_stage=0 * runs, on_first=np.zeros(1), on_last=np.zeros(1))
-        ends = {"on_first": np.array([self.embedding]), "on_last": np.array([self.head])}
+        none = Times(stage_s=0 * runs, first_extra_s=np.zeros(1), last_extra_s=np.zeros(1))
+        ends = {"first_extra_s": np.array([self.embedding]), "last_extra_s": np.array([self.head])}
         found = step_time(
             schedule=np.array([SCHEDULES.index("interleaved" if self.v > 1 else "1f1b")]),
-            lengths=np.ones(runs.shape, dtype=np.int64),
-            forward=Times(on_stage=runs, **ends),
+            group_sizes=np.ones(runs.shape, dtype=np.int64),
+            forward=Times(stage_s=runs, **ends),
             input_grad=none,
             weight_grad=none,
             micro_batches=np.array([self.m]),

@@ -239,10 +239,10 @@ def test_messages_half_hidden_lie_between():
     rows = [case, Case(**{**vars(case), "hidden": True})]
     blocking, beside = closed(rows).step_s
     none = np.zeros((1, 1))
-    times = Times(on_stage=none + 1, on_first=none[0], on_last=none[0])
+    times = Times(stage_s=none + 1, first_extra_s=none[0], last_extra_s=none[0])
     half = step_time(
         schedule=np.array([0]),
-        lengths=np.array([[4]]),
+        group_sizes=np.array([[4]]),
         forward=times,
         input_grad=times,
         weight_grad=times,

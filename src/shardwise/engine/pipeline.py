@@ -32,7 +32,7 @@ def bubble_and_transfers(
     hop_s = boundary.time_s
     _, hop = np.unique(hop_s, return_inverse=True)
     columns = (blocks.key, runs[0].key, table.micro_batches, hop, table.training)
-    lengths = np.stack([run.length.astype(np.int64) for run in runs])
+    group_sizes = np.stack([run.length.astype(np.int64) for run in runs])
     forward, input_grad, weight_grad = (
         _times(table, blocks, runs, select)
         for select in (
@@ -45,7 +45,7 @@ def bubble_and_transfers(
     def of_rows(rows: Ints) -> StepTime:
         return step_time(
             schedule=table.schedule[rows],
-            lengths=lengths[:, rows],
+            group_sizes=group_sizes[:, rows],
             forward=forward.take(rows),
             input_grad=input_grad.take(rows),
             weight_grad=weight_grad.take(rows),
@@ -80,25 +80,25 @@ def _times(
     kinds = len(blocks.layers) - 1
     columns = [None if part is None else select(part.times) for part in blocks.layers[:kinds]]
     zero = np.zeros_like(blocks.memory_rate)
-    on_stage = [
+    stage_s = [
         total(
             (n * column for n, column in zip(run.own, columns, strict=True) if column is not None),
             zero,
         )
         for run in runs
     ]
-    on_last = select(blocks.head.times)
+    last_extra_s = select(blocks.head.times)
     if blocks.mtp is not None:
         modules = np.max([run.held[kinds] for run in runs], axis=0)
-        on_last = on_last + modules * select(blocks.mtp.times)
+        last_extra_s = last_extra_s + modules * select(blocks.mtp.times)
     early = None
     if np.any(table.schedule == _ZB_V):
         early = np.stack([_of_chunk(run, columns, 0, slice(None)) for run in runs])
     times = Times(
-        on_stage=np.stack(on_stage),
-        on_first=select(blocks.embedding.times),
-        on_last=on_last,
-        on_early=early,
+        stage_s=np.stack(stage_s),
+        first_extra_s=select(blocks.embedding.times),
+        last_extra_s=last_extra_s,
+        first_chunk_s=early,
     )
     unlike = (table.schedule == _INTERLEAVED) & np.any([run.unlike for run in runs], axis=0)
     return _with_unlike_chunks(times, table, runs, columns, unlike) if np.any(unlike) else times
@@ -115,19 +115,19 @@ def _with_unlike_chunks(
 
     With two chunks, the first one of rank 0 is all that is left of it.
     """
-    on_stage, on_first = times.on_stage.copy(), times.on_first.copy()
-    on_late = on_stage / table.vpp
+    stage_s, first_extra_s = times.stage_s.copy(), times.first_extra_s.copy()
+    last_chunk_s = stage_s / table.vpp
     for place, run in enumerate(runs):
         at = np.flatnonzero(rows & run.unlike)
-        on_late[place, at] = _of_chunk(run, columns, table.vpp[at] - 1, at)
+        last_chunk_s[place, at] = _of_chunk(run, columns, table.vpp[at] - 1, at)
     between = table.vpp - 2
     alone = runs[0].length == 1
     at = np.flatnonzero(rows & runs[0].unlike & alone & (between > 0))
     first_s = _of_chunk(runs[0], columns, 0, at)
-    others_s = (on_stage[0, at] - on_late[0, at] - first_s) / between[at]
-    on_first[at] += first_s - others_s
-    on_stage[0, at] += others_s - first_s
-    return replace(times, on_stage=on_stage, on_first=on_first, on_late=on_late)
+    others_s = (stage_s[0, at] - last_chunk_s[0, at] - first_s) / between[at]
+    first_extra_s[at] += first_s - others_s
+    stage_s[0, at] += others_s - first_s
+    return replace(times, stage_s=stage_s, first_extra_s=first_extra_s, last_chunk_s=last_chunk_s)
 
 
 def _of_chunk(

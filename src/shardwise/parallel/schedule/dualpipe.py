@@ -2,26 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.parallel.schedule.paths import Gates, longest
-from shardwise.parallel.schedule.pipelines import Pipelines, Solved
-from shardwise.parallel.schedule.ranks import (
+from shardwise.parallel.schedule.longest_path import (
     Passes,
     Ranks,
+    WaitPoints,
     after_stay,
-    slowest_round,
-    so_far,
+    longest,
+    running_max,
+    slowest_round_trip,
     towards_first,
     towards_last,
 )
+from shardwise.parallel.schedule.pipelines import Pipelines, Solution
 
 __all__ = ["dualpipe"]
 
 
-def dualpipe(given: Pipelines) -> Solved:
+def dualpipe(pipelines: Pipelines) -> Solution:
     """DualPipe (arXiv 2412.19437, section 3.2.1 and table 2).
 
     Rank i and rank p - 1 - i mirror each other, so p ranks do what p / 2 of them in a V would: a
@@ -29,30 +31,29 @@ def dualpipe(given: Pipelines) -> Solved:
     stages idle (p / 2 - 1) (F&B + B - 3 W), B with the weights' gradient, where W is not longer
     than the rest of B and F. Exact for equal stages, with messages that block or take 0 s and
     pairs of at least 0.9 of their sum (down to 0.6: 5 % short at most); on uneven ones 0.01 % short
-    on average, 1 % at most. Messages beside compute delay every pair, fitted on the simulation to
-    within p / 2 hops: 0.05 % off on average, 1.1 % at most, for hops of a twentieth of a pass.
+    on average, 1 % at most. Messages that overlap compute delay every pair, fitted on the
+    simulation to within p / 2 messages: 0.05 % off on average, 1.1 % at most, for messages of a
+    twentieth of a pass.
     """
-    m, p = given.micro_batches, given.stages
-    known = Ranks.of(given.lengths, [p // 2 - 1]).at
-    ranks = Ranks.of(given.lengths, [p // 2 - 1, *(p - 1 - known)])
-    half = _Half.of(given, ranks)
-    busy = half.busy_s
-    depths = ranks.at.shape[0] // 2
-    step = longest(_heads(half), busy, _tails(half))
-    if not given.blocking and given.hop_s.any():
+    m, p = pipelines.micro_batches, pipelines.stages
+    sampled = Ranks.sample(pipelines.group_sizes, [p // 2 - 1]).index
+    ranks = Ranks.sample(pipelines.group_sizes, [p // 2 - 1, *(p - 1 - sampled)])
+    half = _Half.of(pipelines, ranks)
+    step = longest(_heads(half), half.busy_s, _tails(half))
+    if not pipelines.blocking and pipelines.hop_s.any():
         step = step + np.maximum(m - 2 * p, 0) * _delay_s(half)
-    return Solved(
+    return Solution(
         step_s=step,
-        occupied_s=busy,
-        messages=m / 2 * (4.0 - 2.0 * ranks.first[:depths]),
+        occupied_s=half.busy_s,
+        messages=m / 2 * (4.0 - 2.0 * ranks.first[: half.depth.shape[0]]),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Half:
-    """Ranks of the first half, by depth: how far they are from their end of the pipeline."""
+    """Ranks of the first half, by depth: their distance from their end of the pipeline."""
 
-    few: bool
+    few_batches: bool
     depth: Floats
     inner: Floats
     """Ranks of the half that are deeper."""
@@ -70,26 +71,32 @@ class _Half:
     """Time of a message between the two halves that occupies no rank."""
 
     @classmethod
-    def of(cls, given: Pipelines, ranks: Ranks) -> "_Half":
-        depths = ranks.at.shape[0] // 2
+    def of(cls, pipelines: Pipelines, ranks: Ranks) -> "_Half":
+        depths = ranks.index.shape[0] // 2
         # As floats, since they are multiplied with times.
-        half, number = ranks.count / 2, given.micro_batches / 2
-        depth = ranks.at[:depths].astype(np.float64)
-        weights = given.alone(ranks, given.weight_grad)
-        waiting = (given.forwards(ranks), given.backwards(ranks, given.input_grad), weights)
-        near, far = _both(waiting, depths)
+        half, number = ranks.count / 2, pipelines.micro_batches / 2
+        depth = ranks.index[:depths].astype(np.float64)
+        weights = pipelines.without_messages(ranks, pipelines.weight_grad)
+        waiting = (
+            pipelines.forwards(ranks),
+            pipelines.backwards(ranks, pipelines.input_grad),
+            weights,
+        )
+        near, far = _near_and_far(waiting, depths)
         # The messages of a pair arrive from both sides: a path through it takes one of them.
-        less = Passes(at=np.zeros(depth.shape), before=given.beside_s * depth)
+        less = Passes(time=np.zeros(depth.shape), before=pipelines.overlapped_hop_s * depth)
         near_forward = near[0] + far[1] + far[2] - less
         far_forward = far[0] + near[1] + near[2] - less
-        saved = 1 - given.pair_share
+        saved = 1 - pipelines.pair_share
         if saved.any():
-            kinds = (given.forward, given.backward)
-            plain, plain_far = _both([given.alone(ranks, kind) for kind in kinds], depths)
+            kinds = (pipelines.forward, pipelines.backward)
+            plain, plain_far = _near_and_far(
+                [pipelines.without_messages(ranks, kind) for kind in kinds], depths
+            )
             near_forward = near_forward - (plain[0] + plain_far[1]) * saved
             far_forward = far_forward - (plain_far[0] + plain[1]) * saved
         return cls(
-            few=given.few,
+            few_batches=pipelines.few_batches,
             depth=depth,
             inner=half - 1 - depth,
             number=number,
@@ -98,7 +105,7 @@ class _Half:
             far=far,
             near_forward=near_forward,
             far_forward=far_forward,
-            cross_s=given.beside_s,
+            cross_s=pipelines.overlapped_hop_s,
         )
 
     @property
@@ -108,151 +115,153 @@ class _Half:
 
     @property
     def backwards_s(self) -> Floats:
-        """What a rank does after its last forward."""
+        """Time of a rank's passes after its last forward [s]."""
         (_, back, weights), (_, far_back, far_weights) = self.near, self.far
-        far = (self.depth + 1) * (far_back.at + far_weights.at)
-        return far + (self.depth + 1 + self.inner) * (back.at + weights.at)
+        far = (self.depth + 1) * (far_back.time + far_weights.time)
+        return far + (self.depth + 1 + self.inner) * (back.time + weights.time)
 
-    @property
+    @cached_property
     def busy_s(self) -> Floats:
-        """All passes; what overlaps counts once. The deepest rank's first pair does not overlap."""
-        alone = sum((one.at for one in (*self.near, *self.far)), np.zeros(self.depth.shape))
-        near = self.near_forward.at - self.near[0].at - self.far[1].at - self.far[2].at
-        far = self.far_forward.at - self.far[0].at - self.near[1].at - self.near[2].at
+        """Time in passes [s]; overlapped pairs count once, but for the deepest rank's first pair."""
+        alone = sum((one.time for one in (*self.near, *self.far)), np.zeros(self.depth.shape))
+        near = self.near_forward.time - self.near[0].time - self.far[1].time - self.far[2].time
+        far = self.far_forward.time - self.far[0].time - self.near[1].time - self.near[2].time
         overlapped = (self.pairs - self.deepest) * near + (self.pairs + self.inner) * far
         return self.number * alone + overlapped
 
 
-def _both(passes: Sequence[Passes], depths: int) -> tuple[list[Passes], list[Passes]]:
-    """Near and far ones by depth."""
+def _near_and_far(passes: Sequence[Passes], depths: int) -> tuple[list[Passes], list[Passes]]:
+    """Passes of the near and of the far direction, by depth."""
     near, far = [], []
     for one in passes:
-        near.append(Passes(at=one.at[:depths], before=one.before[:depths]))
-        behind = one.total - one.through
-        far.append(Passes(at=one.at[::-1][:depths], before=behind[::-1][:depths]))
+        near.append(Passes(time=one.time[:depths], before=one.before[:depths]))
+        after = one.total - one.through
+        far.append(Passes(time=one.time[::-1][:depths], before=after[::-1][:depths]))
     return near, far
 
 
 def _delay_s(half: _Half) -> Floats:
-    """How much longer than the slowest rank's own a pair takes in the steady state.
+    """Time that a pair takes more in the steady state than on the slowest rank alone [s].
 
-    Every pair waits for a message from either neighbour, so a path may move to the next rank with
+    Every pair waits for a message from either neighbor, so a path may move to the next rank with
     every pair: to and fro in one half, or through both of them.
     """
     pair = (half.near_forward + half.far_forward) * 0.5
-    rate = slowest_round(half.depth, pair, np.zeros(pair.at.shape))
-    ahead = 2 * (pair.total - pair.before) + half.cross_s
-    rate = np.maximum(rate, (ahead / (2 * half.inner + 2)).max(axis=0))
-    return np.maximum(rate - pair.at.max(axis=0), 0.0)
+    rate = slowest_round_trip(half.depth, pair, np.zeros(pair.time.shape))
+    around = 2 * (pair.total - pair.before) + half.cross_s
+    rate = np.maximum(rate, (around / (2 * half.inner + 2)).max(axis=0))
+    return np.maximum(rate - pair.time.max(axis=0), 0.0)
 
 
-def _heads(half: _Half) -> Gates:
-    """First forward and backward of either direction, and where the rounds between them end.
+def _heads(half: _Half) -> WaitPoints:
+    """First forward and backward of either direction, and the ends of the rounds between them.
 
     These are forwards of both directions, then far passes with split backwards, then pairs: a path
-    may stay on a rank whose pace is slower there, and come on to another one as that goes over to
-    the next kind. From the first pairs on it may go down further.
+    may stay on a rank whose pace is slower there, and move on to another one as that one starts the
+    next kind. From the first pairs on it may go deeper.
     """
     (forward, _, _), (far_forward, far_back, far_weights) = half.near, half.far
     inner, depth, deepest = half.inner, half.depth, half.deepest
-    gates = Gates(forward.before, few=half.few)
-    ahead = 2 * inner
-    gates.reach(ahead * forward.at, forward.before + ahead * so_far(forward.at))
-    work = (ahead + 1) * forward.at
-    crossing = deepest * (forward.before + forward.at + half.cross_s)
-    gates.spread(work, towards_first, far_forward, crossing)
-    both = forward.at + far_forward.at
+    points = WaitPoints(forward.before, few_batches=half.few_batches)
+    warm_up = 2 * inner
+    points.add(warm_up * forward.time, forward.before + warm_up * running_max(forward.time))
+    work = (warm_up + 1) * forward.time
+    crossing = deepest * (forward.before + forward.time + half.cross_s)
+    points.add_passed_on(work, towards_first, far_forward, crossing)
+    both = forward.time + far_forward.time
     start = after_stay(
-        gates.starts(work), far_forward, lambda at, to: depth[to] * both[at], towards_last=False
+        points.own_start(work), far_forward, lambda at, to: depth[to] * both[at], towards_last=False
     )
-    gates.reach(work + depth * both, start)
-    work = (ahead + depth + 1 + deepest) * forward.at + (depth + 1) * far_forward.at
-    gates.spread(work, towards_last, far_back)
-    crossing = gates.found[-1].wait_s + work + far_back.at + far_weights.at + half.cross_s
-    split = far_back.at + far_weights.at + far_forward.at
+    points.add(work + depth * both, start)
+    work = (warm_up + depth + 1 + deepest) * forward.time + (depth + 1) * far_forward.time
+    points.add_passed_on(work, towards_last, far_back)
+    crossing = points.points[-1].wait_s + work + far_back.time + far_weights.time + half.cross_s
+    split = far_back.time + far_weights.time + far_forward.time
     first_pair = after_stay(
-        gates.starts(work), far_back, lambda at, to: inner[to] * split[at], towards_last=True
+        points.own_start(work), far_back, lambda at, to: inner[to] * split[at], towards_last=True
     )
     pairs = work + inner * split
-    gates.reach(pairs, first_pair)
+    points.add(pairs, first_pair)
     # The deepest rank's first pair does not overlap, so its forward has been done before.
-    more = half.near_forward.at - far_back.at - far_weights.at
-    work = pairs + half.near_forward.at - deepest * more
-    gates.spread(work, towards_first, half.far_forward, deepest * crossing)
-    round_ = half.near_forward.at + half.far_forward.at
+    more = half.near_forward.time - far_back.time - far_weights.time
+    work = pairs + half.near_forward.time - deepest * more
+    points.add_passed_on(work, towards_first, half.far_forward, deepest * crossing)
+    round_ = half.near_forward.time + half.far_forward.time
 
     def back(at: int, to: slice) -> Floats:
         down = depth[to] - depth[at]
         return (down > 0) * deepest[to] * more[to] - down * round_[to]
 
-    gates.reach(pairs, after_stay(first_pair, half.near_forward, back, towards_last=True))
-    return gates
+    points.add(pairs, after_stay(first_pair, half.near_forward, back, towards_last=True))
+    return points
 
 
-def _tails(half: _Half) -> Gates:
-    """Last forward and backward of either direction, mirrored, and where rounds between them end.
+def _tails(half: _Half) -> WaitPoints:
+    """Last forward and backward of either direction, mirrored, and the rounds between them.
 
-    Behind the pairs come pairs of far forwards alone, each with a far backward, while any are left.
+    After the pairs of both directions come pairs of far forwards alone, while any are left.
     """
     far_back, far_weights = half.far[1:]
     inner, deepest = half.inner, half.deepest
-    gates = _last_backwards(half)
+    points = _last_backwards(half)
     pair = half.far_forward
     work = half.backwards_s
-    gates.spread(work, towards_last, pair)
-    end = gates.found[-1].wait_s + work
-    crossing = deepest * (end + pair.at + half.cross_s)
-    turn = pair.at + far_back.at + far_weights.at
+    points.add_passed_on(work, towards_last, pair)
+    end = points.points[-1].wait_s + work
+    crossing = deepest * (end + pair.time + half.cross_s)
+    turn = pair.time + far_back.time + far_weights.time
     start = after_stay(end, pair, lambda at, to: inner[to] * turn[at], towards_last=True)
-    gates.reach(work + inner * turn, start)
-    gates.spread(work + inner * turn + pair.at, towards_first, half.near_forward, crossing)
-    return gates
+    points.add(work + inner * turn, start)
+    points.add_passed_on(
+        work + inner * turn + pair.time, towards_first, half.near_forward, crossing
+    )
+    return points
 
 
-def _last_backwards(half: _Half) -> Gates:
-    """Gates from the end back to the last forward: backwards of both directions, then near ones.
+def _last_backwards(half: _Half) -> WaitPoints:
+    """Wait points of the last backwards, mirrored: of both directions, then near ones.
 
-    The last ones leave W's behind, which end the order. A path may stay with the backwards of both
-    directions until another rank has only near ones left (`both`); or turn down from a rank that
-    has few of them and stay on another one until that has done its last far backward (`again`).
+    The last ones leave their W's to the end of the order. A path may stay with the backwards of
+    both directions until another rank has only near ones left (`both`); or go deeper from a rank
+    that has few of them and stay on another one until that has done its last far one (`again`).
     """
     (_, back, weights), (_, far_back, far_weights) = half.near, half.far
     inner, depth = half.inner, half.depth
-    gates = Gates(np.zeros(depth.shape), few=half.few)
+    points = WaitPoints(np.zeros(depth.shape), few_batches=half.few_batches)
     far_late = np.floor(0.5 * (depth + 1))
 
     def late(rounds: Floats, rank: int | slice) -> Floats:
-        """W's behind so many last near backwards."""
+        """Time of the W's after so many last near backwards."""
         far = np.floor(0.5 * np.maximum(depth[rank] + 1 - inner[rank] + rounds, 0.0))
-        return far * far_weights.at[rank] + (depth[rank] + 1 + rounds - far) * weights.at[rank]
+        return far * far_weights.time[rank] + (depth[rank] + 1 + rounds - far) * weights.time[rank]
 
     def ending(at: int, to: slice) -> Floats:
-        return inner[to] * back.at[at] + late(inner[to], at) - work[at]
+        return inner[to] * back.time[at] + late(inner[to], at) - work[at]
 
     def both(at: int, to: slice) -> Floats:
         rounds = depth[at] + 1
         far = np.minimum(rounds, depth[to] + 1 - far_late[to])
-        stay = rounds * (far_back.at[to] + back.at[to]) + far * far_weights.at[to]
-        return stay + np.minimum(rounds, far_late[to]) * weights.at[to]
+        stay = rounds * (far_back.time[to] + back.time[to]) + far * far_weights.time[to]
+        return stay + np.minimum(rounds, far_late[to]) * weights.time[to]
 
     def again(at: int, to: slice) -> Floats:
         rounds = depth[to]
-        stay = (rounds + 1) * far_back.at[at] + rounds * back.at[at]
-        stay += np.maximum(rounds + 1 - far_late[at], 0) * far_weights.at[at]
-        stay += np.maximum(far_late[at] - depth[at] + rounds, 0) * weights.at[at]
-        first = far_back.at[to] + far_weights.at[to] - far_back.at[at]
+        stay = (rounds + 1) * far_back.time[at] + rounds * back.time[at]
+        stay += np.maximum(rounds + 1 - far_late[at], 0) * far_weights.time[at]
+        stay += np.maximum(far_late[at] - depth[at] + rounds, 0) * weights.time[at]
+        first = far_back.time[to] + far_weights.time[to] - far_back.time[at]
         return stay + (depth[at] > rounds) * first
 
     every = slice(None)
     work = late(np.zeros(inner.shape), every)
-    gates.spread(work, towards_last, back)
-    end = gates.found[-1].wait_s + work
-    crossing = half.deepest * (end + back.at + half.cross_s)
-    near = inner * back.at + late(inner, every)
-    gates.reach(near, after_stay(end, back, ending, towards_last=True))
-    end = gates.starts(near)
-    gates.spread(near + back.at, towards_first, far_back, crossing)
-    turned = after_stay(gates.starts(near + back.at), far_back, again, towards_last=False)
+    points.add_passed_on(work, towards_last, back)
+    end = points.points[-1].wait_s + work
+    crossing = half.deepest * (end + back.time + half.cross_s)
+    near = inner * back.time + late(inner, every)
+    points.add(near, after_stay(end, back, ending, towards_last=True))
+    end = points.own_start(near)
+    points.add_passed_on(near + back.time, towards_first, far_back, crossing)
+    turned = after_stay(points.own_start(near + back.time), far_back, again, towards_last=False)
     start = np.maximum(after_stay(end, back, both, towards_last=True), turned)
-    gates.reach(half.backwards_s, start)
-    return gates
+    points.add(half.backwards_s, start)
+    return points

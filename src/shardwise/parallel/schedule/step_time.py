@@ -7,18 +7,18 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, gather
 from shardwise.parallel.schedule.dualpipe import dualpipe
-from shardwise.parallel.schedule.forward_only import forward_only
-from shardwise.parallel.schedule.gpipe_1f1b import gpipe, one_f_one_b
+from shardwise.parallel.schedule.gpipe_1f1b import forward_only, gpipe, one_f_one_b
 from shardwise.parallel.schedule.interleaved import interleaved
+from shardwise.parallel.schedule.longest_path import TOLERANCE
 from shardwise.parallel.schedule.orders import SCHEDULES
-from shardwise.parallel.schedule.paths import SAME
-from shardwise.parallel.schedule.pipelines import Pipelines, Solved, Times
-from shardwise.parallel.schedule.zb_h1 import zb_h1
-from shardwise.parallel.schedule.zb_v import zb_v
+from shardwise.parallel.schedule.pipelines import Pipelines, Solution, Times
+from shardwise.parallel.schedule.zero_bubble import zb_h1, zb_v
 
 __all__ = ["StepTime", "step_time"]
 
-_SOLVERS: dict[str, Callable[[Pipelines], Solved]] = {
+Solver = Callable[[Pipelines], Solution]
+
+_SOLVERS: dict[str, Solver] = {
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
     "gpipe": gpipe,
@@ -26,7 +26,7 @@ _SOLVERS: dict[str, Callable[[Pipelines], Solved]] = {
     "zb-v": zb_v,
     "dualpipe": dualpipe,
 }
-
+_1F1B, _INTERLEAVED = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
 
 # So many rows stay in the cache: measured, blocks of 10,000 take up to twice as long by row.
 _BLOCK = 1024
@@ -41,7 +41,7 @@ class StepTime:
     busy_s: Floats
     """In passes, on the rank that spends most in them."""
     transfer_s: Floats
-    """In messages that this rank waits for beside no compute; of equal ranks, most."""
+    """In messages that this rank waits for and no compute hides; of equal ranks, the most."""
 
     @property
     def bubble_s(self) -> Floats:
@@ -52,7 +52,7 @@ class StepTime:
 def step_time(
     *,
     schedule: Ints,
-    lengths: Ints,
+    group_sizes: Ints,
     forward: Times,
     input_grad: Times,
     weight_grad: Times,
@@ -63,119 +63,109 @@ def step_time(
     pair_share: Floats | None = None,
     training: Bools | None = None,
 ) -> StepTime:
-    """Time of a step through pipelines of R runs of equal stages; cost grows with R alone.
+    """Time of a step through pipelines of G groups of equal stages; cost grows with G alone.
 
     Exact for equal stages, but for interleaved ones with an incomplete group; for 1F1B, GPipe,
-    ZB-H1 and, without chunks, forward only with any stages. What the others miss on uneven stages
-    stands with each of them: on average below 0.05 %, short rather than long. Rows must be such as
-    `orders` accepts.
+    ZB-H1 and, without chunks, forward only with any stages. The error of the others on uneven
+    stages stands with each of them: on average below 0.05 %, short rather than long. Rows must be
+    such as `orders` accepts.
 
     Parameters
     ----------
     schedule
-        Position in `SCHEDULES`, by row.
-    lengths
-        Stages in each run, 0 for none, (R, rows).
+        Position in `SCHEDULES`, (rows,).
+    group_sizes
+        Stages in each group, 0 for none, (G, rows).
     forward, input_grad, weight_grad
-        Seconds of one micro-batch.
+        Time of one micro-batch [s].
     micro_batches, chunks
-        m, and v where interleaved.
+        m, and v where interleaved, (rows,).
     hop_s
-        Time of a message from rank to rank [s].
+        Time of a message from rank to rank [s], (rows,).
     hop_hidden
-        Share of the messages that travel beside compute. The others occupy the rank that receives
-        them: between all and none of them, times are interpolated.
+        Share of the messages that overlap compute, (rows,). The others occupy the rank that
+        receives them: between all and none of them, times are interpolated.
     pair_share
         Time of DualPipe's overlapped forward and backward over the sum of both; None is 1.
     training
         False where the step goes forward only, whatever the schedule; None is True.
     """
     rows = micro_batches.shape[0]
-    whole = Pipelines(
-        lengths=lengths,
+    p = group_sizes.sum(axis=0)
+    pipelines = Pipelines(
+        group_sizes=group_sizes,
         forward=forward,
         input_grad=input_grad,
         weight_grad=weight_grad,
         micro_batches=micro_batches,
         chunks=chunks,
-        hop_s=np.where(lengths.sum(axis=0) > 1, hop_s, 0.0),
-        few=False,
+        hop_s=np.where(p > 1, hop_s, 0.0),
+        few_batches=False,
         blocking=False,
         pair_share=np.ones(rows) if pair_share is None else pair_share,
     )
-    like = whole.with_like_chunks()
-    found = StepTime(step_s=np.zeros(rows), busy_s=np.zeros(rows), transfer_s=np.zeros(rows))
-    plain = (schedule == SCHEDULES.index("interleaved")) & (chunks == 1)
-    codes = np.where(plain, SCHEDULES.index("1f1b"), schedule)
+    equal_chunks = pipelines.with_equal_chunks()
+    result = StepTime(step_s=np.zeros(rows), busy_s=np.zeros(rows), transfer_s=np.zeros(rows))
+    codes = np.where((schedule == _INTERLEAVED) & (chunks == 1), _1F1B, schedule)
     # Above this many, the first backward of every rank comes before its last forward; interleaved
     # passes of the second group come before the last but one.
-    p = lengths.sum(axis=0)
-    bound = np.where(schedule == SCHEDULES.index("interleaved"), 3 * p - 1, 2 * p)
-    back = np.ones(rows, dtype=np.bool_) if training is None else training
-    _solve(forward_only, whole, ~back, hop_hidden, found)
+    few = micro_batches <= np.where(schedule == _INTERLEAVED, 3 * p - 1, 2 * p)
+    backward = np.ones(rows, dtype=np.bool_) if training is None else training
+    _solve(forward_only, pipelines, ~backward, hop_hidden, result)
     for code, name in enumerate(SCHEDULES):
-        for few in (False, True):
-            chosen = back & (codes == code) & ((micro_batches <= bound) == few)
-            for unlike in (False, True):
-                part = whole if unlike else like
-                rows = chosen & (whole.unlike_chunks == unlike)
-                if rows.any():
-                    _solve(_SOLVERS[name], replace(part, few=few), rows, hop_hidden, found)
-    return found
+        for few_batches in (False, True):
+            chosen = backward & (codes == code) & (few == few_batches)
+            for uneven in (False, True):
+                selected = chosen & (pipelines.uneven_chunks == uneven)
+                if selected.any():
+                    kind = replace(pipelines if uneven else equal_chunks, few_batches=few_batches)
+                    _solve(_SOLVERS[name], kind, selected, hop_hidden, result)
+    return result
 
 
 def _solve(
-    solver: Callable[[Pipelines], Solved],
-    whole: Pipelines,
-    chosen: Bools,
-    hop_hidden: Floats,
-    found: StepTime,
+    solver: Solver, pipelines: Pipelines, chosen: Bools, hop_hidden: Floats, result: StepTime
 ) -> None:
     """Fill in the chosen rows, block by block."""
     rows = np.flatnonzero(chosen)
     for start in range(0, rows.size, _BLOCK):
-        _solve_block(solver, whole, rows[start : start + _BLOCK], hop_hidden, found)
+        block = rows[start : start + _BLOCK]
+        _solve_block(solver, _take(pipelines, block), hop_hidden[block], block, result)
 
 
 def _solve_block(
-    solver: Callable[[Pipelines], Solved],
-    whole: Pipelines,
-    at: Ints,
-    hop_hidden: Floats,
-    found: StepTime,
+    solver: Solver, pipelines: Pipelines, hidden: Floats, rows: Ints, result: StepTime
 ) -> None:
-    given = _rows(whole, at)
-    hidden = hop_hidden[at]
-    free = not given.hop_s.any()
-    ways = [
-        (solver(replace(given, blocking=blocking)), share, blocking)
-        for blocking, share in ((False, hidden), (True, 1 - hidden))
-        if (share > 0).any() or (free and not blocking)
-    ]
-    if free:
-        ways = [(ways[0][0], np.ones(at.size), ways[0][2])]
-    solved, _, blocking = ways[0]
-    messages_s = solved.messages * given.hop_s
-    busy = solved.occupied_s - (messages_s if blocking else 0.0)
-    met_s = (1 - hidden) * messages_s
-    most = busy >= busy.max(axis=0) * (1 - SAME)
-    slowest = np.argmax(np.where(most, met_s, -1.0), axis=0)[None]
-    found.step_s[at] = sum(share * way.step_s for way, share, _ in ways)
-    found.busy_s[at] = np.take_along_axis(busy, slowest, axis=0)[0]
-    found.transfer_s[at] = np.take_along_axis(met_s, slowest, axis=0)[0]
+    """Interpolate between messages that all overlap compute and messages that all block."""
+    if pipelines.hop_s.any():
+        ways = [
+            (solver(replace(pipelines, blocking=blocking)), share, blocking)
+            for blocking, share in ((False, hidden), (True, 1 - hidden))
+            if (share > 0).any()
+        ]
+    else:
+        ways = [(solver(pipelines), np.ones(rows.size), False)]
+    solution, _, blocking = ways[0]
+    messages_s = solution.messages * pipelines.hop_s
+    busy = solution.occupied_s - (messages_s if blocking else 0.0)
+    exposed_s = (1 - hidden) * messages_s
+    busiest = busy >= busy.max(axis=0) * (1 - TOLERANCE)
+    slowest = np.argmax(np.where(busiest, exposed_s, -1.0), axis=0)[None]
+    result.step_s[rows] = sum(share * way.step_s for way, share, _ in ways)
+    result.busy_s[rows] = np.take_along_axis(busy, slowest, axis=0)[0]
+    result.transfer_s[rows] = np.take_along_axis(exposed_s, slowest, axis=0)[0]
 
 
-def _rows(whole: Pipelines, at: Ints) -> Pipelines:
-    columns = {
-        name: gather(getattr(whole, name), at)
-        for name in ("micro_batches", "chunks", "hop_s", "pair_share")
-    }
-    return Pipelines(
-        lengths=whole.lengths[:, at],
-        forward=whole.forward.take(at),
-        input_grad=whole.input_grad.take(at),
-        weight_grad=whole.weight_grad.take(at),
-        few=whole.few,
-        blocking=whole.blocking,
-        **columns,
+def _take(pipelines: Pipelines, rows: Ints) -> Pipelines:
+    """Some rows of pipelines."""
+    return replace(
+        pipelines,
+        group_sizes=pipelines.group_sizes[:, rows],
+        forward=pipelines.forward.take(rows),
+        input_grad=pipelines.input_grad.take(rows),
+        weight_grad=pipelines.weight_grad.take(rows),
+        micro_batches=gather(pipelines.micro_batches, rows),
+        chunks=gather(pipelines.chunks, rows),
+        hop_s=gather(pipelines.hop_s, rows),
+        pair_share=gather(pipelines.pair_share, rows),
     )
