@@ -19,7 +19,7 @@ from shardwise.config.enums import RECOMPUTES
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
 from shardwise.parallel.constraints import broken_rule
-from shardwise.parallel.schedule.in_flight import most_of_unlike_chunks, most_of_unlike_ends
+from shardwise.parallel.schedule.in_flight import peak_of_uneven_chunks, peak_of_uneven_ends
 
 SBH = 64 * 64
 LAYER = 12 * 64**2 + 13 * 64
@@ -339,6 +339,6 @@ def test_two_ways_to_add_up_unlike_ends(
     stage = data.draw(st.integers(0, p - 1))
     order = {"micro_batches": groups * p, "stages": p, "chunks": v, "stage": stage}
     columns = {name: np.array([value]) for name, value in order.items()}
-    every = most_of_unlike_chunks(kept, **columns)
-    turns = most_of_unlike_ends(kept.sum(axis=0), kept[0], kept[-1], **columns)
+    every = peak_of_uneven_chunks(kept, **columns)
+    turns = peak_of_uneven_ends(kept.sum(axis=0), kept[0], kept[-1], **columns)
     assert turns == pytest.approx(every)

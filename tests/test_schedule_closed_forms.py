@@ -311,4 +311,4 @@ def test_in_flight_is_what_ranks_hold(schedule):
                     stage=rank,
                 )
                 per_stage = 2 if schedule == "zb-v" else v
-                assert (found * per_stage).tolist() == pytest.approx(step.held.tolist())
+                assert (found * per_stage).tolist() == pytest.approx(step.peak_chunks.tolist())

@@ -179,7 +179,7 @@ def test_dualpipe_by_hand():
         ({"chunks": 2}, "chunks: 2: must be 1 for 1f1b, which fixes the chunks itself"),
         (
             {"schedule": "dualpipe", "ranks": 3, "micro_batches": 6},
-            "ranks: 3: must be even for dualpipe, whose ranks hold two stages of opposite depth",
+            "ranks: 3: must be even for dualpipe, whose ranks have two stages of opposite depth",
         ),
         (
             {"schedule": "dualpipe", "micro_batches": 6},

@@ -46,8 +46,8 @@ def test_two_ranks_and_two_micro_batches():
     assert step.step_s == 9
     assert step.busy_s.tolist() == [6, 6]
     assert step.idle_s.tolist() == [3, 3]
-    assert step.held.tolist() == [2, 1]
-    assert step.held_at_s.tolist() == [1, 1]
+    assert step.peak_chunks.tolist() == [2, 1]
+    assert step.peak_at_s.tolist() == [1, 1]
 
 
 def test_gpipe_and_zb_h1_of_two_ranks():
@@ -55,7 +55,7 @@ def test_gpipe_and_zb_h1_of_two_ranks():
     assert drawn(equal("gpipe", 2, 2)) == ["Ff...BBbb", ".FfBBbb.."]
     step = equal("zb-h1", 2, 2)
     assert drawn(step) == ["Ff.BWbw", ".FBfbWw"]
-    assert step.held.tolist() == [2, 2]
+    assert step.peak_chunks.tolist() == [2, 2]
 
 
 def test_hops_beside_compute_and_on_it():
@@ -116,12 +116,12 @@ def test_zb_v_has_no_bubble_of_its_own(p, m):
 
 def test_published_peaks():
     """Chunk activations in flight: arXiv 2401.10241, table 2; 2412.19437, table 2."""
-    assert equal("1f1b", 4, 12).held.tolist() == [4, 3, 2, 1]
-    assert equal("zb-h1", 4, 12).held.tolist() == [4, 4, 4, 4]
-    assert equal("zb-v", 4, 12).held.tolist() == [8, 8, 8, 8]
-    assert equal("dualpipe", 4, 12).held.tolist() == [5, 5, 5, 5]
-    assert equal("gpipe", 4, 12).held.tolist() == [12, 12, 12, 12]
-    assert equal("interleaved", 4, 12, v=2).held.tolist() == [11, 9, 7, 5]
+    assert equal("1f1b", 4, 12).peak_chunks.tolist() == [4, 3, 2, 1]
+    assert equal("zb-h1", 4, 12).peak_chunks.tolist() == [4, 4, 4, 4]
+    assert equal("zb-v", 4, 12).peak_chunks.tolist() == [8, 8, 8, 8]
+    assert equal("dualpipe", 4, 12).peak_chunks.tolist() == [5, 5, 5, 5]
+    assert equal("gpipe", 4, 12).peak_chunks.tolist() == [12, 12, 12, 12]
+    assert equal("interleaved", 4, 12, v=2).peak_chunks.tolist() == [11, 9, 7, 5]
 
 
 @fast
@@ -154,7 +154,7 @@ def test_agrees_with_the_plain_simulation(p, v, groups, hop, times):
     )
     assert step.step_s == pytest.approx(other.time)
     assert step.busy_s == pytest.approx(other.busy)
-    assert step.held.tolist() == other.live
+    assert step.peak_chunks.tolist() == other.live
 
 
 @fast

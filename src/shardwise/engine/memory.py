@@ -17,8 +17,8 @@ from shardwise.parallel.pipeline_layout import StageRun
 from shardwise.parallel.schedule.in_flight import (
     chunks_in_flight,
     first_stage_in_flight,
-    most_of_unlike_chunks,
-    most_of_unlike_ends,
+    peak_of_uneven_chunks,
+    peak_of_uneven_ends,
 )
 
 __all__ = [
@@ -213,12 +213,12 @@ class _InFlight:
             kept = np.broadcast_to(whole, found.shape)[at]
             first = self._of_chunk(0, select, at)
             last = self._of_chunk(order["chunks"] - 1, select, at)
-            found[at] = most_of_unlike_ends(kept, first, last, **order)
+            found[at] = peak_of_uneven_ends(kept, first, last, **order)
         at, order = self.irregular, self._order_of(self.irregular)
         if at.size:
             chunks = range(order["chunks"].max())
             kept = np.stack([self._of_chunk(chunk, select, at) for chunk in chunks])
-            found[at] = most_of_unlike_chunks(kept, **order)
+            found[at] = peak_of_uneven_chunks(kept, **order)
         return found
 
     def _order_of(self, rows: Ints) -> dict[str, Ints]:

@@ -122,7 +122,7 @@ class _Half:
 
     @cached_property
     def busy_s(self) -> Floats:
-        """Time in passes [s]; overlapped pairs count once, but for the deepest rank's first pair."""
+        """Time in passes [s]; overlapped pairs count once (not the deepest rank's first pair)."""
         alone = sum((one.time for one in (*self.near, *self.far)), np.zeros(self.depth.shape))
         near = self.near_forward.time - self.near[0].time - self.far[1].time - self.far[2].time
         far = self.far_forward.time - self.far[0].time - self.near[1].time - self.near[2].time

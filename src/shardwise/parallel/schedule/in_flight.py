@@ -1,4 +1,4 @@
-"""How many micro-batches' activations a rank keeps at its fullest, for each schedule."""
+"""Peak number of micro-batches whose activations a rank saves, for each schedule."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,19 +7,24 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.parallel.schedule.orders import SCHEDULES
 
-__all__ = ["chunks_in_flight", "first_stage_in_flight", "in_flight"]
-__all__ += ["most_of_unlike_chunks", "most_of_unlike_ends"]
+__all__ = [
+    "chunks_in_flight",
+    "first_stage_in_flight",
+    "in_flight",
+    "peak_of_uneven_chunks",
+    "peak_of_uneven_ends",
+]
 
 
 def in_flight(
     *, schedule: Ints, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints
 ) -> Floats:
-    """Micro-batches whose activations a rank keeps at its fullest, in units of whole stages.
+    """Peak number of micro-batches whose activations a rank saves, in units of full stages.
 
-    From the start of F to the end of W, or of a B that does both; the order alone decides, whatever
-    the passes take. 1F1B min(m, p - i), GPipe m, interleaved the warm-up and one more chunk (arXiv
-    2104.04473, section 2.2); ZB-H1 and ZB-V at most p (arXiv 2401.10241, table 2 and section 6);
-    DualPipe p + 1 stages, of two copies (arXiv 2412.19437, table 2).
+    From the start of F to the end of W, or of a B that does both; the order alone decides,
+    whatever the durations. 1F1B min(m, p - i), GPipe m, interleaved the warm-up and one more chunk
+    (arXiv 2104.04473, section 2.2); ZB-H1 and ZB-V at most p (arXiv 2401.10241, table 2 and
+    section 6); DualPipe p + 1 stages, of two copies (arXiv 2412.19437, table 2).
 
     Parameters
     ----------
@@ -47,27 +52,27 @@ def in_flight(
 def chunks_in_flight(
     *, schedule: Ints, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints
 ) -> tuple[tuple[Floats, Floats], ...]:
-    """Micro-batches kept by the first and by the second chunk of a rank when it may keep most.
+    """Micro-batches saved by the first and by the second chunk of a rank at its possible peaks.
 
     ZB-V min(m, 2 p - 1 - i) and min(m, i + 1), or, once there are as many, 2 p - i and i, which is
     more where the first chunk is the larger one; DualPipe p - i and i + 1. Of other schedules the
-    same number twice, in units of whole stages.
+    same number twice, in units of full stages.
     """
     m, p, i = micro_batches, stages, stage
-    whole = in_flight(schedule=schedule, micro_batches=m, stages=p, chunks=chunks, stage=stage)
+    total = in_flight(schedule=schedule, micro_batches=m, stages=p, chunks=chunks, stage=stage)
     zb_v, dual = (schedule == SCHEDULES.index(name) for name in ("zb-v", "dualpipe"))
     if not np.any(zb_v | dual):
-        return ((whole, whole),)
-    first = np.where(zb_v, np.minimum(2 * p - 1 - i, m), np.where(dual, p - i, whole))
-    second = np.where(zb_v, np.minimum(i + 1, m), np.where(dual, i + 1, whole))
+        return ((total, total),)
+    first = np.where(zb_v, np.minimum(2 * p - 1 - i, m), np.where(dual, p - i, total))
+    second = np.where(zb_v, np.minimum(i + 1, m), np.where(dual, i + 1, total))
     if not np.any(zb_v):
         return ((first, second),)
     later = zb_v & (m >= 2 * p - i)
     return (first, second), (np.where(later, 2 * p - i, first), np.where(later, i, second))
 
 
-def most_of_unlike_ends(
-    kept: Floats,
+def peak_of_uneven_ends(
+    saved: Floats,
     first: Floats,
     last: Floats,
     *,
@@ -76,63 +81,63 @@ def most_of_unlike_ends(
     chunks: Ints,
     stage: Ints,
 ) -> Floats:
-    """The same as `most_of_unlike_chunks`, where only the first and the last chunk are unlike.
+    """`peak_of_uneven_chunks` where only the first and the last chunk differ from the others.
 
     The number in flight in the first and in the last chunk turns at few moments only.
 
     Parameters
     ----------
-    kept, first, last
-        By one micro-batch on all chunks, on the first and on the last of them.
+    saved, first, last
+        Bytes saved by one micro-batch on all chunks, on the first and on the last of them, (rows,).
     """
     m, p, v, i = micro_batches, stages, chunks, stage
-    ahead = 2 * (p - 1 - i) + 1
-    within = np.where(v > 2, (kept - first - last) / np.maximum(v - 2, 1), last)  # noqa: PLR2004
-    short, over = np.minimum(ahead, p), np.maximum(ahead - p, 0)
+    warm_up = 2 * (p - 1 - i) + 1
+    within = np.where(v > 2, (saved - first - last) / np.maximum(v - 2, 1), last)  # noqa: PLR2004
+    short, over = np.minimum(warm_up, p), np.maximum(warm_up - p, 0)
     more, less = first - within, last - within
     turns = (
         (p + over, short),
-        (np.minimum(p + ahead, 2 * p), 0 * p),
+        (np.minimum(p + warm_up, 2 * p), 0 * p),
         (np.where(v > 2, 2 * p, p + short), over),  # noqa: PLR2004
-        (np.where(ahead < p, p + ahead, 2 * p), over),
-        (np.where(ahead < p, p + ahead, ahead), np.where(ahead < p, 0, p)),
+        (np.where(warm_up < p, p + warm_up, 2 * p), over),
+        (np.where(warm_up < p, p + warm_up, warm_up), np.where(warm_up < p, 0, p)),
     )
     most = np.maximum.reduce([a * more + b * less for a, b in turns])
-    early = np.minimum(m, p) * (kept - last) + np.minimum(short, m) * last
+    early = np.minimum(m, p) * (saved - last) + np.minimum(short, m) * last
     early = early + np.clip(np.minimum(over, m - p), 0, None) * first
-    return np.where(m >= 2 * p, ((v - 1) * p + ahead) * within + most, early)
+    return np.where(m >= 2 * p, ((v - 1) * p + warm_up) * within + most, early)
 
 
-def most_of_unlike_chunks(
-    kept: Floats, *, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints
+def peak_of_uneven_chunks(
+    saved: Floats, *, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints
 ) -> Floats:
-    """Most that the chunks of an interleaved rank keep together, where they are unlike.
+    """Peak of what the chunks of an interleaved rank save together, where they differ [bytes].
 
     After the warm-up the number in flight stays the same, but they move on: p at a time through
-    each chunk, forward from the first one on, backward from the last one on. So what they keep is
-    largest where one of both comes to another chunk. With fewer than 2 p micro-batches, that of the
+    each chunk, forward from the first one on, backward from the last one on. So the saved bytes
+    peak where either direction comes to another chunk; with fewer than 2 p micro-batches, at the
     end of the warm-up.
 
     Parameters
     ----------
-    kept
-        By one micro-batch on each chunk, (chunks, rows).
+    saved
+        Bytes saved by one micro-batch on each chunk, (chunks, rows).
     """
     m, p, v, i = micro_batches, stages, chunks, stage
-    ahead = 2 * (p - 1 - i) + 1
+    warm_up = 2 * (p - 1 - i) + 1
 
     def of(chunk: Ints) -> Floats:
-        found: Floats = np.take_along_axis(kept, (chunk % v)[np.newaxis], axis=0)[0]
+        found: Floats = np.take_along_axis(saved, (chunk % v)[np.newaxis], axis=0)[0]
         return found
 
-    before = np.arange(kept.shape[0])[:, np.newaxis] < v - 1
-    now = np.minimum(m, p) * (before * kept).sum(axis=0)
-    now = now + np.minimum(np.minimum(ahead, p), m) * of(v - 1)
-    now = now + np.clip(np.minimum(ahead - p, m - p), 0, None) * of(0 * v)
+    before = np.arange(saved.shape[0])[:, np.newaxis] < v - 1
+    now = np.minimum(m, p) * (before * saved).sum(axis=0)
+    now = now + np.minimum(np.minimum(warm_up, p), m) * of(v - 1)
+    now = now + np.clip(np.minimum(warm_up - p, m - p), 0, None) * of(0 * v)
     most, goes_on = now, m >= 2 * p
-    short = ahead < p
-    first = np.where(short, p - ahead, 2 * p - ahead)
-    for turn in range(kept.shape[0]):
+    short = warm_up < p
+    first = np.where(short, p - warm_up, 2 * p - warm_up)
+    for turn in range(saved.shape[0]):
         left = of(v - 1 - turn)
         for steps, chunk in (
             (first, np.where(short, v - 1 + turn, v + turn)),
@@ -146,7 +151,7 @@ def most_of_unlike_chunks(
 def first_stage_in_flight(
     *, schedule: Ints, micro_batches: Ints, stages: Ints, chunks: Ints
 ) -> Floats:
-    """Micro-batches that the first virtual stage keeps at its fullest.
+    """Peak number of micro-batches that the first virtual stage saves.
 
     1F1B and ZB-H1 min(m, p), GPipe m, ZB-V min(m, 2 p - 1), DualPipe p. Interleaved, a second group
     of p enters the first chunk before the first group has come back to it: min(m, 2 p).
@@ -166,20 +171,20 @@ def first_stage_in_flight(
     return np.minimum(m, most)
 
 
-def _chosen(schedule: Ints, ways: Mapping[str, Callable[[], Floats | Ints]]) -> Floats:
-    """Each row by the way of its schedule, 0 where it has none; only ways that occur are gone."""
+def _chosen(schedule: Ints, formulas: Mapping[str, Callable[[], Floats | Ints]]) -> Floats:
+    """Evaluate each row by the formula of its schedule, 0 without one."""
     found = np.zeros(schedule.shape)
     for code, name in enumerate(SCHEDULES):
         rows = schedule == code
-        if name in ways and rows.any():
-            found = np.where(rows, ways[name](), found)
+        if name in formulas and rows.any():
+            found = np.where(rows, formulas[name](), found)
     return found
 
 
 def _interleaved(m: Ints, p: Ints, v: Ints, i: Ints) -> Floats:
-    """2 (p - 1 - i) + (v - 1) p + 1 places of the order, over v, less those that stay empty.
+    """(2 (p - 1 - i) + (v - 1) p + 1) / v places in the order, less those of missing micro-batches.
 
-    Those places are of the first group, p in every chunk, and of the second one's first chunk.
+    The places belong to the first group, p in every chunk, and to the second one's first chunk.
     """
     places = np.minimum(2 * (p - 1 - i) + (v - 1) * p + 1, 2 * v * p)
     first, second = np.minimum(places, v * p), np.maximum(places - v * p, 0)

@@ -147,9 +147,9 @@ def _one_group(heads: "_Waits", tails: "_Waits") -> Floats:
         np.maximum(time_s + one.first_extra_s, m * (rounds * one.base.time[0] + one.first_extra_s))
         for time_s, one in zip(chunks_s, both, strict=True)
     ]
-    with_ends = [ranks.with_ends(one.last, one.first_extra_s, none) for one in both]
+    forward, backward = (ranks.with_ends(one.last, one.first_extra_s, none) for one in both)
     return np.maximum(
-        chunks_s[0] + chunks_s[1] + longest_1f1b(ranks, *with_ends, m, few_batches=True),
+        chunks_s[0] + chunks_s[1] + longest_1f1b(ranks, forward, backward, m, few_batches=True),
         embedded_s[0]
         + embedded_s[1]
         + longest_1f1b(ranks, heads.one.last, tails.one.last, m, few_batches=True),

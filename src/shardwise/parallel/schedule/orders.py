@@ -1,6 +1,6 @@
 """Orders in which the ranks of a pipeline work: passes by micro-batch and chunk, by schedule.
 
-A chunk is what a rank holds of one virtual stage: a micro-batch runs through these in turn.
+A chunk is one virtual stage on a rank: a micro-batch passes through the virtual stages in turn.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -43,21 +43,21 @@ Order = list[Action]
 
 
 def chunks_of(schedule: str, chunks: int = 1) -> int:
-    """Chunks that each rank holds; two of DualPipe's are of the same depth in two copies."""
+    """Chunks on each rank; those of DualPipe belong to two copies of the model."""
     if schedule == "interleaved":
         return chunks
     return 2 if schedule in {"zb-v", "dualpipe"} else 1
 
 
 def virtual_stages(schedule: str, *, ranks: int, chunks: int = 1) -> int:
-    """Virtual stages a micro-batch passes; the embedding is on the first, the head on the last."""
+    """Virtual stages of a micro-batch; the embedding is on the first, the head on the last."""
     return ranks if schedule == "dualpipe" else ranks * chunks_of(schedule, chunks)
 
 
 def stage_of(schedule: str, *, rank: int, chunk: int, ranks: int) -> int:
-    """Virtual stage that a chunk of a rank is.
+    """Virtual stage of a chunk of a rank.
 
-    Interleaved ones go round: c p + i. ZB-V's go there and back: i and 2 p - 1 - i. DualPipe's two
+    Interleaved: c p + i. ZB-V goes down and up the ranks: i and 2 p - 1 - i. DualPipe's two
     directions meet: i of one, p - 1 - i of the other.
     """
     if schedule == "zb-v" and chunk:
@@ -68,7 +68,7 @@ def stage_of(schedule: str, *, rank: int, chunk: int, ranks: int) -> int:
 
 
 def rank_of(schedule: str, *, stage: int, ranks: int, direction: int = 0) -> tuple[int, int]:
-    """Rank and chunk that hold a virtual stage; `direction` is 1 for DualPipe's second copy."""
+    """Rank and chunk of a virtual stage; `direction` is 1 for DualPipe's second copy."""
     if schedule == "dualpipe":
         return (ranks - 1 - stage if direction else stage), direction
     if schedule == "zb-v" and stage >= ranks:
@@ -77,12 +77,12 @@ def rank_of(schedule: str, *, stage: int, ranks: int, direction: int = 0) -> tup
 
 
 def orders(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> list[Order]:
-    """Actions of every rank, in the order in which it does them.
+    """Actions of every rank, in order.
 
     Raises
     ------
     InputError
-        If the schedule is unknown or cannot run so few ranks, micro-batches or chunks.
+        If the schedule is unknown or does not support so many ranks, micro-batches or chunks.
     """
     _check(schedule, ranks, micro_batches, chunks)
     if schedule == "interleaved":
@@ -115,7 +115,7 @@ def _check(schedule: str, ranks: int, micro_batches: int, chunks: int) -> None:
 
 def _dualpipe_faults(ranks: int, micro_batches: int) -> Iterator[Fault]:
     if ranks % 2:
-        problem = "must be even for dualpipe, whose ranks hold two stages of opposite depth"
+        problem = "must be even for dualpipe, whose ranks have two stages of opposite depth"
         yield Fault(problem=problem, field="ranks", value=ranks, has_value=True)
     if micro_batches % 2 or micro_batches < 2 * ranks:
         problem = f"must be even and at least 2 x {ranks} ranks for dualpipe"
@@ -130,19 +130,19 @@ def _gpipe(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:  # no
 
 
 def _1f1b(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
-    """P - 1 - i forwards, then one forward and one backward in turn (arXiv 2104.04473)."""
-    ahead = min(ranks - 1 - rank, micro_batches)
+    """Warm-up of p - 1 - i forwards, then forward and backward in turn (arXiv 2104.04473)."""
+    warm_up = min(ranks - 1 - rank, micro_batches)
     forwards = [Action(FORWARD, k, 0) for k in range(micro_batches)]
     backwards = [Action(BACKWARD, k, 0) for k in range(micro_batches)]
-    return _alternating(forwards, backwards, ahead)
+    return _alternating(forwards, backwards, warm_up)
 
 
 def _interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> Iterator[Action]:
     """Groups of p micro-batches go through a chunk, then through the next (arXiv 2104.04473).
 
-    An incomplete last group takes the places of a complete one, and what is missing is left out:
-    closed up instead, as Megatron-LM's loops would, 4 ranks with 3 chunks wait for each other for
-    ever at 5 micro-batches.
+    An incomplete last group uses the order of a complete one without the missing micro-batches.
+    Megatron-LM's loops would close the gaps: then 4 ranks with 3 chunks and 5 micro-batches
+    deadlock.
     """
     if chunks == 1:
         return _1f1b(rank, ranks, micro_batches)
@@ -152,29 +152,29 @@ def _interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> Iter
         for chunk in range(chunks)
         for k in range(start, start + ranks)
     ]
-    ahead = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, len(table))
+    warm_up = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, len(table))
     forwards = [Action(FORWARD, k, chunk) for chunk, k in table]
     backwards = [Action(BACKWARD, k, chunks - 1 - chunk) for chunk, k in table]
-    return _given(_alternating(forwards, backwards, ahead), micro_batches)
+    return _without_padding(_alternating(forwards, backwards, warm_up), micro_batches)
 
 
-def _alternating(forwards: Order, backwards: Order, ahead: int) -> Iterator[Action]:
-    yield from forwards[:ahead]
-    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
+def _alternating(forwards: Order, backwards: Order, warm_up: int) -> Iterator[Action]:
+    yield from forwards[:warm_up]
+    for forward, backward in zip(forwards[warm_up:], backwards, strict=False):
         yield forward
         yield backward
-    yield from backwards[len(forwards) - ahead :]
+    yield from backwards[len(forwards) - warm_up :]
 
 
-def _given(order: Iterable[Action], micro_batches: int) -> Iterator[Action]:
-    """Leave out micro-batches that only fill up the order."""
+def _without_padding(order: Iterable[Action], micro_batches: int) -> Iterator[Action]:
+    """Drop micro-batches that only pad the order."""
     return (one for one in order if one.micro_batch < micro_batches)
 
 
 def _zb_h1(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
-    """1F1B whose weights' gradients come later: rank i lags i of them (arXiv 2401.10241, 2.3).
+    """1F1B with delayed weight gradients: rank i lags i of them (arXiv 2401.10241, section 2.3).
 
-    So every rank keeps at most p micro-batches, and rank 0, which lags none, as many as in 1F1B.
+    So every rank saves at most p micro-batches, and rank 0, without a lag, as many as in 1F1B.
     """
     lag = min(rank, micro_batches)
     weights = iter(range(micro_batches))
@@ -186,8 +186,8 @@ def _zb_h1(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
         yield Action(WEIGHTS, k, 0)
 
 
-class _Counted:
-    """Takes the next action of each kind and chunk."""
+class _NextAction:
+    """Emits the next action of each kind and chunk."""
 
     def __init__(self, first: tuple[int, int] = (0, 0)) -> None:
         self._first = first
@@ -202,80 +202,82 @@ class _Counted:
 
 
 def _zb_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
-    """Two chunks in a V, weights' gradients in the gaps (arXiv 2401.10241, section 6).
+    """Two chunks in a V, weight gradients in the gaps (arXiv 2401.10241, section 6).
 
-    The first 2 p - 1 micro-batches fill the pipeline; fewer leave their places empty.
+    The first 2 p - 1 micro-batches fill the pipeline; missing ones are padding.
     """
-    return _given(_whole_zb_v(rank, ranks, max(micro_batches, 2 * ranks - 1)), micro_batches)
+    return _without_padding(
+        _padded_zb_v(rank, ranks, max(micro_batches, 2 * ranks - 1)), micro_batches
+    )
 
 
-def _whole_zb_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
-    take = _Counted()
-    done = take.done
+def _padded_zb_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
+    emit = _NextAction()
+    done = emit.done
     for _ in range(2 * (ranks - rank) - 1):
-        yield take(FORWARD, 0)
+        yield emit(FORWARD, 0)
     for _ in range(rank):
-        yield take(FORWARD, 1)
-        yield take(FORWARD, 0)
+        yield emit(FORWARD, 1)
+        yield emit(FORWARD, 0)
     for _ in range(ranks - rank):
-        yield take(FORWARD, 1)
-        yield take(BACKWARD, 1, split=True)
-        yield take(WEIGHTS, 1)
+        yield emit(FORWARD, 1)
+        yield emit(BACKWARD, 1, split=True)
+        yield emit(WEIGHTS, 1)
     while done[FORWARD, 1] < micro_batches:
         if done[FORWARD, 0] < micro_batches:
-            yield take(FORWARD, 0)
-        yield take(BACKWARD, 0, split=True)
-        yield take(WEIGHTS, 0)
-        yield take(FORWARD, 1)
-        yield take(BACKWARD, 1, split=True)
-        yield take(WEIGHTS, 1)
+            yield emit(FORWARD, 0)
+        yield emit(BACKWARD, 0, split=True)
+        yield emit(WEIGHTS, 0)
+        yield emit(FORWARD, 1)
+        yield emit(BACKWARD, 1, split=True)
+        yield emit(WEIGHTS, 1)
     for _ in range(rank):
-        yield take(BACKWARD, 0, split=True)
-        yield take(BACKWARD, 1, split=True)
+        yield emit(BACKWARD, 0, split=True)
+        yield emit(BACKWARD, 1, split=True)
     for _ in range(ranks - rank):
-        yield take(BACKWARD, 0, split=True)
-        yield take(WEIGHTS, 0)
+        yield emit(BACKWARD, 0, split=True)
+        yield emit(WEIGHTS, 0)
     for chunk in (1, 0):
         while done[WEIGHTS, chunk] < micro_batches:
-            yield take(WEIGHTS, chunk)
+            yield emit(WEIGHTS, chunk)
 
 
 def _dualpipe(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
     """Half of the micro-batches from either end, in overlapped pairs (arXiv 2412.19437, 3.2.1).
 
     The two halves of the ranks mirror each other, so `near` is the direction that enters closer to
-    this rank. Weights' gradients wait where that lets a neighbour start sooner.
+    this rank. Weight gradients wait where that lets a neighbor start sooner.
     """
     depth, middle, half = min(rank, ranks - 1 - rank), ranks // 2, micro_batches // 2
     near, far = (0, 1) if rank < middle else (1, 0)
-    take = _Counted((0, half))
+    emit = _NextAction((0, half))
     late: Order = []
 
     def backward(chunk: int, *, split: bool = False) -> Action:
-        one = take(BACKWARD, chunk, split=split)
+        one = emit(BACKWARD, chunk, split=split)
         if split:
             late.append(Action(WEIGHTS, one.micro_batch, chunk))
         return one
 
     inner = middle - 1 - depth
     for _ in range(2 * inner):
-        yield take(FORWARD, near)
+        yield emit(FORWARD, near)
     for _ in range(depth + 1):
-        yield take(FORWARD, near)
-        yield take(FORWARD, far)
+        yield emit(FORWARD, near)
+        yield emit(FORWARD, far)
     for _ in range(inner):
         yield backward(far, split=True)
         yield late.pop(0)
-        yield take(FORWARD, far)
+        yield emit(FORWARD, far)
     for k in range(half - ranks + depth + 1):
         # The two innermost ranks would wait for each other with the first pair.
-        yield take(FORWARD, near, paired=k > 0 or inner > 0)
+        yield emit(FORWARD, near, paired=k > 0 or inner > 0)
         yield backward(far)
-        yield take(FORWARD, far, paired=True)
+        yield emit(FORWARD, far, paired=True)
         yield backward(near)
     for _ in range(inner):
         yield backward(far)
-        yield take(FORWARD, far, paired=True)
+        yield emit(FORWARD, far, paired=True)
         yield backward(near)
     split = False
     for k in range(depth + 1):

@@ -22,7 +22,7 @@ __all__ = ["Timeline", "simulate"]
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """A simulated step: one value per action, rank by rank in the order of work; then per rank."""
+    """A simulated step: values per action, rank by rank in the order of work; then per rank."""
 
     rank: Ints
     kind: tuple[str, ...]
@@ -30,27 +30,27 @@ class Timeline:
     micro_batch: Ints
     chunk: Ints
     start_s: Floats
-    """Where transfers occupy ranks, after the message the action waits for has come in."""
+    """If messages block the rank, after the message that the action waits for has arrived."""
     end_s: Floats
     step_s: float
     """From the first start to the last end."""
     busy_s: Floats
     """Time in passes, by rank."""
     transfer_s: Floats
-    """Time that messages occupy the rank; 0 where they travel beside compute."""
+    """Time that messages occupy the rank; 0 where they overlap compute."""
     idle_s: Floats
     """The rest of the step."""
-    held: Ints
-    """Most chunk activations kept at once, from the start of F to the end of W, or of a whole B."""
-    held_at_s: Floats
-    """When they are first as many: the start of an F."""
+    peak_chunks: Ints
+    """Most chunk activations saved at once, from the start of F to the end of W or a full B."""
+    peak_at_s: Floats
+    """When that peak is first reached: the start of an F."""
 
     @property
     def span_s(self) -> Floats:
         """From the first start to the last end of each rank.
 
-        What steps take one after the other where no rank waits at their end for all others: the
-        zero-bubble schedules' own measure (arXiv 2401.10241, section 4).
+        The time per step where no rank waits at its end for all others: the zero-bubble schedules'
+        own measure (arXiv 2401.10241, section 4).
         """
         first, last = np.full(self.busy_s.shape, np.inf), np.zeros(self.busy_s.shape)
         np.minimum.at(first, self.rank, self.start_s)
@@ -83,20 +83,20 @@ def simulate(
         Time of a message from rank to rank [s].
     blocking
         Whether a message occupies the rank that receives it, just before the pass that needs it,
-        instead of travelling beside compute.
+        instead of overlapping compute.
     pair_s
-        By rank, time of DualPipe's overlapped forward and whole backward, of either direction
-        [s]; None is the sum of both.
+        By rank, time of DualPipe's overlapped forward and full backward, of either direction [s];
+        None is the sum of both.
 
     Raises
     ------
     InputError
-        If the schedule cannot run so.
+        If the schedule does not support so many ranks, micro-batches or chunks.
     """
     work = orders(schedule, ranks=ranks, micro_batches=micro_batches, chunks=chunks)
     times = _Times(schedule, ranks, chunks, forward_s, input_grad_s, weight_grad_s, pair_s)
-    places = _Places(schedule, ranks, micro_batches, chunks)
-    starts, ends, transfers = _run(work, times, places, hop_s, blocking=blocking)
+    dependencies = _Dependencies(schedule, ranks, micro_batches, chunks)
+    starts, ends, transfers = _run(work, times, dependencies, hop_s, blocking=blocking)
     return _timeline(work, starts, ends, transfers)
 
 
@@ -113,9 +113,9 @@ class _Times:
         weight_grad_s: Sequence[float],
         pair_s: Sequence[float] | None,
     ) -> None:
-        held = range(chunks_of(schedule, chunks))
+        count = range(chunks_of(schedule, chunks))
         stages = [
-            [stage_of(schedule, rank=rank, chunk=c, ranks=ranks) for c in held]
+            [stage_of(schedule, rank=rank, chunk=c, ranks=ranks) for c in count]
             for rank in range(ranks)
         ]
         self._forward = [[forward_s[s] for s in row] for row in stages]
@@ -137,15 +137,15 @@ class _Times:
         return self.of(rank, forward) + self.of(rank, backward)
 
 
-class _Places:
-    """Numbers of passes, and which one each of them waits for."""
+class _Dependencies:
+    """Numbers the passes, and finds the one that each of them waits for."""
 
     def __init__(self, schedule: str, ranks: int, micro_batches: int, chunks: int) -> None:
         self._m = micro_batches
         self._stages = virtual_stages(schedule, ranks=ranks, chunks=chunks)
-        held = chunks_of(schedule, chunks)
+        count = chunks_of(schedule, chunks)
         self._stage = [
-            [stage_of(schedule, rank=rank, chunk=c, ranks=ranks) for c in range(held)]
+            [stage_of(schedule, rank=rank, chunk=c, ranks=ranks) for c in range(count)]
             for rank in range(ranks)
         ]
         both = range(2 if schedule == "dualpipe" else 1)
@@ -160,7 +160,7 @@ class _Places:
         return ((one.kind == BACKWARD) * self._stages + stage) * self._m + one.micro_batch
 
     def source(self, rank: int, one: Action) -> tuple[int, bool]:
-        """Pass that must be done before, -1 for none, and whether it is another rank's."""
+        """Number of the pass that must end before, -1 for none; whether it is on another rank."""
         stage, k = self._stage[rank][one.chunk], one.micro_batch
         at = self._rank[one.chunk if len(self._rank) > 1 else 0]
         if one.kind == FORWARD:
@@ -173,13 +173,13 @@ class _Places:
 def _run(
     work: Sequence[Sequence[Action]],
     times: _Times,
-    places: _Places,
+    dependencies: _Dependencies,
     hop_s: float,
     *,
     blocking: bool,
 ) -> tuple[list[list[float]], list[list[float]], list[float]]:
-    """Let each rank work until its input is missing, and wake it when that has been made."""
-    done: list[float | None] = [None] * places.size
+    """Let each rank work until an input is missing; wake it when that input is ready."""
+    done: list[float | None] = [None] * dependencies.size
     waiting: dict[int, int] = {}
     starts: list[list[float]] = [[] for _ in work]
     ends: list[list[float]] = [[] for _ in work]
@@ -193,7 +193,7 @@ def _run(
             block = order[at : at + 1 + order[at].paired]
             start, messages = free[rank], 0
             for one in block:
-                source, far = places.source(rank, one)
+                source, far = dependencies.source(rank, one)
                 arrival = done[source] if source >= 0 else 0.0
                 if arrival is None:
                     waiting[source] = rank
@@ -204,14 +204,14 @@ def _run(
                 if blocking:
                     occupied[rank] += messages * hop_s
                     start += messages * hop_s
-                whole = len(block) == 1
-                lasts = times.of(rank, block[0]) if whole else times.of_pair(rank, *block)
-                free[rank] = start + lasts
+                single = len(block) == 1
+                duration = times.of(rank, block[0]) if single else times.of_pair(rank, *block)
+                free[rank] = start + duration
                 for one in block:
                     starts[rank].append(start)
                     ends[rank].append(free[rank])
                     if one.kind in {FORWARD, BACKWARD}:
-                        number = places.number(rank, one)
+                        number = dependencies.number(rank, one)
                         done[number] = free[rank]
                         if number in waiting:
                             ready.append(waiting.pop(number))
@@ -229,7 +229,7 @@ def _timeline(
     flat = [one for order in work for one in order]
     step = max(max(row) for row in ends)
     busy = np.array([_busy(*pair) for pair in zip(starts, ends, strict=True)])
-    held = [_held(*pair) for pair in zip(work, starts, strict=True)]
+    peaks = [_peak_chunks(*pair) for pair in zip(work, starts, strict=True)]
     return Timeline(
         rank=np.repeat(np.arange(len(work)), [len(order) for order in work]),
         kind=tuple(one.kind for one in flat),
@@ -241,31 +241,31 @@ def _timeline(
         busy_s=busy,
         transfer_s=np.array(transfers),
         idle_s=step - busy - np.array(transfers),
-        held=np.array([most for most, _ in held]),
-        held_at_s=np.array([at for _, at in held]),
+        peak_chunks=np.array([most for most, _ in peaks]),
+        peak_at_s=np.array([at for _, at in peaks]),
     )
 
 
 def _busy(starts: list[float], ends: list[float]) -> float:
     """Time in passes; the two of a pair, which start and end together, count once."""
-    begun = np.array(starts)
-    lasts = np.array(ends) - begun
-    lasts[1:][(begun[1:] == begun[:-1]) & (np.array(ends)[1:] == np.array(ends)[:-1])] = 0.0
-    return float(lasts.sum())
+    start, end = np.array(starts), np.array(ends)
+    durations = end - start
+    durations[1:][(start[1:] == start[:-1]) & (end[1:] == end[:-1])] = 0.0
+    return float(durations.sum())
 
 
-def _held(order: Sequence[Action], starts: list[float]) -> tuple[int, float]:
-    """Most chunks kept, and when.
+def _peak_chunks(order: Sequence[Action], starts: list[float]) -> tuple[int, float]:
+    """Most chunks saved at once, and when.
 
-    The order alone decides it: what a rank does next starts after what it did before has ended.
+    The order alone decides it: the next action of a rank starts after the one before has ended.
     """
-    kept = most = 0
+    saved = most = 0
     at = 0.0
     for one, start in zip(order, starts, strict=True):
         if one.kind == FORWARD:
-            kept += 1
-            if kept > most:
-                most, at = kept, start
+            saved += 1
+            if saved > most:
+                most, at = saved, start
         elif one.kind != BACKWARD or not one.split:
-            kept -= 1
+            saved -= 1
     return most, at
