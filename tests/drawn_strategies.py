@@ -11,15 +11,15 @@ import samples
 from profiles import examples
 from shardwise import Model, System
 from shardwise.config.enums import (
-    ATTENTIONS,
-    CP_EXCHANGES,
-    OFFLOAD_PARTS,
-    OPTIMIZERS,
     PLACEMENTS,
-    RECOMPUTE_PARTS,
-    RECOMPUTES,
-    TP_EXCHANGES,
-    TP_OVERLAPS,
+    AttentionKind,
+    CpExchange,
+    OffloadPart,
+    Optimizer,
+    Recompute,
+    RecomputePart,
+    TpExchange,
+    TpOverlap,
 )
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import broken_rule
@@ -64,9 +64,9 @@ MACHINES = [
 ]
 models, machines = st.sampled_from(MODELS), st.sampled_from(MACHINES)
 tier = st.sampled_from([None, None, None, 0, 1])
-PARTS = [part for part in RECOMPUTE_PARTS if part not in ("mla_up", "moe")]
+PARTS = [part for part in RecomputePart if part not in ("mla_up", "moe")]
 parts = st.sets(st.sampled_from(PARTS), min_size=1).map(lambda some: tuple(sorted(some)))
-offloaded = st.none() | st.sets(st.sampled_from(OFFLOAD_PARTS[:6]), min_size=1).map(tuple)
+offloaded = st.none() | st.sets(st.sampled_from(list(OffloadPart)[:6]), min_size=1).map(tuple)
 
 
 @st.composite
@@ -74,7 +74,7 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     """Strategies of the models above, most of them legal."""
     pp, dp = draw(st.sampled_from([1, 2, 3, 4, 5, 11])), draw(st.sampled_from([1, 2, 3, 8]))
     mbs = draw(st.sampled_from([1, 2]))
-    recompute, zero = draw(st.sampled_from(RECOMPUTES)), draw(st.sampled_from([0, 1, 2, 3]))
+    recompute, zero = draw(st.sampled_from(Recompute)), draw(st.sampled_from([0, 1, 2, 3]))
     longest, moves = -(-11 // pp), draw(st.booleans())
     chunks = st.sampled_from([v for v in (1, 2, 3, 4) if longest % v == 0])
     return {
@@ -86,9 +86,9 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
         "global_batch_size": dp * mbs * draw(st.integers(2, 12)),
         "seq_len": draw(st.sampled_from([512, 2048])),
         "dtype": draw(st.sampled_from(["fp16", "fp32"])),
-        "attention": draw(st.sampled_from(ATTENTIONS)),
+        "attention": draw(st.sampled_from(AttentionKind)),
         "cp": draw(st.sampled_from([1, 1, 2, 4])),
-        "cp_exchange": draw(st.sampled_from(CP_EXCHANGES)),
+        "cp_exchange": draw(st.sampled_from(CpExchange)),
         "recompute": recompute,
         "recompute_parts": draw(parts) if recompute == "selective" else ("core_attention",),
         "recompute_layers": draw(st.sampled_from([None, 1, 4])) if recompute != "none" else None,
@@ -96,12 +96,12 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
         "dp_shard": draw(st.sampled_from([None, 1, dp])) if zero else None,
         "fsdp_reshard": zero < 3 or draw(st.booleans()),
         "fsdp_prefetch": draw(st.sampled_from([0, 1, 2])),
-        "optimizer": draw(st.sampled_from(OPTIMIZERS)),
+        "optimizer": draw(st.sampled_from(Optimizer)),
         "loss_as_layer": draw(st.sampled_from([False, False, True])),
         "document_len": draw(st.sampled_from([None, 128])),
         "training": draw(st.sampled_from([True, True, True, False])),
-        "tp_exchange": draw(st.sampled_from(TP_EXCHANGES)),
-        "tp_overlap": draw(st.sampled_from(TP_OVERLAPS)),
+        "tp_exchange": draw(st.sampled_from(TpExchange)),
+        "tp_overlap": draw(st.sampled_from(TpOverlap)),
         "tp_regather": draw(st.booleans()),
         "dp_overlap": draw(st.booleans()),
         "fused_activation": draw(st.booleans()),

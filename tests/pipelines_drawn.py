@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from profiles import examples
-from shardwise.parallel.schedule.orders import SCHEDULES, rank_of, virtual_stages
+from shardwise.config.enums import Schedule
+from shardwise.parallel.schedule.orders import rank_of, virtual_stages
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.simulate import simulate
 from shardwise.parallel.schedule.step_time import step_time
@@ -109,7 +110,7 @@ def closed(cases, **given):
         )
 
     return step_time(
-        schedule=column(SCHEDULES.index(case.schedule) for case in cases),
+        schedule=column(Schedule(case.schedule).code for case in cases),
         group_sizes=column([[length for length, _ in row] for row in runs]).T,
         **{kind: times(at) for at, kind in enumerate(PASSES)},
         micro_batches=column(case.m for case in cases),
@@ -121,7 +122,7 @@ def closed(cases, **given):
 
 
 @st.composite
-def cases(draw, schedules=SCHEDULES, *, runs=3, ends=True, hops=True, whole=True):
+def cases(draw, schedules=Schedule, *, runs=3, ends=True, hops=True, whole=True):
     """Pipelines of p from 1 to 16 and m from 1 to 8 p, whose runs differ by up to half."""
     schedule = draw(st.sampled_from(schedules))
     p = draw(st.integers(1, 16))

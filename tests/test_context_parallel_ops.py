@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import samples
 from profiles import examples
 from samples import column, dropped, exchanges, flash, flops, held, moved, operations, saved
-from shardwise.config.enums import CP_EXCHANGES
+from shardwise.config.enums import CpExchange
 from shardwise.config.model import Attention, Model
 from shardwise.ops.context import keys_met
 from shardwise.ops.operation import FlashAttention, Matmul, Operation, Phase
 from shardwise.ops.param_count import flops_per_token
 
 FORWARD, INPUT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD
-RING, GATHER, SWAP = (CP_EXCHANGES.index(way) for way in ("ring", "all_gather", "all_to_all"))
+RING, GATHER, SWAP = (CpExchange(way).code for way in ("ring", "all_gather", "all_to_all"))
 ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = "all_gather", "reduce_scatter", "all_to_all"
 KV = 2 * 32 * 2 * (8 + 8) * 2  # bytes of a rank's keys and values, two heads of 8
 

@@ -18,7 +18,7 @@ from samples import dropped, operations, run
 from shardwise import InputError, estimate, estimate_many, search, trace
 from shardwise.analysis.timeline.operations import parts_of_pass
 from shardwise.analysis.timeline.step import StepTimeline
-from shardwise.config.enums import RECOMPUTE_PARTS
+from shardwise.config.enums import RecomputePart
 
 T = 64
 OUT = 2 * T * 64 * 64
@@ -113,7 +113,7 @@ def test_exchanges_are_not_repeated() -> None:
     assert both.comm_s["tp"].total == run(LLAMA, **columns, **selective("mlp")).comm_s["tp"].total
 
 
-SETS = st.sets(st.sampled_from([p for p in RECOMPUTE_PARTS if p not in ("mla_up", "moe")]))
+SETS = st.sets(st.sampled_from([p for p in RecomputePart if p not in ("mla_up", "moe")]))
 
 
 @few

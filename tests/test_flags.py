@@ -13,12 +13,12 @@ import samples
 from shardwise import Model, Strategy, System, estimate
 from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import (
-    ATTENTIONS,
-    CP_EXCHANGES,
     PLACEMENTS,
-    RECOMPUTES,
-    TP_EXCHANGES,
-    TP_OVERLAPS,
+    AttentionKind,
+    CpExchange,
+    Recompute,
+    TpExchange,
+    TpOverlap,
 )
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
@@ -68,8 +68,8 @@ VALUES: dict[str, list[Any]] = {
     "quantization": ["none", "none", "none", "fp8_tensor"],
     "quantized_weights": [False, False, True],
     "dispatch_dtype": ["dtype", "dtype", "fp8"],
-    "attention": list(ATTENTIONS),
-    "recompute": list(RECOMPUTES),
+    "attention": list(AttentionKind),
+    "recompute": list(Recompute),
     "recompute_parts": [("core_attention",), ("mlp_norm",), ("activation", "moe")],
     "recompute_layers": [None, None, 1, 2],
     "zero": [0, 1, 2, 3],
@@ -87,12 +87,12 @@ VALUES: dict[str, list[Any]] = {
     "stage_layers": [None, None, (2, 4), (1, 3, 2), (1, 2, 1, 2)],
     "embedding_as_layer": [False, False, True],
     "loss_as_layer": [False, False, True],
-    "cp_exchange": list(CP_EXCHANGES),
+    "cp_exchange": list(CpExchange),
     "expert_capacity": [None, None, 0.5, 2.0],
     "expert_imbalance": [1.0, 1.0, 1.5],
     "expert_overlap": [False, True],
-    "tp_exchange": list(TP_EXCHANGES),
-    "tp_overlap": list(TP_OVERLAPS),
+    "tp_exchange": list(TpExchange),
+    "tp_overlap": list(TpOverlap),
     "summa_panels": [None, None, 2, 16],
     "tp_regather": [True, False],
     "dp_overlap": [True, False],
@@ -216,7 +216,7 @@ def legal_bases(kind: str) -> list[dict[str, Any]]:
 def outputs(model: Model, table: Table) -> tuple[dict[str, Floats], Any, Any]:
     """All outputs of legal rows; the stage that times are of; the stage and moment of memory."""
     result = evaluate(model, machine(), table)
-    counted = [count_parameters(model.with_attention(kind)).total for kind in ATTENTIONS]
+    counted = [count_parameters(model.with_attention(kind)).total for kind in AttentionKind]
     columns = result.time_s | {f"{part} bytes": getattr(result.memory, part) for part in HELD}
     columns["parameters"] = np.array(counted, dtype=np.float64)[table.attention]
     stage = np.stack(result.slowest.work)

@@ -13,7 +13,7 @@ import samples
 from profiles import examples
 from samples import run
 from shardwise import Estimate
-from shardwise.parallel.schedule.orders import SCHEDULES
+from shardwise.config.enums import Schedule
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import step_time
 
@@ -110,7 +110,7 @@ class Pipeline:
         none = Times(stage_s=0 * runs, first_extra_s=np.zeros(1), last_extra_s=np.zeros(1))
         ends = {"first_extra_s": np.array([self.embedding]), "last_extra_s": np.array([self.head])}
         found = step_time(
-            schedule=np.array([SCHEDULES.index("interleaved" if self.v > 1 else "1f1b")]),
+            schedule=np.array([Schedule("interleaved" if self.v > 1 else "1f1b").code]),
             group_sizes=np.ones(runs.shape, dtype=np.int64),
             forward=Times(stage_s=runs, **ends),
             input_grad=none,

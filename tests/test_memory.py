@@ -15,7 +15,7 @@ import samples
 from profiles import examples
 from shardwise import Model, estimate, estimate_many
 from shardwise.analysis.results import Estimate
-from shardwise.config.enums import RECOMPUTES
+from shardwise.config.enums import Recompute
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
 from shardwise.parallel.constraints import broken_rule
@@ -198,7 +198,7 @@ def test_kinds_that_alternate() -> None:
 
 def test_less_is_held_the_more_is_recomputed() -> None:
     """Full below selective below none, in activations and in all."""
-    columns = {"recompute": list(RECOMPUTES), "dp": 1, "mbs": 2, "gbs": 2}
+    columns = {"recompute": list(Recompute), "dp": 1, "mbs": 2, "gbs": 2}
     table = estimate_many(
         samples.model(samples.layer(count=24)),
         samples.system(),
@@ -273,7 +273,7 @@ strategies = st.fixed_dictionaries(
         "dp": small,
         "mbs": small,
         "gbs": st.sampled_from([8, 16, 48, 96]),
-        "recompute": st.sampled_from(RECOMPUTES),
+        "recompute": st.sampled_from(Recompute),
         "zero": st.sampled_from([0, 1, 2, 3]),
         "recompute_layers": st.sampled_from([None, None, 1, 3]),
         "last_stage_layers": st.sampled_from([None, None, 2]),

@@ -7,7 +7,7 @@ import pytest
 import samples
 from described_layers import gqa, model, moe, runs
 from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
-from shardwise.config.enums import CP_EXCHANGES, RECOMPUTE_PARTS
+from shardwise.config.enums import CpExchange, RecomputePart
 from shardwise.config.model import Model
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.mtp import mtp_operations
@@ -64,7 +64,7 @@ def test_sinks_are_one_weight_per_head() -> None:
     """8, split with the heads."""
     assert held([operations(grouped(sinks=True))["attention.core"]]) == 8
     assert held([operations(grouped(sinks=True), tp=4)["attention.core"]]) == 2
-    swapped = {"cp": 4, "cp_exchange": CP_EXCHANGES.index("all_to_all")}
+    swapped = {"cp": 4, "cp_exchange": CpExchange.ALL_TO_ALL.code}
     assert held([operations(grouped(sinks=True), **swapped)["attention.core"]]) == 8
     assert held([operations(grouped())["attention.core"]]) == 0
 
@@ -125,7 +125,7 @@ def test_weights_of_all_ranks_are_the_models(kind: str, tp: int, ep: int, etp: i
 def test_recompute_drops_no_more_than_is_kept(kind: str, work: dict[str, Any]) -> None:
     """What goes was kept, and where something goes something runs again."""
     ops = named(KINDS[kind], **work)
-    for part in RECOMPUTE_PARTS:
+    for part in RecomputePart:
         gone = dropped(ops.values(), part)
         assert 0 <= gone <= saved(ops.values())
         again = {name for name, o in ops.items() if part in o.reruns_with}
@@ -163,7 +163,7 @@ def test_parts_of_a_dense_layer() -> None:
     }
     found = {
         part: ({n for n, o in ops.items() if part in o.reruns_with}, dropped(ops.values(), part))
-        for part in RECOMPUTE_PARTS
+        for part in RecomputePart
     }
     assert found == expected
 

@@ -13,7 +13,7 @@ import samples
 from samples import column
 from shardwise import Model, estimate_many
 from shardwise.analysis.results import Estimate
-from shardwise.config.enums import OPTIMIZERS
+from shardwise.config.enums import Optimizer
 from shardwise.cost.optimizer import least_state_bytes, state_bytes
 from shardwise.cost.trained_weights import TrainedWeights, newton_schulz_flops
 
@@ -171,7 +171,7 @@ def test_adapters_are_matrices_too() -> None:
 )
 def test_state_and_passes(optimizer: str, matrix: float, other: float, moved: float) -> None:
     """Bytes of state with the fp32 copy; bytes an update of a matrix moves, 4 of gradient each."""
-    code = np.array([OPTIMIZERS.index(optimizer)])
+    code = np.array([Optimizer(optimizer).code])
     for matrices, expected in ((10, matrix), (0, other)):
         some = TrainedWeights(
             weights=column(10),
@@ -190,12 +190,12 @@ def test_state_and_passes(optimizer: str, matrix: float, other: float, moved: fl
 def test_optimizers_side_by_side() -> None:
     """Rows of one table are the single estimates."""
     given: dict[str, Any] = {"dp": 2, "mbs": 2, "gbs": 8, "zero": 1, "stack": samples.stack()}
-    table = estimate_many(samples.llama(), samples.system(), given | {"optimizer": OPTIMIZERS})
-    for row, optimizer in enumerate(OPTIMIZERS):
+    table = estimate_many(samples.llama(), samples.system(), given | {"optimizer": Optimizer})
+    for row, optimizer in enumerate(Optimizer):
         one = samples.run(samples.llama(), **(given | {"optimizer": optimizer}))
         assert table.step_time_s[row] == pytest.approx(one.step_time_s, rel=1e-12)
         assert table.memory_total_bytes[row] == one.memory_bytes.total
-    slowest = OPTIMIZERS.index("muon")
+    slowest = Optimizer.MUON.code
     assert np.argmax(table.step_time_s) == slowest
 
 

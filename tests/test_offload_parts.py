@@ -12,7 +12,7 @@ import pytest
 import samples
 from shardwise import InputError, Model, System
 from shardwise.analysis.results import Estimate
-from shardwise.config.enums import OFFLOAD_PARTS
+from shardwise.config.enums import OffloadPart
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, walk
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.linear import linear
@@ -98,7 +98,7 @@ def test_bytes_of_every_part_by_hand(model: Model, layers: int, kept: dict[str, 
     """Of all layers of a micro-batch away, two here; once out and once in over the link."""
     plain = away(model, offload_activations=False)
     assert plain.layers[0].kept_bytes == sum(kept.values())
-    for part in OFFLOAD_PARTS:
+    for part in OffloadPart:
         if part not in kept:
             with pytest.raises(InputError, match=f"has no {part}; nothing would be offloaded"):
                 away(model, part)
@@ -237,7 +237,7 @@ def every_operation() -> list[Operation]:
 
 def test_every_operation_of_a_layer_has_a_part() -> None:
     """None of ours is another's; only what a module does beside its layer is."""
-    assert {part_of(operation.name) for operation in every_operation()} == {*OFFLOAD_PARTS[:-1]}
+    assert {part_of(operation.name) for operation in every_operation()} == {*list(OffloadPart)[:-1]}
     beside = {
         operation.name
         for operation in mtp_operations(MIXED, samples.rank_work())

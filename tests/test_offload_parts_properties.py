@@ -18,7 +18,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.analysis.timeline.memory import MemoryAtActions
 from shardwise.analysis.timeline.step import StepTimeline, rank_totals
 from shardwise.cli import run as cli
-from shardwise.config.enums import OFFLOAD_PARTS, SCHEDULES, bits_of
+from shardwise.config.enums import OffloadPart, Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import MEMORY_PARTS, StageMemory, stage_memory
@@ -26,11 +26,11 @@ from test_offload_parts import DENSE, MIXED, machine
 
 fast = examples(30)
 SLACK = 1 + 1e-12
-EVERY = (1 << len(OFFLOAD_PARTS)) - 1
+EVERY = (1 << len(OffloadPart)) - 1
 UNLIKE = ("interleaved", "zb-v")
 WAYS: list[dict[str, Any]] = [
     {"schedule": schedule, "vpp": 2 if schedule == "interleaved" else 1, **again}
-    for schedule in SCHEDULES
+    for schedule in Schedule
     for again in (
         {"recompute": "none", "recompute_layers": None},
         {"recompute": "selective", "recompute_layers": None},
@@ -96,7 +96,7 @@ def test_every_byte_is_of_one_part(kind: str) -> None:
     Where chunks are unlike, each part may have its highest at another moment than the whole.
     """
     whole, stages = evaluated(kind, 0)
-    alone = [evaluated(kind, 1 << place) for place in range(len(OFFLOAD_PARTS))]
+    alone = [evaluated(kind, 1 << place) for place in range(len(OffloadPart))]
     for number, stage in enumerate(stages):
         moved = sum(several[number].offloaded for _, several in alone)
         assert (moved >= stage.offloaded * (1 - 1e-12)).all()
@@ -182,7 +182,7 @@ def test_the_timeline_holds_what_the_estimate_says(parts: tuple[str, ...], sched
 @pytest.mark.parametrize("way", WAYS[1::4], ids=lambda way: way["schedule"])
 def test_a_timeline_of_all_parts_is_that_of_whole_layers(way: dict[str, Any]) -> None:
     """Action by action, in every schedule."""
-    (named, _), (whole, _) = (timeline(parts, way) for parts in (OFFLOAD_PARTS, None))
+    (named, _), (whole, _) = (timeline(parts, way) for parts in (OffloadPart, None))
     np.testing.assert_array_equal(named.actions.end_s, whole.actions.end_s)
     for column in fields(MemoryAtActions):
         pair = (getattr(line.held, column.name) for line in (named, whole))
@@ -194,7 +194,7 @@ def test_none_null_and_nothing_are_all_of_a_layer() -> None:
     rows = [None, ("mlp", "qkv"), ("qkv",)]
     strategies = [Strategy(dp=2, gbs=2, offload_parts=row) for row in rows]
     table = Table.of(DENSE, strategies)
-    bits = [0, bits_of(["qkv", "mlp"], "offload_parts"), bits_of(["qkv"], "offload_parts")]
+    bits = [0, OffloadPart.bits(["qkv", "mlp"]), OffloadPart.bits(["qkv"])]
     assert table.offload_parts.tolist() == bits
     assert [table.strategy(row).offload_parts for row in range(3)] == [
         None,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import samples
-from shardwise.config.enums import OPTIMIZERS
+from shardwise.config.enums import Optimizer
 from shardwise.ops.param_count import count_parameters
 
 # Bytes of moments per weight; 8-bit ones have a scale of 4 bytes for each 256 weights.
@@ -28,7 +28,7 @@ MATRICES = 4 * 12 * 64**2
 
 def test_every_optimizer_is_below() -> None:
     """A new one needs its figures."""
-    assert tuple(MOMENTS) == OPTIMIZERS
+    assert tuple(MOMENTS) == tuple(Optimizer)
 
 
 def moments(name: str) -> float:
@@ -37,7 +37,7 @@ def moments(name: str) -> float:
     return MOMENTS[name] * MATRICES + others * (WEIGHTS - MATRICES)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", Optimizer)
 @pytest.mark.parametrize(("dtype", "copy"), [("bf16", 4), ("fp32", 0)])
 def test_state(name: str, dtype: str, copy: int) -> None:
     """Moments, and a copy of 4 bytes where weights have 2; gradients are the same for all."""
@@ -55,10 +55,10 @@ def seconds(**columns: Any) -> float:
 
 # Gradient, fp32 weight read and written, 16-bit weight written; Adafactor reads the gradient three
 # times, for its sums and its norm, and the weight once more.
-PLAIN = dict.fromkeys(OPTIMIZERS, 4 + 8 + 2) | {"adafactor": 3 * 4 + 12 + 2}
+PLAIN = dict.fromkeys(Optimizer, 4 + 8 + 2) | {"adafactor": 3 * 4 + 12 + 2}
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", Optimizer)
 def test_each_moves_its_own_state(name: str) -> None:
     """For a quarter of the weights, with the moments read and written; 1.5 sweeps of gradients."""
     moved = (PLAIN[name] * WEIGHTS + 2 * moments(name)) / 4 + 1.5 * 4 * WEIGHTS

@@ -18,13 +18,13 @@ from profiles import examples
 from shardwise import EstimateTable, InputError, Model, System, estimate, estimate_many
 from shardwise.arrays import gather
 from shardwise.config.enums import (
-    ATTENTIONS,
-    CP_EXCHANGES,
-    OPTIMIZERS,
-    RECOMPUTES,
-    SCHEDULES,
-    TP_EXCHANGES,
-    TP_OVERLAPS,
+    AttentionKind,
+    CpExchange,
+    Optimizer,
+    Recompute,
+    Schedule,
+    TpExchange,
+    TpOverlap,
 )
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -52,19 +52,19 @@ VALUES: dict[str, list[Any]] = {
     "quantization": ["none", "fp8_tensor", "nvfp4"],
     "quantized_weights": BOTH,
     "document_len": [None, 16, 48],
-    "attention": list(ATTENTIONS),
-    "recompute": list(RECOMPUTES),
+    "attention": list(AttentionKind),
+    "recompute": list(Recompute),
     "recompute_parts": [("core_attention",), ("mlp",), ("moe", "mla_up"), ("activation",)],
     "recompute_layers": [None, 1, 9],
     "zero": [1, 0, 2, 3, 4],
     "dp_shard": [None, 2, 4],
     "fsdp_reshard": [True, False],
     "fsdp_prefetch": [1, 0, 2],
-    "optimizer": list(OPTIMIZERS),
+    "optimizer": list(Optimizer),
     "frozen": [(), ("embedding", "attention"), ("mlp", "experts", "norms")],
     "lora_rank": [None, 4],
     "lora_parts": [("attention", "mlp"), ("experts",)],
-    "schedule": [None, *SCHEDULES],
+    "schedule": [None, *Schedule],
     "first_stage_layers": [None, 1, 9],
     "last_stage_layers": [None, 3],
     "stage_layers": [None, (3, 5), (8,), (1, 2, 3, 2)],
@@ -72,11 +72,11 @@ VALUES: dict[str, list[Any]] = {
     "loss_as_layer": BOTH,
     "training": [True, False],
     "sequence_parallel": [None, True, False],
-    "tp_exchange": [None, *TP_EXCHANGES],
-    "tp_overlap": list(TP_OVERLAPS),
+    "tp_exchange": [None, *TpExchange],
+    "tp_overlap": list(TpOverlap),
     "summa_panels": [None, 4],
     "tp_regather": [True, False],
-    "cp_exchange": list(CP_EXCHANGES),
+    "cp_exchange": list(CpExchange),
     "expert_capacity": [None, 1.5],
     "expert_imbalance": [1.0, 1.25],
     "dispatch_dtype": ["dtype", "fp8"],
@@ -201,7 +201,7 @@ def test_stages_of_every_pair_hold_all_layers(kind: str) -> None:
 
     ends = [float(architecture.mtp), 1.0, 1.0]
     expected = [float(layer.count) for layer in architecture.layers] + ends
-    twice = np.where(table.schedule == SCHEDULES.index("dualpipe"), 2.0, 1.0)
+    twice = np.where(table.schedule == Schedule.DUALPIPE.code, 2.0, 1.0)
     for name, times in (("work", np.ones_like(twice)), ("held", twice)):
         found = sums(name)
         whole = [found[n] + found[n + kinds] for n in range(kinds)] + found[2 * kinds :]
@@ -256,7 +256,7 @@ count = st.sampled_from([None, None, 1, 2])
 @st.composite
 def splits(draw: st.DrawFn) -> dict[str, Any]:
     """Degrees, schedules and layouts, most of them legal."""
-    schedule = draw(st.sampled_from(SCHEDULES))
+    schedule = draw(st.sampled_from(Schedule))
     return {
         "tp": draw(degree),
         "pp": draw(st.sampled_from([1, 2, 3, 4, 6])),
@@ -301,7 +301,7 @@ def test_no_weight_is_lost_in_any_split(rows: list[dict[str, Any]], tied: bool, 
         run = by_stage(runs)
         tp, cp, dp = (int(getattr(one, axis)[0]) for axis in ("tp", "cp", "dp"))
         ep, etp = int(one.ep[0]), int(one.etp[0])
-        times = 2 if SCHEDULES[int(one.schedule[0])] == "dualpipe" else 1
+        times = 2 if Schedule.from_code(int(one.schedule[0])) == "dualpipe" else 1
         dense, expert = stage_parameters(blocks, run)
         parts = np.stack(run.held).sum(axis=1)
         layers = [parts[kind] + parts[kind + 2] for kind in range(2)]

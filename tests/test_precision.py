@@ -15,14 +15,14 @@ from precision_samples import LINEAR, chip, mixture
 from profiles import examples
 from samples import exchanges, moved, operations, saved
 from shardwise import Model
-from shardwise.config.enums import QUANTIZATIONS
+from shardwise.config.enums import Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.cost.kernels import KernelRates, product_peak
 from shardwise.ops.operation import Matmul, Operation, Phase
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 TENSOR, BLOCK, MXFP8, NVFP4 = (
-    QUANTIZATIONS.index(name) for name in ("fp8_tensor", "fp8_block", "mxfp8", "nvfp4")
+    Quantization(name).code for name in ("fp8_tensor", "fp8_block", "mxfp8", "nvfp4")
 )
 # Bytes of an element of an operand with its scales.
 SIZE = {TENSOR: 1.0, BLOCK: 1.03125, MXFP8: 1.03125, NVFP4: 0.5625}

@@ -14,11 +14,11 @@ from precision_samples import LINEAR, PEAKS, chip, mixture
 from samples import GB, TB
 from shardwise import InputError, Model, Strategy, System, estimate, estimate_many
 from shardwise.analysis.results import Estimate
-from shardwise.config.enums import QUANTIZATIONS
+from shardwise.config.enums import Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.planning.search.space import Space
 
-RECIPES = QUANTIZATIONS[1:]
+RECIPES = list(Quantization)[1:]
 # Weights of a layer that products read: 64 x 96, 64 x 64, 64 x 384, 192 x 64; and two norms.
 PRODUCTS = 64 * (96 + 64 + 384 + 192)
 LAYER = PRODUCTS + 2 * 64

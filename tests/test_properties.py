@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import samples
 from profiles import examples
 from shardwise import EstimateTable, InputError, Model, Stack, System, estimate, estimate_many
-from shardwise.config.enums import PLACEMENTS, RECOMPUTES
+from shardwise.config.enums import PLACEMENTS, Recompute
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
 from shardwise.engine.memory import MEMORY_PARTS
@@ -90,7 +90,7 @@ def legal_rows(draw: st.DrawFn) -> dict[str, Any]:
         "gbs": dp * mbs * group * draw(st.integers(1, 12)),
         "seq_len": draw(st.sampled_from([512, 1024, 2048])),
         "dtype": draw(st.sampled_from(["fp16", "fp32"])),
-        "recompute": draw(st.sampled_from(RECOMPUTES)),
+        "recompute": draw(st.sampled_from(Recompute)),
         "zero": draw(st.sampled_from([0, 1, 2, 3])),
         "sequence_parallel": draw(st.booleans()),
         "dp_overlap": draw(st.booleans()),

@@ -16,8 +16,8 @@ from pipelines_drawn import (
     with_short_last_chunks,
 )
 from profiles import examples
+from shardwise.config.enums import Schedule
 from shardwise.parallel.schedule.in_flight import in_flight
-from shardwise.parallel.schedule.orders import SCHEDULES
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import step_time
 
@@ -277,9 +277,9 @@ def test_published_bubbles():
     one = ((8, (1.0, 1.0, 1.0)),)
     rows = [
         Case(schedule=name, runs=one, m=32, v=4 if name == "interleaved" else 1)
-        for name in SCHEDULES
+        for name in Schedule
     ]
-    bubbles = dict(zip(SCHEDULES, closed(rows).bubble_s, strict=True))
+    bubbles = dict(zip(Schedule, closed(rows).bubble_s, strict=True))
     assert bubbles == pytest.approx(
         {
             "1f1b": 21,
@@ -292,7 +292,7 @@ def test_published_bubbles():
     )
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", Schedule)
 def test_in_flight_is_what_ranks_hold(schedule):
     """Every rank of every small pipeline: the simulation's peaks."""
     for p in range(1, 7):
@@ -304,7 +304,7 @@ def test_in_flight_is_what_ranks_hold(schedule):
                 step = simulated(case)
                 rank = np.arange(p)
                 found = in_flight(
-                    schedule=np.array(SCHEDULES.index(schedule)),
+                    schedule=np.array(Schedule(schedule).code),
                     micro_batches=np.array(m),
                     stages=np.array(p),
                     chunks=np.array(v),

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from shardwise.config.enums import Schedule
 from shardwise.errors import InputError
 from shardwise.parallel.schedule.orders import (
-    SCHEDULES,
     Action,
     chunks_of,
     orders,
@@ -22,7 +22,7 @@ fast = examples(60)
 @st.composite
 def pipelines(draw):
     """Any pipeline that some schedule can run: schedule, p, m, v."""
-    schedule = draw(st.sampled_from(SCHEDULES))
+    schedule = draw(st.sampled_from(Schedule))
     p = draw(st.integers(1, 8))
     if schedule == "dualpipe":
         p = 2 * draw(st.integers(1, 4))

@@ -10,7 +10,7 @@ import pytest
 import samples
 from naive_search import OFFLOADS
 from shardwise import Model, System, estimate_many
-from shardwise.config.enums import RECOMPUTES, TP_EXCHANGES, TP_OVERLAPS
+from shardwise.config.enums import Recompute, TpExchange, TpOverlap
 from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
@@ -26,9 +26,9 @@ from shardwise.planning.search.effects import (
 from tried_candidates import MODEL, SYSTEM, candidates, keys, table_of, with_host
 
 LEGAL: dict[str, list[Any]] = {
-    "recompute": list(RECOMPUTES),
-    "tp_exchange": [word for word in TP_EXCHANGES if word != "summa"],
-    "tp_overlap": list(TP_OVERLAPS),
+    "recompute": list(Recompute),
+    "tp_exchange": [word for word in TpExchange if word != "summa"],
+    "tp_overlap": list(TpOverlap),
     "zero": [0, 1],
     **{n: [False, True] for n in ("tp_regather", "dp_overlap", "fused_activation", *OFFLOADS[1:])},
 }
@@ -62,7 +62,7 @@ VALUES: dict[str, list[Any]] = {
     "expert_overlap": [False, True],
     "lora_parts": [("attention",), ("attention", "mlp")],
     "offload_parts": [None, ("qkv",), ("activation", "core_attention")],
-    "tp_exchange": list(TP_EXCHANGES),
+    "tp_exchange": list(TpExchange),
     "summa_panels": [None, 2, 4],
 }
 REFUSED = ("lora_parts", "expert_capacity", "expert_imbalance")  # where they have no effect
@@ -153,7 +153,7 @@ def test_what_has_an_effect_is_tried():
     for box in found.legal:
         combinations = keys(box.options.take(slice(None)), OPTION_FIELDS)
         regather = [c for c in combinations if c[OPTION_FIELDS.index("tp_regather")] is False]
-        split = TP_EXCHANGES.index("rs_ag")
+        split = TpExchange.RS_AG.code
         assert {c[OPTION_FIELDS.index("tp_exchange")] for c in regather} == {split}
 
 

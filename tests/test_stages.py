@@ -11,7 +11,7 @@ import samples
 from profiles import examples
 from shardwise import Model
 from shardwise.arrays import gather
-from shardwise.config.enums import SCHEDULES
+from shardwise.config.enums import Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import broken_rule
 from shardwise.parallel.pipeline_layout import (
@@ -246,7 +246,7 @@ def layouts(draw: st.DrawFn) -> dict[str, Any]:
         "vpp": vpp,
         "schedule": "interleaved"
         if vpp > 1
-        else draw(st.sampled_from([name for name in SCHEDULES if name != "interleaved"])),
+        else draw(st.sampled_from([name for name in Schedule if name != "interleaved"])),
         "first_stage_layers": draw(count),
         "last_stage_layers": draw(count),
         "embedding_as_layer": draw(st.booleans()),

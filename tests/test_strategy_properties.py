@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from drawn_strategies import FLAGS, SLACK, changed, fast, legal, machines, models, tables, with_host
 from shardwise import Model, System
 from shardwise.arrays import gather
-from shardwise.config.enums import TP_EXCHANGES, TP_OVERLAPS
+from shardwise.config.enums import TpExchange, TpOverlap
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import MEMORY_PARTS, stage_memory
 from shardwise.parallel.pipeline_layout import by_stage
-
-_EDGES = TP_EXCHANGES.index("p2p_rs_ag")
 
 
 def same_stage(one: Evaluation, other: Evaluation) -> np.ndarray:
@@ -35,14 +33,15 @@ def test_overlap_is_never_slower(
     stage waits for offload, the sum that p2p_rs_ag scatters at its edge is only saved unhidden.
     """
     table = legal(model, machine, given)
-    bare_table = changed(table, tp_overlap=TP_OVERLAPS.index("none"))
+    bare_table = changed(table, tp_overlap=TpOverlap.NONE.code)
     bare = evaluate(model, machine, bare_table)
     for overlap in ("stack", "ring", "pipe"):
-        hiding = changed(table, tp_overlap=TP_OVERLAPS.index(overlap))
+        hiding = changed(table, tp_overlap=TpOverlap(overlap).code)
         result = evaluate(model, machine, hiding)
         same = same_stage(result, bare)
         same &= ~(
-            (table.tp_exchange == _EDGES) & (table.offload_activations | table.offload_weights)
+            (table.tp_exchange == TpExchange.P2P_RS_AG.code)
+            & (table.offload_activations | table.offload_weights)
         )
         assert (result.time_s["tp_comm"] <= bare.time_s["tp_comm"] * SLACK)[same].all()
         assert (result.step_time_s <= bare.step_time_s * SLACK)[same].all()

@@ -22,13 +22,13 @@ from drawn_strategies import (
 )
 from shardwise import Model, Strategy, System, estimate, estimate_many
 from shardwise.config.enums import (
-    ATTENTIONS,
-    CP_EXCHANGES,
-    OPTIMIZERS,
-    RECOMPUTES,
-    SCHEDULES,
-    TP_EXCHANGES,
-    TP_OVERLAPS,
+    AttentionKind,
+    CpExchange,
+    Optimizer,
+    Recompute,
+    Schedule,
+    TpExchange,
+    TpOverlap,
 )
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
@@ -66,10 +66,10 @@ def test_a_row_is_the_estimate_of_its_strategy(
 
 
 ONE_FIELD: dict[str, list[Any]] = {
-    "attention": list(ATTENTIONS),
+    "attention": list(AttentionKind),
     "training": [True, False],
-    "tp_exchange": list(TP_EXCHANGES),
-    "tp_overlap": list(TP_OVERLAPS),
+    "tp_exchange": list(TpExchange),
+    "tp_overlap": list(TpOverlap),
     "tp_regather": [True, False],
     "dp_overlap": [True, False],
     "fused_activation": [True, False],
@@ -81,14 +81,14 @@ ONE_FIELD: dict[str, list[Any]] = {
     "document_len": [None, 100, 256],
     "zero": [0, 1, 2, 3],
     "dp_shard": [None, 1],
-    "optimizer": list(OPTIMIZERS),
-    "recompute": list(RECOMPUTES),
+    "optimizer": list(Optimizer),
+    "recompute": list(Recompute),
     "first_stage_layers": [None, 3, 8],
     "last_stage_layers": [None, 3, 8],
     "stage_layers": [None, (1, 10), (7, 4)],
 }
 GIVEN: dict[str, dict[str, Any]] = {
-    "cp_exchange": {"cp": 2, "values": list(CP_EXCHANGES)},
+    "cp_exchange": {"cp": 2, "values": list(CpExchange)},
     "cp_tier": {"cp": 2, "values": [None, 0, 1]},
     "recompute_layers": {"recompute": "full", "values": [None, 1, 3]},
     "recompute_parts": {
@@ -101,7 +101,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "embedding_as_layer": {"pp": 3, "values": [False, True]},
     "loss_as_layer": {"pp": 5, "values": [False, True]},
     "placement": {"dp": 8, "gbs": 16, "values": ["tp-cp-dp-pp", "pp-dp-tp-cp"]},
-    "schedule": {"gbs": 16, "values": [s for s in SCHEDULES if s != "interleaved"]},
+    "schedule": {"gbs": 16, "values": [s for s in Schedule if s != "interleaved"]},
 }
 
 

@@ -12,7 +12,8 @@ import trace_format
 from profiles import examples
 from shardwise import Model, Trace, trace
 from shardwise.analysis.timeline.step import RankTotals, StepTimeline, rank_totals
-from shardwise.parallel.schedule.orders import SCHEDULES, chunks_of
+from shardwise.config.enums import Schedule
+from shardwise.parallel.schedule.orders import chunks_of
 
 fast = examples(20)
 F, B, W = range(3)
@@ -22,7 +23,7 @@ GIB = 2**30
 @st.composite
 def strategies(draw: st.DrawFn) -> dict[str, Any]:
     """Any schedule on 1 to 4 ranks, with any recompute and share of hidden messages."""
-    schedule = draw(st.sampled_from(sorted(SCHEDULES)))
+    schedule = draw(st.sampled_from(sorted(Schedule)))
     pp = draw(st.sampled_from([2, 4]) if schedule == "dualpipe" else st.integers(2, 4))
     batches = draw(st.integers(1, 12))
     if schedule == "dualpipe":

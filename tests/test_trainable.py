@@ -7,7 +7,7 @@ import pytest
 import samples
 from samples import exchanges, flops, held, moved, saved
 from shardwise import Model, Strategy, estimate
-from shardwise.config.enums import FROZEN_PARTS
+from shardwise.config.enums import FrozenPart
 from shardwise.config.strategy_table import Table
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.lora import Subset, with_subset
@@ -250,7 +250,7 @@ def test_parts_share_all_parameters(name: str) -> None:
     table = Table.of(model, {"dp": 1, "gbs": 1, "seq_len": 32})
     assert Subset.of(table).frozen[0] == 0
     lost = 0.0
-    for part in FROZEN_PARTS:
+    for part in FrozenPart:
         columns = samples.rank_work()
         for one in model.layers:
             whole = layer_operations(model, one, columns)

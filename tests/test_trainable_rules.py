@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import samples
 from profiles import examples
 from shardwise import InputError, Strategy, estimate, estimate_many
-from shardwise.config.enums import LORA_PARTS, bits_of, set_of
+from shardwise.config.enums import LoraPart
 from shardwise.config.strategy_table import Table
 from shardwise.ops.lora import goes_back
 from trained_samples import BELOW_THE_HEAD, SIZES, mixture, run, subset
@@ -113,7 +113,7 @@ def test_sets_of_words() -> None:
     assert table.to_columns()["frozen"].tolist() == ["", "mlp", "norms head"]
     assert [table.strategy(row).lora_rank for row in range(3)] == [4, None, None]
     assert Table.of(model, table.to_columns()).frozen.tolist() == table.frozen.tolist()
-    assert set_of(bits_of(LORA_PARTS, "lora_parts"), "lora_parts") == LORA_PARTS
+    assert LoraPart.from_bits(LoraPart.bits(LoraPart)) == tuple(LoraPart)
     with pytest.raises(InputError, match=r"^columns: frozen: 128: no set$"):
         Table.of(model, given | {"frozen": 128})
 

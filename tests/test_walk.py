@@ -16,7 +16,7 @@ import samples
 from profiles import examples
 from samples import column
 from shardwise import Model
-from shardwise.config.enums import RECOMPUTE_PARTS, bits_of
+from shardwise.config.enums import RecomputePart
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, step_of, walk
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations
@@ -25,8 +25,11 @@ from shardwise.ops.operation import Operation
 
 fast = examples(200)
 HALF = frozenset({"every_other"})
-EVERY_OTHER = bits_of(HALF)
-CORE, MLP = bits_of(frozenset({"core_attention"})), bits_of(frozenset({"mlp"}))
+EVERY_OTHER = RecomputePart.bits(HALF)
+CORE, MLP = (
+    RecomputePart.bits(frozenset({"core_attention"})),
+    RecomputePart.bits(frozenset({"mlp"})),
+)
 
 
 def step(saved: float, ahead: float, back: float, **fields: Any) -> Step:
@@ -200,9 +203,9 @@ def test_a_layer_under_sets_of_parts(kind: str, work: dict[str, Any]) -> None:
     model, which = LAYERS[kind]
     operations = layer_operations(model, model.layers[which], samples.rank_work(**work))
     steps = [step_of(operation) for operation in operations]
-    few = [frozenset(c) for n in range(4) for c in combinations(RECOMPUTE_PARTS, n)]
-    for parts in [*few, frozenset(RECOMPUTE_PARTS)]:
-        code = sum(1 << RECOMPUTE_PARTS.index(part) for part in parts)
+    few = [frozenset(c) for n in range(4) for c in combinations(RecomputePart, n)]
+    for parts in [*few, frozenset(RecomputePart)]:
+        code = sum(1 << RecomputePart(part).code for part in parts)
         found = walk(steps, code, column(0))
         kept = sum(float(o.saved_bytes[0]) - gone(o, parts) for o in operations)
         assert found.kept[0] == pytest.approx(kept)

@@ -11,7 +11,7 @@ import numpy as np
 import samples
 from shardwise import Model
 from shardwise.analysis.results import Estimate
-from shardwise.config.enums import FROZEN_PARTS, bits_of
+from shardwise.config.enums import FrozenPart, LoraPart
 from shardwise.ops.layer import layer_operations
 from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.operation import Operation, Phase
@@ -38,11 +38,11 @@ BELOW_THE_HEAD = ("embedding", "attention", "mlp", "norms")
 
 def subset(*frozen: str, rank: int = 0, parts: tuple[str, ...] = ("attention", "mlp")) -> Subset:
     """One row."""
-    every = FROZEN_PARTS if rank else frozen
+    every = FrozenPart if rank else frozen
     return Subset(
-        frozen=np.array([bits_of(every, "frozen")]),
+        frozen=np.array([FrozenPart.bits(every)]),
         rank=np.array([rank]),
-        adapted=np.array([bits_of(parts, "lora_parts")]),
+        adapted=np.array([LoraPart.bits(parts)]),
     )
 
 

@@ -21,7 +21,7 @@ from shardwise.analysis.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.analysis.stages import memory_record, stage_estimates
 from shardwise.arrays import Floats, Ints, gather, once_per
 from shardwise.config.base import Source, Sourced
-from shardwise.config.enums import ATTENTIONS, EXTENT_AXES
+from shardwise.config.enums import EXTENT_AXES, AttentionKind
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -298,7 +298,7 @@ def rates(
 
     def flops_of(rows: Ints) -> Floats:
         kinds = table.attention[rows].tolist()
-        models = {kind: model.with_attention(ATTENTIONS[kind]) for kind in set(kinds)}
+        models = {kind: model.with_attention(AttentionKind.from_code(kind)) for kind in set(kinds)}
         counts = {kind: counted or count_parameters(one) for kind, one in models.items()}
         return np.array(
             [
@@ -344,7 +344,7 @@ def _by_convention(
     model: Model, table: Table, counted: Parameters, mfu: float, convention: FlopsConvention
 ) -> dict[str, float]:
     """MFU of one row under every convention."""
-    the_model = model.with_attention(ATTENTIONS[int(table.attention[0])])
+    the_model = model.with_attention(AttentionKind.from_code(int(table.attention[0])))
     seq_len, subset, more = int(table.seq_len[0]), Subset.of(table), _dropped_and_packed(table, 0)
     flops = {
         name: flops_per_token(the_model, seq_len, name, subset, counted, **more)

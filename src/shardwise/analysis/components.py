@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.config.enums import RECOMPUTES, set_of
+from shardwise.config.enums import Recompute, RecomputePart
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentOperations
 from shardwise.cost.operations import OperationCost
@@ -113,13 +113,13 @@ def recomputed_parts(table: Table, component: str) -> frozenset[str]:
     """Names of what is recomputed of a component, in a table of one row.
 
     Empty without recompute, for embedding and head, and forward only; `FULL_LAYER`, or some of
-    `enums.RECOMPUTE_PARTS`.
+    `enums.RecomputePart`.
     """
     if component not in ("layer", "mtp") or not table.training[0]:
         return frozenset()
-    mode = RECOMPUTES[int(table.recompute[0])]
+    mode = Recompute.from_code(int(table.recompute[0]))
     if mode == "selective":
-        return frozenset(set_of(int(table.recompute_parts[0])))
+        return frozenset(RecomputePart.from_bits(int(table.recompute_parts[0])))
     return FULL_LAYER if mode == "full" else frozenset()
 
 

@@ -14,7 +14,7 @@ from shardwise.analysis.components import Component, components_of, rerun_share
 from shardwise.analysis.operations import bound_by
 from shardwise.analysis.results import Gemm
 from shardwise.arrays import Floats
-from shardwise.config.enums import DTYPES, QUANTIZATIONS
+from shardwise.config.enums import Dtype, Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentOperations
@@ -163,7 +163,7 @@ def _of_operation(cost: OperationCost, phases: Sequence[Phase], table: Table) ->
         if kernel.phase not in phases or not float(kernel.flops[0]):
             continue
         if isinstance(kernel, FlashAttention):
-            yield from _fused(cost, timed, kernel, DTYPES[int(table.dtype[0])])
+            yield from _fused(cost, timed, kernel, Dtype.from_code(int(table.dtype[0])))
         elif isinstance(kernel, Matmul):
             name = unfused.get(position, _LINEAR[kernel.phase])
             yield _single(cost, timed, kernel, name, table)
@@ -207,10 +207,10 @@ def _single(
 
 
 def _operand_type(kernel: Matmul, table: Table) -> str:
-    recipe = QUANTIZATIONS[int(table.quantization[0])]
+    recipe = Quantization.from_code(int(table.quantization[0]))
     if kernel.quantized and recipe in RECIPES:
         return RECIPES[recipe].matrix
-    return DTYPES[int(table.dtype[0])]
+    return Dtype.from_code(int(table.dtype[0]))
 
 
 def _fused(
@@ -278,7 +278,7 @@ def _of_update(component: Component, table: Table, evaluation: Evaluation) -> It
                         m=m,
                         k=k,
                         n=columns_of,
-                        dtype=DTYPES[int(table.dtype[0])],
+                        dtype=Dtype.from_code(int(table.dtype[0])),
                         runs=runs,
                         flops=flops,
                         run_s=float(flops) / rate,

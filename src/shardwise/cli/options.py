@@ -6,12 +6,12 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
 from shardwise.config import files
-from shardwise.config.base import unfold
+from shardwise.config.base import unfold, words_of
 from shardwise.config.degrees import LEVELLED_AXES
 from shardwise.config.enums import SHORT_NAMES
 from shardwise.config.strategy import Strategy
@@ -121,7 +121,7 @@ def _flag(name: str) -> Any:
     description = " ".join((field.description or "").split()).replace("; None:", "; if not given:")
     panel = "Strategy"
     kinds = list(unfold(field.annotation))
-    parts = _words(list(unfold(get_args(kinds[0])))) if get_origin(kinds[0]) is tuple else []
+    parts = words_of(get_args(kinds[0])) if get_origin(kinds[0]) is tuple else ()
     description += f" Of: {', '.join(parts)}." if parts else ""
     description += " NxN: in a network domain x across." if name in LEVELLED_AXES else ""
     description += "" if field.default is None else f" Default: {_told(field.default)}."
@@ -142,12 +142,7 @@ def _metavar(kinds: Sequence[Any]) -> str:
             return f"{inside},..." if inside == "N" else "PART,..."
     if int in kinds:
         return "N"
-    return "X" if float in kinds else "|".join(_words(kinds)) or "NAME"
-
-
-def _words(kinds: Sequence[Any]) -> list[str]:
-    """Words that may be given, if only these may."""
-    return [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    return "X" if float in kinds else "|".join(words_of(tuple(kinds))) or "NAME"
 
 
 def _told(default: object) -> str:

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from shardwise import catalog
 from shardwise.config import files, readers
+from shardwise.config.enums import Word
 from shardwise.config.expressions.chain import Chain, row_of
 from shardwise.config.expressions.records import Resolved, Row, has_figures
 from shardwise.config.expressions.resolve import resolve
@@ -37,6 +38,7 @@ __all__ = [
     "Sourced",
     "Whole",
     "unfold",
+    "words_of",
 ]
 
 
@@ -296,7 +298,7 @@ def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
     problem = problem.replace("a valid tuple", "a list").replace("a valid dictionary", "a mapping")
     problem = re.sub(r" or instance of \w+", "", problem)
     value = details["input"]
-    if kind == "literal_error":
+    if kind in ("enum", "literal_error"):
         expected = str(details.get("ctx", {}).get("expected", ""))
         options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
         problem = f"allowed: {', '.join(options)}{nearest(str(value), options)}"
@@ -358,6 +360,17 @@ def _item_of(annotation: Any) -> Any:
 def _fields(kind: Any) -> Mapping[str, Any]:
     is_record = isinstance(kind, type) and issubclass(kind, BaseModel)
     return kind.model_fields if is_record else {}
+
+
+def words_of(annotation: Any) -> tuple[str, ...]:
+    """Words that a field may have, where it may have only words."""
+    found: list[str] = []
+    for kind in unfold(annotation):
+        if typing.get_origin(kind) is Literal:
+            found += typing.get_args(kind)
+        elif isinstance(kind, type) and issubclass(kind, Word):
+            found += kind
+    return tuple(found)
 
 
 def unfold(annotation: Any) -> Iterator[Any]:

@@ -1,42 +1,35 @@
-"""Words of a strategy: what its fields of words may say, and how they are numbered in columns."""
+"""Words that fields of a strategy and a stack may have."""
 
 from collections.abc import Iterable
+from enum import StrEnum
 from itertools import permutations
-from typing import Literal, get_args
+from typing import Any, Self
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 __all__ = [
-    "ATTENTIONS",
-    "CP_EXCHANGES",
-    "DISPATCH_DTYPES",
-    "DTYPES",
     "EXTENT_AXES",
-    "FROZEN_PARTS",
-    "KNOWN_WORDS",
-    "LORA_PARTS",
-    "OFFLOAD_PARTS",
     "OPEN_SETS",
-    "OPTIMIZERS",
     "PLACED_AXES",
     "PLACEMENTS",
-    "QUANTIZATIONS",
-    "RECOMPUTES",
-    "RECOMPUTE_PARTS",
-    "SCHEDULES",
     "SETS",
     "SHORT_NAMES",
     "TIER_FIELDS",
-    "TP_EXCHANGES",
-    "TP_OVERLAPS",
     "WORDS",
     "ZERO_GRADIENTS",
     "ZERO_OPTIMIZER",
     "ZERO_WEIGHTS",
+    "AttentionImplementation",
     "AttentionKind",
     "CpExchange",
+    "CudaGraphs",
     "DispatchDtype",
     "Dtype",
     "FlashKernel",
     "FrozenPart",
+    "GradientDtype",
+    "GroupedProducts",
     "LoraPart",
     "OffloadPart",
     "Optimizer",
@@ -46,67 +39,233 @@ __all__ = [
     "Schedule",
     "TpExchange",
     "TpOverlap",
-    "bits_of",
-    "set_of",
+    "Word",
 ]
 
-Dtype = Literal["bf16", "fp16", "fp32"]
-Quantization = Literal["none", "fp8_tensor", "fp8_block", "mxfp8", "nvfp4"]
-DispatchDtype = Literal["dtype", "fp8"]
-Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe"]
-AttentionKind = Literal["model", "multihead", "multiquery"]
-TpExchange = Literal["all_reduce", "rs_ag", "p2p_rs_ag", "summa"]
-TpOverlap = Literal["stack", "none", "ring", "pipe"]
-CpExchange = Literal["ring", "all_gather", "all_to_all"]
-FlashKernel = Literal["best", "flash2", "flash1"]
-RecomputePart = Literal[
-    "core_attention",
-    "attention",
-    "attention_norm",
-    "mla_up",
-    "mlp_norm",
-    "activation",
-    "mlp",
-    "moe",
-    "every_other",
-    "qkv",
-    "attention_out",
-    "mlp_up",
-]
-FrozenPart = Literal["embedding", "attention", "mlp", "experts", "router", "norms", "head"]
-LoraPart = Literal["attention", "mlp", "experts"]
-OffloadPart = Literal[
-    "attention_norm",
-    "qkv",
-    "core_attention",
-    "attention_out",
-    "mlp_norm",
-    "mlp",
-    "router",
-    "expert_up",
-    "activation",
-    "expert_down",
-    "other",
-]
-Optimizer = Literal["adamw", "adamw-8bit", "adamw-bf16", "adafactor", "muon", "sgd-momentum", "sgd"]
 
-KNOWN_WORDS = frozenset((*get_args(Dtype), *get_args(Recompute), *get_args(TpExchange)))
-ATTENTIONS: tuple[str, ...] = get_args(AttentionKind)
-DTYPES: tuple[str, ...] = get_args(Dtype)
-QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
-DISPATCH_DTYPES: tuple[str, ...] = get_args(DispatchDtype)
-RECOMPUTES: tuple[str, ...] = get_args(Recompute)
-SCHEDULES: tuple[str, ...] = get_args(Schedule)
-TP_EXCHANGES: tuple[str, ...] = get_args(TpExchange)
-TP_OVERLAPS: tuple[str, ...] = get_args(TpOverlap)
-CP_EXCHANGES: tuple[str, ...] = get_args(CpExchange)
-RECOMPUTE_PARTS: tuple[str, ...] = get_args(RecomputePart)
-FROZEN_PARTS: tuple[str, ...] = get_args(FrozenPart)
-LORA_PARTS: tuple[str, ...] = get_args(LoraPart)
-OFFLOAD_PARTS: tuple[str, ...] = get_args(OffloadPart)
-OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
-# Stages of ZeRO (arXiv 1910.02054) from which on each of these is split.
+class Word(StrEnum):
+    """One of the words of a field; it equals, prints and is written as plain text."""
+
+    code: int
+    """Position among the words, which stands for the word in columns of numbers."""
+
+    def __new__(cls, text: str) -> Self:
+        """Number the words as they are defined."""
+        word = str.__new__(cls, text)
+        word._value_ = text
+        word.code = len(cls.__members__)
+        return word
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    @classmethod
+    def from_code(cls, code: int) -> Self:
+        """The word at a position."""
+        return tuple(cls)[code]
+
+    @classmethod
+    def bits(cls, words: Iterable[str]) -> int:
+        """A set of words as a number: bit n stands for the word with code n."""
+        return sum(1 << cls(word).code for word in set(words))
+
+    @classmethod
+    def from_bits(cls, bits: int) -> tuple[Self, ...]:
+        """The words that the bits of a number stand for, in order; -1 stands for all."""
+        return tuple(word for word in cls if bits >> word.code & 1)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.enum_schema(cls, list(cls), sub_type="str")
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "string", "enum": [word.value for word in cls]}
+
+
+class Dtype(Word):
+    """Type of weights and activations."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+
+class Quantization(Word):
+    """Recipe for matrix products in fewer than 16 bits."""
+
+    NONE = "none"
+    FP8_TENSOR = "fp8_tensor"
+    FP8_BLOCK = "fp8_block"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
+
+
+class DispatchDtype(Word):
+    """Type of tokens on the way to their experts."""
+
+    DTYPE = "dtype"
+    FP8 = "fp8"
+
+
+class Recompute(Word):
+    """What the backward pass recomputes."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Schedule(Word):
+    """Pipeline schedule."""
+
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+    GPIPE = "gpipe"
+    ZB_H1 = "zb-h1"
+    ZB_V = "zb-v"
+    DUALPIPE = "dualpipe"
+
+
+class AttentionKind(Word):
+    """Key-value heads of attention."""
+
+    MODEL = "model"
+    MULTIHEAD = "multihead"
+    MULTIQUERY = "multiquery"
+
+
+class TpExchange(Word):
+    """Communication of tensor parallelism."""
+
+    ALL_REDUCE = "all_reduce"
+    RS_AG = "rs_ag"
+    P2P_RS_AG = "p2p_rs_ag"
+    SUMMA = "summa"
+
+
+class TpOverlap(Word):
+    """What overlaps the communication of tensor parallelism with compute."""
+
+    STACK = "stack"
+    NONE = "none"
+    RING = "ring"
+    PIPE = "pipe"
+
+
+class CpExchange(Word):
+    """Communication of context parallelism."""
+
+    RING = "ring"
+    ALL_GATHER = "all_gather"
+    ALL_TO_ALL = "all_to_all"
+
+
+class Optimizer(Word):
+    """Update rule and the type of its state."""
+
+    ADAMW = "adamw"
+    ADAMW_8BIT = "adamw-8bit"
+    ADAMW_BF16 = "adamw-bf16"
+    ADAFACTOR = "adafactor"
+    MUON = "muon"
+    SGD_MOMENTUM = "sgd-momentum"
+    SGD = "sgd"
+
+
+class RecomputePart(Word):
+    """What selective recompute may run again."""
+
+    CORE_ATTENTION = "core_attention"
+    ATTENTION = "attention"
+    ATTENTION_NORM = "attention_norm"
+    MLA_UP = "mla_up"
+    MLP_NORM = "mlp_norm"
+    ACTIVATION = "activation"
+    MLP = "mlp"
+    MOE = "moe"
+    EVERY_OTHER = "every_other"
+    QKV = "qkv"
+    ATTENTION_OUT = "attention_out"
+    MLP_UP = "mlp_up"
+
+
+class FrozenPart(Word):
+    """Weights that may be frozen."""
+
+    EMBEDDING = "embedding"
+    ATTENTION = "attention"
+    MLP = "mlp"
+    EXPERTS = "experts"
+    ROUTER = "router"
+    NORMS = "norms"
+    HEAD = "head"
+
+
+class LoraPart(Word):
+    """Matrix products that may have low-rank adapters."""
+
+    ATTENTION = "attention"
+    MLP = "mlp"
+    EXPERTS = "experts"
+
+
+class OffloadPart(Word):
+    """Activations that may be offloaded."""
+
+    ATTENTION_NORM = "attention_norm"
+    QKV = "qkv"
+    CORE_ATTENTION = "core_attention"
+    ATTENTION_OUT = "attention_out"
+    MLP_NORM = "mlp_norm"
+    MLP = "mlp"
+    ROUTER = "router"
+    EXPERT_UP = "expert_up"
+    ACTIVATION = "activation"
+    EXPERT_DOWN = "expert_down"
+    OTHER = "other"
+
+
+class AttentionImplementation(Word):
+    """How a stack computes attention."""
+
+    FLASH = "flash"
+    UNFUSED = "unfused"
+
+
+class FlashKernel(Word):
+    """Fused attention kernel of a stack."""
+
+    BEST = "best"
+    FLASH2 = "flash2"
+    FLASH1 = "flash1"
+
+
+class GroupedProducts(Word):
+    """How a stack runs the matrix products of experts."""
+
+    FUSED = "fused"
+    LOOP = "loop"
+
+
+class GradientDtype(Word):
+    """Type that gradients accumulate in."""
+
+    FP32 = "fp32"
+    COMPUTE = "compute"
+
+
+class CudaGraphs(Word):
+    """What a stack captures in CUDA graphs."""
+
+    NONE = "none"
+    PARTIAL = "partial"
+    FULL = "full"
+
+
+# Stages of ZeRO (arXiv 1910.02054) from which on each of these is sharded.
 ZERO_OPTIMIZER, ZERO_GRADIENTS, ZERO_WEIGHTS = 1, 2, 3
 PLACED_AXES = ("tp", "cp", "dp", "pp")
 EXTENT_AXES = ("tp", "tp2", "cp", "dp", "pp")
@@ -114,35 +273,25 @@ EXTENT_AXES = ("tp", "tp2", "cp", "dp", "pp")
 TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
 SHORT_NAMES = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
-WORDS = {
-    "dtype": DTYPES,
-    "quantization": QUANTIZATIONS,
-    "dispatch_dtype": DISPATCH_DTYPES,
-    "attention": ATTENTIONS,
-    "recompute": RECOMPUTES,
-    "schedule": SCHEDULES,
+WORDS: dict[str, tuple[str, ...]] = {
+    "dtype": tuple(Dtype),
+    "quantization": tuple(Quantization),
+    "dispatch_dtype": tuple(DispatchDtype),
+    "attention": tuple(AttentionKind),
+    "recompute": tuple(Recompute),
+    "schedule": tuple(Schedule),
     "placement": PLACEMENTS,
-    "tp_exchange": TP_EXCHANGES,
-    "tp_overlap": TP_OVERLAPS,
-    "cp_exchange": CP_EXCHANGES,
-    "optimizer": OPTIMIZERS,
+    "tp_exchange": tuple(TpExchange),
+    "tp_overlap": tuple(TpOverlap),
+    "cp_exchange": tuple(CpExchange),
+    "optimizer": tuple(Optimizer),
 }
-SETS = {
-    "recompute_parts": RECOMPUTE_PARTS,
-    "frozen": FROZEN_PARTS,
-    "lora_parts": LORA_PARTS,
-    "offload_parts": OFFLOAD_PARTS,
+SETS: dict[str, type[Word]] = {
+    "recompute_parts": RecomputePart,
+    "frozen": FrozenPart,
+    "lora_parts": LoraPart,
+    "offload_parts": OffloadPart,
 }
 """Fields that are sets of words, which a column holds as bits."""
 OPEN_SETS = ("offload_parts",)
 """Those of them that may be left open, which a column holds as 0."""
-
-
-def bits_of(parts: Iterable[str], field: str = "recompute_parts") -> int:
-    """A set of the words of a field as the bits of a number."""
-    return sum(1 << SETS[field].index(part) for part in set(parts))
-
-
-def set_of(bits: int, field: str = "recompute_parts") -> tuple[str, ...]:
-    """The words of a field that the bits of a number stand for."""
-    return tuple(part for place, part in enumerate(SETS[field]) if bits >> place & 1)

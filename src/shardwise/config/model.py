@@ -289,7 +289,7 @@ class Model(Sourced):
         return tuple(order)
 
     def with_attention(self, kind: str) -> "Model":
-        """Return the model with the key-value heads a strategy gives it: `words.ATTENTIONS`."""
+        """Return the model with the key-value heads a strategy gives it: `AttentionKind`."""
         if kind == "model":
             return self
         layers = []

@@ -1,11 +1,17 @@
 """`Stack`: the software that runs the strategy. Most of what separates two runs of one setup."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
 from shardwise.config.base import Count, Number, Sourced
-from shardwise.config.enums import FlashKernel
+from shardwise.config.enums import (
+    AttentionImplementation,
+    CudaGraphs,
+    FlashKernel,
+    GradientDtype,
+    GroupedProducts,
+)
 from shardwise.errors import Fault, InputError
 from shardwise.units import Bytes, Duration
 
@@ -36,12 +42,12 @@ class Stack(Sourced):
     CATALOG: ClassVar[str | None] = "stacks"
     FIGURES: ClassVar[bool] = True
 
-    attention: Literal["flash", "unfused"]
+    attention: AttentionImplementation
     """`flash`: one kernel that never writes the scores; `unfused`: products, softmax, dropout.
     No flash kernel takes fp32, so that type always runs unfused."""
     attention_time_factor: Factor = 1.0
     """Time of this stack's flash kernel over that of the accelerator's best."""
-    flash_kernel: FlashKernel = "best"
+    flash_kernel: FlashKernel = FlashKernel.BEST
     """Which fused attention kernel it has: the accelerator's best (cuDNN, FlashAttention 3), or
     FlashAttention 2 or 1, which fare as the accelerator says."""
     memory_traffic_factor: Factor
@@ -65,7 +71,7 @@ class Stack(Sourced):
     """Bytes per logit that the last stage holds at most from forward to backward of the loss."""
     loss_split_bytes: Annotated[Number, Field(ge=0)] = 0.0
     """What it holds more where tensor parallelism splits the vocabulary."""
-    grouped_products: Literal["fused", "loop"] = "fused"
+    grouped_products: GroupedProducts = GroupedProducts.FUSED
     """Products of experts: all in one kernel (CUTLASS), or one of the library for each expert
     (Transformer Engine's GroupedLinear on cuBLAS)."""
     grouped_time_factor: Factor = 1.0
@@ -78,7 +84,7 @@ class Stack(Sourced):
     layer that drops none; launches after it hide behind nothing at first."""
     vocab_multiple: Count = 1
     """Rows of the vocabulary on a rank are padded to a multiple of this (Megatron-LM: 128)."""
-    gradient_dtype: Literal["fp32", "compute"]
+    gradient_dtype: GradientDtype
     """Type that gradients accumulate in and are reduced in; `compute`: the strategy's dtype."""
     plain_gradients: bool = False
     """Whether gradients in the strategy's type stay beside those that accumulate in fp32 (the BF16
@@ -103,7 +109,7 @@ class Stack(Sourced):
     root of PyTorch FSDP)."""
     host_launch: Duration
     """Time of the host to launch one kernel; it hides behind the accelerator when shorter."""
-    cuda_graphs: Literal["none", "partial", "full"] = "none"
+    cuda_graphs: CudaGraphs = CudaGraphs.NONE
     """What is captured and launched as a whole: nothing, layers but their experts, or all."""
     exchange_time_factor: Factor = 1.0
     """Time of exchanges of tensor and context parallelism in a step over their time alone, on idle

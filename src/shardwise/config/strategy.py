@@ -21,14 +21,7 @@ from shardwise.config import readers
 from shardwise.config.base import MOST, ConfigBase, Count, Number, Whole
 from shardwise.config.degrees import LEVELLED_AXES, LEVELS_PATTERN, as_given, with_levels
 from shardwise.config.enums import (
-    DTYPES,
-    FROZEN_PARTS,
-    KNOWN_WORDS,
-    LORA_PARTS,
-    OFFLOAD_PARTS,
-    RECOMPUTE_PARTS,
     SHORT_NAMES,
-    TP_EXCHANGES,
     AttentionKind,
     CpExchange,
     DispatchDtype,
@@ -43,6 +36,7 @@ from shardwise.config.enums import (
     Schedule,
     TpExchange,
     TpOverlap,
+    Word,
 )
 from shardwise.config.expressions.chain import located_part
 from shardwise.config.extents import canonical_extents, canonical_placement
@@ -53,27 +47,31 @@ from shardwise.errors import Fault, InputError
 __all__ = ["Strategy"]
 
 # Of fields that are sets: their words, and what stands in place of none of them.
-_WORDS_OF_SETS: dict[str, tuple[tuple[str, ...], str]] = {
-    "recompute_parts": (RECOMPUTE_PARTS, "to recompute nothing, recompute is none"),
-    "frozen": (FROZEN_PARTS, ""),
-    "lora_parts": (LORA_PARTS, "for no adapters leave out lora_rank"),
-    "offload_parts": (OFFLOAD_PARTS, "to offload nothing, offload_activations is false"),
+_WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
+    "recompute_parts": (RecomputePart, "to recompute nothing, recompute is none"),
+    "frozen": (FrozenPart, ""),
+    "lora_parts": (LoraPart, "for no adapters leave out lora_rank"),
+    "offload_parts": (OffloadPart, "to offload nothing, offload_activations is false"),
 }
 _DTYPE_ALIASES = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "float32": "fp32",
-    "float": "fp32",
+    "bfloat16": Dtype.BF16,
+    "float16": Dtype.FP16,
+    "half": Dtype.FP16,
+    "float32": Dtype.FP32,
+    "float": Dtype.FP32,
 }
-_EXCHANGE_ALIASES = {"ar": "all_reduce", "allreduce": "all_reduce", "sequence_parallel": "rs_ag"}
+_EXCHANGE_ALIASES = {
+    "ar": TpExchange.ALL_REDUCE,
+    "allreduce": TpExchange.ALL_REDUCE,
+    "sequence_parallel": TpExchange.RS_AG,
+}
 
 
-def _canonical(aliases: Mapping[str, str]) -> BeforeValidator:
-    """Take other words for some values, in any case."""
-    words = {word: word for word in KNOWN_WORDS} | dict(aliases)
+def _any_case(words: type[Word], **aliases: Word) -> BeforeValidator:
+    """Accept words in any case, and aliases of some of them."""
+    known = {word.value: word for word in words} | aliases
     return BeforeValidator(
-        lambda value: words.get(value.lower(), value) if isinstance(value, str) else value
+        lambda value: known.get(value.lower(), value) if isinstance(value, str) else value
     )
 
 
@@ -95,8 +93,8 @@ def _accept_aliases(schema: dict[str, Any]) -> None:
         }
         levels = {"type": "string", "pattern": LEVELS_PATTERN}
         properties[axis]["anyOf"] = [*own.pop("anyOf", [own]), levels]
-    properties["dtype"]["enum"] = [*DTYPES, *_DTYPE_ALIASES]
-    properties["tp_exchange"]["anyOf"][0]["enum"] = [*TP_EXCHANGES, *_EXCHANGE_ALIASES]
+    properties["dtype"]["enum"] = [*Dtype, *_DTYPE_ALIASES]
+    properties["tp_exchange"]["anyOf"][0]["enum"] = [*TpExchange, *_EXCHANGE_ALIASES]
     part = {"type": "object", "required": ["base"], "properties": {"base": {"type": "string"}}}
     properties["stack"]["anyOf"].append(part)
 
@@ -145,9 +143,9 @@ class Strategy(ConfigBase):
     """Sequences per step, over all replicas."""
     seq_len: Count | None = None
     """Tokens per sequence."""
-    dtype: Annotated[Dtype, _canonical(_DTYPE_ALIASES)] = "bf16"
+    dtype: Annotated[Dtype, _any_case(Dtype, **_DTYPE_ALIASES)] = Dtype.BF16
     """Type of weights, activations and matrix products."""
-    quantization: Quantization = "none"
+    quantization: Quantization = Quantization.NONE
     """Recipe for products of layers with their weights in fewer bits: fp8 scaled by tensor or block
     (1 x 128, weights 128 x 128), mxfp8 or nvfp4; the rest stays in `dtype`."""
     quantized_weights: bool = False
@@ -155,11 +153,11 @@ class Strategy(ConfigBase):
     document_len: Count | None = None
     """Tokens of the documents packed into a sequence, which attention does not leave (of several
     lengths l, sum l^2 / sum l); None: one sequence is one document."""
-    attention: AttentionKind = "model"
+    attention: AttentionKind = AttentionKind.MODEL
     """Key-value heads: as the model has them, one per query head, or one for all of them."""
-    recompute: Annotated[Recompute, _canonical({})] = "none"
+    recompute: Annotated[Recompute, _any_case(Recompute)] = Recompute.NONE
     """What the backward pass computes again: nothing, some parts of layers, or whole layers."""
-    recompute_parts: tuple[RecomputePart, ...] = ("core_attention",)
+    recompute_parts: tuple[RecomputePart, ...] = (RecomputePart.CORE_ATTENTION,)
     """Parts that selective recompute runs again."""
     recompute_layers: Count | None = None
     """Layers of each rank that recompute applies to, from its first on (in dualpipe, of each of its
@@ -173,14 +171,14 @@ class Strategy(ConfigBase):
     """Whether weights sharded by ZeRO 3 are released after forward and gathered again backward."""
     fsdp_prefetch: Whole = 1
     """Layers whose weights are gathered ahead of the one that computes."""
-    optimizer: Optimizer = "adamw"
+    optimizer: Optimizer = Optimizer.ADAMW
     """Update rule and the type of its state."""
     frozen: tuple[FrozenPart, ...] = ()
     """Parts whose weights are not trained; those of shared experts count as mlp."""
     lora_rank: Count | None = None
     """Rank of low-rank adapters, trained in place of all weights of the model; None: there are
     none."""
-    lora_parts: tuple[LoraPart, ...] = ("attention", "mlp")
+    lora_parts: tuple[LoraPart, ...] = (LoraPart.ATTENTION, LoraPart.MLP)
     """Parts whose products have adapters."""
     schedule: Schedule | None = None
     """Order of the micro-batches in the pipeline."""
@@ -198,11 +196,11 @@ class Strategy(ConfigBase):
     """Whether a step also goes backward and updates the weights; if not, it is forward only."""
     sequence_parallel: bool | None = None
     """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
-    tp_exchange: Annotated[TpExchange | None, _canonical(_EXCHANGE_ALIASES)] = None
+    tp_exchange: Annotated[TpExchange | None, _any_case(TpExchange, **_EXCHANGE_ALIASES)] = None
     """How tensor-parallel ranks exchange activations: reduced in place, or with norms and residuals
     split along the sequence (reduce-scatter, all-gather), or scattered between stages only; or
     2D products (SUMMA), which broadcast panels of inputs and weights."""
-    tp_overlap: TpOverlap = "stack"
+    tp_overlap: TpOverlap = TpOverlap.STACK
     """What hides these exchanges: what the stack does, nothing, or pieces of the product beside
     them, passed on in a ring or as a pipeline of collectives."""
     summa_panels: Count | None = None
@@ -210,7 +208,7 @@ class Strategy(ConfigBase):
     fewest, a multiple of tp and tp2."""
     tp_regather: bool = True
     """Whether rs_ag keeps a rank's part of an input and gathers it again in backward."""
-    cp_exchange: CpExchange = "ring"
+    cp_exchange: CpExchange = CpExchange.RING
     """How context-parallel ranks share keys and values: passed on in a ring beside the compute,
     gathered, or by swapping sequence for heads (all_to_all, Ulysses)."""
     expert_capacity: Annotated[Number, Field(gt=0)] | None = None
@@ -218,7 +216,7 @@ class Strategy(ConfigBase):
     None: none is dropped."""
     expert_imbalance: Annotated[Number, Field(ge=1)] = 1.0
     """Tokens sent to the fullest rank over those of an even load."""
-    dispatch_dtype: DispatchDtype = "dtype"
+    dispatch_dtype: DispatchDtype = DispatchDtype.DTYPE
     """Type of tokens on the way to their experts; their outputs and all gradients keep `dtype`."""
     expert_overlap: bool = False
     """Whether exchanges among experts run beside the compute of another micro-batch; in dualpipe
@@ -282,10 +280,10 @@ class Strategy(ConfigBase):
     def _in_order(
         cls, value: tuple[str, ...] | None, info: ValidationInfo
     ) -> tuple[str, ...] | None:
-        known, instead = _WORDS_OF_SETS[str(info.field_name)]
+        words, instead = _WORDS_OF_SETS[str(info.field_name)]
         if value == () and instead:
             raise ValueError(f"must name a part; {instead}")
-        return None if value is None else tuple(part for part in known if part in value)
+        return None if value is None else tuple(word for word in words if word in value)
 
     @field_validator("stack", mode="before")
     @classmethod
@@ -320,7 +318,7 @@ class Strategy(ConfigBase):
     @model_validator(mode="after")
     def _one_exchange(self) -> Self:
         split, exchange = self.sequence_parallel, self.tp_exchange
-        if split is not None and exchange is not None and split != (exchange == "rs_ag"):
+        if split is not None and exchange is not None and split != (exchange == TpExchange.RS_AG):
             place = {
                 "field": "sequence_parallel",
                 "problem": f"contradicts tp_exchange {exchange}; give one",
@@ -352,15 +350,15 @@ class Strategy(ConfigBase):
         if faults:
             raise InputError(faults)
         parallel = self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
-        exchange = self.tp_exchange or ("rs_ag" if parallel else "all_reduce")
-        schedule = self.schedule or ("interleaved" if self.vpp > 1 else "1f1b")
+        exchange = self.tp_exchange or (TpExchange.RS_AG if parallel else TpExchange.ALL_REDUCE)
+        schedule = self.schedule or (Schedule.INTERLEAVED if self.vpp > 1 else Schedule.ONE_F_ONE_B)
         return self.model_copy(
             update={
                 "gpus": gpus,
                 "dp": dp,
                 "seq_len": seq_len,
                 "tp_exchange": exchange,
-                "sequence_parallel": exchange == "rs_ag",
+                "sequence_parallel": exchange == TpExchange.RS_AG,
                 "schedule": schedule,
                 "stack": Stack.load(self.stack),
             }

@@ -8,9 +8,16 @@ import numpy as np
 
 from shardwise import catalog
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config import enums
 from shardwise.config.base import MOST
-from shardwise.config.enums import OPEN_SETS, SETS, SHORT_NAMES, TIER_FIELDS, WORDS, bits_of
+from shardwise.config.enums import (
+    OPEN_SETS,
+    SETS,
+    SHORT_NAMES,
+    TIER_FIELDS,
+    WORDS,
+    Schedule,
+    TpExchange,
+)
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -64,8 +71,6 @@ BOOLEANS = (
 )
 _LEAST = {"zero": 0, "fsdp_prefetch": 0}
 _DEFAULTS = {name: field.default for name, field in Strategy.model_fields.items()}
-_SEQUENCE_PARALLEL = enums.TP_EXCHANGES.index("rs_ag")
-_ALL_REDUCE = enums.TP_EXCHANGES.index("all_reduce")
 
 
 def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,8 +102,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     _fill_degrees(integers, model, length)
     flags = {n: _booleans(n, given[n], length) for n in BOOLEANS if n in given}
     codes = {n: _codes(n, given[n], known, length) for n, known in WORDS.items() if n in given}
-    interleaved = enums.SCHEDULES.index("interleaved")
-    codes.setdefault("schedule", np.where(integers["vpp"] > 1, interleaved, 0))
+    codes.setdefault("schedule", np.where(integers["vpp"] > 1, Schedule.INTERLEAVED.code, 0))
     _fill_exchange(codes, given, integers["tp"] > 1, length)
     filled: dict[str, Any] = integers | codes | flags
     filled |= {name: _tiers(name, columns[name], length) for name in TIER_FIELDS}
@@ -226,7 +230,7 @@ def _set(name: str, value: Any) -> int:
         return int(value)
     if name in OPEN_SETS and _is_open(value):
         return 0
-    return bits_of(_field(name, value), name)
+    return SETS[name].bits(_field(name, value))
 
 
 def _field(name: str, value: Any) -> Any:
@@ -328,11 +332,13 @@ def _fill_exchange(
     else:
         parallel = _booleans("sequence_parallel", given["sequence_parallel"], length)
         if "tp_exchange" in codes:
-            wrong = parallel != (codes["tp_exchange"] == _SEQUENCE_PARALLEL)
+            wrong = parallel != (codes["tp_exchange"] == TpExchange.RS_AG.code)
             if np.any(wrong):
                 problem = "contradicts tp_exchange; give one"
                 raise _bad_value("sequence_parallel", parallel, wrong, problem)
-    codes.setdefault("tp_exchange", np.where(parallel, _SEQUENCE_PARALLEL, _ALL_REDUCE))
+    codes.setdefault(
+        "tp_exchange", np.where(parallel, TpExchange.RS_AG.code, TpExchange.ALL_REDUCE.code)
+    )
 
 
 def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
@@ -370,7 +376,7 @@ def _stacks(column: Any, length: int) -> tuple[Ints, tuple[Stack, ...]]:
                 stacks.append(stack)
             by_item[key] = stacks.index(stack)
         codes[row] = by_item[key]
-    return codes, tuple(stacks)
+    return codes, tuple(stacks) or (_stack(_DEFAULTS["stack"]),)
 
 
 def _stack(item: Any) -> Stack:

@@ -1,16 +1,15 @@
 """`Table`: strategies as columns, one row each; the form that every formula works on."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config import enums
 from shardwise.config.degrees import refuse_levels
-from shardwise.config.enums import OPEN_SETS, SETS, TIER_FIELDS, WORDS, set_of
+from shardwise.config.enums import OPEN_SETS, SETS, TIER_FIELDS, WORDS, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -24,15 +23,12 @@ __all__ = ["CHOICES", "Table"]
 CHOICES = ("zero", "dp_overlap", "offload_optimizer")
 """Columns that neither a layer's cost nor the schedule depends on."""
 
-_SEQUENCE_PARALLEL = enums.TP_EXCHANGES.index("rs_ag")
-_SUMMA = enums.TP_EXCHANGES.index("summa")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Resolved strategies as columns of equal length.
 
-    Columns of words hold the position of the word in `enums.DTYPES`, `ATTENTIONS`, ...; `stack`,
+    Columns of words hold the code of the word; `stack`,
     `stage_layers` and `extents` the position in `stacks`, `stage_lists`, `extent_lists`; sets of
     words (`enums.SETS`) a bit for each word; those of tiers -1 where the placement decides; numbers
     and sets that may be left open 0 where they are. `with_choices` tries several values on all
@@ -110,12 +106,12 @@ class Table:
     @property
     def sequence_parallel(self) -> Bools:
         """Whether norms and residuals are split along the sequence."""
-        return self.tp_exchange == _SEQUENCE_PARALLEL
+        return self.tp_exchange == TpExchange.RS_AG.code
 
     @property
     def summa(self) -> Bools:
         """Whether products are 2D: among one rank nothing is split."""
-        return (self.tp_exchange == _SUMMA) & (self.tp * self.tp2 > 1)
+        return (self.tp_exchange == TpExchange.SUMMA.code) & (self.tp * self.tp2 > 1)
 
     @property
     def panels(self) -> Ints:
@@ -142,6 +138,18 @@ class Table:
     def shard_share(self) -> Floats:
         """Part of the replicas that share one set of shards: all, but for hybrid sharding."""
         return np.where(self.dp_shard > 0, self.dp_shard / self.dp, 1.0)
+
+    @overload
+    def by_stack(self, value: Callable[[Stack], bool]) -> Bools: ...
+
+    @overload
+    def by_stack(self, value: Callable[[Stack], float]) -> Floats: ...
+
+    def by_stack(self, value: Callable[[Stack], float]) -> Bools | Floats:
+        """Evaluate a function of a stack for the stack of each row."""
+        values = np.array([value(stack) for stack in self.stacks])
+        values = values if values.dtype == np.bool_ else values.astype(np.float64)
+        return values[self.stack]
 
     def take(self, index: Ints | Bools | slice) -> "Table":
         """Return some of the rows, with every choice."""
@@ -197,7 +205,7 @@ class Table:
         for name, known in WORDS.items():
             values[name] = known[int(getattr(self, name)[row])]
         for name in SETS:
-            words_of = set_of(int(getattr(self, name)[row]), name)
+            words_of = SETS[name].from_bits(int(getattr(self, name)[row]))
             values[name] = None if name in OPEN_SETS and not words_of else words_of
         listed = int(self.stage_layers[row])
         values["stage_layers"] = self.stage_lists[listed] if listed >= 0 else None
@@ -223,7 +231,9 @@ class Table:
             elif name == "stack":
                 column = np.array([stack.name for stack in self.stacks])[column]
             elif name in SETS:
-                column = np.array([" ".join(set_of(bits, name)) for bits in column.tolist()])
+                column = np.array(
+                    [" ".join(SETS[name].from_bits(bits)) for bits in column.tolist()]
+                )
             elif name == "stage_layers":
                 told = [*(" ".join(map(str, listed)) for listed in self.stage_lists), ""]
                 column = np.array(told)[column]

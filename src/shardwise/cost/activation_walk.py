@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.config.enums import bits_of
+from shardwise.config.enums import OffloadPart, RecomputePart
 from shardwise.ops.offloaded_parts import part_of
 from shardwise.ops.operation import Operation
 
 __all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "step_of", "walk"]
 
 FULL, FORWARD_ONLY = -1, -2
-"""In place of the bits of `RECOMPUTE_PARTS`: everything is run again; there is no backward."""
-_EVERY_OTHER = bits_of(["every_other"])
+"""In place of the bits of `RecomputePart`: everything is run again; there is no backward."""
+_EVERY_OTHER = RecomputePart.bits(["every_other"])
 
-_EVERY_OTHER = bits_of(["every_other"])
+_EVERY_OTHER = RecomputePart.bits(["every_other"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,10 @@ class Step:
     back: Floats
     """Transient bytes backward."""
     reruns: int
-    """Bits of `RECOMPUTE_PARTS`."""
+    """Bits of `RecomputePart`."""
     drops: int
     part: int
-    """Bit of `OFFLOAD_PARTS`: the part that what it keeps belongs to."""
+    """Bit of `OffloadPart`: the part that what it keeps belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,9 @@ def step_of(operation: Operation) -> Step:
         half_rebuilt=operation.rebuilt_by({"every_other"}),
         ahead=back if ahead is None else ahead,
         back=back,
-        reruns=bits_of(operation.reruns_with),
-        drops=bits_of(operation.dropped_with),
-        part=bits_of([part_of(operation.name)], "offload_parts"),
+        reruns=RecomputePart.bits(operation.reruns_with),
+        drops=RecomputePart.bits(operation.dropped_with),
+        part=OffloadPart.bits([part_of(operation.name)]),
     )
 
 
@@ -93,7 +93,7 @@ def walk(
     checkpoint
         What is kept where everything is run again [byte]; it is the first operation's.
     movable
-        Bits of `OFFLOAD_PARTS` that may be offloaded in each row, 0 for all; None: all in all rows.
+        Bits of `OffloadPart` that may be offloaded in each row, 0 for all; None: all in all rows.
     """
     zero = np.zeros_like(steps[0].saved)
     if parts == FORWARD_ONLY:

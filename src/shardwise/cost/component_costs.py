@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
-from shardwise.config.enums import RECOMPUTES, SCHEDULES
+from shardwise.config.enums import Recompute, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -17,7 +17,7 @@ from shardwise.cost.layer_cost import (
     LayerBytes,
     LayerCost,
     LayerWork,
-    Recompute,
+    RecomputedRows,
     layer_cost,
     layer_work,
 )
@@ -28,7 +28,7 @@ from shardwise.cost.trained_weights import TrainedWeights
 from shardwise.cost.weight_bytes import WeightBytes, weight_bytes
 from shardwise.ops.accumulation import with_accumulation
 from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.layer import layer_operations, rank_work, stack_column
+from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.mtp import mtp_operations
 from shardwise.ops.operation import Matmul, Operation, Phase, RankWork
@@ -46,7 +46,6 @@ __all__ = [
 __all__ += ["component_times", "layer_bytes", "layer_times", "part_bytes", "trained_on"]
 
 T = TypeVar("T")
-_DUALPIPE = SCHEDULES.index("dualpipe")
 
 # A part of the model, how often it occurs, and what its operations cost.
 ComponentOperations = tuple[str, int, list[OperationCost]]
@@ -266,18 +265,18 @@ def component_costs(
     work = rank_work(table)
     sizes = weight_sizes(table, work.element_bytes)
     checkpoint = work.split_tokens * model.hidden * work.element_bytes
-    recompute = Recompute(
-        full=table.recompute == RECOMPUTES.index("full"),
-        parts=np.where(table.recompute == RECOMPUTES.index("selective"), table.recompute_parts, 0),
+    recompute = RecomputedRows(
+        full=table.recompute == Recompute.FULL.code,
+        parts=np.where(table.recompute == Recompute.SELECTIVE.code, table.recompute_parts, 0),
         checkpoint_bytes=checkpoint,
     )
 
-    overlaps = (table.expert_overlap | (table.schedule == _DUALPIPE)) & table.training
+    overlaps = (table.expert_overlap | (table.schedule == Schedule.DUALPIPE.code)) & table.training
 
-    taken = stack_column(table, "expert_overlap_processors")
+    taken = table.by_stack(lambda stack: stack.expert_overlap_processors)
     runs_on = table.on(system)
 
-    def layer(kind: LayerWork, again: Recompute | None) -> LayerCost:
+    def layer(kind: LayerWork, again: RecomputedRows | None) -> LayerCost:
         one = layer_cost(
             kind, training=table.training, recompute=again, movable=table.offload_parts
         )
@@ -294,7 +293,7 @@ def component_costs(
 
     kinds = inner[: len(model.layers)]
     several = (*kinds, inner[-1] if model.mtp else None, embedding, head)
-    beside = stack_column(table, "plain_gradients") > 0
+    beside = table.by_stack(lambda stack: stack.plain_gradients)
     beside &= work.gradient_bytes > work.element_bytes
     gradient_bytes = work.gradient_bytes + np.where(beside, work.element_bytes, 0.0)
     taken_by = partial(

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, by_code
 from shardwise.config.accelerator import MatmulKernel
-from shardwise.config.enums import DTYPES, QUANTIZATIONS
+from shardwise.config.enums import Dtype, GroupedProducts, Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, EfficiencyCurve, ShapeTable, System
 from shardwise.cost.attention import AttentionRates, attention_times
@@ -16,18 +16,17 @@ from shardwise.cost.curve import RowCurves, share_at
 from shardwise.cost.matmul import MatmulRates, matmul_times, product_times, separate_matmul_times
 from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.cost.shape_table import RowTables
-from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, MemoryBound, Phase
 from shardwise.ops.quantization import RECIPES
 
 __all__ = ["KernelRates", "by_dtype", "product_peak"]
 
-_MATRIX_TYPES = (*DTYPES, "fp8", "fp4")
+_MATRIX_TYPES = (*Dtype, "fp8", "fp4")
 
 
 def by_dtype(figures: Mapping[Any, float], table: Table) -> Floats:
     """A figure told by type of input, for each row's type; NaN where there is none."""
-    return by_code([figures.get(name, np.nan) for name in DTYPES], table.dtype)
+    return by_code([figures.get(name, np.nan) for name in Dtype], table.dtype)
 
 
 def product_peak(chip: Accelerator, table: Table) -> Floats:
@@ -42,7 +41,7 @@ def product_peak(chip: Accelerator, table: Table) -> Floats:
 
 def _product_types(table: Table) -> Ints:
     """Type that these products run in: its position in `_MATRIX_TYPES`."""
-    ran = [RECIPES[name].matrix if name in RECIPES else DTYPES[0] for name in QUANTIZATIONS]
+    ran = [RECIPES[name].matrix if name in RECIPES else Dtype.from_code(0) for name in Quantization]
     types = np.array([_MATRIX_TYPES.index(name) for name in ran])[table.quantization]
     return np.where(table.quantization > 0, types, table.dtype)
 
@@ -154,16 +153,15 @@ class KernelRates:
         bandwidth = chip.memory[0].bandwidth
 
         def curves(figures: Mapping[Any, EfficiencyCurve]) -> RowCurves:
-            return RowCurves(curves=tuple(map(figures.get, DTYPES)), codes=table.dtype)
+            return RowCurves(curves=tuple(map(figures.get, Dtype)), codes=table.dtype)
 
         def tables(figures: Mapping[Any, ShapeTable]) -> RowTables:
-            return RowTables.of(tuple(map(figures.get, DTYPES)), table.dtype)
+            return RowTables.of(tuple(map(figures.get, Dtype)), table.dtype)
 
         plain = _ProductRates.of(chip, table.dtype)
         peak = plain.rates.peak
-        attention_time_factor = stack_column(table, "attention_time_factor") * _flash_kernels(
-            chip, table
-        )
+        attention_time_factor = table.by_stack(lambda stack: stack.attention_time_factor)
+        attention_time_factor = attention_time_factor * _flash_kernels(chip, table)
         attention = None
         if chip.attention is not None:
             attention = AttentionRates(
@@ -183,19 +181,17 @@ class KernelRates:
                 if np.any(table.quantization > 0)
                 else plain
             ),
-            one_by_one=np.array([stack.grouped_products == "loop" for stack in table.stacks])[
-                table.stack
-            ],
+            one_by_one=table.by_stack(lambda stack: stack.grouped_products == GroupedProducts.LOOP),
             attention=attention,
             attention_tables=tables(chip.attention_table),
             attention_time_factor=attention_time_factor,
-            grouped_time_factor=stack_column(table, "grouped_time_factor"),
-            permute_rate_factor=1 / stack_column(table, "permute_traffic_factor"),
+            grouped_time_factor=table.by_stack(lambda stack: stack.grouped_time_factor),
+            permute_rate_factor=1 / table.by_stack(lambda stack: stack.permute_traffic_factor),
             vector_rate=by_dtype(_by_type_or_fp32(chip.vector, chip.vector), table),
             vector_curves=curves(_by_type_or_fp32(chip.vector_curve, chip.vector)),
             element_rate=chip.memory_bound.efficiency
             * bandwidth
-            / stack_column(table, "memory_traffic_factor"),
+            / table.by_stack(lambda stack: stack.memory_traffic_factor),
         )
 
     @property
@@ -383,8 +379,7 @@ def _flash_kernels(chip: Accelerator, table: Table) -> Floats:
     others: dict[str, float] = {}
     if chip.attention is not None:
         others = {str(name): factor for name, factor in chip.attention.other_kernels.items()}
-    factors = [others.get(stack.flash_kernel, 1.0) for stack in table.stacks]
-    return by_code(factors, table.stack)
+    return table.by_stack(lambda stack: others.get(stack.flash_kernel, 1.0))
 
 
 def _multiprocessors(chip: Accelerator) -> int:
@@ -394,5 +389,5 @@ def _multiprocessors(chip: Accelerator) -> int:
 
 def _by_type_or_fp32(figures: Mapping[Any, Any], known: Mapping[Any, float]) -> dict[str, Any]:
     """The figure of each type, fp32's for a type that is not known; none where there is none."""
-    names = {name: name if name in known else "fp32" for name in DTYPES}
+    names = {name: name if name in known else "fp32" for name in Dtype}
     return {name: figures[source] for name, source in names.items() if source in figures}

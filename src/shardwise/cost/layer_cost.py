@@ -6,16 +6,16 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, combined, gather, total
-from shardwise.config.enums import bits_of
+from shardwise.config.enums import RecomputePart
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, Walk, step_of, walk
 from shardwise.cost.layer_times import COMM_AXES, ByAxis, LayerTimes
 from shardwise.cost.operations import CollectiveCost, Machine, OperationCost, with_host
 from shardwise.cost.trained_weights import TrainedWeights, trained_weights
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
 
-__all__ = ["LayerBytes", "LayerCost", "LayerWork", "Recompute", "layer_cost", "layer_work"]
+__all__ = ["LayerBytes", "LayerCost", "LayerWork", "RecomputedRows", "layer_cost", "layer_work"]
 
-_EVERY_OTHER = bits_of(["every_other"])
+_EVERY_OTHER = RecomputePart.bits(["every_other"])
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 _COUNTED_WITH = {"tp": "tp", "tp2": "tp", "cp": "cp", "ep": "ep", "etp": "ep"}
 
@@ -110,13 +110,13 @@ class LayerWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recompute:
+class RecomputedRows:
     """What each row runs again, in training."""
 
     full: Bools
     """All of it."""
     parts: Ints
-    """Bits of `RECOMPUTE_PARTS`; 0 for none."""
+    """Bits of `RecomputePart`; 0 for none."""
     checkpoint_bytes: Floats
     """What is kept where all is run again [byte]."""
 
@@ -152,7 +152,7 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     exchanges = [e for c in costs for e in c.exchanges]
     backward, back_busy = kernels(_BACKWARD), busy(_BACKWARD)
     weight_share = busy(_BACKWARD[1:]) / np.where(back_busy > 0, back_busy, 1.0)
-    reruns = tuple(sorted({bits_of(c.operation.reruns_with) for c in costs} - {0}))
+    reruns = tuple(sorted({RecomputePart.bits(c.operation.reruns_with) for c in costs} - {0}))
     return LayerWork(
         forward_s=kernels((Phase.FORWARD,)),
         backward_s=backward,
@@ -189,7 +189,7 @@ def _exchanged(exchanges: Sequence[CollectiveCost], zero: Floats) -> _Exchanged:
 
 def _segment(costs: Sequence[OperationCost], parts: int, zero: Floats) -> _Segment:
     """Add up the operations that exactly these parts of recompute run again."""
-    group = [c for c in costs if bits_of(c.operation.reruns_with) == parts]
+    group = [c for c in costs if RecomputePart.bits(c.operation.reruns_with) == parts]
     ahead = [e for c in group for e in c.exchanges if e.collective.phase is Phase.FORWARD]
     in_part = None
     if parts & _EVERY_OTHER:
@@ -211,7 +211,7 @@ def layer_cost(
     work: LayerWork,
     *,
     training: Bools,
-    recompute: Recompute | None = None,
+    recompute: RecomputedRows | None = None,
     movable: Ints | None = None,
 ) -> LayerCost:
     """What a run of operations costs under each row's recompute.
@@ -227,7 +227,7 @@ def layer_cost(
     recompute
         None: nothing runs again.
     movable
-        Bits of `OFFLOAD_PARTS` that may be offloaded, 0 for all; None: all in all rows.
+        Bits of `OffloadPart` that may be offloaded, 0 for all; None: all in all rows.
     """
     zero = np.zeros_like(work.parameters)
     times = LayerTimes(

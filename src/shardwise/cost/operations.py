@@ -1,17 +1,15 @@
 """Time of operations: their kernels on the accelerator, their exchanges, and what is exposed."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
-from shardwise.config.enums import TP_OVERLAPS
+from shardwise.config.enums import CudaGraphs, TpOverlap
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.kernels import KernelRates
-from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import Collective, Kernel, Matmul, MemoryBound, Operation, Phase
 from shardwise.parallel.placement import Extents
 
@@ -34,11 +32,11 @@ _HOST_EXPONENT = 4.0
 # Mixtures of experts that drop no tokens, the same runs.
 _WAITING_EXPONENT = 1.3
 # Launches that remain of those of kernels captured in graphs, the same runs.
-_UNCAPTURED = {"none": 1.0, "partial": 0.5, "full": 0.1}
+_UNCAPTURED = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 0.5, CudaGraphs.FULL: 0.1}
+_UNCAPTURED_EXPERTS = _UNCAPTURED | {CudaGraphs.PARTIAL: 1.0}
 # No host can wait inside a graph.
-_WAITS = {"none": 1.0, "partial": 1.0, "full": 0.0}
+_WAITS = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 1.0, CudaGraphs.FULL: 0.0}
 _OF_EXPERTS = ("ep", "etp")
-_BY_STACK, _NOT = TP_OVERLAPS.index("stack"), TP_OVERLAPS.index("none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +55,9 @@ class Machine:
     """Time of exchanges inside layers over that alone."""
     expert_exchange_factor: Floats
     tp_overlap: Ints
-    """Position in `words.TP_OVERLAPS`."""
+    """Code of `TpOverlap`."""
     tp_hidden: Floats
-    tp_backward_async: Floats
+    tp_backward_async: Bools
     sends_once: Bools
     """Whether copies of a token for experts of one node travel there once."""
 
@@ -70,16 +68,21 @@ class Machine:
             system=table.on(system),
             extents=extents,
             kernels=KernelRates.of(system, table),
-            host_launch_s=stack_column(table, "host_launch") * _by_graphs(table, _UNCAPTURED),
-            expert_launch_s=stack_column(table, "host_launch")
-            * _by_graphs(table, _UNCAPTURED | {"partial": 1.0}),
-            expert_wait_s=stack_column(table, "expert_wait") * _by_graphs(table, _WAITS),
-            exchange_factor=stack_column(table, "exchange_time_factor"),
-            expert_exchange_factor=stack_column(table, "expert_exchange_factor"),
+            host_launch_s=table.by_stack(
+                lambda stack: stack.host_launch * _UNCAPTURED[stack.cuda_graphs]
+            ),
+            expert_launch_s=table.by_stack(
+                lambda stack: stack.host_launch * _UNCAPTURED_EXPERTS[stack.cuda_graphs]
+            ),
+            expert_wait_s=table.by_stack(
+                lambda stack: stack.expert_wait * _WAITS[stack.cuda_graphs]
+            ),
+            exchange_factor=table.by_stack(lambda stack: stack.exchange_time_factor),
+            expert_exchange_factor=table.by_stack(lambda stack: stack.expert_exchange_factor),
             tp_overlap=table.tp_overlap,
-            tp_hidden=stack_column(table, "tp_hidden"),
-            tp_backward_async=stack_column(table, "tp_backward_async"),
-            sends_once=stack_column(table, "expert_sends_once") > 0,
+            tp_hidden=table.by_stack(lambda stack: stack.tp_hidden),
+            tp_backward_async=table.by_stack(lambda stack: stack.tp_backward_async),
+            sends_once=table.by_stack(lambda stack: stack.expert_sends_once),
         )
 
     @property
@@ -140,11 +143,6 @@ class OperationCost:
         """Kernels that run in a phase."""
         launches = [cost.launches for cost in self.kernels if cost.kernel.phase is phase]
         return total(launches, self.operation.parameters)
-
-
-def _by_graphs(table: Table, shares: Mapping[str, float]) -> Floats:
-    """What graphs leave of something, by row."""
-    return np.array([shares[stack.cuda_graphs] for stack in table.stacks])[table.stack]
 
 
 def with_host(kernels_s: Floats, host_s: Floats, waits_s: Floats | float = 0.0) -> Floats:
@@ -211,21 +209,21 @@ def _exchange_cost(
         return CollectiveCost(collective=collective, time_s=time, hidden_s=time, exposed_s=time)
     taken = processor_share(machine.system, extents)
     hidden = np.zeros_like(time)
-    by_stack = machine.tp_overlap == _BY_STACK
+    by_stack = machine.tp_overlap == TpOverlap.STACK.code
     if collective.split_with is not None:
         window = _window(collective.split_with, partial, machine) / (1 - taken)
         near = extents[0] == extents[-1]
         pieces = np.minimum(time * machine.tp_hidden, window)
         hidden = np.where(by_stack & near & collective.stack_splits, pieces, hidden)
         for overlap in ("ring", "pipe"):
-            asked = machine.tp_overlap == TP_OVERLAPS.index(overlap)
+            asked = machine.tp_overlap == TpOverlap(overlap).code
             if asked.any():
                 cut = hidden_by_pieces(time, window, extents[-1], first_hides=overlap == "ring")
                 hidden = np.where(asked, cut, hidden)
     if collective.behind is not None:
         window = _window(collective.behind, partial, machine) / (1 - taken)
         covered = np.minimum(time, window)
-        runs = by_stack & (machine.tp_backward_async > 0)
+        runs = by_stack & machine.tp_backward_async
         hidden = np.where(runs, np.maximum(hidden, covered), hidden)
     return CollectiveCost(
         collective=collective, time_s=time, hidden_s=hidden, exposed_s=time - hidden * (1 - taken)
@@ -298,7 +296,9 @@ def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list
     one = total(times, panels)
     taken = np.max([processor_share(machine.system, extent) for extent in extents], axis=0)
     window = _window(phase, partial, machine) / (panels * (1 - taken))
-    beside = np.where(machine.tp_overlap == _NOT, 0.0, (panels - 1) * np.minimum(one, window))
+    beside = np.where(
+        machine.tp_overlap == TpOverlap.NONE.code, 0.0, (panels - 1) * np.minimum(one, window)
+    )
     share = beside / np.where(one > 0, panels * one, 1.0)
     return [
         CollectiveCost(

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.config.enums import OPTIMIZERS, ZERO_WEIGHTS
+from shardwise.config.enums import ZERO_WEIGHTS, Optimizer
 from shardwise.config.strategy_table import Table
 from shardwise.cost.trained_weights import TrainedWeights
 from shardwise.ops.operation import FP32_BYTES
@@ -29,9 +29,9 @@ _MOMENTS = {
 # Reads of the gradient, and of the weight beside its update: Adafactor also sums the squares of the
 # gradient by rows and columns, and takes the norms of its update and of the weights, before it
 # updates (arXiv 1804.04235, algorithm 4).
-_GRADIENT_READS = dict.fromkeys(OPTIMIZERS, 1.0) | {"adafactor": 3.0}
-_WEIGHT_READS = dict.fromkeys(OPTIMIZERS, 0.0) | {"adafactor": 1.0}
-MUON = OPTIMIZERS.index("muon")
+_GRADIENT_READS = dict.fromkeys(Optimizer, 1.0) | {"adafactor": 3.0}
+_WEIGHT_READS = dict.fromkeys(Optimizer, 0.0) | {"adafactor": 1.0}
+MUON = Optimizer.MUON.code
 # Passes over all local gradients beside the update itself: written to zero, read for the norm,
 # and the larger part again to be scaled (1.5 in grade-A published runs, together with the update).
 _GRADIENT_SWEEPS = 1.5
@@ -39,7 +39,7 @@ _GRADIENT_SWEEPS = 1.5
 
 def _moments(optimizer: Ints) -> Floats:
     """Moments per weight that the row's optimizer itself updates [byte]."""
-    return np.array([_MOMENTS[name] for name in OPTIMIZERS])[optimizer]
+    return np.array([_MOMENTS[name] for name in Optimizer])[optimizer]
 
 
 def _master(element_bytes: Floats) -> Floats:
@@ -53,7 +53,7 @@ def least_state_bytes(optimizer: Ints, element_bytes: Floats) -> Floats:
     Parameters
     ----------
     optimizer
-        Positions in `words.OPTIMIZERS`.
+        Codes of `Optimizer`.
     """
     return _moments(optimizer) + _master(element_bytes)
 
@@ -104,8 +104,8 @@ def optimizer_time(
         Rate of matrix products [FLOP/s].
     """
     weight = np.where(element_bytes < FP32_BYTES, element_bytes, 0.0)
-    reads = np.array([_GRADIENT_READS[name] for name in OPTIMIZERS])[table.optimizer]
-    again = np.array([_WEIGHT_READS[name] for name in OPTIMIZERS])[table.optimizer]
+    reads = np.array([_GRADIENT_READS[name] for name in Optimizer])[table.optimizer]
+    again = np.array([_WEIGHT_READS[name] for name in Optimizer])[table.optimizer]
     each = reads * gradient_bytes + (2 + again) * FP32_BYTES + weight
     update = each * owned.weights + 2 * _moment_bytes(table.optimizer, owned)
     sweeps = _GRADIENT_SWEEPS * held.weights * gradient_bytes

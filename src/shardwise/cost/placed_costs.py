@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.arrays import Ints, gather, once_per
-from shardwise.config.enums import SCHEDULES
+from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -20,8 +20,6 @@ from shardwise.parallel.pipeline_layout import StageRun, distinct_runs
 from shardwise.parallel.placement import Extents, place
 
 __all__ = ["PlacedCosts", "placed_costs"]
-
-_DUALPIPE = SCHEDULES.index("dualpipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class PlacedCosts:
             table.recompute_parts,
             table.recompute_layers > 0,
             table.expert_overlap,
-            table.schedule == _DUALPIPE,
+            table.schedule == Schedule.DUALPIPE.code,
             table.training,
             table.quantized_weights,
             table.offload_weights,

@@ -46,7 +46,7 @@ def weight_bytes(
     gradient_bytes
         Of one gradient.
     optimizer
-        Positions in `words.OPTIMIZERS`.
+        Codes of `Optimizer`.
     """
     if part is None or (expert and not np.any(part.expert_parameters)):
         return None

@@ -7,20 +7,19 @@ from functools import partial
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, combined, total
-from shardwise.config.enums import SCHEDULES, TP_EXCHANGES
+from shardwise.config.enums import Schedule, TpExchange
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.component_costs import ComponentCosts, component_times, trained_on
 from shardwise.cost.layer_times import LayerTimes
 from shardwise.cost.trained_weights import TrainedWeights
-from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import CollectiveKind
 from shardwise.parallel.pipeline_layout import StageRun
 from shardwise.parallel.placement import Extents
 
 # Schedules whose ranks wait for every message before the pass that needs it.
-_IN_TURN = [SCHEDULES.index(name) for name in ("1f1b", "gpipe")]
+_IN_TURN = [Schedule(name).code for name in ("1f1b", "gpipe")]
 
 __all__ = ["Boundary", "CriticalStage", "LargestStage", "boundary_of"]
 
@@ -127,8 +126,8 @@ def boundary_of(system: System, table: Table, extents: Extents, blocks: Componen
     where the share e of the layers' exchanges is exposed.
     """
     whole = np.where(table.pp > 1, blocks.boundary_bytes, 0.0)
-    at_edges = table.tp_exchange == TP_EXCHANGES.index("p2p_rs_ag")
-    splits = at_edges | (stack_column(table, "pp_scatter_gather") > 0)
+    at_edges = table.tp_exchange == TpExchange.P2P_RS_AG.code
+    splits = at_edges | table.by_stack(lambda stack: stack.pp_scatter_gather)
     splits &= (table.tp > 1) & ~table.sequence_parallel & ~table.summa
 
     def exchange(kind: CollectiveKind, rows: Bools) -> Floats:
@@ -146,5 +145,7 @@ def boundary_of(system: System, table: Table, extents: Extents, blocks: Componen
         handed_bytes=handed,
         message_s=transfer_time(system, handed, extents.pp),
         around_s=around,
-        hidden=np.where(np.isin(table.schedule, _IN_TURN), 0.0, stack_column(table, "pp_hidden")),
+        hidden=np.where(
+            np.isin(table.schedule, _IN_TURN), 0.0, table.by_stack(lambda stack: stack.pp_hidden)
+        ),
     )

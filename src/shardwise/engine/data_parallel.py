@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, total
-from shardwise.config.enums import SCHEDULES, ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
+from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -21,7 +21,7 @@ from shardwise.engine.critical_stage import CriticalStage, LargestStage
 from shardwise.engine.overlap_windows import Windows, windows
 from shardwise.engine.zero import releases, splits_last
 from shardwise.ops.embedding import vocabulary_part
-from shardwise.ops.layer import rank_work, stack_column
+from shardwise.ops.layer import rank_work
 from shardwise.ops.lora import Subset
 from shardwise.ops.operation import CollectiveKind
 from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK
@@ -34,7 +34,6 @@ ReplicaParts = dict[str, tuple[Floats, Floats]]
 ``weights_forward`` (gathered before forward, or once a step), ``weights_backward`` (gathered
 again), and once a step ``momenta``, ``mirrors`` and ``embeddings``."""
 
-_DUALPIPE = SCHEDULES.index("dualpipe")
 _NEWTON_SCHULZ_BYTES = 2  # bf16 (arXiv 2502.16982, section 2.3)
 
 
@@ -100,7 +99,7 @@ def exchange_parts(
     if np.any(table.optimizer == MUON):
         completed = _completed_matrices(system, table, extents, largest)
         parts["momenta"] = completed, completed
-    mirrored = table.schedule == _DUALPIPE
+    mirrored = table.schedule == Schedule.DUALPIPE.code
     if np.any(mirrored):
         between = np.where(mirrored, _between_mirrors(system, table, extents, largest, blocks), 0.0)
         parts["mirrors"] = between, between
@@ -154,14 +153,14 @@ def _once_a_step(
             transfer_s=transfer_s,
         )
         if direction == "forward":
-            behind = stack_column(table, "gathers_behind") > 0
+            behind = table.by_stack(lambda stack: stack.gathers_behind)
             free = Windows(chunks=behind * free.chunks, tail=behind * free.tail)
         for part, window_s in ((1 - 1 / table.vpp, free.chunks), (1 / table.vpp, free.tail)):
             exposed = exposed + exposed_exchange(
                 part * time_s,
                 window_s,
-                contention=stack_column(table, "dp_contention"),
-                tail=stack_column(table, "dp_tail"),
+                contention=table.by_stack(lambda stack: stack.dp_contention),
+                tail=table.by_stack(lambda stack: stack.dp_tail),
                 processor_share=processor_share(system, extents.replicas),
             )
         name = "gradients" if direction == "backward" else "weights_forward"
@@ -228,7 +227,8 @@ def _every_micro_batch(
     changed = time(CollectiveKind.ALL_GATHER, updated) if some_frozen else gathered
     once = np.where(split | ~training, 0.0, changed)
     forward, backward = np.where(split, gathered, 0.0), again + scattered
-    contention, tail = stack_column(table, "dp_contention"), stack_column(table, "dp_tail")
+    contention = table.by_stack(lambda stack: stack.dp_contention)
+    tail = table.by_stack(lambda stack: stack.dp_tail)
     taken = processor_share(system, extents.replicas)
 
     def exposed(time_s: Floats, window_s: Floats) -> Floats:

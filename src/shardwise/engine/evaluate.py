@@ -21,7 +21,6 @@ from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStag
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step_time import step_times
 from shardwise.engine.zero import Shares
-from shardwise.ops.layer import stack_column
 from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK, StageRun
 from shardwise.parallel.placement import Extents
 
@@ -124,8 +123,8 @@ def held(table: Table, blocks: ComponentCosts, runs: Sequence[StageRun]) -> Hold
         memory=fullest,
         reserved_bytes=reserved_bytes(
             fullest.total,
-            slack=stack_column(table, "allocator_slack"),
-            runtime_memory=stack_column(table, "runtime_memory"),
+            slack=table.by_stack(lambda stack: stack.allocator_slack),
+            runtime_memory=table.by_stack(lambda stack: stack.runtime_memory),
         ),
         fullest_stage=stage,
     )

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
-from shardwise.config.enums import SCHEDULES, ZERO_WEIGHTS
+from shardwise.config.enums import ZERO_WEIGHTS, Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts, layer_bytes, part_bytes
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.engine.zero import Shares, Whole, releases, standing
-from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import FP32_BYTES
 from shardwise.parallel.pipeline_layout import StageRun
 from shardwise.parallel.schedule.in_flight import (
@@ -31,8 +30,6 @@ __all__ = [
 ]
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
-
-_INTERLEAVED = SCHEDULES.index("interleaved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +131,11 @@ def _update_bytes(table: Table, blocks: ComponentCosts) -> Floats:
     to one another.
     """
     element = blocks.gradient_bytes
-    flat = (stack_column(table, "flat_gradients") > 0) & (table.zero > 0)
+    flat = table.by_stack(lambda stack: stack.flat_gradients) & (table.zero > 0)
     return (
         np.where(element < FP32_BYTES, FP32_BYTES, 0.0)
         + np.where(flat & (table.zero < ZERO_WEIGHTS), element, 0.0)
-        + stack_column(table, "update_bytes")
+        + table.by_stack(lambda stack: stack.update_bytes)
     )
 
 
@@ -189,7 +186,7 @@ class _InFlight:
             "chunks": table.vpp,
             "stage": stage,
         }
-        unlike = run.unlike & (table.schedule == _INTERLEAVED)
+        unlike = run.unlike & (table.schedule == Schedule.INTERLEAVED.code)
         return cls(
             blocks=blocks,
             run=run,
@@ -269,7 +266,7 @@ def _live(
             shapes = np.where(here, np.maximum(shapes, held.gradient_buffer_bytes), shapes)
         fuller = here & (over > fullest)
         fullest, where = np.where(fuller, over, fullest), np.where(fuller, place, where)
-    buffers = stack_column(table, "weight_gradient_buffers") > 0
+    buffers = table.by_stack(lambda stack: stack.weight_gradient_buffers)
     beside = np.where(buffers & table.training, shapes, 0.0)
     beside = beside + np.where(table.training, 0.0, blocks.boundary_bytes)
     return np.maximum(fullest, 0.0) + beside, where

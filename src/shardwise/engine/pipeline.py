@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
-from shardwise.config.enums import SCHEDULES
+from shardwise.config.enums import Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.layer_times import LayerTimes
@@ -16,8 +16,6 @@ from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import StepTime, step_time
 
 __all__ = ["bubble_and_transfers"]
-
-_INTERLEAVED, _ZB_V = SCHEDULES.index("interleaved"), SCHEDULES.index("zb-v")
 
 
 def bubble_and_transfers(
@@ -92,7 +90,7 @@ def _times(
         modules = np.max([run.held[kinds] for run in runs], axis=0)
         last_extra_s = last_extra_s + modules * select(blocks.mtp.times)
     early = None
-    if np.any(table.schedule == _ZB_V):
+    if np.any(table.schedule == Schedule.ZB_V.code):
         early = np.stack([_of_chunk(run, columns, 0, slice(None)) for run in runs])
     times = Times(
         stage_s=np.stack(stage_s),
@@ -100,7 +98,9 @@ def _times(
         last_extra_s=last_extra_s,
         first_chunk_s=early,
     )
-    unlike = (table.schedule == _INTERLEAVED) & np.any([run.unlike for run in runs], axis=0)
+    unlike = (table.schedule == Schedule.INTERLEAVED.code) & np.any(
+        [run.unlike for run in runs], axis=0
+    )
     return _with_unlike_chunks(times, table, runs, columns, unlike) if np.any(unlike) else times
 
 

@@ -17,7 +17,6 @@ from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStag
 from shardwise.engine.data_parallel import communication_times
 from shardwise.engine.pipeline import bubble_and_transfers
 from shardwise.engine.zero import shards
-from shardwise.ops.layer import stack_column
 from shardwise.parallel.pipeline_layout import StageRun, chunks_of
 from shardwise.parallel.placement import Extents
 
@@ -154,5 +153,7 @@ def _offload(
 def _overheads(system: System, table: Table, rest: Floats) -> Floats:
     """Fixed time of a step, and the wait for the slowest of many nodes [s]."""
     nodes = np.ceil(table.gpus / system.node.accelerators)
-    growth = stack_column(table, "straggler_per_doubling") * np.log2(np.maximum(nodes, 1.0))
-    return stack_column(table, "step_overhead") + growth * rest
+    growth = table.by_stack(lambda stack: stack.straggler_per_doubling) * np.log2(
+        np.maximum(nodes, 1.0)
+    )
+    return table.by_stack(lambda stack: stack.step_overhead) + growth * rest

@@ -10,7 +10,6 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.weight_bytes import WeightBytes
-from shardwise.ops.layer import stack_column
 from shardwise.ops.operation import FP32_BYTES
 from shardwise.parallel.pipeline_layout import StageRun
 
@@ -145,14 +144,14 @@ def _gradients(table: Table) -> tuple[Floats, Floats]:
 
 def splits_last(table: Table) -> Bools:
     """Rows whose gradients are split with the last micro-batch of a step alone."""
-    rows: Bools = (stack_column(table, "whole_gradients") > 0) & (table.pp > 1)
+    rows: Bools = table.by_stack(lambda stack: stack.whole_gradients) & (table.pp > 1)
     return rows
 
 
 def _from_master(table: Table, blocks: ComponentCosts) -> Bools:
     """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
     split = (table.zero >= ZERO_WEIGHTS) & table.training
-    gathers = stack_column(table, "gathers_master") > 0
+    gathers = table.by_stack(lambda stack: stack.gathers_master)
     rows: Bools = split & gathers & (blocks.element_bytes < FP32_BYTES)
     return rows
 
@@ -197,7 +196,7 @@ class Whole:
         tied = (counts[-2] > 0) & (2 * head.stored < embedding.stored)
         of_embedding = embedding.stored
         of_head = head.stored + np.where(tied, of_embedding, 0.0)
-        together = released & (stack_column(table, "whole_ends") > 0)
+        together = released & table.by_stack(lambda stack: stack.whole_ends)
         behind = np.where(together, counts[-1] * head.stored, 0.0)
         ends = np.where(together, counts[-2] * of_embedding, 0.0) + behind
         return cls(

@@ -20,7 +20,7 @@ Reshard = Literal["always", "never", "choose"]
 """Whether weights are freed after forward: of every unit, of none, or as is best for each."""
 Checkpointing = Literal["none", "all", "choose"]
 """Which blocks are computed again in backward."""
-DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.config.enums import ATTENTIONS
+from shardwise.config.enums import AttentionKind
 from shardwise.config.model import Attention, Model
 from shardwise.ops.context import CoreWork, context_exchanges, core_work, keys_met, swaps_heads
 from shardwise.ops.linear import linear
@@ -37,9 +37,9 @@ _SOFTMAX_FLOPS = (6.0, 4.0)
 
 
 def key_value_heads(attention: Attention, kind: Ints) -> Ints:
-    """Key-value heads of the model, or as the strategy has it (position in `ATTENTIONS`)."""
+    """Key-value heads of the model, or as the strategy has it (position in `AttentionKind`)."""
     by_kind = {"model": attention.kv_heads, "multihead": attention.heads, "multiquery": 1}
-    return np.array([by_kind[name] for name in ATTENTIONS])[kind]
+    return np.array([by_kind[name] for name in AttentionKind])[kind]
 
 
 def attention_operations(

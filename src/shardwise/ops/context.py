@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.config.enums import CP_EXCHANGES
+from shardwise.config.enums import CpExchange
 from shardwise.config.model import Attention
 from shardwise.ops.operation import Collective, CollectiveKind, Phase, RankWork, zeros
 from shardwise.ops.summa import shared_keys
@@ -46,7 +46,7 @@ class CoreWork:
 
 def swaps_heads(work: RankWork) -> Bools:
     """Rows that swap the sequence for heads (Ulysses)."""
-    return (work.cp > 1) & (work.cp_exchange == CP_EXCHANGES.index("all_to_all"))
+    return (work.cp > 1) & (work.cp_exchange == CpExchange.ALL_TO_ALL.code)
 
 
 def core_work(attention: Attention, work: RankWork, heads: Floats, kv_heads: Floats) -> CoreWork:
@@ -68,8 +68,8 @@ def core_work(attention: Attention, work: RankWork, heads: Floats, kv_heads: Flo
     keys_values = work.tokens * kv_heads * (qk + v) * work.element_bytes
     buffers = np.select(
         [
-            (work.cp > 1) & (work.cp_exchange == CP_EXCHANGES.index("ring")),
-            (work.cp > 1) & (work.cp_exchange == CP_EXCHANGES.index("all_gather")),
+            (work.cp > 1) & (work.cp_exchange == CpExchange.RING.code),
+            (work.cp > 1) & (work.cp_exchange == CpExchange.ALL_GATHER.code),
             work.tp2 > 1,
         ],
         [
@@ -134,7 +134,7 @@ def context_exchanges(
     def exchange(
         phase: Phase, way: str, kind: CollectiveKind, size: Floats, behind: Phase | None = None
     ) -> Collective:
-        runs = (work.cp > 1) & (work.cp_exchange == CP_EXCHANGES.index(way))
+        runs = (work.cp > 1) & (work.cp_exchange == CpExchange(way).code)
         used = np.where(runs, size, zeros(work))
         in_ring = behind is not None
         return Collective(

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats
-from shardwise.config.enums import DTYPES
+from shardwise.config.enums import AttentionImplementation, Dtype, GradientDtype
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
@@ -18,23 +17,18 @@ from shardwise.ops.quantization import dispatch_bytes
 from shardwise.ops.registry import operations_of_kind
 from shardwise.ops.summa import norm_statistics, own_part
 
-__all__ = ["DTYPE_BYTES", "layer_operations", "rank_work", "stack_column"]
+__all__ = ["DTYPE_BYTES", "layer_operations", "rank_work"]
 
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 _NORM_PARTS = frozenset({"attention_norm", "mlp_norm", "every_other"})
 _Block = Callable[[frozenset[str]], list[Operation]]
-_BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in DTYPES])
-
-
-def stack_column(table: Table, field: str) -> Floats:
-    """A numeric field of each row's stack."""
-    return np.array([float(getattr(stack, field)) for stack in table.stacks])[table.stack]
+_BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in Dtype])
 
 
 def rank_work(table: Table) -> RankWork:
     """Turn strategies into what one rank does of one micro-batch."""
     element_bytes = _BYTES_BY_CODE[table.dtype]
-    accumulates = np.array([_gradient_bytes(stack) for stack in table.stacks])[table.stack]
+    accumulates = table.by_stack(_gradient_bytes)
     return RankWork(
         sequences=table.micro_batch_size.astype(np.float64),
         seq_len=table.seq_len / (table.cp * table.tp2),
@@ -49,7 +43,7 @@ def rank_work(table: Table) -> RankWork:
         etp=table.etp.astype(np.float64),
         capacity=table.expert_capacity,
         imbalance=table.expert_imbalance,
-        vocab_multiple=stack_column(table, "vocab_multiple"),
+        vocab_multiple=table.by_stack(lambda stack: stack.vocab_multiple),
         sequence_parallel=table.sequence_parallel,
         attention=table.attention,
         regather=table.tp_regather,
@@ -59,24 +53,23 @@ def rank_work(table: Table) -> RankWork:
         dispatch_bytes=dispatch_bytes(table.dispatch_dtype, element_bytes),
         training=table.training,
         gradient_bytes=np.where(accumulates > 0, accumulates, element_bytes),
-        flash=_stack_is_flash(table) & (element_bytes < DTYPE_BYTES["fp32"]),
-        fused_norm=stack_column(table, "fused_norm") > 0,
-        fused_swiglu=stack_column(table, "fused_swiglu") > 0,
-        fused_accumulation=stack_column(table, "fused_gradient_accumulation") > 0,
-        loss_forward_bytes=stack_column(table, "loss_forward_bytes"),
-        loss_backward_bytes=stack_column(table, "loss_backward_bytes"),
-        loss_saved_bytes=stack_column(table, "loss_saved_bytes")
-        + np.where(table.tp > 1, stack_column(table, "loss_split_bytes"), 0.0),
+        flash=table.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
+        & (element_bytes < DTYPE_BYTES["fp32"]),
+        fused_norm=table.by_stack(lambda stack: stack.fused_norm),
+        fused_swiglu=table.by_stack(lambda stack: stack.fused_swiglu),
+        fused_accumulation=table.by_stack(lambda stack: stack.fused_gradient_accumulation),
+        loss_forward_bytes=table.by_stack(lambda stack: stack.loss_forward_bytes),
+        loss_backward_bytes=table.by_stack(lambda stack: stack.loss_backward_bytes),
+        loss_saved_bytes=table.by_stack(lambda stack: stack.loss_saved_bytes)
+        + np.where(table.tp > 1, table.by_stack(lambda stack: stack.loss_split_bytes), 0.0),
     )
-
-
-def _stack_is_flash(table: Table) -> Bools:
-    return np.array([stack.attention == "flash" for stack in table.stacks])[table.stack]
 
 
 def _gradient_bytes(stack: Stack) -> float:
     """Size of an accumulated gradient; 0 where it follows the strategy's dtype."""
-    return DTYPE_BYTES[stack.gradient_dtype] if stack.gradient_dtype != "compute" else 0.0
+    return (
+        0.0 if stack.gradient_dtype == GradientDtype.COMPUTE else DTYPE_BYTES[stack.gradient_dtype]
+    )
 
 
 def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operation]:

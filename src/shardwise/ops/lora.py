@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.enums import bits_of, set_of
+from shardwise.config.enums import FrozenPart, LoraPart
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.ops.context import swaps_heads
@@ -74,41 +74,41 @@ class Subset:
     """What is trained, as columns."""
 
     frozen: Ints
-    """Bits of `words.FROZEN_PARTS`; all of them where there are adapters."""
+    """Bits of `FrozenPart`; all of them where there are adapters."""
     rank: Ints
     """Rank of the adapters; 0: there are none."""
     adapted: Ints
-    """Bits of `words.LORA_PARTS`."""
+    """Bits of `LoraPart`."""
 
     @classmethod
     def of(cls, table: Table) -> "Subset":
         """Read it from strategies."""
         rank = table.lora_rank
-        frozen = np.where(rank > 0, bits_of(_EVERY, "frozen"), table.frozen)
+        frozen = np.where(rank > 0, FrozenPart.bits(_EVERY), table.frozen)
         return cls(frozen=frozen, rank=rank, adapted=table.lora_parts)
 
     def freezes(self, part: str) -> Bools:
         """Rows in which the model's own weights of a part are frozen."""
-        return (self.frozen & bits_of([part], "frozen")) > 0
+        return (self.frozen & FrozenPart.bits([part])) > 0
 
     def adapts(self, part: str) -> Bools:
         """Rows in which products of a part have adapters."""
-        if part not in set_of(-1, "lora_parts"):
+        if part not in tuple(LoraPart):
             return np.zeros(self.rank.shape, dtype=np.bool_)
-        return (self.rank > 0) & ((self.adapted & bits_of([part], "lora_parts")) > 0)
+        return (self.rank > 0) & ((self.adapted & LoraPart.bits([part])) > 0)
 
 
 def parts_of_model(model: Model) -> int:
-    """Parts that a model has, as bits of `words.FROZEN_PARTS`."""
+    """Parts that a model has, as bits of `FrozenPart`."""
     moe = [layer.moe for layer in model.layers if layer.moe is not None]
     dense = any(layer.mlp is not None for layer in model.layers) or any(m.shared_ffn for m in moe)
     has = {"mlp": dense, "experts": bool(moe), "router": bool(moe)}
-    return bits_of([part for part in _EVERY if has.get(part, True)], "frozen")
+    return FrozenPart.bits([part for part in _EVERY if has.get(part, True)])
 
 
 def goes_back(model: Model, subset: Subset) -> Bools:
     """Rows in which something before the head is trained."""
-    before = parts_of_model(model) & ~bits_of(["head"], "frozen")
+    before = parts_of_model(model) & ~FrozenPart.bits(["head"])
     return (subset.rank > 0) | ((subset.frozen & before) != before)
 
 
@@ -143,7 +143,7 @@ def _plain(name: str) -> str:
 
 
 def _part(name: str) -> str:
-    """The part of `words.FROZEN_PARTS` whose weights an operation has, if any.
+    """The part of `FrozenPart` whose weights an operation has, if any.
 
     The projection of multi-token prediction counts with the head.
     """

@@ -1,6 +1,6 @@
 """Which part of a layer what an operation keeps for backward belongs to, where parts are offloaded.
 
-Every operation has one part of `words.OFFLOAD_PARTS`, so all parts together are all of a layer.
+Every operation has one part of `OffloadPart`, so all parts together are all of a layer.
 Of the modules of Megatron Core 0.19 (--offload-modules) attn_norm, qkv_linear, core_attn, attn_proj
 and mlp_norm are the first five parts, expert_fc1 is expert_up, and moe_act is activation, which is
 that of dense layers too.

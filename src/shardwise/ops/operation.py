@@ -74,7 +74,7 @@ class RankWork:
     cp: Floats
     """Context-parallel degree."""
     cp_exchange: Ints
-    """Position in `words.CP_EXCHANGES`."""
+    """Code of `CpExchange`."""
     ep: Floats
     """Expert-parallel degree: groups that the experts of a layer are spread over."""
     etp: Floats
@@ -89,7 +89,7 @@ class RankWork:
     sequence_parallel: Bools
     """Whether norms and residuals are split along the sequence."""
     attention: Ints
-    """Position in `words.ATTENTIONS`."""
+    """Code of `AttentionKind`."""
     regather: Bools
     """Whether what sequence parallelism splits is kept in parts and gathered again in backward."""
     fused_activation: Bools
@@ -97,7 +97,7 @@ class RankWork:
     element_bytes: Floats
     """Size of a weight or activation [byte]."""
     quantization: Ints
-    """Position in `words.QUANTIZATIONS`."""
+    """Code of `Quantization`."""
     dispatch_bytes: Floats
     """Size of an element of tokens on the way to their experts [byte]."""
     training: Bools
@@ -326,7 +326,7 @@ class Operation:
     expert: bool = False
     """Whether the weights are those of routed experts, which have replicas of their own."""
     reruns_with: frozenset[str] = frozenset()
-    """Parts of `words.RECOMPUTE_PARTS` whose recompute runs its forward again."""
+    """Parts of `RecomputePart` whose recompute runs its forward again."""
     rerun_share: float = 1.0
     """Share of its forward that the part `every_other` runs again."""
     dropped_with: frozenset[str] = frozenset()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.config.enums import DISPATCH_DTYPES, QUANTIZATIONS
+from shardwise.config.enums import DispatchDtype, Quantization
 from shardwise.config.strategy_table import Table
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 _BF16_BYTES = 2.0
-_FP8_DISPATCH = DISPATCH_DTYPES.index("fp8")
 # Tokens on the way to experts: fp8 with an fp32 scale for each 128 elements (arXiv 2412.19437,
 # section 3.3.2).
 _DISPATCHED_BYTES = 1 + 4 / 128
@@ -107,7 +106,7 @@ RECIPES = {
         gathered_gradients=2.0,
     ),
 }
-"""By the words of `words.QUANTIZATIONS`."""
+"""By the words of `Quantization`."""
 
 
 def by_recipe(
@@ -118,11 +117,11 @@ def by_recipe(
     Parameters
     ----------
     quantization
-        Positions in `words.QUANTIZATIONS`.
+        Codes of `Quantization`.
     none
         The figure of rows that quantise nothing.
     """
-    figures = [figure(RECIPES[name]) if name in RECIPES else none for name in QUANTIZATIONS]
+    figures = [figure(RECIPES[name]) if name in RECIPES else none for name in Quantization]
     return np.array(figures, dtype=np.float64)[quantization]
 
 
@@ -132,9 +131,9 @@ def dispatch_bytes(dispatch_dtype: Ints, element_bytes: Floats) -> Floats:
     Parameters
     ----------
     dispatch_dtype
-        Positions in `words.DISPATCH_DTYPES`.
+        Codes of `DispatchDtype`.
     """
-    return np.where(dispatch_dtype == _FP8_DISPATCH, _DISPATCHED_BYTES, element_bytes)
+    return np.where(dispatch_dtype == DispatchDtype.FP8.code, _DISPATCHED_BYTES, element_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, gather, once_per
-from shardwise.config.enums import SCHEDULES
+from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 
@@ -30,9 +30,8 @@ __all__ = [
     "virtual_stages",
 ]
 
-_ZB_V, _DUALPIPE = SCHEDULES.index("zb-v"), SCHEDULES.index("dualpipe")
-BOTH_ENDS_ON_A_RANK = (_ZB_V, _DUALPIPE)
-"""Schedules (positions in `SCHEDULES`) whose first rank holds embedding and head."""
+BOTH_ENDS_ON_A_RANK = (Schedule.ZB_V.code, Schedule.DUALPIPE.code)
+"""Schedules (positions in `Schedule`) whose first rank holds embedding and head."""
 
 
 class Contents:
@@ -90,7 +89,7 @@ def most_layers(depth: int, stages: Ints) -> Ints:
 
 def chunks_of(table: Table) -> Ints:
     """Virtual stages on a rank."""
-    return np.where(table.schedule == _ZB_V, 2, table.vpp)
+    return np.where(table.schedule == Schedule.ZB_V.code, 2, table.vpp)
 
 
 def stage_runs(model: Model, table: Table) -> tuple[StageRun, ...]:
@@ -266,7 +265,7 @@ def _ranks(pipeline: _Pipeline, *, apart: bool = False) -> list[_Rank]:
             chunks.append((*counted(here, again), float(modules)))
             in_order += [*here[:again], *(kind + len(kinds) for kind in here[again:])]
             in_order += [2 * len(kinds)] * modules
-            before += 0 if schedule == _DUALPIPE else len(here)
+            before += 0 if schedule == Schedule.DUALPIPE.code else len(here)
         layers = tuple(map(sum, zip(*chunks, strict=True)))
         ends = tuple(float(any(virtual[place][end] for place in places)) for end in (1, 2))
         held = (*layers, *ends)
@@ -276,12 +275,12 @@ def _ranks(pipeline: _Pipeline, *, apart: bool = False) -> list[_Rank]:
         return _Rank(work, held, own, tuple(chunks), after, round(sum(layers[:-1])))
 
     if apart:
-        before = _earlier_on_rank(sizes, stages, zb_v=schedule == _ZB_V)
+        before = _earlier_on_rank(sizes, stages, zb_v=schedule == Schedule.ZB_V.code)
         left = [max(0, most_again - earlier) for earlier in before]
         return [rank((place,), 1.0, first) for place, first in enumerate(left)]
-    if schedule == _DUALPIPE:
+    if schedule == Schedule.DUALPIPE.code:
         return [rank((place, stages - 1 - place), 0.5) for place in range(stages)]
-    if schedule == _ZB_V:
+    if schedule == Schedule.ZB_V.code:
         return [rank((place, 2 * stages - 1 - place), 1.0) for place in range(stages)]
     return [rank(range(place, len(sizes), stages), 1.0) for place in range(stages)]
 
@@ -319,7 +318,7 @@ def layers_on_ranks(depth: int, table: Table, row: int) -> list[int]:
     if listed >= 0:
         return list(table.stage_lists[listed])
     stages, chunks = int(table.pp[row]), int(table.vpp[row])
-    places = 2 * stages if int(table.schedule[row]) == _ZB_V else stages
+    places = 2 * stages if int(table.schedule[row]) == Schedule.ZB_V.code else stages
     extra = bool(table.embedding_as_layer[row]), bool(table.loss_as_layer[row])
     given = int(table.first_stage_layers[row]), int(table.last_stage_layers[row])
     counts = _spread(depth, places, given, extra)

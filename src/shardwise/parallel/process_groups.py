@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Ints
-from shardwise.config.enums import EXTENT_AXES, PLACEMENTS, SCHEDULES
+from shardwise.config.enums import EXTENT_AXES, PLACEMENTS, Schedule
 from shardwise.config.extents import axis_order
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -251,7 +251,7 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
     pipelines = axes["pp"].groups
     given = bool(np.any(fixed_tiers(table) >= 0)) or int(table.extents[0]) >= 0
     per_node = _used_of_a_node(system, extents) if given else system.node.accelerators
-    around = int(table.schedule[0]) == SCHEDULES.index("interleaved")
+    around = int(table.schedule[0]) == Schedule.INTERLEAVED.code
     copied = model.tied_embeddings or model.mtp > 0
     shares = copied and axes["pp"].degree > 1 and table.schedule[0] not in BOTH_ENDS_ON_A_RANK
     return Peers(

@@ -12,7 +12,7 @@ from shardwise.analysis.training_run.goodput import goodput_of
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.time import RunFigures, training_time
 from shardwise.config.base import ConfigBase
-from shardwise.config.enums import OPTIMIZERS
+from shardwise.config.enums import Optimizer
 from shardwise.config.model import Model
 from shardwise.config.reliability import Reliability
 from shardwise.config.system import Price, Site, System
@@ -131,7 +131,7 @@ def checkpoint_bytes(found: Estimate) -> float:
     same type and optimizer writes as much. For Muon all weights count as matrices of layers.
     """
     element = DTYPE_BYTES[found.strategy["dtype"]]
-    optimizer = np.array([OPTIMIZERS.index(found.strategy["optimizer"])])
+    optimizer = np.array([Optimizer(found.strategy["optimizer"]).code])
     state = float(least_state_bytes(optimizer, np.array([element]))[0])
     return found.parameters * element + found.trainable_parameters * state
 

@@ -17,7 +17,7 @@ from shardwise.analysis.graph.records import (
 )
 from shardwise.analysis.graph.tensors import Tensors
 from shardwise.analysis.layer_totals import update_flops
-from shardwise.config.enums import SCHEDULES
+from shardwise.config.enums import Schedule
 from shardwise.config.model import Layer, Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -135,7 +135,7 @@ def _counted(part: str, number: int) -> str:
 def _rank(table: Table, stage: int, stages: int) -> int:
     """The pipeline rank of a stage: round in turns, or there and back."""
     ranks = int(table.pp[0])
-    back = SCHEDULES[int(table.schedule[0])] in _BOTH_WAYS and stage >= ranks
+    back = Schedule.from_code(int(table.schedule[0])) in _BOTH_WAYS and stage >= ranks
     return stages - 1 - stage if back else stage % ranks
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.analysis.graph.records import GraphEdge
 from shardwise.analysis.graph.tensors import Tensor, Tensors
 from shardwise.analysis.graph.wiring import INPUT, Link, linked, plain
-from shardwise.config.enums import QUANTIZATIONS
+from shardwise.config.enums import Quantization
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.ops.operation import CollectiveKind, Phase
 from shardwise.ops.quantization import RECIPES
@@ -168,6 +168,6 @@ def _gathered(piece: Piece, arrived: Tensor, tensors: Tensors) -> Tensor:
     if read is None:
         return arrived
     if brought and brought[0] < read.bytes:
-        recipe = QUANTIZATIONS[int(tensors.work.quantization[0])]
+        recipe = Quantization.from_code(int(tensors.work.quantization[0]))
         return replace(read, dtype=RECIPES[recipe].matrix, bytes=brought[0])
     return read

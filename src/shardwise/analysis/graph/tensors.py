@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwise.analysis.graph.wiring import INPUT, plain
 from shardwise.arrays import Floats
-from shardwise.config.enums import DTYPES
+from shardwise.config.enums import Dtype
 from shardwise.config.model import Attention, Layer, Model, Moe
 from shardwise.ops.context import swaps_heads
 from shardwise.ops.moe import routed
@@ -78,8 +78,8 @@ class Tensors:
 
     @classmethod
     def of(cls, model: Model, layer: Layer | None, work: RankWork, dtype: int) -> "Tensors":
-        """Of one row whose type has this position in `DTYPES`."""
-        return cls(model=model, layer=layer, work=work, dtype=DTYPES[dtype])
+        """Of one row whose type has this position in `Dtype`."""
+        return cls(model=model, layer=layer, work=work, dtype=Dtype.from_code(dtype))
 
     def tensor(self, name: str, shape: tuple[float, ...], *, writer: str = "") -> Tensor:
         """A tensor of some shape in the row's type, or in fp32 where its writer says so."""
@@ -188,7 +188,7 @@ class Tensors:
         return {f"attention.{name}": shape for name, shape in shapes.items()}
 
     def _kv_heads(self, attention: Attention) -> int:
-        kinds = (attention.kv_heads, attention.heads, 1)  # in the order of `words.ATTENTIONS`
+        kinds = (attention.kv_heads, attention.heads, 1)  # in the order of `AttentionKind`
         return kinds[int(self.work.attention[0])]
 
     def _experts(self, moe: Moe) -> dict[str, tuple[float, ...]]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwise.analysis.components import FULL_LAYER, recomputed_parts
 from shardwise.arrays import Floats, total
-from shardwise.config.enums import bits_of
+from shardwise.config.enums import RecomputePart
 from shardwise.config.strategy_table import Table
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, step_of, walk
 from shardwise.cost.component_costs import (
@@ -209,7 +209,7 @@ def _over(
         return cost.bytes.over_bytes, np.zeros_like(never)
     again = recomputed_parts(table, name)
     whole = again == FULL_LAYER
-    run = FULL if whole else bits_of(again)
+    run = FULL if whole else RecomputePart.bits(again)
 
     def over(some: Sequence[Step], how: int) -> Floats:
         return np.minimum(walk(some, how, blocks.boundary_bytes).over, cost.bytes.over_bytes)

@@ -11,7 +11,7 @@ from shardwise.analysis.timeline.actions import KINDS, Actions, Pipeline, run
 from shardwise.analysis.timeline.memory import MemoryAtActions, fullest, held_at_actions
 from shardwise.analysis.timeline.passes import EXCHANGES, StagePasses, stage_passes
 from shardwise.arrays import Floats
-from shardwise.config.enums import SCHEDULES, ZERO_GRADIENTS
+from shardwise.config.enums import ZERO_GRADIENTS, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -56,7 +56,7 @@ class StepTimeline:
     layer_kinds: tuple[tuple[int, ...], ...]
     """Kinds of the layers of every virtual stage, in the order of the model."""
     again: frozenset[str]
-    """What layers recompute that do: some of `words.RECOMPUTE_PARTS`, or `recompute.ALL`."""
+    """What layers recompute that do: some of `RecomputePart`, or `recompute.ALL`."""
     actions: Actions
     held: MemoryAtActions
     memory: StageMemory
@@ -146,7 +146,7 @@ def passes_in_step(table: Table) -> int:
 
 def _pipeline(table: Table, evaluation: Evaluation) -> Pipeline:
     return Pipeline(
-        schedule=SCHEDULES[int(table.schedule[0])],
+        schedule=Schedule.from_code(int(table.schedule[0])),
         ranks=int(table.pp[0]),
         chunks=int(table.vpp[0]),
         micro_batches=int(table.micro_batches[0]),

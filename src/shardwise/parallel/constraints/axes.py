@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from shardwise.arrays import Bools
-from shardwise.config.enums import CP_EXCHANGES, DTYPES
+from shardwise.config.enums import AttentionImplementation, CpExchange, Dtype
 from shardwise.config.model import Layer, Model, Moe
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -13,9 +13,6 @@ from shardwise.ops.attention import key_value_heads
 from shardwise.parallel.constraints.constraint import Rule, any_of, one
 
 __all__ = ["AXIS_RULES", "EXPERT_RULES"]
-
-_ALL_TO_ALL = CP_EXCHANGES.index("all_to_all")
-_FP32 = DTYPES.index("fp32")
 
 
 def _heads(model: Model, _: System, table: Table) -> Bools:
@@ -59,14 +56,14 @@ def _context(_: Model, __: System, table: Table) -> Bools:
 
 
 def _swapped_heads(model: Model, _: System, table: Table) -> Bools:
-    swaps = (table.cp > 1) & (table.cp_exchange == _ALL_TO_ALL)
+    swaps = (table.cp > 1) & (table.cp_exchange == CpExchange.ALL_TO_ALL.code)
     members = table.tp * table.cp
     return swaps & any_of([layer.attention.heads % members != 0 for layer in model.layers])
 
 
 def _unfused_context(model: Model, _: System, table: Table) -> Bools:
-    fused = np.array([stack.attention == "flash" for stack in table.stacks])[table.stack]
-    fused &= table.dtype != _FP32
+    fused = table.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
+    fused &= table.dtype != Dtype.FP32.code
     if model.position in ("relative-xl", "relative-bias"):
         fused = np.zeros_like(fused)
     return (table.cp > 1) & ~fused

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-import numpy as np
-
 from shardwise.arrays import Bools
-from shardwise.config.enums import RECOMPUTES, bits_of, set_of
+from shardwise.config.enums import FrozenPart, LoraPart, Recompute
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -16,9 +14,8 @@ from shardwise.parallel.constraints.constraint import Rule, one
 __all__ = ["TRAINABLE_RULES"]
 
 Broken = Callable[[Model, System, Table], Bools]
-_USUAL_ADAPTED = bits_of(Strategy.model_fields["lora_parts"].default, "lora_parts")
-_EMBEDDING, _HEAD = bits_of(["embedding"], "frozen"), bits_of(["head"], "frozen")
-_NO_RECOMPUTE = RECOMPUTES.index("none")
+_USUAL_ADAPTED = LoraPart.bits(Strategy.model_fields["lora_parts"].default)
+_EMBEDDING, _HEAD = FrozenPart.bits(["embedding"]), FrozenPart.bits(["head"])
 _IN_TRAINING = "has an effect in training only; leave it out"
 
 
@@ -28,8 +25,8 @@ def _lacking(model: Model) -> int:
 
 
 def _lacking_adapted(model: Model) -> int:
-    missing = set(set_of(_lacking(model), "frozen"))
-    return bits_of(missing & set(set_of(-1, "lora_parts")), "lora_parts")
+    missing = set(FrozenPart.from_bits(_lacking(model)))
+    return LoraPart.bits(missing & set(LoraPart))
 
 
 def _adapts_nothing(model: Model, _: System, table: Table) -> Bools:
@@ -50,7 +47,7 @@ def _half_a_table(model: Model, _: System, table: Table) -> Bools:
 
 
 def _recomputes_nothing(model: Model, _: System, table: Table) -> Bools:
-    return (table.recompute != _NO_RECOMPUTE) & ~goes_back(model, Subset.of(table))
+    return (table.recompute != Recompute.NONE.code) & ~goes_back(model, Subset.of(table))
 
 
 def _without_training(field: str) -> Broken:
@@ -61,7 +58,7 @@ def _activation_apart(model: Model, _: System, table: Table) -> Bools:
     """Rows whose stack has no kernel that could compute a gated activation again."""
     blocks = [block for layer in model.layers for block in (layer.mlp, layer.moe)]
     gated = any(block is not None and block.gated for block in blocks)
-    apart = np.array([not stack.fused_swiglu for stack in table.stacks])[table.stack]
+    apart = table.by_stack(lambda stack: not stack.fused_swiglu)
     return table.fused_activation & apart & gated
 
 
@@ -77,7 +74,7 @@ TRAINABLE_RULES: tuple[Rule, ...] = (
         field="frozen",
         broken=lambda m, _, t: (t.frozen & _lacking(m)) > 0,
         problem=lambda m, _, t: (
-            f"{m.name} has no {', '.join(set_of(one(t.frozen) & _lacking(m), 'frozen'))}"
+            f"{m.name} has no {', '.join(FrozenPart.from_bits(one(t.frozen) & _lacking(m)))}"
         ),
     ),
     Rule(
@@ -113,7 +110,7 @@ TRAINABLE_RULES: tuple[Rule, ...] = (
         broken=_adapts_nothing,
         problem=lambda m, _, t: (
             f"{m.name} has no "
-            + ", ".join(set_of(one(t.lora_parts) & _lacking_adapted(m), "lora_parts"))
+            + ", ".join(LoraPart.from_bits(one(t.lora_parts) & _lacking_adapted(m)))
         ),
     ),
     Rule(

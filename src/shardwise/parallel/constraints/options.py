@@ -6,12 +6,12 @@ import numpy as np
 
 from shardwise.arrays import Bools
 from shardwise.config.enums import (
-    DTYPES,
-    QUANTIZATIONS,
-    RECOMPUTES,
     ZERO_OPTIMIZER,
-    bits_of,
-    set_of,
+    Dtype,
+    OffloadPart,
+    Quantization,
+    Recompute,
+    RecomputePart,
 )
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.strategy_table import Table
@@ -23,8 +23,7 @@ __all__ = ["DTYPE_RULE", "OPTION_RULES"]
 
 _MEMORY_TIERS = 2
 _ZERO_STAGES = (0, 1, 2, 3)
-_SELECTIVE, _NONE = RECOMPUTES.index("selective"), RECOMPUTES.index("none")
-_USUAL_PARTS = bits_of(("core_attention",))
+_USUAL_PARTS = RecomputePart.bits(("core_attention",))
 _NORMS = ("attention_norm", "mlp_norm", "every_other")
 # Types of matrix units that recipes need. Units that scale blocks of 32 or 16 themselves came with
 # those of fp4 (NVIDIA Blackwell; arXiv 2509.25149, section 2).
@@ -52,19 +51,19 @@ _KEPT_BY_SOME: dict[str, Callable[[Layer], bool]] = {
 
 
 def _dtype(_: Model, system: System, table: Table) -> Bools:
-    unknown = np.array([name not in system.accelerator.matrix for name in DTYPES])
+    unknown = np.array([name not in system.accelerator.matrix for name in Dtype])
     return unknown[table.dtype]
 
 
 def _no_rate(_: Model, system: System, table: Table) -> Bools:
     """Recipes whose type the accelerator has no units for; mxfp8 scales blocks in those of fp4."""
     allowed = _allowed_recipes(system)
-    return np.array([name not in allowed for name in QUANTIZATIONS])[table.quantization]
+    return np.array([name not in allowed for name in Quantization])[table.quantization]
 
 
 def _allowed_recipes(system: System) -> list[str]:
     known = {str(name) for name in system.accelerator.matrix}
-    return [name for name in QUANTIZATIONS if set(_TYPES_OF.get(name, ())) <= known]
+    return [name for name in Quantization if set(_TYPES_OF.get(name, ())) <= known]
 
 
 def _positions(model: Model, _: System, table: Table) -> Bools:
@@ -74,21 +73,25 @@ def _positions(model: Model, _: System, table: Table) -> Bools:
 
 
 def _parts_unused(_: Model, __: System, table: Table) -> Bools:
-    return (table.recompute != _SELECTIVE) & (table.recompute_parts != _USUAL_PARTS)
+    return (table.recompute != Recompute.SELECTIVE.code) & (table.recompute_parts != _USUAL_PARTS)
 
 
 def _has_parts(table: Table, parts: tuple[str, ...]) -> Bools:
-    found: Bools = (table.recompute == _SELECTIVE) & ((table.recompute_parts & bits_of(parts)) > 0)
+    found: Bools = (table.recompute == Recompute.SELECTIVE.code) & (
+        (table.recompute_parts & RecomputePart.bits(parts)) > 0
+    )
     return found
 
 
 def _lacking(model: Model) -> int:
     """Parts of recompute that a model has none of, as bits."""
-    return bits_of([part for part, has in _OF_SOME.items() if not any(map(has, model.layers))])
+    return RecomputePart.bits(
+        [part for part, has in _OF_SOME.items() if not any(map(has, model.layers))]
+    )
 
 
 def _parts_lacking(model: Model, _: System, table: Table) -> Bools:
-    selective = table.recompute == _SELECTIVE
+    selective = table.recompute == Recompute.SELECTIVE.code
     lacks: Bools = selective & ((table.recompute_parts & ~_lacking(model)) == 0)
     return lacks
 
@@ -100,7 +103,7 @@ def _keeps_none(model: Model) -> int:
     lacking = [part for part, has in _KEPT_BY_SOME.items() if not any(map(has, model.layers))]
     if model.mtp:
         lacking.remove("other")
-    return bits_of(lacking, "offload_parts")
+    return OffloadPart.bits(lacking)
 
 
 def _moves_nothing(model: Model, _: System, table: Table) -> Bools:
@@ -126,7 +129,7 @@ DTYPE_RULE = Rule(
     broken=_dtype,
     problem=lambda _, s, __: (
         f"{s.accelerator.name} has no matrix rate for it; allowed: "
-        + ", ".join(name for name in DTYPES if name in s.accelerator.matrix)
+        + ", ".join(name for name in Dtype if name in s.accelerator.matrix)
     ),
 )
 
@@ -143,7 +146,7 @@ QUANTIZATION_RULES: tuple[Rule, ...] = (
     Rule(
         reason="quantization_dtype",
         field="quantization",
-        broken=lambda _, __, t: (t.quantization > 0) & (t.dtype == DTYPES.index("fp32")),
+        broken=lambda _, __, t: (t.quantization > 0) & (t.dtype == Dtype.FP32.code),
         problem=lambda *_: "quantises what is of 16 bits; needs dtype bf16 or fp16",
     ),
     Rule(
@@ -194,7 +197,7 @@ OPTION_RULES: tuple[Rule, ...] = (
         field="recompute_parts",
         broken=_parts_lacking,
         problem=lambda m, _, t: (
-            f"{m.name} has no {' or '.join(set_of(one(t.recompute_parts)))}; "
+            f"{m.name} has no {' or '.join(RecomputePart.from_bits(one(t.recompute_parts)))}; "
             "nothing would run again"
         ),
     ),
@@ -215,7 +218,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule(
         reason="recompute_layers",
         field="recompute_layers",
-        broken=lambda _, __, t: (t.recompute_layers > 0) & (t.recompute == _NONE),
+        broken=lambda _, __, t: (t.recompute_layers > 0) & (t.recompute == Recompute.NONE.code),
         problem=lambda *_: "has no effect with recompute none; leave it out",
     ),
     Rule(
@@ -280,7 +283,7 @@ OPTION_RULES: tuple[Rule, ...] = (
         field="offload_parts",
         broken=_moves_nothing,
         problem=lambda m, _, t: (
-            f"{m.name} has no {' or '.join(set_of(one(t.offload_parts), 'offload_parts'))}; "
+            f"{m.name} has no {' or '.join(OffloadPart.from_bits(one(t.offload_parts)))}; "
             "nothing would be offloaded"
         ),
     ),

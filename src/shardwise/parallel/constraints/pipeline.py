@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwise.arrays import Bools, Ints, once_per
-from shardwise.config.enums import SCHEDULES
+from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -13,9 +13,9 @@ from shardwise.parallel.pipeline_layout import chunks_of, layers_on_ranks, most_
 __all__ = ["PIPELINE_RULES"]
 
 _INTERLEAVED, _ZB_V, _DUALPIPE = (
-    SCHEDULES.index(name) for name in ("interleaved", "zb-v", "dualpipe")
+    Schedule(name).code for name in ("interleaved", "zb-v", "dualpipe")
 )
-_ZERO_BUBBLE = [SCHEDULES.index(name) for name in ("zb-h1", "zb-v", "dualpipe")]
+_ZERO_BUBBLE = [Schedule(name).code for name in ("zb-h1", "zb-v", "dualpipe")]
 
 
 def _places(table: Table) -> Ints:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.arrays import Bools, Ints
-from shardwise.config.enums import TP_EXCHANGES
+from shardwise.config.enums import TpExchange
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -21,7 +21,7 @@ __all__ = ["RULES", "broken_rule", "illegal_faults", "refuse_illegal"]
 
 
 def _uneven_edges(_: Model, __: System, table: Table) -> Bools:
-    scatters = (table.tp_exchange == TP_EXCHANGES.index("p2p_rs_ag")) & (table.pp > 1)
+    scatters = (table.tp_exchange == TpExchange.P2P_RS_AG.code) & (table.pp > 1)
     return scatters & (table.micro_batch_size * table.seq_len % table.tp != 0)
 
 

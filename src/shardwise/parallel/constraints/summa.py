@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwise.arrays import Bools
-from shardwise.config.enums import DTYPES, TP_EXCHANGES, TP_OVERLAPS
+from shardwise.config.enums import AttentionImplementation, Dtype, TpExchange, TpOverlap
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -17,9 +17,7 @@ from shardwise.parallel.constraints.constraint import Rule, any_of, one
 
 __all__ = ["SUMMA_RULES", "reduced_widths"]
 
-_SUMMA = TP_EXCHANGES.index("summa")
-_CUT = [TP_OVERLAPS.index(name) for name in ("ring", "pipe")]
-_FP32 = DTYPES.index("fp32")
+_CUT = [TpOverlap(name).code for name in ("ring", "pipe")]
 
 
 def reduced_widths(model: Model) -> list[int]:
@@ -66,8 +64,8 @@ def _kv_heads(model: Model, _: System, table: Table) -> Bools:
 
 
 def _unfused(_: Model, __: System, table: Table) -> Bools:
-    fused = np.array([stack.attention == "flash" for stack in table.stacks])[table.stack]
-    return (table.tp2 > 1) & ~(fused & (table.dtype != _FP32))
+    fused = table.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
+    return (table.tp2 > 1) & ~(fused & (table.dtype != Dtype.FP32.code))
 
 
 def _of_layers(some: Callable[[Layer], bool]) -> Callable[[Model, System, Table], Bools]:
@@ -85,7 +83,7 @@ SUMMA_RULES: tuple[Rule, ...] = (
     Rule(
         reason="tp2",
         field="tp2",
-        broken=lambda _, __, t: (t.tp2 > 1) & (t.tp_exchange != _SUMMA),
+        broken=lambda _, __, t: (t.tp2 > 1) & (t.tp_exchange != TpExchange.SUMMA.code),
         problem=lambda _, __, t: (
             f"{one(t.tp2)} needs 2D products, tp_exchange summa; allowed without: 1"
         ),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.parallel.schedule.orders import SCHEDULES
+from shardwise.config.enums import Schedule
 
 __all__ = [
     "chunks_in_flight",
@@ -29,7 +29,7 @@ def in_flight(
     Parameters
     ----------
     schedule
-        Position in `SCHEDULES`.
+        Position in `Schedule`.
     micro_batches, stages, chunks
         m, p, and v where interleaved.
     stage
@@ -60,7 +60,7 @@ def chunks_in_flight(
     """
     m, p, i = micro_batches, stages, stage
     total = in_flight(schedule=schedule, micro_batches=m, stages=p, chunks=chunks, stage=stage)
-    zb_v, dual = (schedule == SCHEDULES.index(name) for name in ("zb-v", "dualpipe"))
+    zb_v, dual = (schedule == Schedule(name).code for name in ("zb-v", "dualpipe"))
     if not np.any(zb_v | dual):
         return ((total, total),)
     first = np.where(zb_v, np.minimum(2 * p - 1 - i, m), np.where(dual, p - i, total))
@@ -174,7 +174,7 @@ def first_stage_in_flight(
 def _chosen(schedule: Ints, formulas: Mapping[str, Callable[[], Floats | Ints]]) -> Floats:
     """Evaluate each row by the formula of its schedule, 0 without one."""
     found = np.zeros(schedule.shape)
-    for code, name in enumerate(SCHEDULES):
+    for code, name in enumerate(Schedule):
         rows = schedule == code
         if name in formulas and rows.any():
             found = np.where(rows, formulas[name](), found)

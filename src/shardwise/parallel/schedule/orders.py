@@ -6,12 +6,12 @@ A chunk is one virtual stage on a rank: a micro-batch passes through the virtual
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from shardwise.config.enums import Schedule
 from shardwise.errors import Fault, InputError, nearest
 
 __all__ = [
     "BACKWARD",
     "FORWARD",
-    "SCHEDULES",
     "WEIGHTS",
     "Action",
     "chunks_of",
@@ -20,8 +20,6 @@ __all__ = [
     "stage_of",
     "virtual_stages",
 ]
-
-SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe")
 
 FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"
 
@@ -92,8 +90,9 @@ def orders(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) ->
 
 
 def _check(schedule: str, ranks: int, micro_batches: int, chunks: int) -> None:
-    if schedule not in SCHEDULES:
-        allowed = f"must be one of {', '.join(SCHEDULES)}{nearest(schedule, SCHEDULES)}"
+    known = tuple(Schedule)
+    if schedule not in known:
+        allowed = f"must be one of {', '.join(known)}{nearest(schedule, known)}"
         raise InputError(Fault(problem=allowed, field="schedule", value=schedule, has_value=True))
     faults = [
         Fault(problem="must be at least 1", field=field, value=value, has_value=True)

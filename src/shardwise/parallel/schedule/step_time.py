@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, gather
+from shardwise.config.enums import Schedule
 from shardwise.parallel.schedule.dualpipe import dualpipe
 from shardwise.parallel.schedule.gpipe_1f1b import forward_only, gpipe, one_f_one_b
 from shardwise.parallel.schedule.interleaved import interleaved
 from shardwise.parallel.schedule.longest_path import TOLERANCE
-from shardwise.parallel.schedule.orders import SCHEDULES
 from shardwise.parallel.schedule.pipelines import Pipelines, Solution, Times
 from shardwise.parallel.schedule.zero_bubble import zb_h1, zb_v
 
@@ -26,7 +26,7 @@ _SOLVERS: dict[str, Solver] = {
     "zb-v": zb_v,
     "dualpipe": dualpipe,
 }
-_1F1B, _INTERLEAVED = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
+_1F1B, _INTERLEAVED = Schedule.ONE_F_ONE_B.code, Schedule.INTERLEAVED.code
 
 # So many rows stay in the cache: measured, blocks of 10,000 take up to twice as long by row.
 _BLOCK = 1024
@@ -73,7 +73,7 @@ def step_time(
     Parameters
     ----------
     schedule
-        Position in `SCHEDULES`, (rows,).
+        Position in `Schedule`, (rows,).
     group_sizes
         Stages in each group, 0 for none, (G, rows).
     forward, input_grad, weight_grad
@@ -112,7 +112,7 @@ def step_time(
     few = micro_batches <= np.where(schedule == _INTERLEAVED, 3 * p - 1, 2 * p)
     backward = np.ones(rows, dtype=np.bool_) if training is None else training
     _solve(forward_only, pipelines, ~backward, hop_hidden, result)
-    for code, name in enumerate(SCHEDULES):
+    for code, name in enumerate(Schedule):
         for few_batches in (False, True):
             chosen = backward & (codes == code) & (few == few_batches)
             for uneven in (False, True):

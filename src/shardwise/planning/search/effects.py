@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Ints, once_per
 from shardwise.config.enums import (
-    QUANTIZATIONS,
-    RECOMPUTES,
-    SCHEDULES,
-    TP_EXCHANGES,
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
+    Quantization,
+    Recompute,
+    Schedule,
+    TpExchange,
 )
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -23,10 +23,6 @@ from shardwise.parallel.pipeline_layout import stage_runs
 
 __all__ = ["EFFECTS", "NEUTRAL", "Kind", "idle_rows", "kinds_of", "most_layers_on_a_rank"]
 
-_SPLIT, _SUMMA = TP_EXCHANGES.index("rs_ag"), TP_EXCHANGES.index("summa")
-_NONE, _SELECTIVE = RECOMPUTES.index("none"), RECOMPUTES.index("selective")
-_UNQUANTIZED = QUANTIZATIONS.index("none")
-_DUALPIPE = SCHEDULES.index("dualpipe")
 
 Columns = Callable[[str], NDArray[Any]]
 """Columns of a table by name."""
@@ -80,7 +76,7 @@ def kinds_of(
         "experts": several,
         "dispatches": several & (layouts.ep * layouts.etp > 1),
         "uneven": several & (layouts.ep > 1),
-        "both_ways": several & (layouts.schedule == _DUALPIPE),
+        "both_ways": several & (layouts.schedule == Schedule.DUALPIPE.code),
         "layers": np.zeros(len(layouts), dtype=np.int64) if layers is None else layers,
         "panels": np.lcm(layouts.tp, layouts.tp2) if panels else 0 * layouts.tp,
     }
@@ -97,7 +93,7 @@ def most_layers_on_a_rank(model: Model, layouts: Table) -> Ints:
     """Layers on the fullest rank of each row, as `recompute_layers` counts them."""
     counted = [
         np.where(
-            layouts.schedule == _DUALPIPE,
+            layouts.schedule == Schedule.DUALPIPE.code,
             run.contents.chunks[run.key, :, :-1].sum(axis=2).max(axis=1),  # of each stage apart
             run.layers,
         )
@@ -129,22 +125,24 @@ EFFECTS: dict[str, Idle] = {
     "tp_exchange": lambda kind, _: not kind.tp,
     "tp_overlap": lambda kind, _: not kind.tp,
     "tp_regather": lambda kind, at: (
-        (not (kind.tp and kind.training)) | (at("tp_exchange") != _SPLIT)
+        (not (kind.tp and kind.training)) | (at("tp_exchange") != TpExchange.RS_AG.code)
     ),
     "summa_panels": lambda kind, at: (
         (not kind.tp)
-        | (at("tp_exchange") != _SUMMA)
+        | (at("tp_exchange") != TpExchange.SUMMA.code)
         | np.isin(at("summa_panels"), (0, kind.panels))
     ),
     "cp_exchange": lambda kind, _: not kind.cp,
-    "quantized_weights": lambda _, at: at("quantization") == _UNQUANTIZED,
+    "quantized_weights": lambda _, at: at("quantization") == Quantization.NONE.code,
     "expert_capacity": lambda kind, _: not kind.experts,
     "expert_imbalance": lambda kind, _: not kind.uneven,
     "dispatch_dtype": lambda kind, _: not kind.experts,
     "expert_overlap": lambda kind, _: not (kind.dispatches and kind.training) or kind.both_ways,
     "recompute": lambda kind, _: not kind.training,
-    "recompute_parts": lambda _, at: at("recompute") != _SELECTIVE,
-    "recompute_layers": lambda kind, at: (at("recompute") == _NONE) | _is_all(kind, at),
+    "recompute_parts": lambda _, at: at("recompute") != Recompute.SELECTIVE.code,
+    "recompute_layers": lambda kind, at: (
+        (at("recompute") == Recompute.NONE.code) | _is_all(kind, at)
+    ),
     "lora_parts": lambda _, at: at("lora_rank") == 0,
     "optimizer": lambda kind, _: not kind.training,
     "fused_activation": lambda kind, _: not kind.training,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Ints, once_per
-from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, SCHEDULES, TIER_FIELDS, TP_EXCHANGES
+from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, TIER_FIELDS, Schedule, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -46,7 +46,7 @@ _PLAIN = (
 )
 # Where there is one stage, nothing is spread; where there is one replica, nothing is shared.
 _OF_STAGES, _OF_REPLICAS = (*SPREAD_FIELDS, "stage_layers"), ("dp_shard",)
-_BY_CHUNKS = [SCHEDULES.index(word) for word in ("1f1b", "interleaved")]
+_BY_CHUNKS = [Schedule(word).code for word in ("1f1b", "interleaved")]
 # These follow from other fields, so they count as changed only where one was given that cannot be.
 _FOLLOWING = ("dp", "schedule")
 _SOURCE = "strategy"
@@ -225,7 +225,7 @@ class Given:
         ours = {name: getattr(self.row, name)[0] for name in names if name != "stack"}
         if "tp_exchange" in ours and self.follows_exchange:
             word = "rs_ag" if layouts.tp[0] > 1 else "all_reduce"
-            ours["tp_exchange"] = TP_EXCHANGES.index(word)
+            ours["tp_exchange"] = TpExchange(word).code
         differ: dict[str, Bools] = {n: getattr(options, n) != value for n, value in ours.items()}
         if "stack" in names:
             same = [stack == self.row.stacks[0] for stack in options.stacks]

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwise.analysis.results import Estimate, Result
 from shardwise.arrays import Floats
-from shardwise.config.enums import OPTIMIZERS
+from shardwise.config.enums import Optimizer
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.cost.optimizer import least_state_bytes
@@ -242,7 +242,7 @@ def _most_parameters(case: _Case) -> float:
     far = sum(tier.capacity for tier in case.system.accelerator.memory[1:]) if any(away) else 0.0
     weight = np.array([DTYPE_BYTES[name] for name in case.space.values("dtype", case.system) or ()])
     rules = case.space.values("optimizer", case.system) or ()
-    optimizer = np.array([OPTIMIZERS.index(rule) for rule in rules])
+    optimizer = np.array([Optimizer(rule).code for rule in rules])
     gradient = min(DTYPE_BYTES.values())
     state = np.min(least_state_bytes(optimizer[:, np.newaxis], weight), axis=0)
     if not _trains_everything(case):

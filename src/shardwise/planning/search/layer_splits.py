@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Ints
-from shardwise.config.enums import SCHEDULES
+from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -35,7 +35,6 @@ _RULES = tuple(
 _EVEN = (0, 0, False, False, -1)
 # Balanced stages: the first and the last one have fewer layers than an even share by up to so many.
 _LESS_FIRST, _LESS_LAST = 2, 8
-_ZB_V = SCHEDULES.index("zb-v")
 
 # Layers of the first and the last stage (0: not given), whether embedding and head count as a
 # layer, and the position of a list (-1: none).
@@ -86,7 +85,7 @@ class LayerSplits:
         if pp == 1:  # there is nothing to spread
             ways = [(0, 0, False, False, way[4]) for way in ways]
         elif self._balanced:
-            places = 2 * pp if schedule == _ZB_V else pp
+            places = 2 * pp if schedule == Schedule.ZB_V.code else pp
             ends = list(_ends(self._model.depth, places))
             ways = [(*end, *way[2:]) for way in ways for end in ends]
         ways = list(dict.fromkeys(ways))
@@ -102,7 +101,7 @@ class LayerSplits:
         return list(found.values()) or ways[:1]
 
     def _table(self, ways: list[_Way], pp: int, vpp: int, schedule: int) -> Table:
-        rows = [[SCHEDULES[schedule]] * len(ways)]
+        rows = [[Schedule.from_code(schedule)] * len(ways)]
         one = {"pp": pp, "vpp": vpp, "schedule": rows[0], "dp": 1, "gbs": 1, "seq_len": 1}
         columns: dict[str, Any] = dict(zip(SPREAD_FIELDS, np.array(ways).T, strict=False))
         columns |= {name: columns[name].astype(np.bool_) for name in SPREAD_FIELDS[2:]}

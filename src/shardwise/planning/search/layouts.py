@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Ints, once_per
-from shardwise.config.enums import EXTENT_AXES, SCHEDULES, TIER_FIELDS
+from shardwise.config.enums import EXTENT_AXES, TIER_FIELDS, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -39,7 +39,6 @@ _OF_NETWORK = ("placement", "extents", *TIER_FIELDS)
 _NETWORK_RULES = tuple(r for r in RULES if "tier" in r.reason or r.field == "extents")
 _LAYOUT_RULES = tuple(r for r in RULES if r.of_layout and r not in _NETWORK_RULES)
 _PLACED_BY = (*EXTENT_AXES, "ep", "etp")
-_INTERLEAVED = SCHEDULES.index("interleaved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +188,10 @@ def _chunks(model: Model, system: System, space: Space, pp: int) -> list[tuple[i
     if tried is None:
         alone = pp == 1 or pp > model.depth
         tried = (1,) if alone else tuple(divisors(-(-model.depth // pp)))
-    named = [SCHEDULES.index(word) for word in space.values("schedule", system) or ()]
+    named = [Schedule(word).code for word in space.values("schedule", system) or ()]
     found = []
     for chunks in tried:
-        own = [s for s in named if (s == _INTERLEAVED) == (chunks > 1)]
+        own = [s for s in named if (s == Schedule.INTERLEAVED.code) == (chunks > 1)]
         found += [(chunks, s) for s in own or (named[:1] if given else ())]
     return found
 

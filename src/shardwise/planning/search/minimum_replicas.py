@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.config.enums import SCHEDULES, ZERO_OPTIMIZER
+from shardwise.config.enums import ZERO_OPTIMIZER, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.ops.layer import stack_column
 from shardwise.parallel.constraints import RULES, broken_rule
 from shardwise.planning.search.candidates import Box, Scale, boxes_of
 from shardwise.planning.search.evaluate import Evaluated, Judge, broken_reasons, excess_bytes
@@ -223,14 +222,14 @@ def _open(model: Model, system: System, space: Space, axis: str) -> list[int]:
 def _chunks(system: System, space: Space) -> list[tuple[int, int]]:
     """Chunks per stage, each with its schedule; one, which holds least, where they are open."""
     given = space.values("vpp", system)
-    allowed = space.values("schedule", system) or SCHEDULES
+    allowed = space.values("schedule", system) or tuple(Schedule)
     plain = [word for word in allowed if word != "interleaved"] or ["1f1b"]
     if given is None:
-        return [(1, SCHEDULES.index(word)) for word in plain]
+        return [(1, Schedule(word).code) for word in plain]
     found = []
     for chunks in given:
         own = [word for word in allowed if (word == "interleaved") == (chunks > 1)]
-        found += [(chunks, SCHEDULES.index(word)) for word in own or allowed[:1]]
+        found += [(chunks, Schedule(word).code) for word in own or allowed[:1]]
     return found
 
 
@@ -240,7 +239,7 @@ def _least_replicas(table: Table, judged: Evaluated, capacity_bytes: float) -> F
     O is the optimizer state of a rank with the most replicas dp_most, A all else that it holds.
     """
     split = judged.held_as
-    slack = stack_column(table, "allocator_slack")
+    slack = table.by_stack(lambda stack: stack.allocator_slack)
     spare = (capacity_bytes - judged.holding.reserved_bytes[split]) / slack
     state = judged.holding.memory.optimizer[split]
     room = np.where(judged.feasible, state + spare, np.inf)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self, get_args, get_origin
+from typing import Any, Literal, Self
 
 from pydantic import (
     AliasChoices,
@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from shardwise.config.base import ConfigBase, unfold
+from shardwise.config.base import ConfigBase, unfold, words_of
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
 from shardwise.config.enums import OPEN_SETS, PLACEMENTS, SETS, SHORT_NAMES, TIER_FIELDS
 from shardwise.config.model import Model
@@ -329,14 +329,14 @@ class Space(ConfigBase):
 
 def _every(field: str) -> tuple[Any, ...]:
     """All values of a field that has an end."""
-    kinds = list(unfold(Strategy.model_fields[field].annotation))
+    annotation = Strategy.model_fields[field].annotation
     if field == "placement":
         return PLACEMENTS
     if field == "zero":
         return (0, 1, 2, 3)
-    if bool in kinds:
+    if bool in unfold(annotation):
         return (False, True)
-    return tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
+    return words_of(annotation)
 
 
 def _items(name: str, given: object) -> Sequence[Any]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwise.config.enums import ZERO_WEIGHTS
+from shardwise.config.enums import ZERO_WEIGHTS, AttentionImplementation
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -248,7 +248,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     if "selective" in text and "no-op" not in text:
         if "every 2nd" in text:
             return {"recompute": "full", "recompute_layers": math.ceil(model.depth / 2)}
-        if stack.attention == "unfused" or "core" in text:
+        if stack.attention == AttentionImplementation.UNFUSED or "core" in text:
             return {"recompute": "selective", "recompute_parts": ("core_attention",)}
     if not told or "unknown" in text:
         assumed.append("no recompute")
