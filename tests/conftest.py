@@ -20,7 +20,10 @@ pytest.register_assert_rewrite("emitted_calls", "traced_modules")
 
 
 def pytest_collection_modifyitems(items):
-    """Let tests that share `predictions` follow one another, so that one worker makes them."""
+    """Start with the tests that share `predictions`, in one worker, which makes them once."""
+    for item in items:
+        if "predictions" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("runs"))
     items.sort(key=lambda item: "predictions" not in item.fixturenames)
 
 

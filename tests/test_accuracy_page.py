@@ -16,7 +16,6 @@ PAGE = Path(__file__).parents[1] / "docs/accuracy.md"
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
-@pytest.mark.xdist_group("runs")
 def test_the_page_shows_the_errors_as_they_are(predictions):
     """Every block, and no other."""
     text = PAGE.read_text(encoding="utf-8")

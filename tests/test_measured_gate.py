@@ -91,7 +91,6 @@ def text_of(gate) -> str:
     return changes + "".join(lines)
 
 
-@pytest.mark.xdist_group("runs")
 def test_no_source_got_worse(predictions):
     """Neither its mean error nor the number of its runs that are predicted."""
     found = figures_of(scoreboard(predictions))

@@ -1,0 +1,39 @@
+"""`each_row`: one test for all rows of a table, where a test per row costs more than it shows."""
+
+import functools
+import inspect
+
+__all__ = ["each_row"]
+
+
+def each_row(names, rows):
+    """Run a test for every row, as `pytest.mark.parametrize` does, but as one test.
+
+    All rows run. Those that fail are raised together, each with its values. A test that needs
+    fixtures of its own for each row (`tmp_path`, `monkeypatch`) stays with parametrize.
+    """
+    is_single = isinstance(names, str) and "," not in names
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    rows = [(row,) if is_single else tuple(row) for row in rows]
+    assert rows, "a table without rows tests nothing"
+
+    def decorate(test):
+        @functools.wraps(test)
+        def of_all_rows(*args, **fixtures):
+            failures = []
+            for row in rows:
+                values = dict(zip(names, row, strict=True))
+                try:
+                    test(*args, **fixtures, **values)
+                except Exception as failure:  # noqa: BLE001 - all rows are to run
+                    failure.add_note(f"with {values}")
+                    failures.append(failure)
+            if failures:
+                raise ExceptionGroup(f"{len(failures)} of {len(rows)} rows", failures)
+
+        signature = inspect.signature(test)
+        others = [p for name, p in signature.parameters.items() if name not in names]
+        of_all_rows.__signature__ = signature.replace(parameters=others)
+        return of_all_rows
+
+    return decorate
