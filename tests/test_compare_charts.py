@@ -3,10 +3,10 @@
 from math import fsum
 
 import pytest
+from shardwise.report.charts.common import TIME_COLORS
 
 from shardwise import compare, estimate
 from shardwise.report.charts.compare import charts, memory, times, waterfall
-from shardwise.report.charts.search_parts import TIME_COLOURS
 
 pytest.importorskip("plotly")
 
@@ -28,7 +28,7 @@ def test_bars_add_up_to_the_step(found):
         whole = fsum(trace.x[place] for trace in figure.data)
         assert whole == pytest.approx(outcome.step_time_s, rel=1e-12)
         assert figure.data[0].y[place] == outcome.name
-    assert figure.data[0].marker.color == TIME_COLOURS["forward"]
+    assert figure.data[0].marker.color == TIME_COLORS["forward"]
     assert {trace.name for trace in figure.data} >= {"recompute", "tensor-parallel exchange"}
 
 
@@ -105,7 +105,7 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
     assert "asked differently" in out
     text = page.read_text()
     assert "<h1>one and two side by side</h1>" in text
-    assert "asked differently: tp 2 / 4; dp 4 / 2; micro batches 8 / 16</p>" in text
+    assert "differences: tp 2 / 4; dp 4 / 2; micro batches 8 / 16</p>" in text
     assert "best by step time, tokens/s" in text
     assert text.count("<section") == 3
 

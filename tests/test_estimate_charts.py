@@ -4,6 +4,7 @@ import json
 from math import fsum
 
 import pytest
+from shardwise.report.charts.common import TIME_COLORS
 
 from shardwise import estimate
 from shardwise.cli.estimate import _NO_EFFECT
@@ -15,7 +16,6 @@ from shardwise.report.charts.estimate import (
     time_pie,
     time_sunburst,
 )
-from shardwise.report.charts.search_parts import TIME_COLOURS
 from shardwise.report.tables.estimate_parts import operation_parts, time_parts
 
 pytest.importorskip("plotly")
@@ -167,7 +167,7 @@ def test_colours_are_those_of_the_other_charts(dense):
         (trace,) = figure.data
         shown = dict(zip(trace.ids, trace.marker.colors, strict=True))
         for part in ("forward", "backward", "tp_comm", "bubble"):
-            assert shown[part] == TIME_COLOURS[part]
+            assert shown[part] == TIME_COLORS[part]
 
 
 def test_columns_show_every_stage(dense):

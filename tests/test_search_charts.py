@@ -7,9 +7,18 @@ import pytest
 
 from shardwise import InputError, search
 from shardwise.report.charts.common import log_axis, write
-from shardwise.report.charts.plans import ordered, rounded
-from shardwise.report.charts.search import charts, front, heat_map, scaling, surface, write_charts
-from shardwise.report.charts.search_parts import best_memory, best_time, rejections
+from shardwise.report.charts.plans import ordered_values, rounded
+from shardwise.report.charts.search import (
+    best_memory,
+    best_time,
+    charts,
+    front,
+    heat_map,
+    rejections,
+    scaling,
+    surface,
+    write_charts,
+)
 
 pytest.importorskip("plotly")
 
@@ -172,8 +181,8 @@ def _two_cells(found):
 
 def test_words_stand_in_the_order_of_the_strategy(scaled):
     """Words as `Strategy` lists them, false before true, both as words."""
-    assert ordered("recompute", ["full", "none", "full"]) == ["none", "full"]
-    assert ordered("tp_tier", [1, None, 0]) == [None, 0, 1]
+    assert ordered_values("recompute", ["full", "none", "full"]) == ["none", "full"]
+    assert ordered_values("tp_tier", [1, None, 0]) == [None, 0, 1]
     figure = heat_map(scaled, ("zero", "tp_regather"))
     assert list(figure.layout.yaxis.ticktext) == ["0", "1"]
     assert list(figure.layout.xaxis.ticktext) == ["no", "yes"]
@@ -199,13 +208,13 @@ def test_a_map_needs_two_axes_of_the_search(scaled, axes):
 def test_the_surface_has_a_point_for_every_plan(found):
     """Surface and points stand at the plans' step times, the best one apart."""
     figure = surface(found)
-    plane, others, best = (trace(figure, name) for name in ("step time", "plans", "best"))
+    plane, options_of, best = (trace(figure, name) for name in ("step time", "plans", "best"))
     heights = [value for row in plane.z for value in row if value is not None]
     assert sorted(heights) == sorted(each.plan.step_time_s for each in found.cells)
     assert list(best.z) == [found.best[0].step_time_s]
-    assert len(others.z) == len(found.cells) - 1
+    assert len(options_of.z) == len(found.cells) - 1
     for x, y, z in zip(
-        [*others.x, *best.x], [*others.y, *best.y], [*others.z, *best.z], strict=True
+        [*options_of.x, *best.x], [*options_of.y, *best.y], [*options_of.z, *best.z], strict=True
     ):
         assert plane.z[y][x] == z
 
@@ -233,9 +242,9 @@ def test_a_front_over_several_batches_compares_tokens(scaled):
     assert len({p.strategy["global_batch_size"] for p in scaled.pareto}) == 1
     assert figure.layout.yaxis.title.text == "time of a step [s]"
     assert list(figure.data[0].x) == sorted(p.strategy["gpus"] for p in scaled.pareto)
-    first, *others = scaled.pareto
+    first, *options_of = scaled.pareto
     halved = first.model_copy(update={"strategy": first.strategy | {"global_batch_size": 64}})
-    mixed = front(scaled.model_copy(update={"pareto": (halved, *others)}))
+    mixed = front(scaled.model_copy(update={"pareto": (halved, *options_of)}))
     assert mixed.layout.yaxis.title.text == "time of a million tokens [s]"
     assert set(mixed.data[0].y) == {1e6 / plan.tokens_per_s for plan in scaled.pareto}
 

@@ -8,6 +8,7 @@ import pytest
 
 from shardwise import InputError
 from shardwise.report.charts import common as figures
+from shardwise.report.charts.common import write
 from shardwise.report.charts.sweep import (
     charts,
     design_space,
@@ -15,7 +16,6 @@ from shardwise.report.charts.sweep import (
     only,
     runners_up,
     tornado,
-    write,
     write_charts,
 )
 from shardwise.report.charts.sweep_plans import limit
@@ -84,7 +84,7 @@ def test_runners_up_are_told_by_what_they_take_beyond_the_best(ranked):
     shown = {each.name: (list(each.x), list(each.text)) for each in figure.data}
     assert shown == {
         "pipeline bubble": ([0], ["the best"]),
-        "dp exchange": ([25], ["+25.00 %"]),
+        "dp communication": ([25], ["+25.00 %"]),
         "work": ([50], ["+50.00 %"]),
     }
     names = figure.layout.yaxis.categoryarray
@@ -128,7 +128,7 @@ def test_the_design_space_has_a_column_for_each_field_that_differs(ranked, scale
     limits = lines.line.colorbar.ticktext
     assert [limits[int(place)] for place in lines.line.color] == [
         "pipeline bubble",
-        "dp exchange",
+        "dp communication",
         "work",
     ]
     (lines,) = design_space(scaled).data
@@ -215,7 +215,7 @@ def test_sensitivities_of_several_points_stand_side_by_side(answered, scaled):
         (scaled, "sensitivities; sweep with sensitivity=True"),
         (
             many,
-            f"sensitivities of so few points that 6 colours show them; draw a part: {part}",
+            f"sensitivities of so few points that 6 colors show them; draw a part: {part}",
         ),
     ):
         with pytest.raises(InputError) as caught:
@@ -274,7 +274,7 @@ def test_the_page_tells_points_and_what_was_assumed(scaled, tmp_path):
         assert page.count(f'id="{name}"') == 1
     assert "<script src=" not in page
     assert "6 points, 6 of them feasible; 9 strategies in 1.0 s" in page
-    assert "Changed along with what was asked for: node 4 &lt;of&gt; 8." in page
+    assert "Changed along with what was requested: node 4 &lt;of&gt; 8." in page
     assert "Interrupted: this is what was found at a part of the points." in page
     assert "days" in page
     assert "<img" not in page

@@ -175,10 +175,10 @@ def test_columns_of_the_optima_add_up(scaled):
     found = [each for each in times if each.name != "nothing"]
     assert [sum(column) for column in zip(*[each.y for each in found], strict=True)] == [100] * 5
     assert list(trace(figure, "pipeline bubble").y) == [25] * 5
-    assert list(trace(figure, "tp exchange").y) == [12.5] * 5
+    assert list(trace(figure, "tp communication").y) == [12.5] * 5
     held = [each for each in figure.data if each.type == "bar" and each.yaxis == "y4"]
     assert [sum(column) for column in zip(*[each.y for each in held], strict=True)] == [40] * 5
-    assert set(trace(figure, "what it has").y) == {80, None}
+    assert set(trace(figure, "capacity").y) == {80, None}
 
 
 def test_a_button_shows_times_as_they_are(scaled):
@@ -227,7 +227,7 @@ def test_cells_without_room_tell_when_hovered_over():
     cells = traces(optima(result), "configuration")
     rows = list(optima(result).layout.yaxis.ticktext)
     assert [row[0] for row in cells[0].text] == ["2", "1", "4", "1", "25", "", ""]
-    assert cells[0].customdata[rows.index("tp exchange")][0] == "tp exchange all_reduce"
+    assert cells[0].customdata[rows.index("tp communication")][0] == "tp exchange all_reduce"
 
 
 def test_names_of_many_groups_do_not_run_into_one_another():
@@ -264,7 +264,7 @@ def test_a_strategy_that_is_held_though_it_does_not_fit_is_told_so():
     figure = optima(held)
     assert list(figure.layout.xaxis3.ticktext)[1:] == ["16", "32"]
     assert "does not fit" in figure.layout.xaxis3.ticktext[0]
-    assert list(trace(figure, "what it has").y)[:2] == [80, 80]
+    assert list(trace(figure, "capacity").y)[:2] == [80, 80]
     lines = scaling(held)
     assert list(traces(lines, "old")[0].x) == [16, 32]
     assert "does not fit: 160.0 of 80.0 GiB" in trace(lines, "nothing old").customdata[0]

@@ -32,12 +32,13 @@ def command(
     if output is not None:
         files.check_writable_ending(output)
     if plot is not None:
-        from shardwise.report.charts import compare as compared_charts  # noqa: PLC0415 - slow to import
+        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow to import
+        from shardwise.report.charts.compare import write_charts  # noqa: PLC0415
 
-        compared_charts.check_chart_file(plot)
+        check_chart_file(plot)
     found = compare(*scenarios)
     if plot is not None:
-        compared_charts.write_charts(found, plot)
+        write_charts(found, plot)
         log.info("wrote %s", plot)
     if output is not None:
         emit_json(found.to_dict(), output)

@@ -77,7 +77,7 @@ class Wanted:
         if written is not None:
             _check_report(written)
         if self.plot is not None:
-            from shardwise.report.charts.estimate import check_chart_file  # noqa: PLC0415 - slow
+            from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
 
             check_chart_file(self.plot)
         if self.graph is not None:

@@ -60,7 +60,7 @@ def check_places(output: str | None, plot: str | None, emit: str | None) -> None
             files.check_output_path(output)
     if plot is None:
         return
-    from shardwise.report.charts.fsdp import check_chart_file  # noqa: PLC0415 - slow to import
+    from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
 
     check_chart_file(plot)
     if output is not None and Path(output).absolute() == Path(plot).absolute():

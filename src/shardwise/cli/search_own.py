@@ -90,7 +90,7 @@ def search_space(
             )
         words["save_all"] = True
     if asked["plot"] is not None:
-        from shardwise.report.charts.search import check_chart_file  # noqa: PLC0415 - slow
+        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
 
         check_chart_file(asked["plot"])
         axes = axes or ("tp", "pp")

@@ -221,7 +221,7 @@ def _varied(given: Sequence[str]) -> dict[str, str]:
 def _drawn_for(plot: str | None, tokens: str | None) -> float | None:
     """Check the file of the charts; return the number of tokens of ``--tokens 1e12``."""
     if plot is not None:
-        from shardwise.report.charts.sweep import check_chart_file  # noqa: PLC0415 - slow
+        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
 
         check_chart_file(plot)
     if tokens is None:

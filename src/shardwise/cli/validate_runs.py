@@ -39,7 +39,7 @@ def validate_runs(
     )
     wanted = None if kind is None else _one_of("kind", kind, _KINDS)
     if plot is not None:
-        from shardwise.report.charts.measured import check_chart_file  # noqa: PLC0415 - slow
+        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
 
         check_chart_file(plot)
     watch = Stopwatch()

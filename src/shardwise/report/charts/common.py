@@ -1,4 +1,4 @@
-"""What all charts share: plotly where it is asked for, their looks, and the files they go to."""
+"""What all charts share: plotly, colors, layout, and files."""
 
 import html
 import json
@@ -10,21 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.config import files
+from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.errors import Fault, InputError
 
 __all__ = [
     "ACCENT",
+    "BUTTONS",
+    "COMPONENT_NAMES",
     "EMPTY",
-    "GOOD_IS_BRIGHT",
+    "GREY",
     "INK",
     "LINES",
+    "MEMORY_COLORS",
+    "TIME_COLORS",
     "Figure",
+    "Trace",
+    "chart_error",
     "check_chart_file",
-    "differ",
-    "dressed",
-    "graphs",
-    "lacks",
+    "component_bar",
     "log_axis",
+    "log_axis_if_wide",
+    "plotly",
+    "spans_much",
+    "styled",
     "subplots",
     "write",
     "write_page",
@@ -32,21 +40,51 @@ __all__ = [
 
 Figure = Any
 """A `plotly.graph_objects.Figure`; plotly is an extra, so its types are not at hand."""
+Trace = Any
+"""A trace of such a figure."""
 
 ACCENT = "#d55e00"
 """What is best, or a limit."""
 EMPTY = "#e9ebef"
 """Where nothing is feasible."""
 INK = "#22272e"
+GREY = "#b0b7c0"
 _GRID = "#d9dde3"
 _FONT = "Inter, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-GOOD_IS_BRIGHT = "Cividis"
-"""Colour scale that reads the same to the colour-blind and in grey (Nunez et al., 2018)."""
 LINES = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5f9e", "#8c8c8c")
-"""Colours of lines that the colour-blind tell apart (Okabe and Ito, 2008), without the accent."""
-# Axes whose figures differ by more than this factor are logarithmic.
+"""Colors of lines that the color-blind tell apart (Okabe and Ito, 2008), without the accent."""
+# In the order of `TIME_PARTS`: work in blues, communication in warm colors, waiting in greys.
+TIME_COLORS = {
+    "forward": "#56b4e9",
+    "backward": "#0072b2",
+    "recompute": "#7f5f9e",
+    "optimizer": "#009e73",
+    "tp_comm": "#e69f00",
+    "cp_comm": "#f0c75e",
+    "ep_comm": "#b8860b",
+    "pp_comm": "#cc79a7",
+    "dp_comm": "#d55e00",
+    "offload": "#8d5524",
+    "bubble": GREY,
+    "other": "#6e7681",
+}
+MEMORY_COLORS = dict(zip(MEMORY_PARTS, LINES, strict=False)) | {"runtime": GREY, "free": EMPTY}
+COMPONENT_NAMES = {
+    "tp_comm": "tp communication",
+    "cp_comm": "cp communication",
+    "ep_comm": "ep communication",
+    "pp_comm": "pp transfer",
+    "dp_comm": "dp communication",
+    "bubble": "pipeline bubble",
+    "other": "overhead",
+    "runtime": "allocator and runtime",
+}
+"""Short names of components of time and memory whose key is no name."""
+BUTTONS = ("zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale", "resetscale")
+"""Buttons that charts of few bars go without."""
+# Axes whose values differ by more than this factor are logarithmic.
 _LOG_FROM = 5.0
-_ENDINGS = (".html", ".json", ".png", ".svg")
+_SUFFIXES = (".html", ".json", ".png", ".svg")
 _IMAGES = (".png", ".svg")
 # Pixels of an image for each of a chart, so that print is sharp.
 _SHARPNESS = 2
@@ -54,7 +92,7 @@ _IMAGE_WIDTH = 1180
 _CONFIG = {"displaylogo": False, "responsive": True}
 
 
-def graphs() -> Any:
+def plotly() -> Any:
     """Return plotly's module of figures.
 
     Raises
@@ -78,7 +116,7 @@ def _imported(module: str) -> Any:
         raise InputError(Fault(problem=problem)) from None
 
 
-def dressed(figure: Figure, title: str, subtitle: str, *, height: int = 560) -> Figure:
+def styled(figure: Figure, title: str, subtitle: str, *, height: int = 560) -> Figure:
     """Give a figure its title, fonts, grid and margins."""
     small = f"<span style='font-size:13px;color:#57606a'>{html.escape(subtitle)}</span>"
     figure.update_layout(
@@ -113,14 +151,36 @@ def log_axis(values: Sequence[float]) -> dict[str, Any]:
     return {"type": "log", "tickvals": ticks, "ticktext": words}
 
 
-def differ(values: Sequence[float]) -> bool:
+def spans_much(values: Sequence[float]) -> bool:
     """Whether values differ by so much that an axis should be logarithmic."""
     return max(values) > _LOG_FROM * min(values)
 
 
-def lacks(what: str, remedy: str, *, whose: str = "search") -> InputError:
-    """Return the error that a search or sweep has not what a chart shows."""
+def log_axis_if_wide(values: Sequence[float]) -> dict[str, Any]:
+    """A logarithmic axis where values differ by much, else one that plotly chooses."""
+    return log_axis(values) if spans_much(values) else {}
+
+
+def chart_error(what: str, remedy: str, *, whose: str = "search") -> InputError:
+    """Return the error that a search or sweep does not have what a chart shows."""
     return InputError(Fault(source="charts", problem=f"the {whose} has not {what}; {remedy}"))
+
+
+def component_bar(
+    name: str,
+    color: str,
+    values: Sequence[float],
+    places: Sequence[Any],
+    *,
+    vertical: bool = False,
+    **words: Any,
+) -> Trace:
+    """One component of every bar of a stack."""
+    sides = {"x": places, "y": list(values)}
+    if not vertical:
+        sides = {"x": list(values), "y": places, "orientation": "h"}
+    marker = {"color": color, "line": {"color": "white", "width": 0.5}}
+    return plotly().Bar(**sides, name=name, marker=marker, **words)
 
 
 def check_chart_file(path: str | Path) -> None:
@@ -128,14 +188,14 @@ def check_chart_file(path: str | Path) -> None:
 
     For a verb to call before it computes something that takes long.
     """
-    ending = Path(path).suffix.lower()
-    if ending not in _ENDINGS:
-        problem = f"charts are written as {', '.join(_ENDINGS)}"
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        problem = f"charts are written as {', '.join(_SUFFIXES)}"
         raise InputError(Fault(source=str(path), problem=problem))
     files.check_output_path(path)
-    graphs()
-    if ending in _IMAGES and find_spec("kaleido") is None:
-        problem = f"{ending} needs kaleido, which is not installed: pip install 'shardwise[images]'"
+    plotly()
+    if suffix in _IMAGES and find_spec("kaleido") is None:
+        problem = f"{suffix} needs kaleido, which is not installed: pip install 'shardwise[images]'"
         raise InputError(Fault(source=str(path), problem=problem))
 
 
@@ -148,20 +208,20 @@ def write(figure: Figure, path: str | Path) -> None:
         If charts cannot be written to the file: see `check_chart_file`.
     """
     check_chart_file(path)
-    ending = Path(path).suffix.lower()
-    if ending == ".json":
+    suffix = Path(path).suffix.lower()
+    if suffix == ".json":
         files.write_text(path, figure.to_json() + "\n")
-    elif ending in _IMAGES:
-        files.write_bytes(path, _image(figure, path, ending))
+    elif suffix in _IMAGES:
+        files.write_bytes(path, _image(figure, path, suffix))
     else:
         files.write_text(path, figure.to_html(include_plotlyjs=True, config=_CONFIG))
 
 
-def _image(figure: Figure, path: str | Path, ending: str) -> bytes:
+def _image(figure: Figure, path: str | Path, suffix: str) -> bytes:
     """A figure as an image; kaleido draws it with a browser of this machine."""
     size = {"width": _IMAGE_WIDTH, "height": figure.layout.height, "scale": _SHARPNESS}
     try:
-        image: bytes = figure.to_image(format=ending.removeprefix("."), **size)
+        image: bytes = figure.to_image(format=suffix.removeprefix("."), **size)
     except RuntimeError as error:  # it found no browser
         first = next(iter(str(error).strip().splitlines()), "kaleido failed")
         raise InputError(Fault(source=str(path), problem=f"no image was drawn: {first}")) from None
@@ -178,7 +238,7 @@ def write_page(
 ) -> None:
     """Write named figures on one page: .html with all that it needs, or .json by name.
 
-    Of images there is one for each figure, with its name before the ending: ``a-front.png``.
+    Of images there is one for each figure, with its name before the suffix: ``a-front.png``.
 
     Parameters
     ----------

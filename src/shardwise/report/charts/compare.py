@@ -1,4 +1,4 @@
-"""Scenarios side by side, as charts: parts of time and memory, and what the time changes by."""
+"""Scenarios side by side, as charts: components of time and memory, and what changes the time."""
 
 import html
 from collections.abc import Callable, Sequence
@@ -8,28 +8,28 @@ from textwrap import wrap
 
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.planning.compare.results import Change, Comparison, Outcome
+from shardwise.planning.compare.results import Change, Comparison
 from shardwise.report.charts.common import (
     ACCENT,
+    BUTTONS,
     INK,
     LINES,
+    MEMORY_COLORS,
+    TIME_COLORS,
     Figure,
-    check_chart_file,
-    dressed,
-    graphs,
+    component_bar,
+    plotly,
+    styled,
     write_page,
 )
-from shardwise.report.charts.estimate import MEMORY_COLOURS
-from shardwise.report.charts.search_parts import TIME_COLOURS
 from shardwise.report.console import GIB, percent, seconds
 from shardwise.report.tables.compare import best_words, change_words, in_words, who_runs
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.estimate_parts import MEMORY_NAMES, NO_LIMIT
 
-__all__ = ["charts", "check_chart_file", "memory", "times", "waterfall", "write_charts"]
+__all__ = ["charts", "memory", "times", "waterfall", "write_charts"]
 
 _LEGEND = {"orientation": "h", "x": 0, "yanchor": "top", "traceorder": "normal"}
-_BUTTONS = ("zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale", "resetscale")
 # Pixels: of a bar with its gap, and of what stands above and below all bars.
 _BAR = 46
 _AROUND = 310
@@ -43,27 +43,31 @@ _LABEL = 14
 
 
 def times(found: Comparison) -> Figure:
-    """Draw the parts of each scenario's time as one bar, the first on top."""
-    figure = graphs().Figure()
-    for part in TIME_PARTS:
-        taken = [outcome.time_s[part] for outcome in found.scenarios]
-        if any(taken):
-            _add_part(figure, found, PART_NAMES[part], TIME_COLOURS[part], taken, seconds)
+    """Draw the components of each scenario's time as one bar, the first on top."""
+    figure = plotly().Figure()
+    for component in TIME_PARTS:
+        spent = [outcome.time_s[component] for outcome in found.scenarios]
+        if any(spent):
+            name = PART_NAMES[component]
+            _add_component(figure, found, name, TIME_COLORS[component], spent, seconds)
     unit = "a step" if found.per == "step" else "a million tokens"
     return _barred(figure, found, "Where the time goes", f"seconds of {unit}")
 
 
 def memory(found: Comparison) -> Figure:
-    """Draw what the fullest stage of each scenario holds, with what its accelerator has."""
-    figure = graphs().Figure()
-    for part in (*MEMORY_PARTS, "runtime"):
-        held = [_held(outcome, part) / GIB for outcome in found.scenarios]
-        if any(held):
-            name = MEMORY_NAMES.get(part, part)
-            _add_part(figure, found, name, MEMORY_COLOURS[part], held, lambda v: f"{v:.2f} GiB")
-    limits = [outcome.memory_bytes.capacity for outcome in found.scenarios]
+    """Draw the memory of the peak-memory stage of each scenario, with the capacity."""
+    figure = plotly().Figure()
+    memories = [outcome.memory_bytes for outcome in found.scenarios]
+    sizes = {name: [getattr(one, name) / GIB for one in memories] for name in MEMORY_PARTS}
+    sizes["runtime"] = [(one.reserved - one.total) / GIB for one in memories]
+    for component, values in sizes.items():
+        if any(values):
+            name = MEMORY_NAMES.get(component, component)
+            color = MEMORY_COLORS[component]
+            _add_component(figure, found, name, color, values, lambda v: f"{v:.2f} GiB")
+    limits = [one.capacity for one in memories]
     figure.add_trace(
-        graphs().Scatter(
+        plotly().Scatter(
             x=[limit / GIB if limit < NO_LIMIT else None for limit in limits],
             y=_labels(found),
             mode="markers",
@@ -72,34 +76,27 @@ def memory(found: Comparison) -> Figure:
                 "size": 26,
                 "line": {"color": ACCENT, "width": 3},
             },
-            hovertemplate="the accelerator has %{x:.2f} GiB<extra></extra>",
-            name="what the accelerator has",
+            hovertemplate="capacity %{x:.2f} GiB<extra></extra>",
+            name="capacity",
         )
     )
-    return _barred(figure, found, "What the fullest stage holds", "GiB of a GPU")
+    return _barred(figure, found, "Memory of the peak-memory stage", "GiB of a GPU")
 
 
-def _held(outcome: Outcome, part: str) -> float:
-    held = outcome.memory_bytes
-    size: float = held.reserved - held.total if part == "runtime" else getattr(held, part)
-    return size
-
-
-def _add_part(
+def _add_component(
     figure: Figure,
     found: Comparison,
     name: str,
-    colour: str,
+    color: str,
     values: Sequence[float],
     words: Callable[[float], str],
 ) -> None:
     figure.add_trace(
-        graphs().Bar(
-            x=list(values),
-            y=_labels(found),
-            orientation="h",
-            name=name,
-            marker={"color": colour, "line": {"color": "white", "width": 0.5}},
+        component_bar(
+            name,
+            color,
+            values,
+            _labels(found),
             customdata=[words(value) for value in values],
             hovertemplate=f"<b>{name}</b><br>%{{y}}: %{{customdata}}<extra></extra>",
         )
@@ -107,23 +104,23 @@ def _add_part(
 
 
 def _labels(found: Comparison) -> list[str]:
-    return [_cut(outcome.name) for outcome in found.scenarios]
+    return [_wrapped(outcome.name) for outcome in found.scenarios]
 
 
-def _cut(name: str) -> str:
+def _wrapped(name: str) -> str:
     """A name in lines that leave room for bars."""
     return "<br>".join(html.escape(line) for line in wrap(name, _LABEL))
 
 
 def _barred(figure: Figure, found: Comparison, title: str, axis: str) -> Figure:
     bars = _BAR * len(found.scenarios)
-    dressed(figure, title, f"{axis}, the first on top", height=_AROUND + bars)
+    styled(figure, title, f"{axis}, the first on top", height=_AROUND + bars)
     figure.update_layout(
         barmode="stack",
         bargap=0.3,
         margin={"l": 60, "r": 20, "b": 20},
         legend=_LEGEND | {"y": -_AXIS / (bars + _AXIS), "font": {"size": 12}},
-        modebar={"remove": _BUTTONS},
+        modebar={"remove": BUTTONS},
     )
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     figure.update_xaxes(rangemode="tozero")
@@ -131,14 +128,14 @@ def _barred(figure: Figure, found: Comparison, title: str, axis: str) -> Figure:
 
 
 def waterfall(change: Change, per: str = "step") -> Figure:
-    """Draw how the time of the first scenario becomes that of another, part by part."""
+    """Draw how the time of the first scenario becomes that of another, component by component."""
     moved = [part for part in change.parts if part.delta_s]
     names = [PART_NAMES[part.part].replace(" ", "<br>", 1) for part in moved]
-    labels = [_cut(change.against), *names, _cut(change.name)]
+    labels = [_wrapped(change.against), *names, _wrapped(change.name)]
     steps = [change.before_s, *(part.delta_s for part in moved), change.after_s]
     signs = ["", *("+" if part.delta_s > 0 else "" for part in moved), ""]
-    figure = graphs().Figure(
-        graphs().Waterfall(
+    figure = plotly().Figure(
+        plotly().Waterfall(
             orientation="h",
             y=labels,
             x=steps,
@@ -161,9 +158,11 @@ def waterfall(change: Change, per: str = "step") -> Figure:
     )
     height = _AROUND - 80 + _BAR * len(labels)
     axis = _range(steps[:-1])
-    told = signed_words(change) + ("; the axis begins beyond 0" if axis[0] else "")
-    dressed(figure, f"From {change.against} to {change.name}", told, height=height)
-    figure.update_layout(margin={"l": 60, "r": 60}, showlegend=False, modebar={"remove": _BUTTONS})
+    more = "more" if change.delta_s > 0 else "less"
+    subtitle = f"{seconds(abs(change.delta_s))} {more}, {percent(abs(change.share))}"
+    subtitle += "; the axis begins beyond 0" if axis[0] else ""
+    styled(figure, f"From {change.against} to {change.name}", subtitle, height=height)
+    figure.update_layout(margin={"l": 60, "r": 60}, showlegend=False, modebar={"remove": BUTTONS})
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     figure.update_xaxes(title=f"time {'of a step' if per == 'step' else f'per {per}'} [s]")
     figure.update_xaxes(range=axis)
@@ -185,14 +184,8 @@ def _range(steps: Sequence[float]) -> list[float]:
     return [least - before if near else 0.0, most + behind]
 
 
-def signed_words(change: Change) -> str:
-    """The change in brief."""
-    more = "more" if change.delta_s > 0 else "less"
-    return f"{seconds(abs(change.delta_s))} {more}, {percent(abs(change.share))}"
-
-
 def charts(found: Comparison) -> dict[str, Figure]:
-    """Draw all that a comparison shows, by name."""
+    """Draw all charts of a comparison, by name."""
     drawn = {"times": times(found), "memory": memory(found)}
     for position, change in enumerate(found.changes, start=2):
         drawn[f"change-{position}"] = waterfall(change, found.per)
@@ -200,14 +193,14 @@ def charts(found: Comparison) -> dict[str, Figure]:
 
 
 def write_charts(found: Comparison, path: str | Path) -> None:
-    """Write all charts of a comparison on one page, as `figures.write_page` does."""
-    told = [
+    """Write all charts of a comparison on one page, as `write_page` does."""
+    differences = [
         f"{one.field.replace('_', ' ')} {' / '.join(map(in_words, one.values))}"
         for one in found.asked
     ]
     facts = [
         who_runs(found),
-        f"asked differently: {'; '.join(told) or 'nothing'}",
+        f"differences: {'; '.join(differences) or 'nothing'}",
         *(change_words(change, found.per) for change in found.changes),
         *best_words(found),
         *found.notes,

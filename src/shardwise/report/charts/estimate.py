@@ -5,19 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.analysis.results import Estimate, StageEstimate
-from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.report.charts.common import (
     ACCENT,
+    BUTTONS,
     EMPTY,
-    LINES,
+    GREY,
+    MEMORY_COLORS,
+    TIME_COLORS,
     Figure,
-    check_chart_file,
-    dressed,
-    graphs,
+    component_bar,
+    plotly,
+    styled,
     write_page,
 )
-from shardwise.report.charts.plans import degrees, others
-from shardwise.report.charts.search_parts import GREY, TIME_COLOURS
+from shardwise.report.charts.plans import degrees, options_of
 from shardwise.report.console import GIB, gpu_count, percent, seconds
 from shardwise.report.tables.estimate import verdict
 from shardwise.report.tables.estimate_parts import (
@@ -30,9 +31,7 @@ from shardwise.report.tables.estimate_parts import (
 )
 
 __all__ = [
-    "MEMORY_COLOURS",
     "charts",
-    "check_chart_file",
     "memory_pie",
     "memory_stages",
     "memory_sunburst",
@@ -41,7 +40,6 @@ __all__ = [
     "write_charts",
 ]
 
-MEMORY_COLOURS = dict(zip(MEMORY_PARTS, LINES, strict=False)) | {"runtime": GREY, "free": EMPTY}
 _GROUP_COLOURS = {
     "compute": "#005a8f",
     "exchange": "#b36b00",
@@ -72,7 +70,6 @@ _LEGEND = {
 # Columns are no wider than if there were so many.
 _FEW_STAGES = 4
 _BAR = 0.7
-_BUTTONS = ("zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale", "resetscale")
 _ABREAST = ("time", "time-rings", "memory", "memory-rings")
 
 
@@ -80,7 +77,7 @@ def time_pie(result: Estimate) -> Figure:
     """Draw the parts of the step as a ring, the longest first."""
     labels = {p.key: f"{p.name}  {seconds(p.value)}" for p in time_parts(result)}
     middle = f"<b>{seconds(result.step_time_s)}</b><br>a step"
-    figure = _pie(time_parts(result), TIME_COLOURS, labels, middle)
+    figure = _pie(time_parts(result), TIME_COLORS, labels, middle)
     return _round(figure, "Where the step goes", "parts of its time, the longest first")
 
 
@@ -90,41 +87,41 @@ def memory_pie(result: Estimate) -> Figure:
     labels = {p.key: f"{p.name}  {p.value / GIB:.2f} GiB" for p in parts}
     whole = sum(part.value for part in parts)
     middle = f"<b>{whole / GIB:.1f} GiB</b><br>{_capacity_word(result)}"
-    figure = _pie(parts, MEMORY_COLOURS, labels, middle)
+    figure = _pie(parts, MEMORY_COLORS, labels, middle)
     return _round(figure, "What the fullest stage holds", _fit_words(result))
 
 
 def _pie(
-    parts: Sequence[Part], colours: Mapping[str, str], labels: Mapping[str, str], middle: str
+    parts: Sequence[Part], colors: Mapping[str, str], labels: Mapping[str, str], middle: str
 ) -> Figure:
     """A ring of all parts; the small ones share one label, and each has its line in the legend."""
-    ordered = sorted(parts, key=lambda part: (part.key == "free", -part.value))
+    ordered_values = sorted(parts, key=lambda part: (part.key == "free", -part.value))
     whole = sum(part.value for part in parts)
-    small = [part for part in ordered if part.value < _SMALL * whole and part.key != "free"]
-    words = {part.key: _broken(part.name, part.value / whole) for part in ordered}
+    small = [part for part in ordered_values if part.value < _SMALL * whole and part.key != "free"]
+    words = {part.key: _broken(part.name, part.value / whole) for part in ordered_values}
     if len(small) > 1:
         words |= {part.key: "" for part in small}
         share = percent(sum(part.value for part in small) / whole)
         words[small[len(small) // 2].key] = f"{len(small)} smaller<br>{share}"
-    figure = graphs().Figure(
-        graphs().Pie(
-            labels=[labels[part.key] for part in ordered],
-            values=[part.value for part in ordered],
-            ids=[part.key for part in ordered],
+    figure = plotly().Figure(
+        plotly().Pie(
+            labels=[labels[part.key] for part in ordered_values],
+            values=[part.value for part in ordered_values],
+            ids=[part.key for part in ordered_values],
             sort=False,
             direction="clockwise",
             hole=0.45,
             marker={
-                "colors": [colours[part.key] for part in ordered],
+                "colors": [colors[part.key] for part in ordered_values],
                 "line": {"color": "white", "width": 1},
             },
-            text=[words[part.key] for part in ordered],
+            text=[words[part.key] for part in ordered_values],
             textinfo="text",
             textposition=[
-                "inside" if part.value >= _SMALL * whole else "outside" for part in ordered
+                "inside" if part.value >= _SMALL * whole else "outside" for part in ordered_values
             ],
             insidetextorientation="horizontal",
-            customdata=[part.told for part in ordered],
+            customdata=[part.told for part in ordered_values],
             hovertemplate="%{customdata}<extra></extra>",
             domain={"x": [0.04, 0.96], "y": [0.0, 0.94]},
             name="parts",
@@ -150,14 +147,14 @@ def time_sunburst(result: Estimate) -> Figure:
     """Draw the step as rings: kinds of work inside, their parts around them, then operations."""
     parts, operations = time_parts(result), operation_parts(result)
     told = f"{seconds(result.step_time_s)}<br>a step"
-    sectors = [_centre(parts, told), *_sectors(parts, TIME_COLOURS, told, seconds)]
+    sectors = [_centre(parts, told), *_sectors(parts, TIME_COLORS, told, seconds)]
     sectors += [
         _Sector(
             key=piece.key,
             name=piece.name,
             parent=piece.group,
             value=piece.value,
-            colour=_paler(TIME_COLOURS[piece.group]),
+            color=_paler(TIME_COLORS[piece.group]),
             told=piece.told,
         )
         for piece in operations
@@ -170,7 +167,7 @@ def memory_sunburst(result: Estimate) -> Figure:
     """Draw the memory of the fullest stage as rings: what it is for inside, parts around it."""
     parts = memory_parts(result)
     told = f"{_gib(sum(part.value for part in parts))}<br>{_capacity_word(result)}"
-    sectors = [_centre(parts, told), *_sectors(parts, MEMORY_COLOURS, told, _gib)]
+    sectors = [_centre(parts, told), *_sectors(parts, MEMORY_COLORS, told, _gib)]
     return _round(_sunburst(sectors), "The memory from inside out", "what it is for, and its parts")
 
 
@@ -182,18 +179,18 @@ class _Sector:
     name: str
     parent: str
     value: float
-    colour: str
+    color: str
     told: str
 
 
 def _centre(parts: Sequence[Part], told: str) -> _Sector:
     whole = sum(part.value for part in parts)
-    return _Sector(key=told, name=told, parent="", value=whole, colour="white", told=told)
+    return _Sector(key=told, name=told, parent="", value=whole, color="white", told=told)
 
 
 def _sectors(
     parts: Sequence[Part],
-    colours: Mapping[str, str],
+    colors: Mapping[str, str],
     centre: str,
     amount: Callable[[float], str],
 ) -> Iterator[_Sector]:
@@ -209,7 +206,7 @@ def _sectors(
                 name=group,
                 parent=centre,
                 value=value,
-                colour=_GROUP_COLOURS[group],
+                color=_GROUP_COLOURS[group],
                 told=f"<b>{group}</b><br>{amount(value)}, {percent(value / whole)}",
             )
         for part in members:
@@ -218,15 +215,15 @@ def _sectors(
                 name=part.name,
                 parent=centre if alone else f"group: {group}",
                 value=part.value,
-                colour=colours[part.key],
+                color=colors[part.key],
                 told=part.told,
             )
 
 
 def _sunburst(sectors: Sequence[_Sector]) -> Figure:
     whole = sectors[0].value
-    return graphs().Figure(
-        graphs().Sunburst(
+    return plotly().Figure(
+        plotly().Sunburst(
             ids=[sector.key for sector in sectors],
             labels=[sector.name for sector in sectors],
             parents=[sector.parent for sector in sectors],
@@ -237,7 +234,7 @@ def _sunburst(sectors: Sequence[_Sector]) -> Figure:
             sort=False,
             leaf={"opacity": 1.0},
             marker={
-                "colors": [sector.colour for sector in sectors],
+                "colors": [sector.color for sector in sectors],
                 "line": {"color": "white", "width": 1},
             },
             customdata=[sector.told for sector in sectors],
@@ -256,25 +253,26 @@ def _sector_words(sector: _Sector, share: float) -> str:
 
 
 def memory_stages(result: Estimate) -> Figure:
-    """Draw what every stage holds as columns, with a line for what the accelerator has."""
-    go = graphs()
-    figure = go.Figure()
+    """Draw the memory of every stage as columns, with a line at the capacity."""
+    figure = plotly().Figure()
     stages = [str(stage.stage) for stage in result.stages]
-    for part, colour in MEMORY_COLOURS.items():
-        if part == "free":
+    for component, color in MEMORY_COLORS.items():
+        if component == "free":
             continue
-        held = [
-            (stage.reserved - stage.total if part == "runtime" else getattr(stage, part)) / GIB
+        sizes = [
+            (stage.reserved - stage.total if component == "runtime" else getattr(stage, component))
+            / GIB
             for stage in result.stages
         ]
-        name = MEMORY_NAMES.get(part, part)
+        name = MEMORY_NAMES.get(component, component)
         figure.add_trace(
-            go.Bar(
-                x=stages,
-                y=held,
-                name=name,
-                marker={"color": colour, "line": {"color": "white", "width": 0.5}},
-                customdata=[_stage_told(stage) for stage in result.stages],
+            component_bar(
+                name,
+                color,
+                sizes,
+                stages,
+                vertical=True,
+                customdata=[_stage_hover(stage) for stage in result.stages],
                 hovertemplate=f"<b>{name} %{{y:.2f}} GiB</b><br>%{{customdata}}<extra></extra>",
             )
         )
@@ -282,16 +280,16 @@ def memory_stages(result: Estimate) -> Figure:
         figure.add_hline(
             y=result.memory_bytes.capacity / GIB,
             line={"color": ACCENT, "dash": "dash"},
-            annotation_text="what the accelerator has",
+            annotation_text="capacity",
             annotation_position="top left",
         )
-    many = len(stages) > 1
-    dressed(figure, "Memory by stage" if many else "Memory", _fit_words(result), height=470)
+    title = "Memory by stage" if len(stages) > 1 else "Memory"
+    styled(figure, title, _fit_words(result), height=470)
     figure.update_layout(
         barmode="stack",
         margin={"l": 60, "r": 20},
         legend=_LEGEND | {"y": -0.2},
-        modebar={"remove": _BUTTONS},
+        modebar={"remove": BUTTONS},
     )
     figure.update_traces(width=min(_BAR, _BAR * len(stages) / _FEW_STAGES))
     figure.update_xaxes(title="pipeline stage", type="category")
@@ -299,12 +297,12 @@ def memory_stages(result: Estimate) -> Figure:
     return figure
 
 
-def _stage_told(stage: StageEstimate) -> str:
+def _stage_hover(stage: StageEstimate) -> str:
     return "<br>".join(
         [
             f"stage {stage.stage}: {stage.layers} layers",
-            f"in all {stage.reserved / GIB:.2f} of {stage.capacity / GIB:.2f} GiB",
-            f"fullest in {stage.peak.operation} ({stage.peak.phase})",
+            f"total {stage.reserved / GIB:.2f} of {stage.capacity / GIB:.2f} GiB",
+            f"peak in {stage.peak.operation} ({stage.peak.phase})",
         ]
     )
 
@@ -327,7 +325,7 @@ def write_charts(result: Estimate, path: str | Path) -> None:
         f"{gpu_count(strategy['gpus'])} = {degrees(strategy)}",
         f"micro-batch {strategy['micro_batch_size']}",
         f"global batch {strategy['global_batch_size']} x {strategy['seq_len']} tokens",
-        *others(strategy),
+        *options_of(strategy),
     ]
     rates = [
         f"step time {seconds(result.step_time_s)}",
@@ -343,7 +341,7 @@ def write_charts(result: Estimate, path: str | Path) -> None:
 
 def _round(figure: Figure, title: str, subtitle: str) -> Figure:
     """Dress a chart without axes, so that it is read on a narrow screen, too."""
-    dressed(figure, title, subtitle, height=_HEIGHT)
+    styled(figure, title, subtitle, height=_HEIGHT)
     figure.update_layout(margin=_MARGIN, legend=_LEGEND | {"y": -0.02})
     figure.update_layout(title={"xref": "container", "pad": {"l": 10}})
     return figure
@@ -361,7 +359,7 @@ def _gib(value: float) -> str:
     return f"{value / GIB:.2f} GiB"
 
 
-def _paler(colour: str) -> str:
-    """A colour, nearer to white."""
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+def _paler(color: str) -> str:
+    """A color, nearer to white."""
+    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + _PALER * (255 - part)):02x}" for part in parts)

@@ -12,17 +12,16 @@ from shardwise.report.charts.common import (
     INK,
     LINES,
     Figure,
-    check_chart_file,
-    dressed,
-    graphs,
-    lacks,
+    chart_error,
+    plotly,
+    styled,
     write_page,
 )
 from shardwise.report.console import GIB
 from shardwise.report.tables.fsdp_words import CATEGORY_WORDS, run_words
 from shardwise.units import readable
 
-__all__ = ["charts", "check_chart_file", "front", "held", "write_charts"]
+__all__ = ["charts", "front", "memory", "write_charts"]
 
 _GREY = "#57606a"
 _ROOM = 0.06
@@ -41,16 +40,10 @@ _COLOURS = {
 
 
 def front(result: FsdpPlan) -> Figure:
-    """Draw the best wrappings by memory, with the budget, the usual ones and the user's marked.
-
-    Raises
-    ------
-    InputError
-        If the plan has no front, or plotly is not installed.
-    """
-    go = graphs()
+    """Draw the best wrappings by memory, with the budget, the usual ones and the user's marked."""
+    go = plotly()
     if not result.front:
-        raise lacks("a Pareto front", "plan with pareto=True", whose="plan")
+        raise chart_error("a Pareto front", "plan with pareto=True", whose="plan")
     plans = [one.plan for one in result.front]
     plans += [] if result.planned is None else [result.planned.plan]
     plans.sort(key=lambda plan: (plan.peak.total_bytes, plan.step_s))
@@ -61,7 +54,7 @@ def front(result: FsdpPlan) -> Figure:
             mode="lines+markers",
             line={"dash": "dot", "color": LINES[0], "width": 1.5},  # budgets between are not tried
             marker={"size": 8, "color": LINES[0], "line": {"color": "white", "width": 1}},
-            customdata=[_told("best for its memory", plan) for plan in plans],
+            customdata=[_hover("best for its memory", plan) for plan in plans],
             hovertemplate="%{customdata}<extra></extra>",
             name="best wrappings",
         )
@@ -70,16 +63,16 @@ def front(result: FsdpPlan) -> Figure:
     marked += [] if result.own is None else [(result.own.name, result.own.plan)]
     symbols = ("square", "diamond", "triangle-up", "cross")
     for i, (name, plan) in enumerate(marked):
-        _mark(figure, name, plan, colour=LINES[(i + 1) % len(LINES)], symbol=symbols[i % 4])
+        _mark(figure, name, plan, color=LINES[(i + 1) % len(LINES)], symbol=symbols[i % 4])
     if result.planned is not None:
-        _mark(figure, "best within the budget", result.planned.plan, colour=ACCENT, symbol="star")
+        _mark(figure, "best within the budget", result.planned.plan, color=ACCENT, symbol="star")
     every = [*plans, *(plan for _, plan in marked)]
     memories = [_gib(plan) for plan in every]
     if math.isfinite(result.budget_bytes):
         _budget(figure, result.budget_bytes / GIB, max(memories))
-    figure.update_xaxes(title="fullest moment of a GPU [GiB]", rangemode="tozero")
+    figure.update_xaxes(title="peak memory of a GPU [GiB]", rangemode="tozero")
     figure.update_yaxes(title="step without the optimizer [ms]")
-    dressed(figure, "What memory buys", run_words(result))
+    styled(figure, "What memory buys", run_words(result))
     figure.update_layout(legend={"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0})
     return figure
 
@@ -92,32 +85,32 @@ def _ms(plan: Evaluated) -> float:
     return 1e3 * plan.step_s
 
 
-def _told(name: str, plan: Evaluated) -> str:
-    """What hovering tells of a wrapping."""
+def _hover(name: str, plan: Evaluated) -> str:
+    """Text that is shown when the mouse rests on a wrapping."""
     lines = [f"<b>{name}</b>"]
     lines.append(f"peak {readable(plan.peak.total_bytes, 'bytes', 4)}")
     lines.append(f"step {readable(plan.step_s, 'seconds', 4)}")
     lines.append(f"exposed {readable(plan.exposed_s, 'seconds')}")
-    lines.append(f"{len(plan.wrapping.units)} units beside the root")
+    lines.append(f"{len(plan.wrapping.units)} units besides the root")
     if again := plan.wrapping.checkpointed:
         lines.append(f"{len(again)} blocks checkpointed")
     return "<br>".join(lines)
 
 
-def _mark(figure: Figure, name: str, plan: Evaluated, *, colour: str, symbol: str) -> None:
+def _mark(figure: Figure, name: str, plan: Evaluated, *, color: str, symbol: str) -> None:
     star = symbol == "star"
     figure.add_trace(
-        graphs().Scatter(
+        plotly().Scatter(
             x=[_gib(plan)],
             y=[_ms(plan)],
             mode="markers",
             marker={
                 "size": 17 if star else 12,
-                "color": colour,
+                "color": color,
                 "symbol": symbol,
                 "line": {"color": "white", "width": 1},
             },
-            customdata=[_told(name, plan)],
+            customdata=[_hover(name, plan)],
             hovertemplate="%{customdata}<extra></extra>",
             name=name,
         )
@@ -148,9 +141,9 @@ def _budget(figure: Figure, budget: float, most: float) -> None:
     )
 
 
-def held(result: FsdpPlan) -> Figure:
-    """Draw what each wrapping holds at its fullest moment, by category."""
-    go = graphs()
+def memory(result: FsdpPlan) -> Figure:
+    """Draw the peak memory of each wrapping, by category."""
+    go = plotly()
     rows: list[tuple[str, Evaluated]] = []
     if result.planned is not None:
         rows.append(("best", result.planned.plan))
@@ -174,12 +167,12 @@ def held(result: FsdpPlan) -> Figure:
         )
     figure.update_layout(barmode="stack", bargap=0.35)
     figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(title="held at the fullest moment [GiB]")
+    figure.update_xaxes(title="peak memory [GiB]")
     most = max(_gib(plan) for _, plan in rows)
     if math.isfinite(result.budget_bytes):
         _budget(figure, result.budget_bytes / GIB, most)
     height = _FRAME + _BAR_HEIGHT * len(rows)
-    dressed(figure, "What a GPU holds", run_words(result), height=height)
+    styled(figure, "What a GPU holds", run_words(result), height=height)
     figure.update_layout(
         margin={"b": 110}, legend={"orientation": "h", "y": -0.3, "yanchor": "top", "x": 0}
     )
@@ -192,7 +185,7 @@ def charts(result: FsdpPlan) -> dict[str, Figure]:
     drawn: dict[str, Figure] = {}
     if result.front:
         drawn["front"] = front(result)
-    return drawn | {"held": held(result)}
+    return drawn | {"held": memory(result)}
 
 
 def write_charts(result: FsdpPlan, path: str | Path) -> None:
@@ -204,9 +197,9 @@ def write_charts(result: FsdpPlan, path: str | Path) -> None:
 def _facts(result: FsdpPlan) -> list[str]:
     planned = result.best()
     plan = planned.plan
-    told = f"Step {readable(plan.step_s, 'seconds')}, {readable(plan.exposed_s, 'seconds')} of it "
-    told += f"exposed communication; peak {readable(plan.peak.total_bytes, 'bytes', 4)}; "
-    told += f"{len(plan.wrapping.units)} units beside the root"
+    fact = f"Step {readable(plan.step_s, 'seconds')}, {readable(plan.exposed_s, 'seconds')} of it "
+    fact += f"exposed communication; peak {readable(plan.peak.total_bytes, 'bytes', 4)}; "
+    fact += f"{len(plan.wrapping.units)} units besides the root"
     if planned.optimal:
-        return [f"{told}; proved best of its space."]
-    return [f"{told}; nothing below {readable(planned.bound_s, 'seconds')} of exposed time exists."]
+        return [f"{fact}; proved best of its space."]
+    return [f"{fact}; nothing below {readable(planned.bound_s, 'seconds')} of exposed time exists."]

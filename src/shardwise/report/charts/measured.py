@@ -1,4 +1,4 @@
-"""Measured runs as charts: predicted against measured times, and how errors are spread."""
+"""Measured runs as charts: predicted against measured times, and a histogram of errors."""
 
 import html
 from collections.abc import Sequence
@@ -10,17 +10,15 @@ from shardwise.report.charts.common import (
     INK,
     LINES,
     Figure,
-    check_chart_file,
-    dressed,
-    graphs,
-    lacks,
+    chart_error,
     log_axis,
-    write,
+    plotly,
+    styled,
     write_page,
 )
 from shardwise.validate.measured.scoreboard import Scoreboard, ScoredRun
 
-__all__ = ["against_measured", "charts", "check_chart_file", "spread", "write", "write_charts"]
+__all__ = ["against_measured", "charts", "error_histogram", "write_charts"]
 
 By = Literal["accelerator", "source"]
 
@@ -34,14 +32,8 @@ _BAND_COLOUR = "rgba(140, 140, 140, 0.18)"
 
 
 def against_measured(board: Scoreboard, by: By = "accelerator") -> Figure:
-    """Draw the predicted time of each run over the measured one, in colours of one kind of group.
-
-    Raises
-    ------
-    InputError
-        If no run has both, or plotly is not installed.
-    """
-    go = graphs()
+    """Draw the predicted time of each run over the measured one, in colors of one kind of group."""
+    go = plotly()
     rows = _compared(board)
     times = [time for row in rows for time in _times(row)]
     ends = [min(times) / 1.3, max(times) * 1.3]
@@ -66,36 +58,30 @@ def against_measured(board: Scoreboard, by: By = "accelerator") -> Figure:
                     "size": 7,
                     "opacity": 0.75,
                 },
-                customdata=[_in_full(row) for row in some],
+                customdata=[_hover(row) for row in some],
                 hovertemplate="%{customdata}<extra></extra>",
                 name=name,
             )
         )
     figure.update_xaxes(title="measured time of a step [s]", **log_axis(times))
     figure.update_yaxes(title="predicted [s]", **log_axis(times))
-    dressed(figure, "Predicted against measured", _told(board), height=680)
+    styled(figure, "Predicted against measured", _summary(board), height=680)
     return figure
 
 
-def spread(board: Scoreboard) -> Figure:
-    """Draw how many runs have errors of each size, models with and without experts apart.
-
-    Raises
-    ------
-    InputError
-        If no run has an error, or plotly is not installed.
-    """
-    go = graphs()
+def error_histogram(board: Scoreboard) -> Figure:
+    """Draw how many runs have errors of each size, models with and without experts apart."""
+    go = plotly()
     figure = go.Figure()
     rows = _compared(board)
-    for kind, colour in zip(board.groups["kind"], LINES, strict=False):
+    for kind, color in zip(board.groups["kind"], LINES, strict=False):
         errors = [100 * (row.error or 0.0) for row in rows if row.kind == kind]
         figure.add_trace(
             go.Histogram(
                 # Half a bar inside the end, so that the last bar is the one that they stand in.
                 x=[max(-_FARTHEST, min(_FARTHEST - _BAR / 2, error)) for error in errors],
                 xbins={"start": -_FARTHEST, "end": _FARTHEST, "size": _BAR},
-                marker={"color": colour, "line": {"color": "white", "width": 1}},
+                marker={"color": color, "line": {"color": "white", "width": 1}},
                 hovertemplate="%{x} %: %{y} runs<extra></extra>",
                 name=kind,
             )
@@ -107,7 +93,7 @@ def spread(board: Scoreboard) -> Figure:
     figure.update_xaxes(title="predicted / measured - 1 [%]", tickvals=ticks, ticktext=words)
     figure.update_yaxes(title="runs")
     figure.update_layout(barmode="stack", bargap=0)
-    return dressed(figure, "Errors of the time of a step", _told(board))
+    return styled(figure, "Errors of the time of a step", _summary(board))
 
 
 def charts(board: Scoreboard) -> dict[str, Figure]:
@@ -115,7 +101,7 @@ def charts(board: Scoreboard) -> dict[str, Figure]:
     return {
         "by-accelerator": against_measured(board),
         "by-source": against_measured(board, "source"),
-        "errors": spread(board),
+        "errors": error_histogram(board),
     }
 
 
@@ -129,7 +115,7 @@ def write_charts(board: Scoreboard, path: str | Path) -> None:
 def _compared(board: Scoreboard) -> Sequence[ScoredRun]:
     rows = [row for row in board.rows if row.error is not None]
     if not rows:
-        raise lacks(
+        raise chart_error(
             "a run with a measured and a predicted time", "score others", whose="scoreboard"
         )
     return rows
@@ -139,14 +125,14 @@ def _times(row: ScoredRun) -> tuple[float, float]:
     return row.measured_step_time_s or 0.0, row.predicted_step_time_s or 0.0
 
 
-def _told(board: Scoreboard) -> str:
+def _summary(board: Scoreboard) -> str:
     errors = board.overall.errors
     sizes = f"mean size of the errors {errors.mape:.1%}, median {errors.median_ape:.1%}"
     return f"{errors.n:,} runs; {sizes}, bias {errors.bias:+.1%}"
 
 
-def _in_full(row: ScoredRun) -> str:
-    """All that is told of a run that the pointer is on."""
+def _hover(row: ScoredRun) -> str:
+    """Text that is shown when the mouse rests on a run."""
     measured, predicted = _times(row)
     lines = [
         f"<b>{html.escape(row.id)}</b>",

@@ -1,4 +1,4 @@
-"""A plan of a search in words: titles of charts, labels of axes, what hovering tells."""
+"""A plan of a search in words: titles of charts, labels of axes, hover texts."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,24 +13,25 @@ from shardwise.report.console import GIB, gpu_count
 from shardwise.report.tables.strategy_line import FOLLOWS
 
 __all__ = [
-    "BESIDE",
-    "OBJECTIVE_SHOWN",
-    "Shown",
+    "FRONT_AXES",
+    "OBJECTIVE_MEASURES",
+    "FrontAxis",
+    "Measure",
     "degrees",
-    "in_full",
-    "ordered",
-    "others",
+    "hover_text",
+    "options_of",
+    "ordered_values",
     "plan_of",
     "rounded",
-    "run_words",
+    "search_words",
     "short_name",
     "value_word",
 ]
 
 _DEGREES = ("tp", "tp2", "cp", "pp", "dp", "ep", "etp", "vpp")
 _SHORT = {"micro_batch_size": "micro-batch", "global_batch_size": "global batch", "gpus": "GPUs"}
-_BESIDE = ("gpus", "micro_batch_size", "global_batch_size", "seq_len")
-# Told whatever they are; other fields where they are not what a strategy has by default.
+_BATCH = ("gpus", "micro_batch_size", "global_batch_size", "seq_len")
+# Always shown; other fields only where they differ from the default.
 _ALWAYS = ("dtype", "recompute", "zero", "tp_exchange", "stack")
 # It follows from another one.
 _DERIVED = ("sequence_parallel",)
@@ -38,48 +39,63 @@ _HUNDRED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What a search was asked to make best, as charts show it."""
+class Measure:
+    """What charts show of plans."""
 
     title: str
-    unit: str
+    unit: str = ""
     value: Callable[[Plan], float]
-    lower_is_better: bool
+    lower_is_better: bool = True
 
     @property
-    def head(self) -> str:
+    def axis_title(self) -> str:
         """Title and unit."""
         return f"{self.title} [{self.unit}]" if self.unit else self.title
+
+    def rank(self, plan: Plan) -> float:
+        """The value, or its negative, so that the best plan has the least."""
+        return self.value(plan) if self.lower_is_better else -self.value(plan)
 
 
 def _million_tokens_per_dollar(plan: Plan) -> float:
     return 1e3 / plan.usd_per_billion_tokens if plan.usd_per_billion_tokens else 0.0
 
 
-OBJECTIVE_SHOWN = {
-    "step_time": Shown(
-        title="step time", unit="s", value=lambda plan: plan.step_time_s, lower_is_better=True
-    ),
-    "tokens_per_s_per_gpu": Shown(
+OBJECTIVE_MEASURES = {
+    "step_time": Measure(title="step time", unit="s", value=lambda plan: plan.step_time_s),
+    "tokens_per_s_per_gpu": Measure(
         title="tokens/s per GPU",
-        unit="",
         value=lambda plan: plan.tokens_per_s_per_gpu,
         lower_is_better=False,
     ),
-    "tokens_per_dollar": Shown(
+    "tokens_per_dollar": Measure(
         title="tokens per dollar",
         unit="million",
         value=_million_tokens_per_dollar,
         lower_is_better=False,
     ),
 }
+"""By the objective of a search."""
 
-BESIDE: dict[str, tuple[str, Callable[[Plan], float]]] = {
-    "memory": ("memory of a GPU [GiB]", lambda plan: plan.memory_reserved_bytes / GIB),
-    "gpus": ("GPUs", lambda plan: float(plan.strategy["gpus"])),
-    "cost": ("price of a billion tokens [$]", lambda plan: plan.usd_per_billion_tokens or 0.0),
+
+@dataclass(frozen=True, slots=True)
+class FrontAxis:
+    """What a Pareto front shows against time."""
+
+    title: str
+    axis_title: str
+    value: Callable[[Plan], float]
+
+
+FRONT_AXES = {
+    "memory": FrontAxis(
+        "memory", "memory of a GPU [GiB]", lambda plan: plan.memory_reserved_bytes / GIB
+    ),
+    "gpus": FrontAxis("GPUs", "GPUs", lambda plan: float(plan.strategy["gpus"])),
+    "cost": FrontAxis(
+        "price", "price of a billion tokens [$]", lambda plan: plan.usd_per_billion_tokens or 0.0
+    ),
 }
-"""What stands against time on a front: words of its axis, and its value."""
 
 
 def rounded(value: float) -> str:
@@ -108,7 +124,7 @@ def value_word(value: object) -> str:
     return str(value)
 
 
-def ordered(field: str, values: Sequence[Any]) -> list[Any]:
+def ordered_values(field: str, values: Sequence[Any]) -> list[Any]:
     """Distinct values of a field: numbers by size, words as `Strategy` lists them."""
     distinct = [value for i, value in enumerate(values) if value not in values[:i]]
     schema = json.dumps(_properties()[field])
@@ -130,32 +146,32 @@ def _properties() -> Any:
 
 def degrees(strategy: Mapping[str, Any]) -> str:
     """Degrees that split something."""
-    told = [f"{axis} {strategy[axis]}" for axis in _DEGREES if strategy[axis] > 1]
-    return " · ".join(told) or "unsplit"
+    split = [f"{axis} {strategy[axis]}" for axis in _DEGREES if strategy[axis] > 1]
+    return " · ".join(split) or "unsplit"
 
 
-def others(strategy: Mapping[str, Any]) -> list[str]:
-    """What a strategy says beside degrees and batch: the usual only of what matters most."""
+def options_of(strategy: Mapping[str, Any]) -> list[str]:
+    """Fields besides degrees and batch: the important ones, and those that are not default."""
     usual = Strategy().to_dict()
     return [
-        _told(short_name(name), value)
+        _option(short_name(name), value)
         for name, value in strategy.items()
-        if name not in (*_DEGREES, *_BESIDE, *_DERIVED)
+        if name not in (*_DEGREES, *_BATCH, *_DERIVED)
         and (name != "schedule" or value not in FOLLOWS)
         and (name in _ALWAYS or value != usual[name])
     ]
 
 
-def _told(name: str, value: object) -> str:
+def _option(name: str, value: object) -> str:
     if isinstance(value, bool):
         return name if value else f"no {name}"
     return f"{name} {value_word(value)}"
 
 
-def in_full(plan: Plan, capacity_bytes: float) -> str:
-    """Everything that hovering over a plan tells, as lines of HTML."""
+def hover_text(plan: Plan, capacity_bytes: float) -> str:
+    """Text that is shown when the mouse rests on a plan, as lines of HTML."""
     strategy = plan.strategy
-    told = others(strategy)
+    options = options_of(strategy)
     used, room = plan.memory_reserved_bytes / GIB, capacity_bytes / GIB
     usd = plan.usd_per_billion_tokens
     batch = f"global batch {strategy['global_batch_size']} x {strategy['seq_len']} tokens"
@@ -167,7 +183,7 @@ def in_full(plan: Plan, capacity_bytes: float) -> str:
         "",
         f"{gpu_count(strategy['gpus'])} = {degrees(strategy)}",
         f"micro-batch {strategy['micro_batch_size']}, {batch}",
-        *(", ".join(told[i : i + 3]) for i in range(0, len(told), 3)),
+        *(", ".join(options[i : i + 3]) for i in range(0, len(options), 3)),
     ]
     return "<br>".join(lines)
 
@@ -185,7 +201,7 @@ def plan_of(estimate: Estimate) -> Plan:
     )
 
 
-def run_words(result: SearchResult) -> str:
+def search_words(result: SearchResult) -> str:
     """Model, system, accelerators and batch of a search, in a line."""
     parts = [f"{result.model} on {result.system}"]
     parts += _extent(result.space, "gpus", "{} GPUs")

@@ -6,62 +6,77 @@ from math import log10
 from pathlib import Path
 from typing import Any
 
-from shardwise.planning.search.results import ScaleResult, SearchResult
+from shardwise.engine.memory import MEMORY_PARTS
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.planning.search.results import Plan, ScaleResult, SearchResult
 from shardwise.report.charts.common import (
     ACCENT,
+    COMPONENT_NAMES,
+    GREY,
     INK,
     LINES,
+    MEMORY_COLORS,
+    TIME_COLORS,
     Figure,
-    check_chart_file,
-    differ,
-    dressed,
-    graphs,
-    lacks,
+    Trace,
+    chart_error,
+    component_bar,
     log_axis,
+    log_axis_if_wide,
+    plotly,
+    styled,
     subplots,
-    write,
     write_page,
 )
-from shardwise.report.charts.plans import BESIDE, degrees, in_full, run_words, short_name
-from shardwise.report.charts.search_map import heat_map, is_surface, surface
-from shardwise.report.charts.search_parts import best_memory, best_time, rejections
+from shardwise.report.charts.maps import Map
+from shardwise.report.charts.plans import (
+    FRONT_AXES,
+    OBJECTIVE_MEASURES,
+    degrees,
+    hover_text,
+    ordered_values,
+    plan_of,
+    rounded,
+    search_words,
+    short_name,
+    value_word,
+)
 from shardwise.report.console import GIB
 
 __all__ = [
+    "best_memory",
+    "best_time",
     "charts",
-    "check_chart_file",
     "front",
     "heat_map",
+    "rejections",
     "scaling",
     "surface",
-    "write",
     "write_charts",
 ]
 
 _AXES_OF_A_MAP = 2
 _MOST_LABELS = 12
+_LEAST_OF_A_SURFACE = 3
+# Beyond so many times the best, all colors are the last one: the differences that matter are
+# those among good plans.
+_COLOR_SPAN = 3.0
 
 
 def front(result: SearchResult) -> Figure:
-    """Draw the Pareto front: time against memory, accelerators or price.
-
-    Raises
-    ------
-    InputError
-        If the search has no front, or plotly is not installed.
-    """
-    go = graphs()
+    """Draw the Pareto front: time against memory, accelerators or price."""
+    go = plotly()
     if not result.pareto:
-        raise lacks("a Pareto front", "search with pareto='memory', 'gpus' or 'cost'")
-    words, beside = BESIDE[result.pareto_against or "memory"]
-    plans = sorted(result.pareto, key=beside)
+        raise chart_error("a Pareto front", "search with pareto='memory', 'gpus' or 'cost'")
+    axis = FRONT_AXES[result.pareto_against or "memory"]
+    plans = sorted(result.pareto, key=axis.value)
     tokens = {p.strategy["global_batch_size"] * p.strategy["seq_len"] for p in plans}
     same = len(tokens) == 1
     times = [plan.step_time_s if same else 1e6 / plan.tokens_per_s for plan in plans]
     labelled = range(len(plans)) if len(plans) <= _MOST_LABELS else (0, len(plans) - 1)
     figure = go.Figure(
         go.Scatter(
-            x=[beside(plan) for plan in plans],
+            x=[axis.value(plan) for plan in plans],
             y=times,
             mode="lines+markers+text",
             line={"shape": "hv", "color": LINES[0], "width": 2},
@@ -69,7 +84,7 @@ def front(result: SearchResult) -> Figure:
             text=[degrees(p.strategy) if i in labelled else "" for i, p in enumerate(plans)],
             textposition=["top right"] * (len(plans) - 1) + ["bottom left"],
             textfont={"size": 11, "color": "#57606a"},
-            customdata=[in_full(plan, result.capacity_bytes) for plan in plans],
+            customdata=[hover_text(plan, result.capacity_bytes) for plan in plans],
             hovertemplate="%{customdata}<extra></extra>",
             cliponaxis=False,
             showlegend=False,
@@ -77,43 +92,38 @@ def front(result: SearchResult) -> Figure:
         )
     )
     title = "time of a step [s]" if same else "time of a million tokens [s]"
-    figure.update_yaxes(title=title, **(log_axis(times) if differ(times) else {}))
-    figure.update_xaxes(title=words)
+    figure.update_yaxes(title=title, **log_axis_if_wide(times))
+    figure.update_xaxes(title=axis.axis_title)
     if result.pareto_against == "memory":
         figure.update_xaxes(range=[0, 1.05 * result.capacity_bytes / GIB])
         figure.add_vline(
             x=result.capacity_bytes / GIB,
             line={"color": ACCENT, "dash": "dash"},
-            annotation_text="what may be used",
+            annotation_text="usable memory",
             annotation_position="top left",
         )
     if result.pareto_against == "gpus":
-        counts = sorted({int(beside(plan)) for plan in plans})
+        counts = sorted({int(axis.value(plan)) for plan in plans})
         figure.update_xaxes(type="log", tickvals=counts, ticktext=[f"{n:,}" for n in counts])
-    subtitle = f"{run_words(result)}; no other strategy beats one of these {len(plans)} on both"
-    against = {"memory": "memory", "gpus": "GPUs", "cost": "price"}
-    return dressed(figure, f"Time against {against[result.pareto_against or 'memory']}", subtitle)
+    subtitle = f"{search_words(result)}; no other strategy beats one of these {len(plans)} on both"
+    return styled(figure, f"Time against {axis.title}", subtitle)
 
 
 def scaling(result: SearchResult) -> Figure:
-    """Draw the best throughput of every number of GPUs, and its share of an ideal growth.
-
-    Raises
-    ------
-    InputError
-        If the search has one scale only or nothing feasible, or plotly is not installed.
-    """
+    """Draw the best throughput of every number of GPUs, and its share of an ideal growth."""
     feasible = [scale for scale in result.scales if scale.best is not None]
     if not feasible:
-        raise lacks("several scales", "search several numbers of GPUs or batches: gpus='64..512'")
+        raise chart_error(
+            "several scales", "search several numbers of GPUs or batches: gpus='64..512'"
+        )
     by = "gpus" if len({s.gpus for s in result.scales}) > 1 else "global_batch_size"
     other = "global_batch_size" if by == "gpus" else "gpus"
     figure = subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[3, 2])
     groups = sorted({getattr(scale, other) for scale in result.scales})
-    for group, colour in zip(groups, LINES * len(groups), strict=False):
+    for group, color in zip(groups, LINES * len(groups), strict=False):
         line = [scale for scale in feasible if getattr(scale, other) == group]
         line.sort(key=lambda scale: getattr(scale, by))
-        _add_line(figure, result, line, by=by, name=f"{short_name(other)} {group}", colour=colour)
+        _add_line(figure, result, line, by=by, name=f"{short_name(other)} {group}", color=color)
     ticks = sorted({getattr(scale, by) for scale in result.scales})
     _add_ideal(figure, feasible[0], ticks if by == "gpus" else ())
     for number in ticks:
@@ -127,7 +137,7 @@ def scaling(result: SearchResult) -> Figure:
     figure.update_yaxes(title="tokens/s", **log_axis(rates), row=1, col=1)
     figure.update_yaxes(title="efficiency [%]", rangemode="tozero", row=2, col=1)
     origin = f"efficiency: tokens/s per GPU over that of {feasible[0].gpus} GPUs"
-    dressed(figure, "Scaling of the best", f"{run_words(result)}; {origin}", height=640)
+    styled(figure, "Scaling of the best", f"{search_words(result)}; {origin}", height=640)
     figure.update_layout(legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0})
     return figure
 
@@ -139,21 +149,21 @@ def _add_line(
     *,
     by: str,
     name: str,
-    colour: str,
+    color: str,
 ) -> None:
     """Draw throughput above and efficiency below for scales that differ in one thing."""
     plans = [scale.best for scale in line if scale.best is not None]
     words: dict[str, Any] = {
         "x": [getattr(scale, by) for scale in line],
         "mode": "lines+markers",
-        "line": {"color": colour, "width": 2.5},
+        "line": {"color": color, "width": 2.5},
         "marker": {"size": 9},
-        "customdata": [in_full(plan, result.capacity_bytes) for plan in plans],
+        "customdata": [hover_text(plan, result.capacity_bytes) for plan in plans],
         "hovertemplate": "%{customdata}<extra></extra>",
         "name": name,
         "legendgroup": name,
     }
-    scatter = graphs().Scatter
+    scatter = plotly().Scatter
     figure.add_trace(scatter(y=[plan.tokens_per_s for plan in plans], **words), row=1, col=1)
     shares = [100 * (scale.efficiency or 0.0) for scale in line]
     figure.add_trace(scatter(y=shares, **words, showlegend=False), row=2, col=1)
@@ -165,7 +175,7 @@ def _add_ideal(figure: Figure, first: ScaleResult, numbers: Sequence[int]) -> No
     if numbers and first.best is not None:
         rates = [first.best.tokens_per_s_per_gpu * number for number in numbers]
         words = {"mode": "lines", "line": line, "hoverinfo": "skip", "name": "ideal"}
-        figure.add_trace(graphs().Scatter(x=list(numbers), y=rates, **words), row=1, col=1)
+        figure.add_trace(plotly().Scatter(x=list(numbers), y=rates, **words), row=1, col=1)
     figure.add_hline(y=100, line=line, row=2, col=1)
 
 
@@ -182,15 +192,199 @@ def _add_nothing(figure: Figure, number: int) -> None:
     )
 
 
+def best_time(result: SearchResult) -> Figure:
+    """Draw where the step time of the best strategies goes, one bar each, the best on top."""
+    figure = plotly().Figure()
+    for component in TIME_PARTS:
+        times = [estimate.time_s[component] for estimate in result.best]
+        if any(times):
+            name = COMPONENT_NAMES.get(component, component)
+            figure.add_trace(_best_bars(result, name, TIME_COLORS[component], times, "s"))
+    return _stacked(figure, result, "Where time goes in the best strategies", "time of a step [s]")
+
+
+def best_memory(result: SearchResult) -> Figure:
+    """Draw the memory of the peak-memory stage of the best strategies, one bar each."""
+    figure = plotly().Figure()
+    memories = [estimate.memory_bytes for estimate in result.best]
+    for component in MEMORY_PARTS:
+        sizes = [getattr(memory, component) / GIB for memory in memories]
+        color = MEMORY_COLORS[component]
+        figure.add_trace(_best_bars(result, component, color, sizes, "GiB"))
+    runtime = [(memory.reserved - memory.total) / GIB for memory in memories]
+    figure.add_trace(_best_bars(result, COMPONENT_NAMES["runtime"], GREY, runtime, "GiB"))
+    figure.add_vline(
+        x=result.capacity_bytes / GIB,
+        line={"color": ACCENT, "dash": "dash"},
+        annotation_text="usable memory",
+        annotation_position="top",
+    )
+    axis = "memory of a GPU on the peak-memory stage [GiB]"
+    return _stacked(figure, result, "Memory of the best strategies", axis)
+
+
+def _best_bars(
+    result: SearchResult, name: str, color: str, values: Sequence[float], unit: str
+) -> Trace:
+    """One component of the bars of the best strategies."""
+    return component_bar(
+        name,
+        color,
+        values,
+        [f"{rank}  {degrees(e.strategy)}" for rank, e in enumerate(result.best, start=1)],
+        text=[f"{name} {rounded(value)} {unit}" for value in values],
+        textposition="none",
+        customdata=[hover_text(plan_of(e), result.capacity_bytes) for e in result.best],
+        hovertemplate="<b>%{text}</b><br><br>%{customdata}<extra></extra>",
+    )
+
+
+def _stacked(figure: Figure, result: SearchResult, title: str, axis: str) -> Figure:
+    styled(figure, title, search_words(result), height=230 + 32 * len(result.best))
+    figure.update_layout(
+        barmode="stack",
+        bargap=0.25,
+        legend={"orientation": "v", "x": 1.01, "y": 1, "traceorder": "normal"},
+    )
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    figure.update_xaxes(title=axis)
+    return figure
+
+
+def rejections(result: SearchResult) -> Figure:
+    """Draw how many candidates are feasible, and how many are rejected for each reason."""
+    go = plotly()
+    counts = {"feasible": result.feasible, **result.rejected}
+    names = [f"too little {n.replace('_', ' ')}" if "memory" in n else n for n in counts]
+    numbers = list(counts.values())
+    figure = go.Figure(
+        go.Bar(
+            x=numbers,
+            y=[name.replace("_", " ") for name in names],
+            orientation="h",
+            marker={"color": [LINES[0], *[GREY] * len(result.rejected)]},
+            text=[f"{n:,}" for n in numbers],
+            textposition="outside",
+            cliponaxis=False,
+            hovertemplate="%{y}: %{x:,}<extra></extra>",
+            name="candidates",
+        )
+    )
+    subtitle = f"{search_words(result)}; {result.candidates:,} different strategies"
+    styled(figure, "What became of all strategies", subtitle, height=200 + 36 * len(counts))
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_xaxes(title="strategies")
+    return figure
+
+
+def heat_map(result: SearchResult, axes: Sequence[str] = ()) -> Figure:
+    """Draw the best plan for every combination of two fields' values, colored by the objective.
+
+    Parameters
+    ----------
+    axes
+        Two of the axes of the search, down and across, where it had more; the best over the
+        other axes is shown.
+    """
+    drawn = _map_of(result, axes)
+    subtitle = f"{search_words(result)}; {drawn.best_words}"
+    if any(not drawn.ends[0] <= value <= drawn.ends[1] for _, _, value in drawn.found):
+        subtitle += f"; {_COLOR_SPAN:g} times worse or more: darkest"
+    return drawn.heat_map(subtitle)
+
+
+def surface(result: SearchResult, axes: Sequence[str] = ()) -> Figure:
+    """Draw the same as a surface in three dimensions, with a point for every plan."""
+    drawn = _map_of(result, axes)
+    figure = drawn.surface(
+        f"{search_words(result)}; the best, in orange, is on top",
+        height=640,
+        scene={
+            "xaxis": drawn.axis(1),
+            "yaxis": drawn.axis(0),
+            "camera": {"eye": {"x": 1.6, "y": -1.7, "z": 1.0}, "center": {"z": -0.2}},
+        },
+        opacity=0.9,
+        hoverinfo="skip",
+    )
+    best, *others = drawn.found
+    for name, cells, mark in (
+        ("plans", others, {"size": 3, "color": INK}),
+        ("best", [best], {"size": 8, "color": ACCENT}),
+    ):
+        figure.add_trace(
+            plotly().Scatter3d(
+                x=[column for _, column, _ in cells],
+                y=[row for row, _, _ in cells],
+                z=[value for _, _, value in cells],
+                mode="markers",
+                marker=mark,
+                text=[drawn.hover[row][column] for row, column, _ in cells],
+                hovertemplate="%{text}<extra></extra>",
+                name=name,
+                showlegend=False,
+            )
+        )
+    figure.update_layout(margin={"l": 10, "r": 10, "b": 10})
+    return figure
+
+
+def _is_surface(result: SearchResult, axes: Sequence[str]) -> bool:
+    """Whether there are enough numbers for slopes, and a patch between four plans."""
+    values = [_values(result, field) for field in axes]
+    numeric = all(isinstance(v, int) and not isinstance(v, bool) for one in values for v in one)
+    enough = min(map(len, values)) >= _LEAST_OF_A_SURFACE
+    return enough and numeric and _map_of(result, axes).has_patch
+
+
+def _map_of(result: SearchResult, axes: Sequence[str]) -> Map:
+    """Lay the cells of a search out over two axes, the best of those that meet."""
+    fields = list(result.cells[0].values) if result.cells else []
+    chosen = list(axes) or fields
+    if len(chosen) != _AXES_OF_A_MAP or not set(chosen) <= set(fields):
+        found = f" (this one: {', '.join(fields)})" if fields else ""
+        raise chart_error(f"two axes to draw over{found}", "search with axes=('tp', 'pp')")
+    down, across = chosen
+    rows, columns = (_values(result, field) for field in chosen)
+    plans: list[list[Plan | None]] = [[None] * len(columns) for _ in rows]
+    shown = OBJECTIVE_MEASURES[result.objective]
+    for cell in result.cells:
+        r, c = rows.index(cell.values[down]), columns.index(cell.values[across])
+        before = plans[r][c]
+        if before is None or shown.rank(cell.plan) < shown.rank(before):
+            plans[r][c] = cell.plan
+    return Map(
+        names=(down, across),
+        labels=([value_word(value) for value in rows], [value_word(value) for value in columns]),
+        shown=shown,
+        values=[[None if plan is None else shown.value(plan) for plan in row] for row in plans],
+        hover=[
+            [
+                "no feasible strategy here" if p is None else hover_text(p, result.capacity_bytes)
+                for p in row
+            ]
+            for row in plans
+        ],
+        clip=_COLOR_SPAN,
+    )
+
+
+def _values(result: SearchResult, field: str) -> list[Any]:
+    """Values that the space names, and those that something was found with."""
+    named = result.space.get(field)
+    declared = list(named) if isinstance(named, (list, tuple)) else []
+    return ordered_values(field, [*declared, *(cell.values[field] for cell in result.cells)])
+
+
 def charts(result: SearchResult) -> dict[str, Figure]:
-    """Draw all that a search found, by name; what it was not asked for is left out."""
+    """Draw all that a search found, by name; what was not requested is left out."""
     drawn: dict[str, Figure] = {}
     if result.best:
         drawn |= {"best-time": best_time(result), "best-memory": best_memory(result)}
     fields = list(result.cells[0].values) if result.cells else []
     for axes in combinations(fields, _AXES_OF_A_MAP):
         drawn["by-" + "-".join(axes)] = heat_map(result, axes)
-        if is_surface(result, axes):
+        if _is_surface(result, axes):
             drawn["surface-" + "-".join(axes)] = surface(result, axes)
     if result.pareto:
         drawn["front"] = front(result)
@@ -203,10 +397,10 @@ def charts(result: SearchResult) -> dict[str, Figure]:
 
 def write_charts(result: SearchResult, path: str | Path) -> None:
     """Write all charts of a search on one page, .html with all that it needs, or .json by name."""
-    told = f"{result.candidates:,} strategies, {result.feasible:,} of them feasible"
-    facts = [f"{told}; searched in {result.elapsed_s:.1f} s"]
+    counts = f"{result.candidates:,} strategies, {result.feasible:,} of them feasible"
+    facts = [f"{counts}; searched in {result.elapsed_s:.1f} s"]
     if not result.best:
         facts.append("Nothing is feasible: each strategy breaks a rule or does not fit.")
     if not result.complete:
         facts.append("Interrupted: this is what was found in a part of the space.")
-    write_page(path, run_words(result), facts, charts(result))
+    write_page(path, search_words(result), facts, charts(result))

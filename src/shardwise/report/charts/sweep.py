@@ -4,10 +4,9 @@ from itertools import combinations
 from pathlib import Path
 
 from shardwise.planning.sweep.results import SweepResult
-from shardwise.report.charts.common import Figure, check_chart_file, write, write_page
+from shardwise.report.charts.common import Figure, write_page
 from shardwise.report.charts.sweep_bars import MOST_BARS, optima
-from shardwise.report.charts.sweep_influences import MOST_TORNADOES, tornado
-from shardwise.report.charts.sweep_lines import ratio, scaling, trend
+from shardwise.report.charts.sweep_lines import MOST_TORNADOES, ratio, scaling, tornado, trend
 from shardwise.report.charts.sweep_maps import Marks, contour, heat_map, is_plane, surface
 from shardwise.report.charts.sweep_plans import design_space, front, runners_up
 from shardwise.report.charts.sweep_points import (
@@ -22,7 +21,6 @@ from shardwise.report.charts.sweep_points import (
 
 __all__ = [
     "charts",
-    "check_chart_file",
     "contour",
     "design_space",
     "front",
@@ -35,7 +33,6 @@ __all__ = [
     "surface",
     "tornado",
     "trend",
-    "write",
     "write_charts",
 ]
 
@@ -139,9 +136,9 @@ def write_charts(
 ) -> None:
     """Write all charts of a sweep on one page, .html with all that it needs, or .json by name."""
     empty = sum(best_of(point) is None for point in result.points)
-    told = f"{len(result.points):,} points, {len(result.points) - empty:,} of them feasible"
-    facts = [f"{told}; {result.candidates:,} strategies in {result.elapsed_s:.1f} s"]
-    facts += [f"Changed along with what was asked for: {one}." for one in result.assumed]
+    counts = f"{len(result.points):,} points, {len(result.points) - empty:,} of them feasible"
+    facts = [f"{counts}; {result.candidates:,} strategies in {result.elapsed_s:.1f} s"]
+    facts += [f"Changed along with what was requested: {one}." for one in result.assumed]
     if not result.complete:
         facts.append("Interrupted: this is what was found at a part of the points.")
     write_page(path, sweep_words(result), facts, charts(result, tokens=tokens, marks=marks))

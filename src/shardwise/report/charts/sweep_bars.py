@@ -1,41 +1,38 @@
-"""The best strategies of a sweep side by side: how they run, where time goes, what they hold."""
+"""The best strategies of a sweep side by side: configuration, time and memory of each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from math import log2
 
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.planning.sweep.results import Axis, PointPlan, SweepPoint, SweepResult
+from shardwise.planning.sweep.results import Axis, PointPlan, SweepResult
 from shardwise.report.charts.common import (
     ACCENT,
+    COMPONENT_NAMES,
     EMPTY,
     INK,
-    LINES,
+    MEMORY_COLORS,
+    TIME_COLORS,
     Figure,
-    differ,
-    dressed,
-    graphs,
+    Trace,
+    component_bar,
     log_axis,
+    plotly,
+    spans_much,
+    styled,
     subplots,
 )
-from shardwise.report.charts.plans import Shown, rounded, short_name
-from shardwise.report.charts.search_parts import GREY, PART_WORDS, TIME_COLOURS
-from shardwise.report.charts.sweep_configurations import (
-    CHARACTER,
-    WIDTH,
-    add_configuration,
-    configuration,
-)
+from shardwise.report.charts.plans import Measure, rounded, short_name, value_word
 from shardwise.report.charts.sweep_points import (
     axis_named,
     label_of,
     missing,
-    place_words,
+    point_hover,
+    point_name,
     series,
     sweep_words,
     time_for,
-    told,
     varied,
 )
 from shardwise.report.console import GIB
@@ -43,61 +40,69 @@ from shardwise.report.console import GIB
 __all__ = ["MOST_BARS", "optima"]
 
 MOST_BARS = 60
-"""More stand too close to be read."""
+"""More are too close to be read."""
 
-_HUNDRED = 100.0
+_PERCENT = 100.0
 # Columns are no wider than if there were as many as that.
 _LEAST_COLUMNS = 6
-# Characters that stand below the columns side by side.
+# Characters of all labels below the columns for which there is room side by side.
 _ROOM_FOR_LABELS = 100
 _MOST_WITH_WORDS = 30
-# Where legends stand, beyond the second axis.
+# Where legends are, beyond the second axis.
 _ASIDE = 1.1
-# Letters of the names of groups [pixels], bold ones.
+# Size of the bold names of groups [pixels].
 _HEADING = 11.0
-# Between the bars of two lines.
+# Between the columns of two lines.
 _GAP = 0.7
+
+_DEGREES = ("tp", "tp2", "cp", "pp", "vpp", "dp", "ep", "etp")
+_ALWAYS = ("tp", "pp", "dp")
+# Shown where they differ among the columns.
+_OPTIONS = ("recompute", "zero", "schedule", "tp_exchange", "cp_exchange", "dtype", "quantization")
+_DEPTHS = [[0, "#f6f8fa"], [1, "#6cb0dc"]]
+# Pixels of all columns together, and the width of a character as a share of its height.
+_WIDTH = 680
+_CHARACTER = 0.58
+_LEAST_FONT, _MOST_FONT = 7.5, 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Bar:
-    """A point, where it stands, and its strategy: also one held fixed that does not fit."""
+class _Empty:
+    """A point without a strategy, at its place."""
 
     x: float
     label: str
     group: str
-    point: SweepPoint
+    hover: str
 
-    @property
-    def plan(self) -> PointPlan | None:
-        return self.point.best[0] if self.point.best else None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column(_Empty):
+    """A point with its strategy: also a fixed one that does not fit."""
+
+    plan: PointPlan
 
 
 def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) -> Figure:
-    """Draw the best of each point as a column: how it runs, where time goes, what it holds.
+    """Draw the best of each point as a column: its configuration, time and memory.
 
-    Above stands the configuration, with darker cells for larger numbers; in the middle the parts
-    of the time, as shares with a line for the whole, or by a button as they are; below the memory
-    of the fullest stage with what the accelerator has.
+    On top is the configuration, with darker cells for larger numbers; in the middle the components
+    of the time, as shares with a line for the total, or by a button in seconds; below the memory of
+    the peak-memory stage with the capacity.
 
     Parameters
     ----------
     axis
-        Columns of one system and one value of the other axes stand together, along this one; by
+        Columns of one system and one value of the other axes are grouped, along this axis; by
         default the only one that is varied.
     tokens
         Show the days that training on so many takes instead of the time of a step.
-
-    Raises
-    ------
-    InputError
-        If there are no strategies or too many points, or plotly is not installed.
     """
-    graphs()
+    plotly()
     along = axis_named(result, axis) if axis or varied(result) else None
-    bars, measure = _bars(result, along), time_for(result, tokens)
-    found = [(bar.x, bar.plan) for bar in bars if bar.plan is not None]
-    rows = configuration([plan for _, plan in found])
+    places, measure = _places(result, along), time_for(result, tokens)
+    columns = [place for place in places if isinstance(place, _Column)]
+    rows = _configuration([column.plan for column in columns])
     rows[f"time [{measure.unit}]"] = lambda plan: rounded(measure.value(plan))
     strip = 26 * len(rows)
     figure = subplots(
@@ -108,13 +113,13 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
         row_heights=[strip, 300, 210],
         specs=[[{}], [{"secondary_y": True}], [{}]],
     )
-    add_configuration(figure, found, rows, columns=bars[-1].x + 1)
-    _add_times(figure, result, bars, measure)
-    _add_memory(figure, result, bars)
+    _add_configuration(figure, columns, rows, room=_WIDTH / (places[-1].x + 1) / _CHARACTER)
+    _add_times(figure, places, columns, measure)
+    _add_memory(figure, columns)
     words = "system" if along is None else short_name(along.name)
-    title = f"Best strategies by {words}" if len(bars) > 1 else "The best strategy"
-    dressed(figure, title, sweep_words(result), height=260 + strip + 510)
-    _label(figure, bars, "" if along is None else words)
+    title = f"Best strategies by {words}" if len(places) > 1 else "The best strategy"
+    styled(figure, title, sweep_words(result), height=260 + strip + 510)
+    _add_labels(figure, places, "" if along is None else words)
     figure.update_layout(
         barmode="stack",
         bargap=0.18,
@@ -124,75 +129,130 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
     return figure
 
 
-def _bars(result: SweepResult, along: Axis | None) -> list[_Bar]:
-    """Every point with its place: lines of points stand apart."""
+def _places(result: SweepResult, along: Axis | None) -> list[_Empty]:
+    """Every point with its place, a gap between lines of points."""
     if not any(point.best for point in result.points):
         raise missing("a strategy at any point", "give it more memory or more GPUs")
     if len(result.points) > MOST_BARS:
         problem = f"so few points that {MOST_BARS} bars show them"
         raise missing(problem, "draw a part: only(result, systems=..., at={axis: labels})")
-    bars: list[_Bar] = []
+    places: list[_Empty] = []
     for number, line in enumerate(series(result, along)):
         for point in line.points:
-            label = place_words(result, point)
+            plan = point.best[0] if point.best else None
+            x, hover = len(places) + _GAP * number, point_hover(result, point, plan)
+            label, group = point_name(result, point), ""
             if along is not None:
-                label = label_of(result, along, point)
-            group = line.name if along is not None else ""
-            bars.append(_Bar(x=len(bars) + _GAP * number, label=label, group=group, point=point))
-    return bars
+                label, group = label_of(result, along, point), line.name
+            if plan is None:
+                places.append(_Empty(x=x, label=label, group=group, hover=hover))
+            else:
+                places.append(_Column(x=x, label=label, group=group, hover=hover, plan=plan))
+    return places
 
 
-def _add_times(figure: Figure, result: SweepResult, bars: Sequence[_Bar], measure: Shown) -> None:
-    """Stack the parts of the time: as shares beside a line for the whole, or as they are."""
-    found = [(bar, bar.plan) for bar in bars if bar.plan is not None]
-    x = [bar.x for bar, _ in found]
-    wholes = [measure.value(plan) for _, plan in found]
-    hover = [told(result, bar.point, plan) for bar, plan in found]
-    shares: list[list[float]] = []
-    amounts: list[list[float]] = []
+def _add_times(
+    figure: Figure, places: Sequence[_Empty], columns: Sequence[_Column], measure: Measure
+) -> None:
+    """Stack the components of the time: as shares with a line for the total, or as they are."""
+    empty = [place for place in places if not isinstance(place, _Column)]
+    totals = [measure.value(column.plan) for column in columns]
+    top = 1.12 * max(totals)
     first = len(figure.data)
-    figure.add_trace(_nothing(result, bars), row=2, col=1)
-    empty = len(bars) - len(found)
-    top = 1.12 * max(wholes)
-    shares.append([_HUNDRED] * empty)
-    amounts.append([top] * empty)
-    for part in TIME_PARTS:
-        share = [plan.time_s[part] / plan.step_time_s for _, plan in found]
+    figure.add_trace(_empty_columns(empty, few=len(places) <= _MOST_WITH_WORDS), row=2, col=1)
+    shares = [[_PERCENT] * len(empty)]
+    amounts = [[top] * len(empty)]
+    for component in TIME_PARTS:
+        share = [column.plan.time_s[component] / column.plan.step_time_s for column in columns]
         if not any(share):
             continue
-        shares.append([_HUNDRED * s for s in share])
-        amounts.append([s * whole for s, whole in zip(share, wholes, strict=True)])
-        name = PART_WORDS.get(part, part)
+        shares.append([_PERCENT * s for s in share])
+        amounts.append([s * total for s, total in zip(share, totals, strict=True)])
+        name = COMPONENT_NAMES.get(component, component)
         texts = [
-            f"{name} {_HUNDRED * s:.1f} %, {rounded(s * whole)} {measure.unit}"
-            for s, whole in zip(share, wholes, strict=True)
+            f"{name} {percent:.1f} %, {rounded(amount)} {measure.unit}"
+            for percent, amount in zip(shares[-1], amounts[-1], strict=True)
         ]
-        look = {"color": TIME_COLOURS[part], "line": {"color": "white", "width": 0.5}}
-        bar_words = {"text": texts, "textposition": "none", "customdata": hover}
-        trace = graphs().Bar(x=x, y=shares[-1], name=name, marker=look, **bar_words)
-        trace.hovertemplate = "<b>%{text}</b><br><br>%{customdata}<extra></extra>"
-        figure.add_trace(trace, row=2, col=1)
-    figure.add_trace(_whole(bars, measure), row=2, col=1, secondary_y=True)
-    first_axis = {"title": "share of the time [%]", "range": [0, 100], "secondary_y": False}
-    figure.update_yaxes(**first_axis, row=2, col=1)
-    second = {"title": measure.head, "showgrid": False, "secondary_y": True}
-    scale = log_axis(wholes) if differ(wholes) else {"range": [0, top], "tickmode": "auto"}
+        bar = _component(name, TIME_COLORS[component], shares[-1], columns, texts)
+        figure.add_trace(bar, row=2, col=1)
+    figure.add_trace(_total_line(columns, measure), row=2, col=1, secondary_y=True)
+    share_axis = {"title": "share of the time [%]", "range": [0, 100]}
+    figure.update_yaxes(**share_axis, secondary_y=False, row=2, col=1)
+    second = {"title": measure.axis_title, "showgrid": False, "secondary_y": True}
+    scale = log_axis(totals) if spans_much(totals) else {"range": [0, top], "tickmode": "auto"}
     figure.update_yaxes(**second, **scale, row=2, col=1)
-    parts = list(range(first, first + len(shares)))
-    _add_buttons(figure, parts, shares, amounts, top, measure)
+    traces = list(range(first, first + len(shares)))
+    buttons = [
+        {
+            "label": label,
+            "method": "update",
+            "args": [
+                {"y": values},
+                {"yaxis2.title.text": title, "yaxis2.range": [0, most]},
+                traces,
+            ],
+        }
+        for label, values, title, most in (
+            ("shares", shares, "share of the time [%]", 100),
+            (measure.unit, amounts, measure.axis_title, top),
+        )
+    ]
+    place = {"x": _ASIDE, "xanchor": "left", "y": 0.36, "yanchor": "bottom"}
+    figure.update_layout(
+        updatemenus=[{"type": "buttons", "direction": "right", "buttons": buttons, **place}]
+    )
 
 
-def _whole(bars: Sequence[_Bar], measure: Shown) -> Any:
-    """The line of the whole time, parted where columns are."""
-    found = [bar for bar in bars if bar.plan is not None]
+def _component(
+    name: str,
+    color: str,
+    values: Sequence[float],
+    columns: Sequence[_Column],
+    texts: Sequence[str],
+    **words: object,
+) -> Trace:
+    return component_bar(
+        name,
+        color,
+        values,
+        [column.x for column in columns],
+        vertical=True,
+        text=texts,
+        textposition="none",
+        customdata=[column.hover for column in columns],
+        hovertemplate="<b>%{text}</b><br><br>%{customdata}<extra></extra>",
+        **words,
+    )
+
+
+def _empty_columns(empty: Sequence[_Empty], *, few: bool) -> Trace:
+    """Grey columns where there is no strategy, with the reasons."""
+    return plotly().Bar(
+        x=[place.x for place in empty],
+        y=[_PERCENT] * len(empty),
+        marker={"color": EMPTY},
+        text=["nothing fits" if few else ""] * len(empty),
+        textangle=-90,
+        textposition="inside",
+        insidetextanchor="start",
+        textfont={"color": ACCENT, "size": 12},
+        customdata=[place.hover for place in empty],
+        hovertemplate="%{customdata}<extra></extra>",
+        showlegend=False,
+        name="nothing",
+    )
+
+
+def _total_line(columns: Sequence[_Column], measure: Measure) -> Trace:
+    """The line of the total time, interrupted between groups of columns."""
     x: list[float | None] = []
     y: list[float | None] = []
-    for n, bar in enumerate(found):
-        if n and found[n - 1].group != bar.group:
+    for n, column in enumerate(columns):
+        if n and columns[n - 1].group != column.group:
             x, y = [*x, None], [*y, None]
-        x.append(bar.x)
-        y.append(None if bar.plan is None else measure.value(bar.plan))
-    return graphs().Scatter(
+        x.append(column.x)
+        y.append(measure.value(column.plan))
+    return plotly().Scatter(
         x=x,
         y=y,
         mode="lines+markers",
@@ -204,78 +264,26 @@ def _whole(bars: Sequence[_Bar], measure: Shown) -> Any:
     )
 
 
-def _add_buttons(
-    figure: Figure,
-    parts: list[int],
-    shares: list[list[float]],
-    amounts: list[list[float]],
-    top: float,
-    measure: Shown,
-) -> None:
-    """Let the reader choose shares of the time or the time itself."""
-    buttons = [
-        {
-            "label": "shares",
-            "method": "update",
-            "args": [
-                {"y": shares},
-                {"yaxis2.title.text": "share of the time [%]", "yaxis2.range": [0, 100]},
-                parts,
-            ],
-        },
-        {
-            "label": measure.unit,
-            "method": "update",
-            "args": [
-                {"y": amounts},
-                {"yaxis2.title.text": measure.head, "yaxis2.range": [0, top]},
-                parts,
-            ],
-        },
-    ]
-    place = {"x": _ASIDE, "xanchor": "left", "y": 0.36, "yanchor": "bottom"}
-    figure.update_layout(
-        updatemenus=[{"type": "buttons", "direction": "right", "buttons": buttons, **place}]
-    )
-
-
-def _add_memory(figure: Figure, result: SweepResult, bars: Sequence[_Bar]) -> None:
-    """Stack what the fullest stage holds, with what the accelerator has."""
-    found = [(bar, bar.plan) for bar in bars if bar.plan is not None]
-    x = [bar.x for bar, _ in found]
-    hover = [told(result, bar.point, plan) for bar, plan in found]
-
-    def add(name: str, held: list[float], colour: str) -> None:
-        figure.add_trace(
-            graphs().Bar(
-                x=x,
-                y=held,
-                name=name,
-                marker={"color": colour, "line": {"color": "white", "width": 0.5}},
-                text=[f"{name} {rounded(value)} GiB" for value in held],
-                textposition="none",
-                customdata=hover,
-                hovertemplate="<b>%{text}</b><br><br>%{customdata}<extra></extra>",
-                legend="legend2",
-            ),
-            row=3,
-            col=1,
-        )
-
-    memories = [plan.memory_bytes for _, plan in found]
-    for part, colour in zip(MEMORY_PARTS, LINES, strict=False):
-        add(part, [memory[part] / GIB for memory in memories], colour)
-    beside = [(memory["reserved"] - memory["total"]) / GIB for memory in memories]
-    add("allocator and runtime", beside, GREY)
+def _add_memory(figure: Figure, columns: Sequence[_Column]) -> None:
+    """Stack the memory of the peak-memory stage, with a line at the capacity."""
+    memories = [column.plan.memory_bytes for column in columns]
+    sizes = {name: [memory[name] / GIB for memory in memories] for name in MEMORY_PARTS}
+    sizes["runtime"] = [(memory["reserved"] - memory["total"]) / GIB for memory in memories]
+    for component, values in sizes.items():
+        name = COMPONENT_NAMES.get(component, component)
+        texts = [f"{name} {rounded(value)} GiB" for value in values]
+        color = MEMORY_COLORS[component]
+        bar = _component(name, color, values, columns, texts, legend="legend2")
+        figure.add_trace(bar, row=3, col=1)
     capacity = [memory["capacity"] / GIB for memory in memories]
     figure.add_trace(
-        graphs().Scatter(
-            x=[edge for place in x for edge in (place - 0.5, place + 0.5, None)],
+        plotly().Scatter(
+            x=[edge for c in columns for edge in (c.x - 0.5, c.x + 0.5, None)],
             y=[edge for most in capacity for edge in (most, most, None)],
             mode="lines",
             line={"color": ACCENT, "width": 2, "dash": "dash"},
             hoverinfo="skip",
-            name="what it has",
+            name="capacity",
             legend="legend2",
         ),
         row=3,
@@ -285,47 +293,28 @@ def _add_memory(figure: Figure, result: SweepResult, bars: Sequence[_Bar]) -> No
     figure.update_layout(legend2={"x": _ASIDE, "y": 0.33, "yanchor": "top", "traceorder": "normal"})
 
 
-def _nothing(result: SweepResult, bars: Sequence[_Bar]) -> Any:
-    """Grey columns where there is no strategy, with the reasons."""
-    empty = [bar for bar in bars if bar.plan is None]
-    return graphs().Bar(
-        x=[bar.x for bar in empty],
-        y=[_HUNDRED] * len(empty),
-        marker={"color": EMPTY},
-        text=["nothing fits" if len(bars) <= _MOST_WITH_WORDS else ""] * len(empty),
-        textangle=-90,
-        textposition="inside",
-        insidetextanchor="start",
-        textfont={"color": ACCENT, "size": 12},
-        customdata=[told(result, bar.point) for bar in empty],
-        hovertemplate="%{customdata}<extra></extra>",
-        showlegend=False,
-        name="nothing",
-    )
-
-
-def _label(figure: Figure, bars: Sequence[_Bar], axis: str) -> None:
-    """Name columns below, groups of them below that; mark those that do not fit."""
-    middle = bars[-1].x / 2
+def _add_labels(figure: Figure, places: Sequence[_Empty], axis: str) -> None:
+    """Name columns below, and groups of them on top; mark those that do not fit."""
+    middle = places[-1].x / 2
     half = max(middle + 0.6, _LEAST_COLUMNS / 2)
     figure.update_xaxes(showgrid=False, range=[middle - half, middle + half])
-    longest = max(len(bar.label) for bar in bars)
+    longest = max(len(place.label) for place in places)
     ticks = {
-        "tickvals": [bar.x for bar in bars],
-        "ticktext": [_marked(bar) for bar in bars],
-        "tickangle": 0 if longest * len(bars) <= _ROOM_FOR_LABELS else -90,
+        "tickvals": [place.x for place in places],
+        "ticktext": [_marked(place) for place in places],
+        "tickangle": 0 if longest * len(places) <= _ROOM_FOR_LABELS else -90,
     }
     figure.update_xaxes(**ticks, showticklabels=False)
     figure.update_xaxes(title=axis, showticklabels=True, row=3, col=1)
-    for group in dict.fromkeys(bar.group for bar in bars):
-        places = [bar.x for bar in bars if bar.group == group]
-        if len(places) == len(bars):
+    for group in dict.fromkeys(place.group for place in places):
+        members = [place.x for place in places if place.group == group]
+        if len(members) == len(places):
             return
-        lines = _lines(group, WIDTH * (len(places) + 0.6) / (2 * half))
+        words, size = _heading(group, _WIDTH * (len(members) + 0.6) / (2 * half))
         figure.add_annotation(
-            text=f"<b>{'<br>'.join(lines.words)}</b>",
-            font={"size": lines.font},
-            x=(places[0] + places[-1]) / 2,
+            text=f"<b>{'<br>'.join(words)}</b>",
+            font={"size": size},
+            x=(members[0] + members[-1]) / 2,
             y=1.0,
             yref="y domain",
             yanchor="bottom",
@@ -334,22 +323,88 @@ def _label(figure: Figure, bars: Sequence[_Bar], axis: str) -> None:
         )
 
 
-class _Lines(NamedTuple):
-    words: list[str]
-    font: float
-    """Size of its letters in pixels."""
-
-
-def _lines(group: str, room: float) -> _Lines:
-    """A name in two lines, what and which, or in one for each word, as large as there is room."""
+def _heading(group: str, room: float) -> tuple[list[str], float]:
+    """A name in two lines, or in one for each word, and the largest font with enough room."""
     for words in (group.split(" ", 1), group.split(" ")):
-        font = room / CHARACTER / max(map(len, words))
-        if font >= _HEADING:
-            return _Lines(words, _HEADING)
-    return _Lines(words, font)
+        size = room / _CHARACTER / max(map(len, words))
+        if size >= _HEADING:
+            return words, _HEADING
+    return words, size
 
 
-def _marked(bar: _Bar) -> str:
-    if bar.plan is None or bar.plan.fits:
-        return bar.label
-    return f"{bar.label}<br><span style='color:{ACCENT}'>does not fit</span>"
+def _marked(place: _Empty) -> str:
+    if not isinstance(place, _Column) or place.plan.fits:
+        return place.label
+    return f"{place.label}<br><span style='color:{ACCENT}'>does not fit</span>"
+
+
+_Rows = dict[str, Callable[[PointPlan], object]]
+"""What the table shows of a strategy, by the name of the row."""
+
+
+def _configuration(plans: Sequence[PointPlan]) -> _Rows:
+    """Degrees, batches, and options in which strategies differ."""
+
+    def reads(field: str) -> Callable[[PointPlan], object]:
+        return lambda plan: plan.strategy.get(field, 1)
+
+    fields = [f for f in _DEGREES if f in _ALWAYS or any(reads(f)(p) != 1 for p in plans)]
+    rows = {short_name(field): reads(field) for field in fields}
+    rows[short_name("micro_batch_size")] = reads("micro_batch_size")
+    rows["micro-batches"] = _micro_batches
+    for field in _OPTIONS:
+        if len({value_word(plan.strategy.get(field)) for plan in plans}) > 1:
+            rows[short_name(field)] = reads(field)
+    return rows
+
+
+def _micro_batches(plan: PointPlan) -> int:
+    s = plan.strategy
+    return int(s["global_batch_size"] // (s["dp"] * s["micro_batch_size"]))
+
+
+def _add_configuration(
+    figure: Figure, columns: Sequence[_Column], rows: _Rows, *, room: float
+) -> None:
+    """Draw strategies as columns of a table whose cells are darker the larger their numbers are.
+
+    Parameters
+    ----------
+    room
+        Width of a column, in characters of one pixel height.
+    """
+    cells = [[value_word(read(column.plan)) for column in columns] for read in rows.values()]
+    depths = [[_depth(read(column.plan)) for column in columns] for read in rows.values()]
+    fitting = [[word if len(word) * _LEAST_FONT <= room else "" for word in row] for row in cells]
+    size = min(_MOST_FONT, room / max(1, *(len(word) for row in fitting for word in row)))
+    for n, column in enumerate(columns):  # one map each: there are gaps between groups
+        figure.add_trace(
+            plotly().Heatmap(
+                x=[column.x],
+                dx=1,
+                y=list(range(len(rows))),
+                z=[[row[n]] for row in depths],
+                zmin=0,
+                zmax=max(max(row) for row in depths) or 1,
+                colorscale=_DEPTHS,
+                showscale=False,
+                xgap=1,
+                ygap=1,
+                text=[[row[n]] for row in fitting],
+                texttemplate="%{text}",
+                textfont={"size": size, "color": INK},
+                customdata=[[f"{name} {row[n]}"] for name, row in zip(rows, cells, strict=True)],
+                hovertemplate="%{customdata}<extra></extra>",
+                name="configuration",
+            ),
+            row=1,
+            col=1,
+        )
+    ticks = {"tickvals": list(range(len(rows))), "ticktext": list(rows)}
+    figure.update_yaxes(**ticks, autorange="reversed", showgrid=False, row=1, col=1)
+
+
+def _depth(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        return 0.0
+    return log2(value)

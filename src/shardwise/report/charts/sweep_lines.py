@@ -1,11 +1,20 @@
-"""Lines over one axis of a sweep: strong scaling, any other figure, one sweep over another."""
+"""A sweep over one axis as lines, and what would help most as bars."""
 
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from shardwise.planning.sweep.results import Axis, PointPlan, SweepPoint, SweepResult
-from shardwise.report.charts.common import INK, Figure, differ, dressed, graphs, log_axis, subplots
+from shardwise.planning.sweep.results import Axis, Influence, PointPlan, SweepPoint, SweepResult
+from shardwise.report.charts.common import (
+    INK,
+    LINES,
+    Figure,
+    log_axis,
+    plotly,
+    spans_much,
+    styled,
+    subplots,
+)
 from shardwise.report.charts.plans import rounded
 from shardwise.report.charts.sweep_points import (
     Series,
@@ -15,21 +24,29 @@ from shardwise.report.charts.sweep_points import (
     missing,
     number_axis,
     number_of,
-    place_words,
+    point_hover,
+    point_name,
     reason,
     series,
     shown_for,
     sweep_words,
     time_for,
-    told,
 )
 
-__all__ = ["ratio", "scaling", "trend"]
+__all__ = ["MOST_TORNADOES", "ratio", "scaling", "tornado", "trend"]
 
 _GPUS = "gpus"
 _CROSS = {"symbol": "x-thin", "size": 9}
 # Where crosses stand, in parts of the height: one row for each line.
 _FIRST_CROSS, _NEXT_CROSS = 0.02, 0.025
+_PERCENT = 100.0
+MOST_TORNADOES = 6
+"""Points whose sensitivities are drawn side by side."""
+_MOST_FIGURES = 15
+# Length of an axis over its longest bar: room for text.
+_ROOM = 1.3
+# Less than this counts as no effect: of the elasticity, or of the step time after a new search.
+_LEAST_ELASTICITY = 1e-4
 
 
 def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
@@ -42,13 +59,8 @@ def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
     ----------
     tokens
         Show the days that training on so many takes instead of the time of a step.
-
-    Raises
-    ------
-    InputError
-        If the sweep has no axis of GPUs or nothing feasible, or plotly is not installed.
     """
-    scatter = graphs().Scatter
+    scatter = plotly().Scatter
     axis = axis_named(result, _GPUS)
     lines, measure = series(result, axis), time_for(result, tokens)
     first = _first(lines)
@@ -61,13 +73,13 @@ def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
         figure.add_trace(scatter(y=times, **words), row=1, col=1)
         shares = [plan.tokens_per_s_per_gpu / unit for plan in plans]
         figure.add_trace(scatter(y=shares, **words, showlegend=False), row=2, col=1)
-        if times and line.kind == 0:  # one for each colour: more cannot be told apart
+        if times and line.kind == 0:  # one for each color: more cannot be told apart
             figure.add_trace(_ideal(line, axis, times[0]), row=1, col=1)
         _add_crosses(figure, line, axis, _without(line), number)
     found = [measure.value(plan) for _, plan in chain.from_iterable(s.feasible for s in lines)]
-    figure.update_yaxes(title=measure.head, **log_axis(found), row=1, col=1)
+    figure.update_yaxes(title=measure.axis_title, **log_axis(found), row=1, col=1)
     figure.update_yaxes(title="throughput of a GPU, relative", rangemode="tozero", row=2, col=1)
-    place = place_words(result, first[0], along=axis)
+    place = point_name(result, first[0], along=axis)
     figure.add_hline(
         y=1,
         line={"color": INK, "dash": "dot", "width": 1},
@@ -81,31 +93,25 @@ def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
     figure.update_xaxes(**{**along, "title": None, "type": "log"})
     figure.update_xaxes(title=along["title"], row=2, col=1)
     subtitle = f"{sweep_words(result)}; dashed: ideal"
-    dressed(figure, f"Strong scaling of {result.model}", subtitle, height=720)
+    styled(figure, f"Strong scaling of {result.model}", subtitle, height=720)
     return _with_legend(figure)
 
 
 def trend(result: SweepResult, axis: str = "", *, tokens: float | None = None) -> Figure:
-    """Draw the best over one axis of numbers, a line for each system and value of other axes.
-
-    Raises
-    ------
-    InputError
-        If the sweep has no such axis of numbers or nothing feasible, or plotly is not installed.
-    """
-    scatter = graphs().Scatter
+    """Draw the best over one axis of numbers, a line for each system and value of other axes."""
+    scatter = plotly().Scatter
     along = _numeric(result, axis)
     lines, shown = series(result, along), shown_for(result, tokens)
     _first(lines)
-    figure = graphs().Figure()
+    figure = plotly().Figure()
     for number, line in enumerate(lines):
         values = [shown.value(plan) for _, plan in line.feasible]
         figure.add_trace(scatter(y=values, **_line(result, line, along)))
         _add_crosses(figure, line, along, _without(line), number)
     found = [shown.value(plan) for _, plan in chain.from_iterable(s.feasible for s in lines)]
-    figure.update_yaxes(title=shown.head, **_room(found))
+    figure.update_yaxes(title=shown.axis_title, **_value_axis(found))
     figure.update_xaxes(**number_axis(along, result.points))
-    dressed(figure, f"Best {shown.title} over {along.name}", sweep_words(result))
+    styled(figure, f"Best {shown.title} over {along.name}", sweep_words(result))
     return _with_legend(figure)
 
 
@@ -124,16 +130,11 @@ def ratio(
         The axis of numbers to draw over, where several are varied.
     names
         What the sweeps are called: above 1 the second one is faster.
-
-    Raises
-    ------
-    InputError
-        If they have no feasible point in common, or plotly is not installed.
     """
-    scatter = graphs().Scatter
+    scatter = plotly().Scatter
     along = _numeric(result, axis)
     others = {_key(other, point): point for point in other.points}
-    figure = graphs().Figure()
+    figure = plotly().Figure()
     found: list[float] = []
     for number, line in enumerate(series(result, along)):
         pairs = [(p, others[_key(result, p)]) for p in line.points if _key(result, p) in others]
@@ -143,8 +144,8 @@ def ratio(
         words = _line(result, line, along)
         words["x"] = [number_of(along, p) for p, _, _ in both]
         words["customdata"] = [
-            f"{rounded(value)}<br><br><b>{names[0]}</b> {told(result, p, a)}"
-            f"<br><br><b>{names[1]}</b> {told(other, p, b)}"
+            f"{rounded(value)}<br><br><b>{names[0]}</b> {point_hover(result, p, a)}"
+            f"<br><br><b>{names[1]}</b> {point_hover(other, p, b)}"
             for (p, a, b), value in zip(both, values, strict=True)
         ]
         figure.add_trace(scatter(y=values, **words))
@@ -157,10 +158,10 @@ def ratio(
     if not found:
         raise missing("a feasible point in common with the other", "sweep the same values")
     figure.add_hline(y=1, line={"color": INK, "dash": "dot", "width": 1.5})
-    figure.update_yaxes(title=f"time of {names[0]} / time of {names[1]}", **_room(found))
+    figure.update_yaxes(title=f"time of {names[0]} / time of {names[1]}", **_value_axis(found))
     figure.update_xaxes(**number_axis(along, result.points))
     subtitle = f"{sweep_words(result)}; above 1 {names[1]} is faster"
-    dressed(figure, f"{names[0]} over {names[1]}", subtitle)
+    styled(figure, f"{names[0]} over {names[1]}", subtitle)
     return _with_legend(figure)
 
 
@@ -196,9 +197,9 @@ def _line(result: SweepResult, line: Series, axis: Axis) -> dict[str, Any]:
     return {
         "x": [number_of(axis, point) for point, _ in line.feasible],
         "mode": "lines+markers",
-        "line": {"color": line.colour, "width": 2},
-        "marker": {"size": 8, "color": line.colour, "symbol": line.mark},
-        "customdata": [told(result, point, plan) for point, plan in line.feasible],
+        "line": {"color": line.color, "width": 2},
+        "marker": {"size": 8, "color": line.color, "symbol": line.mark},
+        "customdata": [point_hover(result, point, plan) for point, plan in line.feasible],
         "hovertemplate": "%{customdata}<extra></extra>",
         "name": line.name,
         "legendgroup": line.name,
@@ -209,11 +210,11 @@ def _ideal(line: Series, axis: Axis, time: float) -> Any:
     """What a line would be if every GPU did as much as those of its first point."""
     start = number_of(axis, line.feasible[0][0])
     numbers = sorted(n for n in {number_of(axis, point) for point in line.points} if n >= start)
-    return graphs().Scatter(
+    return plotly().Scatter(
         x=numbers,
         y=[time * start / n for n in numbers],
         mode="lines",
-        line={"color": line.colour, "dash": "dash", "width": 1.5},
+        line={"color": line.color, "dash": "dash", "width": 1.5},
         hoverinfo="skip",
         showlegend=False,
         legendgroup=line.name,
@@ -238,11 +239,11 @@ def _add_crosses(
         return
     panel = "2" if "xaxis2" in figure.layout else ""
     figure.add_trace(
-        graphs().Scatter(
+        plotly().Scatter(
             x=[number_of(axis, point) for point, _ in lone],
             y=[_FIRST_CROSS + _NEXT_CROSS * number] * len(lone),
             mode="markers",
-            marker={**_CROSS, "line": {"color": line.colour, "width": 2}},
+            marker={**_CROSS, "line": {"color": line.color, "width": 2}},
             customdata=[f"<b>{line.name}</b><br>{why}" for _, why in lone],
             hovertemplate="%{customdata}<extra></extra>",
             showlegend=False,
@@ -258,9 +259,9 @@ def _add_crosses(
     )
 
 
-def _room(values: Sequence[float]) -> dict[str, Any]:
+def _value_axis(values: Sequence[float]) -> dict[str, Any]:
     """An axis of values: logarithmic where they differ much, else from a little below them."""
-    if differ(values):
+    if spans_much(values):
         return log_axis(values)
     return {"rangemode": "tozero" if max(values) > 2 * min(values) else "normal"}
 
@@ -268,3 +269,111 @@ def _room(values: Sequence[float]) -> dict[str, Any]:
 def _with_legend(figure: Figure) -> Figure:
     figure.update_layout(legend={"orientation": "v", "x": 1.01, "y": 1})
     return figure
+
+
+def tornado(result: SweepResult) -> Figure:
+    """Draw how the step time answers to each figure of the system, the most influential on top.
+
+    A bar of -0.4 says: one per cent more makes the step 0.4 % shorter. Beside it stands what
+    doubling (or halving what is better less) saves, and with the strategy that is best then.
+    Several points are drawn side by side.
+    """
+    points = [point for point in result.points if point.sensitivity]
+    if not points:
+        raise missing("sensitivities", "sweep with sensitivity=True")
+    if len(points) > MOST_TORNADOES:
+        problem = f"sensitivities of so few points that {MOST_TORNADOES} colors show them"
+        raise missing(problem, "draw a part: only(result, systems=..., at={axis: label})")
+    names = _ranked(points)
+    figure = subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.04)
+    for number, point in enumerate(points):
+        _add_bars(figure, result, point, names, LINES[number], alone=len(points) == 1)
+    styled(
+        figure,
+        "What would help most",
+        f"{sweep_words(result)}; the figures that matter",
+        height=240 + (20 + 16 * len(points)) * len(names),
+    )
+    order = {"categoryorder": "array", "categoryarray": names, "autorange": "reversed"}
+    figure.update_yaxes(**order, showgrid=False)
+    figure.update_xaxes(title="% of step time for 1 % more", row=1, col=1)
+    figure.update_xaxes(title="saved by twice as much, or half [%]", row=1, col=2)
+    known = list(chain.from_iterable(point.sensitivity for point in points))
+    most = max(max(one.saved, one.best_saved or 0.0) for one in known)
+    figure.update_xaxes(range=[0, _ROOM * _PERCENT * max(most, _LEAST_ELASTICITY)], row=1, col=2)
+    figure.add_vline(x=0, line={"color": "#57606a", "width": 1})
+    again = any(one.best_saved is not None for one in known)
+    legend = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"}
+    figure.update_layout(bargap=0.25, showlegend=again or len(points) > 1, legend=legend)
+    return figure
+
+
+def _ranked(points: Sequence[SweepPoint]) -> list[str]:
+    """Figures by the size of their elasticity, those that matter also after another search."""
+    sizes: dict[str, tuple[float, float]] = {}
+    for one in chain.from_iterable(point.sensitivity for point in points):
+        before, again = sizes.get(one.figure, (0.0, 0.0))
+        now = (max(before, abs(one.elasticity)), max(again, one.best_saved or 0.0))
+        sizes[one.figure] = now
+    most = sorted(sizes, key=lambda name: -max(sizes[name]))[:_MOST_FIGURES]
+    matter = [name for name in most if max(sizes[name]) >= _LEAST_ELASTICITY]
+    return sorted(matter, key=lambda name: (-sizes[name][0], -sizes[name][1]))
+
+
+def _add_bars(
+    figure: Figure,
+    result: SweepResult,
+    point: SweepPoint,
+    names: Sequence[str],
+    color: str,
+    *,
+    alone: bool,
+) -> None:
+    """Elasticities of one point at the left, at the right what is saved."""
+    known = {one.figure: one for one in point.sensitivity}
+    own = [known[name] for name in names if name in known]
+    place = point_hover(result, point, best_of(point))
+    words = {
+        "y": [one.figure for one in own],
+        "orientation": "h",
+        "customdata": [f"<b>{one.figure}</b>: {_saving(one)}<br><br>{place}" for one in own],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+    bar = plotly().Bar
+    name = point_name(result, point)
+    look = {"marker": {"color": color}, "legendgroup": name, "name": name}
+    figure.add_trace(bar(x=[one.elasticity for one in own], **words, **look), row=1, col=1)
+    texts = {"textposition": "outside", "cliponaxis": False} if alone else {"textposition": "none"}
+    figure.add_trace(
+        bar(
+            x=[_PERCENT * one.saved for one in own],
+            text=[f"{one.factor:.3g}x: {_PERCENT * one.saved:.1f} %" for one in own],
+            **texts,
+            **words,
+            **look,
+            showlegend=False,
+        ),
+        row=1,
+        col=2,
+    )
+    again = [one for one in own if one.best_saved is not None]
+    if alone and again:
+        figure.add_trace(
+            bar(
+                x=[_PERCENT * (one.best_saved or 0.0) for one in again],
+                **{**words, "y": [one.figure for one in again]},
+                text=[f"{_PERCENT * (one.best_saved or 0.0):.1f} %" for one in again],
+                **texts,
+                marker={"color": LINES[1]},
+                name="with the best strategy then",
+            ),
+            row=1,
+            col=2,
+        )
+
+
+def _saving(one: Influence) -> str:
+    text = f"{one.factor:.3g}x saves {_PERCENT * one.saved:.1f} %"
+    if one.best_saved is None:
+        return text
+    return f"{text}, {_PERCENT * one.best_saved:.1f} % with the best strategy then"

@@ -1,44 +1,36 @@
 """The best of a sweep over two axes: as a heat map, as contours, and as a surface."""
 
-from collections.abc import Sequence
-from itertools import pairwise
-from math import log10
+from collections.abc import Mapping, Sequence
+from math import isclose, log10
 from typing import Any
 
-from shardwise.planning.sweep.results import Axis, SweepResult
-from shardwise.report.charts.common import (
-    ACCENT,
-    EMPTY,
-    GOOD_IS_BRIGHT,
-    INK,
-    Figure,
-    differ,
-    dressed,
-    graphs,
-    log_axis,
-)
-from shardwise.report.charts.plans import rounded, short_name
-from shardwise.report.charts.sweep_grid import (
-    Map,
-    Marks,
-    has_numbers,
-    map_of,
-    marked_cells,
-    marked_numbers,
-    numbers_of,
-)
+from shardwise.planning.sweep.results import Axis, SweepPoint, SweepResult
+from shardwise.report.charts.common import ACCENT, EMPTY, INK, Figure, plotly, spans_much
+from shardwise.report.charts.maps import Map
+from shardwise.report.charts.plans import Measure, short_name
 from shardwise.report.charts.sweep_points import (
     SYSTEM,
+    axis_named,
+    best_of,
     is_numeric,
+    missing,
     number_axis,
+    number_of,
+    point_hover,
+    shown_for,
+    shown_in,
     sweep_words,
-    told,
     varied,
 )
 
 __all__ = ["Marks", "contour", "heat_map", "is_plane", "surface"]
 
-_MOST_COLUMNS_WITH_TEXT = 24
+Marks = Mapping[str, Mapping[str, float]]
+"""Points to mark by their name: values by axis, in the units of `SweepPoint.values`."""
+
+_AXES = 2
+_LEAST_OF_A_PLANE = 3
+_ORIGINAL = "1x"
 
 
 def heat_map(
@@ -54,64 +46,18 @@ def heat_map(
     ----------
     axes
         Two of the sweep, down and across; `system` stands for its systems. Where more are varied,
-        the best over the others is shown. Need not be given where two are varied.
+        the best over the others is shown. May be omitted where two are varied.
     tokens
         Show the days that training on so many takes.
     marks
-        Points to mark. Where values are factors, the system as it is is marked anyway.
-
-    Raises
-    ------
-    InputError
-        If the sweep has no such axes or nothing feasible, or plotly is not installed.
+        Points to mark. Where values are factors, the original system is marked anyway.
     """
-    go = graphs()
-    drawn = map_of(result, axes, tokens)
-    values, shown = drawn.values, drawn.shown
-    columns = len(drawn.labels[1])
-    words = {"size": max(8, min(13, 420 // columns))}
-    legible = "%{text}" if columns <= _MOST_COLUMNS_WITH_TEXT else None
-    reasons = [
-        [told(result, p) if p is not None else "was not looked at" for p in row]
-        for row in drawn.points
-    ]
-    figure = go.Figure(
-        go.Heatmap(
-            z=[[1 if value is None else None for value in row] for row in values],
-            colorscale=[[0, EMPTY], [1, EMPTY]],
-            showscale=False,
-            xgap=2,
-            ygap=2,
-            text=[["-" if value is None else "" for value in row] for row in values],
-            texttemplate=legible,
-            textfont={**words, "color": "#8b949e"},
-            customdata=reasons,
-            hovertemplate="%{customdata}<extra></extra>",
-            name="infeasible",
-        )
+    points, drawn = _map_of(result, axes, tokens)
+    down, _ = _axes_of(result, drawn)
+    figure = drawn.heat_map(
+        _subtitle(result, drawn), upwards=down is not None and is_numeric(result, down)
     )
-    figure.add_trace(
-        go.Heatmap(
-            z=_heights(drawn),
-            **_colours(drawn),
-            xgap=2,
-            ygap=2,
-            text=[["" if value is None else rounded(value) for value in row] for row in values],
-            texttemplate=legible,
-            textfont=words,
-            customdata=drawn.mapped(lambda point, plan: told(result, point, plan), without=""),
-            hovertemplate="%{customdata}<extra></extra>",
-            name=shown.title,
-        )
-    )
-    _frame(figure, *drawn.found[0][:2])
-    _dress(figure, result, drawn)
-    figure.update_layout(height=220 + 44 * max(5, min(20, len(drawn.labels[0]))))
-    figure.update_xaxes(**_ticks(drawn, 1), showgrid=False)
-    down = drawn.axes[0]
-    turned = {} if down is not None and is_numeric(result, down) else {"autorange": "reversed"}
-    figure.update_yaxes(**_ticks(drawn, 0), **turned, showgrid=False)
-    for name, row, column in marked_cells(drawn, marks or {}):
+    for name, row, column in _marked_cells(points, drawn, marks or {}):
         _mark(figure, name, column, row)
     return figure
 
@@ -128,38 +74,31 @@ def contour(
     Parameters
     ----------
     axes, tokens, marks
-        As of `heat_map`.
-
-    Raises
-    ------
-    InputError
-        If the axes are not of three numbers each, else as `heat_map`.
+        As of `heat_map`; the axes have three numbers each.
     """
-    go = graphs()
-    drawn = map_of(result, axes, tokens)
-    rows, columns = numbers_of(result, drawn)
-    values, shown = drawn.values, drawn.shown
-    logarithmic = differ([value for _, _, value in drawn.found])
+    go = plotly()
+    points, drawn = _map_of(result, axes, tokens)
+    rows, columns = _numbers_of(result, drawn)
     figure = go.Figure(
         go.Contour(
             x=columns,
             y=rows,
-            z=_heights(drawn),
-            **_colours(drawn),
-            customdata=drawn.mapped(lambda point, plan: told(result, point, plan), without=""),
+            z=drawn.colored,
+            **drawn.colors(),
+            customdata=drawn.hover,
             hovertemplate="%{customdata}<extra></extra>",
             connectgaps=False,
             line={"color": "white", "width": 0.7},
-            contours={"showlabels": not logarithmic, "labelfont": {"size": 11, "color": INK}},
+            contours={"showlabels": not drawn.is_log, "labelfont": {"size": 11, "color": INK}},
             ncontours=18,
-            name=shown.title,
+            name=drawn.shown.title,
         )
     )
     empty = [
-        (columns[c], rows[r], point)
-        for r, row in enumerate(drawn.points)
-        for c, point in enumerate(row)
-        if values[r][c] is None
+        (columns[c], rows[r], drawn.hover[r][c])
+        for r, row in enumerate(drawn.values)
+        for c, value in enumerate(row)
+        if value is None
     ]
     figure.add_trace(
         go.Scatter(
@@ -167,18 +106,18 @@ def contour(
             y=[y for _, y, _ in empty],
             mode="markers",
             marker={"symbol": "x-thin", "size": 6, "line": {"color": "#8b949e", "width": 1.2}},
-            customdata=[told(result, p) if p else "was not looked at" for _, _, p in empty],
+            customdata=[text for _, _, text in empty],
             hovertemplate="%{customdata}<extra></extra>",
             showlegend=False,
             name="infeasible",
         )
     )
-    _dress(figure, result, drawn)
-    figure.update_layout(height=600, plot_bgcolor=EMPTY)
-    down, across = drawn.axes
-    figure.update_xaxes(**_along(result, across), range=_range(columns), showgrid=False)
-    figure.update_yaxes(**_along(result, down), range=_range(rows), showgrid=False)
-    for name, y, x in marked_numbers(drawn, marks or {}, rows, columns):
+    drawn.styled(figure, _subtitle(result, drawn), height=600)
+    figure.update_layout(plot_bgcolor=EMPTY)
+    down, across = _axes_of(result, drawn)
+    figure.update_xaxes(**_number_axis(result, across), range=_range(columns), showgrid=False)
+    figure.update_yaxes(**_number_axis(result, down), range=_range(rows), showgrid=False)
+    for name, y, x in _marked_numbers(result, points, drawn, marks or {}):
         _mark(figure, name, _place(x, columns), _place(y, rows))
     return figure
 
@@ -186,142 +125,179 @@ def contour(
 def surface(
     result: SweepResult, axes: Sequence[str] = (), *, tokens: float | None = None
 ) -> Figure:
-    """Draw the same as a surface in three dimensions, the best on top.
-
-    Raises
-    ------
-    InputError
-        As `contour`.
-    """
-    go = graphs()
-    drawn = map_of(result, axes, tokens)
-    rows, columns = numbers_of(result, drawn)
-    colours = _colours(drawn)
-    shown = drawn.shown
-    found = [value for _, _, value in drawn.found]
-    figure = go.Figure(
-        go.Surface(
-            x=columns,
-            y=rows,
-            z=drawn.values,
-            surfacecolor=_heights(drawn),
-            colorscale=colours["colorscale"],
-            colorbar=colours["colorbar"],
-            cmin=colours["zmin"],
-            cmax=colours["zmax"],
-            lighting={"ambient": 1, "diffuse": 0, "specular": 0},
-            text=drawn.mapped(lambda point, plan: told(result, point, plan), without=""),
-            hovertemplate="%{text}<extra></extra>",
-            name=shown.title,
-        )
-    )
-    _dress(figure, result, drawn)
-    height: dict[str, Any] = {"title": {"text": shown.head}}
-    if shown.lower_is_better:
-        height["autorange"] = "reversed"
-    if differ(found):
-        height |= log_axis(found)
-    down, across = drawn.axes
-    figure.update_layout(
+    """Draw the same as a surface in three dimensions, the best on top."""
+    _, drawn = _map_of(result, axes, tokens)
+    rows, columns = _numbers_of(result, drawn)
+    down, across = _axes_of(result, drawn)
+    eye, center = {"x": -1.7, "y": -1.7, "z": 1.0}, {"x": 0, "y": 0, "z": -0.2}
+    return drawn.surface(
+        _subtitle(result, drawn),
         height=660,
         scene={
-            "xaxis": _along(result, across),
-            "yaxis": _along(result, down),
-            "zaxis": height,
-            "camera": {
-                "eye": {"x": -1.7, "y": -1.7, "z": 1.0},
-                "center": {"x": 0, "y": 0, "z": -0.2},
-            },
-            "aspectmode": "manual",
-            "aspectratio": {"x": 1.3, "y": 1.3, "z": 0.8},
+            "xaxis": _number_axis(result, across),
+            "yaxis": _number_axis(result, down),
+            "camera": {"eye": eye, "center": center},
         },
+        x=columns,
+        y=rows,
+        text=drawn.hover,
+        hovertemplate="%{text}<extra></extra>",
     )
-    return figure
 
 
 def is_plane(result: SweepResult, axes: Sequence[str]) -> bool:
-    """Whether two axes have numbers enough for slopes, and a patch between four points."""
-    drawn = map_of(result, axes, None)
-    if not has_numbers(result, drawn):
-        return False
-    return any(
-        None not in (a[c], a[c + 1], b[c], b[c + 1])
-        for a, b in pairwise(drawn.values)
-        for c in range(len(a) - 1)
+    """Whether two axes have enough numbers for slopes, and a patch between four points."""
+    _, drawn = _map_of(result, axes, None)
+    return _has_numbers(result, drawn) and drawn.has_patch
+
+
+def _known_axes(result: SweepResult) -> list[str]:
+    systems = [SYSTEM] if len(result.systems) > 1 else []
+    return [*systems, *(axis.name for axis in varied(result))]
+
+
+def _subtitle(result: SweepResult, drawn: Map) -> str:
+    subtitle = f"{sweep_words(result)}; {drawn.best_words}"
+    over = [short_name(name) for name in _known_axes(result) if name not in drawn.names]
+    return subtitle + (f"; each the best over {' and '.join(over)}" if over else "")
+
+
+def _axes_of(result: SweepResult, drawn: Map) -> tuple[Axis | None, Axis | None]:
+    """Axes of a map, down and across; None for the systems."""
+    down, across = (None if n == SYSTEM else axis_named(result, n) for n in drawn.names)
+    return down, across
+
+
+_Points = list[list[SweepPoint | None]]
+"""The best point at every pair of values; None where nothing was evaluated."""
+
+
+def _map_of(result: SweepResult, names: Sequence[str], tokens: float | None) -> tuple[_Points, Map]:
+    """Lay the points of a sweep out over two axes, the best of those that meet."""
+    known = _known_axes(result)
+    names = list(names) or known
+    if len(names) != _AXES or names[0] == names[1]:
+        raise missing("two axes to draw over", f"name two of {', '.join(known) or 'none'}")
+    if all(best_of(point) is None for point in result.points):
+        raise missing("a feasible point", "give it more memory or more GPUs")
+    axes = [None if name == SYSTEM else axis_named(result, name) for name in names]
+    rows, columns = (result.systems if axis is None else axis.labels for axis in axes)
+    shown = shown_for(result, tokens)
+    points: _Points = [[None] * len(columns) for _ in rows]
+    for point in result.points:
+        r, c = (_position(result, axis, point) for axis in axes)
+        if _beats(point, points[r][c], shown):
+            points[r][c] = point
+    plans = [[None if point is None else best_of(point) for point in row] for row in points]
+    return points, Map(
+        names=(names[0], names[1]),
+        labels=(rows, columns),
+        shown=shown,
+        values=[[None if plan is None else shown.value(plan) for plan in row] for row in plans],
+        hover=[
+            [
+                "was not evaluated" if point is None else point_hover(result, point, best_of(point))
+                for point in row
+            ]
+            for row in points
+        ],
     )
 
 
-def _heights(drawn: Map) -> list[list[float | None]]:
-    """Values as colours see them: their logarithms where they differ much."""
-    if not differ([value for _, _, value in drawn.found]):
-        return drawn.values
-    return [[None if value is None else log10(value) for value in row] for row in drawn.values]
+def _position(result: SweepResult, axis: Axis | None, point: SweepPoint) -> int:
+    if axis is None:
+        return result.systems.index(point.system)
+    return point.at[result.axes.index(axis)]
 
 
-def _colours(drawn: Map) -> dict[str, Any]:
-    """Colour scale, its ends and its key: good is bright."""
-    found = [value for _, _, value in drawn.found]
-    title = {"text": drawn.shown.head, "side": "right"}
-    bar: dict[str, Any] = {"title": title, "outlinewidth": 0, "thickness": 16}
-    least, most = min(found), max(found)
-    if differ(found):
-        scale = log_axis(found)
-        ticks = zip(scale["tickvals"], scale["ticktext"], strict=True)
-        inside = [(log10(tick), word) for tick, word in ticks if least <= tick <= most]
-        bar |= {"tickvals": [t for t, _ in inside], "ticktext": [word for _, word in inside]}
-        least, most = log10(least), log10(most)
-    colours = GOOD_IS_BRIGHT + ("_r" if drawn.shown.lower_is_better else "")
-    return {"colorscale": colours, "zmin": least, "zmax": most, "colorbar": bar}
+def _beats(point: SweepPoint, before: SweepPoint | None, shown: Measure) -> bool:
+    """Whether a point is drawn in place of another one."""
+    if before is None:
+        return True
+    new, old = best_of(point), best_of(before)
+    if new is None or old is None:
+        return new is not None
+    return shown.rank(new) < shown.rank(old)
 
 
-def _dress(figure: Figure, result: SweepResult, drawn: Map) -> None:
-    shown, best = drawn.shown, drawn.found[0][2]
-    subtitle = f"{sweep_words(result)}; best: {rounded(best)} {shown.unit}".rstrip()
-    several = [SYSTEM] if len(result.systems) > 1 else []
-    over = [n for n in [*several, *(a.name for a in varied(result))] if n not in drawn.names]
-    if over:
-        subtitle += f"; each the best over {' and '.join(map(short_name, over))}"
-    title = f"Best {shown.title} by {' and '.join(map(short_name, drawn.names))}"
-    dressed(figure, title, subtitle)
+def _has_numbers(result: SweepResult, drawn: Map) -> bool:
+    """Whether both axes have three numbers or more, the same ones at every point."""
+    for axis in _axes_of(result, drawn):
+        if axis is None or not is_numeric(result, axis) or len(axis.labels) < _LEAST_OF_A_PLANE:
+            return False
+        places = {(_position(result, axis, p), p.values[axis.name]) for p in result.points}
+        if len(places) != len(axis.labels):
+            return False
+    return True
 
 
-def _ticks(drawn: Map, side: int) -> dict[str, Any]:
-    """An axis with one place for each value."""
-    labels = drawn.labels[side]
-    return {
-        "title": {"text": short_name(drawn.names[side])},
-        "tickvals": list(range(len(labels))),
-        "ticktext": list(labels),
-    }
+def _numbers_of(result: SweepResult, drawn: Map) -> tuple[list[float], list[float]]:
+    """Values down and across, in the units that they are shown in."""
+    if not _has_numbers(result, drawn):
+        what = f"{_LEAST_OF_A_PLANE} numbers on each of {' and '.join(drawn.names)}"
+        raise missing(what, "draw a heat map, or the part of one system")
+    down, across = (
+        {_position(result, axis, p): number_of(axis, p) for p in result.points}
+        for axis in _axes_of(result, drawn)
+        if axis is not None
+    )
+    return [down[n] for n in sorted(down)], [across[n] for n in sorted(across)]
 
 
-def _along(result: SweepResult, axis: Axis | None) -> dict[str, Any]:
+def _marked_cells(points: _Points, drawn: Map, marks: Marks) -> list[tuple[str, int, int]]:
+    """Name, row and column of the points to mark."""
+    found = [
+        (name, r, c)
+        for name, values in marks.items()
+        for r, row in enumerate(points)
+        for c, point in enumerate(row)
+        if point is not None and _is_at(point, drawn.names, values)
+    ]
+    if all(_ORIGINAL in labels for labels in drawn.labels):
+        row_of, column_of = (labels.index(_ORIGINAL) for labels in drawn.labels)
+        if (row_of, column_of) not in [place[1:] for place in found]:
+            found.append(("as it is", row_of, column_of))
+    return found
+
+
+def _is_at(point: SweepPoint, names: Sequence[str], values: Mapping[str, float]) -> bool:
+    return all(
+        name in values and isclose(point.values[name], values[name], rel_tol=1e-6) for name in names
+    )
+
+
+def _marked_numbers(
+    result: SweepResult, points: _Points, drawn: Map, marks: Marks
+) -> list[tuple[str, float, float]]:
+    """Name, value down and value across of the points to mark, if they are on the map."""
+    down, across = _axes_of(result, drawn)
+    rows, columns = _numbers_of(result, drawn)
+    found = []
+    for name, values in marks.items():
+        if down is None or across is None or not {down.name, across.name} <= set(values):
+            continue
+        y, x = shown_in(down, values[down.name]), shown_in(across, values[across.name])
+        if min(rows) <= y <= max(rows) and min(columns) <= x <= max(columns):
+            found.append((name, y, x))
+    cells = [(name, rows[r], columns[c]) for name, r, c in _marked_cells(points, drawn, marks)]
+    return found + [cell for cell in cells if cell[0] not in marks]
+
+
+def _number_axis(result: SweepResult, axis: Axis | None) -> dict[str, Any]:
     return {} if axis is None else number_axis(axis, result.points)
 
 
 def _place(number: float, values: Sequence[float]) -> float:
-    """Where an annotation stands on an axis of these values."""
-    return log10(number) if min(values) > 0 and differ(values) else number
+    """Where an annotation is on an axis of these values."""
+    return log10(number) if min(values) > 0 and spans_much(values) else number
 
 
 def _range(values: Sequence[float]) -> list[float]:
     return [_place(min(values), values), _place(max(values), values)]
 
 
-def _frame(figure: Figure, row: int, column: int) -> None:
-    """Frame the best cell."""
-    figure.add_shape(
-        type="rect",
-        x0=column - 0.5,
-        x1=column + 0.5,
-        y0=row - 0.5,
-        y1=row + 0.5,
-        line={"color": ACCENT, "width": 3},
-    )
-
-
 def _mark(figure: Figure, name: str, x: float, y: float) -> None:
-    """Write a name beside a point, with an arrow to it."""
+    """Write a name next to a point, with an arrow to it."""
     figure.add_annotation(
         text=f"<b>{name}</b>",
         x=x,

@@ -6,15 +6,29 @@ from typing import Any
 
 from shardwise.config.strategy import Strategy
 from shardwise.planning.sweep.results import PointPlan, SweepPoint, SweepResult
-from shardwise.report.charts.common import LINES, Figure, differ, dressed, graphs, log_axis
-from shardwise.report.charts.plans import BESIDE, degrees, ordered, short_name, value_word
-from shardwise.report.charts.search_parts import PART_WORDS, TIME_COLOURS
+from shardwise.report.charts.common import (
+    COMPONENT_NAMES,
+    LINES,
+    TIME_COLORS,
+    Figure,
+    log_axis,
+    plotly,
+    spans_much,
+    styled,
+)
+from shardwise.report.charts.plans import (
+    FRONT_AXES,
+    degrees,
+    ordered_values,
+    short_name,
+    value_word,
+)
 from shardwise.report.charts.sweep_points import (
     best_of,
     missing,
+    point_hover,
     sweep_words,
     time_for,
-    told,
     varied,
 )
 
@@ -22,7 +36,7 @@ __all__ = ["design_space", "front", "limit", "runners_up"]
 
 _WORK = ("forward", "backward")
 _LEAST_LIMIT = 0.1
-_HUNDRED = 100.0
+_PERCENT = 100.0
 # Fields of a strategy that say nothing about its shape.
 _NOT_DRAWN = ("sequence_parallel", "global_batch_size", "seq_len", "gpus")
 _MOST_DIMENSIONS = 12
@@ -43,19 +57,14 @@ def limit(plan: PointPlan) -> str:
 def runners_up(result: SweepResult) -> Figure:
     """Draw how much longer the next best strategies of one point take than the best.
 
-    Bars are coloured by what limits them: the largest part beside forward and backward.
-
-    Raises
-    ------
-    InputError
-        If there is more than one point, or only one strategy, or plotly is not installed.
+    Bars are colored by what limits them: the largest part beside forward and backward.
     """
-    go = graphs()
+    go = plotly()
     point = _one_point(result)
     plans = [plan for plan in point.best if plan.fits]
     if len(plans) <= 1:
         raise missing("several strategies at the point", "sweep with top=10")
-    more = [_HUNDRED * (plans[0].tokens_per_s / plan.tokens_per_s - 1) for plan in plans]
+    more = [_PERCENT * (plans[0].tokens_per_s / plan.tokens_per_s - 1) for plan in plans]
     names = _names(plans)
     figure = go.Figure()
     for part in dict.fromkeys(limit(plan) for plan in plans):
@@ -65,17 +74,17 @@ def runners_up(result: SweepResult) -> Figure:
                 x=[more[n] for n in rows],
                 y=[names[n] for n in rows],
                 orientation="h",
-                marker={"color": _limit_colour(part)},
+                marker={"color": _limit_color(part)},
                 text=[f"+{more[n]:.2f} %" if n else "the best" for n in rows],
                 textposition="outside",
                 cliponaxis=False,
-                customdata=[told(result, point, plans[n]) for n in rows],
+                customdata=[point_hover(result, point, plans[n]) for n in rows],
                 hovertemplate="%{customdata}<extra></extra>",
                 name=_limit_word(part),
             )
         )
     title = f"The best {len(plans)} strategies and what limits them"
-    dressed(figure, title, sweep_words(result), height=220 + 40 * len(plans))
+    styled(figure, title, sweep_words(result), height=220 + 40 * len(plans))
     figure.update_layout(bargap=0.4, barmode="overlay", legend={"x": 1.06, "y": 1})
     order = {"categoryorder": "array", "categoryarray": names, "autorange": "reversed"}
     figure.update_yaxes(**order, showgrid=False)
@@ -107,25 +116,20 @@ def _one_point(result: SweepResult) -> SweepPoint:
 
 
 def _limit_word(part: str) -> str:
-    return PART_WORDS.get(part, part)
+    return COMPONENT_NAMES.get(part, part)
 
 
-def _limit_colour(part: str) -> str:
-    return TIME_COLOURS["backward"] if part == "work" else TIME_COLOURS[part]
+def _limit_color(part: str) -> str:
+    return TIME_COLORS["backward"] if part == "work" else TIME_COLORS[part]
 
 
 def design_space(result: SweepResult, *, tokens: float | None = None) -> Figure:
     """Draw all strategies that were kept as lines across their fields and figures.
 
-    The fields are those in which they differ; colours say what limits them. A part of any column
+    The fields are those in which they differ; colors say what limits them. A part of any column
     can be chosen with the mouse.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than two strategies, or plotly is not installed.
     """
-    go = graphs()
+    go = plotly()
     kept = [(point, plan) for point in result.points for plan in point.best if plan.fits]
     if len(kept) <= 1:
         raise missing("several strategies", "vary fields of the strategy, or sweep with top=10")
@@ -146,16 +150,18 @@ def design_space(result: SweepResult, *, tokens: float | None = None) -> Figure:
         if field not in hidden and any(value != values[0] for value in values):
             columns.append(_field_column(field, values))
     columns = columns[:_MOST_DIMENSIONS]
-    columns.append({"label": "memory [GiB]", "values": [BESIDE["memory"][1](p) for p in plans]})
+    columns.append(
+        {"label": "memory [GiB]", "values": [FRONT_AXES["memory"].value(p) for p in plans]}
+    )
     columns.append(
         _number_column(f"time [{measure.unit}]", [measure.value(plan) for plan in plans])
     )
-    limits = sorted({limit(plan) for plan in plans}, key=[*TIME_COLOURS, "work"].index)
+    limits = sorted({limit(plan) for plan in plans}, key=[*TIME_COLORS, "work"].index)
     places = [float(limits.index(limit(plan))) for plan in plans]
     figure = go.Figure(
         go.Parcoords(
             dimensions=columns,
-            line={"color": places, **_steps([_limit_colour(part) for part in limits])},
+            line={"color": places, **_steps([_limit_color(part) for part in limits])},
             labelangle=-20,
             labelside="top",
             name="strategies",
@@ -167,22 +173,22 @@ def design_space(result: SweepResult, *, tokens: float | None = None) -> Figure:
         "ticktext": [_limit_word(part) for part in limits],
         "thickness": 14,
     }
-    dressed(figure, f"{len(plans)} strategies and what limits them", sweep_words(result))
+    styled(figure, f"{len(plans)} strategies and what limits them", sweep_words(result))
     figure.update_layout(height=620, margin={"t": 170, "l": 120, "r": 60})
     return figure
 
 
-def _steps(colours: Sequence[str]) -> dict[str, Any]:
-    """A scale with one colour for each whole number."""
-    count = len(colours)
-    edges = [(n / count, (n + 1) / count, colour) for n, colour in enumerate(colours)]
-    scale = [[end, colour] for low, high, colour in edges for end in (low, high)]
+def _steps(colors: Sequence[str]) -> dict[str, Any]:
+    """A scale with one color for each whole number."""
+    count = len(colors)
+    edges = [(n / count, (n + 1) / count, color) for n, color in enumerate(colors)]
+    scale = [[end, color] for low, high, color in edges for end in (low, high)]
     return {"colorscale": scale, "cmin": -0.5, "cmax": count - 0.5, "showscale": True}
 
 
 def _field_column(field: str, values: Sequence[Any]) -> dict[str, Any]:
     """One field of the strategies; numbers by their logarithms, as they double."""
-    distinct = ordered(field, values)
+    distinct = ordered_values(field, values)
     words = [value_word(value) for value in distinct]
     numbers = [v for v in distinct if isinstance(v, int) and not isinstance(v, bool) and v > 0]
     if len(numbers) == len(distinct):
@@ -204,7 +210,7 @@ def _column(label: str, places: list[float], words: Sequence[str]) -> dict[str, 
 
 def _number_column(label: str, values: list[float]) -> dict[str, Any]:
     """Numbers, the least on top, by their logarithms where they differ much."""
-    if not differ(values):
+    if not spans_much(values):
         return {"label": label, "values": values, "range": [max(values), min(values)]}
     ends = [log10(max(values)), log10(min(values))]
     scale = log_axis(values)
@@ -226,16 +232,11 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
     ----------
     against
         ``memory``, ``gpus`` or ``cost``.
-
-    Raises
-    ------
-    InputError
-        If nothing is feasible or the systems have no prices, or plotly is not installed.
     """
-    go = graphs()
-    if against not in BESIDE:
-        raise missing(f"a front against {against}", f"allowed: {', '.join(BESIDE)}")
-    words, beside = BESIDE[against]
+    go = plotly()
+    if against not in FRONT_AXES:
+        raise missing(f"a front against {against}", f"allowed: {', '.join(FRONT_AXES)}")
+    axis = FRONT_AXES[against]
     found = _feasible(result)
     if not found:
         raise missing("a feasible point", "give it more memory or more GPUs")
@@ -243,7 +244,7 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
         raise missing("a price at every point", "give the systems usd_per_accelerator_hour")
     measure = time_for(result, tokens)
     figure = go.Figure()
-    best = _unbeaten([(beside(plan), measure.value(plan)) for _, plan in found])
+    best = _unbeaten([(axis.value(plan), measure.value(plan)) for _, plan in found])
     look = {"shape": "hv", "color": "#8c8c8c", "width": 1.5}
     figure.add_trace(
         go.Scatter(
@@ -257,7 +258,7 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
     )
     for number, system in enumerate(result.systems):
         own = [(point, plan) for point, plan in found if point.system == system]
-        pairs = [(beside(plan), measure.value(plan)) for _, plan in own]
+        pairs = [(axis.value(plan), measure.value(plan)) for _, plan in own]
         figure.add_trace(
             go.Scatter(
                 x=[x for x, _ in pairs],
@@ -269,18 +270,17 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
                     "opacity": 0.9,
                     "line": {"color": "white", "width": 1},
                 },
-                customdata=[told(result, point, plan) for point, plan in own],
+                customdata=[point_hover(result, point, plan) for point, plan in own],
                 hovertemplate="%{customdata}<extra></extra>",
                 name=system,
             )
         )
-    _scale(figure.update_yaxes, measure.head, [measure.value(plan) for _, plan in found])
-    _scale(figure.update_xaxes, words, [beside(plan) for _, plan in found])
+    _scale(figure.update_yaxes, measure.axis_title, [measure.value(plan) for _, plan in found])
+    _scale(figure.update_xaxes, axis.axis_title, [axis.value(plan) for _, plan in found])
     if against == "gpus":
-        counts = sorted({int(beside(plan)) for _, plan in found})
+        counts = sorted({int(axis.value(plan)) for _, plan in found})
         figure.update_xaxes(tickvals=counts, ticktext=[f"{n:,}" for n in counts])
-    title = {"memory": "memory", "gpus": "GPUs", "cost": "price"}[against]
-    dressed(figure, f"Time against {title}", f"{sweep_words(result)}; the best of every point")
+    styled(figure, f"Time against {axis.title}", f"{sweep_words(result)}; the best of every point")
     figure.update_layout(legend={"x": 1.01, "y": 1})
     return figure
 
@@ -290,7 +290,7 @@ def _feasible(result: SweepResult) -> list[tuple[SweepPoint, PointPlan]]:
 
 
 def _scale(update: Callable[..., Any], title: str, values: Sequence[float]) -> None:
-    update(title=title, **(log_axis(values) if differ(values) else {"rangemode": "tozero"}))
+    update(title=title, **(log_axis(values) if spans_much(values) else {"rangemode": "tozero"}))
 
 
 def _unbeaten(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Points of a sweep as charts need them: by what they differ, what they show, what is told."""
+"""Points of a sweep for charts: lines along an axis, values shown, names and hover texts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,14 @@ from typing import Any
 from shardwise.errors import InputError, nearest
 from shardwise.planning.search.results import Plan
 from shardwise.planning.sweep.results import Axis, PointPlan, SweepPoint, SweepResult
-from shardwise.report.charts.common import LINES, differ, lacks, log_axis
-from shardwise.report.charts.plans import OBJECTIVE_SHOWN, Shown, in_full, short_name
+from shardwise.report.charts.common import LINES, chart_error, log_axis, spans_much
+from shardwise.report.charts.plans import OBJECTIVE_MEASURES, Measure, hover_text, short_name
 from shardwise.report.console import GIB
 
 __all__ = [
     "SYSTEM",
     "Series",
     "axis_named",
-    "axis_words",
     "best_of",
     "is_numeric",
     "label_of",
@@ -25,14 +24,14 @@ __all__ = [
     "number_axis",
     "number_of",
     "only",
-    "place_words",
+    "point_hover",
+    "point_name",
     "reason",
     "series",
     "shown_for",
     "shown_in",
     "sweep_words",
     "time_for",
-    "told",
     "varied",
 ]
 
@@ -43,14 +42,14 @@ _SECONDS_PER_DAY = 86_400
 _MANY_TICKS = 12
 _LEAST_GAP = 0.04
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
-# What a unit inside is shown in.
+# Shown unit and its size, by the unit inside.
 _SHOWN_IN = {
     "bytes": ("GiB", GIB),
     "byte/s": ("GB/s", 1e9),
     "FLOP/s": ("TFLOP/s", 1e12),
     "seconds": ("us", 1e-6),
     "watts": ("W", 1.0),
-    "x": ("times what it is", 1.0),
+    "x": ("times the original", 1.0),
 }
 
 
@@ -61,13 +60,13 @@ class Series:
     name: str
     points: tuple[SweepPoint, ...]
     hue: int
-    """Number of its colour: its system, where there are several."""
+    """Number of its color: its system, where there are several."""
     kind: int
-    """Number of its mark among lines of that colour."""
+    """Number of its mark among lines of that color."""
 
     @property
-    def colour(self) -> str:
-        """Colour of the line."""
+    def color(self) -> str:
+        """Color of the line."""
         return LINES[self.hue % len(LINES)]
 
     @property
@@ -119,8 +118,8 @@ def axis_named(result: SweepResult, name: str = "") -> Axis:
 
 
 def missing(what: str, remedy: str) -> InputError:
-    """Return the error that a sweep has not what a chart shows."""
-    return lacks(what, remedy, whose="sweep")
+    """Return the error that a sweep does not have what a chart shows."""
+    return chart_error(what, remedy, whose="sweep")
 
 
 def best_of(point: SweepPoint) -> PointPlan | None:
@@ -134,9 +133,9 @@ def reason(point: SweepPoint) -> str:
         held = point.best[0].memory_bytes
         used, room = held["reserved"] / GIB, held["capacity"] / GIB
         return f"does not fit: {used:.1f} of {room:.1f} GiB"
-    told = point.problem or "no feasible strategy"
+    problem = point.problem or "no feasible strategy"
     counts = [f"{name.replace('_', ' ')} {n:,}" for name, n in list(point.rejected.items())[:3]]
-    return f"{told} ({', '.join(counts)})" if counts else told
+    return f"{problem} ({', '.join(counts)})" if counts else problem
 
 
 def only(
@@ -207,19 +206,19 @@ def series(result: SweepResult, axis: Axis | None) -> list[Series]:
     for point in result.points:
         key = (point.system, tuple(point.at[place] for place in others))
         lines.setdefault(key, []).append(point)
-    kinds = list(dict.fromkeys(others for _, others in lines))
+    kinds = list(dict.fromkeys(values for _, values in lines))
     found = []
     for number, ((system, values), points) in enumerate(lines.items()):
         hue, kind = number, number // len(LINES)
         if len(result.systems) > 1:
             hue, kind = result.systems.index(system), kinds.index(values)
-        name = place_words(result, points[0], along=axis)
+        name = point_name(result, points[0], along=axis)
         found.append(Series(name=name, points=tuple(points), hue=hue, kind=kind))
     return found
 
 
-def place_words(result: SweepResult, point: SweepPoint, *, along: Axis | None = None) -> str:
-    """System and values of a point as far as others differ from it, but for those on one axis."""
+def point_name(result: SweepResult, point: SweepPoint, *, along: Axis | None = None) -> str:
+    """System and values in which a point differs from others, except along one axis."""
     words = [point.system] if len(result.systems) > 1 else []
     words += [
         f"{short_name(axis.name)} {label_of(result, axis, point)}"
@@ -230,12 +229,12 @@ def place_words(result: SweepResult, point: SweepPoint, *, along: Axis | None = 
 
 
 def label_of(result: SweepResult, axis: Axis, point: SweepPoint) -> str:
-    """Value of a point on an axis, as it was asked for."""
+    """Value of a point on an axis, as the user wrote it."""
     return axis.labels[point.at[result.axes.index(axis)]]
 
 
-def told(result: SweepResult, point: SweepPoint, plan: Plan | None = None) -> str:
-    """Everything that hovering over a point tells, as lines of HTML."""
+def point_hover(result: SweepResult, point: SweepPoint, plan: Plan | None = None) -> str:
+    """Text that is shown when the mouse rests on a point, as lines of HTML."""
     words = [f"<b>{point.system}</b>"]
     words += [
         f"{short_name(axis.name)} {axis.labels[place]}"
@@ -244,20 +243,19 @@ def told(result: SweepResult, point: SweepPoint, plan: Plan | None = None) -> st
     if plan is None:
         return f"{', '.join(words)}<br>{reason(point)}"
     capacity = next(p.memory_bytes["capacity"] for p in point.best)
-    return f"{', '.join(words)}<br>{in_full(plan, capacity)}"
+    return f"{', '.join(words)}<br>{hover_text(plan, capacity)}"
 
 
-def time_for(result: SweepResult, tokens: float | None) -> Shown:
+def time_for(result: SweepResult, tokens: float | None) -> Measure:
     """The time that charts show: days for some tokens, else that of a step.
 
     Where steps are not of the same size, it is that of a million tokens.
     """
     if tokens is not None:
-        return Shown(
+        return Measure(
             title=f"time to train on {_amount(tokens)} tokens",
             unit="days",
             value=lambda plan: tokens / plan.tokens_per_s / _SECONDS_PER_DAY,
-            lower_is_better=True,
         )
     steps = {
         plan.strategy["global_batch_size"] * plan.strategy["seq_len"]
@@ -265,20 +263,19 @@ def time_for(result: SweepResult, tokens: float | None) -> Shown:
         for plan in point.best
     }
     if len(steps) <= 1:
-        return OBJECTIVE_SHOWN["step_time"]
-    return Shown(
+        return OBJECTIVE_MEASURES["step_time"]
+    return Measure(
         title="time of a million tokens",
         unit="s",
         value=lambda plan: 1e6 / plan.tokens_per_s,
-        lower_is_better=True,
     )
 
 
-def shown_for(result: SweepResult, tokens: float | None) -> Shown:
-    """What a sweep was asked to make best, or the time where that is asked for."""
+def shown_for(result: SweepResult, tokens: float | None) -> Measure:
+    """The objective of a sweep, or the time where tokens are given."""
     if tokens is not None or result.objective == "step_time":
         return time_for(result, tokens)
-    return OBJECTIVE_SHOWN[result.objective]
+    return OBJECTIVE_MEASURES[result.objective]
 
 
 def _amount(number: float) -> str:
@@ -299,12 +296,6 @@ def shown_in(axis: Axis, value: float) -> float:
     return float(value) / size
 
 
-def axis_words(axis: Axis) -> str:
-    """Name and unit of an axis."""
-    unit, _ = _SHOWN_IN.get(axis.unit or "", ("", 1.0))
-    return short_name(axis.name) + (f" [{unit}]" if unit else "")
-
-
 def is_numeric(result: SweepResult, axis: Axis) -> bool:
     """Whether all values of an axis are numbers."""
     values = [point.values[axis.name] for point in result.points]
@@ -314,8 +305,10 @@ def is_numeric(result: SweepResult, axis: Axis) -> bool:
 def number_axis(axis: Axis, points: Sequence[SweepPoint]) -> dict[str, Any]:
     """An axis of numbers with a tick at each value, as far as there is room for them."""
     values = sorted({number_of(axis, point) for point in points})
-    shown: dict[str, Any] = {"title": {"text": axis_words(axis)}}
-    logarithmic = values[0] > 0 and differ(values)
+    unit, _ = _SHOWN_IN.get(axis.unit or "", ("", 1.0))
+    title = short_name(axis.name) + (f" [{unit}]" if unit else "")
+    shown: dict[str, Any] = {"title": {"text": title}}
+    logarithmic = values[0] > 0 and spans_much(values)
     if logarithmic:
         shown |= log_axis(values)
     place: Callable[[float], float] = log10 if logarithmic else float

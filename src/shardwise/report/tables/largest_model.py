@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.planning.search.largest_model import LargestModel, Shape
-from shardwise.report.charts.plans import degrees, others
+from shardwise.report.charts.plans import degrees, options_of
 from shardwise.report.console import GIB, count, gib, percent, plain_table, seconds, show
 
 __all__ = ["print_largest"]
@@ -82,7 +82,7 @@ def _fastest(found: LargestModel) -> list[Text]:
     if best is None:
         return []
     told = [degrees(best.strategy), f"micro-batch {best.strategy['micro_batch_size']}"]
-    told += others(best.strategy)
+    told += options_of(best.strategy)
     figures = [
         f"step time {seconds(best.step_time_s)}",
         f"MFU {percent(best.mfu)}",

@@ -1,0 +1,188 @@
+"""Values over two axes, as search and sweep draw them: heat map, contours, surface."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log10
+from typing import Any
+
+from shardwise.report.charts.common import (
+    ACCENT,
+    EMPTY,
+    Figure,
+    log_axis,
+    log_axis_if_wide,
+    plotly,
+    spans_much,
+    styled,
+)
+from shardwise.report.charts.plans import Measure, rounded, short_name
+
+__all__ = ["Map"]
+
+_GOOD_IS_BRIGHT = "Cividis"
+"""Color scale that reads the same to the color-blind and in grey (Nunez et al., 2018)."""
+_MOST_COLUMNS_WITH_TEXT = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """A value, or none, at every pair of labels of two axes, down and across."""
+
+    names: tuple[str, str]
+    labels: tuple[Sequence[str], Sequence[str]]
+    shown: Measure
+    values: Sequence[Sequence[float | None]]
+    hover: Sequence[Sequence[str]]
+    """Text of every cell, also of those without a value."""
+    clip: float | None = None
+    """Values so many times worse than the best have the last color; None: where values differ by
+    much, their logarithms are colored."""
+
+    @property
+    def found(self) -> list[tuple[int, int, float]]:
+        """Row, column and value of every cell that has one, the best first."""
+        cells = [
+            (r, c, v)
+            for r, row in enumerate(self.values)
+            for c, v in enumerate(row)
+            if v is not None
+        ]
+        return sorted(cells, key=lambda cell: cell[2] if self.shown.lower_is_better else -cell[2])
+
+    @property
+    def is_log(self) -> bool:
+        """Whether colors are of logarithms."""
+        return self.clip is None and spans_much([value for _, _, value in self.found])
+
+    @property
+    def colored(self) -> Sequence[Sequence[float | None]]:
+        """What is colored: the values, or their logarithms."""
+        if not self.is_log:
+            return self.values
+        return [[None if value is None else log10(value) for value in row] for row in self.values]
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Values of the first and the last color."""
+        values = [value for _, _, value in self.found]
+        least, most = min(values), max(values)
+        if self.clip is None:
+            return least, most
+        if self.shown.lower_is_better:
+            return least, min(most, least * self.clip)
+        return max(least, most / self.clip), most
+
+    def colors(self, low: str = "zmin", high: str = "zmax") -> dict[str, Any]:
+        """Arguments of a trace for the color scale, its ends under these names, and its bar."""
+        ends = self.ends
+        bar: dict[str, Any] = {
+            "title": {"text": self.shown.axis_title, "side": "right"},
+            "outlinewidth": 0,
+            "thickness": 16,
+        }
+        if self.is_log:
+            scale = log_axis(ends)
+            ticks = zip(scale["tickvals"], scale["ticktext"], strict=True)
+            inside = {log10(tick): text for tick, text in ticks if ends[0] <= tick <= ends[1]}
+            bar |= {"tickvals": list(inside), "ticktext": list(inside.values())}
+            ends = log10(ends[0]), log10(ends[1])
+        colors = _GOOD_IS_BRIGHT + ("_r" if self.shown.lower_is_better else "")
+        return {"colorscale": colors, low: ends[0], high: ends[1], "colorbar": bar}
+
+    def axis(self, side: int) -> dict[str, Any]:
+        """The axis down (0) or across (1), with one place for each label."""
+        return {
+            "title": {"text": short_name(self.names[side])},
+            "tickvals": list(range(len(self.labels[side]))),
+            "ticktext": list(self.labels[side]),
+        }
+
+    def heat_map(self, subtitle: str, *, upwards: bool = False) -> Figure:
+        """Draw cells, grey ones where there is no value, and a frame around the best."""
+        go = plotly()
+        columns = len(self.labels[1])
+        font = {"size": max(8, min(14, 420 // columns))}
+        look = {
+            "xgap": 2,
+            "ygap": 2,
+            "texttemplate": "%{text}" if columns <= _MOST_COLUMNS_WITH_TEXT else None,
+            "customdata": self.hover,
+            "hovertemplate": "%{customdata}<extra></extra>",
+        }
+        figure = go.Figure(
+            go.Heatmap(
+                z=[[1 if value is None else None for value in row] for row in self.values],
+                colorscale=[[0, EMPTY], [1, EMPTY]],
+                showscale=False,
+                text=[["-" if value is None else "" for value in row] for row in self.values],
+                textfont={**font, "color": "#8b949e"},
+                **look,
+                name="infeasible",
+            )
+        )
+        texts = [["" if value is None else rounded(value) for value in row] for row in self.values]
+        figure.add_trace(
+            go.Heatmap(
+                z=self.colored,
+                **self.colors(),
+                text=texts,
+                textfont=font,
+                **look,
+                name=self.shown.title,
+            )
+        )
+        row, column, _ = self.found[0]
+        figure.add_shape(
+            type="rect",
+            x0=column - 0.5,
+            x1=column + 0.5,
+            y0=row - 0.5,
+            y1=row + 0.5,
+            line={"color": ACCENT, "width": 3},
+        )
+        self.styled(figure, subtitle, height=200 + 46 * max(5, min(20, len(self.labels[0]))))
+        turned = {} if upwards else {"autorange": "reversed"}
+        figure.update_xaxes(**self.axis(1), showgrid=False)
+        figure.update_yaxes(**self.axis(0), showgrid=False, **turned)
+        return figure
+
+    def surface(self, subtitle: str, *, height: int, scene: dict[str, Any], **trace: Any) -> Figure:
+        """Draw values as a surface, the best on top, with further words of its trace and scene."""
+        go = plotly()
+        figure = go.Figure(
+            go.Surface(
+                z=self.values,
+                surfacecolor=self.colored,  # by itself, where the axis is logarithmic
+                **self.colors("cmin", "cmax"),
+                lighting={"ambient": 1, "diffuse": 0, "specular": 0},
+                name=self.shown.title,
+                **trace,
+            )
+        )
+        axis: dict[str, Any] = {"title": {"text": self.shown.axis_title}}
+        axis |= log_axis_if_wide([value for _, _, value in self.found])
+        axis |= {"autorange": "reversed"} if self.shown.lower_is_better else {}
+        self.styled(figure, subtitle, height=height)
+        shape = {"aspectmode": "manual", "aspectratio": {"x": 1.3, "y": 1.3, "z": 0.8}}
+        figure.update_layout(scene={**scene, **shape, "zaxis": axis})
+        return figure
+
+    def styled(self, figure: Figure, subtitle: str, *, height: int) -> None:
+        """Give a figure its title."""
+        title = f"Best {self.shown.title} by {' and '.join(map(short_name, self.names))}"
+        styled(figure, title, subtitle, height=height)
+
+    @property
+    def best_words(self) -> str:
+        """The best value with its unit."""
+        return f"best: {rounded(self.found[0][2])} {self.shown.unit}".rstrip()
+
+    @property
+    def has_patch(self) -> bool:
+        """Whether four neighbors have values, so that a surface has a patch between them."""
+        return any(
+            None not in (a[c], a[c + 1], b[c], b[c + 1])
+            for a, b in pairwise(self.values)
+            for c in range(len(a) - 1)
+        )
