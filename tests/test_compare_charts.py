@@ -3,9 +3,9 @@
 from math import fsum
 
 import pytest
-from shardwise.report.charts.common import TIME_COLORS
 
 from shardwise import compare, estimate
+from shardwise.report.charts.common import TIME_COLORS
 from shardwise.report.charts.compare import charts, memory, times, waterfall
 
 pytest.importorskip("plotly")

@@ -4,10 +4,10 @@ import json
 from math import fsum
 
 import pytest
-from shardwise.report.charts.common import TIME_COLORS
 
 from shardwise import estimate
 from shardwise.cli.estimate import _NO_EFFECT
+from shardwise.report.charts.common import TIME_COLORS
 from shardwise.report.charts.estimate import (
     charts,
     memory_pie,

@@ -227,7 +227,7 @@ def test_cells_without_room_tell_when_hovered_over():
     cells = traces(optima(result), "configuration")
     rows = list(optima(result).layout.yaxis.ticktext)
     assert [row[0] for row in cells[0].text] == ["2", "1", "4", "1", "25", "", ""]
-    assert cells[0].customdata[rows.index("tp communication")][0] == "tp exchange all_reduce"
+    assert cells[0].customdata[rows.index("tp exchange")][0] == "tp exchange all_reduce"
 
 
 def test_names_of_many_groups_do_not_run_into_one_another():
