@@ -300,13 +300,16 @@ def test_more_bandwidth_is_never_slower(field, data, factor):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"hbm_bandwidth": -1}, "system: hbm_bandwidth: -1: must be greater than 0"),
-        ({"ib_bandwidth": 0}, "system: ib_bandwidth: 0: must be greater than 0"),
+        ({"hbm_bandwidth": -1}, "system: hbm_bandwidth: -1: must be greater than or equal to 1e-06"),
+        ({"ib_bandwidth": 0}, "system: ib_bandwidth: 0: must be greater than or equal to 1e-06"),
         ({"nvlink_bandwidth": math.nan}, "system: nvlink_bandwidth: nan: must be a finite number"),
         ({"nvlink_eff": 5.0}, "system: nvlink_eff: 5.0: must be less than or equal to 1"),
         ({"ib_latency": -1e-6}, "system: ib_latency: -1e-06: must be greater than or equal to 0"),
         ({"nvlink_size": 0}, "system: nvlink_size: 0: must be greater than or equal to 1"),
-        ({"empirical": True}, "system: empirical: True: allowed: False"),
+        (
+            {"empirical": True},
+            "system: empirical: True: must be false: its measured tables were never published",
+        ),
         ({"hbm_capcity": 80}, "system: hbm_capcity: unknown key; did you mean 'hbm_capacity'?"),
     ],
 )
@@ -318,12 +321,13 @@ def test_a_bad_system_is_refused(change, told):
 
 
 def test_a_bad_model_is_refused():
-    """Fields that are missing, and heads without a width."""
+    """Fields that are missing, and heads without a width; f is 4 e by default."""
     fields = {"l": 1024, "e": 512, "h": 1024, "depth": 2}
-    with pytest.raises(InputError, match="f: is missing and has no default"):
+    with pytest.raises(InputError, match="depth: is missing and has no default"):
+        NerscModel.validated({"l": 1024, "e": 512, "h": 8})
+    with pytest.raises(InputError, match="h: 1024: must divide e 512"):
         NerscModel.validated(fields)
-    with pytest.raises(InputError, match="h 1024 is more than e 512: a head has no width"):
-        NerscModel.validated(fields | {"f": 2048})
+    assert NerscModel.validated(fields | {"h": 8}).ffn == 2048
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ __all__ = [
     "ShardwiseError",
     "UnknownNameError",
     "nearest",
+    "refuse",
 ]
 
 _VALUE_WIDTH = 60
@@ -24,6 +25,11 @@ class Fault:
     field: str = ""
     value: object = None
     has_value: bool = False
+
+    @classmethod
+    def of(cls, field: str, value: object, problem: str, source: str = "") -> "Fault":
+        """Return the fault of a field whose value is shown."""
+        return cls(source=source, field=field, value=value, has_value=True, problem=problem)
 
     def __str__(self) -> str:
         place = ": ".join(part for part in (self.source, self.field) if part)
@@ -51,6 +57,12 @@ class InputError(ShardwiseError):
 
 class UnknownNameError(InputError):
     """A name that is neither in the catalog nor a file."""
+
+
+def refuse(faults: Iterable[Fault]) -> None:
+    """Raise an `InputError` with all of some faults, if there are any."""
+    if found := list(faults):
+        raise InputError(found)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,11 +1,12 @@
-"""What the translations into predecessors' words share: their names, and how they refuse."""
+"""What the translations into predecessors' words share: their names, and what they refuse."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from shardwise.config.model import Attention, Model
+from shardwise.config.model import OWN_KIND, Attention, Layer, Model
+from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = ["attention_lacks", "known_reference", "refuse", "told"]
+__all__ = ["known_reference", "layer_lacks", "unsupported_fields"]
 
 REFERENCES = ("calculon", "nersc", "amped")
 
@@ -15,36 +16,58 @@ def known_reference(name: str, field: str, known: Sequence[str] = REFERENCES) ->
     word = name.strip().lower()
     if word not in known:
         problem = f"allowed: {', '.join(known)}{nearest(word, known)}"
-        raise InputError(Fault(field=field, value=name, has_value=True, problem=problem))
+        raise InputError(Fault.of(field, name, problem))
     return word
 
 
-def told(value: object) -> str:
-    """A value as people write it on the command line."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value) if value else "none"
+def unsupported_fields(
+    strategy: Strategy, only: Mapping[str, object], tool: str, source: str
+) -> Iterator[Fault]:
+    """Yield a fault for each strategy field that a tool does not know.
+
+    Parameters
+    ----------
+    only
+        The only value that each of these fields may have.
+    tool
+        Name of the tool in messages.
+    source
+        Name of the strategy in messages.
+    """
+    for field, value in only.items():
+        if (own := getattr(strategy, field)) != value:
+            allowed = ("on" if value else "off") if isinstance(value, bool) else value or "none"
+            problem = f"{tool} does not know it; allowed: {allowed}"
+            yield Fault.of(field, own, problem, source)
 
 
-def refuse(faults: Iterable[Fault]) -> None:
-    """Raise an `InputError` with all of some faults, if there are any."""
-    found = list(faults)
-    if found:
-        raise InputError(found)
-
-
-def attention_lacks(
-    model: Model, attention: Attention, where: str, width: str
+def layer_lacks(
+    model: Model, layer: Layer, where: str, width: str
 ) -> Iterator[tuple[str, object, str]]:
-    """What plain multi-head attention has no word for: field, value, and what a predecessor does.
+    """Yield what a plain ungated transformer layer has no word for: field, value, problem.
 
     Parameters
     ----------
     where
-        Field of the attention.
+        Field of the layer.
     width
-        What it does with heads that are together not as wide as the model.
+        What the tool does with heads that are together not as wide as the model.
     """
+    mlp = layer.feed_forward
+    for field, lacks, value, problem in (
+        ("kind", layer.kind != OWN_KIND, layer.kind, "knows transformers only"),
+        ("mlp.activation", mlp.gated, mlp.activation, "knows no gated MLP"),
+        ("parallel", layer.parallel, True, "knows no parallel blocks"),
+        ("norms", layer.norms != "pre", layer.norms, "knows norms before blocks only"),
+    ):
+        if lacks:
+            yield f"{where}.{field}", value, problem
+    yield from _attention_lacks(model, layer.attention, f"{where}.attention", width)
+
+
+def _attention_lacks(
+    model: Model, attention: Attention, where: str, width: str
+) -> Iterator[tuple[str, object, str]]:
     for name in ("latent", "v_head_dim", "window", "chunk", "sinks"):
         value = getattr(attention, name)
         if value not in (None, False):

@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, nearest, refuse
 
 __all__ = ["Derived", "as_derived", "formulas", "resolve"]
 
@@ -89,8 +89,7 @@ def resolve(
         nor calculated; or for a cycle.
     """
     wanted = dict.fromkeys(calculated)
-    if faults := [*_unknown(given, wanted, table, source), *_missing(given, wanted, table, source)]:
-        raise InputError(faults)
+    refuse([*_unknown(given, wanted, table, source), *_missing(given, wanted, table, source)])
     needs = {name: [i for i in table[name].inputs if i in wanted] for name in wanted}
     try:
         order = list(TopologicalSorter(needs).static_order())

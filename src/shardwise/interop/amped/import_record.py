@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, refuse
 from shardwise.interop.amped.files import AmpedConfig, parse_amped, unit_letters
 from shardwise.interop.amped.parameters import USES, Parameter, Purpose, why_not
 from shardwise.interop.amped.reader import model_fields, strategy_fields
@@ -42,8 +42,7 @@ def fields_of_several(
             found[purpose] = {} if purpose == "run" else fields_of(purpose, config, name)
         except InputError as error:
             faults += [fault for fault in error.faults if fault not in faults]
-    if faults:
-        raise InputError(faults)
+    refuse(faults)
     return found
 
 

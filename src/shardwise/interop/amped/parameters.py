@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, refuse
 from shardwise.interop.amped.formulas import Derived
 from shardwise.interop.amped.machine_formulas import MACHINE
 from shardwise.interop.amped.network_formulas import NETWORK
@@ -225,26 +225,23 @@ def check_numbers(parameters: Iterable[Parameter], source: str) -> None:
     For those that are told: what is calculated of them would be wrong for the same reason.
     """
     known = {one.name: one for one in parameters}
-    if faults := [*_not_numbers(known, source), *_misspelt(known, source)]:
-        raise InputError(faults)
+    refuse([*_not_numbers(known, source), *_misspelt(known, source)])
 
 
 def check(parameters: Mapping[str, Parameter], source: str) -> None:
     """Raise an `InputError` with one fault for each thing that contradicts or cannot be."""
-    if numbers := [*_not_numbers(parameters, source)]:  # the others would follow from these
-        raise InputError(numbers)
+    refuse(_not_numbers(parameters, source))  # the others would follow from these
     faults = [
         *_contradicting(parameters, source),
         *_dividing(parameters, source),
         *_too_many_tokens(parameters, source),
     ]
-    if faults:
-        raise InputError(faults)
+    refuse(faults)
 
 
 def _fault(one: Parameter, source: str, problem: str) -> Fault:
     value = one.taken if one.taken is not None else _plain(one.value)
-    return Fault(source=source, field=one.place, value=value, has_value=True, problem=problem)
+    return Fault.of(one.place, value, problem, source)
 
 
 def _plain(value: float) -> float | int:

@@ -21,15 +21,14 @@ Whatever else it has no word for is refused by name.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from shardwise.config.model import OWN_KIND, Layer, Model
+from shardwise.config.model import Model
 from shardwise.config.network import Tier
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, System
-from shardwise.errors import Fault
-from shardwise.interop.translation import attention_lacks, refuse, told
+from shardwise.errors import Fault, refuse
+from shardwise.interop.translation import layer_lacks, unsupported_fields
 from shardwise.parallel.placement import place
 
 __all__ = ["BITS", "mapping_for_amped", "model_for_amped", "system_for_amped"]
@@ -70,7 +69,7 @@ def model_for_amped(
         "hidden_layer_dimension_for_attention_sublayers": layer.attention.head_dim,
         "key_query_value_length": layer.attention.head_dim,
         "hidden_layer_dimension_MLP_1": loaded.hidden,
-        "hidden_layer_dimension_MLP_2": _inner(layer),
+        "hidden_layer_dimension_MLP_2": layer.feed_forward.ffn,
         "number_of_experts": max(experts),
         "weight_precision": bits,
         "activation_precision": bits,
@@ -82,37 +81,23 @@ def model_for_amped(
     return {name: float(value) for name, value in found.items()}
 
 
-def _inner(layer: Layer) -> int:
-    """Inner width of the MLP, or of one expert."""
-    return layer.feed_forward.ffn
-
-
 def _model_faults(model: Model, length: int | None) -> Iterator[Fault]:
     if length is None:
         yield _fault(model.name, "seq_len", None, "needs the length of a sequence")
     if model.mtp:
         yield _fault(model.name, "mtp", model.mtp, "knows no multi-token prediction")
     yield from _kinds_faults(model)
+    width = f"has an output of width {model.hidden} x {model.hidden}: heads must divide it"
     for index, layer in enumerate(model.layers):
         where = f"layers[{index}]"
-        unknown: dict[str, tuple[bool, object, str]] = {
-            "kind": (layer.kind != OWN_KIND, layer.kind, "knows transformers only"),
-            "parallel": (layer.parallel, True, "knows no parallel blocks"),
-            "norms": (layer.norms != "pre", layer.norms, "knows norms before blocks only"),
-            "mlp.activation": (
-                layer.feed_forward.gated,
-                layer.feed_forward.activation,
-                "knows no gated MLP",
-            ),
-        }
-        if layer.moe is not None:
-            one, shared = layer.moe.top_k, layer.moe.shared_ffn
-            unknown["moe.top_k"] = (one != 1, one, "sends a token to one expert; allowed: 1")
-            unknown["moe.shared_ffn"] = (shared > 0, shared, "knows no shared expert; allowed: 0")
-        for name, (found, value, problem) in unknown.items():
-            if found:
-                yield _fault(model.name, f"{where}.{name}", value, problem)
-        yield from _attention_faults(model, layer, f"{where}.attention")
+        for field, value, problem in layer_lacks(model, layer, where, width):
+            yield _fault(model.name, field, value, problem)
+        if layer.moe is not None and layer.moe.top_k != 1:
+            problem = "sends a token to one expert; allowed: 1"
+            yield _fault(model.name, f"{where}.moe.top_k", layer.moe.top_k, problem)
+        if layer.moe is not None and layer.moe.shared_ffn > 0:
+            problem = "knows no shared expert; allowed: 0"
+            yield _fault(model.name, f"{where}.moe.shared_ffn", layer.moe.shared_ffn, problem)
 
 
 def _kinds_faults(model: Model) -> Iterator[Fault]:
@@ -126,15 +111,9 @@ def _kinds_faults(model: Model) -> Iterator[Fault]:
         yield _fault(model.name, "layers", kinds, problem)
     elif second:
         first, last = model.layers
-        if first.attention != last.attention or _inner(first) != _inner(last):
+        if first.attention != last.attention or first.feed_forward.ffn != last.feed_forward.ffn:
             problem = "has attention and inner width of all layers and experts alike"
             yield _fault(model.name, "layers[1]", "another", problem)
-
-
-def _attention_faults(model: Model, layer: Layer, where: str) -> Iterator[Fault]:
-    width = f"has an output of width {model.hidden} x {model.hidden}: heads must divide it"
-    for field, value, problem in attention_lacks(model, layer.attention, where, width):
-        yield _fault(model.name, field, value, problem)
 
 
 def system_for_amped(system: System | str | Path, *, dtype: str = "bf16") -> dict[str, float]:
@@ -213,8 +192,8 @@ def mapping_for_amped(
     return {name: float(value) for name, value in found.items()}
 
 
-# Fields that it has no word for, with what it does.
-_USUAL: dict[str, Any] = {
+# Fields that it does not know, with the only value that they may have.
+_ONLY: dict[str, object] = {
     "cp": 1,
     "tp2": 1,
     "etp": 1,
@@ -245,10 +224,7 @@ _USUAL: dict[str, Any] = {
 
 
 def _strategy_faults(strategy: Strategy, source: str, *, experts: bool) -> Iterator[Fault]:
-    for name, usual in _USUAL.items():
-        value = getattr(strategy, name)
-        if value != usual:
-            yield _fault(source, name, value, f"does not know it; allowed: {told(usual)}")
+    yield from unsupported_fields(strategy, _ONLY, "AMPeD", source)
     if strategy.ep > 1 and not experts:
         yield _fault(source, "ep", strategy.ep, "does not know it; allowed without experts: 1")
     if strategy.attention == "multiquery":
@@ -266,4 +242,4 @@ def _strategy_faults(strategy: Strategy, source: str, *, experts: bool) -> Itera
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:
     whole = f"AMPeD {problem}"
-    return Fault(source=source, field=field, value=value, has_value=True, problem=whole)
+    return Fault.of(field, value, whole, source)

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from shardwise.config.base import ConfigBase
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, nearest, refuse
 
 __all__ = [
     "ATTENTIONS",
@@ -251,14 +251,12 @@ class CalculonExecution(CalculonFile):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        faults = [*_degree_faults(self), *_option_faults(self)]
-        if faults:
-            raise InputError(faults)
+        refuse([*_degree_faults(self), *_option_faults(self)])
         return self
 
 
 def _fault(field: str, value: object, problem: str, source: str = "") -> Fault:
-    return Fault(source=source, field=field, value=value, has_value=True, problem=problem)
+    return Fault.of(field, value, problem, source)
 
 
 def _degree_faults(e: CalculonExecution) -> Iterator[Fault]:
@@ -302,9 +300,7 @@ def check_together(
     InputError
         With one fault for each field of the execution that does not go with the other two.
     """
-    faults = [*_model_faults(model, execution, source), *_system_faults(system, execution, source)]
-    if faults:
-        raise InputError(faults)
+    refuse([*_model_faults(model, execution, source), *_system_faults(system, execution, source)])
 
 
 def _model_faults(model: CalculonModel, e: CalculonExecution, source: str) -> Iterator[Fault]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from shardwise.config.base import MOST_LAYERS
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, nearest, refuse
 from shardwise.interop.calculon.files import (
     CalculonExecution,
     CalculonMemory,
@@ -172,8 +172,7 @@ def _refuse(faults: Iterator[tuple[str, object, str]], source: str) -> None:
         )
         for field, value, problem in faults
     ]
-    if found:
-        raise InputError(found)
+    refuse(found)
 
 
 def _system_faults(system: CalculonSystem) -> Iterator[tuple[str, object, str]]:

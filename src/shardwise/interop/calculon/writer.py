@@ -14,7 +14,7 @@ Whatever else it has no word for is refused by name.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, refuse
 from shardwise.interop.calculon.files import CalculonExecution, CalculonModel, CalculonSystem
 from shardwise.interop.calculon.reader import (
     COLLECTIVES,
@@ -47,15 +47,9 @@ _USUAL_KERNELS: dict[str, tuple[Any, str]] = {
 _NO_MEMORY = {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1]]}
 
 
-def _refuse(faults: Iterator[Fault]) -> None:
-    found = list(faults)
-    if found:
-        raise InputError(found)
-
-
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:
     whole = f"Calculon {problem}"
-    return Fault(source=source, field=field, value=value, has_value=True, problem=whole)
+    return Fault.of(field, value, whole, source)
 
 
 def calculon_model(model: Mapping[str, Any], source: str = "") -> CalculonModel:
@@ -74,7 +68,7 @@ def calculon_model(model: Mapping[str, Any], source: str = "") -> CalculonModel:
         If the layers differ or are none that Calculon knows.
     """
     name = source or str(model["name"])
-    _refuse(_model_faults(model, name))
+    refuse(_model_faults(model, name))
     layer = model["layers"][0]
     return CalculonModel.parse(
         {
@@ -143,7 +137,7 @@ def calculon_system(system: Mapping[str, Any], source: str = "") -> CalculonSyst
     """
     name = source or str(system["name"])
     chip = system["accelerator"]
-    _refuse(_system_faults(system, name))
+    refuse(_system_faults(system, name))
     tiers = [_memory(tier) for tier in chip["memory"]] + [_NO_MEMORY]
     return CalculonSystem.parse(
         {
@@ -281,7 +275,7 @@ def calculon_execution(
     InputError
         If the strategy has something that Calculon has no word for.
     """
-    _refuse(_strategy_faults(strategy, source))
+    refuse(_strategy_faults(strategy, source))
     training, recompute = strategy["training"], strategy["recompute"]
     attention = {"model": "multiquery" if multiquery else "multihead"}
     redo = strategy["tp_exchange"] == "rs_ag" and recompute != "full" and strategy["tp_regather"]

@@ -98,7 +98,7 @@ def comm_times(
     faults = [_whole("gpus", gpus, 2), _whole("gpus_per_node", gpus_per_node, 1)]
     if generation not in GENERATIONS:
         problem = f"allowed: {', '.join(GENERATIONS)}"
-        faults.append(Fault(field="generation", value=generation, has_value=True, problem=problem))
+        faults.append(Fault.of("generation", generation, problem))
     if found := [fault for fault in faults if fault is not None]:
         raise InputError(found)
     nodes = math.ceil(gpus / gpus_per_node)
@@ -118,7 +118,7 @@ def _whole(field: str, value: int, least: int) -> Fault | None:
     problem = f"must be a whole number of at least {least}"
     if value == 1:
         problem = "must be at least 2: one GPU shards nothing, and has no bandwidth to divide by"
-    return Fault(field=field, value=value, has_value=True, problem=problem)
+    return Fault.of(field, value, problem)
 
 
 _Latency = Annotated[Number, Field(ge=0, le=1e9)]
@@ -177,7 +177,7 @@ def parse_comm(data: Mapping[str, Any], *, source: str = "comm") -> CommTimes:
     inner = data.get("comm", data)
     if not isinstance(inner, Mapping):
         problem = "must be a mapping of all_gather and reduce_scatter"
-        fault = Fault(source=source, field="comm", value=inner, has_value=True, problem=problem)
+        fault = Fault.of("comm", inner, problem, source)
         raise InputError(fault)
     if inner is not data and len(data) > 1:
         others = ", ".join(sorted(map(str, data.keys() - {"comm"})))

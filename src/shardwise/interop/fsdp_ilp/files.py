@@ -17,7 +17,7 @@ from pydantic import AliasChoices, Field, Strict
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import ConfigBase
 from shardwise.config.files import read_mapping
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, refuse
 
 __all__ = ["ModuleInfo", "looks_like", "module_info", "read_module_info"]
 
@@ -157,19 +157,13 @@ def module_info(data: Mapping[str, Any], *, source: str = "module info") -> Modu
     else:
         flat = _Flat.validated(data, source=source)
         orders, statistics, place = flat, flat.modstats, ""
-    _raise_any(source, _order_faults(orders, statistics, place))
-    _raise_any(source, _tree_faults(orders.fw_pre_order, place))
-    _raise_any(source, _post_faults(orders, place))
+    for faults in (
+        _order_faults(orders, statistics, place),
+        _tree_faults(orders.fw_pre_order, place),
+        _post_faults(orders, place),
+    ):  # each needs those before it to hold
+        refuse(Fault.of(field, value, problem, source) for field, value, problem in faults)
     return _arranged(source, orders, statistics)
-
-
-def _raise_any(source: str, found: Iterator[tuple[str, str, str]]) -> None:
-    faults = [
-        Fault(source=source, field=field, value=value, has_value=True, problem=problem)
-        for field, value, problem in found
-    ]
-    if faults:
-        raise InputError(faults)
 
 
 def _order_faults(

@@ -60,7 +60,7 @@ def _endpoint(name: str) -> str:
     given = os.environ.get("HF_ENDPOINT", "").strip().rstrip("/")
     if given and urlsplit(given).scheme not in {"http", "https"}:
         problem = "must begin with http:// or https://"
-        raise InputError(Fault(field="HF_ENDPOINT", value=given, has_value=True, problem=problem))
+        raise InputError(Fault.of("HF_ENDPOINT", given, problem))
     if given:
         return given
     try:

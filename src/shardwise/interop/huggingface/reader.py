@@ -242,9 +242,7 @@ def _refusal(
         if isinstance(data.get(key), int)
     ]
     problem = f"{reason}; understood: {', '.join(found)}" if found else reason
-    return InputError(
-        Fault(source=source, field=field, value=value, has_value=True, problem=problem)
-    )
+    return InputError(Fault.of(field, value, problem, source))
 
 
 def _towers(data: Mapping[str, Any]) -> list[str]:

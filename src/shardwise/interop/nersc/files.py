@@ -59,6 +59,11 @@ class NerscModel(ConfigBase):
     f: Count | None = None
     """Inner width of the MLP; None: 4 e, as its search sets it."""
 
+    @property
+    def ffn(self) -> int:
+        """Inner width of the MLP."""
+        return self.f or 4 * self.e
+
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.e % self.h:

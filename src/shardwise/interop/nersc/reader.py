@@ -33,7 +33,7 @@ def model_fields(model: NerscModel, name: str) -> dict[str, Any]:
                     "causal": False,
                     "bias": "output",
                 },
-                "mlp": {"ffn": model.f or 4 * model.e, "activation": "gelu", "bias": True},
+                "mlp": {"ffn": model.ffn, "activation": "gelu", "bias": True},
             }
         ],
         "norm": "layernorm",

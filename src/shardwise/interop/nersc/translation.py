@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.config.model import OWN_KIND, Model
+from shardwise.config.model import Model
 from shardwise.config.network import Tier
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.errors import Fault
+from shardwise.errors import Fault, refuse
 from shardwise.interop.nersc import reference as nersc
 from shardwise.interop.nersc.reference import Method, NerscConfiguration, NerscModel, NerscSystem
-from shardwise.interop.translation import attention_lacks, refuse, told
+from shardwise.interop.translation import layer_lacks, unsupported_fields
 from shardwise.parallel.placement import place
 
 __all__ = [
@@ -126,27 +126,10 @@ def _model_faults(model: Model, length: int | None) -> Iterator[Fault]:
     if length is None:
         yield _fault(model.name, "seq_len", None, "needs the length of a sequence")
     layer = model.layers[0]
-    unknown = {
-        "kind": (layer.kind != OWN_KIND, layer.kind, "knows transformers only"),
-        "moe": (layer.moe is not None, layer.moe, "knows no mixture of experts"),
-        "mlp.activation": (
-            layer.feed_forward.gated,
-            layer.feed_forward.activation,
-            "knows no gated MLP",
-        ),
-        "parallel": (layer.parallel, True, "knows no parallel blocks"),
-        "norms": (layer.norms != "pre", layer.norms, "knows norms before blocks only"),
-    }
-    for field, (found, value, problem) in unknown.items():
-        if found:
-            yield _fault(model.name, f"layers[0].{field}", value, problem)
-    yield from _attention_faults(model)
-
-
-def _attention_faults(model: Model) -> Iterator[Fault]:
-    attention = model.layers[0].attention
-    width = f"divides hidden {model.hidden} among the heads, {attention.heads}"
-    for field, value, problem in attention_lacks(model, attention, "layers[0].attention", width):
+    if layer.moe is not None:
+        yield _fault(model.name, "layers[0].moe", layer.moe, "knows no mixture of experts")
+    width = f"divides hidden {model.hidden} among the heads, {layer.attention.heads}"
+    for field, value, problem in layer_lacks(model, layer, "layers[0]", width):
         yield _fault(model.name, field, value, problem)
 
 
@@ -247,12 +230,11 @@ def _panels(strategy: Strategy) -> int:
     return strategy.summa_panels or math.lcm(strategy.tp, strategy.tp2)
 
 
-# Fields that its model has no word for, with what it does.
-_USUAL: dict[str, Any] = {
+# Fields that its model does not know, with the only value that they may have.
+_ONLY: dict[str, object] = {
     "ep": 1,
     "etp": 1,
     "vpp": 1,
-    "zero": 1,
     "document_len": None,
     "quantization": "none",
     "quantized_weights": False,
@@ -268,7 +250,6 @@ _USUAL: dict[str, Any] = {
     "embedding_as_layer": False,
     "loss_as_layer": False,
     "training": True,
-    "dp_overlap": True,
     "fused_activation": False,
     "offload_weights": False,
     "offload_activations": False,
@@ -278,11 +259,8 @@ _USUAL: dict[str, Any] = {
 
 def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
     summa = strategy.tp_exchange == "summa"
-    for field, usual in _USUAL.items():
-        value = getattr(strategy, field)
-        idle = field in ("zero", "dp_overlap") and strategy.dp == 1
-        if value != usual and not idle:
-            yield _fault(source, field, value, f"does not know it; allowed: {told(usual)}")
+    only = _ONLY if strategy.dp == 1 else _ONLY | {"zero": 1, "dp_overlap": True}
+    yield from unsupported_fields(strategy, only, "NERSC's model", source)
     if strategy.dtype not in _TYPES:
         problem = f"has 2 bytes per element; allowed: {', '.join(_TYPES)}"
         yield _fault(source, "dtype", strategy.dtype, problem)
@@ -304,4 +282,4 @@ def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:
     whole = f"NERSC's model {problem}"
-    return Fault(source=source, field=field, value=value, has_value=True, problem=whole)
+    return Fault.of(field, value, whole, source)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, refuse
 from shardwise.interop.nersc.files import NerscModel, NerscSystem
 from shardwise.interop.nersc.reader import GIGA, TERA, system_fields
 
@@ -47,7 +47,7 @@ _USUAL_LAYER = {"moe": None, "parallel": False, "kind": "transformer", "norms": 
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:
     whole = f"NERSC {problem}"
-    return Fault(source=source, field=field, value=value, has_value=True, problem=whole)
+    return Fault.of(field, value, whole, source)
 
 
 def nersc_model(model: Mapping[str, Any], source: str = "") -> NerscModel:
@@ -66,8 +66,7 @@ def nersc_model(model: Mapping[str, Any], source: str = "") -> NerscModel:
         If the layers differ or are none that NERSC knows.
     """
     name = source or str(model["name"])
-    if faults := [*_model_faults(model, name)]:
-        raise InputError(faults)
+    refuse(_model_faults(model, name))
     layer = model["layers"][0]
     fields = {
         "l": model["seq_len"],
@@ -127,8 +126,7 @@ def nersc_system(system: Mapping[str, Any], source: str = "") -> NerscSystem:
     """
     name = source or str(system["name"])
     system = json.loads(json.dumps(system))
-    if faults := [*_form_faults(system, name)]:
-        raise InputError(faults)
+    refuse(_form_faults(system, name))
     chip, (inside, between) = system["accelerator"], system["network"]
     links = between["links_per_node"]
     shares = [_share(tier) for tier in (inside, between)]

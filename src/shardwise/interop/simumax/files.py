@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import AfterValidator, Field, Strict, model_validator
 
 from shardwise.config.base import MOST_LAYERS, ConfigBase
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, refuse
 from shardwise.units import LEAST_SHARE
 
 __all__ = [
@@ -87,10 +87,10 @@ class SimumaxModel(ConfigBase):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _raise([*_attention_faults(self), *_expert_faults(self)])
+        refuse([*_attention_faults(self), *_expert_faults(self)])
         if self.orig_vocab_size is not None and self.orig_vocab_size > self.vocab_size:
             problem = f"must be at most vocab_size {self.vocab_size}"
-            _raise([_fault("orig_vocab_size", self.orig_vocab_size, problem)])
+            refuse([_fault("orig_vocab_size", self.orig_vocab_size, problem)])
         return self
 
 
@@ -233,8 +233,8 @@ class SimumaxStrategy(ConfigBase):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _raise([*_degree_faults(self), *_chunk_faults(self), *_recompute_faults(self)])
-        _raise(_derived_faults(self))
+        refuse([*_degree_faults(self), *_chunk_faults(self), *_recompute_faults(self)])
+        refuse(_derived_faults(self))
         return self
 
 
@@ -306,12 +306,6 @@ def _recompute_faults(s: SimumaxStrategy) -> Iterator[Fault]:
 
 def _fault(field: str, value: object, problem: str) -> Fault:
     return Fault(field=field, value=value, has_value=value is not None, problem=problem)
-
-
-def _raise(faults: Any) -> None:
-    found = list(faults)
-    if found:
-        raise InputError(found)
 
 
 Kind = Literal["model", "system", "strategy"]

@@ -7,7 +7,7 @@ has every key, and where it went.
 from collections.abc import Iterator
 from typing import Any
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, refuse
 from shardwise.interop.simumax.files import SimumaxModel, SimumaxStrategy
 
 __all__ = ["model_fields", "strategy_fields"]
@@ -231,9 +231,5 @@ def _strategy_faults(strategy: SimumaxStrategy) -> Iterator[tuple[str, object, s
 
 
 def _refuse(faults: Iterator[tuple[str, object, str]], source: str) -> None:
-    found = [
-        Fault(source=source, field=field, value=value, has_value=True, problem=problem)
-        for field, value, problem in faults
-    ]
-    if found:
-        raise InputError(found)
+    found = [Fault.of(field, value, problem, source) for field, value, problem in faults]
+    refuse(found)

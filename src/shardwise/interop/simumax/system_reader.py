@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, refuse
 from shardwise.interop.simumax.files import (
     CollectiveClass,
     OperationClass,
@@ -39,9 +39,7 @@ def system_fields(system: SimumaxSystem, name: str, source: str = "") -> dict[st
     InputError
         With one fault that names `source` for each thing that SimuMax takes and we do not.
     """
-    faults = [*_faults(system, source)]
-    if faults:
-        raise InputError(faults)
+    refuse(_faults(system, source))
     tiers = _ladder(system) if system.networks.intra_with_pcie else [_inside(system)]
     text = f"SimuMax's file {name}"
     return {
@@ -272,7 +270,7 @@ def _line(network: SimumaxNetwork, operation: SimumaxCollective) -> tuple[float,
 
 def _faults(system: SimumaxSystem, source: str) -> Iterator[Fault]:
     def fault(field: str, value: object, problem: str) -> Fault:
-        return Fault(source=source, field=field, value=value, has_value=True, problem=problem)
+        return Fault.of(field, value, problem, source)
 
     chip = system.accelerator
     if chip.mode != "roofline":

@@ -68,9 +68,7 @@ class MicrobatchEfficiency:
 
 
 def _fault(field: str, value: object, problem: str) -> InputError:
-    return InputError(
-        Fault(source="efficiency", field=field, value=value, has_value=True, problem=problem)
-    )
+    return InputError(Fault.of(field, value, problem, "efficiency"))
 
 
 CONSTANTS: Mapping[str, float] = {
@@ -245,7 +243,7 @@ def _faults(values: Mapping[str, Floats | float], source: str) -> Iterator[Fault
             column = np.asarray(value, dtype=np.float64)
         except (TypeError, ValueError):
             problem = "must be a number, or a column of them"
-            yield Fault(source=source, field=name, value=value, has_value=True, problem=problem)
+            yield Fault.of(name, value, problem, source)
             continue
         least = 0.0 if name in _MAY_BE_ZERO else np.nextafter(0.0, 1.0)
         bad = ~(np.isfinite(column) & (column >= least))
@@ -257,9 +255,7 @@ def _faults(values: Mapping[str, Floats | float], source: str) -> Iterator[Fault
             bad |= (column != 0) & (column != 1)
         if np.any(bad):
             found = float(column[bad].ravel()[0])
-            yield Fault(
-                source=source, field=name, value=found, has_value=True, problem=_allowed(name)
-            )
+            yield Fault.of(name, found, _allowed(name), source)
 
 
 def _unknown(name: str, table: Mapping[str, Derived], source: str) -> Fault:

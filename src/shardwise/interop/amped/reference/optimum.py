@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, refuse
 from shardwise.interop.amped.reference.evaluation import EFFICIENCY, MicrobatchEfficiency, evaluate
 
 __all__ = ["DEGREES", "Found", "SearchResult", "count", "search"]
@@ -184,9 +184,8 @@ def _check(accelerators: int, per_node: int, batch_sizes: Sequence[int], top_n: 
     faults += [_fault("batch_sizes", b, "must be at least 1") for b in batch_sizes if b < 1]
     if not batch_sizes:
         faults.append(Fault(field="batch_sizes", problem="needs at least one"))
-    if faults:
-        raise InputError(faults)
+    refuse(faults)
 
 
 def _fault(field: str, value: object, problem: str) -> Fault:
-    return Fault(field=field, value=value, has_value=True, problem=problem)
+    return Fault.of(field, value, problem)

@@ -150,7 +150,7 @@ def search(
     limits.check(model, system)
     if top_n < 1:
         problem = "must be at least 1"
-        raise InputError(Fault(field="top_n", value=top_n, has_value=True, problem=problem))
+        raise InputError(Fault.of("top_n", top_n, problem))
     whole = sum(_size(piece) for piece in pieces(model, system, limits, _CHUNK_ROWS))
     tally: Counter[str] = Counter()
     best = _Best(top_n)

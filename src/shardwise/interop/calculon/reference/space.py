@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 
 from shardwise.arrays import Bools, Ints
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, nearest, refuse
 from shardwise.interop.calculon.files import (
     ATTENTIONS,
     COMM_TYPES,
@@ -48,12 +48,10 @@ class Limits:
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 problem = "must be an integer of at least 1"
-                faults.append(Fault(field=field, value=value, has_value=True, problem=problem))
+                faults.append(Fault.of(field, value, problem))
         if not faults and (problem := too_large(model, self.max_batch_size)):
             value = self.max_batch_size
-            faults.append(
-                Fault(field="max_batch_size", value=value, has_value=True, problem=problem)
-            )
+            faults.append(Fault.of("max_batch_size", value, problem))
         choices = {
             "datatype": [d for d in DATATYPES if d in system.matrix and d in system.vector],
             "fused_activation": list(FUSED_CHOICES),
@@ -63,9 +61,8 @@ class Limits:
             if value not in allowed:
                 hint = nearest(str(value), allowed)
                 problem = f"allowed: {', '.join(allowed)}{hint}"
-                faults.append(Fault(field=field, value=value, has_value=True, problem=problem))
-        if faults:
-            raise InputError(faults)
+                faults.append(Fault.of(field, value, problem))
+        refuse(faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

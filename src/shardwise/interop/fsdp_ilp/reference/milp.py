@@ -168,10 +168,10 @@ def run_solver(
     """
     if solver not in SOLVERS:
         problem_ = f"allowed: {', '.join(SOLVERS)}"
-        raise InputError(Fault(field="solver", value=solver, has_value=True, problem=problem_))
+        raise InputError(Fault.of("solver", solver, problem_))
     if path is not None and solver == "scipy":
         reason = "scipy has its own HiGHS; give an executable to highs or cbc"
-        raise InputError(Fault(field="solver_path", value=path, has_value=True, problem=reason))
+        raise InputError(Fault.of("solver_path", path, reason))
     with _output_aside(log):
         if solver == "cbc" or path is not None:
             with warnings.catch_warnings():
@@ -216,7 +216,7 @@ def _needed(module: str, solver: str, remedy: str) -> Any:
         return import_module(module)
     except ImportError:
         problem = f"needs the package {module.partition('.')[0]}: {remedy}"
-        fault = Fault(field="solver", value=solver, has_value=True, problem=problem)
+        fault = Fault.of("solver", solver, problem)
         raise InputError(fault) from None
 
 
@@ -295,7 +295,7 @@ def _with_pulp(
     program = _pulp_program(pulp, solver, path, msg=log, timeLimit=time_limit_s, gapRel=0.0)
     if not program.available():
         reason = f"no executable of {solver} is there"
-        raise InputError(Fault(field="solver_path", value=path, has_value=True, problem=reason))
+        raise InputError(Fault.of("solver_path", path, reason))
     try:
         model.solve(program)
     except (pulp.PulpError, OSError, ValueError) as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.arrays import Bools
 from shardwise.config.base import MOST
-from shardwise.errors import Fault, InputError, ShardwiseError, nearest
+from shardwise.errors import Fault, ShardwiseError, nearest, refuse
 from shardwise.interop.fsdp_ilp.comm import CommTimes
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
 from shardwise.interop.fsdp_ilp.reference.closed_form import (
@@ -248,12 +248,11 @@ def _check(
     ):
         if word not in known:
             problem = f"allowed: {', '.join(known)}{nearest(str(word), known)}"
-            faults.append(Fault(field=field, value=word, has_value=True, problem=problem))
+            faults.append(Fault.of(field, word, problem))
     for name in sorted(set(units or ()) & set(forbidden)):
         problem = "is also among the units"
-        faults.append(Fault(field="forbidden", value=name, has_value=True, problem=problem))
-    if faults:
-        raise InputError(faults)
+        faults.append(Fault.of("forbidden", name, problem))
+    refuse(faults)
 
 
 def _number_faults(world_size: int, budget: float, limit: float | None) -> Iterator[Fault]:
@@ -265,11 +264,11 @@ def _number_faults(world_size: int, budget: float, limit: float | None) -> Itera
         )
     ):
         problem = f"must be a whole number from 2 to {MOST}; one GPU shards nothing"
-        yield Fault(field="world_size", value=world_size, has_value=True, problem=problem)
+        yield Fault.of("world_size", world_size, problem)
     for field, value in (("budget_gib", budget), ("time_limit_s", limit)):
         if value is not None and not (_is_number(value) and 0 < value < math.inf):
             problem = "must be a number above 0"
-            yield Fault(field=field, value=value, has_value=True, problem=problem)
+            yield Fault.of(field, value, problem)
 
 
 def _is_number(value: object) -> bool:
@@ -288,5 +287,5 @@ def _name_faults(field: str, names: Sequence[str], info: ModuleInfo) -> Iterator
         elif name == info.names[0] and field == "forbidden":
             problem = "the root always is a unit"
         if problem:
-            yield Fault(field=field, value=name, has_value=True, problem=problem)
+            yield Fault.of(field, name, problem)
         seen.add(name)

@@ -81,7 +81,7 @@ def _sizes(model: NerscModel, columns: Columns) -> _Sizes:
         tokens=_float(columns.b * length),
         queries=_float(length),
         heads=_float(model.h // columns.m1),
-        ffn=_float(model.f // columns.m1),
+        ffn=_float(model.ffn // columns.m1),
         e=_float(model.e // columns.m1),
         qkv=_float(3 * model.e // columns.m1),
     )
@@ -149,10 +149,10 @@ def _summa_block(model: NerscModel, system: NerscSystem, columns: Columns, sizes
 
     Fault: the norms are l // m1 wide, which should be e // m1.
     """
-    e, f, size = float(model.e), float(model.f), system.element_size
+    e, f, size = float(model.e), float(model.ffn), system.element_size
     panels = _float(columns.nb)
     of_e = sizes.e, _float(model.e // columns.m2)
-    of_f = sizes.ffn, _float(model.f // columns.m2)
+    of_f = sizes.ffn, _float(model.ffn // columns.m2)
     outer = sizes.tokens * sizes.e
     statistics = 2 * sizes.tokens
     gradients = 2 * model.e // columns.m1 + 2 * columns.b * model.l // columns.m2

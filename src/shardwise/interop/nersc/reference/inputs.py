@@ -5,14 +5,15 @@ Its own code takes any number, negative bandwidths too (section 10); these types
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from shardwise.arrays import Ints
-from shardwise.config.base import ConfigBase, Count, Number
-from shardwise.errors import Fault, InputError
+from shardwise.config.base import ConfigBase, Count
+from shardwise.errors import Fault, refuse
+from shardwise.interop.nersc.files import NerscModel, NerscSystem
 
 __all__ = [
     "METHODS",
@@ -28,66 +29,6 @@ __all__ = [
 Method = Literal["1d", "2d", "2d-seqp"]
 METHODS: tuple[Method, ...] = ("1d", "2d", "2d-seqp")
 """Tensor parallelism of Megatron with sequence parallelism; SUMMA; with context parallelism."""
-
-_Positive = Annotated[Number, Field(gt=0)]
-_NonNegative = Annotated[Number, Field(ge=0)]
-_Share = Annotated[Number, Field(gt=0, le=1)]
-
-
-class NerscModel(ConfigBase):
-    """A transformer as its `models.py` describes it, with f, which its driver adds."""
-
-    l: Count  # noqa: E741 - its own name
-    """Tokens of a sequence."""
-    e: Count
-    """Embedding."""
-    h: Count
-    """Heads."""
-    depth: Count
-    """Layers."""
-    f: Count
-    """Inner width of the MLP; its driver sets 4 e."""
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
-        if self.h > self.e:
-            raise ValueError(f"h {self.h} is more than e {self.e}: a head has no width")
-        return self
-
-
-class NerscSystem(ConfigBase):
-    """A system file: rates in TFLOP/s and GB/s of 1e9 byte, sizes in GB, latencies in seconds."""
-
-    matrix_flops_fp16: _Positive
-    """Peak of the matrix units."""
-    vector_flops_fp16: _Positive
-    """Peak of the vector units, for all that is no product."""
-    vector_flops_fp32: _Positive | None = None
-    """Never read."""
-    hbm_bandwidth: _Positive
-    hbm_capacity: _Positive
-    nvlink_bandwidth: _Positive
-    nvlink_eff: _Share
-    nvlink_latency: _NonNegative
-    """Of one hop of a ring."""
-    ib_bandwidth: _Positive
-    """Of one NIC."""
-    ib_eff: _Share
-    ib_latency: _NonNegative
-    nvlink_size: Count
-    """Accelerators of a domain of the fast network."""
-    nic_factor: _Positive = 1.0
-    """NICs per accelerator."""
-    empirical: Literal[False] = False
-    """Its measured rates are not in the repository."""
-    summa_nb: Count = 4
-    """SUMMA panels; a configuration says its own."""
-    element_size: _Positive = 2e-9
-    """GB of one element."""
-    mask_element_size: _Positive = 1e-9
-    """GB of one element of a dropout mask."""
-    flops_units: _Positive = 1e-12
-    """TFLOP of one FLOP."""
 
 
 class NerscConfiguration(ConfigBase):
@@ -161,12 +102,11 @@ def check_together(
         ),
     }
     faults = [
-        Fault(source=source, field=field, value=value, has_value=True, problem=problem)
+        Fault.of(field, value, problem, source)
         for field, (value, bad, problem) in wrong.items()
         if bad
     ]
-    if faults:
-        raise InputError(faults)
+    refuse(faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

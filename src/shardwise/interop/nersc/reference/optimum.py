@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints, gather, once_per
 from shardwise.config.base import MOST
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, refuse
 from shardwise.interop.nersc.reference.block import block_of
 from shardwise.interop.nersc.reference.evaluation import (
     block_time,
@@ -306,15 +306,14 @@ def search(
 def _checked(method: str, **numbers: int) -> Method:
     """The method, if it and the limits are allowed."""
     faults = [
-        Fault(field=name, value=value, has_value=True, problem=f"must be from 1 to {MOST}")
+        Fault.of(name, value, f"must be from 1 to {MOST}")
         for name, value in numbers.items()
         if not 1 <= value <= MOST
     ]
     if method not in METHODS:
         problem = f"allowed: {', '.join(METHODS)}"
-        faults.append(Fault(field="method", value=method, has_value=True, problem=problem))
-    if faults:
-        raise InputError(faults)
+        faults.append(Fault.of("method", method, problem))
+    refuse(faults)
     return METHODS[METHODS.index(method)]
 
 
