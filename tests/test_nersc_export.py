@@ -60,8 +60,8 @@ def test_convert_writes_their_files(shardwise: Any, tmp_path: Any) -> None:
             "h100-sxm: accelerator.matmul: NERSC times kernels by one share of the peak, not by cl",
         ),
         ("calculon-a100-80g", "accelerator.memory: 2: NERSC knows one tier of memory"),
-        ("llama2-7b", "layers[0].mlp.activation: 'swiglu': NERSC knows no gated MLP"),
-        ("mixtral-8x7b", "layers[0].attention.kv_heads: 8: NERSC knows multi-head attention"),
+        ("llama2-7b", "layers[0].mlp.activation: 'swiglu': NERSC's model knows no gated MLP"),
+        ("mixtral-8x7b", "kv_heads: 8: NERSC's model has keys and values of its own for each head"),
         ("simumax", "simumax: holds a stack, for which NERSC has no file"),
     ],
 )
@@ -109,22 +109,27 @@ def test_figures_they_have_no_word_for(path: str, value: Any, told: str) -> None
 @pytest.mark.parametrize(
     ("place", "field", "value", "told"),
     [
-        ("model", "mtp", 1, "mtp: 1: NERSC knows no multi-token prediction"),
-        ("model", "seq_len", None, "seq_len: None: NERSC needs the length of a sequence"),
-        ("layer", "parallel", True, "layers[0].parallel: True: NERSC does not know it; allowed: F"),
-        ("attention", "window", 128, "attention.window: 128: NERSC does not know it; allowed: N"),
-        ("attention", "head_dim", 64, "attention.head_dim: 64: NERSC has hidden / heads, 192"),
-        ("attention", "kv_heads", 8, "attention.kv_heads: 8: NERSC knows multi-head attention"),
+        ("model", "mtp", 1, "mtp: 1: NERSC's model knows no multi-token prediction"),
+        ("model", "seq_len", None, "seq_len: None: NERSC's model needs the length"),
+        (
+            "layer",
+            "parallel",
+            True,
+            "layers[0].parallel: True: NERSC's model knows no parallel blocks",
+        ),
+        ("attention", "window", 128, "attention.window: 128: NERSC's model does not know it"),
+        ("attention", "head_dim", 64, "attention.head_dim: 64: NERSC's model divides hidden"),
+        ("attention", "kv_heads", 8, "attention.kv_heads: 8: NERSC's model has keys"),
     ],
 )
 def test_layers_they_have_no_word_for(place: str, field: str, value: Any, told: str) -> None:
     """Of a model."""
-    fields = json.loads(json.dumps(MODEL))
+    fields = json.loads(json.dumps(MODEL)) | ({"vocab": 64, "left_out": []} if value == 1 else {})
     layer = fields["layers"][0]
     {"model": fields, "layer": layer, "attention": layer["attention"]}[place][field] = value
     with pytest.raises(InputError) as error:
-        nersc_model(fields)
+        nersc_model(Model.load(fields))
     assert told in str(error.value)
     twice = MODEL | {"layers": MODEL["layers"] * 2}
-    with pytest.raises(InputError, match="layers: 2: NERSC knows one kind of layer"):
-        nersc_model(twice)
+    with pytest.raises(InputError, match="layers: 2: NERSC's model knows one kind of layer"):
+        nersc_model(Model.load(twice))

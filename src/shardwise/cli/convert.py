@@ -215,7 +215,7 @@ def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -
 
 def _for_nersc(kind: str, file: str) -> dict[str, Any]:
     if kind == "model":
-        fields = nersc_model(Model.load(file).to_dict(), file).to_dict()
+        fields = nersc_model(Model.load(file), file).to_dict()
     elif kind == "system":
         fields = nersc_system(System.load(file).to_dict(), file).to_dict()
     else:

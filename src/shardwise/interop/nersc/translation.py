@@ -99,11 +99,16 @@ def nersc_case(
     return case
 
 
-def model_for_nersc(model: Model | str | Path, *, seq_len: int | None = None) -> NerscModel:
-    """Return a model of the catalog or of a file as NERSC's, its sequences of a given length."""
+def model_for_nersc(
+    model: Model | str | Path, *, seq_len: int | None = None, source: str = ""
+) -> NerscModel:
+    """Return a model of the catalog or of a file as NERSC's, its sequences of a set length.
+
+    Messages name `source`, or the model.
+    """
     loaded = Model.load(model)
     length = seq_len or loaded.seq_len
-    refuse(_model_faults(loaded, length))
+    refuse(_model_faults(loaded, length, source or loaded.name))
     layer = loaded.layers[0]
     return NerscModel.validated(
         {
@@ -113,24 +118,24 @@ def model_for_nersc(model: Model | str | Path, *, seq_len: int | None = None) ->
             "depth": layer.count,
             "f": layer.feed_forward.ffn,
         },
-        source=loaded.name,
+        source=source or loaded.name,
     )
 
 
-def _model_faults(model: Model, length: int | None) -> Iterator[Fault]:
+def _model_faults(model: Model, length: int | None, source: str) -> Iterator[Fault]:
     if len(model.layers) > 1:
-        yield _fault(model.name, "layers", len(model.layers), "knows one kind of layer")
+        yield _fault(source, "layers", len(model.layers), "knows one kind of layer")
         return
     if model.mtp:
-        yield _fault(model.name, "mtp", model.mtp, "knows no multi-token prediction")
+        yield _fault(source, "mtp", model.mtp, "knows no multi-token prediction")
     if length is None:
-        yield _fault(model.name, "seq_len", None, "needs the length of a sequence")
+        yield _fault(source, "seq_len", None, "needs the length of a sequence")
     layer = model.layers[0]
     if layer.moe is not None:
-        yield _fault(model.name, "layers[0].moe", layer.moe, "knows no mixture of experts")
+        yield _fault(source, "layers[0].moe", layer.moe, "knows no mixture of experts")
     width = f"divides hidden {model.hidden} among the heads, {layer.attention.heads}"
     for field, value, problem in layer_lacks(model, layer, "layers[0]", width):
-        yield _fault(model.name, field, value, problem)
+        yield _fault(source, field, value, problem)
 
 
 def system_for_nersc(system: System | str | Path) -> NerscSystem:

@@ -14,9 +14,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.interop.nersc.files import NerscModel, NerscSystem
 from shardwise.interop.nersc.reader import GIGA, TERA, system_fields
+from shardwise.interop.nersc.translation import model_for_nersc
 
 __all__ = ["nersc_model", "nersc_system"]
 
@@ -33,16 +35,6 @@ _CHIP: dict[str, Any] = {
 }
 _TIER = {"must_be_filled": False, "processor_share": 0}
 _RATES = {"scale": None, "offset": None, "bulk": None}
-_USUAL_ATTENTION = {
-    "v_head_dim": None,
-    "latent": None,
-    "window": None,
-    "chunk": None,
-    "sinks": False,
-    "qk_norm": "none",
-    "rotary_dim": None,
-}
-_USUAL_LAYER = {"moe": None, "parallel": False, "kind": "transformer", "norms": "pre"}
 
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:
@@ -50,61 +42,19 @@ def _fault(source: str, field: str, value: object, problem: str) -> Fault:
     return Fault.of(field, value, whole, source)
 
 
-def nersc_model(model: Mapping[str, Any], source: str = "") -> NerscModel:
+def nersc_model(model: Model, source: str = "") -> NerscModel:
     """Return a model's layers as a dictionary of NERSC's.
-
-    Parameters
-    ----------
-    model
-        Fields of a `Model`, all of them.
-    source
-        What faults call it, if not by its name.
 
     Raises
     ------
     InputError
-        If the layers differ or are none that NERSC knows.
+        If the layers differ or are none that NERSC knows; the fault names `source`, or the model.
     """
-    name = source or str(model["name"])
-    refuse(_model_faults(model, name))
-    layer = model["layers"][0]
-    fields = {
-        "l": model["seq_len"],
-        "e": model["hidden"],
-        "h": layer["attention"]["heads"],
-        "depth": layer["count"],
-        "f": layer["mlp"]["ffn"],
-    }
-    return NerscModel.validated(fields, source=name)
-
-
-def _model_faults(model: Mapping[str, Any], name: str) -> Iterator[Fault]:
-    layers = model["layers"]
-    if len(layers) > 1:
-        yield _fault(name, "layers", len(layers), "knows one kind of layer")
-        return
-    layer, attention = layers[0], layers[0]["attention"]
-    for where, record, usual in (
-        ("layers[0]", layer, _USUAL_LAYER),
-        ("layers[0].attention", attention, _USUAL_ATTENTION),
-    ):
-        for field, value in usual.items():
-            if record[field] != value:
-                problem = f"does not know it; allowed: {value}"
-                yield _fault(name, f"{where}.{field}", record[field], problem)
-    if attention["kv_heads"] != attention["heads"]:
-        problem = f"knows multi-head attention; allowed: {attention['heads']}"
-        yield _fault(name, "layers[0].attention.kv_heads", attention["kv_heads"], problem)
-    if attention["head_dim"] * attention["heads"] != model["hidden"]:
-        problem = f"has hidden / heads, {model['hidden'] / attention['heads']:g}"
-        yield _fault(name, "layers[0].attention.head_dim", attention["head_dim"], problem)
-    if layer["mlp"] is not None and "glu" in layer["mlp"]["activation"]:
-        activation = layer["mlp"]["activation"]
-        yield _fault(name, "layers[0].mlp.activation", activation, "knows no gated MLP")
-    if model["mtp"]:
-        yield _fault(name, "mtp", model["mtp"], "knows no multi-token prediction")
-    if model["seq_len"] is None:
-        yield _fault(name, "seq_len", None, "needs the length of a sequence")
+    for index, layer in enumerate(model.layers):
+        if layer.attention.rotary_dim is not None:
+            field, value = f"layers[{index}].attention.rotary_dim", layer.attention.rotary_dim
+            refuse([_fault(source or model.name, field, value, "does not know it")])
+    return model_for_nersc(model, source=source)
 
 
 def nersc_system(system: Mapping[str, Any], source: str = "") -> NerscSystem:
