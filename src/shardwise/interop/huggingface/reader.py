@@ -37,56 +37,31 @@ _FLAT = {
 }
 
 _STATES = "Mamba layers are not modelled"
-_LINEAR = "linear attention is not modelled"
 _ENCODER_DECODER = "encoder-decoder models are not modelled"
-_ENCODER = "encoders are not modelled"
-# By how the name of an architecture begins, without case and underscores; longer ones first.
-_REFUSED = {
-    "bailingmoelinear": _LINEAR,
-    "bamba": _STATES,
-    "bart": _ENCODER_DECODER,
-    "bert": _ENCODER,
-    "clip": _ENCODER,
-    "codet5": _ENCODER_DECODER,
-    "deberta": _ENCODER,
-    "deepseekv32": "sparse attention by an indexer is not modelled",
-    "electra": _ENCODER,
-    "falconh1": _STATES,
-    "falconmamba": _STATES,
-    "gemma3n": "embeddings of every layer are not modelled",
-    "granitemoehybrid": _STATES,
-    "hymba": _STATES,
-    "jamba": _STATES,
-    "kimilinear": _LINEAR,
-    "lfm2": "convolutions between layers of attention are not modelled",
-    "longt5": _ENCODER_DECODER,
-    "mamba": _STATES,
-    "marian": _ENCODER_DECODER,
-    "mbart": _ENCODER_DECODER,
-    "minimaxforcausallm": _LINEAR,
-    "minimaxm1": _LINEAR,
-    "minimaxtext": _LINEAR,
-    "mllama": "cross-attention to images is not modelled",
-    "modernbert": _ENCODER,
-    "mt5": _ENCODER_DECODER,
-    "nemotronh": _STATES,
-    "olmohybrid": _LINEAR,
-    "pegasus": _ENCODER_DECODER,
-    "plamo2": _STATES,
-    "qwen35": _LINEAR,
-    "qwen3next": _LINEAR,
-    "recurrentgemma": "recurrent layers are not modelled",
-    "roberta": _ENCODER,
-    "rwkv": _LINEAR,
-    "siglip": _ENCODER,
-    "switchtransformers": _ENCODER_DECODER,
-    "t5": _ENCODER_DECODER,
-    "umt5": _ENCODER_DECODER,
-    "vit": _ENCODER,
-    "whisper": _ENCODER_DECODER,
-    "xlmroberta": _ENCODER,
-    "xlstm": "recurrent layers are not modelled",
-    "zamba": _STATES,
+# Architectures that are not modelled by how their names begin, without case and underscores; longer
+# ones first.
+_REFUSED: dict[str, tuple[str, ...]] = {
+    "linear attention is not modelled": (
+        *("bailingmoelinear", "kimilinear", "minimaxforcausallm", "minimaxm1", "minimaxtext"),
+        *("olmohybrid", "qwen35", "qwen3next", "rwkv"),
+    ),
+    _STATES: (
+        *("bamba", "falconh1", "falconmamba", "granitemoehybrid", "hymba", "jamba", "mamba"),
+        *("nemotronh", "plamo2", "zamba"),
+    ),
+    _ENCODER_DECODER: (
+        *("bart", "codet5", "longt5", "marian", "mbart", "mt5", "pegasus", "switchtransformers"),
+        *("t5", "umt5", "whisper"),
+    ),
+    "encoders are not modelled": (
+        *("bert", "clip", "deberta", "electra", "modernbert", "roberta", "siglip", "vit"),
+        "xlmroberta",
+    ),
+    "sparse attention by an indexer is not modelled": ("deepseekv32",),
+    "embeddings of every layer are not modelled": ("gemma3n",),
+    "convolutions between layers of attention are not modelled": ("lfm2",),
+    "cross-attention to images is not modelled": ("mllama",),
+    "recurrent layers are not modelled": ("recurrentgemma", "xlstm"),
 }
 _UNDERSTOOD = {
     "{} layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
@@ -219,9 +194,14 @@ def _implied(kind: str | None, named: str) -> str:
 def _reason(named: str, data: Mapping[str, Any]) -> str:
     """Why an architecture is not read, by its name or else by its keys."""
     bare = named.lower().replace("_", "")
-    begins = [start for start in _REFUSED if bare.startswith(start)]
+    begins = {
+        start: reason
+        for reason, starts in _REFUSED.items()
+        for start in starts
+        if bare.startswith(start)
+    }
     if begins:
-        return _REFUSED[max(begins, key=len)]
+        return begins[max(begins, key=len)]
     if data.get("is_encoder_decoder") is True:
         return _ENCODER_DECODER
     if any(key.startswith(("mamba_", "ssm_")) for key in data):

@@ -3,11 +3,12 @@
 Calculon 0.1.0, commit caa4b11.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, total
+from shardwise.arrays import Bools, Floats, combined, total
 from shardwise.interop.calculon.files import CalculonModel, CalculonSystem
 from shardwise.interop.calculon.reference.columns import PIPE, Columns
 from shardwise.interop.calculon.reference.operations import (
@@ -46,8 +47,10 @@ __all__ = [
     "summed",
 ]
 
+T = TypeVar("T", "Pass", "Exchange")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Pass:
     """Work of one pass, per operation or summed over a block."""
 
@@ -158,21 +161,15 @@ def operation_times(
         )
 
     return OperationTimes(
-        fw=_pass(ops.fw_flops, compute[0], ops.fw_bytes, memory[0], fw_s),
-        agrad=_pass(ops.agrad_flops, compute[1], ops.agrad_bytes, memory[1], agrad_s),
-        wgrad=_pass(ops.wgrad_flops, compute[2], ops.wgrad_bytes, memory[2], wgrad_s),
+        fw=Pass(ops.fw_flops, compute[0], ops.fw_bytes, memory[0], fw_s),
+        agrad=Pass(ops.agrad_flops, compute[1], ops.agrad_bytes, memory[1], agrad_s),
+        wgrad=Pass(ops.wgrad_flops, compute[2], ops.wgrad_bytes, memory[2], wgrad_s),
         fw_tp=exchanges("fw", fw_own, fw_exposed),
         agrad_tp=exchanges("agrad", agrad_own, agrad_exposed),
         # What the forward pass has left over [Q8].
         recomm=exchanges("again", nothing, fw_exposed * ops.communicates_again),
         recomm_late=exchanges("again", nothing, late),
         bandwidth_needed=_bandwidth_needed(base, edge, compute, shape, columns, system),
-    )
-
-
-def _pass(flops: Floats, flops_time: Floats, moved: Floats, mem_time: Floats, time: Floats) -> Pass:
-    return Pass(
-        flops=flops, flops_time=flops_time, mem_accessed=moved, mem_time=mem_time, time=time
     )
 
 
@@ -257,29 +254,16 @@ def _over_places(values: Floats) -> Floats:
     return total(values, values[0])
 
 
-def summed(work: Pass, counts: Bools | bool = True) -> Pass:
-    """Sum of a pass over the operations of a block, in the rows that count."""
-    return Pass(
-        flops=_over_places(work.flops) * counts,
-        flops_time=_over_places(work.flops_time) * counts,
-        mem_accessed=_over_places(work.mem_accessed) * counts,
-        mem_time=_over_places(work.mem_time) * counts,
-        time=_over_places(work.time) * counts,
-    )
+def summed(work: T, counts: Bools | bool = True) -> T:
+    """Sum of a pass or of its communication over the operations of a block, in rows that count."""
+    return combined(lambda values: _over_places(values) * counts, work)
 
 
 def _sum_pair(
     pair: tuple[Exchange, Exchange], counts: Bools | bool = True
 ) -> tuple[Exchange, Exchange]:
-    base, edge = (
-        Exchange(
-            size=_over_places(e.size) * counts,
-            time=_over_places(e.time) * counts,
-            exposed=_over_places(e.exposed) * counts,
-        )
-        for e in pair
-    )
-    return base, edge
+    base, edge = pair
+    return summed(base, counts), summed(edge, counts)
 
 
 def _repeated(fw: Pass, recomputed: Bools) -> Pass:
@@ -288,17 +272,8 @@ def _repeated(fw: Pass, recomputed: Bools) -> Pass:
     Time is the sum over the recomputed operations. FLOPs, bytes and their times add, at each of
     them, the block's sum so far instead of the operation's own [Q9].
     """
-
-    def prefix(values: Floats) -> Floats:
-        return _over_places(values.cumsum(axis=0) * recomputed)
-
-    return Pass(
-        flops=prefix(fw.flops),
-        flops_time=prefix(fw.flops_time),
-        mem_accessed=prefix(fw.mem_accessed),
-        mem_time=prefix(fw.mem_time),
-        time=_over_places(fw.time * recomputed),
-    )
+    prefixes = combined(lambda values: _over_places(values.cumsum(axis=0) * recomputed), fw)
+    return replace(prefixes, time=_over_places(fw.time * recomputed))
 
 
 def block_spaces(operations: Operations, shape: Shapes, columns: Columns) -> BlockSpaces:

@@ -6,12 +6,12 @@ the sample rate; of executions with the same rate the first tried wins.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, gather
+from shardwise.arrays import Bools, Floats, Ints, combined, gather
 from shardwise.errors import Fault, InputError
 from shardwise.interop.calculon.files import CalculonExecution, CalculonModel, CalculonSystem
 from shardwise.interop.calculon.reference.columns import Columns
@@ -240,6 +240,10 @@ def _tried(group: list[Piece], good: Bools, *, mbs_break: bool) -> tuple[Bools, 
     return kept, refused
 
 
+def _joined(first: Any, second: Any) -> Any:
+    return np.concatenate([first, second])
+
+
 class _Best:
     """The best rows so far, in order; the first of equals stays first."""
 
@@ -257,14 +261,9 @@ class _Best:
             return
         more = gather(columns, order)
         self.rates = np.concatenate([self.rates, rates[order]])
-        self.columns = more if self.columns is None else _joined(self.columns, more)
+        self.columns = more if self.columns is None else combined(_joined, self.columns, more)
         first = np.argsort(-self.rates, kind="stable")[: self.size]
         self.rates, self.columns = self.rates[first], gather(self.columns, first)
-
-
-def _joined(first: Columns, second: Columns) -> Columns:
-    names = [f.name for f in fields(Columns)]
-    return Columns(**{n: np.concatenate([getattr(first, n), getattr(second, n)]) for n in names})
 
 
 def _result(

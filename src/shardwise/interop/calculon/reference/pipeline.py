@@ -19,7 +19,6 @@ __all__ = [
     "OffloadNeeds",
     "StageTransfer",
     "Walls",
-    "added",
     "bandwidth_needs",
     "bubble_time",
     "overheads",
@@ -77,16 +76,6 @@ def walls_of(times: BlockTimes, transfer: StageTransfer) -> Walls:
         fw_edge=times.fw.time + fw_edge.exposed + transfer.fw_s,
         bw_base=backward + again_base.exposed + bw_base.exposed,
         bw_edge=backward + again_edge.exposed + bw_edge.exposed + transfer.bw_s,
-    )
-
-
-def added(walls: Walls, more: Walls) -> Walls:
-    """Wall times with what offloading adds."""
-    return Walls(
-        fw_base=walls.fw_base + more.fw_base,
-        fw_edge=walls.fw_edge + more.fw_edge,
-        bw_base=walls.bw_base + more.bw_base,
-        bw_edge=walls.bw_edge + more.bw_edge,
     )
 
 

@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from shardwise.arrays import Bools, Ints
+from shardwise.arrays import Bools, Ints, gather
 from shardwise.errors import Fault, nearest, refuse
 from shardwise.interop.calculon.files import (
     ATTENTIONS,
@@ -125,14 +125,11 @@ def pieces(
         size = combined.activation_recompute.size
         step = max(1, most_rows // max(1, micro.size * len(networks)))
         for start in range(0, size, step):
-            some = {
-                f.name: getattr(combined, f.name)[start : start + step] for f in fields(_Options)
-            }
             yield Piece(
                 degrees=(tp, pp, dp),
                 chunks=chunks,
                 batch_size=batch,
-                options=_Options(**some),
+                options=gather(combined, slice(start, start + step)),
                 microbatches=micro,
                 networks=networks,
                 refused=refused,

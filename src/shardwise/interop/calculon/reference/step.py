@@ -3,11 +3,12 @@
 Calculon 0.1.0, commit caa4b11. Data-parallel communication of gradients and weights may be hidden.
 """
 
+import operator
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
+from shardwise.arrays import Bools, Floats, Ints, combined, gather, once_per, total
 from shardwise.interop.calculon.files import CalculonModel, CalculonSystem
 from shardwise.interop.calculon.reference.block import (
     BlockSpaces,
@@ -32,7 +33,6 @@ from shardwise.interop.calculon.reference.pipeline import (
     OffloadNeeds,
     StageTransfer,
     Walls,
-    added,
     bandwidth_needs,
     bubble_time,
     overheads,
@@ -298,7 +298,7 @@ def batch_of(
     bare = walls_of(times, transfer)
     moved = transfers_of(holding.spaces, block, columns)
     more = overheads(moved, bare, times, system)
-    walls = added(bare, more)
+    walls = combined(operator.add, bare, more)
     exchange = data_parallel(block, times, optimizer, walls, transfer, depth, columns, system)
     bubble = bubble_time(model, walls, depth, columns)
     return Batch(

@@ -6,12 +6,12 @@ tried wins.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, gather, once_per
+from shardwise.arrays import Floats, Ints, combined, gather, once_per
 from shardwise.config.base import MOST
 from shardwise.errors import Fault, refuse
 from shardwise.interop.nersc.reference.block import block_of
@@ -361,6 +361,10 @@ def _throughput(
     return global_batch / step.total
 
 
+def _joined(first: Any, second: Any) -> Any:
+    return np.concatenate([first, second])
+
+
 class _Best:
     """The best candidates so far, in order; the first of equals stays first."""
 
@@ -377,7 +381,7 @@ class _Best:
             least = np.partition(throughput, -self.size)[-self.size]
             better = np.flatnonzero(throughput >= least)
             throughput, columns = throughput[better], gather(columns, better)
-        joined = columns if self.columns is None else _joined(self.columns, columns)
+        joined = columns if self.columns is None else combined(_joined, self.columns, columns)
         throughput = np.concatenate([self.throughput, throughput])
         order = np.argsort(-throughput, kind="stable")[: self.size]
         self.throughput, self.columns = throughput[order], gather(joined, order)
@@ -397,8 +401,3 @@ class _Best:
                 configuration=configuration,
                 statistics=numbers | placement(configuration),
             )
-
-
-def _joined(first: Columns, second: Columns) -> Columns:
-    names = [field.name for field in fields(Columns)]
-    return Columns(**{n: np.concatenate([getattr(first, n), getattr(second, n)]) for n in names})
