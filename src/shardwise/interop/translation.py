@@ -6,8 +6,31 @@ from shardwise.config.model import OWN_KIND, Attention, Layer, Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = ["known_reference", "layer_lacks", "unsupported_fields"]
+__all__ = ["PLAIN", "known_reference", "layer_lacks", "unsupported_fields"]
 
+PLAIN: Mapping[str, object] = {
+    "etp": 1,
+    "vpp": 1,
+    "document_len": None,
+    "quantization": "none",
+    "quantized_weights": False,
+    "recompute": "none",
+    "dp_shard": None,
+    "optimizer": "adamw",
+    "frozen": (),
+    "lora_rank": None,
+    "first_stage_layers": None,
+    "last_stage_layers": None,
+    "stage_layers": None,
+    "embedding_as_layer": False,
+    "loss_as_layer": False,
+    "training": True,
+    "fused_activation": False,
+    "offload_weights": False,
+    "offload_activations": False,
+    "offload_optimizer": False,
+}
+"""Strategy fields that NERSC's model and AMPeD do not know, with the only value they may have."""
 REFERENCES = ("calculon", "nersc", "amped")
 
 

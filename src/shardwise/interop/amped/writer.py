@@ -28,7 +28,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, System
 from shardwise.errors import Fault, refuse
-from shardwise.interop.translation import layer_lacks, unsupported_fields
+from shardwise.interop.translation import PLAIN, layer_lacks, unsupported_fields
 from shardwise.parallel.placement import place
 
 __all__ = ["BITS", "mapping_for_amped", "model_for_amped", "system_for_amped"]
@@ -192,34 +192,14 @@ def mapping_for_amped(
     return {name: float(value) for name, value in found.items()}
 
 
-# Fields that it does not know, with the only value that they may have.
 _ONLY: dict[str, object] = {
+    **PLAIN,
     "cp": 1,
     "tp2": 1,
-    "etp": 1,
-    "vpp": 1,
-    "document_len": None,
-    "quantization": "none",
-    "quantized_weights": False,
-    "recompute": "none",
-    "dp_shard": None,
-    "optimizer": "adamw",
-    "frozen": (),
-    "lora_rank": None,
-    "first_stage_layers": None,
-    "last_stage_layers": None,
-    "stage_layers": None,
-    "embedding_as_layer": False,
-    "loss_as_layer": False,
-    "training": True,
     "expert_capacity": None,
     "expert_imbalance": 1.0,
     "dispatch_dtype": "dtype",
     "expert_overlap": False,
-    "fused_activation": False,
-    "offload_weights": False,
-    "offload_activations": False,
-    "offload_optimizer": False,
 }
 
 

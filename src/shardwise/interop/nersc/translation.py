@@ -32,7 +32,7 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, refuse
 from shardwise.interop.nersc import reference as nersc
 from shardwise.interop.nersc.reference import Method, NerscConfiguration, NerscModel, NerscSystem
-from shardwise.interop.translation import layer_lacks, unsupported_fields
+from shardwise.interop.translation import PLAIN, layer_lacks, unsupported_fields
 from shardwise.parallel.placement import place
 
 __all__ = [
@@ -235,36 +235,10 @@ def _panels(strategy: Strategy) -> int:
     return strategy.summa_panels or math.lcm(strategy.tp, strategy.tp2)
 
 
-# Fields that its model does not know, with the only value that they may have.
-_ONLY: dict[str, object] = {
-    "ep": 1,
-    "etp": 1,
-    "vpp": 1,
-    "document_len": None,
-    "quantization": "none",
-    "quantized_weights": False,
-    "recompute": "none",
-    "dp_shard": None,
-    "optimizer": "adamw",
-    "frozen": (),
-    "lora_rank": None,
-    "schedule": "1f1b",
-    "first_stage_layers": None,
-    "last_stage_layers": None,
-    "stage_layers": None,
-    "embedding_as_layer": False,
-    "loss_as_layer": False,
-    "training": True,
-    "fused_activation": False,
-    "offload_weights": False,
-    "offload_activations": False,
-    "offload_optimizer": False,
-}
-
-
 def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
     summa = strategy.tp_exchange == "summa"
-    only = _ONLY if strategy.dp == 1 else _ONLY | {"zero": 1, "dp_overlap": True}
+    only = {**PLAIN, "ep": 1, "schedule": "1f1b"}
+    only |= {"zero": 1, "dp_overlap": True} if strategy.dp != 1 else {}
     yield from unsupported_fields(strategy, only, "NERSC's model", source)
     if strategy.dtype not in _TYPES:
         problem = f"has 2 bytes per element; allowed: {', '.join(_TYPES)}"
