@@ -14,6 +14,7 @@ predictions that it published, for 30 rows and for the steps of its A100 server,
 
 from collections.abc import Callable, Iterator, Sequence
 
+from shardwise.config.enums import Dtype
 from shardwise.errors import InputError
 from shardwise.interop.amped.translation import amped_case
 from shardwise.interop.calculon.translation import calculon_case
@@ -68,7 +69,7 @@ def _calculon(said: Translation) -> float:
         raise NotModelledError(f"Calculon has no file of {said.system.name}")
     strategy = said.strategy
     if strategy.dtype == "bf16":
-        strategy = strategy.model_copy(update={"dtype": "fp16"})
+        strategy = strategy.model_copy(update={"dtype": Dtype.FP16})
     found = calculon_case(said.model, system, strategy).answer()
     if "infeasible" in found:
         raise NotModelledError(str(found["message"]))

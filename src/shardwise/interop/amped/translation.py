@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwise.config.enums import Optimizer, Quantization
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -177,7 +178,7 @@ def amped_case_with(
     """
     resolved = strategy.resolved(model)
     # Types that the parameters tell are among them: only other ones need a word.
-    told = {"optimizer": "adamw", "quantization": "none"}
+    told = {"optimizer": Optimizer.ADAMW, "quantization": Quantization.NONE}
     resolved = resolved.model_copy(update={n: v for n, v in told.items() if n not in changed})
     mapping = mapping_for_amped(model, system, resolved, "strategy")
     for own in ("number_of_accelerators_per_node", "tokens_to_train"):

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from shardwise.config.enums import AttentionImplementation, CudaGraphs, GradientDtype
 from shardwise.config.stack import Stack
 from shardwise.validate.measured.run import Run
 
@@ -89,12 +90,12 @@ def _changes(run: Run) -> dict[str, Any]:
     if features.get("no-gradient-accumulation-fusion"):
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
     if run.attention_impl == "unfused":
-        changes |= {"attention": "unfused"}
+        changes |= {"attention": AttentionImplementation.UNFUSED}
     changes |= _gradients(run) | _loss(run)
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.
         changes |= {"loss_forward_bytes": 4.0, "loss_backward_bytes": 4.0, "loss_saved_bytes": 2.0}
-    changes |= {"cuda_graphs": _graphs(run)}
+    changes |= {"cuda_graphs": CudaGraphs(_graphs(run))}
     if run.model.experts:
         changes |= _expert_changes(run)
     return changes
@@ -104,8 +105,12 @@ def _gradients(run: Run) -> dict[str, Any]:
     """Type that gradients accumulate in, where the precision says so."""
     text = (run.precision or "").lower()
     if "grads accumulated in 16 bit" in text:
-        return {"gradient_dtype": "compute"}
-    return {"gradient_dtype": "fp32", "plain_gradients": True} if "(bf16optimizer" in text else {}
+        return {"gradient_dtype": GradientDtype.COMPUTE}
+    return (
+        {"gradient_dtype": GradientDtype.FP32, "plain_gradients": True}
+        if "(bf16optimizer" in text
+        else {}
+    )
 
 
 # Bytes per logit that Megatron-LM's losses hold at most, beside the two of Transformer Engine's:
