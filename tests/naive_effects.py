@@ -10,7 +10,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.constraints import RULES, broken_rule
-from shardwise.parallel.pipeline_layout import layers_on_ranks, stage_runs
+from shardwise.parallel.pipeline_layout import layers_on_ranks, stage_groups
 
 Values = Mapping[str, Any]
 OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
@@ -72,7 +72,7 @@ def most_layers(model: Model, fields: tuple[tuple[str, Any], ...]) -> int:
     if key not in _LAYERS:
         one = {**dict(fields), "dp": 1, "gbs": 1, "seq_len": 1}
         table = Table.of(model, [Strategy.validated(one)])
-        most = int(max(run.layers[0] for run in stage_runs(model, table)))
+        most = int(max(run.layers[0] for run in stage_groups(model, table)))
         if one.get("schedule") == "dualpipe":  # its two stages count apart
             most = max(layers_on_ranks(model.depth, table, 0))
         _LAYERS[key] = model, most

@@ -32,7 +32,7 @@ from shardwise.engine.evaluate import evaluate
 from shardwise.engine.memory import stage_memory, stage_parameters
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import RULES, broken_rule
-from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK, by_stage, stage_runs
+from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK, by_stage, stage_groups
 
 BOTH = [False, True]
 # The first value of each is the base's. None: what `Strategy` fills in.
@@ -189,7 +189,7 @@ def test_stages_of_every_pair_hold_all_layers(kind: str) -> None:
     """Layers of each kind, modules, embedding and head once; weights twice in both directions."""
     architecture, result = MODELS[kind], estimated(kind)
     table = result.table.take(np.flatnonzero(result.refused < 0))
-    runs = stage_runs(architecture, table)
+    runs = stage_groups(architecture, table)
     kinds = len(architecture.layers)
 
     def sums(name: str) -> list[np.ndarray]:
@@ -303,7 +303,7 @@ def test_no_weight_is_lost_in_any_split(rows: list[dict[str, Any]], tied: bool, 
         ep, etp = int(one.ep[0]), int(one.etp[0])
         times = 2 if Schedule.from_code(int(one.schedule[0])) == "dualpipe" else 1
         dense, expert = stage_parameters(blocks, run)
-        parts = np.stack(run.held).sum(axis=1)
+        parts = np.stack(run.resident).sum(axis=1)
         layers = [parts[kind] + parts[kind + 2] for kind in range(2)]
         same = layers[0] * alike["0"] + layers[1] * alike["1"]
         same += parts[4] * alike["mtp"] + parts[6] * alike["head"]

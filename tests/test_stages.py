@@ -15,11 +15,11 @@ from shardwise.config.enums import Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import broken_rule
 from shardwise.parallel.pipeline_layout import (
-    StageRun,
+    StageGroup,
     by_stage,
     chunks_of,
     layers_on_ranks,
-    stage_runs,
+    stage_groups,
 )
 
 fast = examples(100)
@@ -42,9 +42,9 @@ def sizes(depth: int, **columns: Any) -> list[int]:
     return layers_on_ranks(depth, table_of(model(depth), **columns), 0)
 
 
-def stages(architecture: Model, **columns: Any) -> StageRun:
+def stages(architecture: Model, **columns: Any) -> StageGroup:
     """Every stage of one row."""
-    return by_stage(stage_runs(architecture, table_of(architecture, **columns)))
+    return by_stage(stage_groups(architecture, table_of(architecture, **columns)))
 
 
 def listed(parts: tuple[np.ndarray, ...]) -> list[list[float]]:
@@ -100,8 +100,8 @@ def test_chunks_share_the_layers_of_their_rank() -> None:
 def test_a_rank_holds_chunks_of_every_round() -> None:
     """A A | B B | B C | C C on 2 ranks of 2 chunks: A A B C and B B C C."""
     found = stages(model(2, 3, 3), pp=2, vpp=2)
-    assert listed(found.held) == listed(found.work)
-    first, second = listed(found.held)
+    assert listed(found.resident) == listed(found.work)
+    first, second = listed(found.resident)
     assert first == [2, 1, 1, 0, 0, 0, 0, 1, 0]
     assert second == [0, 2, 2, 0, 0, 0, 0, 0, 1]
     assert found.layers.tolist() == [4, 4]
@@ -110,8 +110,8 @@ def test_a_rank_holds_chunks_of_every_round() -> None:
 def test_the_v_of_zb_v_ends_where_it_began() -> None:
     """A A | B B | B C | C C on 2 ranks: the first holds the first and the last stage."""
     found = stages(model(2, 3, 3), pp=2, schedule="zb-v")
-    assert listed(found.held) == listed(found.work)
-    first, second = listed(found.held)
+    assert listed(found.resident) == listed(found.work)
+    first, second = listed(found.resident)
     assert first == [2, 0, 2, 0, 0, 0, 0, 1, 1]
     assert second == [0, 3, 1, 0, 0, 0, 0, 0, 0]
     assert sizes(9, pp=2, schedule="zb-v") == [3, 2, 2, 2]
@@ -122,7 +122,7 @@ def test_dualpipe_holds_stages_of_both_directions() -> None:
     """A A | B B | B C | C C on 4 ranks: each holds its own and the opposite, and works on half."""
     found = stages(model(2, 3, 3), pp=4, schedule="dualpipe")
     ends, middle = [2, 0, 2, 0, 0, 0, 0, 1, 1], [0, 3, 1, 0, 0, 0, 0, 0, 0]
-    assert listed(found.held) == [ends, middle, middle, ends]
+    assert listed(found.resident) == [ends, middle, middle, ends]
     half = [[count / 2 for count in rank] for rank in (ends, middle, middle, ends)]
     assert listed(found.work) == half
     assert found.layers.tolist() == [4, 4, 4, 4]
@@ -132,19 +132,19 @@ def test_kinds_that_alternate_stand_where_their_turn_is() -> None:
     """A B B A B B on 3 stages: A B, B A, B B."""
     architecture = model(2, 4, interleave=(1, 2))
     assert architecture.order == (0, 1, 1, 0, 1, 1)
-    found = listed(stages(architecture, pp=3).held)
+    found = listed(stages(architecture, pp=3).resident)
     assert [rank[:2] for rank in found] == [[1, 1], [1, 1], [0, 2]]
 
 
 def test_the_first_layers_of_each_stage_recompute() -> None:
     """2 of A A B | B B C: 2 A, and 2 B; the rest stands among those that do not."""
     found = stages(model(2, 3, 1), pp=2, recompute="full", recompute_layers=2)
-    assert listed(found.held) == [[2, 0, 0, 0, 1, 0, 0, 1, 0], [0, 2, 0, 0, 0, 1, 0, 0, 1]]
+    assert listed(found.resident) == [[2, 0, 0, 0, 1, 0, 0, 1, 0], [0, 2, 0, 0, 0, 1, 0, 0, 1]]
     every = stages(model(2, 3, 1), pp=2, recompute="full", recompute_layers=9)
-    assert listed(every.held) == [[2, 1, 0, 0, 0, 0, 0, 1, 0], [0, 2, 1, 0, 0, 0, 0, 0, 1]]
+    assert listed(every.resident) == [[2, 1, 0, 0, 0, 0, 0, 1, 0], [0, 2, 1, 0, 0, 0, 0, 0, 1]]
     # Of both chunks of a rank together: A | A | B | B | B | C, ranks A B B and A B C.
     rounds = stages(model(2, 3, 1), pp=2, vpp=3, recompute="full", recompute_layers=2)
-    assert listed(rounds.held) == [[1, 1, 0, 0, 1, 0, 0, 1, 0], [1, 1, 0, 0, 0, 1, 0, 0, 1]]
+    assert listed(rounds.resident) == [[1, 1, 0, 0, 1, 0, 0, 1, 0], [1, 1, 0, 0, 0, 1, 0, 0, 1]]
 
 
 def test_modules_of_multi_token_prediction_stand_with_the_head() -> None:
@@ -156,8 +156,8 @@ def test_modules_of_multi_token_prediction_stand_with_the_head() -> None:
         ("dualpipe", [2, 0, 0, 2]),
     ):
         found = stages(architecture, pp=4, schedule=schedule)
-        assert found.held[modules].tolist() == expected
-    assert stages(architecture, pp=2, schedule="zb-v").held[modules].tolist() == [2, 0]
+        assert found.resident[modules].tolist() == expected
+    assert stages(architecture, pp=2, schedule="zb-v").resident[modules].tolist() == [2, 0]
 
 
 def test_what_stands_after_the_last_of_a_kind() -> None:
@@ -181,7 +181,7 @@ def test_what_stands_after_the_last_of_a_kind() -> None:
 def test_equal_stages_are_one_run() -> None:
     """8 on 8: the first, 6 alike, the last; rows with fewer runs have empty ones, of length 0."""
     architecture = model(8)
-    runs = stage_runs(architecture, table_of(architecture, pp=[8, 1, 4]))
+    runs = stage_groups(architecture, table_of(architecture, pp=[8, 1, 4]))
     assert [run.length.tolist() for run in runs] == [[1, 1, 1], [6, 0, 2], [1, 0, 1]]
     assert [run.first.tolist() for run in runs] == [[0, 0, 0], [1, 0, 1], [7, 0, 3]]
     assert [run.last.tolist() for run in runs] == [[0, 0, 0], [6, 0, 2], [7, 0, 3]]
@@ -272,11 +272,11 @@ def test_layers_are_dealt_out(
     legal = np.flatnonzero(broken_rule(architecture, samples.system(), table) < 0)
     assume(len(legal) > 0)
     table = table.take(legal)
-    runs = stage_runs(architecture, table)
+    runs = stage_groups(architecture, table)
     for at, row in enumerate([rows[i] for i in legal]):
         found = by_stage(gather(runs, np.array([at])))
         ranks = dealt(row, architecture.order)
-        held = np.array(listed(found.held))
+        held = np.array(listed(found.resident))
         for rank, chunks in enumerate(ranks):
             parted = again_and_plain(row, chunks)
             expected = [float(part.count(kind)) for part in parted for kind in range(3)]
@@ -288,7 +288,8 @@ def test_layers_are_dealt_out(
                 [chunk.count(kind) for kind in range(3)] for chunk in chunks
             ]
             assert here.sum(axis=0).tolist() == held[rank][:7].tolist()
-            assert found.unlike[rank] == any((one != here[0]).any() for one in here[: len(chunks)])
+            uneven = any((one != here[0]).any() for one in here[: len(chunks)])
+            assert found.uneven_chunks[rank] == uneven
         times = 2 if row["schedule"] == "dualpipe" else 1
         whole = held.sum(axis=0) / times
         assert (whole[:3] + whole[3:6]).tolist() == list(counts)

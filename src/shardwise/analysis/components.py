@@ -65,7 +65,7 @@ def components_of(
         ]
         return [sum(column) for column in zip(*counts, strict=True)]
 
-    return list(_counted(table, parts, over_stages("work"), over_stages("held")))
+    return list(_counted(table, parts, over_stages("work"), over_stages("resident")))
 
 
 def critical_stage_components(

@@ -85,7 +85,7 @@ class ComponentCosts:
 
     @property
     def parts(self) -> tuple[LayerCost | None, ...]:
-        """Parts in the order that `StageRun` counts them in."""
+        """Parts in the order that `StageGroup` counts them in."""
         plain = self.plain if self.plain is not None else (None,) * len(self.kinds)
         return (*self.kinds, *plain, self.mtp, self.embedding, self.head)
 

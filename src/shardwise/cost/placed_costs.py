@@ -16,7 +16,7 @@ from shardwise.cost.component_costs import (
 )
 from shardwise.cost.layer_times import LayerTimes
 from shardwise.cost.trained_weights import TrainedWeights
-from shardwise.parallel.pipeline_layout import StageRun, distinct_runs
+from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
 
 __all__ = ["PlacedCosts", "placed_costs"]
@@ -30,7 +30,7 @@ class PlacedCosts:
     _where: Ints
     _blocks: ComponentCosts
     _position: Ints
-    _runs: tuple[StageRun, ...]
+    _runs: tuple[StageGroup, ...]
     _pipeline: Ints
 
     @classmethod
@@ -70,9 +70,9 @@ class PlacedCosts:
             return component_costs(model, system, table.take(rows), placed.take(where[rows]), costs)
 
         blocks, position = once_per(columns, cost)
-        return cls(placed, where, blocks, position, *distinct_runs(model, table))
+        return cls(placed, where, blocks, position, *distinct_stage_groups(model, table))
 
-    def of_every_row(self) -> tuple[Extents, ComponentCosts, tuple[StageRun, ...]]:
+    def of_every_row(self) -> tuple[Extents, ComponentCosts, tuple[StageGroup, ...]]:
         """Extents, blocks and stages of all rows."""
         placed, blocks = self._placed.take(self._where), gather(self._blocks, self._position)
         return placed, blocks, gather(self._runs, self._pipeline)
@@ -94,13 +94,13 @@ class PlacedCosts:
         """The number of each row's blocks among the distinct ones."""
         return self._position
 
-    def runs(self, rows: Ints | slice) -> tuple[StageRun, ...]:
+    def runs(self, rows: Ints | slice) -> tuple[StageGroup, ...]:
         """Stages of some rows."""
         return gather(self._runs, self._pipeline[rows])
 
 
 def placed_costs(
     model: Model, system: System, table: Table, costs: Sequence[ComponentOperations] | None = None
-) -> tuple[Extents, ComponentCosts, tuple[StageRun, ...]]:
+) -> tuple[Extents, ComponentCosts, tuple[StageGroup, ...]]:
     """Place the axes, cost the blocks and lay out the stages of every row."""
     return PlacedCosts.of(model, system, table, costs).of_every_row()

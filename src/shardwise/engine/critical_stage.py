@@ -15,7 +15,7 @@ from shardwise.cost.component_costs import ComponentCosts, component_times, trai
 from shardwise.cost.layer_times import LayerTimes
 from shardwise.cost.trained_weights import TrainedWeights
 from shardwise.ops.operation import CollectiveKind
-from shardwise.parallel.pipeline_layout import StageRun
+from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.placement import Extents
 
 # Schedules whose ranks wait for every message before the pass that needs it.
@@ -37,16 +37,16 @@ class CriticalStage:
     """How many of each part all stages have."""
 
     @classmethod
-    def of(cls, blocks: ComponentCosts, runs: Sequence[StageRun]) -> "CriticalStage":
+    def of(cls, blocks: ComponentCosts, runs: Sequence[StageGroup]) -> "CriticalStage":
         """Find the stage with the longest forward and backward pass."""
-        work, held = runs[0].work, runs[0].held
+        work, held = runs[0].work, runs[0].resident
         longest = component_times(blocks, work, lambda part: part.time_s)
         for run in runs[1:]:
             time_s = component_times(blocks, run.work, lambda part: part.time_s)
             longer = time_s > longest
             longest = np.maximum(longest, time_s)
             work = _chosen(longer, run.work, work)
-            held = _chosen(longer, run.held, held)
+            held = _chosen(longer, run.resident, held)
         parts = range(len(work))
         whole = tuple(total((r.length * r.work[n] for r in runs), longest) for n in parts)
         return cls(blocks=blocks, work=work, held=held, whole=whole)
@@ -79,15 +79,15 @@ class LargestStage:
     """How many of each part, in the order of `ComponentCosts.parts`."""
 
     @classmethod
-    def of(cls, blocks: ComponentCosts, runs: Sequence[StageRun]) -> "LargestStage":
+    def of(cls, blocks: ComponentCosts, runs: Sequence[StageGroup]) -> "LargestStage":
         """Find it."""
-        most, held = trained_on(blocks, runs[0].held), runs[0].held
+        most, held = trained_on(blocks, runs[0].resident), runs[0].resident
         for run in runs[1:]:
-            other = trained_on(blocks, run.held)
+            other = trained_on(blocks, run.resident)
             more = other[0].weights + other[1].weights > most[0].weights + most[1].weights
             choose = partial(np.where, more)
             most = combined(choose, other[0], most[0]), combined(choose, other[1], most[1])
-            held = _chosen(more, run.held, held)
+            held = _chosen(more, run.resident, held)
         return cls(trained=most[0], expert_trained=most[1], held=held)
 
     @property

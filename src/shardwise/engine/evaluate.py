@@ -21,7 +21,7 @@ from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStag
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step_time import step_times
 from shardwise.engine.zero import Shares
-from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK, StageRun
+from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK, StageGroup
 from shardwise.parallel.placement import Extents
 
 __all__ = [
@@ -71,7 +71,7 @@ class Evaluation(Holding, Timing):
     fits: Bools
     blocks: ComponentCosts
     """What the times and bytes were added up from."""
-    runs: tuple[StageRun, ...]
+    runs: tuple[StageGroup, ...]
     """Which parts stand on which stages."""
     extents: Extents
     """Where the axes were placed."""
@@ -100,7 +100,7 @@ def evaluate(
     )
 
 
-def held(table: Table, blocks: ComponentCosts, runs: Sequence[StageRun]) -> Holding:
+def held(table: Table, blocks: ComponentCosts, runs: Sequence[StageGroup]) -> Holding:
     """Memory of the fullest stage; offloaded, of the one that does most.
 
     Of equal stages the first holds most: activations in flight only fall from stage to stage. With
@@ -154,7 +154,7 @@ def timed(
     table: Table,
     extents: Extents,
     blocks: ComponentCosts,
-    runs: Sequence[StageRun],
+    runs: Sequence[StageGroup],
     *,
     waits: bool = True,
 ) -> Timing:

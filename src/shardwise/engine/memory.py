@@ -12,7 +12,7 @@ from shardwise.cost.component_costs import ComponentCosts, layer_bytes, part_byt
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.engine.zero import Shares, Whole, releases, standing
 from shardwise.ops.operation import FP32_BYTES
-from shardwise.parallel.pipeline_layout import StageRun
+from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.in_flight import (
     chunks_in_flight,
     first_stage_in_flight,
@@ -58,18 +58,18 @@ class StageMemory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
-def stage_parameters(blocks: ComponentCosts, run: StageRun) -> tuple[Floats, Floats]:
+def stage_parameters(blocks: ComponentCosts, run: StageGroup) -> tuple[Floats, Floats]:
     """Weights on a rank of a stage: without those of routed experts, and those."""
     return (
-        part_bytes(blocks, run.held, lambda held: held.parameters),
-        part_bytes(blocks, run.held, lambda held: held.expert_parameters),
+        part_bytes(blocks, run.resident, lambda held: held.parameters),
+        part_bytes(blocks, run.resident, lambda held: held.expert_parameters),
     )
 
 
 def stage_memory(
     table: Table,
     blocks: ComponentCosts,
-    run: StageRun,
+    run: StageGroup,
     stage: Ints | None = None,
     shares: Shares | None = None,
 ) -> StageMemory:
@@ -104,7 +104,7 @@ def stage_memory(
     optimizer = _tiers(state, table.offload_optimizer, run.layers)
 
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
-    held = activations.here + run.held[-2] * blocks.embedding.bytes.saved_bytes * looked_up
+    held = activations.here + run.resident[-2] * blocks.embedding.bytes.saved_bytes * looked_up
     live, part = _live(table, blocks, run, activations.share)
     local, updated = (
         layers.shared("gradients", share) + ends.shared("gradients", share)
@@ -139,7 +139,7 @@ def _update_bytes(table: Table, blocks: ComponentCosts) -> Floats:
     )
 
 
-def _activations(table: Table, blocks: ComponentCosts, run: StageRun, stage: Ints) -> "_Tiers":
+def _activations(table: Table, blocks: ComponentCosts, run: StageGroup, stage: Ints) -> "_Tiers":
     """What layers keep of all micro-batches in flight, and where it is.
 
     Of the parts that are offloaded two layers are here, of those that keep any of them: so what the
@@ -166,7 +166,7 @@ class _InFlight:
     """Micro-batches in flight on a rank at its fullest, over whose layers bytes add up."""
 
     blocks: ComponentCosts
-    run: StageRun
+    run: StageGroup
     moments: tuple[tuple[Floats, Floats], ...]
     """Of the first and of the second chunk, at each moment that may be the fullest; the same number
     where chunks are alike."""
@@ -179,26 +179,26 @@ class _InFlight:
     """or not even these."""
 
     @classmethod
-    def of(cls, table: Table, blocks: ComponentCosts, run: StageRun, stage: Ints) -> "_InFlight":
+    def of(cls, table: Table, blocks: ComponentCosts, run: StageGroup, stage: Ints) -> "_InFlight":
         order = {
             "micro_batches": table.micro_batches,
             "stages": table.pp,
             "chunks": table.vpp,
             "stage": stage,
         }
-        unlike = run.unlike & (table.schedule == Schedule.INTERLEAVED.code)
+        unlike = run.uneven_chunks & (table.schedule == Schedule.INTERLEAVED.code)
         return cls(
             blocks=blocks,
             run=run,
             moments=chunks_in_flight(schedule=table.schedule, **order),
             order={name: np.broadcast_to(o, run.key.shape) for name, o in order.items()},
-            unlike_ends=np.flatnonzero(unlike & ~run.irregular),
-            irregular=np.flatnonzero(unlike & run.irregular),
+            unlike_ends=np.flatnonzero(unlike & ~run.uneven_middle_chunks),
+            irregular=np.flatnonzero(unlike & run.uneven_middle_chunks),
         )
 
     def total(self, select: Callable[[LayerBytes], Floats]) -> Floats:
         """Add up what layers keep."""
-        whole = layer_bytes(self.blocks, self.run.held, select)
+        whole = layer_bytes(self.blocks, self.run.resident, select)
         first, second = self.moments[0]
         if first is second:
             found = first * whole
@@ -236,7 +236,7 @@ class _InFlight:
 
 
 def _live(
-    table: Table, blocks: ComponentCosts, run: StageRun, here_share: Floats | float
+    table: Table, blocks: ComponentCosts, run: StageGroup, here_share: Floats | float
 ) -> tuple[Floats, Ints]:
     """What lives for a moment beside what layers keep [byte], and in which part of the model most.
 
@@ -245,14 +245,14 @@ def _live(
     """
     held_here = [
         (place, count, part.bytes)
-        for place, (count, part) in enumerate(zip(run.held, blocks.parts, strict=True))
+        for place, (count, part) in enumerate(zip(run.resident, blocks.parts, strict=True))
         if part is not None
     ]
     zero = np.zeros_like(blocks.memory_rate)
     whole = Whole.of(table, blocks, run)
     fullest, where = np.full_like(zero, -np.inf), np.zeros(zero.shape, dtype=np.int64)
     shapes = zero
-    embedding, head = len(run.held) - 2, len(run.held) - 1
+    embedding, head = len(run.resident) - 2, len(run.resident) - 1
     for place, count, held in held_here:
         here = count > 0
         over = held.over_bytes
@@ -273,7 +273,7 @@ def _live(
 
 
 def _after(
-    run: StageRun,
+    run: StageGroup,
     place: int,
     parts: Sequence[tuple[int, Floats, LayerBytes]],
     here_share: Floats | float,

@@ -11,7 +11,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.layer_times import LayerTimes
 from shardwise.engine.critical_stage import Boundary, CriticalStage
-from shardwise.parallel.pipeline_layout import StageRun
+from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import StepTime, step_time
 
@@ -19,7 +19,7 @@ __all__ = ["bubble_and_transfers"]
 
 
 def bubble_and_transfers(
-    table: Table, runs: Sequence[StageRun], slowest: CriticalStage, boundary: Boundary
+    table: Table, runs: Sequence[StageGroup], slowest: CriticalStage, boundary: Boundary
 ) -> tuple[Floats, Floats]:
     """Time that the slowest stage waits in a step, and what of its transfers is exposed [s].
 
@@ -65,7 +65,7 @@ def bubble_and_transfers(
 def _times(
     table: Table,
     blocks: ComponentCosts,
-    runs: Sequence[StageRun],
+    runs: Sequence[StageGroup],
     select: Callable[[LayerTimes], Floats],
 ) -> Times:
     """One kind of pass on the layers of a stage of each run, and on embedding and head [s].
@@ -80,14 +80,18 @@ def _times(
     zero = np.zeros_like(blocks.memory_rate)
     stage_s = [
         total(
-            (n * column for n, column in zip(run.own, columns, strict=True) if column is not None),
+            (
+                n * column
+                for n, column in zip(run.stage_layers, columns, strict=True)
+                if column is not None
+            ),
             zero,
         )
         for run in runs
     ]
     last_extra_s = select(blocks.head.times)
     if blocks.mtp is not None:
-        modules = np.max([run.held[kinds] for run in runs], axis=0)
+        modules = np.max([run.resident[kinds] for run in runs], axis=0)
         last_extra_s = last_extra_s + modules * select(blocks.mtp.times)
     early = None
     if np.any(table.schedule == Schedule.ZB_V.code):
@@ -99,7 +103,7 @@ def _times(
         first_chunk_s=early,
     )
     unlike = (table.schedule == Schedule.INTERLEAVED.code) & np.any(
-        [run.unlike for run in runs], axis=0
+        [run.uneven_chunks for run in runs], axis=0
     )
     return _with_unlike_chunks(times, table, runs, columns, unlike) if np.any(unlike) else times
 
@@ -107,7 +111,7 @@ def _times(
 def _with_unlike_chunks(
     times: Times,
     table: Table,
-    runs: Sequence[StageRun],
+    runs: Sequence[StageGroup],
     columns: Sequence[Floats | None],
     rows: Bools,
 ) -> Times:
@@ -118,11 +122,11 @@ def _with_unlike_chunks(
     stage_s, first_extra_s = times.stage_s.copy(), times.first_extra_s.copy()
     last_chunk_s = stage_s / table.vpp
     for place, run in enumerate(runs):
-        at = np.flatnonzero(rows & run.unlike)
+        at = np.flatnonzero(rows & run.uneven_chunks)
         last_chunk_s[place, at] = _of_chunk(run, columns, table.vpp[at] - 1, at)
     between = table.vpp - 2
     alone = runs[0].length == 1
-    at = np.flatnonzero(rows & runs[0].unlike & alone & (between > 0))
+    at = np.flatnonzero(rows & runs[0].uneven_chunks & alone & (between > 0))
     first_s = _of_chunk(runs[0], columns, 0, at)
     others_s = (stage_s[0, at] - last_chunk_s[0, at] - first_s) / between[at]
     first_extra_s[at] += first_s - others_s
@@ -131,7 +135,7 @@ def _with_unlike_chunks(
 
 
 def _of_chunk(
-    run: StageRun, columns: Sequence[Floats | None], chunk: Ints | int, rows: Ints | slice
+    run: StageGroup, columns: Sequence[Floats | None], chunk: Ints | int, rows: Ints | slice
 ) -> Floats:
     """What the layers of one chunk of a rank take [s]."""
     counts = run.contents.chunks[run.key[rows], chunk].T

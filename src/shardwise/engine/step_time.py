@@ -17,7 +17,7 @@ from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStag
 from shardwise.engine.data_parallel import communication_times
 from shardwise.engine.pipeline import bubble_and_transfers
 from shardwise.engine.zero import shards
-from shardwise.parallel.pipeline_layout import StageRun, chunks_of
+from shardwise.parallel.pipeline_layout import StageGroup, chunks_of
 from shardwise.parallel.placement import Extents
 
 __all__ = ["TIME_PARTS", "after_backward", "step_times"]
@@ -44,7 +44,7 @@ def step_times(
     system: System,
     table: Table,
     extents: Extents,
-    runs: Sequence[StageRun],
+    runs: Sequence[StageGroup],
     slowest: CriticalStage,
     largest: LargestStage,
     boundary: Boundary,

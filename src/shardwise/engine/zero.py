@@ -11,7 +11,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.ops.operation import FP32_BYTES
-from shardwise.parallel.pipeline_layout import StageRun
+from shardwise.parallel.pipeline_layout import StageGroup
 
 __all__ = ["Shares", "Standing", "Whole", "releases", "shards", "splits_last", "standing"]
 
@@ -87,7 +87,7 @@ class Standing:
         return held
 
 
-def standing(blocks: ComponentCosts, run: StageRun) -> tuple[Standing, Standing]:
+def standing(blocks: ComponentCosts, run: StageGroup) -> tuple[Standing, Standing]:
     """What the weights of layers take on a rank, and what those of embedding and head do."""
     counts = _counts(blocks, run)
 
@@ -109,11 +109,11 @@ def standing(blocks: ComponentCosts, run: StageRun) -> tuple[Standing, Standing]
     return at(slice(None, -2)), at(slice(-2, None))
 
 
-def _counts(blocks: ComponentCosts, run: StageRun) -> list[Floats]:
+def _counts(blocks: ComponentCosts, run: StageGroup) -> list[Floats]:
     """How many of each of `ComponentCosts.weights` a rank holds, recomputed or not."""
     kinds = len(blocks.kinds)
-    both = zip(run.held[:kinds], run.held[kinds : 2 * kinds], strict=True)
-    return [*(again + plain for again, plain in both), *run.held[2 * kinds :]]
+    both = zip(run.resident[:kinds], run.resident[kinds : 2 * kinds], strict=True)
+    return [*(again + plain for again, plain in both), *run.resident[2 * kinds :]]
 
 
 def _pairs(blocks: ComponentCosts) -> Iterator[tuple[WeightBytes | None, WeightBytes | None]]:
@@ -172,7 +172,7 @@ class Whole:
     head: Floats
 
     @classmethod
-    def of(cls, table: Table, blocks: ComponentCosts, run: StageRun) -> "Whole":
+    def of(cls, table: Table, blocks: ComponentCosts, run: StageGroup) -> "Whole":
         """Gather it; nothing where no row splits gradients."""
         none = np.zeros_like(blocks.memory_rate)
         scatters, released = (table.zero >= ZERO_GRADIENTS) & ~splits_last(table), releases(table)

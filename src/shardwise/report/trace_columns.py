@@ -19,7 +19,7 @@ def stage_label(timeline: StepTimeline, stage: int) -> str:
     first = sum(len(kinds) for kinds in timeline.layer_kinds[:stage])
     count = len(timeline.layer_kinds[stage])
     layers = f"layers {first}-{first + count - 1}" if count > 1 else f"layer {first}"
-    mtp, embedding, head = (float(held[stage]) for held in timeline.stages.held[-3:])
+    mtp, embedding, head = (float(held[stage]) for held in timeline.stages.resident[-3:])
     named = {layers: count, "embedding": embedding, "mtp": mtp, "head": head}
     return ", ".join(name for name, there in named.items() if there) or "no layers"
 

@@ -58,7 +58,7 @@ def _in_order(
     """Name, operations, and whether it recomputes, of what stands on a virtual stage."""
     of = {name: costs for name, _, costs in timeline.parts}
     layers = [costs for name, _, costs in timeline.parts if name == "layer"]
-    counts = [float(count[stage]) for count in timeline.stages.held]
+    counts = [float(count[stage]) for count in timeline.stages.resident]
     first = sum(len(kinds) for kinds in timeline.layer_kinds[:stage])
     recompute = sum(counts[: len(layers)])
     if counts[-2]:

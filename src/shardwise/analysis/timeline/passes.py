@@ -22,7 +22,7 @@ from shardwise.cost.layer_times import COMM_AXES, LayerTimes
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import moves, stage_memory
-from shardwise.parallel.pipeline_layout import StageRun
+from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 
 __all__ = ["EXCHANGES", "Pass", "StagePasses", "listed_parts", "stage_passes"]
@@ -75,7 +75,7 @@ class StagePasses:
 
 
 def stage_passes(
-    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations], stages: StageRun
+    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations], stages: StageGroup
 ) -> StagePasses:
     """Passes of a table of one row.
 
@@ -122,15 +122,15 @@ def stage_passes(
     )
 
 
-def _only(stages: StageRun, place: int) -> list[Floats]:
+def _only(stages: StageGroup, place: int) -> list[Floats]:
     """Counts of one part of the model alone."""
-    counts = [np.zeros_like(count) for count in stages.held]
-    counts[place] = stages.held[place]
+    counts = [np.zeros_like(count) for count in stages.resident]
+    counts[place] = stages.resident[place]
     return counts
 
 
 def _exchanges(
-    blocks: ComponentCosts, stages: StageRun, direction: str
+    blocks: ComponentCosts, stages: StageGroup, direction: str
 ) -> dict[str, dict[str, Floats]]:
     """Exchanges of one direction, exposed and hidden."""
 
@@ -154,7 +154,7 @@ def _exchanges(
 
 
 def _live_bytes(
-    table: Table, blocks: ComponentCosts, parts: Sequence[ComponentOperations], stages: StageRun
+    table: Table, blocks: ComponentCosts, parts: Sequence[ComponentOperations], stages: StageGroup
 ) -> tuple[Floats, Floats]:
     """Held for a moment in a forward and in a backward pass, beside what is kept [byte].
 

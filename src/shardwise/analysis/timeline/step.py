@@ -19,7 +19,7 @@ from shardwise.cost.component_costs import ComponentOperations, operation_costs
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import StageMemory, stage_memory
 from shardwise.parallel.pipeline_layout import (
-    StageRun,
+    StageGroup,
     by_stage,
     chunks_of,
     layers_on_ranks,
@@ -51,7 +51,7 @@ class StepTimeline:
     passes: StagePasses
     parts: tuple[ComponentOperations, ...]
     """Operations of the embedding, each kind of layer and the head with their costs."""
-    stages: StageRun
+    stages: StageGroup
     """Every virtual stage."""
     layer_kinds: tuple[tuple[int, ...], ...]
     """Kinds of the layers of every virtual stage, in the order of the model."""

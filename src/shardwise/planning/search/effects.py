@@ -19,7 +19,7 @@ from shardwise.config.enums import (
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
-from shardwise.parallel.pipeline_layout import stage_runs
+from shardwise.parallel.pipeline_layout import stage_groups
 
 __all__ = ["EFFECTS", "NEUTRAL", "Kind", "idle_rows", "kinds_of", "most_layers_on_a_rank"]
 
@@ -97,7 +97,7 @@ def most_layers_on_a_rank(model: Model, layouts: Table) -> Ints:
             run.contents.chunks[run.key, :, :-1].sum(axis=2).max(axis=1),  # of each stage apart
             run.layers,
         )
-        for run in stage_runs(model, layouts)
+        for run in stage_groups(model, layouts)
     ]
     return np.max(counted, axis=0).astype(np.int64)
 
