@@ -16,8 +16,7 @@ import samples
 from profiles import examples
 from samples import dropped, operations, run
 from shardwise import InputError, estimate, estimate_many, search, trace
-from shardwise.analysis.timeline.operations import parts_of_pass
-from shardwise.analysis.timeline.step import StepTimeline
+from shardwise.analysis.timeline.step import StepTimeline, kernels_of_pass
 from shardwise.config.enums import RecomputePart
 
 T = 64
@@ -145,7 +144,7 @@ def test_the_detail_adds_up_to_the_whole(kind: str, beside: set[str], tp: int) -
 
 def told(line: StepTimeline) -> float:
     """What the kernels of the recompute of a pass add up to [s]."""
-    parts = parts_of_pass(line, 0, "recompute")
+    parts = kernels_of_pass(line, 0, "recompute")
     return sum(time for part in parts for _, time in part.kernels)
 
 

@@ -12,8 +12,8 @@ import pytest
 import samples
 from shardwise import Model, estimate
 from shardwise.analysis.graph.build import graph_of
-from shardwise.analysis.graph.records import ComponentGraph, ComputeGraph, GraphEdge
-from shardwise.analysis.graph.wiring import INPUT, OUTPUT, linked
+from shardwise.analysis.graph.edges import linked
+from shardwise.analysis.graph.records import INPUT, OUTPUT, ComponentGraph, ComputeGraph, GraphEdge
 from shardwise.analysis.results import Estimate
 from shardwise.cli import run as command
 from shardwise.report.graph import graph_dot, graph_mermaid, write_graph

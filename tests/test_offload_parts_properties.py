@@ -15,8 +15,7 @@ import samples
 from profiles import examples
 from shardwise import InputError, Model, Strategy, estimate, estimate_many, trace
 from shardwise.analysis.results import Estimate
-from shardwise.analysis.timeline.memory import MemoryAtActions
-from shardwise.analysis.timeline.step import StepTimeline, rank_totals
+from shardwise.analysis.timeline.step import MemoryAtActions, StepTimeline, rank_totals
 from shardwise.cli import run as cli
 from shardwise.config.enums import OffloadPart, Schedule
 from shardwise.config.strategy_table import Table

@@ -271,7 +271,7 @@ def test_full_recompute_still_goes_forward_once() -> None:
     """
     model = samples.llama(vocab=64)
     again, once = (
-        both(model, pp=2, gbs=4, **more)[0].timeline.passes.of["F"].live_bytes
+        both(model, pp=2, gbs=4, **more)[0].timeline.passes.of["F"].transient_bytes
         for more in ({"recompute": "full"}, {"training": False})
     )
     assert again[0] == pytest.approx(once[0] - 2 * SBH)

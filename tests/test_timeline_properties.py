@@ -62,7 +62,9 @@ def test_every_timeline_is_a_run_of_its_own(strategy: Any, depth: int, shown: in
         assert totals.idle_s[rank] >= -1e-12
     assert (line.held.activations >= line.held.after - 1).all()
     pair = np.flatnonzero(a.paired)
-    both_live = [line.passes.of[kind].live_bytes[a.stage[pair + n]] for n, kind in enumerate("FB")]
+    both_live = [
+        line.passes.of[kind].transient_bytes[a.stage[pair + n]] for n, kind in enumerate("FB")
+    ]
     assert (line.held.live[pair] == np.maximum(*both_live)).all()
     assert (line.held.live[pair + 1] == line.held.live[pair]).all()
     assert (line.held.live >= 0).all()

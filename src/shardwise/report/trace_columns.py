@@ -195,12 +195,12 @@ def _details(timeline: StepTimeline) -> dict[tuple[str, int, bool], dict[str, An
         times = {**one.kernels_s, **also, **one.exposed_s}
         for stage in range(timeline.pipeline.stages):
             told = {name: float(time[stage]) for name, time in times.items()}
-            kept = timeline.passes.kept_bytes + timeline.passes.looked_up_bytes
+            kept = timeline.passes.kept_bytes + timeline.passes.embedding_bytes
             found[kind, stage, whole] = {
                 "stage": stage,
                 "holds": stage_label(timeline, stage),
                 "ms": {name: round(1e3 * time, 4) for name, time in told.items() if time > 0},
                 "kept_mib": round(float(kept[stage]) / 2**20, 1),
-                "transient_mib": round(float(one.live_bytes[stage]) / 2**20, 1),
+                "transient_mib": round(float(one.transient_bytes[stage]) / 2**20, 1),
             }
     return found

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from shardwise.analysis.timeline.operations import parts_of_pass
-from shardwise.analysis.timeline.passes import EXCHANGES
-from shardwise.analysis.timeline.step import StepTimeline
+from shardwise.analysis.timeline.passes import WAITS
+from shardwise.analysis.timeline.step import StepTimeline, kernels_of_pass
 from shardwise.parallel.schedule.orders import BACKWARD, FORWARD
 from shardwise.report.console import GIB
 from shardwise.report.trace_columns import Columns, rank_label
@@ -39,7 +38,7 @@ _COLOURS = {
 }
 _NS = 1e9
 _COMPUTE, _TRANSFERS, _REPLICAS, _IDLE = 0, 10, 20, 30
-_EXCHANGE_LANES = {name: 1 + place for place, name in enumerate(EXCHANGES)}
+_EXCHANGE_LANES = {name: 1 + place for place, name in enumerate(WAITS)}
 _LANE_NAMES = {
     _COMPUTE: "compute",
     _EXCHANGE_LANES["tp"]: "tensor parallel (tp)",
@@ -247,7 +246,7 @@ class _Rank:
         if not self.nested or len(group) > 1 or place in self.opened:
             return
         self.opened.add(place)
-        parts = parts_of_pass(self.timeline, c.stage[group[0]], *works)
+        parts = kernels_of_pass(self.timeline, c.stage[group[0]], *works)
         whole = sum(time for part in parts for _, time in part.kernels)
         done = 0.0
 
@@ -278,7 +277,7 @@ class _Rank:
     def _after(self) -> None:
         """What follows the last pass on all ranks, and what of it ran before beside compute."""
         at = end = self.columns.passes_end
-        hidden = min(round(self.timeline.replicas_hidden_s * _NS), at)
+        hidden = min(round(self.timeline.dp_hidden_s * _NS), at)
         if hidden:
             self._slice("replicas", "hidden", _REPLICAS, (at - hidden, at))
         lanes = {

@@ -1,21 +1,34 @@
 """`graph_of`: the compute graph of one strategy."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from shardwise.analysis.components import Component, components_of
-from shardwise.analysis.graph.layer import RECOMPUTE, part_graph
+from shardwise.analysis.components import (
+    FULL_LAYER,
+    Component,
+    components_of,
+    repeats_collectives,
+    rerun_share,
+    saved_activation_bytes,
+)
+from shardwise.analysis.graph.edges import DrawnOperation, tensor_edges
 from shardwise.analysis.graph.records import (
+    INPUT,
+    OUTPUT,
     ComponentGraph,
     ComputeGraph,
+    GraphCollective,
     GraphEdge,
+    GraphNode,
+    PhaseWork,
     StageNode,
     StepTotals,
 )
-from shardwise.analysis.graph.tensors import Tensors
+from shardwise.analysis.graph.tensors import Tensors, base_name
 from shardwise.analysis.layer_totals import update_flops
 from shardwise.config.enums import Schedule
 from shardwise.config.model import Layer, Model
@@ -23,14 +36,21 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentOperations, operation_costs
+from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.ops.layer import rank_work
+from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.pipeline_layout import layers_on_ranks
-from shardwise.parallel.placement import place
+from shardwise.parallel.placement import Extents, place
 
 __all__ = ["graph_of"]
 
+RECOMPUTE = "recompute"
+_CORE = "attention.core"
+_NOTHING = PhaseWork(flops=0.0, matrix_flops=0.0, bytes=0.0, time_s=0.0)
+_BRING = (CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST, CollectiveKind.P2P)
+_ADD_UP = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE)
 _BOTH_WAYS = ("zb-v", "dualpipe")
 
 
@@ -39,22 +59,22 @@ def graph_of(
     system: System | str | Path,
     strategy: Strategy | Mapping[str, Any] | str | Path,
 ) -> ComputeGraph:
-    """Draw what one strategy runs: a layer of each kind, embedding and head, and the whole model.
+    """Return what one strategy runs: a layer of each kind, embedding, head, and the full model.
 
-    Nodes are operations and exchanges, edges the tensors between them; sums are those of
+    Nodes are operations and collectives, edges the tensors between them; sums equal those of
     `estimate`.
 
     Parameters
     ----------
     model, system
-        Nouns, catalog names or files.
+        Configs, catalog names or files.
     strategy
         A `Strategy`, its fields as a mapping, or a file.
 
     Raises
     ------
     InputError
-        If anything given is wrong; one fault for each thing.
+        If any argument is wrong; one fault for each problem.
 
     Examples
     --------
@@ -89,7 +109,7 @@ def _parts(
 ) -> Iterator[ComponentGraph]:
     work = rank_work(table)
     for part in components_of(table, evaluation, costs):
-        yield part_graph(
+        yield component_graph(
             part,
             Tensors.of(model, _layer(model, part), work, int(table.dtype[0])),
             evaluation.extents,
@@ -99,14 +119,14 @@ def _parts(
 
 
 def _layer(model: Model, part: Component) -> Layer | None:
-    """The kind of layer in a part: a module of prediction has one of the last kind."""
+    """The kind of layer in a component: a prediction module has one of the last kind."""
     if part.part == "mtp":
         return model.layers[-1]
     return model.layers[part.kind] if part.part == "layer" else None
 
 
 def _stages(model: Model, table: Table) -> Iterator[StageNode]:
-    """The model from first to last, cut where its pipeline is."""
+    """The model from first to last, divided into pipeline stages."""
     sizes = layers_on_ranks(model.depth, table, 0)
     start = 0
     for stage, size in enumerate(sizes):
@@ -133,16 +153,16 @@ def _counted(part: str, number: int) -> str:
 
 
 def _rank(table: Table, stage: int, stages: int) -> int:
-    """The pipeline rank of a stage: round in turns, or there and back."""
+    """The pipeline rank of a stage: round-robin, or down and up again."""
     ranks = int(table.pp[0])
-    back = Schedule.from_code(int(table.schedule[0])) in _BOTH_WAYS and stage >= ranks
-    return stages - 1 - stage if back else stage % ranks
+    returning = Schedule.from_code(int(table.schedule[0])) in _BOTH_WAYS and stage >= ranks
+    return stages - 1 - stage if returning else stage % ranks
 
 
 def _between(
     model: Model, table: Table, stages: Sequence[StageNode], handed_bytes: float
 ) -> Iterator[GraphEdge]:
-    """The stream from part to part; between stages as much of it as a rank hands over."""
+    """The stream from component to component; between stages, the message of one rank."""
     tensors = Tensors.of(model, None, rank_work(table), int(table.dtype[0]))
     stream = tensors.stream()
     for one, other in pairwise(stages):
@@ -164,7 +184,7 @@ def _totals(
     costs: Sequence[ComponentOperations],
     parts: Sequence[ComponentGraph],
 ) -> StepTotals:
-    """Sums over a step; matrix FLOPs without rounding on the way."""
+    """Sums over a step; matrix FLOPs without intermediate rounding."""
     exact = update_flops(table, evaluation, costs)
     for part in parts:
         for name, work in ((name, w) for node in part.nodes for name, w in node.phases.items()):
@@ -193,3 +213,236 @@ def _totals(
 
 def _runs(part: ComponentGraph, phase: str) -> float:
     return part.reruns if phase == RECOMPUTE else part.runs
+
+
+def component_graph(
+    part: Component,
+    tensors: Tensors,
+    extents: Extents,
+    *,
+    training: bool,
+    checkpoint_bytes: float,
+) -> ComponentGraph:
+    """Return one component for one micro-batch.
+
+    Parameters
+    ----------
+    checkpoint_bytes
+        Saved input of a layer with full recompute.
+    """
+    operations = _operations(part, training=training)
+    nodes = [
+        GraphNode(
+            id=INPUT,
+            name="tokens" if part.name == "embedding" else "stream",
+            kind="input",
+            saved_bytes=checkpoint_bytes if part.recomputed == FULL_LAYER else 0.0,
+        )
+    ]
+    for operation in operations:
+        nodes += _nodes(operation, part, extents, training=training)
+    nodes.append(
+        GraphNode(id=OUTPUT, name="loss" if _is_head(operations) else "stream", kind=OUTPUT)
+    )
+    exchanges = [exchange for node in nodes for exchange in node.exchanges]
+    return ComponentGraph(
+        name=part.name,
+        count=part.count,
+        runs=part.runs,
+        reruns=part.reruns,
+        nodes=tuple(nodes),
+        edges=tensor_edges(operations, [node.id for node in nodes], tensors),
+        phases=_added(node.phases for node in nodes),
+        volume_bytes=sum(exchange.volume_bytes for exchange in exchanges),
+        exchange_s=sum(exchange.time_s for exchange in exchanges),
+        exposed_s=sum(exchange.exposed_s for exchange in exchanges),
+        parameters=sum(node.parameters for node in nodes),
+        saved_bytes=sum(node.saved_bytes for node in nodes),
+    )
+
+
+def _is_head(operations: Sequence[DrawnOperation]) -> bool:
+    return bool(operations) and base_name(operations[-1].name) == "loss"
+
+
+def _added(every: Iterable[Mapping[str, PhaseWork]]) -> dict[str, PhaseWork]:
+    """Sums by phase."""
+    sums: dict[str, PhaseWork] = {}
+    for phases in every:
+        for name, work in phases.items():
+            sums[name] = _plus(sums.get(name, _NOTHING), work)
+    return sums
+
+
+def _plus(one: PhaseWork, other: PhaseWork) -> PhaseWork:
+    names = PhaseWork.model_fields
+    return PhaseWork(**{name: getattr(one, name) + getattr(other, name) for name in names})
+
+
+def _operations(part: Component, *, training: bool) -> list[DrawnOperation]:
+    """Operations as the graph has them.
+
+    Unfused attention is divided around its softmax. What only saves a tensor, as the softmax of
+    flash attention does, belongs to the operation before it.
+    """
+    operations: list[DrawnOperation] = []
+    for cost in part.costs:
+        kept = saved_activation_bytes(cost, part.recomputed) if training else 0.0
+        operation = DrawnOperation(
+            name=cost.operation.name,
+            cost=cost,
+            kernels=tuple(k for k in cost.kernels if k.time_s[0] > 0),
+            before=tuple(e for e, first in _collectives_of(cost) if first),
+            after=tuple(e for e, first in _collectives_of(cost) if not first),
+            parameters=float(cost.operation.parameters[0]),
+            saved_bytes=kept,
+        )
+        runs = operation.kernels or operation.before or operation.after or operation.parameters
+        if not runs and operations:
+            last = operations[-1]
+            operations[-1] = replace(last, saved_bytes=last.saved_bytes + kept)
+        elif runs and base_name(operation.name) == _CORE and _unfused(operation):
+            operations += _divided(operation)
+        elif runs:
+            operations.append(operation)
+    return _softmax_between(operations)
+
+
+def _unfused(operation: DrawnOperation) -> bool:
+    return any(isinstance(timed.kernel, Matmul) for timed in operation.kernels)
+
+
+def _divided(core: DrawnOperation) -> list[DrawnOperation]:
+    """Separate scores from weighted values: the last product forward, the first two backward.
+
+    Weights, saved tensors and the collectives of keys and values belong to the scores.
+    """
+    forward = [k for k in core.kernels if k.kernel.phase is Phase.FORWARD]
+    backward = [k for k in core.kernels if k.kernel.phase is not Phase.FORWARD]
+    name = core.name.removesuffix("core")
+    scores = replace(core, name=f"{name}scores", kernels=(*forward[:-1], *backward[2:]), after=())
+    values = replace(
+        core,
+        name=f"{name}values",
+        kernels=(forward[-1], *backward[:2]),
+        before=(),
+        parameters=0.0,
+        saved_bytes=0.0,
+    )
+    return [scores, values]
+
+
+def _softmax_between(operations: list[DrawnOperation]) -> list[DrawnOperation]:
+    """Move a softmax before the values that it weighs."""
+    names = [base_name(operation.name) for operation in operations]
+    if "attention.values" in names and "attention.softmax" in names:
+        values, softmax = names.index("attention.values"), names.index("attention.softmax")
+        operations[values], operations[softmax] = operations[softmax], operations[values]
+    return operations
+
+
+def _collectives_of(cost: OperationCost) -> Iterator[tuple[CollectiveCost, bool]]:
+    """Collectives that take time, and whether each comes before the operation."""
+    name, swaps = base_name(cost.operation.name), 0
+    gathered: set[str] = set()
+    for exchange in cost.exchanges:
+        collective = exchange.collective
+        kind, phase, axis = collective.kind, collective.phase, collective.axis
+        joins = name == "projection" and f"{phase}{kind}" in gathered
+        gathered.add(f"{phase}{kind}")
+        if exchange.time_s[0] == 0:
+            continue
+        if name.endswith("norm") or name in ("embedding", "moe.dispatch") or joins:
+            first = False
+        elif name == "moe.combine":
+            first = True
+        elif name == _CORE:  # heads are swapped before it and backward after it
+            swaps += kind is CollectiveKind.ALL_TO_ALL
+            first = kind is not CollectiveKind.ALL_TO_ALL or swaps in (1, 4)
+        elif name == "projection" and axis == "tp":
+            gathers_back = phase is Phase.INPUT_GRAD and kind is CollectiveKind.ALL_GATHER
+            first = not gathers_back
+        else:
+            first = phase is Phase.WEIGHT_GRAD or (kind in _BRING) == (phase is Phase.FORWARD)
+            first |= kind is CollectiveKind.BROADCAST
+            first &= not (phase is Phase.FORWARD and kind in _ADD_UP)
+        yield exchange, first
+
+
+def _nodes(
+    operation: DrawnOperation, part: Component, extents: Extents, *, training: bool
+) -> Iterator[GraphNode]:
+    """An operation, and the collectives before and after it."""
+    again = repeats_collectives(operation.cost, part.recomputed)
+    sides = {"before": operation.before, "after": operation.after}
+    collectives = {
+        side: tuple(_collectives(costs, extents, training=training, again=again))
+        for side, costs in sides.items()
+    }
+    if collectives["before"]:
+        yield _collective_node(operation, "before", collectives["before"])
+    yield GraphNode(
+        id=operation.name,
+        name=operation.name,
+        kind="operation",
+        phases=_phases(operation, part, training=training),
+        parameters=operation.parameters,
+        saved_bytes=operation.saved_bytes,
+    )
+    if collectives["after"]:
+        yield _collective_node(operation, "after", collectives["after"])
+
+
+def _collective_node(
+    operation: DrawnOperation, side: str, exchanges: tuple[GraphCollective, ...]
+) -> GraphNode:
+    kinds = dict.fromkeys(one.kind.replace("_", "-") for one in exchanges)
+    axes = dict.fromkeys(one.axis for one in exchanges)
+    name = f"{', '.join(kinds)} ({', '.join(axes)})"
+    return GraphNode(id=f"{operation.name}/{side}", name=name, kind="exchange", exchanges=exchanges)
+
+
+def _phases(operation: DrawnOperation, part: Component, *, training: bool) -> dict[str, PhaseWork]:
+    phases: dict[str, PhaseWork] = {}
+    share = rerun_share(operation.cost, part.recomputed)
+    for timed in operation.kernels:
+        phase = timed.kernel.phase
+        if phase is Phase.FORWARD or training:
+            work = _work(timed, 1.0)
+            phases[phase.value] = _plus(phases.get(phase.value, _NOTHING), work)
+        if phase is Phase.FORWARD and share:
+            repeated = _work(timed, share)
+            phases[RECOMPUTE] = _plus(phases.get(RECOMPUTE, _NOTHING), repeated)
+    return phases
+
+
+def _work(timed: KernelCost, share: float) -> PhaseWork:
+    flops = share * float(timed.kernel.flops[0])
+    product = isinstance(timed.kernel, (Matmul, FlashAttention))
+    return PhaseWork(
+        flops=flops,
+        matrix_flops=flops if product else 0.0,
+        bytes=share * float(timed.kernel.bytes[0]),
+        time_s=share * float(timed.time_s[0]),
+    )
+
+
+def _collectives(
+    costs: Sequence[CollectiveCost], extents: Extents, *, training: bool, again: bool
+) -> Iterator[GraphCollective]:
+    for cost in costs:
+        collective = cost.collective
+        one = GraphCollective(
+            phase=collective.phase.value,
+            kind=collective.kind.value,
+            axis=collective.axis,
+            group=int(getattr(extents, collective.axis)[-1, 0]),
+            volume_bytes=float(collective.bytes[0]),
+            time_s=float(cost.time_s[0]),
+            exposed_s=float(cost.exposed_s[0]),
+        )
+        forward = collective.phase is Phase.FORWARD
+        if forward or training:
+            yield one
+        if forward and again:
+            yield one.model_copy(update={"phase": RECOMPUTE})

@@ -1,24 +1,172 @@
-"""The tensors between the operations of a part, through the exchanges around them."""
+"""Which operation reads what another one wrote, and the tensors between them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from shardwise.analysis.graph.records import GraphEdge
-from shardwise.analysis.graph.tensors import Tensor, Tensors
-from shardwise.analysis.graph.wiring import INPUT, Link, linked, plain
+from shardwise.analysis.graph.records import INPUT, OUTPUT, GraphEdge
+from shardwise.analysis.graph.tensors import Tensor, Tensors, base_name
 from shardwise.config.enums import Quantization
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.ops.operation import CollectiveKind, Phase
 from shardwise.ops.quantization import RECIPES
 
-__all__ = ["Piece", "piece_edges"]
+__all__ = ["DrawnOperation", "Link", "linked", "tensor_edges"]
+
+_NORMS = ("attention.norm", "mlp.norm", "norm")
+_READ_BLOCK = (
+    "attention.qkv",
+    "attention.q",
+    "attention.q_down",
+    "attention.kv_down",
+    "mlp.up",
+    "moe.shared_up",
+    "moe.shared_gate",
+    "moe.router",
+    "moe.dispatch",
+)
+# Operations that read the results of these others, as far as they exist.
+_READ = {
+    "attention.q_norm": ("attention.q_down",),
+    "attention.q_up": ("attention.q_norm",),
+    "attention.kv_norm": ("attention.kv_down",),
+    "attention.kv_up": ("attention.kv_norm",),
+    "attention.softmax": ("attention.scores",),
+    "attention.out": ("attention.core", "attention.values"),
+    "mlp.activation": ("mlp.up",),
+    "mlp.down": ("mlp.activation",),
+    "moe.shared_activation": ("moe.shared_up",),
+    "moe.shared_down": ("moe.shared_activation",),
+    "moe.top_k": ("moe.router",),
+    "moe.up": ("moe.dispatch",),
+    "moe.activation": ("moe.up", "moe.top_k"),
+    "moe.down": ("moe.activation",),
+    "moe.combine": ("moe.down",),
+    "moe.add": ("moe.combine", "moe.shared_down", "moe.shared_gate"),
+    "embedding_norm": ("embedding",),
+    "hidden_norm": (INPUT,),
+    "projection": ("embedding_norm", "hidden_norm"),
+    "head": ("final_norm",),
+    "loss": ("head",),
+}
+_TO_HEADS = ("attention.qkv", "attention.q", "attention.q_up", "attention.kv_up")
+_TURN_HEADS = ("attention.qk_norm", "attention.rope")
+_OF_HEADS = ("attention.core", "attention.scores", "attention.values")
+_POSITIONS = "attention.relative"
+_ENDS_BRANCH = ("attention.out", "mlp.down", "moe.combine", "moe.add")
+_STREAMS = ("embedding", "projection", "head", "loss", "final_norm")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One operation reads what another one wrote."""
+
+    source: str
+    target: str
+    kind: str = "data"
+
+
+@dataclass(slots=True)
+class _Wires:
+    """Links so far, and the last writers of each stream."""
+
+    links: list[Link] = field(default_factory=list)
+    stream: str = INPUT
+    """Writer of the residual stream."""
+    block: str = INPUT
+    """Writer of the input of a block."""
+    branch: list[str] = field(default_factory=list)
+    """Writers of what the next residual adds."""
+    heads: list[str] = field(default_factory=list)
+    """Writers of queries, keys and values."""
+    positions: list[str] = field(default_factory=list)
+
+    def read(self, target: str, sources: Sequence[str], kind: str = "data") -> None:
+        self.links += [Link(source, target, kind) for source in sources]
+
+
+def linked(names: Sequence[str]) -> tuple[Link, ...]:
+    """Links between operations, from `INPUT` to `OUTPUT`.
+
+    Unknown operations read what the one before them wrote.
+
+    Parameters
+    ----------
+    names
+        Of operations, in forward order.
+    """
+    wires = _Wires()
+    there = {base_name(name): name for name in names}
+    for name in names:
+        base = base_name(name)
+        if base.endswith((".lora_a", ".lora_b")):
+            continue
+        _wire(wires, name, base, there)
+    links = [*wires.links]
+    ends = wires.branch or [wires.stream]
+    links += [Link(end, OUTPUT) for end in ends]
+    for name in names:
+        links += _adapter(name, links)
+    return tuple(links)
+
+
+def _wire(wires: _Wires, name: str, base: str, there: dict[str, str]) -> None:
+    """Link one operation to what it reads, and record what it writes."""
+    known = [there.get(source, source) for source in _READ.get(base, ())]
+    sources = [source for source in known if source == INPUT or source in there.values()]
+    if base in _NORMS:
+        wires.read(name, [wires.stream])
+        wires.block = name
+    elif base.endswith("residual"):
+        wires.read(name, wires.branch)
+        wires.read(name, [wires.stream], "residual")
+        wires.stream = wires.block = name
+        wires.branch = []
+    elif base.endswith("post_norm"):
+        wires.read(name, wires.branch)
+        wires.branch = [name]
+    elif base in _TURN_HEADS:
+        turned = [there["attention.kv_down"]] if "attention.kv_down" in there else []
+        wires.read(name, wires.heads + (turned if base == "attention.rope" else []))
+        wires.heads = [name]
+    elif base in _OF_HEADS:
+        softmax = [there["attention.softmax"]] if base == "attention.values" else []
+        positions = wires.positions if base != "attention.values" else []
+        wires.read(name, [*wires.heads, *positions, *softmax])
+    elif base == _POSITIONS:
+        wires.positions = [name]
+    else:
+        in_block = [wires.block] if base in _READ_BLOCK else []
+        routed = [there["moe.top_k"]] if base == "moe.dispatch" else []
+        wires.read(name, [*in_block, *routed, *sources] or [wires.stream])
+        known_name = bool(in_block or sources)
+        if base in _STREAMS or not known_name:
+            wires.stream = wires.block = name
+    if base in _TO_HEADS:
+        wires.heads.append(name)
+    if base in _ENDS_BRANCH:
+        wires.branch = [*wires.branch, name] if not base.startswith("moe.") else [name]
+
+
+def _adapter(name: str, links: Sequence[Link]) -> list[Link]:
+    """Links of a LoRA adapter: A reads the input of its product, B is added to the output."""
+    product, _, which = name.rpartition(".")
+    if which == "lora_a":
+        return [Link(one.source, name, "adapter") for one in links if one.target == product]
+    if which == "lora_b":
+        readers = [one.target for one in links if one.source == product and one.kind == "data"]
+        return [
+            Link(f"{product}.lora_a", name, "adapter"),
+            *(Link(name, reader, "adapter") for reader in readers),
+        ]
+    return []
+
 
 _CORES = ("attention.core", "attention.scores")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """An operation, or a part of one, with the exchanges before and after it."""
+class DrawnOperation:
+    """An operation, or a part of one, with the collectives before and after it."""
 
     name: str
     cost: OperationCost
@@ -29,63 +177,65 @@ class Piece:
     saved_bytes: float
 
 
-def piece_edges(
-    pieces: Sequence[Piece], nodes: Sequence[str], tensors: Tensors
+def tensor_edges(
+    operations: Sequence[DrawnOperation], nodes: Sequence[str], tensors: Tensors
 ) -> tuple[GraphEdge, ...]:
-    """Tensors from operation to operation, through the exchanges between them.
+    """Return tensors from operation to operation, through the collectives between them.
 
     Parameters
     ----------
     nodes
-        Ids of all nodes in the order in which they run; an exchange has that of its operation with
+        Ids of all nodes in execution order; collectives have that of their operation with
         `/before` or `/after`.
     """
     places = {name: place for place, name in enumerate(nodes)}
-    edges = list(dict.fromkeys(_edges(pieces, places, tensors)))
+    edges = list(dict.fromkeys(_edges(operations, places, tensors)))
     return tuple(sorted(edges, key=lambda e: (places[e.source], places[e.target])))
 
 
 def _edges(
-    pieces: Sequence[Piece], places: Mapping[str, int], tensors: Tensors
+    operations: Sequence[DrawnOperation], places: Mapping[str, int], tensors: Tensors
 ) -> Iterator[GraphEdge]:
-    by_name = {piece.name: piece for piece in pieces}
-    for name, piece in by_name.items():
+    by_name = {operation.name: operation for operation in operations}
+    for name, operation in by_name.items():
         if f"{name}/after" in places:
-            yield _edge(name, f"{name}/after", _written(piece, tensors))
-    side_by_side = _shared_exchanges(by_name, places)
+            yield _edge(name, f"{name}/after", _written(operation, tensors))
+    shared = _shared_collectives(by_name, places)
     for link in linked(list(by_name)):
-        if link.source in side_by_side and plain(link.source) == "mlp.down":
+        if link.source in shared and base_name(link.source) == "mlp.down":
             written = _written(by_name[link.source], tensors)
-            yield _edge(link.source, side_by_side[link.source], written)
+            yield _edge(link.source, shared[link.source], written)
             continue
-        if link.target in side_by_side and plain(link.target) == "mlp.up":
+        if link.target in shared and base_name(link.target) == "mlp.up":
             read = tensors.read(by_name[link.target].cost.operation, "normed")
-            yield _edge(side_by_side[link.target], link.target, read or tensors.stream())
+            yield _edge(shared[link.target], link.target, read or tensors.stream())
             continue
         source = f"{link.source}/after" if f"{link.source}/after" in places else link.source
-        arrived = _arriving(link, by_name, tensors, changed=source != link.source)
+        tensor = _arriving(link, by_name, tensors, changed=source != link.source)
         before = f"{link.target}/before"
         if before not in places:
-            yield _edge(source, link.target, arrived, link.kind)
-        elif plain(link.target) in _CORES:
-            yield from _into_core(by_name[link.target], source, arrived, tensors)
-        elif plain(link.target) == "attention.rope" and not _rotated(link):
-            yield _edge(source, link.target, arrived, link.kind)
+            yield _edge(source, link.target, tensor, link.kind)
+        elif base_name(link.target) in _CORES:
+            yield from _into_core(by_name[link.target], source, tensor, tensors)
+        elif base_name(link.target) == "attention.rope" and not _rotated(link):
+            yield _edge(source, link.target, tensor, link.kind)
         else:
-            yield _edge(source, before, arrived, link.kind)
-            yield _edge(before, link.target, _gathered(by_name[link.target], arrived, tensors))
+            yield _edge(source, before, tensor, link.kind)
+            yield _edge(before, link.target, _gathered(by_name[link.target], tensor, tensors))
 
 
-def _shared_exchanges(by_name: Mapping[str, Piece], places: Mapping[str, int]) -> dict[str, str]:
-    """In a parallel layer, the exchanges of attention that the feed-forward block shares."""
-    names = {plain(name): name for name in by_name}
+def _shared_collectives(
+    by_name: Mapping[str, DrawnOperation], places: Mapping[str, int]
+) -> dict[str, str]:
+    """In a parallel layer, the collectives of attention that the feed-forward block shares."""
+    names = {base_name(name): name for name in by_name}
     if "norm" not in names:
         return {}
-    beside = {"mlp.up": "attention.qkv/before", "mlp.down": "attention.out/after"}
+    shared = {"mlp.up": "attention.qkv/before", "mlp.down": "attention.out/after"}
     prefix = names["norm"].removesuffix("norm")
     return {
         names[own]: prefix + exchange
-        for own, exchange in beside.items()
+        for own, exchange in shared.items()
         if own in names and prefix + exchange in places
     }
 
@@ -104,21 +254,23 @@ def _edge(source: str, target: str, tensor: Tensor, kind: str = "data") -> Graph
 
 def _rotated(link: Link) -> bool:
     """Whether a link carries the keys of latent attention that all heads share."""
-    return plain(link.source) == "attention.kv_down" and plain(link.target) == "attention.rope"
+    return (
+        base_name(link.source) == "attention.kv_down" and base_name(link.target) == "attention.rope"
+    )
 
 
-def _written(piece: Piece, tensors: Tensors) -> Tensor:
-    return tensors.written(piece.cost.operation, piece.name)
+def _written(operation: DrawnOperation, tensors: Tensors) -> Tensor:
+    return tensors.written(operation.cost.operation, operation.name)
 
 
 def _arriving(
-    link: Link, by_name: Mapping[str, Piece], tensors: Tensors, *, changed: bool
+    link: Link, by_name: Mapping[str, DrawnOperation], tensors: Tensors, *, changed: bool
 ) -> Tensor:
-    """What a link carries, after the exchanges that follow its source."""
+    """The tensor on a link, after the collectives that follow its source."""
     if link.source == INPUT:
-        return tensors.words() if plain(link.target) == "embedding" else tensors.stream()
+        return tensors.token_ids() if base_name(link.target) == "embedding" else tensors.stream()
     written = _written(by_name[link.source], tensors)
-    base = plain(link.source)
+    base = base_name(link.source)
     rotated = tensors.rotated_keys() if _rotated(link) else None
     if rotated is not None:
         return rotated
@@ -132,42 +284,42 @@ def _arriving(
     return tensors.stream(written.name)
 
 
-def _into_core(core: Piece, source: str, arrived: Tensor, tensors: Tensors) -> Iterator[GraphEdge]:
-    """What attention reads where ranks share a sequence.
+def _into_core(
+    core: DrawnOperation, source: str, tensor: Tensor, tensors: Tensors
+) -> Iterator[GraphEdge]:
+    """The input of attention where ranks share a sequence.
 
-    Either heads are swapped for tokens, or keys and values of the other ranks come beside its own.
+    Either an all-to-all swaps heads for tokens, or keys and values of other ranks are gathered.
     """
-    ahead = [e.collective for e in core.before if e.collective.phase is Phase.FORWARD]
-    ranks = {"cp": tensors.work.cp, "tp2": tensors.work.tp2}[ahead[0].axis]
+    forward = [e.collective for e in core.before if e.collective.phase is Phase.FORWARD]
+    ranks = {"cp": tensors.work.cp, "tp2": tensors.work.tp2}[forward[0].axis]
     number = float(ranks[0])
     before = f"{core.name}/before"
-    if ahead[0].kind is CollectiveKind.ALL_TO_ALL:
-        rows, width = arrived.shape
-        yield _edge(source, before, arrived)
-        yield _edge(
-            before, core.name, tensors.tensor(arrived.name, (rows * number, width / number))
-        )
+    if forward[0].kind is CollectiveKind.ALL_TO_ALL:
+        rows, width = tensor.shape
+        yield _edge(source, before, tensor)
+        yield _edge(before, core.name, tensors.tensor(tensor.name, (rows * number, width / number)))
         return
-    yield _edge(source, core.name, arrived)
+    yield _edge(source, core.name, tensor)
     yield _edge(source, before, tensors.keys_and_values())
     yield _edge(before, core.name, tensors.keys_and_values(number))
 
 
-def _gathered(piece: Piece, arrived: Tensor, tensors: Tensors) -> Tensor:
-    """What an operation reads once the exchanges before it are done, quantised if they were."""
-    brought = [
+def _gathered(operation: DrawnOperation, tensor: Tensor, tensors: Tensors) -> Tensor:
+    """The input of an operation after the collectives before it, quantized if they are."""
+    gathered = [
         float(one.collective.bytes[0])
-        for one in piece.before
+        for one in operation.before
         if one.collective.phase is Phase.FORWARD
         and one.collective.kind is CollectiveKind.ALL_GATHER
     ]
-    if plain(piece.name) == "attention.rope":
-        rows, width = arrived.shape
-        return tensors.tensor(arrived.name, (rows * tensors.whole_over_part(), width))
-    read = tensors.read(piece.cost.operation, arrived.name)
+    if base_name(operation.name) == "attention.rope":
+        rows, width = tensor.shape
+        return tensors.tensor(tensor.name, (rows * tensors.gather_factor(), width))
+    read = tensors.read(operation.cost.operation, tensor.name)
     if read is None:
-        return arrived
-    if brought and brought[0] < read.bytes:
+        return tensor
+    if gathered and gathered[0] < read.bytes:
         recipe = Quantization.from_code(int(tensors.work.quantization[0]))
-        return replace(read, dtype=RECIPES[recipe].matrix, bytes=brought[0])
+        return replace(read, dtype=RECIPES[recipe].matrix, bytes=gathered[0])
     return read

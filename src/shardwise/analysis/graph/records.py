@@ -7,15 +7,21 @@ from pydantic import Field
 from shardwise.analysis import Result
 
 __all__ = [
+    "INPUT",
+    "OUTPUT",
     "ComponentGraph",
     "ComputeGraph",
-    "Exchange",
+    "GraphCollective",
     "GraphEdge",
     "GraphNode",
     "PhaseWork",
     "StageNode",
     "StepTotals",
 ]
+
+
+INPUT, OUTPUT = "input", "output"
+"""Nodes where a component begins and ends."""
 
 
 class PhaseWork(Result):
@@ -28,7 +34,7 @@ class PhaseWork(Result):
     time_s: float
 
 
-class Exchange(Result):
+class GraphCollective(Result):
     """One collective, for one micro-batch on one rank."""
 
     phase: str
@@ -38,26 +44,26 @@ class Exchange(Result):
     group: int
     """Members."""
     volume_bytes: float
-    """The whole buffer."""
+    """Full buffer."""
     time_s: float
     exposed_s: float
 
 
 class GraphNode(Result):
-    """An operation, the exchanges on one side of it, or where a part begins and ends."""
+    """An operation, the collectives before or after it, or the input or output of a component."""
 
     id: str
-    """Unique in the part."""
+    """Unique in the component."""
     name: str
     kind: str
     """operation, exchange, input or output."""
     phases: dict[str, PhaseWork] = Field(default_factory=dict)
     """Its kernels, by phase: forward, input_grad, weight_grad, recompute."""
-    exchanges: tuple[Exchange, ...] = ()
+    exchanges: tuple[GraphCollective, ...] = ()
     parameters: float = 0.0
     """Weights on one rank."""
     saved_bytes: float = 0.0
-    """Kept for backward, of one micro-batch."""
+    """Activations saved for backward, of one micro-batch."""
 
 
 class GraphEdge(Result):
@@ -66,32 +72,32 @@ class GraphEdge(Result):
     source: str
     target: str
     kind: str
-    """data, residual (the stream past a block), adapter, or stage (between pipeline stages)."""
+    """data, residual (the stream around a block), adapter, or stage (between pipeline stages)."""
     tensor: str
     shape: tuple[int | float, ...]
-    """Tokens (of the rank) x width; of experts and heads with their number in front."""
+    """Tokens of the rank x width; experts and heads have their number in front."""
     dtype: str
     bytes: float
 
 
 class ComponentGraph(Result):
-    """One part of the model: the embedding, a layer of a kind, a module of prediction, the head."""
+    """One component: the embedding, a kind of layer, a multi-token prediction module, the head."""
 
     name: str
     """As in `gemms`: `layer 0` ..."""
     count: int
-    """How often it occurs in the model."""
+    """Occurrences in the model."""
     runs: float
     """Micro-batches that pass it in a step, on one rank of every stage."""
     reruns: float
-    """Of them with recompute."""
+    """Those of them with recompute."""
     nodes: tuple[GraphNode, ...]
-    """In the order of the operations, each with what is exchanged before and after it."""
+    """In the order of the operations, each with the collectives before and after it."""
     edges: tuple[GraphEdge, ...]
     phases: dict[str, PhaseWork]
-    """All kernels, added up."""
+    """Sums over all kernels."""
     volume_bytes: float
-    """Buffers of all exchanges."""
+    """Buffers of all collectives."""
     exchange_s: float
     exposed_s: float
     parameters: float
@@ -99,35 +105,35 @@ class ComponentGraph(Result):
 
 
 class StageNode(Result):
-    """What stands in a row on a pipeline stage; of a stage in chunks, on one of them."""
+    """Consecutive components of one kind on a pipeline stage, or on one of its chunks."""
 
     id: str
     name: str
     stage: int
     """Place in the order of the model."""
     rank: int
-    """The pipeline rank that runs it; in dualpipe, of the first direction."""
+    """Its pipeline rank; in dualpipe, that of the first direction."""
     holds: dict[str, int]
-    """How many of each part."""
+    """Number of each component."""
 
 
 class StepTotals(Result):
     """A step, on one rank of every stage."""
 
     flops: float
-    """Of kernels in layers, embedding and head; vector FLOPs too."""
+    """Kernels in layers, embedding and head; vector FLOPs too."""
     matrix_flops: int
     """As in the estimate, with Muon's updates."""
     kernel_s: float
     volume_bytes: float
-    """Exchanges inside layers, embedding and head."""
+    """Collectives inside layers, embedding and head."""
     exchange_s: float
     exposed_s: float
     parameters: float
 
 
 class ComputeGraph(Result):
-    """The parts of a model as graphs of operations, and the model as a graph of parts."""
+    """The components of a model as graphs of operations, and the model as a graph of components."""
 
     model: str
     system: str

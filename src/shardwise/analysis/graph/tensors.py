@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from shardwise.analysis.graph.wiring import INPUT, plain
+from shardwise.analysis.graph.records import INPUT
 from shardwise.arrays import Floats
 from shardwise.config.enums import Dtype
 from shardwise.config.model import Attention, Layer, Model, Moe
@@ -13,7 +13,7 @@ from shardwise.ops.context import swaps_heads
 from shardwise.ops.moe import routed
 from shardwise.ops.operation import FP32_BYTES, Matmul, Operation, Phase, RankWork
 
-__all__ = ["Tensor", "Tensors"]
+__all__ = ["Tensor", "Tensors", "base_name"]
 
 _NAMES = {
     INPUT: "stream",
@@ -56,6 +56,11 @@ _NAMES = {
 _FP32 = ("loss", "moe.router", "moe.top_k")
 
 
+def base_name(name: str) -> str:
+    """Return an operation's name without the prefix of a multi-token prediction module."""
+    return name.removeprefix("mtp.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """A tensor on one rank."""
@@ -68,11 +73,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensors:
-    """Shapes by who wrote a tensor, in a part of the model in one row."""
+    """Shapes by the operation that writes a tensor, in a component of one strategy."""
 
     model: Model
     layer: Layer | None
-    """The kind of layer; None: the part has none."""
+    """The kind of layer; None for components without one."""
     work: RankWork
     dtype: str
 
@@ -82,50 +87,52 @@ class Tensors:
         return cls(model=model, layer=layer, work=work, dtype=Dtype.from_code(dtype))
 
     def tensor(self, name: str, shape: tuple[float, ...], *, writer: str = "") -> Tensor:
-        """A tensor of some shape in the row's type, or in fp32 where its writer says so."""
-        size, dtype = _one(self.work.element_bytes), self.dtype
+        """A tensor of some shape in the row's type, or in fp32 where its writer uses that."""
+        size, dtype = _scalar(self.work.element_bytes), self.dtype
         if writer in _FP32:
             size, dtype = FP32_BYTES, "fp32"
         whole = tuple(int(side) if side == int(side) else side for side in shape)
         return Tensor(name=name, shape=whole, dtype=dtype, bytes=prod(shape) * size)
 
     def stream(self, name: str = "stream") -> Tensor:
-        """The residual stream: a part of the tokens, or beside 2D products of the width."""
+        """The residual stream: a share of the tokens; of the width with 2D products."""
         work, width = self.work, self.model.hidden
         if work.summa[0]:
-            return self.tensor(name, (_one(work.tokens), width / _one(work.tp)))
-        return self.tensor(name, (_one(work.split_tokens), float(width)))
+            return self.tensor(name, (_scalar(work.tokens), width / _scalar(work.tp)))
+        return self.tensor(name, (_scalar(work.split_tokens), float(width)))
 
-    def whole_over_part(self) -> float:
-        """Tokens over those of norms and residuals on one rank."""
-        return _one(self.work.tokens) / _one(self.work.split_tokens)
+    def gather_factor(self) -> float:
+        """Tokens of a rank over those that its norms and residuals see."""
+        return _scalar(self.work.tokens) / _scalar(self.work.split_tokens)
 
-    def words(self) -> Tensor:
-        """The tokens that an embedding looks up, whose numbers have eight bytes."""
-        tokens = _one(self.work.tokens)
+    def token_ids(self) -> Tensor:
+        """The token ids that an embedding looks up."""
+        tokens = _scalar(self.work.tokens)
         return Tensor(name="tokens", shape=(int(tokens),), dtype="int64", bytes=8 * tokens)
 
     def rotated_keys(self) -> Tensor | None:
-        """Of latent attention, the part of the keys that all heads share; None: there is none."""
+        """Keys of latent attention that all heads share; None for other attention."""
         latent = None if self.layer is None else self.layer.attention.latent
         if latent is None:
             return None
-        return self.tensor("rotated keys", (_one(self.work.split_tokens), float(latent.rope_dim)))
+        return self.tensor(
+            "rotated keys", (_scalar(self.work.split_tokens), float(latent.rope_dim))
+        )
 
     def keys_and_values(self, ranks: float = 1.0) -> Tensor:
         """Keys and values of this rank's tokens, or of those of several ranks."""
         assert self.layer is not None  # noqa: S101 - only layers have attention
         attention = self.layer.attention
-        heads = max(self._kv_heads(attention) / _one(self.work.tp), 1.0)
+        heads = max(self._kv_heads(attention) / _scalar(self.work.tp), 1.0)
         if attention.latent is not None:
-            heads = attention.heads / _one(self.work.tp)
+            heads = attention.heads / _scalar(self.work.tp)
         name = "keys, values" if ranks == 1 else "keys, values of all ranks"
         width = heads * (attention.head_dim + attention.value_dim)
-        return self.tensor(name, (_one(self.work.tokens) * ranks, width))
+        return self.tensor(name, (_scalar(self.work.tokens) * ranks, width))
 
     def written(self, operation: Operation, name: str) -> Tensor:
-        """What an operation writes, before it is exchanged."""
-        base = plain(name)
+        """The tensor that an operation writes, before collectives."""
+        base = base_name(name)
         label = _NAMES.get(base, "normed" if base.endswith("norm") else "stream")
         label = "adapter" if ".lora_" in base else label
         shape = self._special(base)
@@ -137,16 +144,16 @@ class Tensors:
         return self.tensor(label, shape, writer=base)
 
     def read(self, operation: Operation, name: str) -> Tensor | None:
-        """What a product reads, where it is one; None: what was written."""
+        """The tensor that a matrix product reads; None for other operations."""
         product = _product(operation)
-        if product is None or plain(name).startswith("attention.core"):
+        if product is None or base_name(name).startswith("attention.core"):
             return None
         return self.tensor(name, _with_batch(product, product.m, product.k))
 
     def _special(self, base: str) -> tuple[float, ...] | None:
-        """Shapes of what operations write that are no products."""
+        """Shape that an operation writes which is no matrix product."""
         work = self.work
-        tokens = _one(work.tokens)
+        tokens = _scalar(work.tokens)
         shapes: dict[str, tuple[float, ...]] = dict.fromkeys(
             ("embedding", "projection"), (tokens, float(self.model.hidden))
         )
@@ -154,30 +161,30 @@ class Tensors:
         if self.layer is not None:
             shapes |= self._attention(self.layer.attention)
             if self.layer.mlp is not None:
-                shapes["mlp.activation"] = tokens, self.layer.mlp.ffn / _one(work.tp)
+                shapes["mlp.activation"] = tokens, self.layer.mlp.ffn / _scalar(work.tp)
             if self.layer.moe is not None:
                 shapes |= self._experts(self.layer.moe)
         return shapes.get(base)
 
     def _attention(self, attention: Attention) -> dict[str, tuple[float, ...]]:
-        """With the whole sequence and fewer heads where ranks swap the one for the other."""
+        """With the full sequence and fewer heads where an all-to-all swaps them."""
         work, latent = self.work, attention.latent
-        tokens, split = _one(work.tokens), _one(work.split_tokens)
-        heads = attention.heads / _one(work.tp)
-        kv_heads = max(self._kv_heads(attention) / _one(work.tp), 1.0)
+        tokens, split = _scalar(work.tokens), _scalar(work.split_tokens)
+        heads = attention.heads / _scalar(work.tp)
+        kv_heads = max(self._kv_heads(attention) / _scalar(work.tp), 1.0)
         qk, v = attention.head_dim, attention.value_dim
-        swapped = _one(work.cp) if swaps_heads(work)[0] else 1.0
-        queries = _one(work.seq_len) * swapped
-        scores = _one(work.sequences) * heads / swapped, queries, _one(work.sequence)
+        swapped = _scalar(work.cp) if swaps_heads(work)[0] else 1.0
+        queries = _scalar(work.seq_len) * swapped
+        scores = _scalar(work.sequences) * heads / swapped, queries, _scalar(work.sequence)
         values = tokens * swapped, heads / swapped * v
-        turned = tokens, (heads + kv_heads) * qk + kv_heads * v
+        projected = tokens, (heads + kv_heads) * qk + kv_heads * v
         shapes = {
             "core": values,
             "values": values,
             "scores": scores,
             "softmax": scores,
-            "rope": turned,
-            "qk_norm": turned,
+            "rope": projected,
+            "qk_norm": projected,
         }
         if latent is not None:
             shapes |= {
@@ -192,18 +199,18 @@ class Tensors:
         return kinds[int(self.work.attention[0])]
 
     def _experts(self, moe: Moe) -> dict[str, tuple[float, ...]]:
-        load, tokens = routed(moe, self.work), _one(self.work.tokens)
-        inner = moe.ffn / _one(self.work.etp)
+        load, tokens = routed(moe, self.work), _scalar(self.work.tokens)
+        inner = moe.ffn / _scalar(self.work.etp)
         return {
-            "moe.top_k": (_one(load.tokens), float(moe.top_k)),
-            "moe.dispatch": (_one(load.copies), float(self.model.hidden)),
-            "moe.activation": (_one(load.experts), _one(load.per_expert), inner),
-            "moe.shared_activation": (tokens, (moe.shared_ffn or 0) / _one(self.work.tp)),
+            "moe.top_k": (_scalar(load.tokens), float(moe.top_k)),
+            "moe.dispatch": (_scalar(load.copies), float(self.model.hidden)),
+            "moe.activation": (_scalar(load.experts), _scalar(load.per_expert), inner),
+            "moe.shared_activation": (tokens, (moe.shared_ffn or 0) / _scalar(self.work.tp)),
         }
 
 
 def _product(operation: Operation) -> Matmul | None:
-    """The forward product of an operation that has just one."""
+    """The forward matrix product of an operation that has exactly one."""
     ahead = [
         kernel
         for kernel in operation.kernels
@@ -213,9 +220,9 @@ def _product(operation: Operation) -> Matmul | None:
 
 
 def _with_batch(product: Matmul, rows: Floats, columns: Floats) -> tuple[float, ...]:
-    batch = (_one(product.batch),) if product.grouped else ()
-    return (*batch, _one(rows), _one(columns))
+    batch = (_scalar(product.batch),) if product.grouped else ()
+    return (*batch, _scalar(rows), _scalar(columns))
 
 
-def _one(column: Floats) -> float:
+def _scalar(column: Floats) -> float:
     return float(np.asarray(column)[0])

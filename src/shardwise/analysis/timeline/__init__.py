@@ -1,1 +1,1 @@
-"""One step of one strategy, action by action: when each runs, and what its rank holds then."""
+"""One step of one strategy, pass by pass: when each runs, and the memory of its rank then."""

@@ -19,10 +19,10 @@ from shardwise.parallel.schedule.orders import (
 )
 from shardwise.parallel.schedule.simulate import simulate
 
-__all__ = ["KINDS", "Actions", "Pipeline", "run"]
+__all__ = ["BACKWARD_CODE", "FORWARD_CODE", "KINDS", "WEIGHTS_CODE", "Actions", "Pipeline", "run"]
 
 KINDS = (FORWARD, BACKWARD, WEIGHTS)
-_F, _B, _W = range(len(KINDS))
+FORWARD_CODE, BACKWARD_CODE, WEIGHTS_CODE = range(len(KINDS))
 
 # Rank, kind, micro-batch and chunk of every action.
 _Order = list[tuple[int, int, int, int]]
@@ -30,22 +30,22 @@ _Order = list[tuple[int, int, int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """What micro-batches pass through."""
+    """Layout and schedule that micro-batches pass through."""
 
     schedule: str
     ranks: int
     chunks: int
-    """Interleaved ones, v; 1 in other schedules."""
+    """Interleaved chunks per rank, v; 1 in other schedules."""
     micro_batches: int
     training: bool
     hop_s: float
     """Time of a message from rank to rank [s]."""
     hop_hidden: float
-    """Share of it that travels beside compute; the rest occupies the rank that receives it."""
+    """Share of it that overlaps with compute; the rest occupies the receiving rank."""
 
     @property
     def chunks_on_rank(self) -> int:
-        """Virtual stages that a rank holds."""
+        """Virtual stages on a rank."""
         return chunks_of(self.schedule, self.chunks)
 
     @property
@@ -67,7 +67,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """Passes, one value each, rank by rank in the order of work."""
+    """Passes, one value each, rank by rank in the order of execution."""
 
     rank: Ints
     kind: Ints
@@ -77,7 +77,7 @@ class Actions:
     stage: Ints
     """Virtual stage."""
     whole: Bools
-    """Whether a backward gives gradients of weights too, so that no later action does."""
+    """Whether a backward computes weight gradients too, so that no later action does."""
     paired: Bools
     """Whether a forward runs at the same time as the next action, a backward."""
     start_s: Floats
@@ -87,7 +87,7 @@ class Actions:
     far: Bools
     """Whether that is another rank's, so that a message brings it."""
     waited_s: Floats
-    """How long this message occupies the rank; messages of a pair come one after the other."""
+    """Time for which this message occupies the rank; messages of a pair are sequential."""
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -96,10 +96,10 @@ class Actions:
 def run(pipeline: Pipeline, passes: StagePasses) -> Actions:
     """Run one step through the event simulation.
 
-    Of messages that travel beside compute in part, with share h, the simulation is run with those
-    that do and with those that occupy ranks: times are h and 1 - h of the two, as in the closed
-    form. Both follow the same orders, so this is a run of its own in which a message occupies a
-    rank for 1 - h of its time: no action starts before what it waits for.
+    Where a share h of messages overlaps with compute, the step is simulated once with overlapped
+    and once with blocking messages, and times are weighted by h and 1 - h, as in the closed form.
+    Both simulations have the same orders, so the result is a valid step in which a message
+    occupies a rank for 1 - h of its time: no action starts before its input arrives.
     """
     h = pipeline.hop_hidden if pipeline.hop_s > 0 and pipeline.ranks > 1 else 1.0
     order: _Order = []
@@ -119,9 +119,9 @@ def run(pipeline: Pipeline, passes: StagePasses) -> Actions:
         micro_batch=micro_batch,
         chunk=chunk,
         stage=stage,
-        whole=(kind == _B) & ~_has_later_weights(pipeline, kind, stage, micro_batch),
-        paired=(kind == _F)
-        & (kind[following] == _B)
+        whole=(kind == BACKWARD_CODE) & ~_has_later_weights(pipeline, kind, stage, micro_batch),
+        paired=(kind == FORWARD_CODE)
+        & (kind[following] == BACKWARD_CODE)
         & (rank[following] == rank)
         & (starts[following] == starts)
         & (ends[following] == ends)
@@ -164,7 +164,7 @@ def _simulated(
 def _forward_only(
     pipeline: Pipeline, forward_s: Sequence[float], *, blocking: bool
 ) -> tuple[_Order, Floats, Floats]:
-    """Let each rank go forward, in the order of its schedule, until its input is missing."""
+    """Run forward passes on each rank, in the order of its schedule, until an input is missing."""
     ranks, hop_s = pipeline.ranks, pipeline.hop_s
     work = _forwards(pipeline)
     stage = pipeline.stage_of_chunk
@@ -184,7 +184,7 @@ def _forward_only(
             done[at, k] = start + forward_s[at]
             times[rank].append((start, done[at, k]))
             ready.append((rank + 1) % ranks)
-    order = [(i, _F, one.micro_batch, one.chunk) for i in range(ranks) for one in work[i]]
+    order = [(i, FORWARD_CODE, one.micro_batch, one.chunk) for i in range(ranks) for one in work[i]]
     flat = np.array([pair for row in times for pair in row])
     return order, flat[:, 0], flat[:, 1]
 
@@ -200,21 +200,25 @@ def _forwards(pipeline: Pipeline) -> list[list[Action]]:
 
 
 def _sources(pipeline: Pipeline, kind: Ints, stage: Ints, micro_batch: Ints) -> Ints:
-    """The action that each one's input comes from, whose rank is another one's or its own."""
+    """The action that computes the input of each action, on the same or another rank."""
     last = pipeline.stages - 1
     made = np.full((len(KINDS), pipeline.stages, pipeline.micro_batches), -1, dtype=np.int64)
     made[kind, stage, micro_batch] = np.arange(len(kind))
-    before = np.where(stage > 0, made[_F, stage - 1, micro_batch], -1)
+    before = np.where(stage > 0, made[FORWARD_CODE, stage - 1, micro_batch], -1)
     behind = np.where(
         stage < last,
-        made[_B, np.minimum(stage + 1, last), micro_batch],
-        made[_F, stage, micro_batch],
+        made[BACKWARD_CODE, np.minimum(stage + 1, last), micro_batch],
+        made[FORWARD_CODE, stage, micro_batch],
     )
-    return np.select([kind == _F, kind == _B], [before, behind], made[_B, stage, micro_batch])
+    return np.select(
+        [kind == FORWARD_CODE, kind == BACKWARD_CODE],
+        [before, behind],
+        made[BACKWARD_CODE, stage, micro_batch],
+    )
 
 
 def _has_later_weights(pipeline: Pipeline, kind: Ints, stage: Ints, micro_batch: Ints) -> Bools:
-    """Whether an action W stands for this stage and micro-batch."""
+    """Whether there is an action W for this stage and micro-batch."""
     later = np.zeros((pipeline.stages, pipeline.micro_batches), dtype=np.bool_)
-    later[stage[kind == _W], micro_batch[kind == _W]] = True
+    later[stage[kind == WEIGHTS_CODE], micro_batch[kind == WEIGHTS_CODE]] = True
     return later[stage, micro_batch]

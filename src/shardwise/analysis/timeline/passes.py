@@ -1,4 +1,4 @@
-"""What one micro-batch takes and holds on every virtual stage, by kind of pass."""
+"""Time and memory of one micro-batch on every virtual stage, by kind of pass."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ from shardwise.engine.memory import moves, stage_memory
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 
-__all__ = ["EXCHANGES", "Pass", "StagePasses", "listed_parts", "stage_passes"]
+__all__ = ["WAITS", "Pass", "StagePasses", "listed_components", "stage_passes"]
 
-EXCHANGES = (*COMM_AXES, "offload")
-"""What passes wait for beside kernels: axes that exchange inside layers, the second memory tier."""
+WAITS = (*COMM_AXES, "offload")
+"""What passes wait for besides kernels: collectives of these axes, and offloading."""
 
-# So many layers keep more than any update of weights takes.
+# With so many layers, activations need more than the weight update does.
 _MANY = 1e15
 
 
@@ -39,23 +39,23 @@ class Pass:
     """One kind of pass of one micro-batch: one value per virtual stage."""
 
     kernels_s: Mapping[str, Floats]
-    """By what they are for: forward, recompute, backward, weight_gradients [s]."""
+    """By purpose: forward, recompute, backward, weight_gradients [s]."""
     exposed_s: Mapping[str, Floats]
-    """By `EXCHANGES`, as far as they lengthen the pass [s]."""
+    """By `WAITS`, exposed [s]."""
     hidden_s: Mapping[str, Floats]
-    """The rest of them, which runs beside kernels [s]."""
-    live_bytes: Floats
-    """Held for a moment, at the fullest one, beside what is kept [byte]."""
+    """By `WAITS`, hidden behind kernels [s]."""
+    transient_bytes: Floats
+    """Peak of temporary tensors, in addition to saved activations [byte]."""
 
     @property
     def compute_s(self) -> Floats:
         """All kernels [s]."""
-        return total(self.kernels_s.values(), self.live_bytes)
+        return total(self.kernels_s.values(), self.transient_bytes)
 
     @property
     def time_s(self) -> Floats:
-        """Kernels, and what of exchanges is exposed [s]."""
-        return self.compute_s + total(self.exposed_s.values(), self.live_bytes)
+        """Kernels and exposed waits [s]."""
+        return self.compute_s + total(self.exposed_s.values(), self.transient_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,31 +63,31 @@ class StagePasses:
     """Passes through every virtual stage, in the order of the model."""
 
     of: Mapping[str, Pass]
-    """F; B without gradients of weights; W, these."""
+    """By kind: F; B without weight gradients; W, the weight gradients."""
     kept_bytes: Floats
-    """Of a micro-batch, by the layers of the stage, from forward to backward."""
+    """Activations that the layers save from forward to backward, for a micro-batch [byte]."""
     movable_bytes: Floats
-    """What of it moves where activations are offloaded."""
-    looked_up_bytes: Floats
-    """Kept by the embedding."""
+    """Those of them that are moved where activations are offloaded [byte]."""
+    embedding_bytes: Floats
+    """Saved by the embedding [byte]."""
     moving_layers: Floats
-    """Layers that have any of `movable_bytes`."""
+    """Number of layers that have any of `movable_bytes`."""
 
 
 def stage_passes(
     table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations], stages: StageGroup
 ) -> StagePasses:
-    """Passes of a table of one row.
+    """Return the passes of a table of one row.
 
     Parameters
     ----------
     parts
-        Operations of the embedding, each kind of layer and the head with their costs.
+        Operations of the embedding, each kind of layer and the head, with their costs.
     stages
         Every virtual stage (see `stages.virtual_stages`).
     """
     blocks = evaluation.blocks
-    ahead, back = _live_bytes(table, blocks, parts, stages)
+    forward_peak, backward_peak = _transient_bytes(table, blocks, parts, stages)
 
     def time(name: str) -> Floats:
         return component_times(blocks, stages.work, lambda part: getattr(part, name))
@@ -96,43 +96,43 @@ def stage_passes(
     zero = np.zeros_like(gradients)
     forward = Pass(
         kernels_s={"forward": time("forward_s")},
-        **_exchanges(blocks, stages, "forward"),
-        live_bytes=ahead,
+        **_waits(blocks, stages, "forward"),
+        transient_bytes=forward_peak,
     )
     backward = Pass(
         kernels_s={
             "recompute": time("recompute_s"),
             "backward": time("backward_s") - gradients,
         },
-        **_exchanges(blocks, stages, "backward"),
-        live_bytes=back,
+        **_waits(blocks, stages, "backward"),
+        transient_bytes=backward_peak,
     )
     weights = Pass(
         kernels_s={"weight_gradients": gradients},
-        exposed_s=dict.fromkeys(EXCHANGES, zero),
-        hidden_s=dict.fromkeys(EXCHANGES, zero),
-        live_bytes=zero,
+        exposed_s=dict.fromkeys(WAITS, zero),
+        hidden_s=dict.fromkeys(WAITS, zero),
+        transient_bytes=zero,
     )
     return StagePasses(
         of={FORWARD: forward, BACKWARD: backward, WEIGHTS: weights},
         kept_bytes=layer_bytes(blocks, stages.work, lambda held: held.saved_bytes),
         movable_bytes=layer_bytes(blocks, stages.work, lambda held: held.movable_bytes),
-        looked_up_bytes=part_bytes(blocks, _only(stages, -2), lambda held: held.saved_bytes),
+        embedding_bytes=part_bytes(blocks, _only(stages, -2), lambda held: held.saved_bytes),
         moving_layers=layer_bytes(blocks, stages.work, moves),
     )
 
 
 def _only(stages: StageGroup, place: int) -> list[Floats]:
-    """Counts of one part of the model alone."""
+    """Counts of one component alone."""
     counts = [np.zeros_like(count) for count in stages.resident]
     counts[place] = stages.resident[place]
     return counts
 
 
-def _exchanges(
+def _waits(
     blocks: ComponentCosts, stages: StageGroup, direction: str
 ) -> dict[str, dict[str, Floats]]:
-    """Exchanges of one direction, exposed and hidden."""
+    """Waits of one direction, exposed and hidden."""
 
     def of(name: str, axis: str) -> Floats:
         def select(part: LayerTimes) -> Floats:
@@ -148,19 +148,19 @@ def _exchanges(
     exposed["offload"] = link(f"offload_{direction}_exposed_s")
     alone = {axis: of("alone", axis) for axis in COMM_AXES}
     alone["offload"] = link(f"offload_{direction}_s")
-    # What runs beside a kernel slows it: of long hidden exchanges a part counts as exposed too.
-    hidden = {name: np.maximum(0.0, alone[name] - exposed[name]) for name in EXCHANGES}
+    # Overlapped collectives slow kernels down; that counts as exposed, so it may exceed the rest.
+    hidden = {name: np.maximum(0.0, alone[name] - exposed[name]) for name in WAITS}
     return {"exposed_s": exposed, "hidden_s": hidden}
 
 
-def _live_bytes(
+def _transient_bytes(
     table: Table, blocks: ComponentCosts, parts: Sequence[ComponentOperations], stages: StageGroup
 ) -> tuple[Floats, Floats]:
-    """Held for a moment in a forward and in a backward pass, beside what is kept [byte].
+    """Peak of temporary tensors in a forward and in a backward pass [byte].
 
-    As `memory.stage_memory` has it, which looks at both at once, with what each direction needs.
+    `memory.stage_memory` has the peak of both together; here it is evaluated for each alone.
     """
-    listed = listed_parts(blocks, parts)
+    listed = listed_components(blocks, parts)
     both = [_over(table, blocks, *one) if one else (None, None) for one in listed]
 
     def live(direction: int) -> Floats:
@@ -172,10 +172,10 @@ def _live_bytes(
     return live(0), live(1)
 
 
-def listed_parts(
+def listed_components(
     blocks: ComponentCosts, parts: Sequence[ComponentOperations]
 ) -> list[tuple[str, LayerCost, list[OperationCost]] | None]:
-    """Name, cost and operations of every part of the model, in the order of `ComponentCosts.parts`.
+    """Name, cost and operations of every component, in the order of `ComponentCosts.parts`.
 
     Layers that do not recompute have the name `plain`.
     """
@@ -196,10 +196,10 @@ def _over(
     cost: LayerCost,
     operations: Sequence[OperationCost],
 ) -> tuple[Floats, Floats]:
-    """Live beyond what is kept at the fullest moment forward, and backward [byte].
+    """Peak beyond saved activations, in the forward pass and in the backward pass [byte].
 
-    Neither is more than at the fullest moment of both, at which full recompute does not count its
-    first forward: the second one holds as much and more.
+    Neither exceeds the peak of both, where full recompute does not count its first forward: the
+    second forward needs at least as much.
     """
     steps = [step_of(one.operation) for one in operations]
     never = np.full_like(steps[0].saved, -np.inf)
@@ -218,7 +218,7 @@ def _over(
 
 
 def _with_over(blocks: ComponentCosts, moments: Sequence[Floats | None]) -> ComponentCosts:
-    """The same parts of the model with other fullest moments."""
+    """The same costs with other peaks of temporary tensors."""
     changed = [
         None if part is None or over is None else _replaced(part, over)
         for part, over in zip(blocks.parts, moments, strict=True)

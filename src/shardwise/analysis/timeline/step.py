@@ -1,23 +1,32 @@
-"""The timeline of one strategy: its passes, what follows them, and what every rank holds."""
+"""The timeline of one strategy: passes, what follows them, and the memory of every rank."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from shardwise.analysis.components import recomputed_parts
-from shardwise.analysis.timeline.actions import KINDS, Actions, Pipeline, run
-from shardwise.analysis.timeline.memory import MemoryAtActions, fullest, held_at_actions
-from shardwise.analysis.timeline.passes import EXCHANGES, StagePasses, stage_passes
-from shardwise.arrays import Floats
+from shardwise.analysis.components import recomputed_parts, rerun_share
+from shardwise.analysis.timeline.actions import (
+    BACKWARD_CODE,
+    FORWARD_CODE,
+    KINDS,
+    WEIGHTS_CODE,
+    Actions,
+    Pipeline,
+    run,
+)
+from shardwise.analysis.timeline.passes import WAITS, StagePasses, stage_passes
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.enums import ZERO_GRADIENTS, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentOperations, operation_costs
+from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import StageMemory, stage_memory
+from shardwise.ops.operation import Phase
 from shardwise.parallel.pipeline_layout import (
     StageGroup,
     by_stage,
@@ -25,22 +34,38 @@ from shardwise.parallel.pipeline_layout import (
     layers_on_ranks,
     virtual_stages,
 )
-from shardwise.parallel.schedule.orders import WEIGHTS
+from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 
 __all__ = [
     "AFTER",
+    "ComponentKernels",
+    "MemoryAtActions",
     "RankTotals",
     "StepTimeline",
+    "action_times",
+    "kernels_of_pass",
     "passes_in_step",
     "rank_totals",
-    "seconds_of_actions",
     "step_timeline",
 ]
 
 AFTER = ("replicas", "offload", "optimizer", "overhead")
 """What follows the last pass on all ranks, in this order."""
 
-# From this stage of ZeRO on every micro-batch exchanges gradients (arXiv 1910.02054).
+# Layers whose offloaded activations are in device memory: the one that computes and the next.
+_RESIDENT_LAYERS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAtActions:
+    """Memory of an action's rank from its start to its end [byte]; one value per action."""
+
+    activations: Floats
+    """Saved activations; those of a micro-batch count from the start of its forward."""
+    after: Floats
+    """Saved activations when the action has ended."""
+    live: Floats
+    """Peak of temporary tensors during the action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +75,22 @@ class StepTimeline:
     pipeline: Pipeline
     passes: StagePasses
     parts: tuple[ComponentOperations, ...]
-    """Operations of the embedding, each kind of layer and the head with their costs."""
+    """Operations of the embedding, each kind of layer and the head, with their costs."""
     stages: StageGroup
     """Every virtual stage."""
     layer_kinds: tuple[tuple[int, ...], ...]
     """Kinds of the layers of every virtual stage, in the order of the model."""
     again: frozenset[str]
-    """What layers recompute that do: some of `RecomputePart`, or `recompute.ALL`."""
+    """What layers recompute: values of `RecomputePart`, or `components.FULL_LAYER`."""
     actions: Actions
     held: MemoryAtActions
     memory: StageMemory
-    """Of every rank as the estimate has it."""
+    """Of every rank, from the estimate."""
     after_s: Mapping[str, float]
     """By `AFTER`."""
-    replicas_hidden_s: float
-    """What of the exchange among replicas runs beside the passes, once a step; 0 where every
-    micro-batch exchanges its own [s]."""
+    dp_hidden_s: float
+    """Data-parallel communication hidden behind the passes, once a step; 0 where every
+    micro-batch has its own [s]."""
     estimated_s: float
     """Time of the step by the closed form."""
     fits: bool
@@ -78,7 +103,7 @@ class StepTimeline:
 
     @property
     def step_s(self) -> float:
-        """All of it: the simulated passes, and what follows."""
+        """The simulated passes, and what follows."""
         return self.passes_s + sum(self.after_s.values())
 
     @property
@@ -89,28 +114,28 @@ class StepTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTotals:
-    """What the ranks do in a step and hold at their fullest: one value per rank."""
+    """Times and peak memory of the ranks in a step: one value per rank."""
 
     kernels_s: Mapping[str, Floats]
-    """By what they are for [s]."""
+    """By purpose [s]."""
     exposed_s: Mapping[str, Floats]
-    """By `EXCHANGES` [s]."""
+    """By `WAITS` [s]."""
     transfers_s: Floats
-    """For which messages occupy the rank [s]."""
+    """Time for which messages occupy the rank [s]."""
     idle_s: Floats
     """The rest until the last pass on any rank ends [s]."""
     peak_bytes: Floats
     peak_s: Floats
-    """When it is first held: the start of an action, or of the update."""
+    """When the peak is first reached: the start of an action, or of the weight update."""
     peak_action: tuple[int | None, ...]
-    """This action; None in the update of the weights."""
+    """This action; None for the weight update."""
 
 
 def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
     """Build the timeline of a table of one legal row.
 
-    After the last pass the exposed exchange among replicas, the optimizer and the rest of the step
-    follow as long as the estimate has them, on all ranks at once: the step ends with the slowest.
+    After the last pass follow exposed data-parallel communication, the optimizer and the rest of
+    the step, with the times of the estimate, on all ranks at once.
     """
     evaluation = evaluate(model, system, table)
     parts = operation_costs(model, system, table, evaluation.extents)
@@ -120,7 +145,7 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
     actions = run(pipeline, passes)
     order, ends = model.order, np.cumsum([0, *layers_on_ranks(model.depth, table, 0)]).tolist()
     position = np.arange(pipeline.ranks)
-    held = held_at_actions(actions, passes, offloaded=bool(table.offload_activations[0]))
+    held = memory_at_actions(actions, passes, offloaded=bool(table.offload_activations[0]))
     return StepTimeline(
         pipeline=pipeline,
         passes=passes,
@@ -132,7 +157,7 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
         held=held,
         memory=stage_memory(table, evaluation.blocks, by_stage(evaluation.runs), position),
         after_s=_after(table, evaluation),
-        replicas_hidden_s=_hidden(table, evaluation),
+        dp_hidden_s=_dp_hidden(table, evaluation),
         estimated_s=float(evaluation.step_time_s[0]),
         fits=bool(evaluation.fits[0]),
     )
@@ -157,9 +182,9 @@ def _pipeline(table: Table, evaluation: Evaluation) -> Pipeline:
 
 
 def _after(table: Table, evaluation: Evaluation) -> dict[str, float]:
-    """What of the estimate stands in no pass [s].
+    """Times of the estimate that belong to no pass [s].
 
-    Offloaded weights and activations are moved in the passes: the rest of offload is the update's.
+    Offloaded weights and activations move during passes; the rest of offload belongs to the update.
     """
     time = {part: float(column[0]) for part, column in evaluation.time_s.items()}
     moved = evaluation.slowest.on(lambda part: part.offload_exposed_s)
@@ -172,7 +197,7 @@ def _after(table: Table, evaluation: Evaluation) -> dict[str, float]:
     }
 
 
-def _hidden(table: Table, evaluation: Evaluation) -> float:
+def _dp_hidden(table: Table, evaluation: Evaluation) -> float:
     alone, exposed = evaluation.comm_s["dp"]
     return max(0.0, float(alone[0] - exposed[0])) if table.zero[0] < ZERO_GRADIENTS else 0.0
 
@@ -185,11 +210,11 @@ def rank_totals(timeline: StepTimeline) -> RankTotals:
         column: Floats = np.bincount(actions.rank, weights=amount, minlength=ranks).astype(float)
         return column
 
-    kernels, exposed = seconds_of_actions(timeline)
+    kernels, exposed = action_times(timeline)
     busy = sum(map(added, (*kernels.values(), *exposed.values())), np.zeros(ranks))
     waited = added(actions.waited_s)
     total = timeline.static_bytes[actions.rank] + timeline.held.activations + timeline.held.live
-    at = fullest(total, actions.rank)
+    at = peak_actions(total, actions.rank)
     most, when = total[at], actions.start_s[at]
     update = timeline.memory.in_update
     in_update_s = timeline.passes_s + timeline.after_s["replicas"] + timeline.after_s["offload"]
@@ -204,11 +229,11 @@ def rank_totals(timeline: StepTimeline) -> RankTotals:
     )
 
 
-def seconds_of_actions(timeline: StepTimeline) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Kernels by what they are for, and exposed exchanges, of every action [s]."""
+def action_times(timeline: StepTimeline) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Kernels by purpose, and exposed waits, of every action [s]."""
     actions, zero = timeline.actions, np.zeros(len(timeline.actions))
     kernels: dict[str, Floats] = {}
-    exposed = dict.fromkeys(EXCHANGES, zero)
+    exposed = dict.fromkeys(WAITS, zero)
     for code, kind in enumerate(KINDS):
         one = timeline.passes.of[kind]
         here = actions.kind == code
@@ -220,3 +245,119 @@ def seconds_of_actions(timeline: StepTimeline) -> tuple[dict[str, Floats], dict[
             for name, column in one.exposed_s.items():
                 exposed[name] = exposed[name] + np.where(here, column[actions.stage], 0.0)
     return kernels, exposed
+
+
+def memory_at_actions(actions: Actions, passes: StagePasses, *, offloaded: bool) -> MemoryAtActions:
+    """Add up saved activations: from the start of F to the end of W, or of a B that does both.
+
+    Of offloaded activations two layers are resident. The two of a pair have the same memory: what
+    the forward saves, what the backward has not yet released, and the larger of their peaks.
+    """
+    saved, after = _running(actions, passes.kept_bytes[actions.stage])
+    if offloaded:
+        moved, moved_after = _running(actions, passes.movable_bytes[actions.stage])
+        layers, layers_after = _running(actions, passes.moving_layers[actions.stage])
+        saved = saved - moved * _offloaded_share(layers)
+        after = after - moved_after * _offloaded_share(layers_after)
+    embedding, embedding_after = _running(actions, passes.embedding_bytes[actions.stage])
+    live = np.select(
+        [actions.kind == FORWARD_CODE, actions.kind == BACKWARD_CODE],
+        [passes.of[kind].transient_bytes[actions.stage] for kind in (FORWARD, BACKWARD)],
+        0.0,
+    )
+    first = np.flatnonzero(actions.paired)
+    live[first] = live[first + 1] = np.maximum(live[first], live[first + 1])
+    return MemoryAtActions(activations=saved + embedding, after=after + embedding_after, live=live)
+
+
+def _offloaded_share(layers: Floats) -> Floats:
+    """Share of offloaded activations that is in the second tier, by the number of layers."""
+    share: Floats = 1.0 - np.minimum(1.0, _RESIDENT_LAYERS / np.maximum(layers, 1.0))
+    return share
+
+
+def _running(actions: Actions, amount: Floats) -> tuple[Floats, Floats]:
+    """The amount while each action runs, and when it has ended."""
+    saved = np.where(actions.kind == FORWARD_CODE, amount, 0.0)
+    released = np.where(_releases(actions), amount, 0.0)
+    first = np.searchsorted(actions.rank, np.unique(actions.rank))
+    during, after = np.empty_like(amount), np.empty_like(amount)
+    for start, end in zip(first, [*first[1:], len(actions)], strict=True):
+        ends = np.cumsum(saved[start:end] - released[start:end])
+        after[start:end] = ends
+        during[start:end] = ends + released[start:end]
+    return during, after
+
+
+def _releases(actions: Actions) -> Bools:
+    return (actions.kind == WEIGHTS_CODE) | actions.whole
+
+
+def peak_actions(total: Floats, rank: Ints) -> Ints:
+    """For each rank, the first action with the most memory."""
+    order = np.lexsort((np.arange(len(rank)), -total, rank))
+    first: Ints = order[np.searchsorted(rank[order], np.unique(rank))]
+    return first
+
+
+_PHASES = {
+    "forward": (Phase.FORWARD,),
+    "recompute": (Phase.FORWARD,),
+    "backward": (Phase.INPUT_GRAD,),
+    "weight_gradients": (Phase.WEIGHT_GRAD,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentKernels:
+    """Kernels of a layer, the embedding or the head."""
+
+    name: str
+    kernels: tuple[tuple[str, float], ...]
+    """Operation and time, without that of the host [s]."""
+
+
+def kernels_of_pass(timeline: StepTimeline, stage: int, *work: str) -> list[ComponentKernels]:
+    """Kernels of one micro-batch on a virtual stage, in the order in which they run.
+
+    Parameters
+    ----------
+    work
+        Their purposes: keys of `Pass.kernels_s`; several for a backward with weight gradients.
+    """
+    phases = [phase for name in work for phase in _PHASES[name]]
+    again = work == ("recompute",)
+    found = []
+    for name, costs, reruns in _in_order(timeline, stage):
+        shares = [rerun_share(c, timeline.again) * reruns if again else 1.0 for c in costs]
+        times = [
+            (c.operation.name, share * sum(float(c.kernel_s(p)[0]) for p in phases))
+            for c, share in zip(costs, shares, strict=True)
+        ]
+        kernels = [one for one in times if one[1] > 0]
+        if kernels:
+            found.append((name, kernels))
+    forward = phases[0] is Phase.FORWARD
+    step = 1 if forward else -1
+    return [
+        ComponentKernels(name=name, kernels=tuple(some[::step])) for name, some in found[::step]
+    ]
+
+
+def _in_order(
+    timeline: StepTimeline, stage: int
+) -> Iterator[tuple[str, Sequence[OperationCost], bool]]:
+    """Name, operations, and whether it recomputes, of every component of a virtual stage."""
+    of = {name: costs for name, _, costs in timeline.parts}
+    layers = [costs for name, _, costs in timeline.parts if name == "layer"]
+    counts = [float(count[stage]) for count in timeline.stages.resident]
+    first = sum(len(kinds) for kinds in timeline.layer_kinds[:stage])
+    recompute = sum(counts[: len(layers)])
+    if counts[-2]:
+        yield "embedding", of["embedding"], False
+    for place, kind in enumerate(timeline.layer_kinds[stage]):
+        yield f"layer {first + place}", layers[kind], place < recompute
+    for module in range(int(counts[-3])):
+        yield f"mtp {module}", of["mtp"], True
+    if counts[-1]:
+        yield "head", of["head"], False
