@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
-from shardwise.arrays import Ints, gather, once_per
+from shardwise.arrays import gather
 from shardwise.config.strategy_table import Table
+from shardwise.distinct import distinct_rows
 
 MODEL = samples.model()
 fast = examples(25)
@@ -15,8 +16,10 @@ fast = examples(25)
 
 @fast
 @given(st.integers(1, 7), st.data())
-def test_evaluating_once_per_key_is_evaluating_each_row(width: int, data: st.DataObject) -> None:
-    """Whatever the range of the keys: small, negative, sparse, or too many to multiply."""
+def test_distinct_rows_are_found_whatever_the_range_of_the_columns(
+    width: int, data: st.DataObject
+) -> None:
+    """Small, negative, sparse, or too many to multiply."""
     highs = data.draw(
         st.lists(st.sampled_from([1, 3, 4000, 10**6]), min_size=width, max_size=width)
     )
@@ -27,25 +30,20 @@ def test_evaluating_once_per_key_is_evaluating_each_row(width: int, data: st.Dat
         )
         for high in highs
     ]
-    seen: list[Ints] = []
-
-    def evaluate_rows(index: Ints) -> Ints:
-        seen.append(index)
-        return np.stack([key[index] for key in keys])
-
-    result, position = once_per([*keys, keys[0] > 0], evaluate_rows)
-    np.testing.assert_array_equal(result[:, position], np.stack(keys))
-    distinct = {tuple(row) for row in np.stack(keys).T.tolist()}
-    assert len(seen) == 1
-    assert len(seen[0]) == len(distinct)
+    firsts, position = distinct_rows([*keys, keys[0] > 0])
+    combinations = np.stack(keys)
+    np.testing.assert_array_equal(combinations[:, firsts[position]], combinations)
+    assert len(firsts) == len({tuple(row) for row in combinations.T.tolist()})
+    for number, first in enumerate(firsts):
+        assert first == np.argmax(position == number)
 
 
-def test_once_per_numbers_keys_whose_product_overflows() -> None:
+def test_distinct_rows_number_columns_whose_product_overflows() -> None:
     """Seven columns over 4000 values each have 10^25 combinations, of which three occur."""
     keys = [np.array([0, 4000, 7, 4000]) + i % 2 for i in range(7)]
-    result, position = once_per(keys, lambda index: keys[0][index])
-    assert sorted(result.tolist()) == [0, 7, 4000]
-    assert result[position].tolist() == keys[0].tolist()
+    firsts, position = distinct_rows(keys)
+    assert sorted(keys[0][firsts].tolist()) == [0, 7, 4000]
+    assert keys[0][firsts[position]].tolist() == keys[0].tolist()
 
 
 def test_gather_follows_records_and_tuples() -> None:

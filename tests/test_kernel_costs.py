@@ -229,7 +229,7 @@ def test_launches_of_a_layer(attention: str, forward: int, backward: int) -> Non
     software = samples.stack(host_launch=1e-3, attention=attention)
     table = Table.of(model, {"dp": 1, "gbs": 1, "stack": software})
     machine = samples.system()
-    layer = component_costs(model, machine, table, place(machine, table)).kinds[0].times
+    layer = component_costs(model, machine, table, place(machine, table)).of_all().kinds[0].times
     assert layer.forward_s == pytest.approx(forward * 1e-3, rel=1e-6)
     assert layer.backward_s == pytest.approx(backward * 1e-3, rel=1e-6)
 
@@ -239,7 +239,7 @@ def test_recompute_runs_forward_or_the_core_again() -> None:
     model, machine = samples.model(), samples.system()
     columns = {"recompute": ["none", "selective", "full"], "tp": 4, "dp": 1, "gbs": 1}
     table = Table.of(model, columns | {"stack": samples.stack()})
-    layer = component_costs(model, machine, table, place(machine, table)).kinds[0].times
+    layer = component_costs(model, machine, table, place(machine, table)).of_all().kinds[0].times
     parts = operation_costs(model, machine, table, place(machine, table))
     named = {cost.operation.name: cost for _, _, group in parts for cost in group}
     again = [0, named["attention.core"].kernel_s(Phase.FORWARD)[0], layer.forward_s[0]]

@@ -1,4 +1,4 @@
-"""Array types, and evaluating once what many rows share."""
+"""Array types, and what is done with many columns at once."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bools", "Floats", "Ints"]
-__all__ += ["by_code", "combined", "gather", "interpolated", "once_per", "total"]
+__all__ = ["ONLY_ROW", "Bools", "Floats", "Ints"]
+__all__ += ["by_code", "combined", "gather", "interpolated", "total"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -17,14 +17,9 @@ Bools = NDArray[np.bool_]
 
 T = TypeVar("T")
 
-# Up to this many possible keys for each row, distinct ones are found by marking a table instead of
-# sorting: beyond, room for the table takes longer, of 1,000 to 250,000 rows.
-_DENSE_KEYS = 16
-_DENSE_SPAN = 1 << 12
-
-# Where a single row finds its result: `gather` has nothing to do, and sees so by this very array.
-_ONLY: Ints = np.zeros(1, dtype=np.int64)
-_ONLY.flags.writeable = False
+ONLY_ROW: Ints = np.zeros(1, dtype=np.int64)
+"""The position of a single row: `gather` has nothing to do, and sees so by this very array."""
+ONLY_ROW.flags.writeable = False
 
 
 def total(columns: Iterable[Floats], like: Floats) -> Floats:
@@ -59,54 +54,6 @@ def interpolated(places: Floats, known: Floats, values: Sequence[float | Floats]
     return total(parts, parts[0])
 
 
-def once_per(keys: Sequence[NDArray[Any]], evaluate: Callable[[Ints], T]) -> tuple[T, Ints]:
-    """Evaluate a function on one row of each distinct key.
-
-    Parameters
-    ----------
-    keys
-        Columns of equal length, of integers or booleans, that the result depends on.
-    evaluate
-        Called with the indices of one row of each distinct key.
-
-    Returns
-    -------
-    The result and, for each row, the position of its key in it.
-    """
-    if keys[0].shape == (1,):
-        return evaluate(np.zeros(1, dtype=np.int64)), _ONLY
-    packed, radix = _packed(keys)
-    if radix <= _DENSE_KEYS * packed.size and packed.size > 1:
-        first = np.full(radix, -1, dtype=np.int64)
-        first[packed[::-1]] = np.arange(packed.size - 1, -1, -1)
-        present = np.flatnonzero(first >= 0)
-        position = np.empty(radix, dtype=np.int64)
-        position[present] = np.arange(present.size)
-        return evaluate(first[present]), position[packed]
-    _, indices, inverse = np.unique(packed, return_index=True, return_inverse=True)
-    return evaluate(indices), inverse
-
-
-def _packed(keys: Sequence[NDArray[Any]]) -> tuple[Ints, int]:
-    """Number the combinations of several columns: mixed radix over each column's range."""
-    packed: Ints = np.zeros(keys[0].shape, dtype=np.int64)
-    radix = 1
-    for key in keys:
-        column = key.astype(np.int64, copy=False)
-        low = int(column.min(initial=0))
-        span = int(column.max(initial=0)) - low + 1
-        if span > _DENSE_SPAN:  # sparse values such as sequence lengths: number them first
-            values, column = np.unique(column, return_inverse=True)
-            low, span = 0, values.size
-        if radix * span >= 1 << 62:
-            values, packed = np.unique(packed, return_inverse=True)
-            radix = values.size
-        if span > 1:
-            packed = packed * span + (column - low)
-            radix *= span
-    return packed, radix
-
-
 def combined(function: Callable[..., Any], record: T, *others: T) -> T:
     """Apply a function to every array of one or more dataclasses of a kind, nested ones too."""
 
@@ -123,16 +70,18 @@ def combined(function: Callable[..., Any], record: T, *others: T) -> T:
 def gather(record: T, index: Ints | slice, *, but: tuple[type, ...] = ()) -> T:
     """Take rows of every array in a dataclass, following nested dataclasses and tuples.
 
+    The last axis of an array is that of the rows.
+
     Records of the types `but` are left as they are, for who has no use for them.
     """
-    if index is _ONLY:
+    if index is ONLY_ROW:
         return record
     return _gathered(record, index, but)
 
 
 def _gathered(value: Any, index: Ints | slice, but: tuple[type, ...]) -> Any:
     if isinstance(value, np.ndarray):
-        return value[index]
+        return value[..., index]
     if isinstance(value, tuple):
         return tuple([_gathered(item, index, but) for item in value])
     kind: Any = type(value)

@@ -19,7 +19,7 @@ from shardwise.analysis.operations import missed_operations, operation_estimates
 from shardwise.analysis.prediction_interval import interval_of, rests_on
 from shardwise.analysis.results import CommTime, Cost, Estimate, EstimateTable
 from shardwise.analysis.stages import memory_record, stage_estimates
-from shardwise.arrays import Floats, Ints, gather, once_per
+from shardwise.arrays import Floats, Ints, gather
 from shardwise.config.base import Source, Sourced
 from shardwise.config.enums import EXTENT_AXES, AttentionKind
 from shardwise.config.model import Model
@@ -30,6 +30,7 @@ from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns, SystemRows, by_structure
 from shardwise.cost.component_costs import operation_costs
 from shardwise.cost.kernels import product_peak
+from shardwise.distinct import evaluate_distinct
 from shardwise.engine.evaluate import Evaluation, Timing, evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
@@ -294,31 +295,27 @@ def rates(
     counted
         Parameters of the model with the attention of all rows, if already counted.
     """
-    subset = Subset.of(table)
 
-    def flops_of(rows: Ints) -> Floats:
-        kinds = table.attention[rows].tolist()
+    def flops_of(some: Table) -> Floats:
+        kinds = some.attention.tolist()
         models = {kind: model.with_attention(AttentionKind.from_code(kind)) for kind in set(kinds)}
         counts = {kind: counted or count_parameters(one) for kind, one in models.items()}
+        subset = Subset.of(some)
         return np.array(
             [
                 flops_per_token(
                     models[kind],
-                    int(table.seq_len[row]),
+                    int(some.seq_len[row]),
                     convention,
                     gather(subset, slice(row, row + 1)),
                     counts[kind],
-                    **_dropped_and_packed(table, row),
+                    **_dropped_and_packed(some, row),
                 )
-                for row, kind in zip(rows.tolist(), kinds, strict=True)
+                for row, kind in enumerate(kinds)
             ]
         )
 
-    _, capacity = np.unique(table.expert_capacity, return_inverse=True)
-    columns = (table.seq_len, table.document_len, table.attention, capacity)
-    trained = (subset.frozen, subset.rank, subset.adapted)
-    flops, where = once_per([*columns, *trained], flops_of)
-    per_token = flops[where]
+    per_token = evaluate_distinct(flops_of, table).of_all()
     per_token = per_token * np.where(table.training, 1.0, _FORWARD_SHARE)
     peak = product_peak(table.on(system).accelerator, table)
     tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s

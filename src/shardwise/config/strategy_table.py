@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.degrees import refuse_levels
-from shardwise.config.enums import OPEN_SETS, SETS, TIER_FIELDS, WORDS, TpExchange
+from shardwise.config.enums import OPEN_SETS, SETS, TIER_FIELDS, WORDS, Schedule, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -116,8 +116,30 @@ class Table:
     @property
     def panels(self) -> Ints:
         """Panels of 2D products: what was given, else the least that are whole on every rank."""
+        if not np.any(summa := self.summa):
+            return np.ones_like(self.tp)
         least = np.lcm(self.tp, self.tp2)
-        return np.where(self.summa, np.where(self.summa_panels > 0, self.summa_panels, least), 1)
+        return np.where(summa, np.where(self.summa_panels > 0, self.summa_panels, least), 1)
+
+    @property
+    def pipelined(self) -> Bools:
+        """Whether there are several stages."""
+        return self.pp > 1
+
+    @property
+    def joins_ends(self) -> Bools:
+        """Whether the first pipeline rank has both the embedding and the head."""
+        return np.isin(self.schedule, (Schedule.ZB_V.code, Schedule.DUALPIPE.code))
+
+    @property
+    def overlaps_experts(self) -> Bools:
+        """Whether communication of experts runs behind the compute of another micro-batch."""
+        return (self.expert_overlap | (self.schedule == Schedule.DUALPIPE.code)) & self.training
+
+    @property
+    def recomputes_some(self) -> Bools:
+        """Whether only some of the layers recompute."""
+        return self.recompute_layers > 0
 
     @property
     def micro_batches(self) -> Ints:
@@ -166,6 +188,10 @@ class Table:
         """Take some columns from another table of as many rows, with the lists they stand for."""
         columns: dict[str, Any] = {name: getattr(other, name) for name in names}
         columns |= {_LISTS[name]: getattr(other, _LISTS[name]) for name in names if name in _LISTS}
+        return self.changed(**columns)
+
+    def changed(self, **columns: Any) -> "Table":
+        """Return the rows with other columns."""
         return replace(self, **columns)
 
     @staticmethod

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
-from shardwise.config.enums import Recompute, Schedule
+from shardwise.arrays import Bools, Floats, Ints, gather, total
+from shardwise.config.enums import Recompute
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -26,21 +26,20 @@ from shardwise.cost.offload import with_offload
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.cost.trained_weights import TrainedWeights
 from shardwise.cost.weight_bytes import WeightBytes, weight_bytes
+from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.ops.accumulation import with_accumulation
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.mtp import mtp_operations
-from shardwise.ops.operation import Matmul, Operation, Phase, RankWork
+from shardwise.ops.operation import Matmul, Phase, RankWork
 from shardwise.ops.quantization import WeightSizes, weight_sizes
-from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK
 from shardwise.parallel.placement import Extents
 
 __all__ = [
     "ComponentCosts",
     "ComponentOperations",
     "component_costs",
-    "operation_columns",
     "operation_costs",
 ]
 __all__ += ["component_times", "layer_bytes", "layer_times", "part_bytes", "trained_on"]
@@ -160,166 +159,203 @@ def _weighted(
     return total((count * select(part) for count, part in pairs if part is not None), counts[0])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationInputs:
+    """What the operations of a micro-batch are built and costed from, as columns."""
+
+    work: RankWork
+    subset: Subset
+    machine: Machine
+    head_copy: Bools
+    """Whether the rank of the head holds a table of its own."""
+    mtp_copy: Bools
+    """Whether modules of multi-token prediction hold a copy of the embedding."""
+
+    @classmethod
+    def of(cls, model: Model, system: System, table: Table, extents: Extents) -> "OperationInputs":
+        """Read strategies and where their axes are placed."""
+        untied = np.full(len(table), not model.tied_embeddings)
+        apart = table.pipelined
+        if model.tied_embeddings or model.mtp:
+            apart = apart & ~table.joins_ends
+        return cls(
+            work=rank_work(table),
+            subset=Subset.of(table),
+            machine=Machine.of(system, table, extents),
+            head_copy=apart | untied,
+            mtp_copy=apart & untied,
+        )
+
+
 def operation_costs(
     model: Model, system: System, table: Table, extents: Extents
 ) -> list[ComponentOperations]:
     """Cost every operation of the embedding, each kind of layer, and the head."""
-    work = rank_work(table)
-    machine = Machine.of(system, table, extents)
-    return [
-        (name, count, [operation_cost(o, machine) for o in operations])
-        for name, count, operations in _operations(model, table, work)
-    ]
+    return _operation_costs(model, OperationInputs.of(model, system, table, extents))
 
 
-def _operations(
-    model: Model, table: Table, work: RankWork
-) -> list[tuple[str, int, list[Operation]]]:
-    together = np.isin(table.schedule, BOTH_ENDS_ON_A_RANK)
-    holds_copy = ((table.pp > 1) & ~together) | np.full(len(table), not model.tied_embeddings)
+def _operation_costs(model: Model, inputs: OperationInputs) -> list[ComponentOperations]:
+    work = inputs.work
     parts = [("embedding", 1, embedding_operations(model, work))]
     parts += [
         ("layer", layer.count, layer_operations(model, layer, work)) for layer in model.layers
     ]
     if model.mtp:
-        copied = (table.pp > 1) & ~together & np.full(len(table), not model.tied_embeddings)
-        parts.append(("mtp", model.mtp, mtp_operations(model, work, holds_table=copied)))
-    parts.append(("head", 1, head_operations(model, work, holds_copy=holds_copy)))
-    subset = Subset.of(table)
-    return [
-        (name, count, with_accumulation(with_subset(model, name, listed, work, subset), work))
-        for name, count, listed in parts
-    ]
+        mtp = mtp_operations(model, work, holds_table=inputs.mtp_copy)
+        parts.append(("mtp", model.mtp, mtp))
+    parts.append(("head", 1, head_operations(model, work, holds_copy=inputs.head_copy)))
+    costs = []
+    for name, count, listed in parts:
+        operations = with_accumulation(with_subset(model, name, listed, work, inputs.subset), work)
+        costs.append((name, count, [operation_cost(o, inputs.machine) for o in operations]))
+    return costs
 
 
-def operation_columns(model: Model, table: Table, extents: Extents) -> list[Ints | Bools]:
-    """Columns that operations and their costs depend on."""
-    columns: list[Ints | Bools] = [
-        table.tp,
-        table.tp2,
-        table.summa_panels,
-        table.pp > 1,
-        table.micro_batch_size,
-        table.seq_len,
-        table.document_len,
-        table.tp_exchange,
-        table.tp_overlap,
-        table.tp_regather,
-        table.fused_activation,
-        table.attention,
-        table.dtype,
-        table.quantization,
-        table.training & (table.quantization > 0),
-        table.stack,
-        table.frozen,
-        table.lora_rank,
-        table.lora_parts,
-        *extents.tp,
-        *extents.tp2,
-        table.cp,
-        table.cp_exchange,
-        *extents.cp,
-    ]
-    if model.tied_embeddings or model.mtp:  # who holds a copy of the words
-        columns.append(np.isin(table.schedule, BOTH_ENDS_ON_A_RANK))
-    if model.has_experts:
-        capacity, imbalance = (
-            np.unique(column, return_inverse=True)[1]
-            for column in (table.expert_capacity, table.expert_imbalance)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Totals:
+    """What the operations of a micro-batch add up to, whatever is recomputed or offloaded."""
+
+    work: tuple[LayerWork, ...]
+    """Of each of `ComponentOperations`."""
+    element_bytes: Floats
+    gradient_bytes: Floats
+    boundary_bytes: Floats
+    memory_rate: Floats
+    matrix_rate: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """What else a strategy decides about the cost of layers, as columns."""
+
+    operations: Ints
+    """Position among the distinct operations."""
+    system: System
+    training: Bools
+    recompute: RecomputedRows
+    recomputes_some: bool
+    """Whether any row recomputes only some of its layers."""
+    overlaps_experts: Bools
+    overlap_processors: Floats
+    weight_sizes: WeightSizes
+    held_gradient_bytes: Floats
+    optimizer: Ints
+    offload_weights: Bools
+    offload_activations: Bools
+    offload_parts: Ints
+
+    @classmethod
+    def of(cls, system: System, totals: _Totals, table: Table, operations: Ints) -> "_Choices":
+        """Read strategies whose operations are known."""
+        element_bytes = totals.element_bytes[operations]
+        gradient_bytes = totals.gradient_bytes[operations]
+        beside = table.by_stack(lambda stack: stack.plain_gradients)
+        beside &= gradient_bytes > element_bytes
+        selective = table.recompute == Recompute.SELECTIVE.code
+        return cls(
+            operations=operations,
+            system=table.on(system),
+            training=table.training,
+            recompute=RecomputedRows(
+                full=table.recompute == Recompute.FULL.code,
+                parts=np.where(selective, table.recompute_parts, 0),
+                checkpoint_bytes=totals.boundary_bytes[operations],
+            ),
+            recomputes_some=bool(np.any(table.recomputes_some)),
+            overlaps_experts=table.overlaps_experts,
+            overlap_processors=table.by_stack(lambda stack: stack.expert_overlap_processors),
+            weight_sizes=weight_sizes(table, element_bytes),
+            held_gradient_bytes=gradient_bytes + np.where(beside, element_bytes, 0.0),
+            optimizer=table.optimizer,
+            offload_weights=table.offload_weights,
+            offload_activations=table.offload_activations,
+            offload_parts=table.offload_parts,
         )
-        columns += [table.ep, table.etp, capacity, imbalance, *extents.ep, *extents.etp]
-        columns.append(table.dispatch_dtype)
-    if table.systems is not None:
-        columns.append(table.systems.position)
-    return columns
 
 
 def component_costs(
     model: Model,
     system: System,
     table: Table,
-    extents: Extents,
+    extents: Extents | Distinct[Extents],
     costs: Sequence[ComponentOperations] | None = None,
-) -> ComponentCosts:
-    """Cost a layer of each kind, the embedding and the head, row by row.
+) -> Distinct[ComponentCosts]:
+    """Cost a layer of each kind, the embedding and the head, once for rows that cost the same.
 
-    Depends only on the columns that `PlacedCosts` names. Operations do not depend on what is
-    recomputed or offloaded, so they are costed once for all of these.
+    Operations do not depend on what is recomputed or offloaded, so they are costed once for all
+    of these.
 
     Parameters
     ----------
     costs
         `operation_costs` of a table of one row, if they are known already.
     """
+    inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table, extents)
+    totals = _totals(model, inputs.values, costs)
+    choices = evaluate_distinct(partial(_Choices.of, system, totals), table, inputs.position)
+    found = _component_costs(model, totals, choices.values)
+    return Distinct(found, choices.position)
 
-    def add_up(rows: Ints) -> tuple[tuple[LayerWork, ...], Floats, Floats]:
-        some, where = table.take(rows), extents.take(rows)
-        machine = Machine.of(system, some, where)
-        parts = costs or operation_costs(model, system, some, where)
-        works = tuple(layer_work(costs, machine) for _, _, costs in parts)
-        rate = _matrix_rate(machine, model.hidden, rank_work(some).element_bytes)
-        return works, machine.memory_rate, rate
 
-    summed, position = once_per(operation_columns(model, table, extents), add_up)
-    (embedding, *inner, head), memory_rate, matrix_rate = gather(summed, position)
-    work = rank_work(table)
-    sizes = weight_sizes(table, work.element_bytes)
-    checkpoint = work.split_tokens * model.hidden * work.element_bytes
-    recompute = RecomputedRows(
-        full=table.recompute == Recompute.FULL.code,
-        parts=np.where(table.recompute == Recompute.SELECTIVE.code, table.recompute_parts, 0),
-        checkpoint_bytes=checkpoint,
+def _totals(
+    model: Model, inputs: OperationInputs, costs: Sequence[ComponentOperations] | None
+) -> _Totals:
+    machine, work = inputs.machine, inputs.work
+    parts = costs or _operation_costs(model, inputs)
+    return _Totals(
+        work=tuple(layer_work(costs, machine) for _, _, costs in parts),
+        element_bytes=work.element_bytes,
+        gradient_bytes=work.gradient_bytes,
+        boundary_bytes=work.split_tokens * model.hidden * work.element_bytes,
+        memory_rate=machine.memory_rate,
+        matrix_rate=_matrix_rate(machine, model.hidden, work.element_bytes),
     )
 
-    overlaps = (table.expert_overlap | (table.schedule == Schedule.DUALPIPE.code)) & table.training
 
-    taken = table.by_stack(lambda stack: stack.expert_overlap_processors)
-    runs_on = table.on(system)
+def _component_costs(model: Model, totals: _Totals, choices: _Choices) -> ComponentCosts:
+    totals = gather(totals, choices.operations)
+    embedding, *inner, head = totals.work
+    sizes, training = choices.weight_sizes, choices.training
 
     def layer(kind: LayerWork, again: RecomputedRows | None) -> LayerCost:
-        one = layer_cost(
-            kind, training=table.training, recompute=again, movable=table.offload_parts
-        )
+        one = layer_cost(kind, training=training, recompute=again, movable=choices.offload_parts)
         if model.has_experts:
-            one = with_expert_overlap(one, overlaps, taken)
+            one = with_expert_overlap(one, choices.overlaps_experts, choices.overlap_processors)
         return with_offload(
-            runs_on,
+            choices.system,
             one,
             weight_bytes=sizes.held(one.bytes.all_parameters, one.bytes.all_quantized_parameters),
-            training=table.training,
-            weights=table.offload_weights,
-            activations=table.offload_activations,
+            training=training,
+            weights=choices.offload_weights,
+            activations=choices.offload_activations,
         )
 
     kinds = inner[: len(model.layers)]
     several = (*kinds, inner[-1] if model.mtp else None, embedding, head)
-    beside = table.by_stack(lambda stack: stack.plain_gradients)
-    beside &= work.gradient_bytes > work.element_bytes
-    gradient_bytes = work.gradient_bytes + np.where(beside, work.element_bytes, 0.0)
     taken_by = partial(
         weight_bytes,
         sizes=sizes,
-        gradient_bytes=gradient_bytes,
-        optimizer=table.optimizer,
-        training=table.training,
+        gradient_bytes=choices.held_gradient_bytes,
+        optimizer=choices.optimizer,
+        training=training,
     )
-    partly = bool(np.any(table.recompute_layers > 0))
+    recompute = choices.recompute
     return ComponentCosts(
         kinds=tuple(layer(kind, recompute) for kind in kinds),
-        plain=tuple(layer(kind, None) for kind in kinds) if partly else None,
-        embedding=layer_cost(embedding, training=table.training),
+        plain=tuple(layer(kind, None) for kind in kinds) if choices.recomputes_some else None,
+        embedding=layer_cost(embedding, training=training),
         mtp=layer(inner[-1], recompute) if model.mtp else None,
-        head=layer_cost(head, training=table.training),
+        head=layer_cost(head, training=training),
         weights=tuple(taken_by(part, expert=False) for part in several),
         expert_weights=tuple(taken_by(part, expert=True) for part in several),
-        element_bytes=work.element_bytes,
+        element_bytes=totals.element_bytes,
         weight_sizes=sizes,
-        gradient_bytes=work.gradient_bytes,
-        held_gradient_bytes=gradient_bytes,
-        boundary_bytes=checkpoint,
-        memory_rate=memory_rate,
-        key=np.arange(len(table)),
-        matrix_rate=matrix_rate,
+        gradient_bytes=totals.gradient_bytes,
+        held_gradient_bytes=choices.held_gradient_bytes,
+        boundary_bytes=totals.boundary_bytes,
+        memory_rate=totals.memory_rate,
+        key=np.arange(len(training)),
+        matrix_rate=totals.matrix_rate,
     )
 
 

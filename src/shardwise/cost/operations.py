@@ -1,5 +1,6 @@
 """Time of operations: their kernels on the accelerator, their exchanges, and what is exposed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from shardwise.ops.operation import Collective, Kernel, Matmul, MemoryBound, Ope
 from shardwise.parallel.placement import Extents
 
 __all__ = [
+    "LAYER_AXES",
     "CollectiveCost",
     "KernelCost",
     "Machine",
@@ -37,6 +39,8 @@ _UNCAPTURED_EXPERTS = _UNCAPTURED | {CudaGraphs.PARTIAL: 1.0}
 # No host can wait inside a graph.
 _WAITS = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 1.0, CudaGraphs.FULL: 0.0}
 _OF_EXPERTS = ("ep", "etp")
+LAYER_AXES = ("tp", "tp2", "cp", *_OF_EXPERTS)
+"""Axes that communicate inside layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +48,8 @@ class Machine:
     """The system and stack as an operation meets them: rates by the row's dtype and stack."""
 
     system: System
-    extents: Extents
+    extents: Mapping[str, Ints]
+    """Of each axis that communicates inside layers; shape (tiers, rows)."""
     kernels: KernelRates
     host_launch_s: Floats
     """Of one kernel, with what of it graphs leave."""
@@ -66,7 +71,7 @@ class Machine:
         """Gather the rates of each row."""
         return cls(
             system=table.on(system),
-            extents=extents,
+            extents={axis: getattr(extents, axis) for axis in LAYER_AXES},
             kernels=KernelRates.of(system, table),
             host_launch_s=table.by_stack(
                 lambda stack: stack.host_launch * _UNCAPTURED[stack.cuda_graphs]
@@ -197,7 +202,7 @@ def _exchange_cost(
     longer by 1 / (1 - u), and u of what is hidden counts as exposed. G includes the host that
     launches the product.
     """
-    extents = getattr(machine.extents, collective.axis)
+    extents = machine.extents[collective.axis]
     if collective.in_ring:
         return _ring_cost(collective, partial, machine, extents)
     sent, far_share = _sent(collective, machine, extents)
@@ -287,7 +292,7 @@ def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list
     if not cut:
         return []
     panels = cut[0][1]
-    extents = [getattr(machine.extents, collective.axis) for collective, _ in cut]
+    extents = [machine.extents[collective.axis] for collective, _ in cut]
     times = [
         collective_time(machine.system, collective.kind, collective.bytes / count, extent)
         * machine.slower(collective.axis)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, once_per
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.system import ShapeTable
+from shardwise.distinct import distinct_rows
 from shardwise.ops.operation import Phase
 
 __all__ = ["MeasuredShapes", "RowTables"]
@@ -56,11 +57,9 @@ class MeasuredShapes:
         sizes
             Columns of equal length, in the order of the table's sizes.
         """
-        numbered = [np.unique(size, return_inverse=True)[1] for size in sizes]
-        (shares, missed), place = once_per(
-            numbered, lambda rows: self._distinct(np.stack([size[rows] for size in sizes], axis=1))
-        )
-        return shares[place], missed[place]
+        firsts, position = distinct_rows(sizes)
+        shares, missed = self._distinct(np.stack([size[firsts] for size in sizes], axis=1))
+        return shares[position], missed[position]
 
     def _distinct(self, shapes: Floats) -> tuple[Floats, Bools]:
         shares = np.full(len(shapes), self.fallback)

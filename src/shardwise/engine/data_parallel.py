@@ -24,7 +24,6 @@ from shardwise.ops.embedding import vocabulary_part
 from shardwise.ops.layer import rank_work
 from shardwise.ops.lora import Subset
 from shardwise.ops.operation import CollectiveKind
-from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK
 from shardwise.parallel.placement import Extents
 
 __all__ = ["ReplicaParts", "communication_times", "exchange_parts", "exchanged"]
@@ -351,7 +350,7 @@ def _copied_embeddings(
 
     The last stage has one for a tied head, or for multi-token prediction.
     """
-    several = (table.pp > 1) & table.training & ~np.isin(table.schedule, BOTH_ENDS_ON_A_RANK)
+    several = (table.pp > 1) & table.training & ~table.joins_ends
     several &= ~Subset.of(table).freezes("head" if model.tied_embeddings else "embedding")
     rows = vocabulary_part(model, rank_work(table))
     copied = np.where(several, rows * model.hidden / table.tp2, 0.0)

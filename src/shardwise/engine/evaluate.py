@@ -16,12 +16,12 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts, ComponentOperations, component_times
-from shardwise.cost.placed_costs import placed_costs
+from shardwise.cost.placed_costs import PlacedCosts
 from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage, boundary_of
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step_time import step_times
 from shardwise.engine.zero import Shares
-from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK, StageGroup
+from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.placement import Extents
 
 __all__ = [
@@ -87,7 +87,9 @@ def evaluate(
     costs
         `operation_costs` of a table of one row, if they are known already.
     """
-    extents, blocks, runs = placed_costs(model, system, table, costs)
+    placed = PlacedCosts.of(model, system, table, costs)
+    extents, blocks = placed.extents.of_all(), placed.components.of_all()
+    runs = placed.stages.of_all()
     holding = held(table, blocks, runs)
     timing = timed(model, system, table, extents, blocks, runs)
     parts = [(part, f.name) for part in (holding, timing) for f in fields(part)]
@@ -110,7 +112,7 @@ def held(table: Table, blocks: ComponentCosts, runs: Sequence[StageGroup]) -> Ho
     fullest = stage_memory(table, blocks, runs[0], shares=shares)
     stage = np.broadcast_to(runs[0].first, fullest.total.shape)
     others = [(run, run.first) for run in runs[1:]]
-    if np.any(np.isin(table.schedule, BOTH_ENDS_ON_A_RANK)):
+    if np.any(table.joins_ends):
         others += [(run, run.last) for run in runs]
     for run, at in others:
         other = stage_memory(table, blocks, run, at, shares)

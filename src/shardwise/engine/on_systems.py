@@ -17,6 +17,7 @@ from shardwise.cost.component_costs import ComponentCosts, component_costs, comp
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.placed_costs import PlacedCosts
 from shardwise.cost.weight_bytes import WeightBytes
+from shardwise.distinct import Distinct
 from shardwise.engine.evaluate import timed
 from shardwise.ops.quantization import WeightSizes
 
@@ -32,7 +33,7 @@ class OnSystems:
     table: Table
     _placed: PlacedCosts
     _systems: SystemColumns
-    _blocks: ComponentCosts
+    _components: Distinct[ComponentCosts]
     """Every distinct one on each system, systems changing first."""
 
     @classmethod
@@ -51,7 +52,7 @@ class OnSystems:
         system, placed
             A system of that structure, and the rows placed on it.
         """
-        _, firsts = np.unique(placed.position, return_index=True)
+        _, firsts = np.unique(placed.components.position, return_index=True)
         rows = np.repeat(firsts, len(systems))
         on_each = SystemRows(
             columns=systems, position=np.tile(np.arange(len(systems)), firsts.size)
@@ -62,8 +63,8 @@ class OnSystems:
             table=table,
             _placed=placed,
             _systems=systems,
-            _blocks=component_costs(
-                model, system, replace(table.take(rows), systems=on_each), placed.extents(rows)
+            _components=component_costs(
+                model, system, replace(table.take(rows), systems=on_each), placed.extents.take(rows)
             ),
         )
 
@@ -72,11 +73,13 @@ class OnSystems:
 
         No step is shorter; quick to find, since nothing but times of layers counts.
         """
-        position = self._placed.position[rows] * len(self._systems) + on
-        blocks = gather(self._blocks, position, but=(LayerBytes, WeightBytes, WeightSizes))
+        position = self._components.position[self._on_each(rows, on)]
+        blocks = gather(
+            self._components.values, position, but=(LayerBytes, WeightBytes, WeightSizes)
+        )
         longest = [
             component_times(blocks, run.work, lambda part: part.time_s)
-            for run in self._placed.runs(rows)
+            for run in self._placed.stages.take(rows)
         ]
         return self.table.micro_batches[rows] * np.max(longest, axis=0)
 
@@ -88,15 +91,18 @@ class OnSystems:
         waits
             Whether stages wait for one another; if not, no time is longer than it would be.
         """
-        position = self._placed.position[rows] * len(self._systems) + on
         here = SystemRows(columns=self._systems, position=on)
         timing = timed(
             self._model,
             self._system,
             replace(self.table.take(rows), systems=here),
-            self._placed.extents(rows),
-            gather(self._blocks, position),
-            self._placed.runs(rows),
+            self._placed.extents.take(rows),
+            self._components.take(self._on_each(rows, on)),
+            self._placed.stages.take(rows),
             waits=waits,
         )
         return np.atleast_2d(timing.step_time_s)
+
+    def _on_each(self, rows: Ints, on: Ints) -> Ints:
+        """Positions of the layers of some rows, each on one system."""
+        return self._placed.components.position[rows] * len(self._systems) + on

@@ -1,19 +1,20 @@
 """How long all micro-batches of a step take to pass through the stages."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, gather, once_per, total
+from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.enums import Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.layer_times import LayerTimes
+from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.engine.critical_stage import Boundary, CriticalStage
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.pipelines import Times
-from shardwise.parallel.schedule.step_time import StepTime, step_time
+from shardwise.parallel.schedule.step_time import step_time
 
 __all__ = ["bubble_and_transfers"]
 
@@ -26,40 +27,67 @@ def bubble_and_transfers(
     The step is the closed form of the schedule; its passes on the slowest stage and the messages
     that this stage waits for beside no compute are taken from it, the rest is the bubble.
     """
-    blocks = slowest.blocks
-    hop_s = boundary.time_s
-    _, hop = np.unique(hop_s, return_inverse=True)
-    columns = (blocks.key, runs[0].key, table.micro_batches, hop, table.training)
-    group_sizes = np.stack([run.length.astype(np.int64) for run in runs])
-    forward, input_grad, weight_grad = (
-        _times(table, blocks, runs, select)
-        for select in (
-            lambda part: part.forward_pass_s,
-            lambda part: part.backward_pass_s - part.weight_grad_s,
-            lambda part: part.weight_grad_s,
-        )
-    )
-
-    def of_rows(rows: Ints) -> StepTime:
-        return step_time(
-            schedule=table.schedule[rows],
-            group_sizes=group_sizes[:, rows],
-            forward=forward.take(rows),
-            input_grad=input_grad.take(rows),
-            weight_grad=weight_grad.take(rows),
-            micro_batches=table.micro_batches[rows],
-            chunks=table.vpp[rows],
-            hop_s=hop_s[rows],
-            hop_hidden=boundary.hidden[rows],
-            training=table.training[rows],
-        )
-
-    distinct, where = once_per(columns, of_rows)
-    found = gather(distinct, where)
+    inputs = evaluate_distinct(_ScheduleInputs.of, table, slowest.blocks, tuple(runs), boundary)
+    one = inputs.values
+    found = Distinct(
+        step_time(
+            schedule=one.schedule,
+            group_sizes=one.group_sizes,
+            forward=one.forward,
+            input_grad=one.input_grad,
+            weight_grad=one.weight_grad,
+            micro_batches=one.micro_batches,
+            chunks=one.chunks,
+            hop_s=one.hop_s,
+            hop_hidden=one.hop_hidden,
+            training=one.training,
+        ),
+        inputs.position,
+    ).of_all()
     busy = table.micro_batches * slowest.on(lambda part: part.time_s)
     waiting = np.where(table.pp > 1, np.maximum(0.0, found.step_s - busy), 0.0)
     transfers = np.minimum(found.transfer_s, waiting)
     return waiting - transfers, transfers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScheduleInputs:
+    """What the closed form of a schedule is computed from, as `step_time` has it."""
+
+    schedule: Ints
+    group_sizes: Ints
+    forward: Times
+    input_grad: Times
+    weight_grad: Times
+    micro_batches: Ints
+    chunks: Ints
+    hop_s: Floats
+    hop_hidden: Floats
+    training: Bools
+
+    @classmethod
+    def of(
+        cls,
+        table: Table,
+        blocks: ComponentCosts,
+        runs: Sequence[StageGroup],
+        boundary: Boundary,
+    ) -> "_ScheduleInputs":
+        """Read what rows have."""
+        return cls(
+            schedule=table.schedule,
+            group_sizes=np.stack([run.length.astype(np.int64) for run in runs]),
+            forward=_times(table, blocks, runs, lambda part: part.forward_pass_s),
+            input_grad=_times(
+                table, blocks, runs, lambda part: part.backward_pass_s - part.weight_grad_s
+            ),
+            weight_grad=_times(table, blocks, runs, lambda part: part.weight_grad_s),
+            micro_batches=table.micro_batches,
+            chunks=table.vpp,
+            hop_s=boundary.time_s,
+            hop_hidden=boundary.hidden,
+            training=table.training,
+        )
 
 
 def _times(

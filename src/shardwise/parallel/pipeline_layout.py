@@ -11,10 +11,11 @@ from itertools import groupby
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, gather, once_per
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
+from shardwise.distinct import Distinct, evaluate_distinct
 
 __all__ = [
     "BOTH_ENDS_ON_A_RANK",
@@ -94,30 +95,18 @@ def chunks_of(table: Table) -> Ints:
 
 def stage_groups(model: Model, table: Table) -> tuple[StageGroup, ...]:
     """Groups of equal ranks of every row's pipeline."""
-    groups, where = distinct_stage_groups(model, table)
-    return gather(groups, where)
+    return distinct_stage_groups(model, table).of_all()
 
 
-def distinct_stage_groups(model: Model, table: Table) -> tuple[tuple[StageGroup, ...], Ints]:
-    """Groups of every distinct pipeline, and the index of each row's pipeline."""
-    columns = (
-        table.pp,
-        table.vpp,
-        table.schedule,
-        table.first_stage_layers,
-        table.last_stage_layers,
-        table.stage_layers,
-        table.embedding_as_layer,
-        table.loss_as_layer,
-        table.recompute_layers,
-    )
+def distinct_stage_groups(model: Model, table: Table) -> Distinct[tuple[StageGroup, ...]]:
+    """Groups of equal ranks of every distinct pipeline."""
+    order = model.order
 
-    def of_rows(rows: Ints) -> tuple[StageGroup, ...]:
-        order = model.order
-        every = [_groups_of(_Pipeline.of(model, table, order, row)) for row in rows.tolist()]
+    def groups(some: Table) -> tuple[StageGroup, ...]:
+        every = [_groups_of(_Pipeline.of(model, some, order, row)) for row in range(len(some))]
         return _as_columns(every, max(map(len, every), default=1))
 
-    return once_per(columns, of_rows)
+    return evaluate_distinct(groups, table)
 
 
 def by_stage(groups: Sequence[StageGroup]) -> StageGroup:

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from shardwise.arrays import Bools, Ints, once_per
+from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.distinct import evaluate_distinct
 from shardwise.parallel.constraints.constraint import Rule, one
 from shardwise.parallel.pipeline_layout import chunks_of, layers_on_ranks, most_layers
 
@@ -63,22 +64,11 @@ def _uneven_spread(model: Model, system: System, table: Table) -> Bools:
     wrong = np.zeros(len(table), dtype=np.bool_)
     if not spread.size:
         return wrong
-    some = table.take(spread)
-    columns = (
-        some.pp,
-        some.vpp,
-        some.schedule,
-        some.first_stage_layers,
-        some.last_stage_layers,
-        some.embedding_as_layer,
-        some.loss_as_layer,
-    )
 
-    def broken(rows: Ints) -> Bools:
-        return np.array([_no_spread(model, some, int(row)) for row in rows], dtype=np.bool_)
+    def broken(some: Table) -> Bools:
+        return np.array([_no_spread(model, some, row) for row in range(len(some))], dtype=np.bool_)
 
-    found, where = once_per(columns, broken)
-    wrong[spread] = found[where]
+    wrong[spread] = evaluate_distinct(broken, table.take(spread)).of_all()
     return wrong
 
 

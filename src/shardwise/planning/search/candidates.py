@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Ints, once_per
+from shardwise.arrays import Ints
 from shardwise.config.enums import SHORT_NAMES
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import CHOICES, Table
 from shardwise.config.system import System
+from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import RULES, broken_rule
 from shardwise.parallel.constraints.summa import reduced_widths
@@ -333,7 +334,7 @@ class _Inside:
                 idle = idle_rows(kind, _gathered(every, at), name)
                 representative = self._representative(kind, name, values[name], every[name])
                 at[name] = np.where(idle, representative, at[name])
-        firsts = np.sort(once_per(list(at.values()), lambda first: first)[0])
+        firsts = np.sort(distinct_rows(list(at.values()))[0])
         return _gathered(every, {name: position[firsts] for name, position in at.items()})
 
     def _values(self, kind: Kind, name: str) -> tuple[Any, ...]:

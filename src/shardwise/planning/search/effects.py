@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arrays import Bools, Ints, once_per
+from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import (
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
@@ -19,6 +19,7 @@ from shardwise.config.enums import (
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
+from shardwise.distinct import distinct_rows
 from shardwise.parallel.pipeline_layout import stage_groups
 
 __all__ = ["EFFECTS", "NEUTRAL", "Kind", "idle_rows", "kinds_of", "most_layers_on_a_rank"]
@@ -80,7 +81,7 @@ def kinds_of(
         "layers": np.zeros(len(layouts), dtype=np.int64) if layers is None else layers,
         "panels": np.lcm(layouts.tp, layouts.tp2) if panels else 0 * layouts.tp,
     }
-    firsts, where = once_per(list(columns.values()), lambda rows: rows)
+    firsts, where = distinct_rows(list(columns.values()))
     found = []
     for position in np.lexsort([columns[name][firsts] for name in reversed(columns)]):
         first = firsts[position]

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, once_per
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
 from shardwise.cost.placed_costs import PlacedCosts
+from shardwise.distinct import distinct_rows
 from shardwise.engine.evaluate import Holding, Timing, fits, held, timed
 from shardwise.engine.on_systems import OnSystems
 from shardwise.parallel.constraints import RULES, broken_rule
@@ -119,7 +120,7 @@ class Judge:
         rows = np.flatnonzero((broken < 0).any(axis=0))
         lawful = table.take(rows)
         columns = [getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"]
-        distinct, held_as = once_per(columns, lambda first: first)
+        distinct, held_as = distinct_rows(columns)
         chosen = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
         return cls(
             _model=model,
@@ -138,7 +139,7 @@ class Judge:
         for start in range(0, self._rows.size, _CHUNK):
             piece = slice(start, start + _CHUNK)
             some = self._holdings.take(piece)
-            holding = held(some, self._placed.without_times(piece), self._placed.runs(piece))
+            holding = held(some, self._placed.without_times(piece), self._placed.stages.take(piece))
             legal = self._legal[:, piece]
             fit = fits(self._system, holding, self._capacity_bytes)[self._held_as]
             yield Evaluated(
@@ -159,7 +160,7 @@ class Judge:
     @property
     def distinct_blocks(self) -> int:
         """How many blocks there are to evaluate on each system."""
-        return int(self._placed.position.max(initial=0)) + 1
+        return int(self._placed.components.position.max(initial=0)) + 1
 
     def timed(self, judged: Evaluated, passed: Ints | None = None) -> Evaluated:
         """Time what fits and is not passed over; rows without any are not timed.
@@ -177,8 +178,8 @@ class Judge:
         if not within.size:
             return judged
         rows, placed = judged.first + within, self._placed
-        table, extents = self._table.take(rows), placed.extents(rows)
-        blocks, runs = placed.blocks(rows), placed.runs(rows)
+        table, extents = self._table.take(rows), placed.extents.take(rows)
+        blocks, runs = placed.components.take(rows), placed.stages.take(rows)
         return replace(
             judged,
             fitting=Fitting(

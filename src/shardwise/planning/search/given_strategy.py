@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arrays import Bools, Ints, once_per
+from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, TIER_FIELDS, Schedule, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.distinct import evaluate_distinct
 from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.placement import place
@@ -174,9 +175,8 @@ class Given:
         names += sorted(self.counted.intersection((*_FOLLOWING, *_PLAIN)) - set(names))
         differ = {name: getattr(layouts, name) != getattr(self.row, name)[0] for name in names}
         differ |= self._of_stages(layouts)
-        seats = [getattr(layouts, name) for name in (*EXTENT_AXES, *_NETWORK)]
-        network, where = once_per(seats, lambda rows: self._of_network(layouts.take(rows)))
-        return differ | {name: column[where] for name, column in network.items()}
+        network = evaluate_distinct(self._of_network, layouts)
+        return differ | {name: column[network.position] for name, column in network.values.items()}
 
     def _of_stages(self, layouts: Table) -> dict[str, Bools]:
         """What spreads layers over stages and shards over replicas, where there are several.

@@ -15,7 +15,7 @@ from shardwise.config.enums import Optimizer
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.cost.optimizer import least_state_bytes
-from shardwise.cost.placed_costs import placed_costs
+from shardwise.cost.placed_costs import PlacedCosts
 from shardwise.engine.evaluate import held
 from shardwise.errors import Fault, InputError
 from shardwise.ops.layer import DTYPE_BYTES
@@ -341,7 +341,8 @@ def _rooms(case: _Case, model: Model, box: Box) -> Floats:
     rows = np.flatnonzero(lawful.any(axis=0))
     if rows.size:
         some = table.take(rows)
-        holding = held(some, *placed_costs(model, case.system, some)[1:])
+        placed = PlacedCosts.of(model, case.system, some)
+        holding = held(some, placed.without_times(slice(None)), placed.stages.of_all())
         left = -excess_bytes(case.system, holding, case.capacity_bytes)
         rooms[:, :, rows] = np.where(lawful[:, rows], left, -np.inf)
     return rooms

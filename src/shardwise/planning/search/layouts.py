@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Ints, once_per
+from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import EXTENT_AXES, TIER_FIELDS, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.distinct import distinct_rows, evaluate_distinct
 from shardwise.parallel.constraints import RULES, broken_rule
 from shardwise.parallel.placement import fixed_tiers, place
 from shardwise.planning.search.extents import divisors, seatings
@@ -97,7 +98,7 @@ def same_but(layouts: Table, kept: Sequence[str]) -> Ints:
     """
     varied = {*kept, *(SPREAD_FIELDS if "stage_layers" in kept else ())}
     columns = [getattr(layouts, name) for name in LAYOUT_FIELDS if name not in varied]
-    return once_per(columns, lambda first: first)[1]
+    return distinct_rows(columns)[1]
 
 
 _UNPLACED = (
@@ -217,14 +218,12 @@ def _placed(model: Model, system: System, space: Space, unplaced: Table) -> tupl
     combined = list(zip(*product(*values.values()), strict=True))
     named: dict[str, Any] = dict(zip(_OF_NETWORK, map(list, combined), strict=True))
     networks = Table.of(model, {"dp": 1, "gbs": 1, "seq_len": 1, **named})
-    given = np.any(networks.extents >= 0)  # only those tell how experts are seated
-    by = _PLACED_BY if given else EXTENT_AXES
-    degrees = [getattr(unplaced, axis) for axis in by]
 
-    def of_degrees(rows: Ints) -> _Placements:
-        return _placements(model, system, unplaced.take(rows), networks)
+    def of_degrees(some: Table) -> _Placements:
+        return _placements(model, system, some, networks)
 
-    found, where = once_per(degrees, of_degrees)
+    distinct = evaluate_distinct(of_degrees, unplaced)
+    found, where = distinct.values, distinct.position
     tried = found.tried[where]  # rows x networks
     row, network = np.nonzero(tried)
     table = unplaced.take(row).replaced(networks.take(network), _OF_NETWORK)
@@ -234,11 +233,12 @@ def _placed(model: Model, system: System, space: Space, unplaced: Table) -> tupl
 def _seated(model: Model, system: System, unplaced: Table) -> tuple[Table, Ints]:
     """Every row with all extents that fill the domains, and the rule that it breaks, or -1."""
 
-    def of_degrees(rows: Ints) -> list[list[str]]:
-        degrees = np.stack([getattr(unplaced, axis)[rows] for axis in _PLACED_BY]).T.tolist()
+    def of_degrees(some: Table) -> list[list[str]]:
+        degrees = np.stack([getattr(some, axis) for axis in _PLACED_BY]).T.tolist()
         return [seatings(system, one[:-2], (one[-2], one[-1])) for one in degrees]
 
-    every, where = once_per([getattr(unplaced, axis) for axis in _PLACED_BY], of_degrees)
+    distinct = evaluate_distinct(of_degrees, unplaced)
+    every, where = distinct.values, distinct.position
     texts = {text: code for code, text in enumerate(dict.fromkeys(t for one in every for t in one))}
     codes = [np.array([texts[text] for text in one], dtype=np.int64) for one in every]
     rows = np.repeat(np.arange(len(unplaced)), [len(every[position]) for position in where])
@@ -270,7 +270,7 @@ def _placements(model: Model, system: System, degrees: Table, networks: Table) -
         placed = np.flatnonzero(tried & known)  # the rules only ask for extents beyond that
         extents = place(system, table.take(placed))
         every = np.concatenate([getattr(extents, axis) for axis in _PLACED_BY])
-        firsts, _ = once_per([row[placed], *every], lambda first: first)
+        firsts, _ = distinct_rows([row[placed], *every])
         tried[placed] = False
         tried[placed[firsts]] = True
     return _Placements(tried.reshape(shape), broken.reshape(shape))

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwise.arrays import Ints, once_per
+from shardwise.arrays import Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, InputError
 from shardwise.parallel.placement import Extents, place
 from shardwise.planning.search.results import LevelsPlan, Plan
@@ -46,7 +47,7 @@ def firsts_by_levels(system: System, rows: Table) -> Ints:
     """Positions of the first strategy of each combination of levels, accelerators and batch."""
     extents = place(system, rows)
     seated = [column for axis in LEVELLED_AXES for column in getattr(extents, axis)]
-    firsts, _ = once_per([rows.gpus, rows.global_batch_size, *seated], lambda first: first)
+    firsts, _ = distinct_rows([rows.gpus, rows.global_batch_size, *seated])
     return np.sort(firsts)
 
 

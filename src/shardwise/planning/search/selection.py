@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, once_per
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
+from shardwise.distinct import distinct_rows
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.evaluate import Evaluated, Judge
 from shardwise.planning.search.layouts import same_but
@@ -68,8 +69,7 @@ def _groups(box: Box, fields: tuple[str, ...]) -> Ints:
     varied = tuple(field for field in fields if field in box.kept)
     layout = same_but(box.layouts, varied)
     columns = [getattr(box.options, name) for name in OPTION_FIELDS if name not in varied]
-    columns = [np.unique(column, return_inverse=True)[1] for column in columns]
-    option = once_per(columns, lambda first: first)[1]
+    option = distinct_rows(columns)[1]
     return (layout[:, np.newaxis] * (option.max(initial=0) + 1) + option).ravel()
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, combined, gather, once_per, total
+from shardwise.arrays import Bools, Floats, Ints, combined, gather, total
+from shardwise.distinct import distinct_rows
 from shardwise.interop.calculon.files import CalculonModel, CalculonSystem
 from shardwise.interop.calculon.reference.block import (
     BlockSpaces,
@@ -282,7 +283,8 @@ def holding_of(model: CalculonModel, columns: Columns) -> Holding:
         operations, shape = operations_of(model, some)
         return block_spaces(operations, shape, some)
 
-    spaces = gather(*once_per([getattr(columns, name) for name in _SPACE_KEYS], evaluate))
+    firsts, position = distinct_rows([getattr(columns, name) for name in _SPACE_KEYS])
+    spaces = gather(evaluate(firsts), position)
     depth = depth_of(model, columns)
     return Holding(depth=depth, spaces=spaces, memory=memory_of(spaces, depth, columns))
 
@@ -318,7 +320,8 @@ def _block_times(model: CalculonModel, system: CalculonSystem, columns: Columns)
         operations, shape = operations_of(model, some)
         return block_times(operations, operation_times(operations, shape, some, system), some)
 
-    return gather(*once_per([getattr(columns, name) for name in _TIME_KEYS], evaluate))
+    firsts, position = distinct_rows([getattr(columns, name) for name in _TIME_KEYS])
+    return gather(evaluate(firsts), position)
 
 
 def _optimizer(model: CalculonModel, system: CalculonSystem, columns: Columns) -> Pass:
@@ -328,7 +331,8 @@ def _optimizer(model: CalculonModel, system: CalculonSystem, columns: Columns) -
         return summed(optimizer_pass(operations.weights, some, system))
 
     keys = [getattr(columns, name) for name in _OPTIMIZER_KEYS]
-    return gather(*once_per([*keys, columns.optimizer_shards], evaluate))
+    firsts, position = distinct_rows([*keys, columns.optimizer_shards])
+    return gather(evaluate(firsts), position)
 
 
 def _step_times(

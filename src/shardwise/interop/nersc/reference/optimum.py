@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, combined, gather, once_per
+from shardwise.arrays import Floats, Ints, combined, gather
 from shardwise.config.base import MOST
+from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, refuse
 from shardwise.interop.nersc.reference.block import block_of
 from shardwise.interop.nersc.reference.evaluation import (
@@ -185,7 +186,8 @@ def _panels(model: NerscModel, method: Method, layouts: Layouts) -> Choices:
     def some(rows: Ints) -> list[Ints]:
         return [_panel_numbers(model.e, int(s)) if s else np.array([1]) for s in start[rows]]
 
-    return Choices.of(*once_per([start], some), none=start[:0])
+    firsts, position = distinct_rows([start])
+    return Choices.of(some(firsts), position, none=start[:0])
 
 
 def _panel_numbers(e: int, start: int) -> Ints:
@@ -205,7 +207,8 @@ def _placements(layouts: Layouts, domain: int) -> Choices:
         fitting = np.all(common[rows, None, :] % table == 0, axis=2)
         return [table[row] for row in fitting]
 
-    return Choices.of(*once_per(list(common.T), some), none=table[:0])
+    firsts, position = distinct_rows(list(common.T))
+    return Choices.of(some(firsts), position, none=table[:0])
 
 
 def _factorisations(number: int) -> Ints:
@@ -324,7 +327,8 @@ def _memory(model: NerscModel, system: NerscSystem, method: Method, layouts: Lay
         block = block_of(model, system, method, _unplaced(gather(layouts, rows)))
         return block.stored, block.weights
 
-    (stored, weights), position = once_per([layouts.b, layouts.m1, layouts.m2], some)
+    firsts, position = distinct_rows([layouts.b, layouts.m1, layouts.m2])
+    stored, weights = some(firsts)
     columns, batches = _unplaced(layouts), layouts.microbatches
     return memory_of(model, method, columns, batches, stored[position], weights[position]).total
 
@@ -355,7 +359,8 @@ def _throughput(
         return block_time(block_of(model, system, method, shared), shared, system)
 
     keys = [columns.b, columns.m1, columns.m2, columns.nb, columns.t1, columns.t2]
-    block, position = once_per(keys, some)
+    firsts, position = distinct_rows(keys)
+    block = some(firsts)
     batches = global_batch // columns.dp // columns.b
     step = step_of(model, system, method, columns, batches, gather(block, position))
     return global_batch / step.total

@@ -1,0 +1,292 @@
+"""Evaluate a formula once for all rows that agree in every column that it reads.
+
+Nobody lists these columns: the formula sees the rows through views, which record what it reads.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass
+from types import FunctionType, MethodType
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.arrays import ONLY_ROW, Ints, gather
+
+__all__ = ["Distinct", "distinct_rows", "evaluate_distinct"]
+
+T = TypeVar("T")
+
+# Up to this many possible keys for each row, distinct ones are found by marking a table instead of
+# sorting: beyond, room for the table takes longer, of 1,000 to 250,000 rows.
+_DENSE_KEYS = 16
+_DENSE_SPAN = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Generic[T]):
+    """Results of a formula that many rows share."""
+
+    values: T
+    """One for each distinct row."""
+    position: Ints
+    """Which of them each row has."""
+
+    def __len__(self) -> int:
+        return self.position.size
+
+    def take(self, rows: Ints | slice) -> T:
+        """Results of some rows."""
+        return gather(self.values, self.position[rows])
+
+    def of_all(self) -> T:
+        """Results of all rows."""
+        return gather(self.values, self.position)
+
+
+def evaluate_distinct(formula: Callable[..., T], *records: Any) -> Distinct[T]:
+    """Evaluate a formula once for all rows that agree in every column that it reads.
+
+    Rows are grouped by the columns read so far, at first by none. The formula is evaluated on one
+    row of each group; what it reads is added, and the rows are grouped again, until no group
+    splits. The last evaluation then saw every combination of values that occurs in the columns
+    that it read: all rows together would have taken the same branches, and read nothing else.
+
+    Parameters
+    ----------
+    formula
+        Called with a view of each record. It must know the rows by these views alone, and what it
+        returns for a row may depend on others only by which values occur. It returns arrays with
+        one value for each row of the views in their last axis, or dataclasses and tuples of such.
+    records
+        Columns of equal length, at least one: dataclasses of arrays (the last axis is that of the
+        rows) with a `take` of rows, results that rows share (`Distinct`), or arrays, which count
+        as read. The first one has a length.
+
+    Raises
+    ------
+    TypeError
+        If the formula reads what does not have one value for each row, or keeps a view and reads
+        it later.
+    """
+    sources = [_Source(record) for record in records]
+    count = len(records[0])
+    if count == 1:
+        whole = [record.of_all() if isinstance(record, Distinct) else record for record in records]
+        return Distinct(formula(*whole), ONLY_ROW)
+    firsts, position = _grouped(sources, count)
+    while True:
+        result = formula(*(source.view(firsts) for source in sources))
+        split, finer = _grouped(sources, count)
+        if split.size == firsts.size:
+            break
+        firsts, position = split, finer
+    for source in sources:
+        source.closed = True
+    return Distinct(result, position)
+
+
+def distinct_rows(columns: Sequence[NDArray[Any]]) -> tuple[Ints, Ints]:
+    """Find the distinct rows of several columns.
+
+    Parameters
+    ----------
+    columns
+        Integers, booleans or floats (compared bit by bit), of equal length.
+
+    Returns
+    -------
+    The first row of each distinct one, and the position of each row's own among these.
+    """
+    packed, radix = _packed(columns)
+    if packed.size == 1:
+        return np.zeros(1, dtype=np.int64), ONLY_ROW
+    if radix <= _DENSE_KEYS * packed.size:
+        first = np.full(radix, -1, dtype=np.int64)
+        first[packed[::-1]] = np.arange(packed.size - 1, -1, -1)
+        present = np.flatnonzero(first >= 0)
+        position = np.empty(radix, dtype=np.int64)
+        position[present] = np.arange(present.size)
+        return first[present], position[packed]
+    _, firsts, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    return firsts, inverse
+
+
+def _packed(columns: Sequence[NDArray[Any]]) -> tuple[Ints, int]:
+    """Number the combinations of several columns: mixed radix over each column's range."""
+    packed: Ints = np.zeros(columns[0].shape, dtype=np.int64)
+    radix = 1
+    for one in columns:
+        is_float = one.dtype == np.float64
+        column = one.view(np.int64) if is_float else one.astype(np.int64, copy=False)
+        low = int(column.min(initial=column[0] if column.size else 0))
+        span = int(column.max(initial=low)) - low + 1
+        if span > _DENSE_SPAN:  # sparse values such as sequence lengths: number them first
+            values, column = np.unique(column, return_inverse=True)
+            low, span = 0, values.size
+        if radix * span >= 1 << 62:
+            values, packed = np.unique(packed, return_inverse=True)
+            radix = values.size
+        if span > 1:
+            packed = packed * span + (column - low)
+            radix *= span
+    return packed, radix
+
+
+class _Source:
+    """A record whose reads are recorded."""
+
+    def __init__(self, record: Any) -> None:
+        shared = isinstance(record, Distinct)
+        self.record = record.values if shared else record
+        self.position: Ints | None = record.position if shared else None
+        """Which row of the record each row has, where rows share them."""
+        self.kind: type = record.kind if isinstance(record, _View) else type(self.record)
+        self.columns: dict[str, Any] = {}
+        """What was read, of all rows."""
+        self.closed = False
+
+    def view(self, rows: Ints) -> Any:
+        """Show some rows to a formula."""
+        if _is_keyed(self.record):
+            return _shown(self.record, rows)
+        return _View(self, rows if self.position is None else self.position[rows])
+
+    def read(self, name: str) -> Any:
+        """Return a column, property or shared value, and record that it was read."""
+        if self.closed:
+            problem = f"{self.kind.__name__}.{name} is read after the formula has returned"
+            raise TypeError(problem)
+        if name not in self.columns:
+            self.columns[name] = getattr(self.record, name)
+        return self.columns[name]
+
+    def keys(self, count: int) -> list[NDArray[Any]]:
+        """Columns that were read."""
+        if _is_keyed(self.record):
+            return list(_keys(_key_of(self.record), count, "key"))
+        own = count if self.position is None else None
+        keys = [key for name, value in self.columns.items() for key in _keys(value, own, name)]
+        if self.position is None or not keys:
+            return keys
+        return [distinct_rows(keys)[1][self.position]]
+
+
+def _is_keyed(record: Any) -> bool:
+    """Whether a record is told apart as a whole: an array, or what has a key."""
+    return isinstance(record, (np.ndarray, tuple)) or hasattr(type(record), "key")
+
+
+def _key_of(record: Any) -> NDArray[Any]:
+    """Numbers that are equal only in rows that agree in the whole record."""
+    if isinstance(record, tuple):
+        return _key_of(record[0])
+    key: NDArray[Any] = record if isinstance(record, np.ndarray) else record.key
+    return key
+
+
+def _grouped(sources: Sequence[_Source], count: int) -> tuple[Ints, Ints]:
+    """Group the rows by what was read: the first of each group, and each row's group."""
+    keys = [key for source in sources for key in source.keys(count)]
+    if keys:
+        return distinct_rows(keys)
+    return np.zeros(min(count, 1), dtype=np.int64), np.zeros(count, dtype=np.int64)
+
+
+def _keys(value: Any, count: int | None, name: str) -> Iterator[NDArray[Any]]:
+    """Columns that tell apart what rows have of a value that was read; none if all have the same.
+
+    A record with a `position` says by it which of several things each row has.
+    """
+    if is_dataclass(value) and hasattr(value, "position"):
+        value = value.position
+    if isinstance(value, np.ndarray):
+        if count is not None and value.shape[-1:] != (count,):
+            problem = f"{name} has shape {value.shape}, not one value for each of {count} rows"
+            raise TypeError(problem)
+        yield from value.reshape(-1, value.shape[-1])
+    elif _has_columns(value):
+        problem = f"{name} has columns of its own; pass it to evaluate_distinct as a record"
+        raise TypeError(problem)
+
+
+def _has_columns(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_has_columns, value))
+    return isinstance(value, np.ndarray) or is_dataclass(value)
+
+
+class _View:
+    """Some rows of a record; what is read of them is recorded.
+
+    Methods of the record run on the view, so that what they read is recorded. Its properties count
+    as columns: a formula that reads whether there are several stages does not read how many.
+    """
+
+    __slots__ = ("_rows", "_source", "_taken", "_with")
+
+    def __init__(self, source: _Source, rows: Ints, columns: dict[str, Any] | None = None) -> None:
+        self._source = source
+        self._rows = rows
+        self._taken: dict[str, Any] = {}
+        self._with = columns or {}
+
+    def __len__(self) -> int:
+        return self._rows.size
+
+    @property
+    def kind(self) -> type:
+        """What it shows some rows of."""
+        return self._source.kind
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in self._with:
+            return self._with[name]
+        attribute = getattr(self._source.kind, name, None)
+        if isinstance(attribute, FunctionType):
+            return MethodType(attribute, self)
+        if self._with and isinstance(attribute, property):  # which may read other columns now
+            return attribute.__get__(self)
+        if name not in self._taken or self._source.closed:
+            value = self._source.read(name)
+            if isinstance(value, np.ndarray):
+                value = value[..., self._rows]
+            elif hasattr(value, "position"):
+                value = value.take(self._rows)
+            self._taken[name] = value
+        return self._taken[name]
+
+    def take(self, rows: Any) -> "_View":
+        """Show some of the rows."""
+        columns = {
+            n: v[..., rows] if isinstance(v, np.ndarray) else v for n, v in self._with.items()
+        }
+        return _View(self._source, self._rows[rows], columns)
+
+    def changed(self, **columns: Any) -> "_View":
+        """Show other columns in the place of some, as `Table.changed` does."""
+        return _View(self._source, self._rows, self._with | columns)
+
+
+class _KeyedView:
+    """Some rows of a record that is told apart as a whole."""
+
+    __slots__ = ("_record", "_rows")
+
+    def __init__(self, record: Any, rows: Ints) -> None:
+        self._record = record
+        self._rows = rows
+
+    def __getattr__(self, name: str) -> Any:
+        return _shown(getattr(self._record, name), self._rows)
+
+
+def _shown(value: Any, rows: Ints) -> Any:
+    """Some rows of a value, taken as far as it is read."""
+    if isinstance(value, np.ndarray):
+        return value[..., rows]
+    if isinstance(value, tuple):
+        return tuple(_shown(item, rows) for item in value)
+    return _KeyedView(value, rows) if is_dataclass(value) else value
