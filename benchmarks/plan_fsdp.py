@@ -44,7 +44,7 @@ def main() -> None:
         if fastest is None:
             raise SystemExit("nothing fits without a budget")
         began = perf_counter()
-        planner.evaluated(fastest.plan.wrapping)
+        planner.evaluate(fastest.plan.wrapping)
         look_s = perf_counter() - began
         for share in (1.0, 0.5, 0.1):
             least, most = planner.least_peak_bytes, fastest.plan.peak.total_bytes

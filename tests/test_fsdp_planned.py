@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.config.system import System
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
-from shardwise.fsdp.planner.alternatives import usual
+from shardwise.fsdp.planner.alternatives import compare_common_wrappings
 from shardwise.fsdp.planner.collectives import SystemTimes
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import check
@@ -116,7 +116,7 @@ def test_the_predicted_peak_is_the_trackers(name, kind, tmp_path):
     assert fastest is not None
     assert least is not None
     assert least.plan.peak.total_bytes <= fastest.plan.peak.total_bytes
-    plans = [named.plan for named in usual(planner)] + [fastest.plan, least.plan]
+    plans = [named.plan for named in compare_common_wrappings(planner)] + [fastest.plan, least.plan]
     for plan in plans if kind == "mixed" else plans[-2:]:
         told = verify(
             load_module(origin, batch=batch, seq_len=seq_len),
@@ -154,6 +154,6 @@ def test_units_inside_units_are_predicted(kind, tmp_path):
     wrapping = Wrapping(units=(*units, Unit(modules=("model.norm", "lm_head"))))
     load = load_module(origin, batch=batch, seq_len=seq_len)
     told = verify(load, wrapping, setting, batch=batch, seq_len=seq_len)
-    plan = planner.evaluated(wrapping)
+    plan = planner.evaluate(wrapping)
     assert len(plan.units) == 1 + len(wrapping.units)
     assert plan.peak.total_bytes == pytest.approx(told.peak_bytes, rel=WITHIN)

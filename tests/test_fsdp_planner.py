@@ -180,7 +180,7 @@ def test_rules_equal_working_a_wrapping_out(seed):
     for i in np.random.default_rng(seed).permutation(len(paths))[:25]:
         cost, peak = walked(rules, paths[i])
         path = Path(edges=paths[i], cost=cost, peak=peak, bound=cost, labels=0)
-        plan = planner.evaluated(planner.wrapping_of(path))
+        plan = planner.evaluate(planner.wrapping_from_path(path))
         assert cost == pytest.approx(plan.exposed_s, rel=1e-9, abs=1e-12)
         assert peak == pytest.approx(plan.peak.total_bytes, rel=1e-9)
 

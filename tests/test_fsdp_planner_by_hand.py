@@ -6,7 +6,11 @@ import pytest
 from shardwise.config.system import System
 from shardwise.errors import InputError
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
-from shardwise.fsdp.planner.alternatives import largest_batch, smallest_gpus, usual
+from shardwise.fsdp.planner.alternatives import (
+    compare_common_wrappings,
+    largest_batch,
+    smallest_gpus,
+)
 from shardwise.fsdp.planner.collectives import LinearTime, LinearTimes, SystemTimes
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
@@ -80,7 +84,7 @@ def test_exposed_time_by_hand():
     (0.75 - 1 < 0: nothing), a's behind the root's last segment: nothing.
     """
     planner = Planner(profile=hand_made(), setting=Setting(shards=2), collectives=SLOW)
-    plan = planner.evaluated(
+    plan = planner.evaluate(
         Wrapping(units=(Unit(modules=("a",)), Unit(modules=("b",)), Unit(modules=("c",))))
     )
     assert plan.exposed_s == pytest.approx((6 + 3 + 2 + 2.75) * 1e-3)
@@ -94,7 +98,7 @@ def test_memory_by_hand():
     in fp32, weights freed: 36. Forward: 6 of weights, 6 of buffer, 3 of activations: 33.
     """
     planner = Planner(profile=hand_made(), setting=Setting(shards=2), collectives=SLOW)
-    plan = planner.evaluated(Wrapping(units=()))
+    plan = planner.evaluate(Wrapping(units=()))
     assert plan.peak.total_bytes == pytest.approx(38 * MIB)
     assert sum(plan.peak.bytes.values()) == pytest.approx(plan.peak.total_bytes)
 
@@ -116,7 +120,7 @@ def test_usual_wrappings_and_counts():
         )
 
     eight = planner(8)
-    names = {named.name: named.plan for named in usual(eight)}
+    names = {named.name: named.plan for named in compare_common_wrappings(eight)}
     assert [len(plan.wrapping.units) for plan in names.values()] == [0, 16, 17]
     best = eight.best()
     assert best is not None
@@ -165,14 +169,14 @@ def test_wrong_wrappings_are_refused(wrapping, words):
     """With the module and the reason."""
     planner = Planner(profile=hand_made(), setting=Setting(shards=2), collectives=SLOW)
     with pytest.raises(InputError, match=words):
-        planner.evaluated(wrapping)
+        planner.evaluate(wrapping)
 
 
 def test_frozen_weights_are_not_mixed():
     """Not by the planner, and not for a user: b is frozen between a and c."""
     planner = Planner(profile=hand_made(frozen=True), setting=Setting(shards=2), collectives=SLOW)
     with pytest.raises(InputError, match="mixes frozen and trainable"):
-        planner.evaluated(Wrapping(units=(Unit(modules=("a", "b")),)))
+        planner.evaluate(Wrapping(units=(Unit(modules=("a", "b")),)))
     edges = [edge.unit.modules for edges in planner.rules().step.edges for edge in edges]
     assert ("b",) in edges
     assert ("a", "b") not in edges

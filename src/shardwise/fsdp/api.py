@@ -1,33 +1,51 @@
-"""`plan_fsdp`: from what a user calls a model to the best wrapping, with its proof."""
+"""`plan_fsdp`: check a request, profile the model, and find the best wrapping with its proof."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import get_args
 
 import numpy as np
 
+from shardwise.config.base import MOST
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.fsdp.plan import Checkpointing, Dtype, Optimizer, Reshard, Setting
 from shardwise.fsdp.planner.alternatives import (
     NamedPlan,
+    compare_common_wrappings,
     front,
     largest_batch,
     smallest_gpus,
-    usual,
 )
-from shardwise.fsdp.planner.planner import Planned, Planner
-from shardwise.fsdp.query import Asked, Comm
+from shardwise.fsdp.planner.collectives import CollectiveTimes, Comm, collective_times
+from shardwise.fsdp.planner.planner import Planner
+from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.result import FsdpPlan, WhatIf
-from shardwise.fsdp.sources import ShardableModel, find_model
+from shardwise.fsdp.sources import Kind, ShardableModel, find_model
 from shardwise.fsdp.wrappings import parse_wrapping
+from shardwise.units import parse_quantity
 
-__all__ = ["Progress", "plan_fsdp"]
+__all__ = ["DEFAULT_SYSTEM", "Progress", "plan_fsdp"]
 
 Progress = Callable[[str, int, int], None]
-"""Told what is done, how much of it is, and how much there is (0: nobody knows)."""
+"""Called with the task, how many items are done, and how many there are (0: unknown)."""
+DEFAULT_SYSTEM = "h100-sxm"
+"""Used where times need a system and none is set."""
 
-# Whole nodes are tried one by one up to here; beyond, twice as many each time.
+_ALIASES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+_WORDS: dict[str, tuple[str, ...]] = {
+    "dtype": get_args(Dtype),
+    "stored_dtype": get_args(Dtype),
+    "reduce_dtype": get_args(Dtype),
+    "optimizer": get_args(Optimizer),
+    "reshard": get_args(Reshard),
+    "checkpoint": get_args(Checkpointing),
+}
+_LEAST_RANKS = 2
+_MOST_GROUPED = 64
+# For the fewest GPUs, every number of nodes up to 128 is tried, then 8 powers of two times that.
 _NODE, _NODES_ONE_BY_ONE, _DOUBLED = 8, 128, 8
 
 
@@ -66,20 +84,20 @@ def plan_fsdp(
         module or a callable that makes one; a `config.json` of Hugging Face or its folder; a model
         of the catalog, a file of one or a `Model`.
     system
-        Accelerator and network; a noun, a catalog name or a file. Statistics need none: they have
-        times, and without one collectives follow fsdp_ilp's rule. Else: ``h100-sxm``.
+        Accelerator and network: a `System`, a catalog name or a file. Statistics need none: they
+        have times, and without a system collectives follow fsdp_ilp's rule. Else: ``h100-sxm``.
     gpus, gpus_per_node, replicas
-        All ranks; those of a node where there is no system (8); groups of ranks that hold the same
+        All ranks; those of a node where there is no system (8); groups of ranks with the same
         weights (hybrid sharding; 1: none).
     memory_budget
         Bytes or text such as ``"60 GiB"``; without it the accelerator's memory.
     batch, seq_len
         Sequences on a GPU (1) and tokens of each.
     dtype, stored_dtype, reduce_dtype, optimizer
-        Types of gathered weights (bf16), sharded ones (fp32) and the sum of gradients (fp32); and
-        ``adamw``, ``sgd`` or ``none``. Of statistics: fp32, and none.
+        Types of gathered weights (bf16), sharded weights (fp32) and the gradient reduction (fp32);
+        and ``adamw``, ``sgd`` or ``none``. For statistics: fp32, and none.
     reshard
-        Whether units are freed after forward: ``always``, ``never``, or as is best for each.
+        Whether units are freed after forward: ``always``, ``never``, or what is best for each.
     checkpoint
         Activation checkpointing of blocks: ``none``, ``all``, or as many as is best (``choose``).
     group
@@ -91,11 +109,13 @@ def plan_fsdp(
     traced
         Whether a config of Hugging Face is traced with torch, or read as a `Model`.
     pareto, what_if
-        Whether to find the front of memory and time, too; the fewest GPUs and the largest batch.
+        Whether to also find the front of memory and time; the fewest GPUs and the largest batch.
     verify
-        Whether to run the plan with PyTorch's FSDP2 on fake tensors, too; needs a torch module.
+        Whether to also run the plan with PyTorch's FSDP2 on fake tensors; needs a torch module.
     seconds
-        Time after which a proof is cut short.
+        Time after which a proof is cut short [s].
+    progress
+        Called before each task.
 
     Raises
     ------
@@ -103,7 +123,7 @@ def plan_fsdp(
         With one fault for each thing that is wrong.
     """
     found = find_model(source, traced=traced)
-    asked = Asked.of(
+    request = _request(
         found.kind,
         system,
         {
@@ -129,80 +149,232 @@ def plan_fsdp(
     if verify and found.kind != "module":
         problem = "needs a torch module: package.module:factory, or a config that is traced"
         raise InputError(Fault(field="verify", problem=problem))
-    tell: Progress = (lambda *_: None) if progress is None else progress
-    model = found.source(
-        asked.system, batch=asked.batch, seq_len=seq_len, dtype=asked.setting.compute_dtype
+    report: Progress = (lambda *_: None) if progress is None else progress
+    model = found.shardable(
+        request.system, batch=request.batch, seq_len=seq_len, dtype=request.setting.compute_dtype
     )
-    tell("profile", 0, 0)
+    report("profile", 0, 0)
     began = perf_counter()
-    profile = model.profile(asked.batch)
+    profile = model.profile(request.batch)
     profile_s = perf_counter() - began
-    planner = asked.planner(profile)
-    own = None if units is None else planner.evaluated(parse_wrapping(units, planner))
-    tell("proof", 0, 0)
-    planned = planner.best(asked.budget_bytes)
+    planner = request.planner(profile)
+    own = None if units is None else planner.evaluate(parse_wrapping(units, planner))
+    report("proof", 0, 0)
+    planned = planner.best(request.budget_bytes)
     result = FsdpPlan(
         kind=model.kind,
-        system=None if asked.system is None else asked.system.name,
-        batch=None if model.kind == "statistics" else asked.batch,
+        system=None if request.system is None else request.system.name,
+        batch=None if model.kind == "statistics" else request.batch,
         seq_len=model.seq_len,
         planner=planner,
-        budget_bytes=asked.budget_bytes,
-        budget_from=asked.budget_from,
+        budget_bytes=request.budget_bytes,
+        budget_from=request.budget_from,
         planned=planned,
-        usual=usual(planner),
+        usual=compare_common_wrappings(planner),
         own=None if own is None else NamedPlan(name="yours", plan=own),
-        front=_front(planner, tell) if pareto else None,
-        what_if=_what_if(asked, model, tell) if what_if else None,
+        front=front(planner, progress=lambda *done: report("front", *done)) if pareto else None,
+        what_if=_what_if(request, model, report) if what_if else None,
         load=model.load,
-        assumed=(*asked.assumed, *model.assumed, *profile.assumed),
+        assumed=(*request.assumed, *model.assumed, *profile.assumed),
         profile_s=profile_s,
     )
     if not verify or planned is None:
         return result
-    tell("verification", 0, 0)
+    report("verification", 0, 0)
     return replace(result, verified=result.verify())
 
 
-def _front(planner: Planner, tell: Progress) -> tuple[Planned, ...]:
-    return front(planner, progress=lambda done, of: tell("front", done, of))
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Request:
+    """Checked arguments of `plan_fsdp`."""
+
+    system: System | None
+    setting: Setting
+    batch: int
+    reshard: Reshard
+    checkpoint: Checkpointing
+    group: int
+    seconds: float
+    budget_bytes: float
+    budget_from: str
+    """Where the budget comes from, for people."""
+    collectives: Callable[[Setting], CollectiveTimes]
+    assumed: tuple[str, ...]
+    """Defaults that were used, for people."""
+
+    def planner(self, profile: Profile, *, gpus: int | None = None) -> Planner:
+        """The space to search, also on another number of GPUs."""
+        setting = self.setting
+        if gpus is not None:
+            setting = replace(setting, shards=gpus // setting.replicas)
+        return Planner(
+            profile=profile,
+            setting=setting,
+            collectives=self.collectives(setting),
+            reshard=self.reshard,
+            checkpoint=self.checkpoint,
+            most_grouped=self.group,
+            seconds=self.seconds,
+        )
 
 
-def _what_if(asked: Asked, model: ShardableModel, tell: Progress) -> WhatIf:
+def _request(
+    kind: Kind,
+    system: System | str | Path | None,
+    numbers: Mapping[str, int | None],
+    words: Mapping[str, str | None],
+    *,
+    memory_budget: float | str | None,
+    comm: Comm | None,
+    seconds: float,
+) -> _Request:
+    """Check the arguments of `plan_fsdp`; None: not set."""
+    statistics = kind == "statistics"
+    faults = _number_faults(numbers)
+    if not (isinstance(seconds, (int, float)) and 0 < seconds < np.inf):
+        problem = "must be a number above 0"
+        faults.append(Fault(field="seconds", value=seconds, has_value=True, problem=problem))
+    choices, wrong = _choices(words)
+    faults += wrong
+    if statistics and choices.get("dtype", "fp32") in ("bf16", "fp16"):
+        problem = "statistics count weights in numbers of 4 bytes; allowed: fp32"
+        faults.append(Fault(field="dtype", value=words["dtype"], has_value=True, problem=problem))
+    budget = None
+    try:
+        budget = None if memory_budget is None else _budget_bytes(memory_budget)
+    except InputError as error:
+        faults += error.faults
+    if faults:
+        raise InputError(faults)
+    assumed = [] if statistics or numbers["batch"] else ["1 sequence on each GPU"]
+    if system is None and not statistics:
+        system = DEFAULT_SYSTEM
+        assumed.append(f"system {DEFAULT_SYSTEM}")
+    the_system = None if system is None else System.load(system)
+    setting = _setting(numbers["gpus"] or 0, numbers["replicas"] or 1, choices, statistics)
+    collectives, notes = collective_times(
+        the_system, setting, gpus_per_node=numbers["gpus_per_node"] or 0, comm=comm
+    )
+    if budget is not None:
+        budget_bytes, budget_from = budget, "given"
+    elif the_system is None:
+        budget_bytes, budget_from = np.inf, "none: give --memory-budget or --system"
+    else:
+        budget_bytes = the_system.accelerator.memory[0].capacity
+        budget_from = f"all memory of {the_system.accelerator.name}"
+    return _Request(
+        system=the_system,
+        setting=setting,
+        batch=numbers["batch"] or 1,
+        reshard=choices.get("reshard") or "choose",  # type: ignore[arg-type] # checked
+        checkpoint=choices.get("checkpoint") or "none",  # type: ignore[arg-type] # checked
+        group=numbers["group"] or 2,
+        seconds=seconds,
+        budget_bytes=budget_bytes,
+        budget_from=budget_from,
+        collectives=collectives,
+        assumed=(*assumed, *notes),
+    )
+
+
+def _number_faults(numbers: Mapping[str, int | None]) -> list[Fault]:
+    """Counts that are not whole numbers, and too few ranks to shard over."""
+    faults = []
+    for field, number in numbers.items():
+        most = _MOST_GROUPED if field == "group" else MOST
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        if number is not None and not (whole and 1 <= number <= most):
+            problem = f"must be a whole number from 1 to {most}"
+            faults.append(Fault(field=field, value=number, has_value=True, problem=problem))
+    if faults:
+        return faults
+    gpus, replicas = numbers["gpus"], numbers["replicas"] or 1
+    if gpus is None:
+        return [Fault(field="gpus", problem="is missing: weights are sharded over so many")]
+    if gpus < _LEAST_RANKS:
+        problem = "FSDP shards over two ranks or more; on one there is nothing to plan"
+        return [Fault(field="gpus", value=gpus, has_value=True, problem=problem)]
+    if gpus % replicas or gpus // replicas < _LEAST_RANKS:
+        problem = f"must divide the {gpus} GPUs into groups of two or more to shard over"
+        return [Fault(field="replicas", value=replicas, has_value=True, problem=problem)]
+    return []
+
+
+def _choices(words: Mapping[str, str | None]) -> tuple[dict[str, str], list[Fault]]:
+    """Words in their canonical form, and faults of those that are not allowed."""
+    found, faults = {}, []
+    for field, word in words.items():
+        if word is None:
+            continue
+        known = _WORDS[field]
+        plain = _ALIASES.get(str(word).strip().lower(), str(word).strip().lower())
+        if plain not in known:
+            problem = f"allowed: {', '.join(known)}{nearest(plain, known)}"
+            faults.append(Fault(field=field, value=word, has_value=True, problem=problem))
+        found[field] = plain
+    return found, faults
+
+
+def _budget_bytes(text: float | str) -> float:
+    """Bytes of ``60GiB``."""
+    try:
+        budget = parse_quantity(text, "bytes")
+    except ValueError as error:
+        fault = Fault(field="memory_budget", value=text, has_value=True, problem=str(error))
+        raise InputError(fault) from None
+    if not 0 < budget < np.inf:
+        problem = "must be above 0"
+        raise InputError(Fault(field="memory_budget", value=text, has_value=True, problem=problem))
+    return budget
+
+
+def _setting(gpus: int, replicas: int, choices: Mapping[str, str], statistics: bool) -> Setting:
+    """Settings of FSDP2; statistics are in 4 bytes, without an optimizer."""
+    default = ("fp32", "fp32", "fp32", "none") if statistics else ("bf16", "fp32", "fp32", "adamw")
+    fields = ("dtype", "stored_dtype", "reduce_dtype", "optimizer")
+    compute, stored, reduce, optimizer = (
+        choices.get(field, word) for field, word in zip(fields, default, strict=True)
+    )
+    return Setting(
+        shards=gpus // replicas,
+        replicas=replicas,
+        stored_dtype=stored,  # type: ignore[arg-type] # checked
+        compute_dtype=compute,  # type: ignore[arg-type] # checked
+        reduce_dtype=reduce,  # type: ignore[arg-type] # checked
+        optimizer=optimizer,  # type: ignore[arg-type] # checked
+    )
+
+
+def _what_if(request: _Request, model: ShardableModel, report: Progress) -> WhatIf:
     """Fewest GPUs and largest batch that some wrapping fits."""
-    budget = asked.budget_bytes
+    budget = request.budget_bytes
     if not np.isfinite(budget):
         why = "without a budget everything fits"
         return WhatIf(gpus=None, batch=None, tried=(), notes=(why,))
-    profile = model.profile(asked.batch)
-    tried = _candidates(asked)
-    tell("fewest GPUs", 0, 0)
-    gpus = smallest_gpus(lambda number: asked.planner(profile, gpus=number), budget, tried)
+    profile = model.profile(request.batch)
+    tried = _candidates(request)
+    report("fewest GPUs", 0, 0)
+    gpus = smallest_gpus(lambda number: request.planner(profile, gpus=number), budget, tried)
     if model.kind == "statistics":
         why = "statistics are those of one batch"
         return WhatIf(gpus=gpus, batch=None, tried=tried, notes=(why,))
-    tell("largest batch", 0, 0)
-    if _same_work(model):
+    report("largest batch", 0, 0)
+    one, two = (float(model.profile(size).resident_bytes.max()) for size in (1, 2))
+    if one == two:
         why = "the module makes its own inputs, of one size"
         return WhatIf(gpus=gpus, batch=None, tried=tried, notes=(why,))
-    batch = largest_batch(lambda size: asked.planner(model.profile(size)), budget)
+    batch = largest_batch(lambda size: request.planner(model.profile(size)), budget)
     return WhatIf(gpus=gpus, batch=batch, tried=tried)
 
 
-def _same_work(model: ShardableModel) -> bool:
-    """Whether the batch changes nothing."""
-    one, two = model.profile(1), model.profile(2)
-    return bool(one.resident_bytes.max() == two.resident_bytes.max())
-
-
-def _candidates(asked: Asked) -> tuple[int, ...]:
-    """Numbers of GPUs to try: powers of two in a node, then whole nodes, with so many replicas."""
-    node = _NODE if asked.system is None else asked.system.node.accelerators
-    outermost = None if asked.system is None else asked.system.network[-1].domain
+def _candidates(request: _Request) -> tuple[int, ...]:
+    """Numbers of GPUs to try: powers of two in a node, then full nodes, with so many replicas."""
+    node = _NODE if request.system is None else request.system.node.accelerators
+    outermost = None if request.system is None else request.system.network[-1].domain
     inside = [2**power for power in range(1, 1 + node.bit_length()) if 2**power < node]
     nodes = [*range(1, _NODES_ONE_BY_ONE + 1)]
     nodes += [_NODES_ONE_BY_ONE * 2**power for power in range(1, _DOUBLED + 1)]
-    replicas = asked.setting.replicas
+    replicas = request.setting.replicas
     return tuple(
         number
         for number in (*inside, *(node * count for count in nodes))

@@ -1,7 +1,7 @@
-"""Which modules do the operations of a model: names and shapes of Hugging Face's kind.
+"""Modules that execute the operations of a model, with names and shapes as in Hugging Face.
 
-An operation of `ops` is done by one module, or by several, one after the other: three projections
-are one product to queries, keys and values there. Shapes are those of `torch.nn`: (out, in).
+One module executes an operation of `ops`, or several in turn: `ops` has one product for queries,
+keys and values, which are three projections here. Shapes are those of `torch.nn`: (out, in).
 """
 
 import math
@@ -19,7 +19,8 @@ TABLE, HEAD = "embed_tokens", "lm_head"
 _RELATIVE_BUCKETS = 32
 
 _ATTENTION, _MLP = ("self_attn",), ("mlp",)
-# Operations that one module does, below its layer. Those with weights are norms and linear layers.
+# Operations that one module executes, by its path in the layer. Those with weights are norms and
+# linear layers.
 _PATHS = {
     "norm": ("input_layernorm",),
     "attention.norm": ("input_layernorm",),
@@ -62,32 +63,32 @@ class Weight:
     graded: bool = True
     """Whether it gets a gradient."""
     tied_to: str = ""
-    """Fully qualified name of the tensor that it is, if not one of its own."""
+    """Fully qualified name of the tensor that it shares; empty: its own."""
     once: bool = False
-    """Whether the first module that has it holds it alone, for all."""
+    """Whether only the first module that has it holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What one module does of an operation."""
+    """The share of an operation that one module executes."""
 
     path: tuple[str, ...]
-    """Names of the module below the part of the model; empty: the part itself does it."""
+    """Names of the module below the component; empty: the component itself."""
     kind: str = ""
-    """Class of the module; empty where others say it."""
+    """Class of the module; empty if another piece has it."""
     weights: tuple[Weight, ...] = ()
     share: float = 1.0
-    """Of the time of the operation."""
+    """Of the operation's time."""
     width: float = 0.0
-    """Numbers of the module's output for each token; 0: of the residual stream."""
+    """Numbers of the module's output for each token; 0: as the residual stream."""
     reduced_last: bool = False
     """Whether the module's inputs have no gradient."""
     shared: bool = False
-    """Whether the module is one of the whole model that runs here again, by its own name."""
+    """Whether the module belongs to the root and runs here again, by its own name."""
 
 
 def embedding_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
-    """Tables of tokens and learned positions: equal halves of the time, both read and write."""
+    """Tables of tokens and learned positions: half of the time each, as both read and write."""
     if operation.parameters[0] == 0:
         return (Piece(path=()),)
     names = [(TABLE, model.vocab)]
@@ -148,16 +149,18 @@ def layer_pieces(
     name: str | None = None,
     below: tuple[str, ...] = (),
 ) -> tuple[Piece, ...]:
-    """Modules of a layer that do one of its operations.
+    """Modules of a layer that execute one of its operations.
 
     Layers of a registered kind have a module for each operation with weights, by its name.
 
     Parameters
     ----------
+    model, layer, operation
+        The model, one of its layers, and an operation of that layer.
     name
-        Of the operation in a layer, if it has another here.
+        Of the operation in a plain layer; None: its own.
     below
-        Path of the layer.
+        Path of the layer in its component.
     """
     name = operation.name if name is None else name
     if layer.kind != OWN_KIND:
@@ -180,7 +183,7 @@ def _by_its_name(operation: Operation, name: str, below: tuple[str, ...]) -> Pie
 
 
 def _single(model: Model, layer: Layer, operation: Operation, path: tuple[str, ...]) -> Piece:
-    """The one module that does an operation, with what weights it has for it."""
+    """The module that executes an operation alone, with its weights."""
     if operation.name.endswith("core"):
         return Piece(path=path, weights=_core_weights(model, layer.attention))
     if operation.name.endswith("relative"):
@@ -213,7 +216,7 @@ def _relative(model: Model, attention: Attention, path: tuple[str, ...]) -> Piec
 
 
 def _norm(model: Model, operation: Operation, path: tuple[str, ...]) -> Piece:
-    """A norm of as many weights as the operation has."""
+    """A norm with the weights of the operation."""
     each = model.norm_parameters // model.hidden
     width = round(float(operation.parameters[0])) // each
     return _norm_of(model, path, width, width)
@@ -233,7 +236,7 @@ def _norm_of(
 
 
 def _linear(operation: Operation, path: tuple[str, ...]) -> Piece:
-    """A layer with the weights of the forward product; what is more than these is its bias."""
+    """A layer with the weights of the forward product; further weights are its bias."""
     left = round(float(operation.parameters[0]))
     shape = _product(operation)
     weights = []
@@ -248,7 +251,7 @@ def _linear(operation: Operation, path: tuple[str, ...]) -> Piece:
 
 
 def _product(operation: Operation) -> tuple[int, ...]:
-    """Outputs and inputs of the forward product, before them how many there are if several."""
+    """Shape (outputs, inputs) of the forward product; several: (products, outputs, inputs)."""
     for kernel in operation.kernels:
         if isinstance(kernel, Matmul) and kernel.phase is Phase.FORWARD:
             sides = (kernel.batch, kernel.n, kernel.k)
@@ -273,7 +276,7 @@ def _side_by_side(
     path: tuple[str, ...], rows: dict[str, int], inputs: int, *, biased: bool
 ) -> tuple[Piece, ...]:
     """Linear layers of one input that are one product in the operations."""
-    whole = sum(rows.values())
+    total = sum(rows.values())
     return tuple(
         Piece(
             path=(*path, name),
@@ -282,7 +285,7 @@ def _side_by_side(
                 Weight(name="weight", shape=(outputs, inputs)),
                 *((Weight(name="bias", shape=(outputs,)),) if biased else ()),
             ),
-            share=outputs / whole,
+            share=outputs / total,
             width=outputs,
         )
         for name, outputs in rows.items()
@@ -293,14 +296,14 @@ def _qk_norms(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     """Norms of queries and of keys, per head or over the whole width."""
     attention = layer.attention
     heads = {"q_norm": attention.heads, "k_norm": attention.kv_heads}
-    whole = sum(heads.values())
+    total = sum(heads.values())
     if attention.qk_norm == "unweighted":
         return (Piece(path=_ATTENTION),)
     pieces = []
     for name, count in heads.items():
         width = count * attention.head_dim
         own = width if attention.qk_norm == "width" else attention.head_dim
-        pieces.append(_norm_of(model, (*_ATTENTION, name), own, width, count / whole))
+        pieces.append(_norm_of(model, (*_ATTENTION, name), own, width, count / total))
     return tuple(pieces)
 
 
@@ -327,7 +330,7 @@ def _router(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     if moe.router_bias:
         weights.append(Weight(name="bias", shape=(moe.experts,)))
     if moe.selection_bias:
-        # A buffer in most code, a parameter in our counts: no module is frozen for its sake.
+        # A buffer in most code, a parameter in shardwise's counts: it freezes no module.
         balance = Weight(name="e_score_correction_bias", shape=(moe.experts,), graded=False)
         weights.append(balance)
     path = (*_MLP, "router")

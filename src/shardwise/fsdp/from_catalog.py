@@ -42,11 +42,12 @@ from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.placement import place
 
-__all__ = ["FIGURES", "OVERRIDES", "STACK", "Assembly", "Part", "part_of", "profile_of"]
+__all__ = ["OVERRIDES", "STACK", "profile_of"]
 
-FIGURES = ("forward_s", "backward_s", "held_ahead", "left_ahead", "held_back", "left_back")
-"""Of a segment: times [s]; what is held at the fullest moment and left at the end of its forward
-and its backward, without gradients of weights, beyond what is there before its part [byte]."""
+_SEGMENT_ROWS = 6
+"""Rows of `_Component.segments`: times forward and backward [s]; peak and end of the forward
+segment, peak and end of the backward segment [byte], without gradients of weights and beyond what
+is resident before the component."""
 
 _CONTAINERS = {
     "self_attn": "Attention",
@@ -56,15 +57,36 @@ _CONTAINERS = {
     "transformer_layer": "DecoderLayer",
 }
 
+STACK = "torchtitan-2025"
+"""Default software: FSDP2 with compiled layers and loss."""
+OVERRIDES = (
+    "attention",
+    "document_len",
+    "expert_capacity",
+    "expert_imbalance",
+    "fused_activation",
+)
+"""Strategy fields that change what a data-parallel rank computes, and may be set."""
+
+# Tokens and labels are integers of 64 bits in PyTorch.
+_INPUT_BYTES = 2 * 8
+_ASSUMED = (
+    "kernel times and bytes are shardwise's estimate, not a trace",
+    "queries, keys and values, as gate and up, share the time of one product by their widths",
+    "between these all transient bytes of the product are held",
+    "what one operation hands to the next counts while they run, not between them",
+)
+_BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartModule:
-    """A module of a part of the model; positions and segments count from the part's beginning."""
+class _ComponentModule:
+    """A module of a component; positions and segments count from the component's beginning."""
 
     path: tuple[str, ...]
     kind: str
     parent: int
-    """-1: what the part stands in."""
+    """-1: the module that contains the component."""
     width: float
     reduced_last: bool
     shared: bool
@@ -76,35 +98,37 @@ class PartModule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A layer of a kind, or the embedding, a module of prediction, the head: alike each time."""
+class _Component:
+    """A kind of layer, the embedding, a multi-token prediction module, or the head."""
 
-    modules: tuple[PartModule, ...]
+    modules: tuple[_ComponentModule, ...]
     weights: tuple[tuple[int, int, Weight], ...]
-    """With each, its module and segment."""
-    figures: Floats
-    """Rows of `FIGURES`, a column for each segment."""
-    saved: float
-    """Kept by all of it till backward [byte]."""
+    """Each with its module and segment."""
+    segments: Floats
+    """Shape (6, segments), rows as in `_SEGMENT_ROWS`."""
+    saved_bytes: float
+    """Saved until backward by the whole component."""
 
 
-def part_of(run: Sequence[Piece], figures: Floats, saved: float, *, own: bool) -> Part:
+def _build_component(
+    pieces: Sequence[Piece], segments: Floats, saved_bytes: float, *, is_module: bool
+) -> _Component:
     """Find the modules in which pieces run one after the other.
 
-    One begins where its path appears, and ends where another path goes on.
+    A module begins where its path first appears, and ends where another path continues.
 
     Parameters
     ----------
-    run
-        What is done in each segment.
-    figures
-        `FIGURES` as rows, a column for each segment.
-    saved
-        Kept by all of it till backward [byte].
-    own
-        Whether the part is a module itself.
+    pieces
+        The piece of an operation that runs in each segment.
+    segments
+        Shape (6, segments), rows as in `_SEGMENT_ROWS`.
+    saved_bytes
+        Saved until backward by the whole component.
+    is_module
+        Whether the component is a module itself.
     """
-    modules: list[PartModule] = []
+    modules: list[_ComponentModule] = []
     weights: list[tuple[int, int, Weight]] = []
     open_: list[int] = []
 
@@ -113,121 +137,120 @@ def part_of(run: Sequence[Piece], figures: Floats, saved: float, *, own: bool) -
         if path[-1:] == ("experts",):
             modules[parent] = replace(modules[parent], kind="MoE")
         open_.append(len(modules))
-        modules.append(_begun(path, piece, parent, segment))
+        leaf = path == piece.path
+        kind = _CONTAINERS.get(path[-1], "Module") if path else ""
+        modules.append(
+            _ComponentModule(
+                path=path,
+                kind=piece.kind if leaf and piece.kind else kind,
+                parent=parent,
+                width=piece.width if leaf else 0.0,
+                reduced_last=leaf and piece.reduced_last,
+                shared=leaf and piece.shared,
+                first=segment,
+            )
+        )
 
-    def close(keep: int, segment: int) -> None:
-        while len(open_) > keep:
-            place = open_.pop()
-            modules[place] = replace(modules[place], end=len(modules), after=segment)
+    def close(depth: int, segment: int) -> None:
+        while len(open_) > depth:
+            position = open_.pop()
+            modules[position] = replace(modules[position], end=len(modules), after=segment)
 
-    if own:
+    if is_module:
         begin((), Piece(path=()), 0)
-    for segment, piece in enumerate(run):
+    for segment, piece in enumerate(pieces):
         same = 0
-        names = [modules[place].path[-1] for place in open_[own:]]
+        names = [modules[position].path[-1] for position in open_[is_module:]]
         while same < min(len(names), len(piece.path)) and names[same] == piece.path[same]:
             same += 1
-        close(same + own, segment)
+        close(same + is_module, segment)
         for depth in range(same, len(piece.path)):
             begin(piece.path[: depth + 1], piece, segment)
         weights += [(open_[-1], segment, weight) for weight in piece.weights]
-    close(0, len(run))
-    return Part(modules=tuple(modules), weights=tuple(weights), figures=figures, saved=saved)
-
-
-def _begun(path: tuple[str, ...], piece: Piece, parent: int, segment: int) -> PartModule:
-    """A module as it begins: the one that does the piece, or one above it."""
-    kind = _CONTAINERS.get(path[-1], "Module") if path else ""
-    does = path == piece.path
-    return PartModule(
-        path=path,
-        kind=piece.kind if does and piece.kind else kind,
-        parent=parent,
-        width=piece.width if does else 0.0,
-        reduced_last=does and piece.reduced_last,
-        shared=does and piece.shared,
-        first=segment,
+    close(0, len(pieces))
+    return _Component(
+        modules=tuple(modules),
+        weights=tuple(weights),
+        segments=segments,
+        saved_bytes=saved_bytes,
     )
 
 
 @dataclass(slots=True, kw_only=True)
-class _Held:
-    """A tensor of weights and where it was met."""
+class _Tensor:
+    """A tensor of weights and the modules that hold it."""
 
     name: str
     weight: Weight
     holders: list[int] = field(default_factory=list)
     segments: list[int] = field(default_factory=list)
-    """Of backward, in which parts of its gradient are made."""
+    """Of backward, in which its gradient is accumulated."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Assembly:
-    """A profile in the making: parts that run one after the other, then back.
+class _Assembly:
+    """Builds a profile from components that run one after the other, then backward.
 
-    Segment s of 2 F goes back in segment 2 F - 1 - s. The gradient of a tensor is held from the
-    segment on in which the first part of it is made, and complete in that of the last.
+    Forward segment s of F runs backward as segment 2 F - 1 - s. The gradient of a tensor is
+    resident from the first segment that accumulates it, and complete in the last.
     """
 
-    parts: Sequence[tuple[str, str, Part]]
-    """Name, class and contents of each; what has no name stands in the root."""
+    components: Sequence[tuple[str, str, _Component]]
+    """Name, class and contents of each; modules of one without a name belong to the root."""
     tokens: int
     """Of one rank."""
     hidden: int
-    """Numbers of a module's output for each token, unless it says otherwise."""
+    """Numbers of a module's output for each token, unless it has another width."""
     element_bytes: float
-    """One number."""
+    """Of one number."""
     total: int = 0
     """F."""
     modules: list[ProfiledModule] = field(default_factory=list)
-    held: dict[str, _Held] = field(default_factory=dict)
+    tensors: dict[str, _Tensor] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
 
     def profile(
         self, *, name: str, source: str, fixed_bytes: float, assumed: tuple[str, ...]
     ) -> Profile:
-        """Put all parts together."""
-        counts = [part.figures.shape[1] for _, _, part in self.parts]
+        """Assemble all components."""
+        counts = [component.segments.shape[1] for _, _, component in self.components]
         self.total = sum(counts)
-        self.modules.append(self._root())
-        starts = np.cumsum([0, *counts])
-        for (called, kind, part), start in zip(self.parts, starts.tolist()[:-1], strict=True):
-            self._add(called, kind, part, start)
-        figures = np.concatenate([part.figures for _, _, part in self.parts], axis=1)
-        before = np.cumsum([0.0, *(part.saved for _, _, part in self.parts)])[:-1]
-        figures[2:] += np.repeat(before, counts)
-        made = self._made()
-        return Profile(
-            name=name,
-            source=source,
-            modules=tuple(self.modules),
-            parameters=tuple(self._parameter(held) for held in self.held.values()),
-            forward_segments=self.total,
-            seconds=np.concatenate([figures[0], figures[1, ::-1]]),
-            resident_bytes=made + np.concatenate([figures[2], figures[4, ::-1]]),
-            end_bytes=made + np.concatenate([figures[3], figures[5, ::-1]]),
-            fixed_bytes=fixed_bytes,
-            assumed=assumed,
-        )
-
-    def _root(self) -> ProfiledModule:
-        return ProfiledModule(
+        root = ProfiledModule(
             name="",
             kind="Model",
             parent=-1,
-            end=1 + sum(len(part.modules) for _, _, part in self.parts),
+            end=1 + sum(len(component.modules) for _, _, component in self.components),
             forward=(0, self.total),
             backward=(self.total, 2 * self.total),
             reduced_last=True,
         )
+        self.modules.append(root)
+        starts = np.cumsum([0, *counts]).tolist()[:-1]
+        for (prefix, kind, component), start in zip(self.components, starts, strict=True):
+            self._add(prefix, kind, component, start)
+        rows = np.concatenate([component.segments for _, _, component in self.components], axis=1)
+        before = np.cumsum([0.0, *(one.saved_bytes for _, _, one in self.components)])[:-1]
+        rows[2:] += np.repeat(before, counts)
+        gradients = self._gradient_bytes()
+        return Profile(
+            name=name,
+            source=source,
+            modules=tuple(self.modules),
+            parameters=tuple(self._parameter(tensor) for tensor in self.tensors.values()),
+            forward_segments=self.total,
+            seconds=np.concatenate([rows[0], rows[1, ::-1]]),
+            resident_bytes=gradients + np.concatenate([rows[2], rows[4, ::-1]]),
+            end_bytes=gradients + np.concatenate([rows[3], rows[5, ::-1]]),
+            fixed_bytes=fixed_bytes,
+            assumed=assumed,
+        )
 
-    def _add(self, called: str, kind: str, part: Part, start: int) -> None:
-        """Add the modules and weights of a part that begins with a segment."""
+    def _add(self, prefix: str, kind: str, component: _Component, start: int) -> None:
+        """Add the modules and weights of a component that begins with a segment."""
         at, last = len(self.modules), 2 * self.total
-        for module in part.modules:
+        for module in component.modules:
             path = ".".join(module.path)
-            alone = module.shared or not called
-            name = path if alone else f"{called}.{path}".rstrip(".")
+            name = path if module.shared or not prefix else f"{prefix}.{path}".rstrip(".")
             run = self.runs.get(name, 0)
             self.runs[name] = run + 1
             first, after = start + module.first, start + module.after
@@ -244,57 +267,36 @@ class Assembly:
                     run=run,
                 )
             )
-        for module_index, segment, weight in part.weights:
-            self._meet(at + module_index, weight, last - 1 - start - segment)
+        for position, segment, weight in component.weights:
+            self._add_weight(at + position, weight, last - 1 - start - segment)
 
-    def _meet(self, holder: int, weight: Weight, segment: int) -> None:
-        """Take note of a module that holds a tensor, and of the segment that makes its gradient."""
+    def _add_weight(self, holder: int, weight: Weight, segment: int) -> None:
+        """Note a module that holds a tensor, and the segment that accumulates its gradient."""
         name = weight.tied_to or f"{self.modules[holder].name}.{weight.name}".lstrip(".")
         key = weight.name if weight.once else name
-        held = self.held.setdefault(key, _Held(name=name, weight=weight))
-        held.segments.append(segment)
-        if not (weight.once and held.holders):
-            held.holders.append(holder)
+        tensor = self.tensors.setdefault(key, _Tensor(name=name, weight=weight))
+        tensor.segments.append(segment)
+        if not (weight.once and tensor.holders):
+            tensor.holders.append(holder)
 
-    def _made(self) -> Floats:
-        """Gradients of weights, begun or complete, at the end of each segment [byte]."""
-        made = np.zeros(2 * self.total)
-        for held in self.held.values():
-            if held.weight.graded:
-                made[min(held.segments)] += np.prod(held.weight.shape) * self.element_bytes
-        return np.cumsum(made)
+    def _gradient_bytes(self) -> Floats:
+        """Gradients of weights, partial or complete, at the end of each segment [byte]."""
+        added = np.zeros(2 * self.total)
+        for tensor in self.tensors.values():
+            if tensor.weight.graded:
+                size = np.prod(tensor.weight.shape) * self.element_bytes
+                added[min(tensor.segments)] += size
+        return np.cumsum(added)
 
-    def _parameter(self, held: _Held) -> Parameter:
-        weight = held.weight
+    def _parameter(self, tensor: _Tensor) -> Parameter:
+        weight = tensor.weight
         return Parameter(
-            name=held.name,
+            name=tensor.name,
             shape=weight.shape,
-            holders=tuple(held.holders),
+            holders=tuple(tensor.holders),
             element_bytes=self.element_bytes,
-            gradient_segment=max(held.segments) if weight.graded else -1,
+            gradient_segment=max(tensor.segments) if weight.graded else -1,
         )
-
-
-STACK = "torchtitan-2025"
-"""Software unless told otherwise: FSDP2 with compiled layers and loss."""
-OVERRIDES = (
-    "attention",
-    "document_len",
-    "expert_capacity",
-    "expert_imbalance",
-    "fused_activation",
-)
-"""Fields of a strategy that change what a data-parallel rank computes, and may be given."""
-
-# Tokens and labels are integers of 64 bits in PyTorch.
-_INPUT_BYTES = 2 * 8
-_ASSUMED = (
-    "kernel times and bytes are shardwise's estimate, not a trace",
-    "queries, keys and values, as gate and up, share the time of one product by their widths",
-    "between these all transient bytes of the product are held",
-    "what one operation hands to the next counts while they run, not between them",
-)
-_BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 
 
 def profile_of(
@@ -307,27 +309,27 @@ def profile_of(
     stack: Stack | str = STACK,
     strategy: Mapping[str, Any] | None = None,
 ) -> Profile:
-    """Profile one unsharded step of a model: no parallelism but that of data, no recompute.
+    """Profile one unsharded step of a model: data parallelism alone, no recompute.
 
     Parameters
     ----------
     model, system
-        Nouns, catalog names or files.
+        A `Model` and a `System`, catalog names or files.
     batch
         Sequences of one rank.
     seq_len
-        Tokens of each; None: as the model says.
+        Tokens of each; None: those of the model.
     dtype
         That it computes in.
     stack
-        Software; a noun, a catalog name or a file.
+        Software: a `Stack`, a catalog name or a file.
     strategy
         Some of `OVERRIDES`.
 
     Raises
     ------
     InputError
-        If anything given is wrong or is no part of an unsharded step.
+        If an argument is wrong or not part of an unsharded step.
     """
     the_system = System.load(system)
     the_model = Model.load(model)
@@ -339,8 +341,8 @@ def profile_of(
     machine = Machine.of(the_system, table, extents)
     costs = operation_costs(the_model, the_system, table, extents)
     tokens = batch * int(table.seq_len[0])
-    assembly = Assembly(
-        parts=_parts(the_model, costs, machine),
+    assembly = _Assembly(
+        components=_components(the_model, costs, machine),
         tokens=tokens,
         hidden=the_model.hidden,
         element_bytes=float(DTYPE_BYTES[resolved.dtype]),
@@ -363,17 +365,12 @@ def _strategy(
     seq_len: int | None,
     dtype: Dtype,
     stack: Stack | str,
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
 ) -> Strategy:
+    problem = f"cannot change an unsharded step; allowed: {', '.join(OVERRIDES)}"
     faults = [
-        Fault(
-            source="strategy",
-            field=name,
-            value=value,
-            has_value=True,
-            problem=f"cannot change an unsharded step; allowed: {', '.join(OVERRIDES)}",
-        )
-        for name, value in given.items()
+        Fault(source="strategy", field=name, value=value, has_value=True, problem=problem)
+        for name, value in overrides.items()
         if name not in OVERRIDES
     ]
     if faults:
@@ -386,11 +383,11 @@ def _strategy(
         "dtype": dtype,
         "stack": stack,
     }
-    return Strategy.load(fields | dict(given)).resolved(model)
+    return Strategy.load(fields | dict(overrides)).resolved(model)
 
 
 def _refuse_miscounted(model: Model, profile: Profile) -> None:
-    """Refuse models whose modules do not hold what their operations do."""
+    """Refuse models whose modules and operations have different numbers of weights."""
     counted = count_parameters(model)
     operations = counted.total + counted.mtp
     modules = sum(parameter.numel for parameter in profile.parameters)
@@ -399,87 +396,74 @@ def _refuse_miscounted(model: Model, profile: Profile) -> None:
         raise InputError(Fault(source=model.name, field="layers", problem=problem))
 
 
-def _parts(
+def _components(
     model: Model, costs: Sequence[ComponentOperations], machine: Machine
-) -> list[tuple[str, str, Part]]:
-    """Name, class and contents of every part in the order in which they run."""
-    kinds = []
+) -> list[tuple[str, str, _Component]]:
+    """Name, class and contents of every component in the order in which they run."""
+    layer_kinds = []
     layers = iter(model.layers)
-    found: dict[str, Part] = {}
+    found: dict[str, _Component] = {}
     for name, _, operations in costs:
         if name == "layer":
             layer = next(layers)
             pieces = [layer_pieces(model, layer, cost.operation) for cost in operations]
-            kinds.append(_part(operations, pieces, machine, own=True))
+            layer_kinds.append(_component(operations, pieces, machine, is_module=True))
             continue
         by = {"embedding": embedding_pieces, "mtp": mtp_pieces, "head": head_pieces}[name]
         pieces = [by(model, cost.operation) for cost in operations]
-        found[name] = _part(operations, pieces, machine, own=name == "mtp")
+        found[name] = _component(operations, pieces, machine, is_module=name == "mtp")
     causal = [layer.attention.causal for layer in model.layers]
     classes = ["DecoderLayer" if one else "EncoderLayer" for one in causal]
     return [
         ("", "", found["embedding"]),
-        *((f"layers.{i}", classes[kind], kinds[kind]) for i, kind in enumerate(model.order)),
+        *((f"layers.{i}", classes[kind], layer_kinds[kind]) for i, kind in enumerate(model.order)),
         *((f"mtp.layers.{i}", "MultiTokenPrediction", found["mtp"]) for i in range(model.mtp)),
         ("", "", found["head"]),
     ]
 
 
-def _part(
+def _component(
     costs: Sequence[OperationCost],
     pieces: Sequence[Sequence[Piece]],
     machine: Machine,
     *,
-    own: bool,
-) -> Part:
-    """Cut a part into segments, one for each piece of an operation.
-
-    Parameters
-    ----------
-    own
-        Whether the part is a module itself.
-    """
+    is_module: bool,
+) -> _Component:
+    """Cut a component into segments, one for each piece of an operation."""
     work = layer_work(costs, machine)
-    # What the host adds to a part's kernels is spread over them by their times.
-    ahead = _stretch(costs, (Phase.FORWARD,), work.forward_s)
-    back = _stretch(costs, _BACKWARD, work.backward_s)
-    figures: list[tuple[float, ...]] = []
-    run: list[Piece] = []
+    # What the host adds to a component's kernels is divided among them by their times.
+    forward_factor = _host_factor(costs, (Phase.FORWARD,), work.forward_s)
+    backward_factor = _host_factor(costs, _BACKWARD, work.backward_s)
+    columns: list[tuple[float, ...]] = []
+    in_order: list[Piece] = []
     before = 0.0
     for cost, some in zip(costs, pieces, strict=True):
-        saved, transient = _bytes_of(cost)
-        forward = ahead * _kernel_s(cost, (Phase.FORWARD,))
-        backward = back * _kernel_s(cost, _BACKWARD)
+        # A fresh gradient of the weights, which an estimate may count as transient, is not among
+        # these bytes: gradients of weights are counted separately.
+        step = step_of(cost.operation)
+        saved, transient = float(step.saved[0]), float(step.ahead[0])
+        forward = forward_factor * _kernel_s(cost, (Phase.FORWARD,))
+        backward = backward_factor * _kernel_s(cost, _BACKWARD)
         if not (forward or backward or saved or transient or any(p.weights for p in some)):
             continue
-        over, under = before + max(saved, transient), before + saved + transient
+        forward_peak = before + max(saved, transient)
+        backward_peak = before + saved + transient
         for i, piece in enumerate(some):
-            left = over if i + 1 < len(some) else before + saved
-            left_back = under if i > 0 else before
-            figures.append(
-                (piece.share * forward, piece.share * backward, over, left, under, left_back)
-            )
-            run.append(piece)
+            forward_end = forward_peak if i + 1 < len(some) else before + saved
+            backward_end = backward_peak if i > 0 else before
+            times = piece.share * forward, piece.share * backward
+            columns.append((*times, forward_peak, forward_end, backward_peak, backward_end))
+            in_order.append(piece)
         before += saved
-    columns = np.array(figures, dtype=np.float64).reshape(-1, len(FIGURES)).T
-    return part_of(run, columns, before, own=own)
+    segments = np.array(columns, dtype=np.float64).reshape(-1, _SEGMENT_ROWS).T
+    return _build_component(in_order, segments, before, is_module=is_module)
 
 
 def _kernel_s(cost: OperationCost, phases: Sequence[Phase]) -> float:
     return sum(float(cost.kernel_s(phase)[0]) for phase in phases)
 
 
-def _stretch(costs: Sequence[OperationCost], phases: Sequence[Phase], whole_s: Floats) -> float:
-    """Time of a direction of a part over that of its kernels."""
+def _host_factor(costs: Sequence[OperationCost], phases: Sequence[Phase], total_s: Floats) -> float:
+    """Time of one direction of a component over that of its kernels."""
     kernels_s = sum(_kernel_s(cost, phases) for cost in costs)
-    return float(whole_s[0]) / kernels_s if kernels_s > 0 else 0.0
-
-
-def _bytes_of(cost: OperationCost) -> tuple[float, float]:
-    """What an operation saves till backward, and what lives beside that while it runs [byte].
-
-    Where products do not add to gradients that are there, a fresh gradient of the weights is among
-    the transient bytes of backward in an estimate; here gradients of weights are counted apart.
-    """
-    step = step_of(cost.operation)
-    return float(step.saved[0]), float(step.ahead[0])
+    return float(total_s[0]) / kernels_s if kernels_s > 0 else 0.0

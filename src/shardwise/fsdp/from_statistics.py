@@ -2,7 +2,7 @@
 
 Each module has one segment forward and one backward, at which it begins: forward in pre-order,
 backward in reversed post-order, so that those of a module and all below it stand together. A
-segment holds what the statistics say of its module, and takes the module's own time.
+segment has the bytes that the statistics have for its module, and takes the module's own time.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ __all__ = ["profile_of_statistics"]
 
 _NUMBER_BYTES = 4
 # Backward of an element-wise kernel moves 3 tensors for 2 of forward, that of fused attention does
-# 5 products for 2 (arXiv 2205.14135); what is slower than this is no backward of its own.
+# 5 products for 2 (arXiv 2205.14135); a slower one includes the backward of other modules.
 _BACK_OVER_FORWARD = 3.0
 _ASSUMED = (
     "weights are one fp32 vector for each module that holds any: statistics have no shapes",
@@ -31,19 +31,21 @@ _ASSUMED = (
 def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profile:
     """Turn module statistics into a profile.
 
-    With TA_i, AG_i of a module and G_i the gradients of weights made by what runs after it: its
-    segment holds TA_i forward (at its end), TA_i + AG_i + G_i backward. What is left at its end is
-    what is there as the next begins, TA + G of that, or what it holds itself if that is less.
+    A module has total activations TA_i, activation gradients AG_i, and G_i, the gradients of
+    weights from modules that run after it. Its segment has TA_i forward (at its end) and
+    TA_i + AG_i + G_i backward. Its end has TA + G of the next module, or its own bytes if less.
 
     Parameters
     ----------
+    info
+        The statistics.
     source
-        What the profile says that it was taken from; None: where the statistics were read.
+        `Profile.source`; None: the file of the statistics.
 
     Raises
     ------
     InputError
-        If the weights of a module are less than those inside it, and no tied tensor explains that.
+        If a module has fewer weights than the modules inside it, and no tied tensor explains that.
     """
     source = info.source if source is None else source
     count = len(info.names)
@@ -56,9 +58,9 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
             made[parameter.gradient_segment - count] += parameter.numel * parameter.element_bytes
     order = np.argsort(begins)
     alive, working = info.activation_total_bytes, info.activation_gradient_bytes[order]
-    ahead = _alive_ahead(info)
+    forward = _forward_bytes(info)
     so_far = np.cumsum(made)
-    # Gradients made in a segment are among its temporaries, if these are told rightly.
+    # Gradients of a segment are among its temporaries, if these are correct.
     back = np.maximum(alive[order] + working + so_far - made, so_far)
     following = np.append(alive[order][1:], 0.0) + so_far
     profile = Profile(
@@ -68,9 +70,9 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
         parameters=parameters,
         forward_segments=count,
         seconds=_seconds(info, parent, order),
-        resident_bytes=np.concatenate([ahead, back]),
+        resident_bytes=np.concatenate([forward, back]),
         end_bytes=np.concatenate(
-            [np.minimum(ahead, np.append(ahead[1:], back[0])), np.minimum(back, following)]
+            [np.minimum(forward, np.append(forward[1:], back[0])), np.minimum(back, following)]
         ),
         assumed=_ASSUMED,
     )
@@ -78,11 +80,11 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
     return profile
 
 
-def _alive_ahead(info: ModuleInfo) -> Floats:
-    """What is held forward in the segment at which each module begins [byte].
+def _forward_bytes(info: ModuleInfo) -> Floats:
+    """Resident bytes of the forward segment at which each module begins [byte].
 
-    TA is told for the end of a module: that of one with others inside belongs to the last of them,
-    and as it begins there is no more than the first of them leaves.
+    TA is that at the end of a module: for a module with others inside it belongs to the last of
+    them, and at its beginning no more is resident than after the first of them.
     """
     alive = info.activation_total_bytes.copy()
     count = len(alive)
@@ -105,8 +107,7 @@ def _parents(end: Ints) -> Ints:
 def _backward_order(end: Ints, parent: Ints) -> Ints:
     """Place of each module in reversed post-order, in which backward begins.
 
-    In post-order a module stands its size less one behind its pre-order place, and before its
-    ancestors, of which it has as many as its depth.
+    The post-order place of a module is its pre-order place, plus its descendants, less its depth.
     """
     count = len(end)
     depth = np.zeros(count, dtype=np.int64)
@@ -118,7 +119,7 @@ def _backward_order(end: Ints, parent: Ints) -> Ints:
 
 def _modules(info: ModuleInfo, parent: Ints, begins: Ints) -> tuple[ProfiledModule, ...]:
     count, root = len(info.names), info.names[0]
-    # Tokens are not tracked: what has weights but no tracked inputs looks them up.
+    # Tokens are not tracked: a module with weights but no tracked inputs is an embedding.
     reduced_last = (
         (info.input_bytes == 0) & (info.parameter_bytes > 0) & np.any(info.input_bytes > 0)
     )
@@ -144,20 +145,20 @@ def _modules(info: ModuleInfo, parent: Ints, begins: Ints) -> tuple[ProfiledModu
 
 def _seconds(info: ModuleInfo, parent: Ints, order: Ints) -> Floats:
     """Own time of each module, forward and then backward [s]."""
-    ahead = _own_ms(info.forward_ms, parent)
+    forward = _own_ms(info.forward_ms, parent)
     capped = np.where(
         info.parameter_bytes > 0,
         info.backward_ms,
         np.minimum(info.backward_ms, _BACK_OVER_FORWARD * info.forward_ms),
     )
-    return np.concatenate([ahead, _own_ms(capped, parent)[order]]) / 1e3
+    return np.concatenate([forward, _own_ms(capped, parent)[order]]) / 1e3
 
 
 def _own_ms(whole: Floats, parent: Ints) -> Floats:
-    """What a module takes without those inside it, t_i - sum of t_c over its children c [ms].
+    """Time of a module without those inside it, t_i - sum of t_c over its children c [ms].
 
     Children that take longer together than their parent are scaled to it, so that the sum over a
-    module and all below it is no more than its own figure, and that over the root is its figure.
+    module and its descendants never exceeds its own time and the sum over the root equals it.
     """
     inside = np.zeros(len(whole))
     np.add.at(inside, parent[1:], whole[1:])
@@ -171,7 +172,7 @@ def _own_ms(whole: Floats, parent: Ints) -> Floats:
 
 
 def _parameters(info: ModuleInfo, parent: Ints, begins: Ints, source: str) -> tuple[Parameter, ...]:
-    """One tensor for what each module holds itself, and one for what several share."""
+    """One tensor for the weights of each module itself, and one for weights that several share."""
     own = _own(info.parameter_bytes, parent)
     trained = _own(info.gradient_bytes, parent)
     tied: dict[int, list[int]] = {}

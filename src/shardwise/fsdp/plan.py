@@ -17,9 +17,9 @@ __all__ = [
 Dtype = Literal["fp32", "bf16", "fp16"]
 Optimizer = Literal["adamw", "sgd", "none"]
 Reshard = Literal["always", "never", "choose"]
-"""Whether weights are freed after forward: of every unit, of none, or as is best for each."""
+"""Whether weights are freed after forward: of every unit, of none, or what is best for each."""
 Checkpointing = Literal["none", "all", "choose"]
-"""Which blocks are computed again in backward."""
+"""Which blocks are recomputed in backward."""
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -30,9 +30,9 @@ class Setting:
     shards: int
     """Ranks that weights are split over."""
     replicas: int = 1
-    """Groups of them that hold the same (hybrid sharding); 1: none."""
+    """Groups of them with the same weights (hybrid sharding); 1: none."""
     stored_dtype: Dtype = "fp32"
-    """Of the sharded weights, their gradients and the optimizer's state."""
+    """Type of the sharded weights, their gradients and the optimizer's state."""
     compute_dtype: Dtype = "bf16"
     """`MixedPrecisionPolicy.param_dtype`: of gathered weights and their gradients."""
     reduce_dtype: Dtype = "fp32"
@@ -47,7 +47,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One call of `fully_shard`, on a module or on a group of neighbours."""
+    """One call of `fully_shard`, on a module or on a group of neighbors."""
 
     modules: tuple[str, ...]
     """Fully qualified names, in the order they run."""
@@ -56,9 +56,9 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapping:
-    """All units beside the root, which is always one, and the modules that are checkpointed."""
+    """All units except the root, which is always one, and the checkpointed modules."""
 
     units: tuple[Unit, ...]
     """In the order they run forward; a unit inside another comes after it."""
     checkpointed: tuple[str, ...] = ()
-    """Modules whose activations are computed again in backward."""
+    """Modules whose activations are recomputed in backward."""

@@ -1,11 +1,11 @@
-"""One unsharded training step of a module tree: what runs when, how long, and what it holds.
+"""One unsharded training step of a module tree: order, times and memory of its modules.
 
 A profile is all that the planner knows of a model. It comes from a traced `torch.nn.Module`, from
-module statistics in a file or from a model of the catalog; sharding is no part of it.
+module statistics in a file or from a model of the catalog. It knows nothing of sharding.
 
 The step is cut into segments at every entry and exit of a module: first those of the forward pass
 in the order they ran, then those of the backward pass. Within a segment no module begins or ends,
-so what FSDP holds does not change in it, and its fullest moment is all that matters.
+so the memory of FSDP is constant in it, and only its peak matters.
 
 `check` refuses a profile that contradicts itself; `with_checkpoints` returns the same step with
 some modules recomputed in backward.
@@ -25,9 +25,9 @@ __all__ = [
     "Parameter",
     "Profile",
     "ProfiledModule",
-    "again_bytes",
     "bytes_before",
     "check",
+    "recompute_bytes",
     "repeated_blocks",
     "saved_bytes",
     "with_checkpoints",
@@ -39,11 +39,11 @@ class Parameter:
     """One tensor of weights, counted once however many modules hold it."""
 
     name: str
-    """Fully qualified, as its first holder names it."""
+    """Fully qualified name at its first holder."""
     shape: tuple[int, ...]
     holders: tuple[int, ...]
-    """Positions in `Profile.modules` of all that hold it themselves, ascending; more than one: it
-    is tied, or a module that holds it runs more than once."""
+    """Positions in `Profile.modules` of the modules that own it directly, ascending; more than one:
+    it is tied, or its module runs more than once."""
     element_bytes: float
     """Size of one number in the profiled step [byte]."""
     trainable: bool = True
@@ -58,7 +58,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledModule:
-    """One run of a module in the forward pass; a module that runs twice stands there twice."""
+    """One run of a module in the forward pass; a module that runs twice has two entries."""
 
     name: str
     """Fully qualified; empty for the root."""
@@ -67,7 +67,7 @@ class ProfiledModule:
     parent: int
     """Position of the module that called it; -1 for the root."""
     end: int
-    """Position after its last descendant: it and they are `[position, end)`."""
+    """Position after its last descendant; the subtree is `[position, end)`."""
     forward: tuple[int, int]
     """Segments from its entry to its exit: `[first, after)`."""
     backward: tuple[int, int]
@@ -89,7 +89,7 @@ class Profile:
     name: str
     """Of the model, for people."""
     source: str
-    """What it was taken from: a file, a factory, a model of the catalog."""
+    """Its origin: a file, a factory, a model of the catalog."""
     modules: tuple[ProfiledModule, ...]
     parameters: tuple[Parameter, ...]
     forward_segments: int
@@ -97,20 +97,20 @@ class Profile:
     seconds: Floats
     """Compute time of each segment [s]."""
     resident_bytes: Floats
-    """At the fullest moment of each segment: activations, temporaries, and in backward all
-    gradients of weights so far, unsharded; no weights, buffers or inputs [byte]."""
+    """Peak of each segment: activations, temporaries, and in backward all gradients of weights so
+    far, unsharded; no weights, buffers or inputs [byte]."""
     end_bytes: Floats
     """The same at the end of each segment [byte]."""
     fixed_bytes: float = 0.0
-    """Buffers and inputs, which no plan changes [byte]."""
+    """Buffers and inputs, the same in every plan [byte]."""
     assumed: tuple[str, ...] = ()
-    """What was taken for granted, for people."""
+    """Assumptions, for people."""
     never_run: tuple[str, ...] = ()
-    """Modules that hold weights but never ran forward."""
+    """Modules with weights that never ran forward."""
 
     @cached_property
     def positions(self) -> dict[str, int]:
-        """Where each module stands, by name: its first run."""
+        """Position of each module's first run, by name."""
         found: dict[str, int] = {}
         for place, module in enumerate(self.modules):
             found.setdefault(module.name, place)
@@ -145,7 +145,7 @@ class Profile:
         return found
 
 
-# What is left at the end of a segment may pass its fullest moment by this much: rounding of sums.
+# The bytes at the end of a segment may exceed its peak by this much: rounding of sums.
 _ROUNDING = 1e-9
 
 _Found = Iterator[tuple[str, object, str]]
@@ -155,10 +155,9 @@ def check(profile: Profile) -> None:
     """Refuse a profile that contradicts itself.
 
     Modules make one tree in the order in which they run; the segments of a module lie inside those
-    of its parent (backward, unless it is late), and siblings run forward one after the other.
-    Times and bytes are finite, not negative, and one for each segment; no segment ends or begins
-    with more than it holds at its fullest moment. Holders are modules, and gradients are made in
-    backward.
+    of its parent (backward, unless it is reduced last), and siblings run forward one after the
+    other. Times and bytes are finite, not negative, and one for each segment; no segment begins or
+    ends with more than its peak. Holders are modules, and gradients are computed in backward.
 
     Raises
     ------
@@ -202,7 +201,7 @@ def _arrays(profile: Profile) -> _Found:
 
 
 def _bytes(profile: Profile) -> _Found:
-    """The fullest moment of a segment is no less full than its beginning and its end."""
+    """The peak of a segment is no less than its beginning and its end."""
     most = profile.resident_bytes * (1 + _ROUNDING) + _ROUNDING
     for what, level in (
         ("left at its end", profile.end_bytes),
@@ -243,16 +242,16 @@ def _tree(modules: Sequence[ProfiledModule]) -> _Found:
 
 def _ranges(profile: Profile) -> _Found:
     """Segments of modules nest as these do, and siblings follow one another."""
-    modules, ahead, last = profile.modules, profile.forward_segments, len(profile.seconds)
+    modules, loss, last = profile.modules, profile.forward_segments, len(profile.seconds)
     begins = [module.forward[0] for module in modules]
     for place, module in enumerate(modules):
         if place == 0:
-            forward, backward = (0, ahead), (ahead, last)
-            if module.forward[0] != 0 or not 0 < module.forward[1] <= ahead:
-                problem = f"must begin at 0 and end by {ahead}, before the loss or after it"
+            forward, backward = (0, loss), (loss, last)
+            if module.forward[0] != 0 or not 0 < module.forward[1] <= loss:
+                problem = f"must begin at 0 and end by {loss}, before the loss or after it"
                 yield f"{_name(modules, 0)}.forward", module.forward, problem
         elif not 0 <= module.parent < place:
-            continue  # told already
+            continue  # reported by `_tree`
         else:
             parent = modules[module.parent]
             forward = (begins[module.parent], parent.forward[1])
@@ -260,7 +259,7 @@ def _ranges(profile: Profile) -> _Found:
                 problem = f"must lie in {forward}: what siblings before it left of its parent"
                 yield f"{_name(modules, place)}.forward", module.forward, problem
             begins[module.parent] = max(begins[module.parent], module.forward[1])
-            backward = (ahead, last) if module.reduced_last else parent.backward
+            backward = (loss, last) if module.reduced_last else parent.backward
         if module.backward[0] != module.backward[1] and not _inside(module.backward, backward):
             problem = f"must be empty or lie in {backward}"
             yield f"{_name(modules, place)}.backward", module.backward, problem
@@ -304,24 +303,24 @@ def _parameter(profile: Profile, parameter: Parameter) -> _Found:
 
 
 def bytes_before(profile: Profile, segment: int) -> float:
-    """What the profile holds at the beginning of a segment [byte]."""
+    """Resident bytes of the profile at the beginning of a segment [byte]."""
     return float(profile.end_bytes[segment - 1]) if segment > 0 else 0.0
 
 
 def saved_bytes(profile: Profile, place: int) -> float:
     """Bytes that checkpointing a module frees between its forward and its backward.
 
-    What it leaves behind in forward beyond its output, which the next module keeps as its input.
+    These are the bytes that it saves in forward except its output, the next module's input.
     """
     first, after = profile.modules[place].forward
     grown = bytes_before(profile, after) - bytes_before(profile, first)
     return max(grown - profile.modules[place].output_bytes, 0.0)
 
 
-def again_bytes(profile: Profile, place: int) -> float:
-    """Fullest moment of running a checkpointed module forward again, over that at its end [byte].
+def recompute_bytes(profile: Profile, place: int) -> float:
+    """Peak of recomputing a checkpointed module, less the bytes at its end [byte].
 
-    It grows from its kept input as the first time; at the end all it saves is there again.
+    Memory grows from its saved input as in forward; at the end all saved tensors are back.
     """
     first, after = profile.modules[place].forward
     grown = float(np.max(profile.resident_bytes[first:after], initial=0.0))
@@ -329,27 +328,28 @@ def again_bytes(profile: Profile, place: int) -> float:
 
 
 def with_checkpoints(profile: Profile, places: Sequence[int]) -> Profile:
-    """The step with some modules computed again as their backward begins.
+    """The step with some modules recomputed as their backward begins.
 
-    What they save is gone from their exit to the entry of their backward. Its first segment takes
-    the time of their forward more, and holds what that holds at its fullest.
+    Their saved tensors are freed from their exit to the entry of their backward, whose first
+    segment also takes the time of their forward and reaches its peak.
     """
     if not places:
         return profile
     seconds = profile.seconds.copy()
-    held, left = profile.resident_bytes.copy(), profile.end_bytes.copy()
+    peaks, ends = profile.resident_bytes.copy(), profile.end_bytes.copy()
     for place in places:
         first, after = profile.modules[place].forward
         back = profile.modules[place].backward[0]
         seconds[back] += profile.seconds[first:after].sum()
-        held[back] = max(held[back], bytes_before(profile, back) + again_bytes(profile, place))
+        again = bytes_before(profile, back) + recompute_bytes(profile, place)
+        peaks[back] = max(peaks[back], again)
     for place in places:
         after, back = profile.modules[place].forward[1], profile.modules[place].backward[0]
         saved = saved_bytes(profile, place)
-        held[after:back] -= saved
-        # The last segment of the module itself ends with what it saves gone.
-        left[after - 1 : back] -= saved
-    return replace(profile, seconds=seconds, resident_bytes=held, end_bytes=left)
+        peaks[after:back] -= saved
+        # The last segment of the module itself ends without its saved tensors.
+        ends[after - 1 : back] -= saved
+    return replace(profile, seconds=seconds, resident_bytes=peaks, end_bytes=ends)
 
 
 def repeated_blocks(profile: Profile) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
-"""What `plan_fsdp` found: the plan, its proof, what it is compared with, and its forms as code."""
+"""Result of `plan_fsdp`: the plan, its proof, alternatives, and its forms as code."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import import_module
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.emit import Form, huggingface_form, python_code, torchtitan_form
-from shardwise.fsdp.plan import Setting, Wrapping
+from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.planner.alternatives import NamedPlan
-from shardwise.fsdp.planner.evaluate import Evaluated, UnitCost
+from shardwise.fsdp.planner.evaluate import Evaluated
 from shardwise.fsdp.planner.planner import Planned, Planner
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.sources import Kind
@@ -26,7 +26,7 @@ __all__ = ["FORMS", "Checked", "FormName", "FsdpPlan", "WhatIf", "known_form"]
 FormName = Literal["python", "torchtitan", "huggingface"]
 FORMS: tuple[FormName, ...] = get_args(FormName)
 _MIB = 2**20
-_NAMES_OF_OURS = (
+_NAMES_NOTE = (
     "names are those of a decoder of Hugging Face without its prefix `model.`; "
     "projections that a model fuses have other names there"
 )
@@ -34,7 +34,7 @@ _NAMES_OF_OURS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """What would just fit."""
+    """Fewest GPUs and largest batch that fit."""
 
     gpus: int | None
     """Fewest GPUs; None: none of those tried."""
@@ -47,15 +47,15 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A plan beside what PyTorch's own FSDP2 holds on fake tensors."""
+    """Predicted peak memory compared with that of PyTorch's own FSDP2 on fake tensors."""
 
     predicted_bytes: float
     tracked_bytes: int
-    """Fullest moment of forward, backward and the optimizer's step."""
+    """Peak of forward, backward and the optimizer's step."""
     forward_bytes: int
     backward_bytes: int
     optimizer_bytes: int
-    """Fullest moment of the optimizer's step, the same with any wrapping."""
+    """Peak of the optimizer's step, the same with any wrapping."""
     phase: str
     place: str
     elapsed_s: float
@@ -63,7 +63,7 @@ class Checked:
 
     @property
     def error(self) -> float:
-        """Predicted over tracked, less one."""
+        """Predicted over tracked, minus one."""
         return self.predicted_bytes / self.tracked_bytes - 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class FsdpPlan:
     """The best wrapping of a model within a budget."""
 
     kind: Kind
-    """What the model was: module statistics, a torch module or operations of ours."""
+    """Kind of source: module statistics, a torch module or shardwise's own operations."""
     system: str | None
     batch: int | None
     """Sequences on a GPU; None: as in the statistics."""
@@ -88,15 +88,15 @@ class FsdpPlan:
     planned: Planned | None
     """None: nothing fits."""
     usual: tuple[NamedPlan, ...]
-    """Wrappings that people use without a planner."""
+    """Common wrappings."""
     own: NamedPlan | None
-    """The user's."""
+    """The user's wrapping."""
     front: tuple[Planned, ...] | None
-    """Best wrappings from the fastest to the least memory; None: not asked for."""
+    """Best wrappings from the fastest to the least memory; None: not requested."""
     what_if: WhatIf | None
     load: "Callable[[], LoadedModel] | None"
     verified: Checked | None = None
-    """What torch held; None: not asked for, or nothing fits."""
+    """Memory of torch's FSDP2; None: not requested, or nothing fits."""
     assumed: tuple[str, ...]
     profile_s: float
     """Time that tracing or profiling took [s]."""
@@ -113,7 +113,7 @@ class FsdpPlan:
 
     @property
     def feasible(self) -> bool:
-        """Whether any wrapping keeps the budget."""
+        """Whether any wrapping fits the budget."""
         return self.planned is not None
 
     @property
@@ -133,11 +133,11 @@ class FsdpPlan:
             return ""
         budget = readable(self.budget_bytes, "bytes", 4)
         least = ceil(self.least_budget_bytes / _MIB)
-        told = f"no wrapping fits in {budget}; the least memory that one fits in is {least} MiB"
-        told += f" ({readable(self.least_budget_bytes, 'bytes', 4)})"
+        reason = f"no wrapping fits in {budget}; the least memory that one fits in is {least} MiB"
+        reason += f" ({readable(self.least_budget_bytes, 'bytes', 4)})"
         if self.planner.checkpoint == "none" and self.planner.checkpointable:
-            told += "; with blocks checkpointed (checkpoint choose) it may be less"
-        return told
+            reason += "; with blocks checkpointed (checkpoint choose) it may be less"
+        return reason
 
     def best(self) -> Planned:
         """The plan.
@@ -156,7 +156,7 @@ class FsdpPlan:
         form = known_form(form)
         wrapping, setting = self.best().plan.wrapping, self.setting
         modules, keyed = self._names
-        notes = (_NAMES_OF_OURS,) if self.kind == "operations" else ()
+        notes = (_NAMES_NOTE,) if self.kind == "operations" else ()
         if form == "huggingface":
             made = huggingface_form(wrapping, setting, modules=modules)
             return Form(text=made.text, notes=(*made.notes, *notes))
@@ -240,7 +240,7 @@ class FsdpPlan:
             record |= dict.fromkeys(nothing) | {"optimal": False}
         else:
             record |= _planned(self.planned) | _details(self.planned.plan)
-            record["units"] = self._in_the_files_words(record["units"])
+            record["units"] = self._source_names(record["units"])
         record |= {
             "profile_s": self.profile_s,
             "usual": [self._named(one) for one in self.usual],
@@ -254,8 +254,8 @@ class FsdpPlan:
             record["verified"] = self.verified.to_dict()
         return record | {"assumed": list(self.assumed)}
 
-    def _in_the_files_words(self, units: list[str | list[str]]) -> list[str | list[str]]:
-        """Units by the names of the source: statistics put the class of the model in front."""
+    def _source_names(self, units: list[str | list[str]]) -> list[str | list[str]]:
+        """Units by their names in the source: in statistics with the class of the model first."""
         if self.kind != "statistics":
             return units
         root = self.profile.modules[0].kind
@@ -265,7 +265,7 @@ class FsdpPlan:
         ]
 
     def fits(self, plan: Evaluated) -> bool:
-        """Whether a wrapping keeps the budget."""
+        """Whether a wrapping fits the budget."""
         return plan.peak.total_bytes <= self.budget_bytes
 
     def _named(self, one: NamedPlan) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class FsdpPlan:
 
 
 def known_form(name: str) -> FormName:
-    """The form of code that a user names."""
+    """The canonical name of a form of code."""
     for form in FORMS:
         if name.strip().lower() == form:
             return form
@@ -281,17 +281,11 @@ def known_form(name: str) -> FormName:
     raise InputError(Fault(field="emit", value=name, has_value=True, problem=problem))
 
 
-def _names_of(wrapping: Wrapping) -> list[str | list[str]]:
-    """Units by name, groups as lists."""
-    return [
-        unit.modules[0] if len(unit.modules) == 1 else list(unit.modules) for unit in wrapping.units
-    ]
-
-
 def _costs(plan: Evaluated) -> dict[str, Any]:
-    """What a wrapping costs."""
+    """Costs of a wrapping; its units by name, groups as lists."""
+    names = [list(unit.modules) for unit in plan.wrapping.units]
     return {
-        "units": _names_of(plan.wrapping),
+        "units": [one[0] if len(one) == 1 else one for one in names],
         "checkpointed": list(plan.wrapping.checkpointed),
         "peak_memory_bytes": plan.peak.total_bytes,
         "exposed_s": plan.exposed_s,
@@ -313,9 +307,9 @@ def _planned(planned: Planned) -> dict[str, Any]:
 
 
 def _details(plan: Evaluated) -> dict[str, Any]:
-    """Units one by one, the root first, and the fullest moment."""
+    """Each unit, the root first, and the peak."""
     return {
-        "unit_details": [_unit(unit) for unit in plan.units],
+        "unit_details": [asdict(unit) | {"modules": list(unit.modules)} for unit in plan.units],
         "exposed_end_s": plan.exposed_end_s,
         "memory": {
             "phase": plan.peak.phase,
@@ -324,9 +318,3 @@ def _details(plan: Evaluated) -> dict[str, Any]:
             "bytes": dict(plan.peak.bytes),
         },
     }
-
-
-def _unit(unit: UnitCost) -> dict[str, Any]:
-    plain = asdict(unit)
-    modules: Sequence[str] = unit.modules
-    return plain | {"modules": list(modules)}

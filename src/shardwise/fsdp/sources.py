@@ -1,7 +1,7 @@
-"""What a user may call a model to shard, and how each becomes a profile.
+"""How a user may specify a model to shard, and how each becomes a profile.
 
-Module statistics have one profile. A torch module is traced anew for every batch; a model of the
-catalog, or a file of one, is profiled from our own operations.
+Module statistics have one profile. A torch module is traced for every batch; a model of the
+catalog, or a file of one, is profiled from shardwise's own operations.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Kind", "ModelReference", "ShardableModel", "find_model"]
 
 Kind = Literal["statistics", "module", "operations"]
-"""A file of module statistics, a torch module, or operations of shardwise's own."""
+"""A file of module statistics, a torch module, or shardwise's own operations."""
 
 _CONFIG = "config.json"
 # A file of a thousand modules with its trade-off curves takes some megabytes.
@@ -45,23 +45,23 @@ class ShardableModel:
 
     kind: Kind
     profile: Callable[[int], Profile]
-    """Of so many sequences on a GPU; of statistics always the same one."""
+    """By sequences on a GPU; statistics have one profile for all."""
     load: "Callable[[], LoadedModel] | None" = None
-    """How a torch module is made, where there is one."""
+    """Builds the torch module, if there is one."""
     seq_len: int | None = None
-    """Tokens of a sequence, as far as known."""
+    """Tokens of a sequence, if known."""
     assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelReference:
-    """What a user's words stand for; nothing is traced or profiled yet."""
+    """The kind of a model and where it is; nothing is traced or profiled yet."""
 
     kind: Kind
     what: Any
     """Module information, what `load_module` takes, or what `Model.load` takes."""
 
-    def source(
+    def shardable(
         self, system: System | None, *, batch: int, seq_len: int | None, dtype: Dtype
     ) -> ShardableModel:
         """The model to shard.
@@ -89,7 +89,7 @@ class ModelReference:
 
 
 def find_model(source: object, *, traced: bool = True) -> ModelReference:
-    """Tell what a source is, files by their content.
+    """Find the kind of a source, of files by their content.
 
     Parameters
     ----------
@@ -108,8 +108,10 @@ def find_model(source: object, *, traced: bool = True) -> ModelReference:
         return ModelReference(kind="operations", what=source)
     if not isinstance(source, (str, Path)):
         return ModelReference(kind="module", what=source)
-    path = Path(source)
-    return _of_file(path, traced=traced) if _is_file(source) else _of_words(str(source))
+    text = str(source)
+    if _is_file(source):
+        return _of_file(Path(source), traced=traced)
+    return ModelReference(kind="module" if ":" in text else "operations", what=text)
 
 
 def _is_file(source: str | Path) -> bool:
@@ -120,13 +122,7 @@ def _is_file(source: str | Path) -> bool:
     return isinstance(source, Path) or (files.is_file_name(text) and not is_hub_id(text))
 
 
-def _of_words(text: str) -> ModelReference:
-    kind: Kind = "module" if ":" in text else "operations"
-    return ModelReference(kind=kind, what=text)
-
-
 def _of_file(path: Path, *, traced: bool) -> ModelReference:
-    """By its content."""
     if _is_folder(path):
         folder, path = path, path / _CONFIG
         if not path.is_file():
@@ -164,7 +160,7 @@ def _need_torch(source: str) -> None:
 def _operations(
     what: Any, system: System, batch: int, seq_len: int | None, dtype: Dtype
 ) -> ShardableModel:
-    """A model of the catalog or of a file, by our own operations."""
+    """A model of the catalog or of a file, by shardwise's own operations."""
     del batch
     model = Model.load(what)
     tokens = model.seq_len if seq_len is None else seq_len
@@ -182,7 +178,7 @@ def _operations(
 def _module(
     what: Any, system: System, batch: int, seq_len: int | None, dtype: Dtype
 ) -> ShardableModel:
-    """A torch module, traced for each batch that is asked for."""
+    """A torch module, traced once for each batch."""
     from shardwise.fsdp.trace import load_module, trace  # noqa: PLC0415 - torch's half
 
     if seq_len is None and isinstance(what, str) and what.endswith(".json"):
@@ -194,11 +190,11 @@ def _module(
     def of_batch(size: int) -> Profile:
         return trace(what, system=system, batch=size, seq_len=tokens, dtype=dtype)
 
-    told = f"seq_len {tokens}, where the module does not make its own inputs"
+    default = f"seq_len {tokens}, where the module does not make its own inputs"
     return ShardableModel(
         kind="module",
         profile=of_batch,
         load=lambda: load_module(what, batch=batch, seq_len=tokens),
         seq_len=tokens,
-        assumed=() if seq_len is not None else (told,),
+        assumed=() if seq_len is not None else (default,),
     )

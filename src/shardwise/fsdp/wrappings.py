@@ -1,4 +1,4 @@
-"""Wrappings that users give: names with patterns and groups, on the command line or in a file."""
+"""Wrappings that users specify: names with patterns and groups, in text or in a file."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

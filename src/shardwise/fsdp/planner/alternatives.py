@@ -1,4 +1,4 @@
-"""Memory against time: the front of best wrappings, the usual ones, and what would just fit."""
+"""Alternatives to the best wrapping: the front of memory and time, and common wrappings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,31 +11,38 @@ from shardwise.fsdp.planner.planner import Planned, Planner
 from shardwise.fsdp.planner.units import allowed, module_sizes
 from shardwise.fsdp.profile import repeated_blocks
 
-__all__ = ["NamedPlan", "common_wrappings", "front", "largest_batch", "smallest_gpus", "usual"]
+__all__ = [
+    "NamedPlan",
+    "common_wrappings",
+    "compare_common_wrappings",
+    "front",
+    "largest_batch",
+    "smallest_gpus",
+]
 
 _LESS = 1e-6
-"""Share of a peak that the next budget of the front is below it."""
+"""Least relative distance of the next budget of the front."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """A wrapping that people use, worked out."""
+    """A common wrapping and its costs."""
 
     name: str
     plan: Evaluated
 
 
-def usual(planner: Planner) -> tuple[NamedPlan, ...]:
+def compare_common_wrappings(planner: Planner) -> tuple[NamedPlan, ...]:
     """The wrappings that people use without a planner, in the planner's setting."""
     found = common_wrappings(planner)
-    return tuple(NamedPlan(name=name, plan=planner.evaluated(found[name])) for name in found)
+    return tuple(NamedPlan(name=name, plan=planner.evaluate(found[name])) for name in found)
 
 
 def common_wrappings(planner: Planner) -> dict[str, Wrapping]:
     """Root only; every block; blocks, embedding and head.
 
-    Blocks are those of the model's lists. Before the first block stands the embedding, behind the
-    last the final norm and the head, which share a call; what is tied stays in the root.
+    Blocks are those of the model's lists. The embedding comes before the first block; the final
+    norm and the head come after the last and share a call; tied weights stay in the root.
     """
     profile = planner.profile
     may = allowed(profile, module_sizes(profile, planner.setting))
@@ -70,10 +77,12 @@ def front(
 
     Parameters
     ----------
+    planner
+        The space of wrappings.
     points
-        Budgets asked for, at most, in even steps of memory between both ends.
+        Number of budgets, at most, in even steps of memory between both ends.
     progress
-        Told how many of how many budgets are done.
+        Called with how many of how many budgets are done.
     """
     fastest = planner.best()
     if fastest is None:
@@ -83,22 +92,18 @@ def front(
     budgets = np.linspace(fastest.plan.peak.total_bytes, least, max(points, 2))[1:]
     for number, budget in enumerate(budgets, start=1):
         peak = found[-1].plan.peak.total_bytes
-        # The last plan may need less than its budget; then it answers the next one too.
+        # The last plan may need less than its budget; then it is the answer for the next one too.
         if budget < peak * (1 - _LESS) or (number == len(budgets) and budget < peak):
             best = planner.best(float(budget) * (1 + 1e-12))
             if best is not None:
                 found.append(best)
         if progress is not None:
             progress(number, len(budgets))
-    return _undominated(found)
-
-
-def _undominated(plans: Sequence[Planned]) -> tuple[Planned, ...]:
-    kept: list[Planned] = []
-    for plan in sorted(plans, key=lambda p: (p.plan.step_s, p.plan.peak.total_bytes)):
-        if not kept or plan.plan.peak.total_bytes < kept[-1].plan.peak.total_bytes:
-            kept.append(plan)
-    return tuple(kept)
+    pareto: list[Planned] = []
+    for plan in sorted(found, key=lambda p: (p.plan.step_s, p.plan.peak.total_bytes)):
+        if not pareto or plan.plan.peak.total_bytes < pareto[-1].plan.peak.total_bytes:
+            pareto.append(plan)
+    return tuple(pareto)
 
 
 def smallest_gpus(
@@ -106,7 +111,7 @@ def smallest_gpus(
 ) -> int | None:
     """Fewest GPUs of the candidates that some wrapping fits on; None if none does.
 
-    Shards shrink with more ranks, so the candidates are halved.
+    Shards shrink with more ranks, so bisection applies.
     """
     ordered = sorted(candidates)
     low, high = 0, len(ordered)

@@ -1,7 +1,7 @@
-"""What a given wrapping costs: exposed communication by unit, and the fullest moment.
+"""Costs of a given wrapping: exposed communication by unit, and peak memory.
 
-The planner's rules find the best wrapping; here any one is worked out on its own, from the order of
-events. The two agree (`tests/test_fsdp_planner.py`); units inside units are known only here.
+The planner's rules find the best wrapping; this module evaluates any one from the order of events.
+The two agree (`tests/test_fsdp_planner.py`). Only this module knows units inside units.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.fsdp.plan import Setting, Wrapping
 from shardwise.fsdp.planner.collectives import CollectiveTimes
-from shardwise.fsdp.planner.columns import Grid
 from shardwise.fsdp.planner.memory import Moment, memory_peak
+from shardwise.fsdp.planner.step_costs import Grid
 from shardwise.fsdp.planner.units import PlacedUnit, checkpointed, module_sizes, place_units
 from shardwise.fsdp.profile import Profile, with_checkpoints
 
@@ -22,7 +22,7 @@ __all__ = ["Evaluated", "UnitCost", "evaluate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitCost:
-    """One unit: what it sends, and what of that lengthens the step."""
+    """One unit: what it communicates, and how much of that lengthens the step."""
 
     modules: tuple[str, ...]
     """Empty for the root."""
@@ -37,19 +37,19 @@ class UnitCost:
     exposed_forward_s: float
     """Of its gather forward."""
     exposed_backward_s: float
-    """Of its gather in backward, with the reduce-scatter that shares the wire."""
+    """Of its gather in backward, with the reduce-scatter that shares the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """A wrapping worked out."""
+    """A wrapping and its costs."""
 
     wrapping: Wrapping
     exposed_s: float
     compute_s: float
     """Forward, backward and recomputation."""
     recompute_s: float
-    """Part of the compute that checkpointing adds."""
+    """The share of the compute that checkpointing adds."""
     peak: Moment
     units: tuple[UnitCost, ...]
     """The root first, then in the order they run."""
@@ -65,7 +65,18 @@ class Evaluated:
 def evaluate(
     profile: Profile, setting: Setting, collectives: CollectiveTimes, wrapping: Wrapping
 ) -> Evaluated:
-    """Work out a wrapping.
+    """Evaluate a wrapping.
+
+    Parameters
+    ----------
+    profile
+        The unsharded step.
+    setting
+        Ranks, types and optimizer.
+    collectives
+        Times of all-gathers and reduce-scatters.
+    wrapping
+        Units and checkpointed modules.
 
     Raises
     ------
@@ -81,8 +92,8 @@ def evaluate(
     gathers = collectives.gather_s(bytes_of)
     reduces = collectives.reduce_s(np.array([sizes.reduced[rows].sum() for rows in own]))
     clock = _Clock(profile=profile, units=units, gathers=gathers, reduces=reduces)
-    ahead, forward = clock.forward()
-    back, backward, end = clock.backward(empty=bytes_of[0] == 0)
+    exposed_forward, forward = clock.forward()
+    exposed_backward, backward, end = clock.backward(root_empty=bytes_of[0] == 0)
     rows = tuple(
         UnitCost(
             modules=unit.unit.modules,
@@ -92,14 +103,14 @@ def evaluate(
             reduce_s=float(reduces[i]),
             forward_s=forward[i],
             backward_s=backward[i],
-            exposed_forward_s=ahead[i],
-            exposed_backward_s=back[i],
+            exposed_forward_s=exposed_forward[i],
+            exposed_backward_s=exposed_backward[i],
         )
         for i, unit in enumerate(units)
     )
     return Evaluated(
         wrapping=wrapping,
-        exposed_s=sum(ahead) + sum(back) + end,
+        exposed_s=sum(exposed_forward) + sum(exposed_backward) + end,
         compute_s=float(profile.seconds.sum()),
         recompute_s=float(profile.seconds.sum()) - once,
         peak=memory_peak(profile, setting, sizes, units),
@@ -133,16 +144,16 @@ class _Clock:
         ]
         return exposed, windows
 
-    def backward(self, *, empty: bool) -> tuple[list[float], list[float], float]:
-        """Exposed time as each unit is needed or over, compute since the one before, and the end.
+    def backward(self, *, root_empty: bool) -> tuple[list[float], list[float], float]:
+        """Exposed time at each unit, compute since the one before, and exposed time at the end [s].
 
         Parameters
         ----------
-        empty
-            Whether the root owns nothing, and so gathers nothing ahead.
+        root_empty
+            Whether the root owns nothing, and so prefetches nothing.
         """
         grid = Grid(profile=self.profile)
-        over = [int(grid.ends[unit.modules[0]]) for unit in self.units]
+        ends = [int(grid.ends[unit.modules[0]]) for unit in self.units]
         runs = [i for i, unit in enumerate(self.units) if unit.backward[0] < unit.backward[1]]
         order = sorted((i for i in runs if i > 0), key=lambda i: self.units[i].backward[0])
         exposed, windows = [0.0] * len(self.units), [0.0] * len(self.units)
@@ -154,25 +165,25 @@ class _Clock:
             starts = self.units[i].backward[0]
             window = self._seconds(begin, starts)
             again = self.units[i].unit.reshard_after_forward
-            hides = 0.0 if place == 0 and empty else window
+            hides = 0.0 if place == 0 and root_empty else window
             demand = reducing + (float(self.gathers[i]) if again else 0.0)
             exposed[i] = max(0.0, demand - hides)
             windows[order[place - 1] if place else 0] += window
-            reducing = self._reduced(since, starts, over)
+            reducing = self._reduced(since, starts, ends)
             since, begin = starts, starts
         if order:
             last = order[-1]
-            window = self._seconds(begin, over[last])
+            window = self._seconds(begin, ends[last])
             windows[last] += window
             end += max(0.0, reducing - window)
-            window = self._seconds(over[last], len(self.profile.seconds))
-            end += max(0.0, self._reduced(since, len(self.profile.seconds), over) - window)
+            window = self._seconds(ends[last], len(self.profile.seconds))
+            end += max(0.0, self._reduced(since, len(self.profile.seconds), ends) - window)
         return exposed, windows, end
 
-    def _reduced(self, since: int, until: int, over: Sequence[int]) -> float:
+    def _reduced(self, since: int, until: int, ends: Sequence[int]) -> float:
         """Reduce-scatters that begin after one segment and not after another [s]."""
         return sum(
             float(self.reduces[i])
             for i, unit in enumerate(self.units)
-            if i > 0 and not unit.reduced_last and since < over[i] <= until
+            if i > 0 and not unit.reduced_last and since < ends[i] <= until
         )

@@ -1,4 +1,4 @@
-"""What one rank holds through a step of FSDP2, moment by moment, and when it is fullest.
+"""Memory of one rank through a step of FSDP2, moment by moment, and its peak.
 
 The rules are those of `torch.distributed.fsdp.fully_shard` in torch 2.13, read in its
 `FSDPParamGroup` and `FSDPState`, in the order in which the host allocates and frees:
@@ -9,10 +9,11 @@ The rules are those of `torch.distributed.fsdp.fully_shard` in torch 2.13, read 
 - before backward of a unit its weights are copied out of the gathered buffer, that is freed, and
   the next one is gathered into its own (the unit that ended forward just before this one);
 - after backward of a unit its weights are freed, then the input of its reduce-scatter is allocated
-  while its gradients still live; these are freed but for the last one, and the output is allocated;
-  the input is kept until the next unit ends;
-- the root ends last of all but the units whose inputs need no gradient;
-- the optimizer's step holds sharded gradients and temporaries beside sharded weights and state.
+  while its gradients are still alive; these are freed except the last one, and the output is
+  allocated; the input is freed when the next unit ends;
+- the root ends last of all except the units whose inputs need no gradient;
+- the optimizer's step needs sharded gradients and temporaries in addition to sharded weights and
+  state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ CATEGORIES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The fullest moment of a step."""
+    """The moment of a step with the most memory."""
 
     total_bytes: float
     phase: str
@@ -55,24 +56,36 @@ class Moment:
 def memory_peak(
     profile: Profile, setting: Setting, sizes: ModuleSizes, units: Sequence[PlacedUnit]
 ) -> Moment:
-    """Peak memory of one rank with units placed in a profile, the root first."""
+    """Peak memory of one rank.
+
+    Parameters
+    ----------
+    profile
+        The unsharded step.
+    setting
+        Ranks, types and optimizer.
+    sizes
+        Bytes of each module in that setting.
+    units
+        Units placed in the profile, the root first.
+    """
     constant = {
         "sharded_weights": float(sizes.shard.sum()),
         "optimizer": float(sizes.state.sum()),
         "fixed": profile.fixed_bytes,
     }
     last = LastGradients(profile=profile, element_bytes=DTYPE_BYTES[setting.compute_dtype])
-    sized = [_Sized.of(unit, sizes, last) for unit in units]
+    sized = [_SizedUnit.of(unit, sizes, last) for unit in units]
     walk = _Walk(profile=profile, units=sized, constant=constant)
     walk.forward()
     walk.backward()
     walk.step(float(sizes.optimizer_step.sum()))
-    assert walk.fullest is not None  # noqa: S101 - a profile has a segment
-    return walk.fullest
+    assert walk.peak is not None  # noqa: S101 - a profile has a segment
+    return walk.peak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Sized:
+class _SizedUnit:
     """A unit and its bytes."""
 
     unit: PlacedUnit
@@ -80,55 +93,53 @@ class _Sized:
     reduced: float
     gradients: float
     shard_gradients: float
-    output: float
-    """What the reduce-scatter writes, with the last gradient, beyond all gradients; or nothing."""
+    reduce_output: float
+    """Output of the reduce-scatter, with the last gradient, less all gradients; at least 0."""
 
     @classmethod
-    def of(cls, unit: PlacedUnit, sizes: ModuleSizes, last: LastGradients) -> "_Sized":
+    def of(cls, unit: PlacedUnit, sizes: ModuleSizes, last: LastGradients) -> "_SizedUnit":
         own = np.zeros(len(sizes.gathered), dtype=bool)
         own[list(unit.owned)] = True
         output = float(sizes.scattered[own].sum()) + last.of(own)
+        gradients = float(sizes.gradients[own].sum())
         return cls(
             unit=unit,
             gathered=float(sizes.gathered[own].sum()),
             reduced=float(sizes.reduced[own].sum()),
-            gradients=float(sizes.gradients[own].sum()),
+            gradients=gradients,
             shard_gradients=float(sizes.shard_gradients[own].sum()),
-            output=max(output - float(sizes.gradients[own].sum()), 0.0),
+            reduce_output=max(output - gradients, 0.0),
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """One step, with what FSDP2 holds now and the fullest moment so far."""
+    """One step: what FSDP2 holds now, and the peak so far [byte]."""
 
     profile: Profile
-    units: Sequence[_Sized]
+    units: Sequence[_SizedUnit]
     """The root first."""
     constant: Mapping[str, float]
     weights: float = 0.0
     """Unsharded."""
-    gathers: float = 0.0
-    """Buffers of all-gathers."""
-    reduces: float = 0.0
-    """Inputs of reduce-scatters."""
-    shards: float = 0.0
-    """Sharded gradients."""
-    gone: float = 0.0
+    gather_buffers: float = 0.0
+    reduce_buffers: float = 0.0
+    sharded_gradients: float = 0.0
+    reduced_gradients: float = 0.0
     """Unsharded gradients that are reduced; the profile still counts them."""
-    whole: set[int] = field(default_factory=set)
+    unsharded: set[int] = field(default_factory=set)
     """Units whose weights are unsharded, by `id`."""
-    pending: set[int] = field(default_factory=set)
+    prefetched: set[int] = field(default_factory=set)
     """Units that are gathered for backward but not copied out, by `id`."""
-    ended: list[_Sized] = field(default_factory=list)
+    ended: list[_SizedUnit] = field(default_factory=list)
     """Units in the order they ended forward."""
-    fullest: Moment | None = None
+    peak: Moment | None = None
 
     def forward(self) -> None:
         """From the entry of the root to the loss."""
         profile = self.profile
         running = [""]
-        begins, ends = self._at("forward", 0), self._at("forward", 1)
+        begins, ends = self._by_segment("forward", 0), self._by_segment("forward", 1)
         for segment in range(profile.forward_segments + 1):
             for sized in reversed(ends.get(segment, ())):
                 self._leave(sized)
@@ -137,40 +148,41 @@ class _Walk:
                 running.append(sized.unit.name)
                 self._enter(sized, bytes_before(profile, segment))
             if segment < profile.forward_segments:
-                self._look(segment, float(profile.resident_bytes[segment]), "forward", running[-1])
+                resident = float(profile.resident_bytes[segment])
+                self._record(segment, resident, "forward", running[-1])
 
-    def _at(self, phase: str, side: int) -> dict[int, list[_Sized]]:
-        """Units by the segment at which they begin (0) or end (1)."""
-        found: dict[int, list[_Sized]] = {}
+    def _by_segment(self, phase: str, side: int) -> dict[int, list[_SizedUnit]]:
+        """Units by the segment at which they begin (side 0) or end (1)."""
+        found: dict[int, list[_SizedUnit]] = {}
         for sized in self.units:
             found.setdefault(getattr(sized.unit, phase)[side], []).append(sized)
         return found
 
-    def _enter(self, sized: _Sized, held: float) -> None:
+    def _enter(self, sized: _SizedUnit, resident: float) -> None:
         if sized.gathered == 0:
             return
-        before = self.gathers
-        self.gathers += sized.gathered
+        before = self.gather_buffers
+        self.gather_buffers += sized.gathered
         self.weights += sized.gathered
-        self.whole.add(id(sized))
-        self._look(-1, held, "forward", sized.unit.name)
-        self.gathers -= before
+        self.unsharded.add(id(sized))
+        self._record(-1, resident, "forward", sized.unit.name)
+        self.gather_buffers -= before
 
-    def _leave(self, sized: _Sized) -> None:
+    def _leave(self, sized: _SizedUnit) -> None:
         if sized.gathered > 0:
             self.ended.append(sized)
             if sized.unit.unit.reshard_after_forward:
                 self.weights -= sized.gathered
-                self.whole.discard(id(sized))
+                self.unsharded.discard(id(sized))
         if sized is self.units[0]:
-            self.gathers = 0.0
+            self.gather_buffers = 0.0
 
     def backward(self) -> None:
         """From the gradient of the loss to the last reduce-scatter."""
         profile = self.profile
         total = len(profile.seconds)
         running = [""]
-        begins, ends = self._at("backward", 0), self._at("backward", 1)
+        begins, ends = self._by_segment("backward", 0), self._by_segment("backward", 1)
         for segment in range(profile.forward_segments, total):
             before = bytes_before(profile, segment)
             for sized in reversed(ends.get(segment, ())):
@@ -180,77 +192,76 @@ class _Walk:
             for sized in begins.get(segment, ()):
                 running.append(sized.unit.name)
                 self._begin(sized, segment, before)
-            self._look(segment, float(profile.resident_bytes[segment]), "backward", running[-1])
-        self._finish(total)
-
-    def _finish(self, total: int) -> None:
-        left = bytes_before(self.profile, total)
+            resident = float(profile.resident_bytes[segment])
+            self._record(segment, resident, "backward", running[-1])
+        end = bytes_before(profile, total)
         for sized in reversed(self.units):
             if sized.unit.backward[1] == total and not sized.unit.reduced_last:
-                self._reduce(sized, total, left)
+                self._reduce(sized, total, end)
         for sized in self.units:
             if sized.unit.reduced_last:
-                self._reduce(sized, total, left)
+                self._reduce(sized, total, end)
 
     def step(self, optimizer_step: float) -> None:
-        """The optimizer, which needs so much of gradients and temporaries."""
-        self.reduces, self.gathers, self.shards = 0.0, 0.0, optimizer_step
+        """The optimizer, with its gradients and temporaries [byte]."""
+        self.reduce_buffers, self.gather_buffers = 0.0, 0.0
+        self.sharded_gradients = optimizer_step
         total = len(self.profile.seconds)
-        self._look(total - 1, bytes_before(self.profile, total), "step", "")
+        self._record(total - 1, bytes_before(self.profile, total), "step", "")
 
-    def _begin(self, sized: _Sized, segment: int, held: float) -> None:
-        """Unshard what backward of a unit needs, then gather for the next."""
+    def _begin(self, sized: _SizedUnit, segment: int, resident: float) -> None:
+        """Unshard what backward of a unit needs, then prefetch the next."""
         if sized.gathered == 0:
             return
-        if id(sized) not in self.whole:
-            if id(sized) not in self.pending:
-                self.gathers += sized.gathered
-            self.pending.discard(id(sized))
+        if id(sized) not in self.unsharded:
+            if id(sized) not in self.prefetched:
+                self.gather_buffers += sized.gathered
+            self.prefetched.discard(id(sized))
             self.weights += sized.gathered
-            self.whole.add(id(sized))
-            self._look(segment - 1, held, "backward", sized.unit.name)
-            self.gathers -= sized.gathered
+            self.unsharded.add(id(sized))
+            self._record(segment - 1, resident, "backward", sized.unit.name)
+            self.gather_buffers -= sized.gathered
         place = self.ended.index(sized)
         target = self.ended[place - 1]
-        if place > 0 and id(target) not in self.whole | self.pending:
-            self.pending.add(id(target))
-            self.gathers += target.gathered
+        if place > 0 and id(target) not in self.unsharded | self.prefetched:
+            self.prefetched.add(id(target))
+            self.gather_buffers += target.gathered
 
-    def _reduce(self, sized: _Sized, segment: int, held: float) -> None:
+    def _reduce(self, sized: _SizedUnit, segment: int, resident: float) -> None:
         """Free the weights of a unit, then reduce its gradients."""
-        if id(sized) in self.whole:
+        if id(sized) in self.unsharded:
             self.weights -= sized.gathered
-            self.whole.discard(id(sized))
-        self.reduces = 0.0
+            self.unsharded.discard(id(sized))
+        self.reduce_buffers = 0.0
         if sized.gradients == 0:
             return
-        self.reduces = sized.reduced + sized.output
-        self._look(segment - 1, held, "backward", sized.unit.name)
-        self.reduces = sized.reduced
-        self.gone += sized.gradients
-        self.shards += sized.shard_gradients
-        self._look(segment - 1, held, "backward", sized.unit.name)
+        self.reduce_buffers = sized.reduced + sized.reduce_output
+        self._record(segment - 1, resident, "backward", sized.unit.name)
+        self.reduce_buffers = sized.reduced
+        self.reduced_gradients += sized.gradients
+        self.sharded_gradients += sized.shard_gradients
+        self._record(segment - 1, resident, "backward", sized.unit.name)
 
-    def _look(self, segment: int, held: float, phase: str, module: str) -> None:
-        """Take note of a moment at which the profile holds so much."""
-        ours = self.weights + self.gathers + self.reduces + self.shards
-        live = held - self.gone
-        total = live + ours + sum(self.constant.values())
-        if self.fullest is not None and total <= self.fullest.total_bytes:
+    def _record(self, segment: int, resident: float, phase: str, module: str) -> None:
+        """Compare the current moment with the peak; `resident` is what the profile holds."""
+        buffers = self.weights + self.gather_buffers + self.reduce_buffers + self.sharded_gradients
+        live = resident - self.reduced_gradients
+        total = live + buffers + sum(self.constant.values())
+        if self.peak is not None and total <= self.peak.total_bytes:
             return
-        made = float(self.profile.gradient_bytes[segment]) if segment >= 0 else 0.0
-        parts = {
+        gradients = float(self.profile.gradient_bytes[segment]) if segment >= 0 else 0.0
+        categories = {
             **self.constant,
-            "sharded_gradients": self.shards,
+            "sharded_gradients": self.sharded_gradients,
             "unsharded_weights": self.weights,
-            "gradients": made - self.gone,
-            "all_gather_buffers": self.gathers,
-            "reduce_scatter_buffers": self.reduces,
-            "activations": held - made,
+            "gradients": gradients - self.reduced_gradients,
+            "all_gather_buffers": self.gather_buffers,
+            "reduce_scatter_buffers": self.reduce_buffers,
+            "activations": resident - gradients,
         }
-        self.fullest = Moment(
+        self.peak = Moment(
             total_bytes=total,
             phase=phase,
             module=module,
-            bytes={name: parts[name] for name in CATEGORIES},
+            bytes={name: categories[name] for name in CATEGORIES},
         )

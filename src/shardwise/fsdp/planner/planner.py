@@ -10,10 +10,10 @@ import numpy as np
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import DTYPE_BYTES, Checkpointing, Reshard, Setting, Unit, Wrapping
 from shardwise.fsdp.planner.collectives import CollectiveTimes
-from shardwise.fsdp.planner.columns import StepCosts
 from shardwise.fsdp.planner.evaluate import Evaluated, evaluate
 from shardwise.fsdp.planner.rules import Fsdp2Rules
 from shardwise.fsdp.planner.search import Path, least_peak, optimum
+from shardwise.fsdp.planner.step_costs import StepCosts
 from shardwise.fsdp.planner.units import module_sizes, possible_units
 from shardwise.fsdp.profile import Profile, repeated_blocks, with_checkpoints
 
@@ -25,14 +25,14 @@ _RESHARD: dict[Reshard, tuple[bool, ...]] = {
     "choose": (True, False),
 }
 _EQUAL = 1e-9
-"""Plans whose times differ by less of themselves are equally good."""
+"""Plans whose relative difference in time is smaller are equally good."""
 _BYTE = 1.0
-"""Sums in another order differ by less; budgets are kept to the byte."""
+"""Sums in another order differ by less; budgets hold to the byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The best wrapping found, and how good it is known to be."""
+    """The best wrapping found, with a bound on the optimum."""
 
     plan: Evaluated
     budget_bytes: float
@@ -40,7 +40,7 @@ class Planned:
     """No wrapping of the space within the budget costs less [s]."""
     elapsed_s: float
     labels: int
-    """Beginnings of plans that were kept and compared."""
+    """Partial plans that the search extended."""
 
     @property
     def cost_s(self) -> float:
@@ -57,10 +57,10 @@ class Planned:
 class Planner:
     """A profile in a setting, and the space of wrappings to choose from.
 
-    The space: any set of modules none of which is inside another, or runs of up to `most_grouped`
-    neighbours in one call; for each unit whether it is freed after forward; with `checkpoint` set
+    The space: any set of modules none of which is inside another, or groups of up to `most_grouped`
+    neighbors in one call; for each unit whether it is freed after forward; with `checkpoint` set
     to `choose`, the first k blocks checkpointed for any k, units not inside them. (Of equal blocks
-    the first are the best to checkpoint: what they save is gone for longest.)
+    the first are the best to checkpoint, because their activations would live longest.)
     """
 
     profile: Profile
@@ -72,7 +72,7 @@ class Planner:
     """Positions that may be checkpointed; None: the blocks of the model's lists."""
     most_grouped: int = 2
     seconds: float = 10.0
-    """After this long the search is cut short and proves what it can."""
+    """Time limit after which the search proves what it can [s]."""
     _known: dict[int, Fsdp2Rules] = field(default_factory=dict)
     """Rules by the number of blocks checkpointed."""
     _peaks: dict[int, float] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Planner:
         return {"none": (0,), "all": (every,), "choose": tuple(range(every + 1))}[self.checkpoint]
 
     def rules(self, checkpointed: int = 0) -> Fsdp2Rules:
-        """Costs of the space with the first so many blocks checkpointed."""
+        """Rules of the space with the first blocks checkpointed."""
         if checkpointed not in self._known:
             places = self.checkpointable[:checkpointed]
             profile = with_checkpoints(self.profile, places)
@@ -121,15 +121,15 @@ class Planner:
             self._known[checkpointed] = Fsdp2Rules(step=step)
         return self._known[checkpointed]
 
-    def wrapping_of(self, path: Path, checkpointed: int = 0) -> Wrapping:
+    def wrapping_from_path(self, path: Path, checkpointed: int = 0) -> Wrapping:
         """The wrapping that a path stands for."""
         edges = self.rules(checkpointed).step.edges
         chosen = [edges[place][number - 1] for place, number in path.edges if number > 0]
         names = [self.profile.modules[at].name for at in self.checkpointable[:checkpointed]]
         return Wrapping(units=tuple(edge.unit for edge in chosen), checkpointed=tuple(names))
 
-    def evaluated(self, wrapping: Wrapping) -> Evaluated:
-        """Work a wrapping out in this setting."""
+    def evaluate(self, wrapping: Wrapping) -> Evaluated:
+        """Evaluate a wrapping in this setting."""
         return evaluate(self.profile, self.setting, self.collectives, wrapping)
 
     @cached_property
@@ -140,7 +140,7 @@ class Planner:
     def _least_peak(self, checkpointed: int) -> float:
         if checkpointed not in self._peaks:
             path = least_peak(self.rules(checkpointed))
-            plan = self.evaluated(self.wrapping_of(path, checkpointed))
+            plan = self.evaluate(self.wrapping_from_path(path, checkpointed))
             self._peaks[checkpointed] = plan.peak.total_bytes
         return self._peaks[checkpointed]
 
@@ -149,7 +149,7 @@ class Planner:
         began = perf_counter()
         best: tuple[Path, int, float] | None = None
         bound, labels = np.inf, 0
-        for count, again_s in self._tried(budget_bytes):
+        for count, again_s in self._checkpoint_counts(budget_bytes):
             if best is not None and again_s >= best[2]:
                 break
             left = self.seconds - (perf_counter() - began)
@@ -160,61 +160,61 @@ class Planner:
                 best = path, count, path.cost + again_s
         if best is None:
             return None
-        plan = self.evaluated(self.wrapping_of(best[0], best[1]))
+        plan = self.evaluate(self.wrapping_from_path(best[0], best[1]))
         return Planned(
-            plan=self._plainer(plan, budget_bytes),
+            plan=self._with_whole_blocks(plan, budget_bytes),
             budget_bytes=budget_bytes,
             bound_s=bound,
             elapsed_s=perf_counter() - began,
             labels=labels,
         )
 
-    def _plainer(self, plan: Evaluated, budget_bytes: float) -> Evaluated:
-        """As good a plan that wraps as many of the last blocks as it can as one unit each.
+    def _with_whole_blocks(self, plan: Evaluated, budget_bytes: float) -> Evaluated:
+        """An equally fast plan with as many of the last blocks as possible as one unit each.
 
-        Where compute hides all, many plans are equally good; people want the one that reads well.
+        Where compute hides all communication, many plans are equally good; this one reads best.
         """
         blocks = repeated_blocks(self.profile)
         low, high = 0, len(blocks)
         while low < high:
             middle = (low + high) // 2
-            other = self._with_blocks(plan, blocks[middle:])
-            if other is not None and _as_good(other, plan, budget_bytes):
+            other = self._wrap_blocks(plan, blocks[middle:])
+            if other is not None and _as_fast(other, plan, budget_bytes):
                 plan, high = other, middle
             else:
                 low = middle + 1
         return plan
 
-    def _with_blocks(self, plan: Evaluated, blocks: Sequence[int]) -> Evaluated | None:
-        """The plan with some blocks as one unit each, in place of all that overlaps them."""
+    def _wrap_blocks(self, plan: Evaluated, blocks: Sequence[int]) -> Evaluated | None:
+        """The plan with some blocks as one unit each, in place of all units that overlap them."""
         profile, edges = self.profile, self.rules(len(plan.wrapping.checkpointed)).step.edges
-        whole = {
+        block_units = {
             at: edge.unit
             for at in blocks
             for edge in edges[at]
             if edge.last == at and edge.unit.reshard_after_forward
         }
-        if len(whole) < len(blocks):
+        if len(block_units) < len(blocks):
             return None
-        taken = np.zeros(len(profile.modules), dtype=bool)
+        covered = np.zeros(len(profile.modules), dtype=bool)
         for at in blocks:
-            taken[at : profile.modules[at].end] = True
+            covered[at : profile.modules[at].end] = True
         placed: dict[int, Unit] = {}
         for unit in plan.wrapping.units:
             places = [profile.positions[name] for name in unit.modules]
-            inside = [bool(taken[place : profile.modules[place].end].any()) for place in places]
+            inside = [bool(covered[place : profile.modules[place].end].any()) for place in places]
             if not all(inside):  # as the last block with the norm behind it: leave them together
                 placed[places[0]] = unit
                 for place in places:
-                    whole.pop(place, None)
-        placed |= whole
+                    block_units.pop(place, None)
+        placed |= block_units
         units = tuple(placed[at] for at in sorted(placed))
-        return self.evaluated(Wrapping(units=units, checkpointed=plan.wrapping.checkpointed))
+        return self.evaluate(Wrapping(units=units, checkpointed=plan.wrapping.checkpointed))
 
-    def _tried(self, budget_bytes: float) -> Iterator[tuple[int, float]]:
+    def _checkpoint_counts(self, budget_bytes: float) -> Iterator[tuple[int, float]]:
         """Numbers of blocks to checkpoint from the fewest that fit, and the time that adds [s].
 
-        With more blocks checkpointed what fits still fits, so the fewest are found by halving.
+        With more blocks checkpointed what fits still fits, so bisection finds the fewest.
         """
         counts = self._counts()
         low, high = 0, 0 if np.isinf(budget_bytes) else len(counts) - 1
@@ -227,6 +227,6 @@ class Planner:
             yield count, float(self.rules(count).step.profile.seconds.sum()) - whole
 
 
-def _as_good(other: Evaluated, plan: Evaluated, budget_bytes: float) -> bool:
+def _as_fast(other: Evaluated, plan: Evaluated, budget_bytes: float) -> bool:
     fits = other.peak.total_bytes <= budget_bytes + _BYTE
     return fits and other.step_s <= plan.step_s + _EQUAL * (plan.exposed_s + plan.recompute_s)

@@ -8,8 +8,8 @@ plan and is dropped. What is left at the end holds an optimum, and if nothing el
 search has proved it. (Label setting: Desrochers and Soumis, "A generalized permanent labelling
 algorithm for the shortest path problem with time windows", INFOR 26, 1988.)
 
-What edges do to labels is said by the rules: those of FSDP2 or those of fsdp_ilp. They work on
-arrays of shape (quantities, labels), all labels of a position at once.
+`Rules` say how an edge changes labels: those of FSDP2 or those of fsdp_ilp. They work on arrays of
+shape (quantities, labels), all labels of a position at once.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ COST = 0
 """Row of the labels that holds the cost so far."""
 Only = Literal["", "memory", "time"]
 _BLOCK = 256
-_CROWD = 64
-"""Labels compared at a position for each that is kept, at most."""
+_CANDIDATES = 64
+"""Labels compared at a position for each label that stays, at most."""
 _EQUAL = 1e-12
-"""Costs that differ by less of themselves differ in rounding alone."""
+"""Relative difference of costs that is rounding alone."""
 _WIDTHS = (32, 1024, 8192)
-"""Labels kept at a position: first a quick plan, then a proof that has only to beat it."""
+"""Labels per position: first a quick plan, then a proof that only has to beat it."""
 
 
 class Rules(Protocol):
@@ -44,11 +44,11 @@ class Rules(Protocol):
 
     @property
     def time_rows(self) -> Sequence[int]:
-        """Quantities that say nothing of memory; the cost is one."""
+        """Quantities that do not affect memory; the cost is one."""
 
     @property
     def memory_rows(self) -> Sequence[int]:
-        """Quantities that say nothing of time."""
+        """Quantities that do not affect time."""
 
     def start(self) -> Floats:
         """The one label at position 0; shape (quantities, 1)."""
@@ -57,16 +57,16 @@ class Rules(Protocol):
         """Labels after each edge of a position; shape (quantities, edges, labels)."""
 
     def finish(self, labels: Floats) -> Floats:
-        """Cost of the whole path for labels at the last position [s]."""
+        """Cost of the full path for labels at the last position [s]."""
 
     def peak(self, position: int, labels: Floats) -> Floats:
         """Least peak that any completion of labels can have; at the end, the peak [byte]."""
 
     def remaining_cost(self, position: int, labels: Floats) -> Floats:
-        """A lower bound on the cost still to come for labels at a position [s]."""
+        """Lower bound on the remaining cost for labels at a position [s]."""
 
     def clip_to_budget(self, position: int, labels: Floats, budget: float) -> None:
-        """Make quantities alike, in place, that cannot matter within a budget any more."""
+        """Set quantities that no longer matter within a budget to equal values, in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,23 +81,25 @@ class Path:
     bound: float
     """No path within the budget costs less; equal to `cost` if that is proved the least."""
     labels: int
-    """Labels kept, in all."""
+    """Number of labels that were extended."""
 
     @property
     def proven(self) -> bool:
-        """Whether no path within the budget is better; without a path, whether there is none."""
+        """Whether no path within the budget is better; without a path, whether none exists."""
         return self.bound >= self.cost * (1 - _EQUAL)
 
 
 @dataclass(slots=True)
-class _Kept:
-    """Labels kept at a position, and where each came from."""
+class _Labels:
+    """Labels at a position, and where each came from."""
 
     labels: Floats
     parents: Ints
-    """Among the labels kept at the position it came from."""
+    """Number of the label at the position that it came from."""
     origins: Ints
+    """That position."""
     edges: Ints
+    """Number of the edge taken there."""
 
 
 def shortest_path(
@@ -113,23 +115,27 @@ def shortest_path(
 
     Parameters
     ----------
+    rules
+        The problem.
+    budget
+        Largest peak [byte].
     most_labels
-        Kept at a position. Beyond it the cheapest and those that leave most room stay, and the
+        Labels per position, at most. Beyond it the cheapest and those of least peak stay, and the
         bound accounts for the rest.
     below
-        Paths that cost more are of no interest.
+        Ignore paths that cost more [s].
     only
-        `memory`: the cost is the peak itself, and time is of no interest. `time`: there is no peak,
-        and the budget is of no interest.
+        `memory`: the cost is the peak itself, and time is ignored. `time`: peak and budget are
+        ignored.
     until
-        From this moment of `perf_counter` on only a few labels are compared and kept.
+        From this moment of `perf_counter` on, only a few labels per position are extended [s].
     """
     nodes = len(rules.targets) + 1
-    waiting: list[list[_Kept]] = [[] for _ in range(nodes)]
-    kept: list[_Kept] = []
+    waiting: list[list[_Labels]] = [[] for _ in range(nodes)]
+    extended: list[_Labels] = []
     dropped, total = np.inf, 0
     none = np.full(1, -1)
-    waiting[0].append(_Kept(rules.start(), none, none, none))
+    waiting[0].append(_Labels(rules.start(), none, none, none))
     for position in range(nodes):
         here = _joined(waiting[position], rules.start().shape[0])
         waiting[position] = []
@@ -141,27 +147,27 @@ def shortest_path(
         if only != "time":
             rules.clip_to_budget(position, here.labels, below if only else budget)
         most = most_labels if perf_counter() < until else min(most_labels, _WIDTHS[0])
-        for limit in (_CROWD * most, most):  # a crowd is thinned before it is compared
+        for limit in (_CANDIDATES * most, most):  # thinned before labels are compared
             if here.labels.shape[1] > limit and position < nodes - 1:
                 costs = _costs(rules, position, here, only)
-                some = _spread(costs, rules.peak(position, here.labels), limit)
+                some = _best_by_cost_and_peak(costs, rules.peak(position, here.labels), limit)
                 dropped = min(dropped, float(costs[~some].min()))
                 here = _chosen(here, some)
             if limit > most:
                 here = _chosen(here, nondominated(here.labels))
-        kept.append(here)
+        extended.append(here)
         total += here.labels.shape[1]
         if position < nodes - 1 and here.labels.shape[1]:
             new = rules.extend(position, here.labels)
             every = np.arange(here.labels.shape[1])
             for number, target in enumerate(rules.targets[position]):
-                whence = np.full(len(every), position), np.full(len(every), number)
-                waiting[target].append(_Kept(new[:, number], every, *whence))
-    return _best(rules, kept, dropped, total, only=only)
+                origin = np.full(len(every), position), np.full(len(every), number)
+                waiting[target].append(_Labels(new[:, number], every, *origin))
+    return _best(rules, extended, dropped, total, only=only)
 
 
-def _costs(rules: Rules, position: int, here: "_Kept", only: Only) -> Floats:
-    """Least cost of any completion."""
+def _costs(rules: Rules, position: int, here: _Labels, only: Only) -> Floats:
+    """Lower bound on the cost of any completion."""
     if only == "memory":
         return rules.peak(position, here.labels)
     if position == len(rules.targets):
@@ -172,12 +178,18 @@ def _costs(rules: Rules, position: int, here: "_Kept", only: Only) -> Floats:
 def optimum(
     rules: Rules, budget: float, *, widths: Sequence[int] = _WIDTHS, seconds: float = np.inf
 ) -> Path:
-    """The best path within a budget, with ever more labels until it is proved.
+    """The best path within a budget, with more and more labels until it is proved.
 
     Parameters
     ----------
+    rules
+        The problem.
+    budget
+        Largest peak [byte].
+    widths
+        Labels per position of each round.
     seconds
-        No further round begins after this long; the bound says what is proved.
+        No further round begins after this time; the bound says what is proved [s].
     """
     until = perf_counter() + seconds
     best = shortest_path(rules, budget, most_labels=widths[0])
@@ -191,7 +203,7 @@ def optimum(
 
 
 def least_peak(rules: Rules, *, widths: Sequence[int] = _WIDTHS[:2]) -> Path:
-    """A path of least peak, which is its cost too."""
+    """A path of least peak; its cost is the peak [byte]."""
     best = shortest_path(rules, np.inf, most_labels=widths[0], only="memory")
     for width in widths[1:]:
         if best.proven:
@@ -209,8 +221,8 @@ def _better(best: Path, found: Path) -> Path:
     return replace(better, bound=min(bound, better.cost), labels=best.labels + found.labels)
 
 
-def _spread(costs: Floats, peaks: Floats, most: int) -> Bools:
-    """So many labels: half of them the cheapest, half those that leave most room."""
+def _best_by_cost_and_peak(costs: Floats, peaks: Floats, most: int) -> Bools:
+    """At most `most` labels: half of them the cheapest, half those of least peak."""
     some = np.zeros(len(costs), dtype=bool)
     some[np.argsort(costs, kind="stable")[: most // 2]] = True
     rest = np.flatnonzero(~some)
@@ -218,17 +230,19 @@ def _spread(costs: Floats, peaks: Floats, most: int) -> Bools:
     return some
 
 
-def _best(rules: Rules, kept: Sequence[_Kept], dropped: float, total: int, *, only: Only) -> Path:
-    last = kept[-1]
+def _best(
+    rules: Rules, extended: Sequence[_Labels], dropped: float, total: int, *, only: Only
+) -> Path:
+    last = extended[-1]
     if last.labels.shape[1] == 0:
         return Path(edges=(), cost=np.inf, peak=np.inf, bound=dropped, labels=total)
-    costs = _costs(rules, len(kept) - 1, last, only)
-    peaks = rules.peak(len(kept) - 1, last.labels)
+    costs = _costs(rules, len(extended) - 1, last, only)
+    peaks = rules.peak(len(extended) - 1, last.labels)
     close = costs <= costs.min() * (1 + _EQUAL)
     at = int(np.flatnonzero(close)[np.argmin(peaks[close])])
     cost = float(costs[at])
     return Path(
-        edges=_traced(kept, at),
+        edges=_path_to(extended, at),
         cost=cost,
         peak=float(peaks[at]),
         bound=min(cost, dropped),
@@ -236,30 +250,31 @@ def _best(rules: Rules, kept: Sequence[_Kept], dropped: float, total: int, *, on
     )
 
 
-def _traced(kept: Sequence[_Kept], at: int) -> tuple[tuple[int, int], ...]:
+def _path_to(extended: Sequence[_Labels], at: int) -> tuple[tuple[int, int], ...]:
+    """Positions and edges that lead to a label at the last position."""
     path = []
-    position = len(kept) - 1
+    position = len(extended) - 1
     while position > 0:
-        here = kept[position]
+        here = extended[position]
         path.append((int(here.origins[at]), int(here.edges[at])))
         position, at = int(here.origins[at]), int(here.parents[at])
     return tuple(reversed(path))
 
 
-def _joined(parts: Sequence[_Kept], quantities: int) -> _Kept:
-    if not parts:
+def _joined(several: Sequence[_Labels], quantities: int) -> _Labels:
+    if not several:
         none = np.zeros(0, dtype=np.int64)
-        return _Kept(np.zeros((quantities, 0)), none, none, none)
-    return _Kept(
-        np.concatenate([part.labels for part in parts], axis=1),
-        np.concatenate([part.parents for part in parts]),
-        np.concatenate([part.origins for part in parts]),
-        np.concatenate([part.edges for part in parts]),
+        return _Labels(np.zeros((quantities, 0)), none, none, none)
+    return _Labels(
+        np.concatenate([some.labels for some in several], axis=1),
+        np.concatenate([some.parents for some in several]),
+        np.concatenate([some.origins for some in several]),
+        np.concatenate([some.edges for some in several]),
     )
 
 
-def _chosen(here: _Kept, which: Bools | Ints) -> _Kept:
-    return _Kept(
+def _chosen(here: _Labels, which: Bools) -> _Labels:
+    return _Labels(
         labels=here.labels[:, which],
         parents=here.parents[which],
         origins=here.origins[which],
@@ -268,10 +283,9 @@ def _chosen(here: _Kept, which: Bools | Ints) -> _Kept:
 
 
 def nondominated(labels: Floats) -> Bools:
-    """Which labels no other is at most equal to in every quantity; of equal ones, the first.
+    """Which labels no other dominates, i.e. is at most equal in every quantity; of equal ones, one.
 
-    Labels are looked at in order of their sums of ranks, so that one is only ever dominated by an
-    earlier one.
+    Labels are visited in lexicographic order, in which only an earlier one can dominate.
     """
     count = labels.shape[1]
     keep = np.ones(count, dtype=bool)

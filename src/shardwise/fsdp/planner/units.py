@@ -6,6 +6,7 @@ Modules are identified by their position in `Profile.modules`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,20 +25,19 @@ __all__ = [
     "module_sizes",
     "place_units",
     "possible_units",
-    "refusals",
 ]
 
 _MOMENTS = {"adamw": 2, "sgd": 0, "none": 0}
-"""Numbers that an optimizer keeps of each weight, in the type of the weight."""
+"""Numbers that an optimizer stores for each weight, in the type of the weight."""
 _TEMPORARIES = {"adamw": 1, "sgd": 0, "none": 0}
-"""Numbers that its step makes of each weight and frees again."""
+"""Numbers that its step allocates for each weight and frees again."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ModuleSizes:
-    """Of the weights that each module holds itself, a tied one at its first holder; shape (n,).
+    """Bytes of the weights that each module holds itself, by position; shape (modules,).
 
-    A unit's figures are the sums over its modules.
+    A tied weight counts at its first holder. The bytes of a unit are the sums over its modules.
     """
 
     gathered: Floats
@@ -54,7 +54,7 @@ class ModuleSizes:
     shard: Floats
     """Sharded weights on one rank [byte]."""
     shard_gradients: Floats
-    """What stays of their gradients until the step ends [byte].
+    """Their gradients after the reduction, resident until the step ends [byte].
 
     The shard in the stored type; with replicas also the buffer of its all-reduce, in the type of
     the reduction, if that is another.
@@ -63,11 +63,11 @@ class ModuleSizes:
     """Outputs of the reduce-scatter: in the type of the reduction, and cast to the stored one if
     that is another [byte]."""
     state: Floats
-    """What the optimizer keeps of them on one rank [byte]."""
+    """Optimizer state of them on one rank [byte]."""
     optimizer_step: Floats
-    """Sharded gradients and temporaries at the fullest moment of the optimizer's step [byte].
+    """Sharded gradients and temporaries at the peak of the optimizer's step [byte].
 
-    AdamW in its `foreach` form makes a list of square roots as large as the weights.
+    AdamW in its `foreach` form allocates a list of square roots as large as the weights.
     """
     trainable: Bools
     """Whether a module holds weights that are trained."""
@@ -77,7 +77,7 @@ class ModuleSizes:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LastGradients:
-    """The gradient that FSDP2 holds on to while it reduces a unit: that of its last parameter."""
+    """The gradient that stays alive while FSDP2 reduces a unit: that of its last parameter."""
 
     profile: Profile
     element_bytes: int
@@ -103,7 +103,7 @@ class LastGradients:
 
 
 def module_sizes(profile: Profile, setting: Setting) -> ModuleSizes:
-    """Sizes for a profile in a setting.
+    """Sizes of the modules of a profile in a setting.
 
     Padding is that of `torch.distributed.fsdp.fully_shard` (torch 2.13, `FSDPParam`), which splits
     the first dimension.
@@ -160,20 +160,6 @@ class PlacedUnit:
         return " + ".join(self.unit.modules) or "root"
 
 
-def refusals(profile: Profile, sizes: ModuleSizes) -> dict[int, str]:
-    """Why a module may not be a unit, by position; those that may are left out.
-
-    torch 2.13 rejects a parameter in two units ("shared with a parameter already managed by
-    another FSDP group"), ignores units without parameters, and mixes frozen with trainable weights
-    at the price of gathering both for one.
-    """
-    found: dict[int, str] = {}
-    for place in range(1, len(profile.modules)):
-        if reason := _refusal(profile, sizes, place):
-            found[place] = reason
-    return found
-
-
 def _refusal(profile: Profile, sizes: ModuleSizes, place: int) -> str:
     module = profile.modules[place]
     inside = slice(place, module.end)
@@ -192,7 +178,7 @@ def _holds(profile: Profile, place: int) -> bool:
 
 
 def _tied_outside(profile: Profile, place: int) -> str | None:
-    """Tell of a parameter that is held both inside and outside a module."""
+    """Name a parameter that is held both inside and outside a module."""
     end = profile.modules[place].end
     for parameter in profile.shared:
         inside = [place <= at < end for at in parameter.holders]
@@ -205,10 +191,14 @@ def _tied_outside(profile: Profile, place: int) -> str | None:
 
 
 def allowed(profile: Profile, sizes: ModuleSizes) -> Bools:
-    """Whether each module may be a unit of its own."""
-    may = np.ones(len(profile.modules), dtype=bool)
-    may[[0, *refusals(profile, sizes)]] = False
-    return may
+    """Whether each module may be a unit of its own.
+
+    torch 2.13 rejects a parameter in two units ("shared with a parameter already managed by
+    another FSDP group"), ignores units without parameters, and mixes frozen with trainable weights
+    at the price of gathering both for one.
+    """
+    may = [not _refusal(profile, sizes, place) for place in range(1, len(profile.modules))]
+    return np.array([False, *may])
 
 
 def place_units(profile: Profile, sizes: ModuleSizes, wrapping: Wrapping) -> tuple[PlacedUnit, ...]:
@@ -270,8 +260,8 @@ def _unknown(profile: Profile, name: str) -> str:
     return "no such module" + nearest(name, profile.positions)
 
 
-def _fault(name: str, problem: str) -> Fault:
-    return Fault(field="units", value=name, has_value=True, problem=problem)
+def _fault(name: str, problem: str, field: str = "units") -> Fault:
+    return Fault(field=field, value=name, has_value=True, problem=problem)
 
 
 def _faults(profile: Profile, sizes: ModuleSizes, unit: Unit, at: Sequence[int]) -> list[Fault]:
@@ -320,28 +310,24 @@ def checkpointed(
     ------
     InputError
         If one is unknown, lies inside another, or holds a unit: FSDP2 gathers that in the middle of
-        computing again, which is not modelled.
+        the recomputation, which is not modelled.
     """
     found = []
     for name in wrapping.checkpointed:
         if name not in profile.positions:
-            problem = _unknown(profile, name)
-            raise InputError(Fault(field="checkpoint", value=name, has_value=True, problem=problem))
+            raise InputError(_fault(name, _unknown(profile, name), field="checkpoint"))
         found.append(profile.positions[name])
-    for one, other in zip(sorted(found), sorted(found)[1:], strict=False):
+    found.sort()
+    for one, other in pairwise(found):
         if other < profile.ends[one]:
-            name = profile.modules[other].name
             problem = f"lies inside {profile.modules[one].name!r}, which is checkpointed too"
-            raise InputError(Fault(field="checkpoint", value=name, has_value=True, problem=problem))
+            raise InputError(_fault(profile.modules[other].name, problem, field="checkpoint"))
     for place in found:
         for unit in units[1:]:
             if place < unit.modules[0] < profile.ends[place]:
                 problem = f"the unit {unit.name!r} lies inside it; checkpoint whole units"
-                name = profile.modules[place].name
-                raise InputError(
-                    Fault(field="checkpoint", value=name, has_value=True, problem=problem)
-                )
-    return tuple(sorted(found))
+                raise InputError(_fault(profile.modules[place].name, problem, field="checkpoint"))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,12 +350,16 @@ def possible_units(
     reshard: Sequence[bool],
     most_grouped: int,
 ) -> list[list[Edge]]:
-    """All units that may begin at each position: modules, and runs of neighbours in one call.
+    """All units that may begin at each position: modules, and groups of neighbors in one call.
 
-    Neighbours have the same parent; those between them without parameters are not named.
+    Neighbors have the same parent; those between them without parameters are not named.
 
     Parameters
     ----------
+    profile
+        The unsharded step.
+    sizes
+        Bytes of its modules.
     reshard
         Choices of `reshard_after_forward`.
     most_grouped
@@ -377,19 +367,19 @@ def possible_units(
     """
     may = allowed(profile, sizes)
     holds = np.concatenate([[0.0], np.cumsum(sizes.gathered)])
-    runs_of = _runs(profile, most_grouped, holds)
+    groups = _groups(profile, most_grouped, holds)
     found: list[list[Edge]] = [[] for _ in profile.modules]
     for place in range(1, len(profile.modules)):
-        for run in runs_of[place]:
-            end = int(profile.ends[run[-1]])
-            if (len(run) == 1 and not may[place]) or not _allowed_run(profile, sizes, run, end):
+        for group in groups[place]:
+            end = int(profile.ends[group[-1]])
+            if not (may[place] if len(group) == 1 else _allowed(profile, sizes, group, end)):
                 continue
-            names = tuple(profile.modules[at].name for at in run)
+            names = tuple(profile.modules[at].name for at in group)
             found[place] += [
                 Edge(
                     unit=Unit(modules=names, reshard_after_forward=freed),
                     first=place,
-                    last=run[-1],
+                    last=group[-1],
                     end=end,
                 )
                 for freed in reshard
@@ -397,8 +387,8 @@ def possible_units(
     return found
 
 
-def _runs(profile: Profile, most: int, holds: Floats) -> list[list[tuple[int, ...]]]:
-    """Modules and runs of neighbours with parameters that begin at each position."""
+def _groups(profile: Profile, most: int, holds: Floats) -> list[list[tuple[int, ...]]]:
+    """Modules and groups of neighbors with parameters that begin at each position."""
     found: list[list[tuple[int, ...]]] = [[] for _ in profile.modules]
     for parent in range(len(profile.modules)):
         children = [
@@ -412,14 +402,13 @@ def _runs(profile: Profile, most: int, holds: Floats) -> list[list[tuple[int, ..
     return found
 
 
-def _allowed_run(profile: Profile, sizes: ModuleSizes, run: Sequence[int], end: int) -> bool:
-    if len(run) == 1:
-        return True
-    inside = slice(run[0], end)
+def _allowed(profile: Profile, sizes: ModuleSizes, group: Sequence[int], end: int) -> bool:
+    """Whether a group of several modules may be a unit."""
+    inside = slice(group[0], end)
     if sizes.trainable[inside].any() and sizes.frozen[inside].any():
         return False
     for parameter in profile.shared:
-        held = [run[0] <= at < end for at in parameter.holders]
-        if any(held) and not all(held):
+        within = [group[0] <= at < end for at in parameter.holders]
+        if any(within) and not all(within):
             return False
-    return len({profile.modules[at].name for at in run}) == len(run)
+    return len({profile.modules[at].name for at in group}) == len(group)

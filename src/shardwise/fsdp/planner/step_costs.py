@@ -16,14 +16,14 @@ __all__ = ["NOTHING", "Grid", "Spans", "StepCosts", "UnitCosts"]
 NOTHING = -1e18
 """Less than any number of bytes."""
 _LARGE = 1e15
-"""A buffer so large that latencies count for nothing [byte]."""
-_SURELY = 1 - 1e-6
-"""Keeps a bound below what rounding makes of the sum it bounds."""
+"""A buffer so large that latencies are negligible [byte]."""
+_SAFETY = 1 - 1e-6
+"""Keeps a bound below the rounding error of the sum that it bounds."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Grid:
-    """A profile's step cut at its positions: forward at each entry, backward at each exit."""
+    """Segments of a step at its positions: forward at each entry, backward at each exit."""
 
     profile: Profile
 
@@ -35,10 +35,10 @@ class Grid:
 
     @cached_property
     def ends(self) -> Ints:
-        """Segment at which each module's own backward is over.
+        """Segment at which the backward compute of each module ends.
 
-        One whose inputs need no gradient is held to the end of the step, but what it computes is
-        over when a module that ran before it begins.
+        FSDP2 holds a module whose inputs need no gradient to the end of the step, but its compute
+        ends when a module that ran before it begins.
         """
         modules = self.profile.modules
         found = np.array([module.backward[1] for module in modules])
@@ -68,10 +68,10 @@ class Grid:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Spans:
-    """Times and fullest moments over any run of segments, gradients of weights set apart.
+    """Times and peak bytes of any range of segments.
 
-    What is held in backward counts without the gradients of weights that were complete before a
-    given segment: those of units are reduced by then, those of the root are counted by the rules.
+    Callers subtract the gradients of weights that were complete before a segment
+    (`reduced_gradients`): those of units are reduced by then, the rules count those of the root.
     """
 
     profile: Profile
@@ -86,25 +86,25 @@ class Spans:
         """Compute time of `[first, after)` [s]."""
         return float(self._elapsed[max(first, after)] - self._elapsed[first])
 
-    def held(self, first: int, after: int) -> float:
-        """Fullest moment of `[first, after)`; minus infinity if there is none [byte]."""
+    def peak(self, first: int, after: int) -> float:
+        """Peak of `[first, after)`; minus infinity if it is empty [byte]."""
         return float(self.profile.resident_bytes[first:after].max(initial=-np.inf))
 
-    def reduced(self, segment: int) -> float:
+    def reduced_gradients(self, segment: int) -> float:
         """Gradients complete before a segment, less their shards [byte]."""
         if segment == 0:
             return 0.0
-        whole = self.profile.gradient_bytes[segment - 1]
-        return float(whole - self.shard_gradients[segment - 1])
+        unsharded = self.profile.gradient_bytes[segment - 1]
+        return float(unsharded - self.shard_gradients[segment - 1])
 
-    def left(self, segment: int) -> float:
-        """What is held as a segment begins [byte]."""
+    def start(self, segment: int) -> float:
+        """Resident bytes as a segment begins [byte]."""
         return bytes_before(self.profile, segment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitCosts:
-    """Units that may begin at a position; shape (units, 1)."""
+    """Units that may begin at a position; columns of shape (units, 1)."""
 
     gather_s: Floats
     gather_again_s: Floats
@@ -115,30 +115,30 @@ class UnitCosts:
     forward_s: Floats
     """Of the unit and of the root's modules after it."""
     backward_s: Floats
-    gap_s: Floats
+    root_backward_s: Floats
     """Backward of the root's modules after it."""
     gathered: Floats
-    """Bytes of its weights, and of the buffer."""
-    again: Floats
-    """Bytes of the buffer in backward."""
-    stays: Floats
-    """Bytes that stay whole between forward and backward."""
+    """Bytes of its weights, and of the all-gather buffer."""
+    gathered_again: Floats
+    """Bytes of the all-gather buffer in backward."""
+    unsharded: Floats
+    """Bytes that stay unsharded between forward and backward."""
     reduced: Floats
     gradients: Floats
-    """Over their shards."""
-    enters: Floats
-    """What is held as it begins forward."""
-    ahead: Floats
-    """Fullest moment forward, and of the root's modules after it."""
-    ahead_after: Floats
-    begins: Floats
-    """What is held as its backward begins, its fullest moment, that of the root's modules before
-    its backward, and what is held at its end; gradients complete before are left out."""
-    back: Floats
-    back_before: Floats
-    ends: Floats
-    output: Floats
-    """What the reduce-scatter writes, with the last gradient, beyond all gradients; or nothing."""
+    """Less their shards."""
+    forward_start: Floats
+    """Resident bytes as it begins forward."""
+    forward_peak: Floats
+    root_forward_peak: Floats
+    """Of the root's modules after it."""
+    backward_start: Floats
+    """Here and below, gradients complete before are left out."""
+    backward_peak: Floats
+    root_backward_peak: Floats
+    """Of the root's modules after it, which run backward before it."""
+    backward_end: Floats
+    reduce_output: Floats
+    """Output of the reduce-scatter, with the last gradient, less all gradients; at least 0."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -157,19 +157,18 @@ class StepCosts:
 
     @cached_property
     def spans(self) -> Spans:
-        """Times and fullest moments over runs of segments."""
+        """Times and peaks of ranges of segments."""
         added = np.zeros(len(self.profile.seconds))
-        bytes_of = self.sizes.shard_gradients
-        whole = self.sizes.gradients
+        sharded, unsharded = self.sizes.shard_gradients, self.sizes.gradients
         for parameter in self.profile.parameters:
             holder = parameter.holders[0]
-            if parameter.gradient_segment >= 0 and whole[holder] > 0:
-                part = parameter.numel * self._computed / whole[holder]
-                added[parameter.gradient_segment] += bytes_of[holder] * part
+            if parameter.gradient_segment >= 0 and unsharded[holder] > 0:
+                share = parameter.numel * self._compute_bytes / unsharded[holder]
+                added[parameter.gradient_segment] += sharded[holder] * share
         return Spans(profile=self.profile, shard_gradients=np.cumsum(added))
 
     @cached_property
-    def _computed(self) -> float:
+    def _compute_bytes(self) -> float:
         """Bytes of a gathered number."""
         numels = sum(
             p.numel for p in self.profile.parameters if p.trainable and p.gradient_segment >= 0
@@ -177,14 +176,14 @@ class StepCosts:
         return float(self.sizes.gradients.sum()) / numels if numels else 0.0
 
     @cached_property
-    def constant(self) -> float:
-        """What every plan holds all the time [byte]."""
+    def constant_bytes(self) -> float:
+        """Sharded weights, optimizer state and fixed bytes, the same in every plan [byte]."""
         sharded = float(self.sizes.shard.sum() + self.sizes.state.sum())
         return sharded + self.profile.fixed_bytes
 
     @cached_property
     def units(self) -> Sequence[UnitCosts | None]:
-        """Units by position; one call of the network for all of them."""
+        """Units by position; one evaluation of the collectives for all of them."""
         flat = [edge for edges in self.edges for edge in edges]
         if not flat:
             return [None for _ in self.edges]
@@ -192,9 +191,9 @@ class StepCosts:
         found: list[UnitCosts | None] = []
         at = 0
         for edges in self.edges:
-            part = slice(at, at + len(edges))
-            rows = {name: values[part, None] for name, values in columns.items()}
-            found.append(UnitCosts(**rows) if edges else None)
+            rows = slice(at, at + len(edges))
+            own = {name: values[rows, None] for name, values in columns.items()}
+            found.append(UnitCosts(**own) if edges else None)
             at += len(edges)
         return found
 
@@ -207,70 +206,69 @@ class StepCosts:
         first = np.array([edge.first for edge in edges])
         end = np.array([edge.end for edge in edges])
         own = {name: values[end] - values[first] for name, values in sums.items()}
-        whole = np.array([not edge.unit.reshard_after_forward for edge in edges])
-        # A unit that nothing flows back through is not gathered again.
-        once = whole | np.array([_nothing_back(self.profile, edge) for edge in edges])
+        unsharded = np.array([not edge.unit.reshard_after_forward for edge in edges])
+        # A unit without a backward pass is not gathered again.
+        once = unsharded | np.array([_no_backward(self.profile, edge) for edge in edges])
         gather = self.collectives.gather_s(own["gathered"])
-        last = LastGradients(profile=self.profile, element_bytes=round(self._computed))
-        kept = np.array([last.between(edge.first, edge.end) for edge in edges])
-        rows = [self._moments(edge) for edge in edges]
+        last = LastGradients(profile=self.profile, element_bytes=round(self._compute_bytes))
+        last_gradient = np.array([last.between(edge.first, edge.end) for edge in edges])
+        rows = [self._times_and_peaks(edge) for edge in edges]
         return {
             "gather_s": gather,
             "gather_again_s": np.where(once, 0.0, gather),
             "reduce_s": self.collectives.reduce_s(own["reduced"]),
             "gathered": own["gathered"],
-            "again": np.where(once, 0.0, own["gathered"]),
-            "stays": np.where(whole, own["gathered"], 0.0),
+            "gathered_again": np.where(once, 0.0, own["gathered"]),
+            "unsharded": np.where(unsharded, own["gathered"], 0.0),
             "reduced": own["reduced"],
             "gradients": own["gradients"] - own["shard_gradients"],
-            "output": np.maximum(own["scattered"] + kept - own["gradients"], 0.0),
+            "reduce_output": np.maximum(own["scattered"] + last_gradient - own["gradients"], 0.0),
             **{name: np.array([row[name] for row in rows]) for name in rows[0]},
         }
 
-    def _moments(self, edge: Edge) -> dict[str, float]:
-        """Times and fullest moments of a unit, and of the root's modules after it."""
+    def _times_and_peaks(self, edge: Edge) -> dict[str, float]:
+        """Times and peaks of a unit, and of the root's modules after it."""
         profile, spans, grid = self.profile, self.spans, self._grid
         first, last = profile.modules[edge.first], profile.modules[edge.last]
-        begins, ends = first.forward[0], last.forward[1]
+        begin, end = first.forward[0], last.forward[1]
         after = int(grid.forward[edge.end])
-        back, over = last.backward[0], int(grid.ends[edge.first])
+        back, back_end = last.backward[0], int(grid.ends[edge.first])
         before = int(grid.backward[edge.end])
-        gone = spans.reduced(before)
+        reduced = spans.reduced_gradients(before)
         return {
             "reduced_last": float(first.reduced_last),
-            "forward_s": spans.seconds(begins, after),
-            "backward_s": spans.seconds(back, over),
-            "gap_s": spans.seconds(before, back),
-            "enters": spans.left(begins),
-            "ahead": spans.held(begins, ends),
-            "ahead_after": spans.held(ends, after),
-            "begins": spans.left(back) - gone,
-            "back": spans.held(back, over) - gone,
-            "back_before": spans.held(before, back) - gone,
-            "ends": spans.left(over) - gone,
+            "forward_s": spans.seconds(begin, after),
+            "backward_s": spans.seconds(back, back_end),
+            "root_backward_s": spans.seconds(before, back),
+            "forward_start": spans.start(begin),
+            "forward_peak": spans.peak(begin, end),
+            "root_forward_peak": spans.peak(end, after),
+            "backward_start": spans.start(back) - reduced,
+            "backward_peak": spans.peak(back, back_end) - reduced,
+            "root_backward_peak": spans.peak(before, back) - reduced,
+            "backward_end": spans.start(back_end) - reduced,
         }
 
     @cached_property
-    def skips(self) -> Floats:
-        """Of a module left in the root: forward and backward compute, and fullest moments."""
+    def root_modules(self) -> Floats:
+        """Of each module left in the root: forward and backward [s], and their peaks [byte]."""
         spans, grid = self.spans, self._grid
         rows = []
         for place in range(len(self.profile.modules)):
-            ahead = int(grid.forward[place]), int(grid.forward[place + 1])
-            back = int(grid.backward[place + 1]), int(grid.backward[place])
-            gone = spans.reduced(back[0])
+            forward = int(grid.forward[place]), int(grid.forward[place + 1])
+            backward = int(grid.backward[place + 1]), int(grid.backward[place])
             rows.append(
                 (
-                    spans.seconds(*ahead),
-                    spans.seconds(*back),
-                    spans.held(*ahead),
-                    spans.held(*back) - gone,
+                    spans.seconds(*forward),
+                    spans.seconds(*backward),
+                    spans.peak(*forward),
+                    spans.peak(*backward) - spans.reduced_gradients(backward[0]),
                 )
             )
         return np.array(rows)
 
     @cached_property
-    def most(self) -> tuple[Floats, Floats]:
+    def longest_collectives(self) -> tuple[Floats, Floats]:
         """Longest gather and reduce-scatter of a unit from each position on [s]."""
         found = np.zeros((2, len(self.edges) + 1))
         for place, units in reversed(list(enumerate(self.units))):
@@ -281,10 +279,10 @@ class StepCosts:
         return found[0], found[1]
 
     @cached_property
-    def always(self) -> bool:
+    def all_gathered_again(self) -> bool:
         """Whether every unit is gathered again in backward."""
-        return all(units is None or not units.stays.any() for units in self.units) and not any(
-            _nothing_back(self.profile, edge) for edges in self.edges for edge in edges
+        return all(units is None or not units.unsharded.any() for units in self.units) and not any(
+            _no_backward(self.profile, edge) for edges in self.edges for edge in edges
         )
 
     @cached_property
@@ -296,96 +294,93 @@ class StepCosts:
         large = np.array([_LARGE])
         gather = float(self.collectives.gather_s(large)[0]) / _LARGE
         reduce = float(self.collectives.reduce_s(large)[0]) / _LARGE
-        return gather * _SURELY, reduce * _SURELY * (least if np.isfinite(least) else 0.0)
+        return gather * _SAFETY, reduce * _SAFETY * (least if np.isfinite(least) else 0.0)
 
     @cached_property
-    def left(self) -> Floats:
+    def remaining(self) -> Floats:
         """From each position on: bytes to gather, compute forward and backward; (3, positions)."""
         grid, spans = self._grid, self.spans
         sums = np.concatenate([np.cumsum(self.sizes.gathered[::-1])[::-1], [0.0]])
-        ahead = [spans.seconds(int(at), int(grid.forward[-1])) for at in grid.forward]
-        back = [spans.seconds(int(grid.backward[-1]), int(at)) for at in grid.backward]
-        return np.array([sums, ahead, back])
+        forward = [spans.seconds(int(at), int(grid.forward[-1])) for at in grid.forward]
+        backward = [spans.seconds(int(grid.backward[-1]), int(at)) for at in grid.backward]
+        return np.array([sums, forward, backward])
 
     @cached_property
     def optimizer_step(self) -> float:
-        """What the optimizer's step holds beside weights and state [byte]."""
-        left = self.spans.left(len(self.profile.seconds)) - float(self.profile.gradient_bytes[-1])
+        """Bytes of the optimizer's step in addition to `constant_bytes` [byte]."""
+        left = self.spans.start(len(self.profile.seconds)) - float(self.profile.gradient_bytes[-1])
         return left + float(self.sizes.optimizer_step.sum())
 
     @cached_property
-    def own_largest(self) -> Floats:
+    def largest_gradient(self) -> Floats:
         """Largest gradient of a parameter that each module holds itself [byte]."""
         found = np.zeros(len(self.profile.modules))
         for parameter in self.profile.parameters:
             if parameter.trainable and parameter.gradient_segment >= 0:
-                size = parameter.numel * self._computed
+                size = parameter.numel * self._compute_bytes
                 found[parameter.holders[0]] = max(found[parameter.holders[0]], size)
         return found
 
     @cached_property
-    def whole(self) -> float:
-        """Gradients for each byte of the input of their reduce-scatter."""
+    def gradient_ratio(self) -> float:
+        """Bytes of gradients for each byte of the input of their reduce-scatter."""
         reduced = float(self.sizes.reduced.sum())
         return float(self.sizes.gradients.sum()) / reduced if reduced else 0.0
 
     @cached_property
-    def scattered(self) -> float:
+    def output_ratio(self) -> float:
         """Output of a reduce-scatter for each byte of its input."""
         reduced = float(self.sizes.reduced.sum())
         return float(self.sizes.scattered.sum()) / reduced if reduced else 0.0
 
     @cached_property
-    def lates(self) -> Floats:
-        """Most that late units from each position on add to what ran before them [byte]."""
+    def reduced_last_bytes(self) -> Floats:
+        """Most that units reduced last, from each position on, add to what ran before [byte]."""
         found = np.zeros(len(self.edges) + 1)
         for place in range(len(self.edges) - 1, -1, -1):
             found[place] = found[place + 1]
             units = self.units[place]
             if units is not None:
-                reduced_last = (units.reduced_last * (units.gathered + units.gradients))[:, 0]
+                added = (units.reduced_last * (units.gathered + units.gradients))[:, 0]
                 ends = [edge.end for edge in self.edges[place]]
-                found[place] = max(found[place], float(np.max(reduced_last + found[ends])))
+                found[place] = max(found[place], float(np.max(added + found[ends])))
         return found
 
     @cached_property
-    def ratio(self) -> float:
-        """Most bytes of gradients, over their shards, of a gathered byte of the root."""
+    def root_gradient_ratio(self) -> float:
+        """Most bytes of gradients, less their shards, of a gathered byte of the root."""
         extra = self.sizes.gradients - self.sizes.shard_gradients
         gathered = self.sizes.gathered
         return float(np.max(extra / np.where(gathered > 0, gathered, 1.0), initial=0.0))
 
     @cached_property
-    def largest(self) -> float:
+    def largest_reduce(self) -> float:
         """Largest input of a reduce-scatter of a unit [byte]."""
         found = [float(units.reduced.max()) for units in self.units if units is not None]
         return max(found, default=0.0)
 
     @cached_property
     def floors(self) -> Floats:
-        """What any plan holds at some moment from each position on, beside the root [byte].
-
-        Activations, and no weights or gradients.
-        """
+        """Activations that any plan holds at some moment from each position on [byte]."""
         spans, grid = self.spans, self._grid
         found = np.zeros(len(self.edges) + 1)
         loss = self.profile.forward_segments
-        found[-1] = spans.held(int(grid.forward[-1]), int(grid.backward[-1]))
+        found[-1] = spans.peak(int(grid.forward[-1]), int(grid.backward[-1]))
         for place in range(len(self.edges) - 1, -1, -1):
-            ahead = spans.held(int(grid.forward[place]), int(grid.forward[place + 1]))
+            forward = spans.peak(int(grid.forward[place]), int(grid.forward[place + 1]))
             after = int(grid.backward[place])
-            back = spans.held(int(grid.backward[place + 1]), after) - spans.reduced(after)
-            found[place] = max(found[place + 1], ahead, back if after > loss else 0.0)
+            back = spans.peak(int(grid.backward[place + 1]), after) - spans.reduced_gradients(after)
+            found[place] = max(found[place + 1], forward, back if after > loss else 0.0)
         return found
 
     @cached_property
-    def loss(self) -> tuple[float, float]:
-        """Fullest moment after the root's forward, and before its backward [byte]."""
+    def loss_peaks(self) -> tuple[float, float]:
+        """Peak after the root's forward, and before its backward [byte]."""
         modules, begin = self.profile.modules, self.profile.forward_segments
-        ahead = self.spans.held(modules[0].forward[1], begin)
-        return ahead, self.spans.held(begin, modules[0].backward[0])
+        forward = self.spans.peak(modules[0].forward[1], begin)
+        return forward, self.spans.peak(begin, modules[0].backward[0])
 
 
-def _nothing_back(profile: Profile, edge: Edge) -> bool:
+def _no_backward(profile: Profile, edge: Edge) -> bool:
     first, after = profile.modules[edge.last].backward
     return first == after
