@@ -1,4 +1,4 @@
-"""A strategy for each rule that breaks it: its fields, and what the refusal says of them."""
+"""A strategy for each constraint that it violates: its fields, and parts of the message."""
 
 from typing import Any
 
@@ -127,7 +127,7 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         {"frozen": ("mlp",), "lora_rank": 4},
         MODEL,
         SYSTEM,
-        ("mlp", "with lora_rank all weights"),
+        ("mlp", "lora_rank freezes all weights"),
     ),
     "frozen_lacking": ({"frozen": ("mlp", "experts")}, MODEL, SYSTEM, ("sample has no experts",)),
     "frozen_everything": (
@@ -136,7 +136,7 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         SYSTEM,
         ("nothing to train", "training is false"),
     ),
-    "frozen_tied": ({"frozen": ("embedding",)}, MODEL, SYSTEM, ("one table", "both or none")),
+    "frozen_tied": ({"frozen": ("embedding",)}, MODEL, SYSTEM, ("tied", "both or none")),
     "frozen_training": (
         {"frozen": ("mlp",), "training": False},
         MODEL,

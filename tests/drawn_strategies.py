@@ -22,7 +22,7 @@ from shardwise.config.enums import (
     TpOverlap,
 )
 from shardwise.config.strategy_table import Table
-from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.constraints import first_violation
 
 fast = examples(15)
 SLACK = 1 + 1e-9
@@ -124,7 +124,7 @@ tables = st.lists(rows(), min_size=4, max_size=10)
 def legal(model: Model, machine: System, given: list[dict[str, Any]]) -> Table:
     """Table of the legal ones."""
     table = Table.of(model, {name: [row[name] for row in given] for name in given[0]})
-    keep = np.flatnonzero(broken_rule(model, machine, table) < 0)
+    keep = np.flatnonzero(first_violation(model, machine, table) < 0)
     assume(len(keep) > 0)
     return table.take(keep)
 

@@ -9,7 +9,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import layers_on_ranks, stage_groups
 
 Values = Mapping[str, Any]
@@ -43,7 +43,10 @@ def spread(
         one = {"pp": pp, "dp": 1, "global_batch_size": 1, "seq_len": 1, **way}
         one |= {name: chunked[name] for name in ("vpp", "schedule")}
         table = Table.of(model, [Strategy.validated(one)])
-        legal = broken_rule(model, system, table, [r for r in RULES if r.reason in rules])[0] < 0
+        legal = (
+            first_violation(model, system, table, [r for r in CONSTRAINTS if r.reason in rules])[0]
+            < 0
+        )
         key = layers_on_ranks(model.depth, table, 0) if legal else way
         dropped = space.get("stage_layers") == "balanced" and not legal and len(ways) > 1
         if (legal, key) not in seen and not dropped:

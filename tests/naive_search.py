@@ -18,7 +18,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.placement import place
 
 FIELDS = tuple(name for name in Strategy.model_fields if name != "sequence_parallel")
@@ -321,24 +321,24 @@ def _bare_reasons(
     """Why layouts are refused wherever they are placed; a layout that is has no placement."""
     if not bare:
         return []
-    rules = [r for r in RULES if r.of_layout and r.reason not in NETWORK_REASONS]
+    rules = [r for r in CONSTRAINTS if r.layout_only and r.reason not in NETWORK_REASONS]
     table = _table(model, [{**first, **layout} for layout in bare])
-    return [_word(code) for code in broken_rule(model, system, table, rules)]
+    return [_word(code) for code in first_violation(model, system, table, rules)]
 
 
 def _word(code: int) -> str | None:
-    return RULES[code].reason if code >= 0 else None
+    return CONSTRAINTS[code].reason if code >= 0 else None
 
 
 def _refusals(model: Model, system: System, table: Table) -> list[str | None]:
     """The first rule that a layout breaks, then one that options break."""
-    of_layout = [r for r in RULES if r.of_layout]
+    layout_only = [r for r in CONSTRAINTS if r.layout_only]
     order = (
-        [r for r in of_layout if r.reason not in NETWORK_REASONS],
-        [r for r in of_layout if r.reason in NETWORK_REASONS],
-        [r for r in RULES if not r.of_layout],
+        [r for r in layout_only if r.reason not in NETWORK_REASONS],
+        [r for r in layout_only if r.reason in NETWORK_REASONS],
+        [r for r in CONSTRAINTS if not r.layout_only],
     )
-    columns = [broken_rule(model, system, table, rules) for rules in order]
+    columns = [first_violation(model, system, table, rules) for rules in order]
     return [
         next((_word(code) for code in codes if code >= 0), None)
         for codes in zip(*columns, strict=True)

@@ -17,7 +17,7 @@ from shardwise.config.extents import canonical_extents, seats_of
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.placement import place
 from shardwise.planning.search.extents import divisors, seatings
 
@@ -220,4 +220,4 @@ def test_columns_take_extents_by_row() -> None:
     assert [table.strategy(n).extents for n in range(3)] == ["tp=4+dp=2", None, "tp=2+dp=4"]
     joined = Table.joined([table.take(slice(2, 3)), Table.of(MODEL, columns)])
     assert [joined.strategy(n).extents for n in range(2)] == ["tp=2+dp=4", None]
-    assert np.all(broken_rule(MODEL, System.load("h100-sxm"), table) < 0)
+    assert np.all(first_violation(MODEL, System.load("h100-sxm"), table) < 0)

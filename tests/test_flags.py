@@ -25,7 +25,7 @@ from shardwise.engine.evaluate import evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.ops.param_count import count_parameters
-from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.constraints import first_violation
 
 PAGE = Path(__file__).parent.parent / "docs" / "flags.md"
 HELD = (*MEMORY_PARTS, "offloaded")
@@ -209,7 +209,7 @@ def legal_bases(kind: str) -> list[dict[str, Any]]:
     """Those of the bases that are legal for a model, about a third."""
     model = MODELS[kind]
     rows = [base(number) for number in range(BASES)]
-    legal = broken_rule(model, machine(), Table.of(model, columns_of(rows))) < 0
+    legal = first_violation(model, machine(), Table.of(model, columns_of(rows))) < 0
     return [row for row, keep in zip(rows, legal, strict=True) if keep]
 
 
@@ -242,7 +242,7 @@ def of_variants(kind: str) -> tuple[list[str], Any, tuple[dict[str, Floats], Any
         for at, row in enumerate(legal_bases(kind)):
             found += [(name, at, row | {name: value}) for value in values if value != row[name]]
     table = Table.of(model, columns_of([row for _, _, row in found]))
-    legal = np.flatnonzero(broken_rule(model, machine(), table) < 0)
+    legal = np.flatnonzero(first_violation(model, machine(), table) < 0)
     base_of = np.array([at for _, at, _ in found])[legal]
     return [found[n][0] for n in legal], base_of, outputs(model, table.take(legal))
 

@@ -165,6 +165,6 @@ def test_what_products_that_add_need_is_refused_without_them() -> None:
     with pytest.raises(InputError) as refused:
         samples.run(samples.llama(), software, fused_activation=True)
     assert str(refused.value) == (
-        "strategy: fused_activation: True: plain has no fused_swiglu that could; allowed: false"
+        "strategy: fused_activation: True: plain has no fused_swiglu kernel; allowed: false"
     )
     samples.run(samples.model(), software, fused_activation=True)  # GELU is one kernel

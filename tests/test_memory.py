@@ -18,7 +18,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.config.enums import Recompute
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
-from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.schedule.in_flight import peak_of_uneven_chunks, peak_of_uneven_ends
 
 SBH = 64 * 64
@@ -293,7 +293,7 @@ def test_fullest_stage_is_the_fullest_of_all(
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     machine = samples.system()
     table = Table.of(model, columns | {"stack": software})
-    table = table.take(np.flatnonzero(broken_rule(model, machine, table) < 0))
+    table = table.take(np.flatnonzero(first_violation(model, machine, table) < 0))
     assume(len(table) > 0)
     result = evaluate(model, machine, table)
     for row in range(len(table)):
@@ -317,7 +317,9 @@ def test_more_tensor_parallelism_never_holds_more(
     more = [tp * factor for tp in columns["tp"]]
     machine = samples.system()
     one, other = (Table.of(model, columns | {"tp": tp}) for tp in (columns["tp"], more))
-    legal = (broken_rule(model, machine, one) < 0) & (broken_rule(model, machine, other) < 0)
+    legal = (first_violation(model, machine, one) < 0) & (
+        first_violation(model, machine, other) < 0
+    )
     assume(legal.any())
     held, less = (evaluate(model, machine, t.take(legal)).memory.total for t in (one, other))
     assert (less < held).all()

@@ -7,7 +7,7 @@ from shardwise import Model, System, estimate_many
 from shardwise.config.system_columns import SystemColumns, figures_of, with_figures
 from shardwise.cost.placed_costs import PlacedCosts
 from shardwise.engine.on_systems import OnSystems
-from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.constraints import first_violation
 from shardwise.planning.search.candidates import Candidates
 from shardwise.planning.search.space import Space
 
@@ -27,7 +27,7 @@ def test_times_are_those_of_each_system_and_no_bound_is_above_them(name):
     candidates = Candidates.of(the_model, the_system, Space.validated(space))
     legal = sum(map(len, candidates.legal))
     table = candidates.strategies(np.sort(draw.choice(legal, 400, replace=False)))
-    table = table.take(broken_rule(the_model, the_system, table) < 0)
+    table = table.take(first_violation(the_model, the_system, table) < 0)
     systems = []
     for _ in range(3):
         drawn = {

@@ -31,7 +31,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
 from shardwise.engine.memory import stage_memory, stage_parameters
 from shardwise.ops.param_count import count_parameters
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK, by_stage, stage_groups
 
 BOTH = [False, True]
@@ -202,7 +202,7 @@ def test_stages_of_every_pair_hold_all_layers(kind: str) -> None:
     ends = [float(architecture.mtp), 1.0, 1.0]
     expected = [float(layer.count) for layer in architecture.layers] + ends
     twice = np.where(table.schedule == Schedule.DUALPIPE.code, 2.0, 1.0)
-    for name, times in (("work", np.ones_like(twice)), ("held", twice)):
+    for name, times in (("work", np.ones_like(twice)), ("resident", twice)):
         found = sums(name)
         whole = [found[n] + found[n + kinds] for n in range(kinds)] + found[2 * kinds :]
         for count, of_all in zip(whole, expected, strict=True):
@@ -219,7 +219,7 @@ def test_every_refusal_is_told(kind: str) -> None:
     for position in found.tolist():
         row = int(np.argmax(result.refused == position))
         one = result.table.take(slice(row, row + 1))
-        rule = RULES[position]
+        rule = CONSTRAINTS[position]
         field = rule.blame(architecture, machine(), one) if rule.blame else rule.field
         with pytest.raises(InputError) as error:
             estimate(architecture, machine(), result.table.strategy(row))
@@ -290,7 +290,7 @@ def test_no_weight_is_lost_in_any_split(rows: list[dict[str, Any]], tied: bool, 
     system = samples.system()
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     table = Table.of(architecture, columns | {"stack": samples.stack()})
-    table = table.take(np.flatnonzero(broken_rule(architecture, system, table) < 0))
+    table = table.take(np.flatnonzero(first_violation(architecture, system, table) < 0))
     assume(len(table) > 0)
     counted = count_parameters(architecture)
     whole = counted.total + counted.mtp

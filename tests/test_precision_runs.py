@@ -216,7 +216,7 @@ def test_recipes_need_units_of_their_type() -> None:
 
 def test_what_has_no_effect_is_refused() -> None:
     assert faults(chip(), quantization="mxfp8", dtype="fp32") == [
-        "quantization: quantises what is of 16 bits; needs dtype bf16 or fp16"
+        "quantization: quantizes 16-bit tensors; needs dtype bf16 or fp16"
     ]
     assert faults(chip(), quantized_weights=True) == [
         "quantized_weights: has no effect with quantization none; leave it out"

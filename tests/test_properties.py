@@ -19,7 +19,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.ops.param_count import count_parameters
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 
 fast = examples(25)
 small = st.sampled_from([1, 2, 4])
@@ -173,7 +173,7 @@ def test_a_row_is_the_estimate_of_its_strategy(
             assert not result.fits[row]
             with pytest.raises(InputError) as error:
                 estimate(model, machine, strategy)
-            rule = RULES[result.refused[row]]
+            rule = CONSTRAINTS[result.refused[row]]
             assert rule.reason == reason
             one_row = result.table.take(slice(row, row + 1))
             field = rule.blame(model, machine, one_row) if rule.blame else rule.field
@@ -197,7 +197,7 @@ def test_parts_sum_to_the_step(table: list[dict[str, Any]], learned: bool) -> No
     """No part is negative, all sum to the step; no more of an exchange is exposed than there is."""
     model = MODEL if learned else LLAMA
     columns = Table.of(model, as_columns(table))
-    assert (broken_rule(model, H100, columns) < 0).all()
+    assert (first_violation(model, H100, columns) < 0).all()
     result = evaluate(model, H100, columns)
     parts = np.stack(list(result.time_s.values()))
     assert (parts >= 0).all()

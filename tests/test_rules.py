@@ -8,7 +8,7 @@ import samples
 from broken_rules import BREAKING, EXPERTS, MODEL, SIXES, SYSTEM, filled, island
 from shardwise import InputError, Model, System, estimate
 from shardwise.config.strategy_table import Table
-from shardwise.parallel.constraints import RULES, broken_rule, refuse_illegal
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation, refuse_illegal
 
 
 def faults(error: pytest.ExceptionInfo[InputError]) -> dict[str, str]:
@@ -17,7 +17,7 @@ def faults(error: pytest.ExceptionInfo[InputError]) -> dict[str, str]:
 
 def test_every_rule_is_broken_below() -> None:
     """A new rule needs a strategy that breaks it."""
-    assert {rule.reason for rule in RULES} == set(BREAKING)
+    assert {rule.reason for rule in CONSTRAINTS} == set(BREAKING)
 
 
 @pytest.mark.parametrize("reason", BREAKING)
@@ -25,12 +25,12 @@ def test_a_broken_rule_names_its_field_and_what_is_allowed(reason: str) -> None:
     """In a table the row has the rule's reason; alone it raises, with field, value and bound."""
     given, model, system, told = BREAKING[reason]
     columns = {"dp": 1, "gbs": 16} | given
-    position = [rule.reason for rule in RULES].index(reason)
+    position = [rule.reason for rule in CONSTRAINTS].index(reason)
     table = Table.of(model, columns)
-    assert broken_rule(model, system, table).tolist() == [position]
+    assert first_violation(model, system, table).tolist() == [position]
     with pytest.raises(InputError) as error:
         refuse_illegal(model, system, table)
-    rule = RULES[position]
+    rule = CONSTRAINTS[position]
     field = rule.blame(model, system, table) if rule.blame else rule.field
     message = faults(error)[field]
     assert [word for word in told if word not in message] == []
@@ -60,14 +60,14 @@ def test_a_job_smaller_than_a_tier_fills_it_with_others() -> None:
     """2 of 8 accelerators: three more such jobs fill the rest."""
     for columns in ({"tp": 2}, {"tp": 2, "tp_tier": 0}, {"dp": 4}):
         table = Table.of(MODEL, {"dp": 1, "gbs": 16} | columns)
-        assert broken_rule(MODEL, filled(), table).tolist() == [-1]
+        assert first_violation(MODEL, filled(), table).tolist() == [-1]
 
 
 def test_bounds_are_legal() -> None:
     """A whole network, a whole batch in one pass, every head on a rank of its own; one more not."""
 
     def legal(system: System = SYSTEM, **columns: int) -> bool:
-        return bool(broken_rule(MODEL, system, Table.of(MODEL, columns))[0] < 0)
+        return bool(first_violation(MODEL, system, Table.of(MODEL, columns))[0] < 0)
 
     assert legal(island(), dp=8, gbs=8)
     assert not legal(island(), dp=9, gbs=9)
@@ -109,7 +109,7 @@ def test_bounds_of_axes_and_stages_are_legal() -> None:
 
     def reasons(model: Model, **columns: Any) -> list[str]:
         table = Table.of(model, {"dp": 1, "gbs": 16} | columns)
-        return [RULES[at].reason for at in broken_rule(model, SYSTEM, table) if at >= 0]
+        return [CONSTRAINTS[at].reason for at in first_violation(model, SYSTEM, table) if at >= 0]
 
     assert reasons(EXPERTS, tp=2, cp=2, dp=2, ep=8) == []
     assert reasons(EXPERTS, tp=2, dp=2, ep=2, etp=2) == []
@@ -144,7 +144,7 @@ def test_unlimited_learned_positions() -> None:
     """A table larger than the training length allows longer sequences; rope allows any."""
     longer = samples.model(max_positions=128)
     columns = {"dp": 1, "gbs": 1, "seq_len": [64, 128, 256]}
-    broken = broken_rule(longer, SYSTEM, Table.of(longer, columns))
+    broken = first_violation(longer, SYSTEM, Table.of(longer, columns))
     assert (broken < 0).tolist() == [True, True, False]
     rotary = samples.llama()
-    assert (broken_rule(rotary, SYSTEM, Table.of(rotary, columns)) < 0).all()
+    assert (first_violation(rotary, SYSTEM, Table.of(rotary, columns)) < 0).all()

@@ -14,7 +14,7 @@ from shardwise.config.enums import Recompute, TpExchange, TpOverlap
 from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.constraints import first_violation
 from shardwise.planning.search.candidates import OPTION_FIELDS
 from shardwise.planning.search.effects import (
     EFFECTS,
@@ -101,7 +101,7 @@ def pairs(architecture: str, system: System, name: str) -> tuple[Table, Table]:
     columns = {field: [row[field] for row in rows] for field in rows[0]}
     changed = {name: [VALUES[name][other] for other in others]}
     one, other = (Table.of(model, told) for told in (columns, columns | changed))
-    legal = np.logical_and.reduce([broken_rule(model, system, t) < 0 for t in (one, other)])
+    legal = np.logical_and.reduce([first_violation(model, system, t) < 0 for t in (one, other)])
     one, other = one.take(legal), other.take(legal)
     idle = np.zeros(len(one), dtype=np.bool_)
     layers = most_layers_on_a_rank(model, one)

@@ -11,7 +11,7 @@ from naive_search import OFFLOADS, ORDERS, USUAL
 from shardwise import System
 from shardwise.config.enums import PLACED_AXES
 from shardwise.config.strategy_table import Table
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.placement import place
 from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS
 from shardwise.planning.search.layouts import LAYOUT_FIELDS, layouts_of
@@ -25,7 +25,9 @@ def keys(table: Table, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return list(zip(*(getattr(table, name).tolist() for name in names), strict=True))
 
 
-@pytest.mark.parametrize("rule", [r for r in RULES if r.of_layout], ids=lambda rule: rule.reason)
+@pytest.mark.parametrize(
+    "rule", [r for r in CONSTRAINTS if r.layout_only], ids=lambda rule: rule.reason
+)
 def test_rules_of_layouts_read_nothing_else(rule):
     """Another value of any option or choice leaves the verdict as it is."""
     random = np.random.default_rng(3)
@@ -48,10 +50,10 @@ def test_rules_of_layouts_read_nothing_else(rule):
     machine = System.load("calculon-a100-80g")
     other = {**OTHER, **dict.fromkeys(OFFLOADS, True)}
     assert set(other) == {*OPTION_FIELDS, *CHOICE_FIELDS}
-    broken = rule.broken(MODEL, machine, table)
+    broken = rule.violated(MODEL, machine, table)
     for changed in (other, {**other, "zero": 2, "tp_exchange": "rs_ag", "recompute": "selective"}):
         perturbed = Table.of(MODEL, {**drawn, **changed})
-        assert np.array_equal(rule.broken(MODEL, machine, perturbed), broken)
+        assert np.array_equal(rule.violated(MODEL, machine, perturbed), broken)
 
 
 # Of every option and choice a value that is not the usual one.
@@ -135,12 +137,12 @@ def test_rules_of_the_network_depend_on_extents_alone(machine):
     tried = list(product(ORDERS, [None, 0, 1], [None, 0], [None, 1]))
     fields = ("placement", "tp_tier", "dp_tier", "pp_tier")
     columns = {field: [row[i] for row in tried] for i, field in enumerate(fields)}
-    rules = [rule for rule in RULES if rule.reason in ("tier_size", "tier_filled")]
+    rules = [rule for rule in CONSTRAINTS if rule.reason in ("tier_size", "tier_filled")]
     found = set()
     for tp, dp, pp in product((1, 3, 4, 8), (1, 2, 6), (1, 4)):
         degrees = {"tp": tp, "dp": dp, "pp": pp, "gbs": 24}
         table = Table.of(MODEL, {**columns, **degrees})
-        verdict = broken_rule(MODEL, machine, table, rules).tolist()
+        verdict = first_violation(MODEL, machine, table, rules).tolist()
         pairs = set(zip(seats(machine, table), verdict, strict=True))
         assert len(pairs) == len({seat for seat, _ in pairs})
         found |= set(verdict)

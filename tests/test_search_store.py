@@ -27,7 +27,7 @@ from shardwise import InputError, estimate, estimate_many
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_columns import OPTIONALS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.planning.search import pieces, store
 from shardwise.planning.search.candidates import Candidates
 from shardwise.planning.search.query import load_space
@@ -122,13 +122,15 @@ def test_reasons_are_counted_as_in_the_result(everything):
 
 def test_each_rejected_row_breaks_the_rule_it_names(everything):
     """A layout the first rule of degrees that it breaks, an option the first of its own."""
-    ruled = everything[2].filter(pl.col("rejected").is_in([rule.reason for rule in RULES]))
+    ruled = everything[2].filter(pl.col("rejected").is_in([rule.reason for rule in CONSTRAINTS]))
     table = _candidates().strategies(ruled["candidate"].to_numpy())
-    for of_layout in (True, False):
-        rules = [r for r in RULES if r.of_layout == of_layout and "tier" not in r.reason]
+    for layout_only in (True, False):
+        rules = [r for r in CONSTRAINTS if r.layout_only == layout_only and "tier" not in r.reason]
         mine = ruled["rejected"].is_in([rule.reason for rule in rules])
-        broken = broken_rule(samples.model(), machine(), table.take(mine.to_numpy()), rules)
-        assert [RULES[rule].reason for rule in broken] == ruled.filter(mine)["rejected"].to_list()
+        broken = first_violation(samples.model(), machine(), table.take(mine.to_numpy()), rules)
+        assert [CONSTRAINTS[rule].reason for rule in broken] == ruled.filter(mine)[
+            "rejected"
+        ].to_list()
 
 
 def test_what_was_not_computed_is_null(everything):

@@ -13,7 +13,7 @@ from shardwise import Model
 from shardwise.arrays import gather
 from shardwise.config.enums import Schedule
 from shardwise.config.strategy_table import Table
-from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.pipeline_layout import (
     StageGroup,
     by_stage,
@@ -269,7 +269,7 @@ def test_layers_are_dealt_out(
     architecture = model(*counts, mtp=1, interleave=(1, 2, 1) if alternate else None)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     table = table_of(architecture, **columns)
-    legal = np.flatnonzero(broken_rule(architecture, samples.system(), table) < 0)
+    legal = np.flatnonzero(first_violation(architecture, samples.system(), table) < 0)
     assume(len(legal) > 0)
     table = table.take(legal)
     runs = stage_groups(architecture, table)

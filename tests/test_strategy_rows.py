@@ -34,7 +34,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.placement import place
 
 AXES = ("tp", "cp", "dp", "pp")
@@ -165,7 +165,7 @@ def test_tiers_that_the_placement_would_give_change_nothing(
         one_tier = (found == np.where(tiers >= jumps, degree, 1)).all(axis=0)
         told[f"{axis}_tier"] = np.where(one_tier, jumps, -1)
     explicit = replace(table, **told)
-    assert (broken_rule(model, machine, explicit) < 0).all()
+    assert (first_violation(model, machine, explicit) < 0).all()
     for axis in AXES:
         np.testing.assert_array_equal(
             getattr(place(machine, explicit), axis), getattr(extents, axis)

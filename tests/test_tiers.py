@@ -12,7 +12,7 @@ from samples import run
 from shardwise import System
 from shardwise.config.enums import PLACEMENTS
 from shardwise.config.strategy_table import Table
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.placement import place
 
 AXES = ("tp", "dp", "pp")
@@ -116,7 +116,7 @@ def test_extents_with_some_axes_on_tiers(
     model = samples.model(layer)
     columns = degrees | given | {"gbs": dp, "placement": placement, "sequence_parallel": False}
     table = Table.of(model, columns)
-    assume(broken_rule(model, machine, table)[0] < 0)
+    assume(first_violation(model, machine, table)[0] < 0)
     placed = place(machine, table)
     found = {axis: getattr(placed, axis)[:, 0] for axis in AXES}
     for axis, own in zip(AXES, tiers, strict=True):
@@ -140,10 +140,10 @@ def test_placed_and_given_axes_share_a_domain() -> None:
     machine = cluster(8, 32, None)
     model = samples.model(samples.layer(count=64))
     table = Table.of(model, {"gbs": 4, "tp": 8, "dp": 4, "pp": 2, "tp_tier": 1})
-    reason = RULES[broken_rule(model, machine, table)[0]].reason
+    reason = CONSTRAINTS[first_violation(model, machine, table)[0]].reason
     assert reason == "tier_size"
     half = Table.of(model, {"gbs": 4, "tp": 4, "dp": 4, "pp": 2, "tp_tier": 1})
-    assert broken_rule(model, machine, half).tolist() == [-1]
+    assert first_violation(model, machine, half).tolist() == [-1]
 
 
 def test_the_largest_divisor_is_found_without_counting_down() -> None:

@@ -123,7 +123,7 @@ def test_sets_of_words() -> None:
     [
         (
             {"frozen": "head", "lora_rank": 4},
-            "frozen: ('head',): with lora_rank all weights of the model are; leave it out",
+            "frozen: ('head',): lora_rank freezes all weights of the model; leave it out",
         ),
         (
             {"frozen": "router,experts"},
@@ -151,7 +151,10 @@ def test_sets_of_words() -> None:
         ),
         (
             {"frozen": BELOW_THE_HEAD, "recompute": "full"},
-            "recompute: 'full': nothing before the head is trained or goes backward; allowed: none",
+            (
+                "recompute: 'full': nothing before the head is trained or has a backward pass; "
+                "allowed: none"
+            ),
         ),
     ],
 )
@@ -164,8 +167,8 @@ def test_contradictions_are_refused(columns: dict[str, Any], problem: str) -> No
 
 def test_one_table_is_frozen_once() -> None:
     """Tied: with the embedding the head."""
-    problem = "strategy: frozen: ('head',): embedding and head of sample are one table; name both"
-    with pytest.raises(InputError, match="one table") as refused:
+    problem = "strategy: frozen: ('head',): embedding and head of sample are tied; freeze both"
+    with pytest.raises(InputError, match="are tied") as refused:
         run(samples.model(), frozen="head")
     assert str(refused.value) == f"{problem} or none"
 

@@ -45,7 +45,7 @@ from shardwise.ops.param_count import (
     flops_per_token,
 )
 from shardwise.ops.quantization import RECIPES
-from shardwise.parallel.constraints import broken_rule, refuse_illegal
+from shardwise.parallel.constraints import first_violation, refuse_illegal
 from shardwise.parallel.placement import place
 
 __all__ = ["estimate", "estimate_many", "evaluated_columns", "rates"]
@@ -198,7 +198,7 @@ def estimate_many(
     refused = np.empty(len(table), dtype=np.int64)
     columns: dict[str, Floats] = {}
     for rows, base, system_columns in groups:
-        refused[rows] = broken_rule(the_model, base, table.take(rows))
+        refused[rows] = first_violation(the_model, base, table.take(rows))
         legal = np.flatnonzero(refused[rows] < 0)
         for start in range(0, len(legal), _CHUNK):
             some = legal[start : start + _CHUNK]

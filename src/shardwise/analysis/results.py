@@ -12,7 +12,7 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import Source
 from shardwise.config.strategy_table import Table
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.parallel.constraints import RULES
+from shardwise.parallel.constraints import CONSTRAINTS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -420,7 +420,7 @@ class EstimateTable:
     def reason(self, row: int) -> str | None:
         """Return the name of the rule that a row breaks, or None."""
         position = int(self.refused[row])
-        return RULES[position].reason if position >= 0 else None
+        return CONSTRAINTS[position].reason if position >= 0 else None
 
     def to_frame(self) -> "pl.DataFrame":
         """Return a data frame: strategy, times, memory, and the broken rule."""
@@ -437,6 +437,6 @@ class EstimateTable:
         columns["total_bytes"] = self.memory_total_bytes
         columns["reserved_bytes"] = self.memory_reserved_bytes
         columns["offloaded_bytes"] = self.memory_offloaded_bytes
-        reasons = np.array([*(rule.reason for rule in RULES), None], dtype=object)
+        reasons = np.array([*(rule.reason for rule in CONSTRAINTS), None], dtype=object)
         columns["refused"] = pl.Series(reasons[self.refused].tolist(), dtype=pl.String)
         return pl.DataFrame(columns)

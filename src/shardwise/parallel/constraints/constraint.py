@@ -1,6 +1,6 @@
-"""`Rule`: one condition that a legal strategy meets."""
+"""`Constraint`: one condition that a legal strategy meets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,32 +10,39 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 
-__all__ = ["Rule", "any_of", "one"]
+__all__ = ["Constraint", "Test", "any_of", "joined", "one"]
+
+Test = Callable[[Model, System, Table], Bools]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Constraint:
     """One condition that a legal strategy meets."""
 
     reason: str
-    """A word for counting refusals."""
+    """Short name, for counting refusals."""
     field: str
-    """The column to blame, unless `blame` says another."""
-    broken: Callable[[Model, System, Table], Bools]
-    """Which rows break it."""
+    """The field to blame, unless `blame` names another."""
+    violated: Test
+    """Rows that violate it."""
     problem: Callable[[Model, System, Table], str]
-    """What to tell about a table of one row that breaks it."""
-    of_layout: bool = False
+    """Message for a table of one row that violates it."""
+    layout_only: bool = False
     """Whether it reads nothing but degrees, chunks, batch and placement."""
     blame: Callable[[Model, System, Table], str] | None = None
-    """The column to blame in a table of one row, where it depends on the row."""
+    """The field to blame in a table of one row, where it depends on the row."""
 
 
-def any_of(masks: Sequence[Bools] | Bools) -> Bools:
-    """Rows for which any of several masks holds."""
-    return np.logical_or.reduce(masks)
+def any_of(table: Table, masks: Iterable[Bools]) -> Bools:
+    """Rows for which any of several masks holds; none without masks."""
+    return np.logical_or.reduce([np.zeros(len(table), dtype=np.bool_), *masks])
 
 
 def one(column: Ints) -> int:
     """The value of a column of one row."""
     return int(column[0])
+
+
+def joined(numbers: Iterable[int]) -> str:
+    """Distinct numbers in ascending order, as text."""
+    return ", ".join(map(str, sorted(set(numbers))))

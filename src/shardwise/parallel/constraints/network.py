@@ -1,4 +1,4 @@
-"""Rules of the network: what has a tier of its own or extents, and whether it fits there."""
+"""Constraints on placement: tiers, extents, and whether the axes fit there."""
 
 import math
 from collections.abc import Callable
@@ -11,66 +11,66 @@ from shardwise.config.extents import seats_of
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.parallel.constraints.constraint import Rule, any_of, one
+from shardwise.parallel.constraints.constraint import Constraint, Test, one
 from shardwise.parallel.placement import fixed_tiers, given_extents, place
 
-__all__ = ["TIER_RULES", "wrong_degrees"]
+__all__ = ["TIER_CONSTRAINTS", "wrong_degrees"]
 
 
 def wrong_degrees(table: Table) -> Bools:
-    """Rows whose degrees do not make up the accelerators."""
+    """Rows whose degrees do not multiply to the number of accelerators."""
     return table.gpus != 1.0 * table.tp * table.tp2 * table.cp * table.pp * table.dp
 
 
-def _reach(system: System, table: Table) -> Floats:
-    """Members that each axis adds on each tier, where degrees make up the accelerators.
+def _members_added(system: System, table: Table) -> Floats:
+    """Members that each axis adds on each tier, where degrees multiply to the accelerators.
 
-    Shape (tiers, axes, rows); all 1 in rows with other degrees, which another rule refuses.
+    Shape (tiers, axes, rows); all 1 in rows with other degrees, which another constraint rejects.
     """
-    reach = np.ones((len(system.network), len(EXTENT_AXES), len(table)))
+    added = np.ones((len(system.network), len(EXTENT_AXES), len(table)))
     rows = np.flatnonzero(~wrong_degrees(table))
     if rows.size:
         extents = place(system, table.take(rows))
-        whole = np.stack([getattr(extents, axis) for axis in EXTENT_AXES], axis=1)
-        reach[..., rows] = whole / np.vstack([np.ones_like(whole[:1]), whole[:-1]])
-    return reach
+        total = np.stack([getattr(extents, axis) for axis in EXTENT_AXES], axis=1)
+        added[..., rows] = total / np.vstack([np.ones_like(total[:1]), total[:-1]])
+    return added
 
 
 def _overfull(system: System, table: Table) -> Bools:
     """Whether the axes have more members than a domain of a tier; shape (tiers, rows).
 
-    Only what was given can do that: placed axes take the room there is.
+    Only explicit tiers or extents can: axes placed by order use the room there is.
     """
     if not np.any(fixed_tiers(table) >= 0) and not np.any(table.extents >= 0):
         return np.zeros((len(system.network), len(table)), dtype=np.bool_)
-    members = np.cumprod(np.prod(_reach(system, table), axis=1), axis=0)
+    members = np.cumprod(np.prod(_members_added(system, table), axis=1), axis=0)
     return members > _domains(system)[:, np.newaxis]
 
 
 def _unfilled(system: System, table: Table) -> Bools:
-    """Whether groups leave part of a tier idle that must be filled; shape (tiers, rows)."""
+    """Whether groups leave accelerators idle in a tier that must be filled; (tiers, rows)."""
     filled = [tier.must_be_filled and tier.domain is not None for tier in system.network]
     if not any(filled):
         return np.zeros((len(system.network), len(table)), dtype=np.bool_)
     domains = _domains(system)
     room = np.where(filled, domains, 1.0) / np.where(filled, [1.0, *domains[:-1]], 1.0)
-    members = np.prod(_reach(system, table), axis=1)
+    members = np.prod(_members_added(system, table), axis=1)
     idle = np.array(filled)[:, np.newaxis] & (np.mod(room[:, np.newaxis], members) != 0)
-    return idle & ~any_of(_overfull(system, table))
+    return idle & ~np.any(_overfull(system, table), axis=0)
 
 
 def _domains(system: System) -> Floats:
     return np.array([tier.domain or np.inf for tier in system.network])
 
 
-def _crowding(
+def _crowding_axis(
     wrong: Callable[[System, Table], Bools],
 ) -> Callable[[Model, System, Table], str]:
-    """Blame the axis with most members on the first tier that is wrong, or its own tier."""
+    """Blame the axis with most members on the first wrong tier, or its tier field."""
 
     def blamed(_: Model, system: System, table: Table) -> str:
         tier = int(np.argmax(wrong(system, table)[:, 0]))
-        axis = int(np.argmax(_reach(system, table)[tier, :, 0]))
+        axis = int(np.argmax(_members_added(system, table)[tier, :, 0]))
         if table.extents[0] >= 0:
             return "extents"
         name = EXTENT_AXES[axis]
@@ -79,10 +79,10 @@ def _crowding(
     return blamed
 
 
-def _crowd(
-    wrong: Callable[[System, Table], Bools], told: str
+def _crowd_message(
+    wrong: Callable[[System, Table], Bools], relation: str
 ) -> Callable[[Model, System, Table], str]:
-    """Say how many members of which axes a tier has, and how many it connects."""
+    """Message with the members of each axis in a domain of the tier, and its accelerators."""
 
     def problem(_: Model, system: System, table: Table) -> str:
         tier = int(np.argmax(wrong(system, table)[:, 0]))
@@ -90,16 +90,16 @@ def _crowd(
         members = [int(getattr(extents, axis)[tier, 0]) for axis in EXTENT_AXES]
         axes = " x ".join(f"{a} {n}" for a, n in zip(EXTENT_AXES, members, strict=True) if n > 1)
         described = system.network[tier]
-        told_all = (
-            f"{axes} in a domain of {described.name} {told} its {described.domain} accelerators"
+        message = (
+            f"{axes} in a domain of {described.name} {relation} its {described.domain} accelerators"
         )
-        return told_all + _allowed(table, described.domain or 1, members, tier)
+        return message + _allowed(table, described.domain or 1, members, tier)
 
     return problem
 
 
 def _allowed(table: Table, domain: int, members: list[int], tier: int) -> str:
-    """What of a list of extents one axis alone may have in a domain, in words of `levels`."""
+    """Extents that one axis alone may have in a domain, as the user writes them."""
     if table.extents[0] < 0 or tier:
         return ""
     degrees = {axis: one(getattr(table, axis)) for axis in EXTENT_AXES}
@@ -118,14 +118,14 @@ def _listed_tiers(table: Table) -> Ints:
 
 
 def _undivided(system: System, table: Table) -> Bools:
-    """Whether what tiers were given of an axis does not divide its degree; shape (axes, rows)."""
+    """Whether the extents of an axis do not divide its degree; shape (axes, rows)."""
     members, _ = given_extents(table, len(system.network))
     degrees = np.stack([getattr(table, axis) for axis in EXTENT_AXES])
     return degrees % np.prod(np.maximum(members, 1), axis=0) != 0
 
 
-def _expert_seats(_: Model, system: System, table: Table) -> Bools:
-    """Whether experts cannot lie in the accelerators of a tier as they were given."""
+def _wrong_expert_extents(_: Model, system: System, table: Table) -> Bools:
+    """Whether the extents of expert groups do not fit the accelerators of a tier."""
     given = given_extents(table, len(system.network))[1]
     broken = np.zeros(len(table), dtype=np.bool_)
     rows = np.flatnonzero(np.any(given > 0, axis=0) & ~wrong_degrees(table))
@@ -140,7 +140,7 @@ def _expert_seats(_: Model, system: System, table: Table) -> Bools:
     return broken
 
 
-def _two_ways(_: Model, __: System, table: Table) -> Bools:
+def _tier_and_extents(_: Model, __: System, table: Table) -> Bools:
     return (table.extents >= 0) & np.any(fixed_tiers(table) >= 0, axis=0)
 
 
@@ -148,45 +148,45 @@ def _named(table: Table) -> str:
     return next(name for name in TIER_FIELDS if getattr(table, name)[0] >= 0)
 
 
-def _tier(axis: str) -> Callable[[Model, System, Table], Bools]:
+def _tier(axis: str) -> Test:
     return lambda _, system, table: getattr(table, f"{axis}_tier") >= len(system.network)
 
 
-TIER_RULES: tuple[Rule, ...] = (
+TIER_CONSTRAINTS: tuple[Constraint, ...] = (
     *(
-        Rule(
+        Constraint(
             reason=f"{axis}_tier",
-            of_layout=True,
+            layout_only=True,
             field=f"{axis}_tier",
-            broken=_tier(axis),
+            violated=_tier(axis),
             problem=lambda _, s, __: (
                 f"the network has {len(s.network)} tiers; allowed: 0 to {len(s.network) - 1}"
             ),
         )
         for axis in PLACED_AXES
     ),
-    Rule(
+    Constraint(
         reason="extents_tier",
-        of_layout=True,
+        layout_only=True,
         field="extents",
-        broken=_two_ways,
-        problem=lambda _, __, t: f"contradicts {_named(t)}; give one",
+        violated=_tier_and_extents,
+        problem=lambda _, __, t: f"conflicts with {_named(t)}; set one of them",
     ),
-    Rule(
+    Constraint(
         reason="extents_tiers",
-        of_layout=True,
+        layout_only=True,
         field="extents",
-        broken=lambda _, s, t: _listed_tiers(t) >= len(s.network),
+        violated=lambda _, s, t: _listed_tiers(t) >= len(s.network),
         problem=lambda _, s, t: (
             f"names {one(_listed_tiers(t))} tiers; the network has {len(s.network)}, of which the "
             f"outermost takes what is left; allowed: up to {len(s.network) - 1}"
         ),
     ),
-    Rule(
+    Constraint(
         reason="extents_degrees",
-        of_layout=True,
+        layout_only=True,
         field="extents",
-        broken=lambda _, s, t: any_of(_undivided(s, t)),
+        violated=lambda _, s, t: np.any(_undivided(s, t), axis=0),
         problem=lambda _, s, t: (
             "must divide the degrees; does not divide "
             + ", ".join(
@@ -196,30 +196,30 @@ TIER_RULES: tuple[Rule, ...] = (
             )
         ),
     ),
-    Rule(
+    Constraint(
         reason="extents_experts",
-        of_layout=True,
+        layout_only=True,
         field="extents",
-        broken=_expert_seats,
+        violated=_wrong_expert_extents,
         problem=lambda _, __, t: (
             f"groups of experts (ep {one(t.ep)}, etp {one(t.etp)}) must divide the accelerators of "
             "the other axes but pp on every tier, and what is left of both beyond it"
         ),
     ),
-    Rule(
+    Constraint(
         reason="tier_size",
-        of_layout=True,
+        layout_only=True,
         field="placement",
-        broken=lambda _, s, t: any_of(_overfull(s, t)),
-        problem=_crowd(_overfull, "are more than"),
-        blame=_crowding(_overfull),
+        violated=lambda _, s, t: np.any(_overfull(s, t), axis=0),
+        problem=_crowd_message(_overfull, "are more than"),
+        blame=_crowding_axis(_overfull),
     ),
-    Rule(
+    Constraint(
         reason="tier_filled",
-        of_layout=True,
+        layout_only=True,
         field="placement",
-        broken=lambda _, s, t: any_of(_unfilled(s, t)),
-        problem=_crowd(_unfilled, "must divide (and so fill)"),
-        blame=_crowding(_unfilled),
+        violated=lambda _, s, t: np.any(_unfilled(s, t), axis=0),
+        problem=_crowd_message(_unfilled, "must divide (and so fill)"),
+        blame=_crowding_axis(_unfilled),
     ),
 )

@@ -1,4 +1,4 @@
-"""Rules of options: what is recomputed, sharded, offloaded, and of which type it is."""
+"""Constraints on options: recompute, sharding, offload, number formats, and what is trained."""
 
 from collections.abc import Callable
 
@@ -8,46 +8,165 @@ from shardwise.arrays import Bools
 from shardwise.config.enums import (
     ZERO_OPTIMIZER,
     Dtype,
+    FrozenPart,
+    LoraPart,
     OffloadPart,
     Quantization,
     Recompute,
     RecomputePart,
 )
 from shardwise.config.model import OWN_KIND, Layer, Model
+from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.parallel.constraints.constraint import Rule, one
-from shardwise.parallel.constraints.lora import TRAINABLE_RULES
+from shardwise.ops.lora import Subset, goes_back, parts_of_model
+from shardwise.parallel.constraints.constraint import Constraint, Test, one
 
-__all__ = ["DTYPE_RULE", "OPTION_RULES"]
+__all__ = ["DTYPE_CONSTRAINT", "OPTION_CONSTRAINTS"]
 
 _MEMORY_TIERS = 2
 _ZERO_STAGES = (0, 1, 2, 3)
 _USUAL_PARTS = RecomputePart.bits(("core_attention",))
 _NORMS = ("attention_norm", "mlp_norm", "every_other")
-# Types of matrix units that recipes need. Units that scale blocks of 32 or 16 themselves came with
-# those of fp4 (NVIDIA Blackwell; arXiv 2509.25149, section 2).
+# Matrix units that recipes need. Units that scale blocks of 32 or 16 themselves came with those of
+# fp4 (NVIDIA Blackwell; arXiv 2509.25149, section 2).
 _TYPES_OF = {
     "fp8_tensor": ("fp8",),
     "fp8_block": ("fp8",),
     "mxfp8": ("fp8", "fp4"),
     "nvfp4": ("fp4",),
 }
-# Parts of recompute that not every model has.
-_OF_SOME: dict[str, Callable[[Layer], bool]] = {
+# Parts of recompute that some models lack.
+_IN_SOME_MODELS: dict[str, Callable[[Layer], bool]] = {
     "mla_up": lambda layer: layer.attention.latent is not None,
     "mlp": lambda layer: layer.mlp is not None,
     "moe": lambda layer: layer.moe is not None,
 }
 
 
-# Parts of offload that not every layer keeps anything of.
-_KEPT_BY_SOME: dict[str, Callable[[Layer], bool]] = {
+# Parts of offload that some layers save nothing of.
+_SAVED_BY_SOME: dict[str, Callable[[Layer], bool]] = {
     "mlp_norm": lambda layer: not layer.parallel,
     "mlp": lambda layer: layer.moe is None or layer.moe.shared_ffn > 0,
     **dict.fromkeys(("router", "expert_up", "expert_down"), lambda layer: layer.moe is not None),
     "other": lambda _: False,
 }
+_USUAL_ADAPTED = LoraPart.bits(Strategy.model_fields["lora_parts"].default)
+_EMBEDDING, _HEAD = FrozenPart.bits(["embedding"]), FrozenPart.bits(["head"])
+_IN_TRAINING = "has an effect in training only; leave it out"
+
+
+def _absent(model: Model) -> int:
+    """Parts that a model lacks, as bits of `FrozenPart`."""
+    return ~parts_of_model(model)
+
+
+def _absent_adapted(model: Model) -> int:
+    missing = set(FrozenPart.from_bits(_absent(model)))
+    return LoraPart.bits(missing & set(LoraPart))
+
+
+def _adapts_nothing(model: Model, _: System, table: Table) -> Bools:
+    named = (table.lora_rank > 0) & (table.lora_parts != _USUAL_ADAPTED)
+    lacks: Bools = named & ((table.lora_parts & _absent_adapted(model)) > 0)
+    return lacks
+
+
+def _nothing_trained(model: Model, _: System, table: Table) -> Bools:
+    every = parts_of_model(model)
+    nothing: Bools = (table.frozen & every) == every
+    return nothing
+
+
+def _frozen_tied(model: Model, _: System, table: Table) -> Bools:
+    embedding, head = (table.frozen & _EMBEDDING) > 0, (table.frozen & _HEAD) > 0
+    return (embedding != head) & model.tied_embeddings
+
+
+def _recomputes_nothing(model: Model, _: System, table: Table) -> Bools:
+    return (table.recompute != Recompute.NONE.code) & ~goes_back(model, Subset.of(table))
+
+
+def _without_training(field: str) -> Test:
+    return lambda _, __, table: ~table.training & (getattr(table, field) > 0)
+
+
+def _unfused_activation(model: Model, _: System, table: Table) -> Bools:
+    """Rows whose stack has no kernel that recomputes a gated activation."""
+    blocks = [block for layer in model.layers for block in (layer.mlp, layer.moe)]
+    gated = any(block is not None and block.gated for block in blocks)
+    apart = table.by_stack(lambda stack: not stack.fused_swiglu)
+    return table.fused_activation & apart & gated
+
+
+_TRAINABLE_CONSTRAINTS: tuple[Constraint, ...] = (
+    Constraint(
+        reason="frozen_adapters",
+        field="frozen",
+        violated=lambda _, __, t: (t.lora_rank > 0) & (t.frozen > 0),
+        problem=lambda *_: "lora_rank freezes all weights of the model; leave it out",
+    ),
+    Constraint(
+        reason="frozen_lacking",
+        field="frozen",
+        violated=lambda m, _, t: (t.frozen & _absent(m)) > 0,
+        problem=lambda m, _, t: (
+            f"{m.name} has no {', '.join(FrozenPart.from_bits(one(t.frozen) & _absent(m)))}"
+        ),
+    ),
+    Constraint(
+        reason="frozen_everything",
+        field="frozen",
+        violated=_nothing_trained,
+        problem=lambda *_: "leaves nothing to train; for forward only training is false",
+    ),
+    Constraint(
+        reason="frozen_tied",
+        field="frozen",
+        violated=_frozen_tied,
+        problem=lambda m, _, __: f"embedding and head of {m.name} are tied; freeze both or none",
+    ),
+    *(
+        Constraint(
+            reason=f"{field}_training",
+            field=field,
+            violated=_without_training(field),
+            problem=lambda *_: _IN_TRAINING,
+        )
+        for field in ("frozen", "lora_rank")
+    ),
+    Constraint(
+        reason="lora_parts",
+        field="lora_parts",
+        violated=lambda _, __, t: (t.lora_rank == 0) & (t.lora_parts != _USUAL_ADAPTED),
+        problem=lambda *_: "has an effect with lora_rank only; leave it out",
+    ),
+    Constraint(
+        reason="lora_lacking",
+        field="lora_parts",
+        violated=_adapts_nothing,
+        problem=lambda m, _, t: (
+            f"{m.name} has no "
+            + ", ".join(LoraPart.from_bits(one(t.lora_parts) & _absent_adapted(m)))
+        ),
+    ),
+    Constraint(
+        reason="recompute_frozen",
+        field="recompute",
+        violated=_recomputes_nothing,
+        problem=lambda *_: (
+            "nothing before the head is trained or has a backward pass; allowed: none"
+        ),
+    ),
+    Constraint(
+        reason="fused_activation_stack",
+        field="fused_activation",
+        violated=_unfused_activation,
+        problem=lambda _, __, t: (
+            f"{t.stacks[one(t.stack)].name} has no fused_swiglu kernel; allowed: false"
+        ),
+    ),
+)
 
 
 def _dtype(_: Model, system: System, table: Table) -> Bools:
@@ -56,7 +175,7 @@ def _dtype(_: Model, system: System, table: Table) -> Bools:
 
 
 def _no_rate(_: Model, system: System, table: Table) -> Bools:
-    """Recipes whose type the accelerator has no units for; mxfp8 scales blocks in those of fp4."""
+    """Recipes whose number format the accelerator has no matrix units for."""
     allowed = _allowed_recipes(system)
     return np.array([name not in allowed for name in Quantization])[table.quantization]
 
@@ -84,9 +203,9 @@ def _has_parts(table: Table, parts: tuple[str, ...]) -> Bools:
 
 
 def _lacking(model: Model) -> int:
-    """Parts of recompute that a model has none of, as bits."""
+    """Parts of recompute that a model lacks, as bits."""
     return RecomputePart.bits(
-        [part for part, has in _OF_SOME.items() if not any(map(has, model.layers))]
+        [part for part, has in _IN_SOME_MODELS.items() if not any(map(has, model.layers))]
     )
 
 
@@ -96,11 +215,11 @@ def _parts_lacking(model: Model, _: System, table: Table) -> Bools:
     return lacks
 
 
-def _keeps_none(model: Model) -> int:
-    """Parts that no layer of a model keeps anything of, as bits."""
+def _saves_none(model: Model) -> int:
+    """Parts that no layer of a model saves anything of, as bits."""
     if any(layer.kind != OWN_KIND for layer in model.layers):
         return 0
-    lacking = [part for part, has in _KEPT_BY_SOME.items() if not any(map(has, model.layers))]
+    lacking = [part for part, has in _SAVED_BY_SOME.items() if not any(map(has, model.layers))]
     if model.mtp:
         lacking.remove("other")
     return OffloadPart.bits(lacking)
@@ -108,7 +227,7 @@ def _keeps_none(model: Model) -> int:
 
 def _moves_nothing(model: Model, _: System, table: Table) -> Bools:
     named = table.offload_activations & (table.offload_parts > 0)
-    nothing: Bools = named & ((table.offload_parts & ~_keeps_none(model)) == 0)
+    nothing: Bools = named & ((table.offload_parts & ~_saves_none(model)) == 0)
     return nothing
 
 
@@ -117,171 +236,171 @@ def _hybrid_experts(model: Model, _: System, table: Table) -> Bools:
     return (shared % table.dp != 0) & model.has_experts
 
 
-def _no_second_tier(flag: str) -> Callable[[Model, System, Table], Bools]:
+def _no_second_tier(flag: str) -> Test:
     return lambda _, system, table: (
         getattr(table, flag) & (len(system.accelerator.memory) < _MEMORY_TIERS)
     )
 
 
-DTYPE_RULE = Rule(
+DTYPE_CONSTRAINT = Constraint(
     reason="dtype",
     field="dtype",
-    broken=_dtype,
+    violated=_dtype,
     problem=lambda _, s, __: (
         f"{s.accelerator.name} has no matrix rate for it; allowed: "
         + ", ".join(name for name in Dtype if name in s.accelerator.matrix)
     ),
 )
 
-QUANTIZATION_RULES: tuple[Rule, ...] = (
-    Rule(
+_QUANTIZATION_CONSTRAINTS: tuple[Constraint, ...] = (
+    Constraint(
         reason="quantization",
         field="quantization",
-        broken=_no_rate,
+        violated=_no_rate,
         problem=lambda _, s, __: (
             f"{s.accelerator.name} has no matrix rate for it; "
             f"allowed: {', '.join(_allowed_recipes(s))}"
         ),
     ),
-    Rule(
+    Constraint(
         reason="quantization_dtype",
         field="quantization",
-        broken=lambda _, __, t: (t.quantization > 0) & (t.dtype == Dtype.FP32.code),
-        problem=lambda *_: "quantises what is of 16 bits; needs dtype bf16 or fp16",
+        violated=lambda _, __, t: (t.quantization > 0) & (t.dtype == Dtype.FP32.code),
+        problem=lambda *_: "quantizes 16-bit tensors; needs dtype bf16 or fp16",
     ),
-    Rule(
+    Constraint(
         reason="quantized_weights",
         field="quantized_weights",
-        broken=lambda _, __, t: t.quantized_weights & (t.quantization == 0),
+        violated=lambda _, __, t: t.quantized_weights & (t.quantization == 0),
         problem=lambda *_: "has no effect with quantization none; leave it out",
     ),
-    Rule(
+    Constraint(
         reason="dispatch_dtype",
         field="dispatch_dtype",
-        broken=lambda m, _, t: (t.dispatch_dtype > 0) & (not m.has_experts),
+        violated=lambda m, _, t: (t.dispatch_dtype > 0) & (not m.has_experts),
         problem=lambda m, *_: f"{m.name} has no experts to send tokens to; leave it out",
     ),
-    Rule(
+    Constraint(
         reason="dispatch_dtype_fp8",
         field="dispatch_dtype",
-        broken=lambda _, s, t: (t.dispatch_dtype > 0) & ("fp8" not in s.accelerator.matrix),
+        violated=lambda _, s, t: (t.dispatch_dtype > 0) & ("fp8" not in s.accelerator.matrix),
         problem=lambda _, s, __: f"{s.accelerator.name} has no fp8; allowed: dtype",
     ),
 )
 
-OPTION_RULES: tuple[Rule, ...] = (
-    *TRAINABLE_RULES,
-    *QUANTIZATION_RULES,
-    Rule(
+OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
+    *_TRAINABLE_CONSTRAINTS,
+    *_QUANTIZATION_CONSTRAINTS,
+    Constraint(
         reason="positions",
         field="seq_len",
-        broken=_positions,
+        violated=_positions,
         problem=lambda m, _, __: (
             f"{m.name} has {m.max_positions or m.seq_len} learned positions; allowed: up to that"
         ),
     ),
-    Rule(
+    Constraint(
         reason="documents",
         field="document_len",
-        broken=lambda _, __, t: t.document_len > t.seq_len,
+        violated=lambda _, __, t: t.document_len > t.seq_len,
         problem=lambda _, __, t: f"must be at most seq_len {one(t.seq_len)}",
     ),
-    Rule(
+    Constraint(
         reason="recompute_parts",
         field="recompute_parts",
-        broken=_parts_unused,
+        violated=_parts_unused,
         problem=lambda *_: "has an effect with recompute selective only; leave it out",
     ),
-    Rule(
+    Constraint(
         reason="parts_lacking",
         field="recompute_parts",
-        broken=_parts_lacking,
+        violated=_parts_lacking,
         problem=lambda m, _, t: (
             f"{m.name} has no {' or '.join(RecomputePart.from_bits(one(t.recompute_parts)))}; "
-            "nothing would run again"
+            "nothing would be recomputed"
         ),
     ),
-    Rule(
+    Constraint(
         reason="norm_parts",
         field="recompute_parts",
-        broken=lambda _, __, t: _has_parts(t, _NORMS) & t.sequence_parallel & ~t.tp_regather,
+        violated=lambda _, __, t: _has_parts(t, _NORMS) & t.sequence_parallel & ~t.tp_regather,
         problem=lambda *_: (
-            "rebuilding the output of a norm does not gather it; with it tp_regather must be true"
+            "recomputing the output of a norm does not gather it; tp_regather must be true"
         ),
     ),
-    Rule(
+    Constraint(
         reason="activation_parts",
         field="recompute_parts",
-        broken=lambda _, __, t: _has_parts(t, ("activation", "every_other")) & t.fused_activation,
-        problem=lambda *_: "fused_activation computes the activation again already; give one",
+        violated=lambda _, __, t: _has_parts(t, ("activation", "every_other")) & t.fused_activation,
+        problem=lambda *_: "fused_activation recomputes the activation already; set one of them",
     ),
-    Rule(
+    Constraint(
         reason="recompute_layers",
         field="recompute_layers",
-        broken=lambda _, __, t: (t.recompute_layers > 0) & (t.recompute == Recompute.NONE.code),
+        violated=lambda _, __, t: (t.recompute_layers > 0) & (t.recompute == Recompute.NONE.code),
         problem=lambda *_: "has no effect with recompute none; leave it out",
     ),
-    Rule(
+    Constraint(
         reason="recompute_depth",
         field="recompute_layers",
-        broken=lambda m, _, t: t.recompute_layers > m.depth,
+        violated=lambda m, _, t: t.recompute_layers > m.depth,
         problem=lambda m, _, __: f"must be at most the {m.depth} layers of {m.name}",
     ),
-    Rule(
+    Constraint(
         reason="zero",
         field="zero",
-        broken=lambda _, __, t: t.zero > _ZERO_STAGES[-1],
+        violated=lambda _, __, t: t.zero > _ZERO_STAGES[-1],
         problem=lambda *_: f"allowed: {', '.join(map(str, _ZERO_STAGES))}",
     ),
-    Rule(
+    Constraint(
         reason="dp_shard",
-        of_layout=True,
+        layout_only=True,
         field="dp_shard",
-        broken=lambda _, __, t: (t.dp_shard > 0) & (t.dp % np.maximum(t.dp_shard, 1) != 0),
+        violated=lambda _, __, t: (t.dp_shard > 0) & (t.dp % np.maximum(t.dp_shard, 1) != 0),
         problem=lambda _, __, t: f"must divide dp {one(t.dp)}",
     ),
-    Rule(
+    Constraint(
         reason="dp_shard_zero",
         field="dp_shard",
-        broken=lambda _, __, t: (t.dp_shard > 0) & (t.zero < ZERO_OPTIMIZER),
+        violated=lambda _, __, t: (t.dp_shard > 0) & (t.zero < ZERO_OPTIMIZER),
         problem=lambda *_: "zero 0 shards nothing; leave it out",
     ),
-    Rule(
+    Constraint(
         reason="dp_shard_experts",
-        of_layout=True,
+        layout_only=True,
         field="dp_shard",
-        broken=_hybrid_experts,
+        violated=_hybrid_experts,
         problem=lambda _, __, t: (
             f"of dp {one(t.dp)} must divide the {one(t.expert_replicas)} replicas of an expert"
         ),
     ),
-    Rule(
+    Constraint(
         reason="fsdp_reshard",
         field="fsdp_reshard",
-        broken=lambda _, __, t: ~t.fsdp_reshard & (t.zero < _ZERO_STAGES[-1]),
+        violated=lambda _, __, t: ~t.fsdp_reshard & (t.zero < _ZERO_STAGES[-1]),
         problem=lambda *_: "has an effect with zero 3 only; leave it out",
     ),
     *(
-        Rule(
+        Constraint(
             reason=flag,
             field=flag,
-            broken=_no_second_tier(flag),
+            violated=_no_second_tier(flag),
             problem=lambda _, s, __: (
                 f"{s.accelerator.name} has no second memory tier to offload to; allowed: false"
             ),
         )
         for flag in ("offload_weights", "offload_activations", "offload_optimizer")
     ),
-    Rule(
+    Constraint(
         reason="offload_parts",
         field="offload_parts",
-        broken=lambda _, __, t: ~t.offload_activations & (t.offload_parts > 0),
+        violated=lambda _, __, t: ~t.offload_activations & (t.offload_parts > 0),
         problem=lambda *_: "has an effect with offload_activations only; leave it out",
     ),
-    Rule(
+    Constraint(
         reason="offload_lacking",
         field="offload_parts",
-        broken=_moves_nothing,
+        violated=_moves_nothing,
         problem=lambda m, _, t: (
             f"{m.name} has no {' or '.join(OffloadPart.from_bits(one(t.offload_parts)))}; "
             "nothing would be offloaded"

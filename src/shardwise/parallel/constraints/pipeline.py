@@ -1,4 +1,4 @@
-"""Rules of the pipeline: stages, chunks, schedules, and which layers stand where."""
+"""Constraints on the pipeline: stages, chunks, schedules, and the split of layers."""
 
 import numpy as np
 
@@ -8,10 +8,10 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import evaluate_distinct
-from shardwise.parallel.constraints.constraint import Rule, one
+from shardwise.parallel.constraints.constraint import Constraint, one
 from shardwise.parallel.pipeline_layout import chunks_of, layers_on_ranks, most_layers
 
-__all__ = ["PIPELINE_RULES"]
+__all__ = ["PIPELINE_CONSTRAINTS"]
 
 _INTERLEAVED, _ZB_V, _DUALPIPE = (
     Schedule(name).code for name in ("interleaved", "zb-v", "dualpipe")
@@ -19,13 +19,13 @@ _INTERLEAVED, _ZB_V, _DUALPIPE = (
 _ZERO_BUBBLE = [Schedule(name).code for name in ("zb-h1", "zb-v", "dualpipe")]
 
 
-def _places(table: Table) -> Ints:
-    """Virtual stages that layers are spread over."""
+def _virtual_stages(table: Table) -> Ints:
+    """Virtual stages that layers are split over."""
     return table.pp * chunks_of(table)
 
 
-def _spread(_: Model, __: System, table: Table) -> Bools:
-    """Whether the layers are spread otherwise than evenly."""
+def _uneven_fields(_: Model, __: System, table: Table) -> Bools:
+    """Whether the layers are split unevenly."""
     return (
         (table.first_stage_layers > 0)
         | (table.last_stage_layers > 0)
@@ -35,7 +35,7 @@ def _spread(_: Model, __: System, table: Table) -> Bools:
 
 
 def _stage_layers(model: Model, system: System, table: Table) -> Bools:
-    uneven = _spread(model, system, table) | (table.stage_layers >= 0)
+    uneven = _uneven_fields(model, system, table) | (table.stage_layers >= 0)
     wrong = (table.pp > model.depth) | (most_layers(model.depth, table.pp) % table.vpp != 0)
     return wrong & ~uneven
 
@@ -46,7 +46,7 @@ def _half_stages(model: Model, _: System, table: Table) -> Bools:
 
 def _listed(_: Model, __: System, table: Table) -> Bools:
     lengths = np.array([*(len(listed) for listed in table.stage_lists), 0])
-    return (table.stage_layers >= 0) & (lengths[table.stage_layers] != _places(table))
+    return (table.stage_layers >= 0) & (lengths[table.stage_layers] != _virtual_stages(table))
 
 
 def _listed_layers(model: Model, _: System, table: Table) -> Bools:
@@ -55,24 +55,24 @@ def _listed_layers(model: Model, _: System, table: Table) -> Bools:
 
 
 def _listed_twice(model: Model, system: System, table: Table) -> Bools:
-    return (table.stage_layers >= 0) & _spread(model, system, table)
+    return (table.stage_layers >= 0) & _uneven_fields(model, system, table)
 
 
-def _uneven_spread(model: Model, system: System, table: Table) -> Bools:
-    """Whether given counts leave no layer, or too few, for some rank, or do not fit its chunks."""
-    spread = np.flatnonzero(_spread(model, system, table) & (table.stage_layers < 0))
+def _uneven_split(model: Model, system: System, table: Table) -> Bools:
+    """Whether fixed counts leave too few layers for some rank, or do not fit its chunks."""
+    uneven = np.flatnonzero(_uneven_fields(model, system, table) & (table.stage_layers < 0))
     wrong = np.zeros(len(table), dtype=np.bool_)
-    if not spread.size:
+    if not uneven.size:
         return wrong
 
     def broken(some: Table) -> Bools:
-        return np.array([_no_spread(model, some, row) for row in range(len(some))], dtype=np.bool_)
+        return np.array([_no_split(model, some, row) for row in range(len(some))], dtype=np.bool_)
 
-    wrong[spread] = evaluate_distinct(broken, table.take(spread)).of_all()
+    wrong[uneven] = evaluate_distinct(broken, table.take(uneven)).of_all()
     return wrong
 
 
-def _no_spread(model: Model, table: Table, row: int) -> bool:
+def _no_split(model: Model, table: Table, row: int) -> bool:
     sizes = layers_on_ranks(model.depth, table, row)
     stages, chunks = int(table.pp[row]), int(table.vpp[row])
     on_ranks = [sum(sizes[rank::stages]) for rank in range(stages)]
@@ -90,12 +90,12 @@ def _both_ways(_: Model, __: System, table: Table) -> Bools:
     return (table.schedule == _DUALPIPE) & (odd | (table.micro_batches < 2 * table.pp))
 
 
-PIPELINE_RULES: tuple[Rule, ...] = (
-    Rule(
+PIPELINE_CONSTRAINTS: tuple[Constraint, ...] = (
+    Constraint(
         reason="layers",
-        of_layout=True,
+        layout_only=True,
         field="pp",
-        broken=_stage_layers,
+        violated=_stage_layers,
         problem=lambda m, _, t: (
             f"must be at most the {m.depth} layers"
             if one(t.pp) > m.depth
@@ -103,44 +103,46 @@ PIPELINE_RULES: tuple[Rule, ...] = (
             f"which vpp {one(t.vpp)} must divide"
         ),
     ),
-    Rule(
+    Constraint(
         reason="half_stages",
-        of_layout=True,
+        layout_only=True,
         field="pp",
-        broken=_half_stages,
+        violated=_half_stages,
         problem=lambda m, _, __: (
             f"zb-v puts two stages on each rank: must be at most half of the {m.depth} layers"
         ),
     ),
-    Rule(
+    Constraint(
         reason="stage_list",
-        of_layout=True,
+        layout_only=True,
         field="stage_layers",
-        broken=_listed,
-        problem=lambda _, __, t: f"must have an entry for each of the {one(_places(t))} stages",
+        violated=_listed,
+        problem=lambda _, __, t: (
+            f"must have an entry for each of the {one(_virtual_stages(t))} stages"
+        ),
     ),
-    Rule(
+    Constraint(
         reason="stage_list_sum",
-        of_layout=True,
+        layout_only=True,
         field="stage_layers",
-        broken=_listed_layers,
+        violated=_listed_layers,
         problem=lambda m, _, __: f"must add up to the {m.depth} layers of {m.name}",
     ),
-    Rule(
+    Constraint(
         reason="stage_list_only",
-        of_layout=True,
+        layout_only=True,
         field="stage_layers",
-        broken=_listed_twice,
+        violated=_listed_twice,
         problem=lambda *_: (
-            "says where every layer stands; leave out first_stage_layers, last_stage_layers, "
+            "places every layer; leave out first_stage_layers, last_stage_layers, "
             "embedding_as_layer and loss_as_layer"
         ),
     ),
-    Rule(
+    Constraint(
         reason="spread",
-        of_layout=True,
+        layout_only=True,
         field="first_stage_layers",
-        broken=_uneven_spread,
+        violated=_uneven_split,
         blame=lambda _, __, t: next(
             (
                 name
@@ -150,45 +152,39 @@ PIPELINE_RULES: tuple[Rule, ...] = (
             "loss_as_layer",
         ),
         problem=lambda m, _, t: (
-            f"leaves no way to spread the {m.depth} layers over "
+            f"leaves no way to split the {m.depth} layers over "
             + ("one stage" if one(t.pp) == 1 else f"{one(t.pp)} stages")
             + (f" of {one(t.vpp)} chunks" if one(t.vpp) > 1 else "")
         ),
     ),
-    Rule(
+    Constraint(
         reason="stages",
-        of_layout=True,
+        layout_only=True,
         field="vpp",
-        broken=lambda _, __, t: (t.vpp > 1) & (t.pp == 1),
+        violated=lambda _, __, t: (t.vpp > 1) & (t.pp == 1),
         problem=lambda *_: "interleaving needs pp > 1; allowed: 1",
     ),
-    Rule(
+    Constraint(
         reason="schedule",
-        of_layout=True,
+        layout_only=True,
         field="schedule",
-        broken=lambda _, __, t: (t.schedule == _INTERLEAVED) != (t.vpp > 1),
-        problem=lambda _, __, t: (
-            f"interleaved needs vpp > 1, {_others()} vpp = 1; vpp is {one(t.vpp)}"
-        ),
+        violated=lambda _, __, t: (t.schedule == _INTERLEAVED) != (t.vpp > 1),
+        problem=lambda _, __, t: f"interleaved needs vpp > 1, 1f1b vpp = 1; vpp is {one(t.vpp)}",
     ),
-    Rule(
+    Constraint(
         reason="zero_bubble",
         field="schedule",
-        broken=_no_bubbles,
-        problem=lambda *_: "needs stages (pp > 1) that go backward (training)",
+        violated=_no_bubbles,
+        problem=lambda *_: "needs pp > 1 and training",
     ),
-    Rule(
+    Constraint(
         reason="dualpipe",
-        of_layout=True,
+        layout_only=True,
         field="schedule",
-        broken=_both_ways,
+        violated=_both_ways,
         problem=lambda _, __, t: (
             f"dualpipe needs even pp, {one(t.pp)}, and even micro-batches, at least 2 x pp; "
             f"they are {one(t.micro_batches)}"
         ),
     ),
 )
-
-
-def _others() -> str:
-    return "1f1b"

@@ -21,8 +21,8 @@ from shardwise.config.strategy_table import CHOICES, Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, InputError
-from shardwise.parallel.constraints import RULES, broken_rule
-from shardwise.parallel.constraints.summa import reduced_widths
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
+from shardwise.parallel.constraints.degrees import reduced_widths
 from shardwise.planning.search.effects import (
     EFFECTS,
     NEUTRAL,
@@ -65,7 +65,7 @@ class Box:
     """Number of its first candidate."""
     layouts: Table
     broken: Ints
-    """Position in `RULES` of the rule that each layout breaks, or -1."""
+    """Position in `CONSTRAINTS` of the rule that each layout breaks, or -1."""
     options: Table
     choices: Table
     kept: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ def refusals(boxes: Sequence[Box]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for box in boxes:
         for rule, layouts in Counter(box.broken[box.broken >= 0].tolist()).items():
-            counts[RULES[rule].reason] += layouts * box.width
+            counts[CONSTRAINTS[rule].reason] += layouts * box.width
     return counts
 
 
@@ -363,8 +363,8 @@ class _Inside:
         """
         if name in NEUTRAL:
             return tuple(values).index(NEUTRAL[name])
-        rules = [rule for rule in RULES if rule.field == name]
-        usable = broken_rule(self._model, self._system, alone, rules) < 0
+        rules = [rule for rule in CONSTRAINTS if rule.field == name]
+        usable = first_violation(self._model, self._system, alone, rules) < 0
         idle = idle_rows(kind, alone, name)
         for mask in (usable & idle, idle):
             if mask.any():

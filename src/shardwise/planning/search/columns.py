@@ -14,7 +14,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.estimator import rates
-from shardwise.parallel.constraints import RULES
+from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
 from shardwise.planning.search.evaluate import Evaluated, Fitting
 from shardwise.planning.search.layouts import LAYOUT_FIELDS
@@ -36,8 +36,8 @@ FIGURES = (
 
 # What a code says of a row: the rule that it breaks, the memory that it lacks, why it is passed
 # over, or nothing.
-_REASONS = (*(rule.reason for rule in RULES), MEMORY, SECOND_MEMORY, *PASSED, None)
-_MEMORY, _SECOND_MEMORY, _PASSED = range(len(RULES), len(RULES) + 3)
+_REASONS = (*(rule.reason for rule in CONSTRAINTS), MEMORY, SECOND_MEMORY, *PASSED, None)
+_MEMORY, _SECOND_MEMORY, _PASSED = range(len(CONSTRAINTS), len(CONSTRAINTS) + 3)
 _FEASIBLE = len(_REASONS) - 1
 
 

@@ -15,14 +15,14 @@ from shardwise.cost.placed_costs import PlacedCosts
 from shardwise.distinct import distinct_rows
 from shardwise.engine.evaluate import Holding, Timing, fits, held, timed
 from shardwise.engine.on_systems import OnSystems
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.planning.search.candidates import CHOICE_FIELDS, Box
 
 __all__ = ["Evaluated", "Fitting", "Judge", "broken_options", "broken_reasons", "excess_bytes"]
 
 # Rows, each with all its choices, that are evaluated at a time: their columns stay in the cache.
 _CHUNK = 1 << 13
-_OPTION_RULES = tuple(rule for rule in RULES if not rule.of_layout)
+_OPTION_RULES = tuple(rule for rule in CONSTRAINTS if not rule.layout_only)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +64,18 @@ class Evaluated:
 
 
 def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints:
-    """Position in `RULES` of the rule that an option or choice breaks, or -1; (choices, rows).
+    """Position in `CONSTRAINTS` of the first one that an option violates, or -1; (choices, rows).
 
     Layouts are not looked at: those of the box obey the rules.
     """
-    broken = broken_rule(model, system, table, _OPTION_RULES)
+    broken = first_violation(model, system, table, _OPTION_RULES)
     return np.broadcast_to(broken, (len(box.choices), len(table)))
 
 
 def broken_reasons(broken: Ints) -> Counter[str]:
     """How often each rule is broken, by reason."""
-    counts = np.bincount(broken[broken >= 0], minlength=len(RULES)).tolist()
-    return +Counter({rule.reason: number for rule, number in zip(RULES, counts, strict=True)})
+    counts = np.bincount(broken[broken >= 0], minlength=len(CONSTRAINTS)).tolist()
+    return +Counter({rule.reason: number for rule, number in zip(CONSTRAINTS, counts, strict=True)})
 
 
 def excess_bytes(system: System, holding: Holding, capacity_bytes: float) -> Floats:

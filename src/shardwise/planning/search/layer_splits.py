@@ -12,7 +12,7 @@ from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import layers_on_ranks, most_layers
 from shardwise.planning.search.space import Space
 
@@ -28,7 +28,7 @@ SPREAD_FIELDS = (
 
 _RULES = tuple(
     rule
-    for rule in RULES
+    for rule in CONSTRAINTS
     if rule.reason
     in ("layers", "half_stages", "stage_list", "stage_list_sum", "stage_list_only", "spread")
 )
@@ -92,7 +92,7 @@ class LayerSplits:
         if len(ways) == 1:
             return ways
         table = self._table(ways, pp, vpp, schedule)
-        broken = broken_rule(self._model, self._system, table, _RULES).tolist()
+        broken = first_violation(self._model, self._system, table, _RULES).tolist()
         found: dict[Any, _Way] = {}
         for row, (way, rule) in enumerate(zip(ways, broken, strict=True)):
             sizes = tuple(layers_on_ranks(self._model.depth, table, row)) if rule < 0 else way

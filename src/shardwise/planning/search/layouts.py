@@ -13,7 +13,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows, evaluate_distinct
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.placement import fixed_tiers, place
 from shardwise.planning.search.extents import divisors, seatings
 from shardwise.planning.search.layer_splits import SPREAD_FIELDS, LayerSplits
@@ -37,8 +37,8 @@ LAYOUT_FIELDS = (
     *TIER_FIELDS,
 )
 _OF_NETWORK = ("placement", "extents", *TIER_FIELDS)
-_NETWORK_RULES = tuple(r for r in RULES if "tier" in r.reason or r.field == "extents")
-_LAYOUT_RULES = tuple(r for r in RULES if r.of_layout and r not in _NETWORK_RULES)
+_NETWORK_RULES = tuple(r for r in CONSTRAINTS if "tier" in r.reason or r.field == "extents")
+_LAYOUT_RULES = tuple(r for r in CONSTRAINTS if r.layout_only and r not in _NETWORK_RULES)
 _PLACED_BY = (*EXTENT_AXES, "ep", "etp")
 
 
@@ -51,7 +51,7 @@ class Layouts:
     illegal: Table
     """Those that break a rule."""
     broken: Ints
-    """Position in `RULES` of the rule that each of these breaks."""
+    """Position in `CONSTRAINTS` of the rule that each of these breaks."""
 
 
 def layouts_of(
@@ -78,7 +78,7 @@ def layouts_of(
     network = {name: values[0] for name, values in _of_network(system, space).items()}
     table = Table.of(model, {**first, **network, "gpus": gpus, **named})
     table = replace(table, **spread)
-    broken = broken_rule(model, system, table, _LAYOUT_RULES)
+    broken = first_violation(model, system, table, _LAYOUT_RULES)
     unplaced = table.take(broken < 0)
     placed, refused = _placed(model, system, space, unplaced)
     wrong = table.take(broken >= 0)
@@ -139,8 +139,8 @@ def _unbroken(
     """Degrees of an axis alone that divide the GPUs and break none of some rules."""
     degrees = divisors(gpus)
     table = Table.of(model, {axis: degrees, "dp": 1, "gbs": 1, "seq_len": 1})
-    rules = [rule for rule in RULES if rule.reason in reasons]
-    broken = broken_rule(model, system, table, rules)
+    rules = [rule for rule in CONSTRAINTS if rule.reason in reasons]
+    broken = first_violation(model, system, table, rules)
     return [degree for degree, rule in zip(degrees, broken.tolist(), strict=True) if rule < 0]
 
 
@@ -246,7 +246,7 @@ def _seated(model: Model, system: System, unplaced: Table) -> tuple[Table, Ints]
         [np.zeros(0, dtype=np.int64), *(codes[position] for position in where)]
     )
     table = replace(unplaced.take(rows), extents=extents, extent_lists=tuple(texts))
-    return table, broken_rule(model, system, table, _NETWORK_RULES)
+    return table, first_violation(model, system, table, _NETWORK_RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ def _placements(model: Model, system: System, degrees: Table, networks: Table) -
     tried = ~_without_effect(table, networks)
     broken = np.full(tried.shape, -1, dtype=np.int64)
     if tried.any():
-        broken[tried] = broken_rule(model, system, table.take(tried), _NETWORK_RULES)
+        broken[tried] = first_violation(model, system, table.take(tried), _NETWORK_RULES)
         known = np.all(fixed_tiers(table) < len(system.network), axis=0)
         placed = np.flatnonzero(tried & known)  # the rules only ask for extents beyond that
         extents = place(system, table.take(placed))

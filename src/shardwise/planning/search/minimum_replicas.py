@@ -13,7 +13,7 @@ from shardwise.config.enums import ZERO_OPTIMIZER, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.parallel.constraints import RULES, broken_rule
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.planning.search.candidates import Box, Scale, boxes_of
 from shardwise.planning.search.evaluate import Evaluated, Judge, broken_reasons, excess_bytes
 from shardwise.planning.search.layer_splits import LayerSplits
@@ -28,9 +28,9 @@ _LATER = (
     *("dualpipe", "dp_shard", "dp_shard_experts"),
 )
 _LAYOUT_RULES = tuple(
-    r for r in RULES if r.of_layout and r.reason not in _LATER and "tier" not in r.reason
+    r for r in CONSTRAINTS if r.layout_only and r.reason not in _LATER and "tier" not in r.reason
 )
-_OPTION_RULES = tuple(r for r in RULES if not r.of_layout and r.reason not in _LATER)
+_OPTION_RULES = tuple(r for r in CONSTRAINTS if not r.layout_only and r.reason not in _LATER)
 _PIECE_ROWS = 1 << 16
 # Beyond it a degree that a space leaves open is not tried.
 _MOST_OPEN = 1 << 10
@@ -135,7 +135,7 @@ class _Case:
         view = _View(least=np.full(len(layouts), np.inf), refused=Counter(), lacks=[])
         for rows, piece in self._pieces(layouts):
             table = piece.table()
-            broken = broken_rule(self.model, self.system, table, _OPTION_RULES)
+            broken = first_violation(self.model, self.system, table, _OPTION_RULES)
             broken = np.broadcast_to(broken, (len(piece.choices), len(table)))
             view.refused.update(broken_reasons(broken))
             room = self.capacity_bytes
@@ -204,7 +204,7 @@ def _layouts(
     named = {n: np.array(c, np.int64) for n, c in zip(_COLUMNS, columns, strict=True)}
     spread = spreads.take(named.pop("spread"))
     table = replace(Table.of(model, {**named, "gbs": batch, "seq_len": 1}), **spread)
-    broken = broken_rule(model, system, table, _LAYOUT_RULES)
+    broken = first_violation(model, system, table, _LAYOUT_RULES)
     return table.take(broken < 0), refused + broken_reasons(broken)
 
 
@@ -215,7 +215,7 @@ def _open(model: Model, system: System, space: Space, axis: str) -> list[int]:
     if axis == "cp":
         return long_enough(model, space, degrees, system)
     table = Table.of(model, {axis: degrees, "dp": 1, "gbs": 1, "seq_len": 1})
-    broken = broken_rule(model, system, table, _LAYOUT_RULES)
+    broken = first_violation(model, system, table, _LAYOUT_RULES)
     return [degree for degree, rule in zip(degrees, broken.tolist(), strict=True) if rule < 0]
 
 

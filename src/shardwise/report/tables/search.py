@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.analysis.results import Estimate
-from shardwise.parallel.constraints import RULES
+from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.results import Alike, Cell, Plan, ScaleResult, SearchResult
 from shardwise.planning.search.smallest_gpus import SmallestGpus
 from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds, show
@@ -46,7 +46,7 @@ _TOLD = ("dtype", "recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap"
 _REASONS = {
     "memory": "more than the accelerator's memory",
     "second_memory": "more than the second memory tier",
-    **{rule.reason: f"{rule.field}, by the rule {rule.reason}" for rule in RULES},
+    **{rule.reason: f"{rule.field}, by the rule {rule.reason}" for rule in CONSTRAINTS},
     "batch": "the replicas cannot share the batch",
     "tier_size": "a network tier has too few accelerators",
     "tier_filled": "a network tier would not be filled",
