@@ -25,7 +25,7 @@ from saved_search import (
 )
 from shardwise import InputError, estimate, estimate_many
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_columns import OPTIONALS
+from shardwise.config.strategy_fields import Kind, names_of
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.planning.search import pieces, store
@@ -83,7 +83,7 @@ def test_rows_are_what_estimate_says(everything):
         "rejected",
         "tokens_per_s_per_gpu",
     }
-    open_ = [n for n in names if n.endswith("_tier") or (n in OPTIONALS and n != "expert_capacity")]
+    open_ = [n for n in names if n in names_of(Kind.WHOLE, Kind.TIER, optional=True)]
     told = table.select(names).with_columns(
         pl.col(open_).fill_nan(None).cast(pl.Int64),
         pl.col("expert_capacity").fill_nan(None),

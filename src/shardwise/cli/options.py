@@ -13,8 +13,8 @@ import typer
 from shardwise.config import files
 from shardwise.config.base import unfold, words_of
 from shardwise.config.degrees import LEVELLED_AXES
-from shardwise.config.enums import SHORT_NAMES
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_given import explicit_fields
 from shardwise.errors import Fault, InputError
 

@@ -8,7 +8,7 @@ import typer
 
 from shardwise.cli.options import emit_json, refuse_options
 from shardwise.cli.progress import progress_bar
-from shardwise.config.enums import SHORT_NAMES
+from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.planning.search.explain import explain
 from shardwise.planning.search.objective import FRONTS

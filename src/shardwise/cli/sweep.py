@@ -26,7 +26,7 @@ from shardwise.cli.search_own import (
     show_record,
 )
 from shardwise.config import files
-from shardwise.config.enums import SHORT_NAMES
+from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_given import explicit_fields
 from shardwise.config.system import System
 from shardwise.planning.search.objective import OBJECTIVES

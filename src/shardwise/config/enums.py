@@ -10,13 +10,9 @@ from pydantic_core import CoreSchema, core_schema
 
 __all__ = [
     "EXTENT_AXES",
-    "OPEN_SETS",
     "PLACED_AXES",
     "PLACEMENTS",
-    "SETS",
-    "SHORT_NAMES",
     "TIER_FIELDS",
-    "WORDS",
     "ZERO_GRADIENTS",
     "ZERO_OPTIMIZER",
     "ZERO_WEIGHTS",
@@ -272,26 +268,3 @@ EXTENT_AXES = ("tp", "tp2", "cp", "dp", "pp")
 """Axes that have extents; in a placement, and where tiers are given, tp2 goes with tp."""
 TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))
-SHORT_NAMES = {"mbs": "micro_batch_size", "gbs": "global_batch_size"}
-WORDS: dict[str, tuple[str, ...]] = {
-    "dtype": tuple(Dtype),
-    "quantization": tuple(Quantization),
-    "dispatch_dtype": tuple(DispatchDtype),
-    "attention": tuple(AttentionKind),
-    "recompute": tuple(Recompute),
-    "schedule": tuple(Schedule),
-    "placement": PLACEMENTS,
-    "tp_exchange": tuple(TpExchange),
-    "tp_overlap": tuple(TpOverlap),
-    "cp_exchange": tuple(CpExchange),
-    "optimizer": tuple(Optimizer),
-}
-SETS: dict[str, type[Word]] = {
-    "recompute_parts": RecomputePart,
-    "frozen": FrozenPart,
-    "lora_parts": LoraPart,
-    "offload_parts": OffloadPart,
-}
-"""Fields that are sets of words, which a column holds as bits."""
-OPEN_SETS = ("offload_parts",)
-"""Those of them that may be left open, which a column holds as 0."""

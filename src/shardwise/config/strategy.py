@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AliasChoices,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -21,7 +22,7 @@ from shardwise.config import readers
 from shardwise.config.base import MOST, ConfigBase, Count, Number, Whole
 from shardwise.config.degrees import LEVELLED_AXES, LEVELS_PATTERN, as_given, with_levels
 from shardwise.config.enums import (
-    SHORT_NAMES,
+    PLACEMENTS,
     AttentionKind,
     CpExchange,
     DispatchDtype,
@@ -39,8 +40,23 @@ from shardwise.config.enums import (
     Word,
 )
 from shardwise.config.expressions.chain import located_part
+from shardwise.config.expressions.dimensions import canonical_names
 from shardwise.config.extents import canonical_extents, canonical_placement
 from shardwise.config.model import Model
+from shardwise.config.roles import (
+    ALL_TIME,
+    COMMUNICATION,
+    COMPUTE,
+    EXPERTS,
+    INSIDE_LAYERS,
+    LAYERS,
+    ONCE_PER_STEP,
+    RECOMPUTED,
+    STAGES,
+    Group,
+    Role,
+    Tries,
+)
 from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError
 
@@ -80,10 +96,10 @@ def _seats() -> BeforeValidator:
     return BeforeValidator(lambda value: None if value is None else canonical_extents(value))
 
 
-def _accept_aliases(schema: dict[str, Any]) -> None:
+def _accept_aliases(schema: dict[str, Any], config: type[BaseModel]) -> None:
     """Let the JSON Schema accept what `load` accepts: short names, aliases, part of a stack."""
     properties = schema["properties"]
-    for short, name in SHORT_NAMES.items():
+    for short, name in canonical_names(config).items():
         properties[short] = {**properties[name], "title": short.capitalize()}
     for axis in LEVELLED_AXES:
         own = {
@@ -97,6 +113,10 @@ def _accept_aliases(schema: dict[str, Any]) -> None:
     properties["tp_exchange"]["anyOf"][0]["enum"] = [*TpExchange, *_EXCHANGE_ALIASES]
     part = {"type": "object", "required": ["base"], "properties": {"base": {"type": "string"}}}
     properties["stack"]["anyOf"].append(part)
+
+
+LAYOUT, CHOICE = Group.LAYOUT, Group.CHOICE
+ALL, DIVISORS, DEFAULT_DIVISOR = Tries.ALL, Tries.DIVISORS, Tries.DEFAULT_DIVISOR
 
 
 class Strategy(ConfigBase):
@@ -114,139 +134,161 @@ class Strategy(ConfigBase):
     KIND: ClassVar[readers.Kind | None] = "strategy"
     FIGURES: ClassVar[bool] = True
 
-    gpus: Count | None = None
+    gpus: Annotated[Count | None, Role((), (), LAYOUT, implied=True)] = None
     """Accelerators in all: tp x tp2 x cp x dp x pp."""
-    tp: Count = 1
+    tp: Annotated[Count, Role(LAYERS, DIVISORS, LAYOUT)] = 1
     """Tensor-parallel degree."""
-    tp2: Count = 1
+    tp2: Annotated[Count, Role(LAYERS, DEFAULT_DIVISOR, LAYOUT)] = 1
     """Second tensor-parallel degree of 2D products (tp_exchange summa): splits the sequence, and
     each weight a second time."""
-    pp: Count = 1
+    pp: Annotated[Count, Role(STAGES, DIVISORS, LAYOUT)] = 1
     """Pipeline stages."""
-    cp: Count = 1
+    cp: Annotated[Count, Role(LAYERS, DEFAULT_DIVISOR, LAYOUT)] = 1
     """Context-parallel degree."""
-    ep: Count = 1
+    ep: Annotated[Count, Role(EXPERTS, DEFAULT_DIVISOR, LAYOUT)] = 1
     """Expert-parallel degree."""
-    etp: Count = 1
+    etp: Annotated[Count, Role(EXPERTS, DEFAULT_DIVISOR, LAYOUT)] = 1
     """Tensor-parallel degree inside experts."""
-    dp: Count | None = None
+    dp: Annotated[Count | None, Role(ONCE_PER_STEP, DIVISORS, LAYOUT, implied=True)] = None
     """Data-parallel degree: replicas of the model."""
-    vpp: Count = 1
+    vpp: Annotated[Count, Role(("bubble", "pp_comm"), DIVISORS, LAYOUT)] = 1
     """Chunks of layers per pipeline stage (virtual pipeline, interleaving)."""
-    micro_batch_size: Count = Field(
-        default=1, validation_alias=AliasChoices("micro_batch_size", "mbs")
-    )
+    micro_batch_size: Annotated[
+        Count, Role((*COMPUTE, *INSIDE_LAYERS, "pp_comm", "offload"), DIVISORS, LAYOUT)
+    ] = Field(default=1, validation_alias=AliasChoices("micro_batch_size", "mbs"))
     """Sequences per forward pass of one replica."""
-    global_batch_size: Count | None = Field(
+    global_batch_size: Annotated[Count | None, Role((), (), LAYOUT, implied=True)] = Field(
         default=None, validation_alias=AliasChoices("global_batch_size", "gbs")
     )
     """Sequences per step, over all replicas."""
-    seq_len: Count | None = None
+    seq_len: Annotated[Count | None, Role((*COMPUTE, *COMMUNICATION, "offload"), implied=True)] = (
+        None
+    )
     """Tokens per sequence."""
-    dtype: Annotated[Dtype, _any_case(Dtype, **_DTYPE_ALIASES)] = Dtype.BF16
+    dtype: Annotated[Dtype, _any_case(Dtype, **_DTYPE_ALIASES), Role(LAYERS)] = Dtype.BF16
     """Type of weights, activations and matrix products."""
-    quantization: Quantization = Quantization.NONE
+    quantization: Annotated[Quantization, Role(LAYERS)] = Quantization.NONE
     """Recipe for products of layers with their weights in fewer bits: fp8 scaled by tensor or block
     (1 x 128, weights 128 x 128), mxfp8 or nvfp4; the rest stays in `dtype`."""
-    quantized_weights: bool = False
+    quantized_weights: Annotated[bool, Role(ONCE_PER_STEP)] = False
     """Whether these weights are held and gathered in that type alone, not beside 16 bits."""
-    document_len: Count | None = None
+    document_len: Annotated[Count | None, Role((*COMPUTE, "cp_comm"))] = None
     """Tokens of the documents packed into a sequence, which attention does not leave (of several
     lengths l, sum l^2 / sum l); None: one sequence is one document."""
-    attention: AttentionKind = AttentionKind.MODEL
+    attention: Annotated[AttentionKind, Role(LAYERS)] = AttentionKind.MODEL
     """Key-value heads: as the model has them, one per query head, or one for all of them."""
-    recompute: Annotated[Recompute, _any_case(Recompute)] = Recompute.NONE
+    recompute: Annotated[Recompute, _any_case(Recompute), Role(RECOMPUTED, ALL)] = Recompute.NONE
     """What the backward pass computes again: nothing, some parts of layers, or whole layers."""
-    recompute_parts: tuple[RecomputePart, ...] = (RecomputePart.CORE_ATTENTION,)
+    recompute_parts: Annotated[tuple[RecomputePart, ...], Role(RECOMPUTED)] = (
+        RecomputePart.CORE_ATTENTION,
+    )
     """Parts that selective recompute runs again."""
-    recompute_layers: Count | None = None
+    recompute_layers: Annotated[Count | None, Role(RECOMPUTED, DEFAULT_DIVISOR)] = None
     """Layers of each rank that recompute applies to, from its first on (in dualpipe, of each of its
     two stages); None: all."""
-    zero: Whole = 1
+    zero: Annotated[Whole, Role(ONCE_PER_STEP, (0, 1), CHOICE, every=(0, 1, 2, 3))] = 1
     """What data parallelism shards: 0 nothing, 1 the optimizer state, 2 gradients too, 3 weights
     too (FSDP)."""
-    dp_shard: Count | None = None
+    dp_shard: Annotated[Count | None, Role(ONCE_PER_STEP, DEFAULT_DIVISOR, LAYOUT)] = None
     """Replicas that share one set of shards (hybrid sharding); None: all."""
-    fsdp_reshard: bool = True
+    fsdp_reshard: Annotated[bool, Role(("dp_comm",), group=CHOICE)] = True
     """Whether weights sharded by ZeRO 3 are released after forward and gathered again backward."""
-    fsdp_prefetch: Whole = 1
+    fsdp_prefetch: Annotated[Whole, Role(("dp_comm",), group=CHOICE)] = 1
     """Layers whose weights are gathered ahead of the one that computes."""
-    optimizer: Optimizer = Optimizer.ADAMW
+    optimizer: Annotated[Optimizer, Role(ONCE_PER_STEP)] = Optimizer.ADAMW
     """Update rule and the type of its state."""
-    frozen: tuple[FrozenPart, ...] = ()
+    frozen: Annotated[
+        tuple[FrozenPart, ...], Role(("backward", *INSIDE_LAYERS, *ONCE_PER_STEP, "bubble"))
+    ] = ()
     """Parts whose weights are not trained; those of shared experts count as mlp."""
-    lora_rank: Count | None = None
+    lora_rank: Annotated[Count | None, Role(LAYERS)] = None
     """Rank of low-rank adapters, trained in place of all weights of the model; None: there are
     none."""
-    lora_parts: tuple[LoraPart, ...] = (LoraPart.ATTENTION, LoraPart.MLP)
+    lora_parts: Annotated[tuple[LoraPart, ...], Role(LAYERS)] = (LoraPart.ATTENTION, LoraPart.MLP)
     """Parts whose products have adapters."""
-    schedule: Schedule | None = None
+    schedule: Annotated[
+        Schedule | None,
+        Role(
+            ("bubble", "pp_comm", "ep_comm"),
+            (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
+            LAYOUT,
+            implied=True,
+        ),
+    ] = None
     """Order of the micro-batches in the pipeline."""
-    first_stage_layers: Count | None = None
+    first_stage_layers: Annotated[Count | None, Role(STAGES, group=LAYOUT)] = None
     """Layers on the first stage; None: as many as on the others."""
-    last_stage_layers: Count | None = None
+    last_stage_layers: Annotated[Count | None, Role(STAGES, group=LAYOUT)] = None
     """Layers on the last stage; None: as many as on the others."""
-    stage_layers: tuple[Whole, ...] | None = None
+    stage_layers: Annotated[tuple[Whole, ...] | None, Role(STAGES, group=LAYOUT)] = None
     """Layers of every stage, first to last; with chunks, of every chunk in the order of layers."""
-    embedding_as_layer: bool = False
+    embedding_as_layer: Annotated[bool, Role(STAGES, group=LAYOUT)] = False
     """Whether the embedding counts as a layer where layers are spread over the stages."""
-    loss_as_layer: bool = False
+    loss_as_layer: Annotated[bool, Role(STAGES, group=LAYOUT)] = False
     """Whether head and loss count as a layer there."""
-    training: bool = True
+    training: Annotated[bool, Role(ALL_TIME)] = True
     """Whether a step also goes backward and updates the weights; if not, it is forward only."""
-    sequence_parallel: bool | None = None
+    sequence_parallel: Annotated[bool | None, Role((), implied=True)] = None
     """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
-    tp_exchange: Annotated[TpExchange | None, _any_case(TpExchange, **_EXCHANGE_ALIASES)] = None
+    tp_exchange: Annotated[
+        TpExchange | None,
+        _any_case(TpExchange, **_EXCHANGE_ALIASES),
+        Role(LAYERS, (TpExchange.ALL_REDUCE, TpExchange.RS_AG, TpExchange.P2P_RS_AG), implied=True),
+    ] = None
     """How tensor-parallel ranks exchange activations: reduced in place, or with norms and residuals
     split along the sequence (reduce-scatter, all-gather), or scattered between stages only; or
     2D products (SUMMA), which broadcast panels of inputs and weights."""
-    tp_overlap: TpOverlap = TpOverlap.STACK
+    tp_overlap: Annotated[TpOverlap, Role(("tp_comm",), ALL)] = TpOverlap.STACK
     """What hides these exchanges: what the stack does, nothing, or pieces of the product beside
     them, passed on in a ring or as a pipeline of collectives."""
-    summa_panels: Count | None = None
+    summa_panels: Annotated[Count | None, Role((*COMPUTE, "tp_comm"), DEFAULT_DIVISOR)] = None
     """Panels that a 2D product is cut in, each broadcast beside the product of another; None: the
     fewest, a multiple of tp and tp2."""
-    tp_regather: bool = True
+    tp_regather: Annotated[bool, Role(("tp_comm", "offload"), ALL)] = True
     """Whether rs_ag keeps a rank's part of an input and gathers it again in backward."""
-    cp_exchange: CpExchange = CpExchange.RING
+    cp_exchange: Annotated[CpExchange, Role((*COMPUTE, "cp_comm"))] = CpExchange.RING
     """How context-parallel ranks share keys and values: passed on in a ring beside the compute,
     gathered, or by swapping sequence for heads (all_to_all, Ulysses)."""
-    expert_capacity: Annotated[Number, Field(gt=0)] | None = None
+    expert_capacity: Annotated[
+        Annotated[Number, Field(gt=0)] | None, Role((*COMPUTE, "ep_comm"))
+    ] = None
     """Tokens an expert takes over those of an even load: more are dropped, room not used is padded;
     None: none is dropped."""
-    expert_imbalance: Annotated[Number, Field(ge=1)] = 1.0
+    expert_imbalance: Annotated[Number, Field(ge=1), Role((*COMPUTE, "ep_comm"))] = 1.0
     """Tokens sent to the fullest rank over those of an even load."""
-    dispatch_dtype: DispatchDtype = DispatchDtype.DTYPE
+    dispatch_dtype: Annotated[DispatchDtype, Role(("forward", "recompute", "ep_comm"))] = (
+        DispatchDtype.DTYPE
+    )
     """Type of tokens on the way to their experts; their outputs and all gradients keep `dtype`."""
-    expert_overlap: bool = False
+    expert_overlap: Annotated[bool, Role(("ep_comm",))] = False
     """Whether exchanges among experts run beside the compute of another micro-batch; in dualpipe
     they always do."""
-    dp_overlap: bool = True
+    dp_overlap: Annotated[bool, Role(("dp_comm",), ALL, CHOICE)] = True
     """Whether the exchange of gradients and weights runs behind the compute."""
-    fused_activation: bool = False
+    fused_activation: Annotated[bool, Role(("forward", "backward", "offload"), ALL)] = False
     """Whether the activation of the MLP is not kept but computed again beside its gradient."""
-    offload_weights: bool = False
+    offload_weights: Annotated[bool, Role(("offload",), ALL)] = False
     """Whether the weights of layers wait in the second memory tier for their turn."""
-    offload_activations: bool = False
+    offload_activations: Annotated[bool, Role(("offload",), ALL)] = False
     """Whether what layers keep for backward waits in the second memory tier."""
-    offload_parts: tuple[OffloadPart, ...] | None = None
+    offload_parts: Annotated[tuple[OffloadPart, ...] | None, Role(("offload",))] = None
     """Parts whose kept activations offload_activations moves; None: all of a layer."""
-    offload_optimizer: bool = False
+    offload_optimizer: Annotated[bool, Role(("offload",), ALL, CHOICE)] = False
     """Whether the optimizer state of layers waits in the second memory tier."""
-    placement: str = "tp-cp-dp-pp"
+    placement: Annotated[str, Role(COMMUNICATION, ALL, LAYOUT, every=PLACEMENTS)] = "tp-cp-dp-pp"
     """Order of the axes over the accelerators, innermost first."""
-    extents: Annotated[str | None, _seats()] = None
+    extents: Annotated[str | None, _seats(), Role(COMMUNICATION, DEFAULT_DIVISOR, LAYOUT)] = None
     """Members of each axis that share a domain of a network tier, such as tp=4+dp=2, instead of by
     placement; after a slash what the next tier adds."""
-    tp_tier: Whole | None = None
+    tp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
     """Network tier of all tensor-parallel exchanges, 0 innermost, instead of by placement."""
-    cp_tier: Whole | None = None
+    cp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
     """Network tier of all context-parallel exchanges, likewise."""
-    dp_tier: Whole | None = None
+    dp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
     """Network tier of all exchanges among replicas, likewise."""
-    pp_tier: Whole | None = None
+    pp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
     """Network tier of all transfers between stages, likewise."""
-    stack: str | Stack = "megatron-core-2025"
+    stack: Annotated[str | Stack, Role(ALL_TIME)] = "megatron-core-2025"
     """Software: catalog name or file; in a strategy file also `base` and the fields that differ."""
 
     @classmethod

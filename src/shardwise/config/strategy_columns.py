@@ -9,68 +9,20 @@ import numpy as np
 from shardwise import catalog
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MOST
-from shardwise.config.enums import (
-    OPEN_SETS,
-    SETS,
-    SHORT_NAMES,
-    TIER_FIELDS,
-    WORDS,
-    Schedule,
-    TpExchange,
-)
+from shardwise.config.enums import Schedule, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import COLUMNS, FIELDS, SHORT_NAMES, Kind, StrategyField
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = ["BOOLEANS", "FLOATS", "INTEGERS", "OPTIONALS", "columns_of"]
+__all__ = ["LISTS", "columns_of"]
 
 T = TypeVar("T")
 
-INTEGERS = (
-    "gpus",
-    "tp",
-    "tp2",
-    "pp",
-    "cp",
-    "ep",
-    "etp",
-    "dp",
-    "vpp",
-    "micro_batch_size",
-    "global_batch_size",
-    "seq_len",
-    "zero",
-    "fsdp_prefetch",
-)
-FLOATS = ("expert_imbalance",)
-OPTIONALS = (
-    "document_len",
-    "dp_shard",
-    "first_stage_layers",
-    "last_stage_layers",
-    "recompute_layers",
-    "lora_rank",
-    "summa_panels",
-    "expert_capacity",
-)
-"""Numbers that may be left open, which a column holds as 0."""
-BOOLEANS = (
-    "training",
-    "quantized_weights",
-    "fsdp_reshard",
-    "embedding_as_layer",
-    "loss_as_layer",
-    "expert_overlap",
-    "tp_regather",
-    "dp_overlap",
-    "fused_activation",
-    "offload_weights",
-    "offload_activations",
-    "offload_optimizer",
-)
-_LEAST = {"zero": 0, "fsdp_prefetch": 0}
-_DEFAULTS = {name: field.default for name, field in Strategy.model_fields.items()}
+LISTS = {"stack": "stacks", "stage_layers": "stage_lists", "extents": "extent_lists"}
+"""Columns of positions, and the lists of a table that they refer to."""
+_DEFAULTS = {name: field.default for name, field in FIELDS.items()}
 
 
 def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,68 +33,63 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     InputError
         If a column is unknown, of the wrong type, or of another length than the others.
     """
-    columns = dict(_DEFAULTS)
-    twice = [name for alias, name in SHORT_NAMES.items() if alias in given and name in given]
+    columns = _with_defaults(given)
+    length = _common_length(columns)
+    found: dict[str, Any] = {}
+    for name, field in COLUMNS.items():
+        column = columns[name]
+        if column is None and field.role.implied:
+            continue
+        if field.kind in (Kind.LIST, Kind.STACK):
+            found[name], found[LISTS[name]] = _READ_LISTS[name](column, length)
+        else:
+            found[name] = _READ[field.kind](field, column, length)
+    _fill_degrees(found, model, length)
+    chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, Schedule.ONE_F_ONE_B.code)
+    found.setdefault("schedule", chunked)
+    _fill_exchange(found, columns["sequence_parallel"], length)
+    return found
+
+
+def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns by the names of fields; those that are not given have the default of `Strategy`."""
+    twice = [name for short, name in SHORT_NAMES.items() if short in given and name in given]
     if twice:
         raise InputError([Fault(field=n, problem="is given twice, by two names") for n in twice])
-    columns |= {SHORT_NAMES.get(n, n): column for n, column in given.items() if column is not None}
-    if unknown := [name for name in columns if name not in _DEFAULTS]:
-        known = list(_DEFAULTS)
+    named = {SHORT_NAMES.get(n, n): column for n, column in given.items() if column is not None}
+    if unknown := [name for name in named if name not in FIELDS]:
+        known = list(FIELDS)
         faults = [Fault(field=n, problem=f"unknown column{nearest(n, known)}") for n in unknown]
         raise InputError(faults)
-    given = {name: column for name, column in columns.items() if column is not None}
-    sets = {name: given.pop(name, None) for name in SETS}
-    lists = given.pop("stage_layers", None)
-    seats = given.pop("extents", None)
-    length = _common_length(given, sets, lists, seats)
-    _refuse_ambiguous({n: c for n, c in sets.items() if c is not _DEFAULTS[n]}, length)
-    integers = {
-        n: _integers(n, given[n], length, least=_LEAST.get(n, 1)) for n in INTEGERS if n in given
-    }
-    _fill_degrees(integers, model, length)
-    flags = {n: _booleans(n, given[n], length) for n in BOOLEANS if n in given}
-    codes = {n: _codes(n, given[n], known, length) for n, known in WORDS.items() if n in given}
-    codes.setdefault("schedule", np.where(integers["vpp"] > 1, Schedule.INTERLEAVED.code, 0))
-    _fill_exchange(codes, given, integers["tp"] > 1, length)
-    filled: dict[str, Any] = integers | codes | flags
-    filled |= {name: _tiers(name, columns[name], length) for name in TIER_FIELDS}
-    filled |= {name: _open(name, columns[name], length) for name in OPTIONALS}
-    filled |= {name: _floats(name, given[name], length, least=1.0) for name in FLOATS}
-    filled["stack"], filled["stacks"] = _stacks(given["stack"], length)
-    filled |= {name: _sets(name, column, length) for name, column in sets.items()}
-    filled["stage_layers"], filled["stage_lists"] = _stage_lists(lists, length)
-    filled["extents"], filled["extent_lists"] = _extent_lists(seats, length)
-    return filled
+    return _DEFAULTS | named
 
 
-def _refuse_ambiguous(sets: Mapping[str, Any], rows: int) -> None:
+def _refuse_ambiguous(field: StrategyField, column: Any, rows: int) -> None:
     """Refuse as many words as there are rows, which may be one set or a word for each row."""
-    faults = []
-    for name, column in sets.items():
-        is_list = isinstance(column, (list, tuple)) and _is_one(column, str)
-        if rows > 1 and is_list and len(column) == rows and len(set(column)) > 1:
-            problem = f"may be one set for all rows or a word for each of the {rows}; write "
-            problem += f"{','.join(column)!r} for the set, {[[word] for word in column]} for rows"
-            faults.append(
-                Fault(source="columns", field=name, value=column, has_value=True, problem=problem)
-            )
-    if faults:
-        raise InputError(faults)
+    is_list = isinstance(column, (list, tuple)) and _is_one(column, str)
+    if rows > 1 and is_list and len(column) == rows and len(set(column)) > 1:
+        problem = f"may be one set for all rows or a word for each of the {rows}; write "
+        problem += f"{','.join(column)!r} for the set, {[[word] for word in column]} for rows"
+        raise InputError(
+            Fault(source="columns", field=field.name, value=column, has_value=True, problem=problem)
+        )
 
 
-def _common_length(
-    columns: Mapping[str, Any], sets: Mapping[str, Any], lists: Any, seats: Any
-) -> int:
-    several = {n: c for n, c in columns.items() if not isinstance(c, (int, float, str))}
-    lengths = {n: len(c) for n, c in several.items() if isinstance(c, (list, tuple)) or np.ndim(c)}
-    lengths |= {name: len(column) for name, column in sets.items() if not _is_one(column, str)}
-    if not _is_one(lists, int):
-        lengths["stage_layers"] = len(lists)
-    if not _is_one(seats, Mapping):
-        lengths["extents"] = len(seats)
+def _common_length(columns: Mapping[str, Any]) -> int:
+    """Number of rows: that of the columns which are not single values."""
+    lengths = {}
+    for name, column in columns.items():
+        if column is None or isinstance(column, (int, float, str)):
+            continue
+        kind = FIELDS[name].kind
+        if kind in (Kind.SET, Kind.LIST):
+            if not _is_one(column, _ITEMS.get(name, str)):
+                lengths[name] = len(column)
+        elif isinstance(column, (list, tuple)) or np.ndim(column):
+            lengths[name] = len(column)
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise InputError(Fault(field="columns", problem=f"differ in length: {told}"))
+        shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise InputError(Fault(field="columns", problem=f"differ in length: {shown}"))
     return next(iter(lengths.values()), 1)
 
 
@@ -164,7 +111,12 @@ def _refuse_flags(name: str, column: Sequence[Any]) -> None:
     raise _bad_value(name, given, wrong, "must be a number, not true or false")
 
 
-def _integers(name: str, column: Any, length: int, least: int = 1) -> Ints:
+def _whole_numbers(field: StrategyField, column: Any, length: int) -> Ints:
+    """Whole numbers; for optional fields, 0 (of tiers -1) stands for None."""
+    name, least = field.name, field.least
+    if field.optional:
+        least = -1 if field.kind is Kind.TIER else 0
+        column = least if column is None else _filled(name, column, length, least)
     if type(column) is int and least <= column <= MOST:  # one of many defaults, as a rule
         return np.full(length, column, dtype=np.int64)
     array: Any = _broadcast(name, column, length)
@@ -209,31 +161,33 @@ def _is_one(value: Any, kind: type) -> bool:
     return all(isinstance(v, kind) for v in value)
 
 
-def _sets(name: str, column: Any, length: int) -> Ints:
+def _sets(field: StrategyField, column: Any, length: int) -> Ints:
     """Sets of words as bits; numbers are bits already."""
+    if column is not field.default:
+        _refuse_ambiguous(field, column, length)
     if not length:
         return np.zeros(0, dtype=np.int64)
     if _is_one(column, str):
-        return np.full(length, _set(name, column), dtype=np.int64)
+        return np.full(length, _set(field, column), dtype=np.int64)
     known: dict[Any, int] = {}
     keys = [tuple(v) if isinstance(v, (list, tuple, np.ndarray)) else v for v in column]
     for key in keys:
         if key not in known:
-            known[key] = _set(name, key)
+            known[key] = _set(field, key)
     return np.array([known[key] for key in keys], dtype=np.int64)
 
 
-def _set(name: str, value: Any) -> int:
+def _set(field: StrategyField, value: Any) -> int:
     if isinstance(value, (int, np.integer)):
-        if not 0 <= value < 1 << len(SETS[name]):
-            raise _bad_value(name, np.array([value]), np.array([True]), "no set")
+        if not 0 <= value < 1 << len(field.words):
+            raise _bad_value(field.name, np.array([value]), np.array([True]), "no set")
         return int(value)
-    if name in OPEN_SETS and _is_open(value):
+    if field.optional and _is_open(value):
         return 0
-    return SETS[name].bits(_field(name, value))
+    return field.word_type.bits(_validated(field.name, value))
 
 
-def _field(name: str, value: Any) -> Any:
+def _validated(name: str, value: Any) -> Any:
     """A value as the field of a strategy has it."""
     return getattr(Strategy.validated({name: value}, source="columns"), name)
 
@@ -242,14 +196,14 @@ def _stage_lists(column: Any, length: int) -> tuple[Ints, tuple[tuple[int, ...],
     """Positions of lists of layers by stage, -1 for None, and the lists."""
 
     def read(value: Any) -> Any:
-        return _field("stage_layers", value if isinstance(value, str) else list(value))
+        return _validated("stage_layers", value if isinstance(value, str) else list(value))
 
     return _listed(column, length, int, read)
 
 
 def _extent_lists(column: Any, length: int) -> tuple[Ints, tuple[str, ...]]:
     """Positions of extents, -1 for None, and their texts."""
-    return _listed(column, length, Mapping, lambda value: str(_field("extents", value)))
+    return _listed(column, length, Mapping, lambda value: str(_validated("extents", value)))
 
 
 def _listed(
@@ -281,13 +235,15 @@ def _is_open(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value)
 
 
-def _floats(name: str, column: Any, length: int, least: float) -> Floats:
-    array = _broadcast(name, column, length)
+def _numbers(field: StrategyField, column: Any, length: int) -> Floats:
+    array = _filled(field.name, column, length, 0) if field.optional else column
+    array = _broadcast(field.name, array, length)
     if array.dtype.kind not in "iuf":
-        raise InputError(Fault(source="columns", field=name, problem="must be numbers"))
-    wrong = ~np.isfinite(array) | (array < least)
+        raise InputError(Fault(source="columns", field=field.name, problem="must be numbers"))
+    wrong = ~np.isfinite(array) | (array < field.least)
     if np.any(wrong):
-        raise _bad_value(name, array, wrong, f"must be finite and at least {least:g}")
+        problem = f"must be finite and at least {field.least:g}"
+        raise _bad_value(field.name, array, wrong, problem)
     return array.astype(np.float64)
 
 
@@ -300,49 +256,32 @@ def _filled(name: str, column: Any, length: int, nothing: int) -> Any:
     return np.where(np.isnan(array), nothing, array) if array.dtype.kind == "f" else array
 
 
-def _open(name: str, column: Any, length: int) -> Ints | Floats:
-    """Numbers above 0, and 0 for None."""
-    array = 0 if column is None else _filled(name, column, length, 0)
-    if name == "expert_capacity":
-        return _floats(name, array, length, least=0.0)
-    return _integers(name, array, length, least=0)
-
-
-def _booleans(name: str, column: Any, length: int) -> Bools:
+def _flags(field: StrategyField, column: Any, length: int) -> Bools:
     if isinstance(column, bool):
         return np.full(length, column)
-    array = _broadcast(name, column, length)
+    array = _broadcast(field.name, column, length)
     if array.dtype.kind != "b" and length:
-        raise InputError(Fault(field=name, problem="must be true or false"))
+        raise InputError(Fault(field=field.name, problem="must be true or false"))
     return array.astype(np.bool_)
 
 
-def _tiers(name: str, column: Any, length: int) -> Ints:
-    """Positions of tiers, -1 for None."""
-    filled = -1 if column is None else _filled(name, column, length, -1)
-    return _integers(name, filled, length, least=-1)
-
-
-def _fill_exchange(
-    codes: dict[str, Ints], given: Mapping[str, Any], splits: Bools, length: int
-) -> None:
+def _fill_exchange(found: dict[str, Any], sequence_parallel: Any, length: int) -> None:
     """Fill in `tp_exchange` from `sequence_parallel`, or from whether there is a group at all."""
-    if "sequence_parallel" not in given:
-        parallel = splits
-    else:
-        parallel = _booleans("sequence_parallel", given["sequence_parallel"], length)
-        if "tp_exchange" in codes:
-            wrong = parallel != (codes["tp_exchange"] == TpExchange.RS_AG.code)
+    parallel: Bools = found["tp"] > 1
+    if sequence_parallel is not None:
+        parallel = _flags(FIELDS["sequence_parallel"], sequence_parallel, length)
+        if "tp_exchange" in found:
+            wrong = parallel != (found["tp_exchange"] == TpExchange.RS_AG.code)
             if np.any(wrong):
                 problem = "contradicts tp_exchange; give one"
                 raise _bad_value("sequence_parallel", parallel, wrong, problem)
-    codes.setdefault(
-        "tp_exchange", np.where(parallel, TpExchange.RS_AG.code, TpExchange.ALL_REDUCE.code)
-    )
+    reduced, split = TpExchange.ALL_REDUCE.code, TpExchange.RS_AG.code
+    found.setdefault("tp_exchange", np.where(parallel, split, reduced))
 
 
-def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
-    """Turn words (or positions already) into positions."""
+def _codes(field: StrategyField, column: Any, length: int) -> Ints:
+    """Turn words (or codes already) into codes."""
+    name, known = field.name, field.words
     if isinstance(column, str) and column in known:
         return np.full(length, known.index(column), dtype=np.int64)
     array = _broadcast(name, column, length)
@@ -354,7 +293,7 @@ def _codes(name: str, column: Any, known: tuple[str, ...], length: int) -> Ints:
     if isinstance(column, str):
         array = np.asarray([column])
     distinct, inverse = np.unique(array.astype(str), return_inverse=True)
-    canonical = [word if word in known else _field(name, word) for word in distinct.tolist()]
+    canonical = [word if word in known else _validated(name, word) for word in distinct.tolist()]
     positions = np.asarray([known.index(word) for word in canonical], dtype=np.int64)
     return np.broadcast_to(positions[inverse], (length,)).astype(np.int64)
 
@@ -382,26 +321,43 @@ def _stacks(column: Any, length: int) -> tuple[Ints, tuple[Stack, ...]]:
 def _stack(item: Any) -> Stack:
     if isinstance(item, str) and catalog.find("stacks", item):
         return Stack.load(item)
-    return Stack.load(_field("stack", item))
+    return Stack.load(_validated("stack", item))
 
 
-def _fill_degrees(integers: dict[str, Ints], model: Model, length: int) -> None:
+def _fill_degrees(found: dict[str, Any], model: Model, length: int) -> None:
+    """Fill in `dp` or `gpus` from the other degrees, and `seq_len` from the model."""
     # In floating point, which does not wrap around: 2^31 three times over is too much for int64.
-    product = 1.0 * integers["tp"] * integers["tp2"] * integers["pp"] * integers["cp"]
-    if "gpus" not in integers and "dp" not in integers:
+    product = 1.0 * found["tp"] * found["tp2"] * found["pp"] * found["cp"]
+    if "gpus" not in found and "dp" not in found:
         raise InputError(Fault(field="gpus", problem="is missing: give gpus or dp"))
-    if "dp" not in integers:
-        integers["dp"] = np.maximum(integers["gpus"] // product, 1).astype(np.int64)
-    if "gpus" not in integers:
-        gpus = integers["dp"] * product
+    if "dp" not in found:
+        found["dp"] = np.maximum(found["gpus"] // product, 1).astype(np.int64)
+    if "gpus" not in found:
+        gpus = found["dp"] * product
         if np.any(gpus > MOST):
             problem = f"with tp x tp2 x pp x cp makes more than {MOST} GPUs"
-            raise _bad_value("dp", integers["dp"], gpus > MOST, problem)
-        integers["gpus"] = gpus.astype(np.int64)
-    if "seq_len" not in integers:
+            raise _bad_value("dp", found["dp"], gpus > MOST, problem)
+        found["gpus"] = gpus.astype(np.int64)
+    if "seq_len" not in found:
         if model.seq_len is None:
             problem = f"is missing: model {model.name} names none"
             raise InputError(Fault(field="seq_len", problem=problem))
-        integers["seq_len"] = np.full(length, model.seq_len, dtype=np.int64)
-    if "global_batch_size" not in integers:
+        found["seq_len"] = np.full(length, model.seq_len, dtype=np.int64)
+    if "global_batch_size" not in found:
         raise InputError(Fault(field="global_batch_size", problem="is missing: give it (gbs)"))
+
+
+_ITEMS = {"stage_layers": int, "extents": Mapping}
+_READ: dict[Kind, Callable[[StrategyField, Any, int], Any]] = {
+    Kind.WHOLE: _whole_numbers,
+    Kind.TIER: _whole_numbers,
+    Kind.NUMBER: _numbers,
+    Kind.FLAG: _flags,
+    Kind.WORD: _codes,
+    Kind.SET: _sets,
+}
+_READ_LISTS: dict[str, Callable[[Any, int], tuple[Ints, Any]]] = {
+    "stage_layers": _stage_lists,
+    "extents": _extent_lists,
+    "stack": _stacks,
+}

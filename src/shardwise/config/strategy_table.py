@@ -1,7 +1,7 @@
 """`Table`: strategies as columns, one row each; the form that every formula works on."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
@@ -9,30 +9,26 @@ from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.degrees import refuse_levels
-from shardwise.config.enums import OPEN_SETS, SETS, TIER_FIELDS, WORDS, Schedule, TpExchange
+from shardwise.config.enums import Schedule, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_columns import BOOLEANS, FLOATS, INTEGERS, OPTIONALS, columns_of
+from shardwise.config.strategy_columns import LISTS, columns_of
+from shardwise.config.strategy_fields import COLUMNS, FIELDS, Kind, StrategyField
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemRows
 from shardwise.errors import Fault, InputError
 
-__all__ = ["CHOICES", "Table"]
-
-CHOICES = ("zero", "dp_overlap", "offload_optimizer")
-"""Columns that neither a layer's cost nor the schedule depends on."""
+__all__ = ["Table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Resolved strategies as columns of equal length.
 
-    Columns of words hold the code of the word; `stack`,
-    `stage_layers` and `extents` the position in `stacks`, `stage_lists`, `extent_lists`; sets of
-    words (`enums.SETS`) a bit for each word; those of tiers -1 where the placement decides; numbers
-    and sets that may be left open 0 where they are. `with_choices` tries several values on all
-    rows.
+    `strategy_fields.Kind` says what a column holds. Lists of layers, extents and stacks are
+    positions in `stage_lists`, `extent_lists` and `stacks`. `with_choices` tries several values on
+    all rows.
     """
 
     gpus: Ints
@@ -175,7 +171,7 @@ class Table:
 
     def take(self, index: Ints | Bools | slice) -> "Table":
         """Return some of the rows, with every choice."""
-        columns = {name: getattr(self, name) for name in _COLUMNS}
+        columns = {name: getattr(self, name) for name in COLUMNS}
         taken = {n: column if column.ndim > 1 else column[index] for n, column in columns.items()}
         systems = None if self.systems is None else self.systems.take(index)
         return replace(self, **taken, systems=systems)
@@ -187,7 +183,7 @@ class Table:
     def replaced(self, other: "Table", names: Iterable[str]) -> "Table":
         """Take some columns from another table of as many rows, with the lists they stand for."""
         columns: dict[str, Any] = {name: getattr(other, name) for name in names}
-        columns |= {_LISTS[name]: getattr(other, _LISTS[name]) for name in names if name in _LISTS}
+        columns |= {LISTS[name]: getattr(other, LISTS[name]) for name in names if name in LISTS}
         return self.changed(**columns)
 
     def changed(self, **columns: Any) -> "Table":
@@ -198,7 +194,7 @@ class Table:
     def joined(tables: "Sequence[Table]") -> "Table":
         """Rows of several tables of the same stacks and stage lists, one after the other."""
         columns: dict[str, Any] = {
-            name: np.concatenate([getattr(table, name) for table in tables]) for name in _COLUMNS
+            name: np.concatenate([getattr(table, name) for table in tables]) for name in COLUMNS
         }
         texts = tuple(dict.fromkeys(text for table in tables for text in table.extent_lists))
         numbers = [[*map(texts.index, table.extent_lists), -1] for table in tables]
@@ -208,7 +204,7 @@ class Table:
         return replace(tables[0], **columns, extent_lists=texts)
 
     def with_choices(self, choices: Mapping[str, NDArray[Any]]) -> "Table":
-        """Try several values of `CHOICES` on every row.
+        """Try several values of fields of `Group.CHOICE` on every row.
 
         These columns then have shape (choices, 1), and whatever depends on them (choices, rows):
         what does not is still evaluated once a row.
@@ -216,57 +212,49 @@ class Table:
         columns: dict[str, Any] = {name: column[:, np.newaxis] for name, column in choices.items()}
         return replace(self, **columns)
 
-    def chosen(self, index: Ints) -> "Table":
-        """Return every row with some of the choices."""
-        columns: dict[str, Any] = {name: getattr(self, name)[index] for name in CHOICES}
-        return replace(self, **columns)
-
     def strategy(self, row: int) -> Strategy:
         """Return one row as a `Strategy`."""
-        values: dict[str, Any] = {}
-        for name in (*INTEGERS, *FLOATS, *BOOLEANS):
-            values[name] = getattr(self, name)[row].item()
-        for name in OPTIONALS:
-            values[name] = getattr(self, name)[row].item() or None
-        for name, known in WORDS.items():
-            values[name] = known[int(getattr(self, name)[row])]
-        for name in SETS:
-            words_of = SETS[name].from_bits(int(getattr(self, name)[row]))
-            values[name] = None if name in OPEN_SETS and not words_of else words_of
-        listed = int(self.stage_layers[row])
-        values["stage_layers"] = self.stage_lists[listed] if listed >= 0 else None
-        seated = int(self.extents[row])
-        values["extents"] = self.extent_lists[seated] if seated >= 0 else None
-        for name in TIER_FIELDS:
-            tier = int(getattr(self, name)[row])
-            values[name] = tier if tier >= 0 else None
-        values["sequence_parallel"] = bool(self.sequence_parallel[row])
-        return Strategy(**values, stack=self.stacks[int(self.stack[row])])
+        values = {name: self._value(field, row) for name, field in COLUMNS.items()}
+        return Strategy(**values, sequence_parallel=bool(self.sequence_parallel[row]))
+
+    def _value(self, field: StrategyField, row: int) -> Any:
+        """One value of a column, as the field of a strategy has it."""
+        value = getattr(self, field.name)[row].item()
+        match field.kind:
+            case Kind.WORD:
+                return field.words[value]
+            case Kind.SET:
+                return (
+                    (field.word_type.from_bits(value) or None)
+                    if field.optional
+                    else field.word_type.from_bits(value)
+                )
+            case Kind.LIST | Kind.STACK:
+                return getattr(self, LISTS[field.name])[value] if value >= 0 else None
+            case Kind.TIER:
+                return value if value >= 0 else None
+        return (value or None) if field.optional else value
 
     def to_columns(self) -> dict[str, Any]:
         """Return the columns by field of `Strategy`, words as words, what is open as NaN."""
-        columns: dict[str, Any] = {}
-        for name in Strategy.model_fields:
-            column = getattr(self, name)
-            if name in WORDS:
-                column = np.array(WORDS[name])[column]
-            elif name in TIER_FIELDS:
-                column = np.where(column < 0, np.nan, column)
-            elif name in OPTIONALS:
-                column = np.where(column == 0, np.nan, column)
-            elif name == "stack":
-                column = np.array([stack.name for stack in self.stacks])[column]
-            elif name in SETS:
-                column = np.array(
-                    [" ".join(SETS[name].from_bits(bits)) for bits in column.tolist()]
-                )
-            elif name == "stage_layers":
-                told = [*(" ".join(map(str, listed)) for listed in self.stage_lists), ""]
-                column = np.array(told)[column]
-            elif name == "extents":
-                column = np.array([*self.extent_lists, ""])[column]
-            columns[name] = column
-        return columns
+        columns = {name: self._plain(field) for name, field in COLUMNS.items()}
+        columns["sequence_parallel"] = self.sequence_parallel
+        return {name: columns[name] for name in FIELDS}
+
+    def _plain(self, field: StrategyField) -> NDArray[Any]:
+        """A column as people write it."""
+        column = getattr(self, field.name)
+        match field.kind:
+            case Kind.WORD:
+                return np.array(field.words)[column]
+            case Kind.SET:
+                return np.array([" ".join(field.word_type.from_bits(b)) for b in column.tolist()])
+            case Kind.LIST | Kind.STACK:
+                texts = [_text(value) for value in getattr(self, LISTS[field.name])]
+                return np.array([*texts, ""])[column]
+            case Kind.TIER:
+                return np.where(column < 0, np.nan, column)
+        return np.where(column == 0, np.nan, column) if field.optional else column
 
     @classmethod
     def of(cls, model: Model, rows: "Mapping[str, Any] | Sequence[Strategy] | Any") -> "Table":
@@ -302,5 +290,8 @@ class Table:
         raise InputError(Fault(source="strategies", value=rows, has_value=True, problem=problem))
 
 
-_LISTS = {"stack": "stacks", "stage_layers": "stage_lists", "extents": "extent_lists"}
-_COLUMNS = tuple(f.name for f in fields(Table) if f.name not in (*_LISTS.values(), "systems"))
+def _text(value: Stack | str | tuple[int, ...]) -> str:
+    """A stack, extents or the layers of stages as text."""
+    if isinstance(value, Stack):
+        return value.name
+    return value if isinstance(value, str) else " ".join(map(str, value))

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Ints
-from shardwise.config.enums import SHORT_NAMES
 from shardwise.config.model import Model
+from shardwise.config.roles import Group
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_table import CHOICES, Table
+from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, InputError
@@ -36,7 +37,7 @@ from shardwise.planning.search.space import SPACE_FIELDS, Space
 
 __all__ = ["CHOICE_FIELDS", "OPTION_FIELDS", "Box", "Candidates", "Scale", "boxes_of", "refusals"]
 
-CHOICE_FIELDS = (*CHOICES, "fsdp_reshard", "fsdp_prefetch")
+CHOICE_FIELDS = tuple(n for n, field in COLUMNS.items() if field.role.group is Group.CHOICE)
 """Fields that neither a layer's cost nor the schedule depends on: several are tried on a row."""
 OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOICE_FIELDS))
 

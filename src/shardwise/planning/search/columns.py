@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.config.enums import OPEN_SETS, TIER_FIELDS
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_columns import OPTIONALS
+from shardwise.config.strategy_fields import Kind, names_of
 from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
@@ -182,9 +181,10 @@ def _in_words(table: Table) -> "pl.DataFrame":
     import polars as pl  # noqa: PLC0415 - heavy; only where rows are saved
 
     whole = pl.DataFrame(table.to_columns())
-    counts = [name for name in OPTIONALS if name != "expert_capacity"]
+    counts = names_of(Kind.WHOLE, Kind.TIER, optional=True)
+    texts = names_of(Kind.LIST, Kind.SET, optional=True)
     return whole.with_columns(
-        pl.col(*TIER_FIELDS, *counts).cast(pl.Float64).fill_nan(None).cast(pl.Int64),
+        pl.col(*counts).cast(pl.Float64).fill_nan(None).cast(pl.Int64),
         pl.col("expert_capacity").fill_nan(None),
-        pl.col("stage_layers", "extents", *OPEN_SETS).replace("", None),
+        pl.col(*texts).replace("", None),
     )

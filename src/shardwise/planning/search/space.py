@@ -3,24 +3,24 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import (
-    AliasChoices,
     ConfigDict,
     Field,
     ValidationInfo,
+    create_model,
     field_validator,
     model_validator,
 )
 
-from shardwise.config.base import ConfigBase, unfold, words_of
+from shardwise.config.base import ConfigBase
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
-from shardwise.config.enums import OPEN_SETS, PLACEMENTS, SETS, SHORT_NAMES, TIER_FIELDS
 from shardwise.config.model import Model
+from shardwise.config.roles import Tries
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_columns import OPTIONALS
+from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES, Kind, StrategyField, names_of
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
 
@@ -33,29 +33,9 @@ _NUMBERS = f"^{_TEXT}(,{_TEXT})*$"
 """Numbers and ranges as one text, in the words of JSON Schema."""
 _OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
 
-_WITHOUT_END = (
-    "gpus",
-    "global_batch_size",
-    "seq_len",
-    "fsdp_prefetch",
-    "expert_imbalance",
-    "recompute_parts",
-    "frozen",
-    "lora_parts",
-    "offload_parts",
-    "stage_layers",
-    "stack",
-    *(n for n in OPTIONALS if n not in ("recompute_layers", "dp_shard", "summa_panels")),
-)
-_TOGETHER = (*SETS, "stage_layers")
+_TOGETHER = (*names_of(Kind.SET), "stage_layers")
 """Fields one value of which is itself a list: its items are joined by `+` in a text."""
-_MAY_BE_OPEN = (*OPTIONALS, *OPEN_SETS, "stage_layers", "extents")
 _BY_PLACEMENT = ("none", "placement")
-_BY_LAYOUT = ("tp", "pp", "dp", "vpp", "micro_batch_size")
-_WHOLE_BY_LAYOUT = (
-    *("tp2", "extents", "cp", "ep", "etp", "dp_shard", "recompute_layers", "summa_panels"),
-)
-"""Fields all values of which depend on the layout."""
 _KEPT_BY = {
     "recompute_layers": "fit",
     "micro_batch_size": "largest",
@@ -66,52 +46,12 @@ _AS_TP = "tp"
 # Sequences from here on are split among context-parallel ranks, too: their activations alone fill
 # an accelerator (Llama 3 was trained with cp 16 at 131,072 tokens: arXiv 2407.21783, table 4).
 _LONG = 32_768
-# What a search does not vary unless it is told to: the answer would be another run's, not another
-# way to do this one.
-_USUALLY_ONE = (
-    "tp2",
-    "extents",
-    "cp",
-    "ep",
-    "etp",
-    "seq_len",
-    "dtype",
-    "quantization",
-    "quantized_weights",
-    "dispatch_dtype",
-    "attention",
-    "recompute_parts",
-    "fsdp_reshard",
-    "fsdp_prefetch",
-    "optimizer",
-    "frozen",
-    "lora_parts",
-    "offload_parts",
-    "stage_layers",
-    "embedding_as_layer",
-    "loss_as_layer",
-    "training",
-    "cp_exchange",
-    "expert_imbalance",
-    "expert_overlap",
-    "stack",
-    *OPTIONALS,
-    *TIER_FIELDS,
-)
-_USUALLY: dict[str, tuple[Any, ...]] = {
-    "schedule": ("1f1b", "interleaved"),
-    "zero": (0, 1),
-    "tp_exchange": ("all_reduce", "rs_ag", "p2p_rs_ag"),
-}
-"""Of these fields some values are tried unless all are asked for."""
-SPACE_FIELDS = tuple(name for name in Strategy.model_fields if name != "sequence_parallel")
+SPACE_FIELDS = tuple(COLUMNS)
 """Fields of `Strategy` that a space may name: all but the short form of `tp_exchange`."""
 
-# Either the values to try, in order, or "all"; None where the field's usual ones are tried.
-Choices = tuple[Any, ...] | Literal["all"] | None
-Largest = Choices | Literal["largest"]
-Fit = Choices | Literal["fit"]
-Balanced = Choices | Literal["balanced"]
+# Either the values to try, in order, or "all" (or a word of `_KEPT_BY`); None where the field's
+# usual ones are tried.
+Choices = tuple[Any, ...] | str | None
 
 
 def _describe(schema: dict[str, Any]) -> None:
@@ -132,7 +72,7 @@ def _describe(schema: dict[str, Any]) -> None:
             one = {"anyOf": [one, {"type": "string", "enum": words}]}
         items = {"anyOf": [one, text]} if numbers else one
         several = [{"type": "array", "items": items, "minItems": 1}, text, {"type": "null"}]
-        whole = [] if name in _WITHOUT_END else [{"const": "all"}]
+        whole = [{"const": "all"}] if _has_end(COLUMNS[name]) else []
         whole += [{"const": _KEPT_BY[name]}] if name in _KEPT_BY else []
         schema["properties"][name] = title | {"anyOf": [one, *several, *whole]}
     for short, name in SHORT_NAMES.items():
@@ -141,14 +81,33 @@ def _describe(schema: dict[str, Any]) -> None:
 
 def _words(name: str) -> list[str]:
     """Words that stand for one value of a field of numbers."""
-    if name in TIER_FIELDS:
+    if COLUMNS[name].kind is Kind.TIER:
         return list(_BY_PLACEMENT)
-    if name in _MAY_BE_OPEN:
+    if COLUMNS[name].optional:
         return ["none"]
     return [_AS_TP] if name == "etp" else []
 
 
-class Space(ConfigBase):
+def _values_of_fields() -> dict[str, Any]:
+    """A field of a space for each column of a strategy."""
+    found: dict[str, Any] = {}
+    for name in COLUMNS:
+        words = Literal["all", _KEPT_BY[name]] if name in _KEPT_BY else Literal["all"]
+        alias = Strategy.model_fields[name].validation_alias
+        found[name] = (tuple[Any, ...] | words | None, Field(default=None, validation_alias=alias))
+    return found
+
+
+if TYPE_CHECKING:
+
+    class _Values(ConfigBase):
+        def __getattr__(self, name: str) -> Choices: ...
+
+else:
+    _Values = create_model("_Values", __base__=ConfigBase, **_values_of_fields())
+
+
+class Space(_Values):
     """Values to try for each field of `Strategy`.
 
     A field is one value, a list, a range of numbers (``64..512`` doubles, ``64..512:64`` steps) or
@@ -167,74 +126,13 @@ class Space(ConfigBase):
     batch: Literal["fixed", "largest"] = "fixed"
     """Whether every strategy runs the whole global batch, or the largest multiple of its replicas
     that is not beyond it."""
-    gpus: Choices = None
-    tp: Choices = None
-    tp2: Choices = None
-    pp: Choices = None
-    cp: Choices = None
-    ep: Choices = None
-    etp: Choices = None
-    dp: Choices = None
-    vpp: Choices = None
-    micro_batch_size: Largest = Field(
-        default=None, validation_alias=AliasChoices("micro_batch_size", "mbs")
-    )
-    global_batch_size: Choices = Field(
-        default=None, validation_alias=AliasChoices("global_batch_size", "gbs")
-    )
-    seq_len: Choices = None
-    document_len: Choices = None
-    dtype: Choices = None
-    quantization: Choices = None
-    quantized_weights: Choices = None
-    attention: Choices = None
-    recompute: Choices = None
-    recompute_parts: Choices = None
-    recompute_layers: Fit = None
-    zero: Choices = None
-    dp_shard: Choices = None
-    fsdp_reshard: Choices = None
-    fsdp_prefetch: Choices = None
-    optimizer: Choices = None
-    frozen: Choices = None
-    lora_rank: Choices = None
-    lora_parts: Choices = None
-    schedule: Choices = None
-    first_stage_layers: Choices = None
-    last_stage_layers: Choices = None
-    stage_layers: Balanced = None
-    embedding_as_layer: Choices = None
-    loss_as_layer: Choices = None
-    training: Choices = None
-    tp_exchange: Choices = None
-    tp_overlap: Choices = None
-    summa_panels: Choices = None
-    tp_regather: Choices = None
-    cp_exchange: Choices = None
-    expert_capacity: Choices = None
-    expert_imbalance: Choices = None
-    dispatch_dtype: Choices = None
-    expert_overlap: Choices = None
-    dp_overlap: Choices = None
-    fused_activation: Choices = None
-    offload_weights: Choices = None
-    offload_activations: Choices = None
-    offload_parts: Choices = None
-    offload_optimizer: Choices = None
-    placement: Choices = None
-    extents: Choices = None
-    tp_tier: Choices = None
-    cp_tier: Choices = None
-    dp_tier: Choices = None
-    pp_tier: Choices = None
-    stack: Choices = None
 
     @field_validator(*SPACE_FIELDS, mode="before")
     @classmethod
     def _listed(cls, given: object, info: ValidationInfo) -> object:
         name = str(info.field_name)
         if given is None or (isinstance(given, str) and given.strip().lower() == "all"):
-            if given is not None and name in _WITHOUT_END:
+            if given is not None and not _has_end(COLUMNS[name]):
                 raise ValueError("has no end: give values or a range")
             return given if given is None else "all"
         if isinstance(given, str) and given.strip().lower() == _KEPT_BY.get(name):
@@ -313,30 +211,35 @@ class Space(ConfigBase):
         given: Choices = getattr(self, field)
         if isinstance(given, tuple):
             return given
-        whole = given == "all" and field in _WHOLE_BY_LAYOUT
-        if whole or field in (*_BY_LAYOUT, *self.kept):
+        tries = COLUMNS[field].role.tries
+        if given == "all" and tries is Tries.DEFAULT_DIVISOR:
+            tries = Tries.DIVISORS
+        elif given == "all" and tries is not Tries.DIVISORS:
+            tries = Tries.ALL
+        if field in self.kept or tries is Tries.DIVISORS:
             return None
-        usual = Strategy.model_fields[field].default
-        if given is None and field in _USUALLY_ONE:
+        usual = COLUMNS[field].default
+        if tries in (Tries.DEFAULT, Tries.DEFAULT_DIVISOR):
             return (usual,)
-        if field in TIER_FIELDS:
+        if COLUMNS[field].kind is Kind.TIER:
             return tuple(range(len(system.network)))
         if given is None and field in _OFFLOADS and len(system.accelerator.memory) == 1:
             return (False,)
-        every = _USUALLY[field] if given is None and field in _USUALLY else _every(field)
+        every = tries if isinstance(tries, tuple) else _every(COLUMNS[field])
         return tuple(sorted(every, key=lambda value: value != usual)) if usual in every else every
 
 
-def _every(field: str) -> tuple[Any, ...]:
-    """All values of a field that has an end."""
-    annotation = Strategy.model_fields[field].annotation
-    if field == "placement":
-        return PLACEMENTS
-    if field == "zero":
-        return (0, 1, 2, 3)
-    if bool in unfold(annotation):
+def _every(field: StrategyField) -> tuple[Any, ...]:
+    """All values of a field that has an end, whatever the layout and the system."""
+    if field.kind is Kind.FLAG:
         return (False, True)
-    return words_of(annotation)
+    return field.role.every or (field.words if field.kind is Kind.WORD else ())
+
+
+def _has_end(field: StrategyField) -> bool:
+    """Whether `all` stands for something."""
+    by_layout = field.role.tries in (Tries.DIVISORS, Tries.DEFAULT_DIVISOR)
+    return by_layout or field.kind is Kind.TIER or bool(_every(field))
 
 
 def _items(name: str, given: object) -> Sequence[Any]:
@@ -373,11 +276,12 @@ def _expanded(text: str) -> list[Any]:
 
 def _value(name: str, value: object) -> Any:
     """One value as `Strategy` has it."""
-    if name in TIER_FIELDS and (value is None or str(value).strip().lower() in _BY_PLACEMENT):
+    word = str(value).strip().lower()
+    if COLUMNS[name].kind is Kind.TIER and (value is None or word in _BY_PLACEMENT):
         return None
-    if name in _MAY_BE_OPEN and str(value).strip().lower() == "none":
+    if COLUMNS[name].optional and word == "none":
         return None
-    if name == "etp" and str(value).strip().lower() == _AS_TP:
+    if name == "etp" and word == _AS_TP:
         return _AS_TP
     if value is None:
         raise ValueError("has an empty value; leave the field out for its usual ones")

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shardwise.config.enums import SHORT_NAMES
 from shardwise.config.model import Model
+from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
 from shardwise.config.system_columns import FigurePath, figures_of, with_figures
 from shardwise.errors import Fault, InputError, nearest

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.config.enums import SHORT_NAMES
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_given import explicit_fields
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError

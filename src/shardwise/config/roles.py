@@ -1,0 +1,70 @@
+"""What a field of `Strategy` declares about itself, for searches, comparisons and tables."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+__all__ = [
+    "ALL_TIME",
+    "COMMUNICATION",
+    "COMPUTE",
+    "EXPERTS",
+    "INSIDE_LAYERS",
+    "LAYERS",
+    "ONCE_PER_STEP",
+    "RECOMPUTED",
+    "STAGES",
+    "Group",
+    "Role",
+    "Tries",
+]
+
+# Components of the step time (`engine.step_time.TIME_PARTS`) that a field may act on.
+COMPUTE = ("forward", "backward", "recompute")
+INSIDE_LAYERS = ("tp_comm", "cp_comm", "ep_comm")
+COMMUNICATION = (*INSIDE_LAYERS, "pp_comm", "dp_comm")
+ONCE_PER_STEP = ("optimizer", "dp_comm", "offload")
+RECOMPUTED = ("recompute", *INSIDE_LAYERS, "offload")
+EXPERTS = (*COMPUTE, *ONCE_PER_STEP, "ep_comm")
+LAYERS = (*COMPUTE, *COMMUNICATION, "optimizer", "offload")
+STAGES = (*LAYERS, "bubble")
+ALL_TIME = (*STAGES, "other")
+
+
+class Group(Enum):
+    """Which group of fields a search evaluates a field with."""
+
+    LAYOUT = "layout"
+    """Degrees, batch, pipeline and placement."""
+    OPTION = "option"
+    """What else the cost of a layer depends on."""
+    CHOICE = "choice"
+    """What neither the cost of a layer nor the schedule depends on."""
+
+
+class Tries(Enum):
+    """Values that a search tries if it does not name the field."""
+
+    DEFAULT = "default"
+    """The default; `all` stands for all words of the field, on and off, or all network tiers."""
+    ALL = "all"
+    """What `all` stands for."""
+    DIVISORS = "divisors"
+    """All that divide what the field splits, which depends on the layout; so does `all`."""
+    DEFAULT_DIVISOR = "default divisor"
+    """The default; `all` stands for all that divide what the field splits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What shardwise derives from a field, in addition to its type and documentation."""
+
+    acts_on: tuple[str, ...]
+    """Components of the step time that it may change."""
+    tries: Tries | tuple[Any, ...] = Tries.DEFAULT
+    """Values that a search tries if it does not name the field."""
+    group: Group = Group.OPTION
+    every: tuple[Any, ...] = ()
+    """What `all` stands for in a search, where the type of the field does not say it."""
+    implied: bool = False
+    """Whether `Strategy.resolved` fills it in where it is None."""

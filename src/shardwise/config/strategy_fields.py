@@ -1,0 +1,127 @@
+"""Fields of `Strategy` by kind, derived from their types and roles; what tables are built from."""
+
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from annotated_types import Ge
+from pydantic.fields import FieldInfo
+
+from shardwise.config.base import words_of
+from shardwise.config.enums import Word
+from shardwise.config.expressions.dimensions import canonical_names
+from shardwise.config.roles import Role
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+
+__all__ = ["COLUMNS", "FIELDS", "SHORT_NAMES", "Kind", "StrategyField", "names_of"]
+
+
+class Kind(Enum):
+    """What a field holds, and how a column of a table represents it."""
+
+    WHOLE = "whole number"
+    """Itself; 0 stands for None."""
+    NUMBER = "number"
+    """Itself; 0 stands for None."""
+    FLAG = "flag"
+    """Itself."""
+    WORD = "word"
+    """Position among the words."""
+    SET = "set of words"
+    """A bit for each word; 0 stands for None."""
+    TIER = "network tier"
+    """Position of the tier; -1 stands for None."""
+    LIST = "list"
+    """Position in a list of the distinct values; -1 stands for None."""
+    STACK = "stack"
+    """Position in a list of the distinct stacks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyField:
+    """A field of `Strategy`."""
+
+    name: str
+    kind: Kind
+    role: Role
+    default: Any
+    optional: bool
+    """Whether None is a value of its own, which `Strategy.resolved` does not fill in."""
+    least: int
+    """Least number that it may be."""
+    words: tuple[str, ...]
+    """Words that it may have, or a set of which it is."""
+    about: str
+    """What it is, in a few words."""
+
+    @property
+    def word_type(self) -> type[Word]:
+        """Type of the words of a set."""
+        return type(self.words[0])  # type: ignore[return-value]
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    """Members of unions, and what annotates them."""
+    origin = typing.get_origin(annotation)
+    if isinstance(annotation, FieldInfo):
+        yield from annotation.metadata
+        if annotation.annotation is not None:
+            yield from _members(annotation.annotation)
+    elif origin in (typing.Union, types.UnionType, typing.Annotated):
+        for member in typing.get_args(annotation):
+            yield from _members(member)
+    else:
+        yield annotation
+
+
+def _field(name: str, info: FieldInfo) -> StrategyField:
+    members = list(_members(info))
+    role = next(mark for mark in members if isinstance(mark, Role))
+    least = next((int(mark.ge) for mark in members if isinstance(mark, Ge)), 0)  # type: ignore[call-overload]
+    optional = type(None) in members and not role.implied
+    inside = next((typing.get_args(m)[0] for m in members if typing.get_origin(m) is tuple), None)
+    words = words_of(info.annotation) or words_of(inside)
+    if Stack in members:
+        kind = Kind.STACK
+    elif inside is not None:
+        kind = Kind.SET if words else Kind.LIST
+    elif words or (str in members and role.every):
+        kind, words = Kind.WORD, words or role.every
+    elif bool in members:
+        kind = Kind.FLAG
+    elif int in members:
+        kind = Kind.TIER if optional and least == 0 else Kind.WHOLE
+    else:
+        kind = Kind.NUMBER if float in members else Kind.LIST
+    text = " ".join((info.description or "").split())
+    first = min((at for end in (";", ":", " (", ". ") if (at := text.find(end)) >= 0), default=-1)
+    about = text[:first].rstrip(".")
+    return StrategyField(
+        name=name,
+        kind=kind,
+        role=role,
+        default=info.default,
+        optional=optional,
+        least=least,
+        words=words,
+        about=about[0].lower() + about[1:],
+    )
+
+
+FIELDS = {name: _field(name, info) for name, info in Strategy.model_fields.items()}
+COLUMNS = {name: field for name, field in FIELDS.items() if name != "sequence_parallel"}
+"""Fields that are columns of a table: all but the short form of `tp_exchange`."""
+SHORT_NAMES = canonical_names(Strategy)
+
+
+def names_of(*kinds: Kind, optional: bool | None = None) -> tuple[str, ...]:
+    """Names of the columns of some kinds; with `optional`, of those that may (not) be None."""
+    return tuple(
+        name
+        for name, field in COLUMNS.items()
+        if field.kind in kinds and optional in (None, field.optional)
+    )
