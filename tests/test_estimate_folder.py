@@ -94,11 +94,11 @@ def test_nothing_is_written_over(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_written_is_said(tmp_path, capsys):
-    """DeepFlow's six lines have no words for experts; the rest is written."""
+    """DeepFlow's six lines cannot express experts; the rest is written."""
     moe = ["mixtral-8x7b", "h100-sxm", "--gpus", "8", "--tp", "8", "--gbs", "8"]
     run(["estimate", *moe, "--out", str(tmp_path)])
     told = capsys.readouterr()
-    assert "mat_dims.txt: DeepFlow's six products have no words for a mixture" in told.err
+    assert "mat_dims.txt: DeepFlow's six products cannot express a mixture" in told.err
     assert set(_files(tmp_path)) - {"charts.html"} == NAMES
     assert "Matrix products of a step" not in told.out  # which --gemms asks for
 

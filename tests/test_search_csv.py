@@ -209,9 +209,9 @@ def test_bad_input_is_told_by_file_and_what_is_allowed(shardwise, written, resul
         ((written, "--rows", "plans"), "rows: 'plans': allowed: best, pareto, cells, scales"),
         (("gpt3-175b", "--rows", "best"), "rows: 'best': is for the result of a search"),
         ((written, "--to", "calculon"), "to: 'calculon': has no effect on the table of a result"),
-        ((empty,), f"{empty}: best: is empty: the search was not asked for it, or found nothing"),
+        ((empty,), f"{empty}: best: is empty: it was not requested, or the search found nothing"),
         ((empty, "--rows", "pareto"), f"{empty}: pareto: is empty"),
-        ((broken,), f"{broken}: best: looks like a result, but an entry of it is not whole"),
+        ((broken,), f"{broken}: best: looks like a result, but an entry is incomplete"),
         ((written, tmp_path / "none" / "out.csv"), "out.csv: cannot be written: No such file"),
     ]
     for words, told in cases:

@@ -29,8 +29,8 @@ _WHATS = {
 _LEVELS = ("intra", "inter")
 _WAYS = {"forward": "forward pass", "backward": "backward pass", "both": "forward or backward"}
 _MOE = {
-    "exchange_forward_s": "MoE exchange forward pass",
-    "exchange_backward_s": "MoE exchange backward pass",
+    "exchange_forward_s": "MoE all-to-all forward pass",
+    "exchange_backward_s": "MoE all-to-all backward pass",
     "gating_forward_s": "MoE gating computation forward pass",
     "gating_backward_s": "MoE gating computation backward pass",
     "permute_forward_s": "MoE permutation of tokens forward pass",
@@ -44,22 +44,21 @@ _MEMORY = ("weights", "gradients", "optimizer", "activations", "buffers", "total
 def breakdown_text(estimate: Estimate) -> str:
     """Every term of an estimate on a line of its own.
 
-    Times are those of one step on its slowest stage. Computation, exposed communication, bubbles,
-    offload and other time are disjoint and add up to the time of a step; communication that
-    computation hides is told apart. Intra is inside a domain of the innermost network tier, inter
-    across such domains (`breakdown_record.ExchangeShare`). Terms that other models have and this
-    one does not are named with the reason.
+    Times are those of one step on its critical stage. Computation, exposed communication, bubbles,
+    offload and other time are disjoint and add up to the step time; hidden communication has a
+    line of its own. Intra is inside a domain of the innermost network tier, inter across such
+    domains. Terms that other models have and this one does not are listed with the reason.
     """
     lines = [
         *_headline(estimate),
         *_computation(estimate),
         *_communication(estimate),
         *_rest(estimate),
-        *_whole_run(estimate.whole_run),
+        *_training_run(estimate.whole_run),
         *_rates(estimate),
         *_experts(estimate.breakdown.moe),
         *_memory(estimate),
-        _line("Zero-DP overhead factor", "none: gathers of weights are timed as exchanges"),
+        _line("Zero-DP overhead factor", "none: gathers of weights are timed as communication"),
     ]
     return "\n".join(lines) + "\n"
 
@@ -112,8 +111,8 @@ def _communication(estimate: Estimate) -> Iterator[str]:
     gathers = sum(s.exposed_s for s in shares if s.what == "weights")
     yield _line("Communication ZeRO gathers of weights total", gathers, "s")
     for way in ("forward", "backward", "both"):
-        told = f"Total communication time {_WAYS[way]}"
-        yield _line(told, _exposed(shares, direction=way), "s")
+        total = _exposed(shares, direction=way)
+        yield _line(f"Total communication time {_WAYS[way]}", total, "s")
     for level in _LEVELS:
         yield _line(f"Total communication time {level}", _exposed(shares, level=level), "s")
     yield _line("Total communication time", sum(share.exposed_s for share in shares), "s")
@@ -133,8 +132,8 @@ def _why_not(estimate: Estimate, axis: str) -> str:
     if axis == "ep" and estimate.breakdown.moe is None:
         return "the model has no experts"
     if axis == "dp" and not estimate.strategy["training"]:
-        return "forward only, replicas exchange nothing"
-    return "nothing is exchanged on this axis"
+        return "forward only, no gradients"
+    return "no communication on this axis"
 
 
 def _rest(estimate: Estimate) -> list[str]:
@@ -147,7 +146,7 @@ def _rest(estimate: Estimate) -> list[str]:
     ]
 
 
-def _whole_run(run: TrainingTime | None) -> list[str]:
+def _training_run(run: TrainingTime | None) -> list[str]:
     if run is None:
         return [_line("Total time to train", "unknown: no number of tokens was given")]
     days = run.days.expected
@@ -162,8 +161,8 @@ def _whole_run(run: TrainingTime | None) -> list[str]:
     prices = {"Price": ("usd", "USD"), "Energy at most": ("kwh", "kWh"), "CO2": ("co2_kg", "kg")}
     for label, (name, unit) in prices.items():
         amount = getattr(run, name)
-        told = f"unknown: {run.unknown.get(name, '')}" if amount is None else amount.expected
-        lines.append(_line(label, told, "" if amount is None else unit))
+        shown = f"unknown: {run.unknown.get(name, '')}" if amount is None else amount.expected
+        lines.append(_line(label, shown, "" if amount is None else unit))
     if run.goodput is None:
         return [*lines, _line("Goodput", f"unknown: {run.unknown['goodput']}")]
     found = run.goodput
@@ -185,7 +184,7 @@ def _rates(estimate: Estimate) -> list[str]:
     model = estimate.model_tflops_per_gpu
     peak = model / estimate.mfu
     even = estimate.strategy["expert_imbalance"] == 1
-    done = "executed" if even else "executed, were all ranks as full as the fullest"
+    done = "executed" if even else "executed, if every rank had the load of the busiest"
     return [
         _line(f"MACs of a step, {done}", flops / 2),
         _line(f"TFLOP of a step, {done}", flops / 1e12, "TFLOP"),
@@ -207,7 +206,7 @@ def _experts(moe: MoeOverhead | None) -> list[str]:
 
 
 def _memory(estimate: Estimate) -> list[str]:
-    held = estimate.memory_bytes
-    lines = [_line(f"Memory {name}", getattr(held, name) / GIB, "GiB") for name in _MEMORY]
-    lines.append(_line("Memory capacity", held.capacity / GIB, "GiB"))
+    memory = estimate.memory_bytes
+    lines = [_line(f"Memory {name}", getattr(memory, name) / GIB, "GiB") for name in _MEMORY]
+    lines.append(_line("Memory capacity", memory.capacity / GIB, "GiB"))
     return [*lines, _line("Fits", "yes" if estimate.fits else "no")]

@@ -1,4 +1,4 @@
-"""The console that tables go to, and how numbers look in them."""
+"""The console for tables, and the format of numbers in them."""
 
 import math
 import os
@@ -27,17 +27,17 @@ __all__ = [
 ]
 
 GIB = 2.0**30
-# Wide enough for every table when the output goes to a file or a pipe.
+# Wide enough for every table when the output is a file or a pipe.
 _WIDTH_WITHOUT_TERMINAL = 150
 _WIDEST = 1000
-# On narrower terminals tables leave out columns; from here on they are whole, if need be too wide.
+# Narrower terminals omit columns; wider ones show all of them, even if they do not fit.
 _NARROW = 120
 # Shorter lines of text are hard to read.
 _LEAST_TEXT = 16
 
 
 class _Terminal(Console):
-    """A console whose exit code is the verb's own answer even if nobody reads on."""
+    """A console that keeps the exit code of the command when its pipe is closed."""
 
     def on_broken_pipe(self) -> None:
         """Print the rest to nowhere; rich would exit with 1, which means that nothing fits."""
@@ -45,7 +45,7 @@ class _Terminal(Console):
 
 
 class _Fitting(Table):
-    """A table without frames that knows what to do where it is wider than the terminal."""
+    """A table without frames that adapts to narrow terminals."""
 
     def __init__(
         self, title: TextType | None, *, goes: Sequence[str] = (), wraps: Sequence[str] = ()
@@ -61,7 +61,7 @@ class _Fitting(Table):
         self.wraps = wraps
 
     def fitted(self, width: int) -> "tuple[_Fitting, list[str]]":
-        """The table in lines of so many characters, as far as may be, and what was left out."""
+        """The table in lines of so many characters, as far as possible, and the omitted columns."""
         for left_out in range(len(self.goes) + 1):
             table = self._copy(self.goes[:left_out])
             if table._wrap(width):  # noqa: SLF001 - of the same class
@@ -69,7 +69,7 @@ class _Fitting(Table):
         return table, list(self.goes[:left_out])
 
     def _wrap(self, width: int) -> bool:
-        """Let columns of text take several lines where that is needed; whether it all fits then."""
+        """Wrap columns of text where needed; return whether the table fits."""
         over = _measured(self).maximum - width
         texts = [column for column in self.columns if column.header in self.wraps]
         if over <= 0 or not texts:
@@ -100,9 +100,9 @@ class _Fitting(Table):
 
 
 def show(*things: RenderableType, style: str | None = None) -> None:
-    """Print on standard output, never cutting a table.
+    """Print on standard output without cutting tables.
 
-    On a narrow terminal a table leaves out columns that it may, and says so; if that is not enough
+    On a narrow terminal a table omits optional columns, and a line says so; if that is not enough,
     it is wider than the terminal.
     """
     wide = _width()
@@ -111,8 +111,8 @@ def show(*things: RenderableType, style: str | None = None) -> None:
             table, left_out = thing.fitted(wide)
             _print(table, wide, style)
             if left_out:
-                told = f"left out to fit: {' · '.join(left_out)}; see a wider terminal or --json"
-                _print(Text(told), wide, "dim")
+                note = f"left out to fit: {' · '.join(left_out)}; see a wider terminal or --json"
+                _print(Text(note), wide, "dim")
         else:
             _print(thing, wide, style)
 
@@ -134,12 +134,12 @@ def _measured(thing: RenderableType) -> Measurement:
 
 
 def _width() -> int:
-    """Characters in a line of the terminal; in a file or pipe only fewer if COLUMNS says so."""
+    """Characters in a line of the terminal; for a file or pipe, COLUMNS may set fewer."""
     if sys.stdout.isatty():
         return Console().width
-    told = os.environ.get("COLUMNS", "")
-    given = int(told) if told.isascii() and told.isdigit() else 0
-    return given if 0 < given < _NARROW else _WIDTH_WITHOUT_TERMINAL
+    value = os.environ.get("COLUMNS", "")
+    columns = int(value) if value.isascii() and value.isdigit() else 0
+    return columns if 0 < columns < _NARROW else _WIDTH_WITHOUT_TERMINAL
 
 
 def plain_table(
@@ -149,14 +149,14 @@ def plain_table(
     goes: Sequence[str] = (),
     wraps: Sequence[str] = (),
 ) -> Table:
-    """Make a table without frames: the first `left` columns to the left, numbers to the right.
+    """Return a table without frames: the first `left` columns left-aligned, numbers to the right.
 
     Parameters
     ----------
     goes
-        Columns that are left out on narrow terminals, the first to go first.
+        Columns that narrow terminals omit, the first one first.
     wraps
-        Columns of text that take several lines there.
+        Columns of text that wrap there.
     """
     table = _Fitting(title, goes=goes, wraps=wraps)
     for position, name in enumerate(columns):
@@ -170,22 +170,22 @@ def is_narrow(least: int) -> bool:
 
 
 def seconds(value: float) -> str:
-    """Show a time with three digits; nothing for none."""
+    """A time with three digits; a dash for 0."""
     return readable(value, "seconds") if value else "-"
 
 
 def gib(value: float) -> str:
-    """Show bytes in GiB."""
+    """Bytes in GiB."""
     return f"{value / GIB:.2f}"
 
 
 def percent(share: float) -> str:
-    """Show a share in percent."""
+    """A share in percent."""
     return f"{100 * share:.1f} %"
 
 
 def written(value: Any) -> str:
-    """A value of a file as people write it; a dash where there is none."""
+    """A config value as people write it; a dash for none."""
     if value is None or value in ({}, []):
         return "-"
     if isinstance(value, (list, tuple)):
@@ -194,12 +194,12 @@ def written(value: Any) -> str:
 
 
 def gpu_count(number: int) -> str:
-    """So many accelerators, in the words of the command line."""
+    """A number of GPUs."""
     return f"{number} GPU" if number == 1 else f"{number} GPUs"
 
 
 def count(value: float) -> str:
-    """Show a count with a suffix: 70.6 B."""
+    """A count with a suffix: 70.6 B."""
     if not math.isfinite(value) or value == 0:
         return "-"
     for scale, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):

@@ -1,8 +1,8 @@
-"""Shapes of one layer's products as DeepFlow reads them, and what its format has no words for.
+"""Shapes of one layer's matrix products in DeepFlow's format, and what it cannot express.
 
 DeepFlow (nanocad-lab) takes six lines for one layer, each of three integers: rows, inner, columns.
-The products of attention stand in it with their heads in the columns, those to queries, keys and
-values with all three in the rows. FLOPs are right so, shapes are not: `gemms` has those.
+Attention products have their heads in the columns, projections to queries, keys and values all
+three in the rows. That gives the right FLOPs, but not the right shapes: those are in `gemms`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,12 +21,12 @@ _SOURCE = "DeepFlow"
 def deepflow_text(
     model: Model | str | Path, strategy: Strategy | Mapping[str, Any] | str | Path
 ) -> str:
-    """Return one layer's products in DeepFlow's format: six lines of rows, inner, columns.
+    """Return one layer's matrix products in DeepFlow's format: six lines of rows, inner, columns.
 
     Raises
     ------
     InputError
-        If the format has no words for the model or the strategy, or rows are no whole number.
+        If the format cannot express the model or the strategy, or rows are no whole number.
     """
     rows = deepflow_rows(model, strategy)
     return "".join(f"{m} {k} {n}\n" for m, k, n in rows)
@@ -58,12 +58,11 @@ def deepflow_rows(
     sequence, heads, width = resolved.seq_len, attention.heads, attention.head_dim
     tokens = resolved.global_batch_size * sequence
     split = resolved.dp * resolved.pp
-    told = f"{tokens} tokens / (dp {resolved.dp} x pp {resolved.pp})"
-    rows = _whole(tokens, split, told)
+    formula = f"{tokens} tokens / (dp {resolved.dp} x pp {resolved.pp})"
+    rows = _quotient(tokens, split, formula)
     groups = heads + 2 * attention.kv_heads
-    projected = _whole(
-        tokens * groups, split * heads, f"{told} x (heads + 2 kv_heads) / heads = {groups}/{heads}"
-    )
+    grouped = f"{formula} x (heads + 2 kv_heads) / heads = {groups}/{heads}"
+    projected = _quotient(tokens * groups, split * heads, grouped)
     hidden, inner = the_model.hidden, heads * width
     return (
         (projected, hidden, inner),
@@ -75,16 +74,16 @@ def deepflow_rows(
     )
 
 
-def _whole(dividend: int, divisor: int, told: str) -> int:
+def _quotient(dividend: int, divisor: int, formula: str) -> int:
     rows, rest = divmod(dividend, divisor)
     if rest:
-        problem = f"rows of a product must be whole in {_SOURCE}'s format: {told} is not"
+        problem = f"rows of a product must be whole in {_SOURCE}'s format: {formula} is not"
         raise InputError(Fault(source="strategy", field="global_batch_size", problem=problem))
     return rows
 
 
 def _of_model(model: Model) -> Iterator[Fault]:
-    """What of a model six plain products cannot say."""
+    """What six plain products cannot express of a model."""
     layer = model.layers[0]
     attention = layer.attention
     lacks = {
@@ -98,12 +97,12 @@ def _of_model(model: Model) -> Iterator[Fault]:
     }
     for field, (found, what) in lacks.items():
         if found:
-            problem = f"{_SOURCE}'s six products have no words for {what}; see `export gemms`"
+            problem = f"{_SOURCE}'s six products cannot express {what}; see `export gemms`"
             yield Fault(source=f"model {model.name}", field=field, problem=problem)
 
 
 def _of_strategy(strategy: Strategy) -> Iterator[Fault]:
-    """What of a strategy they cannot say."""
+    """What they cannot express of a strategy."""
     lacks = {
         "cp": (strategy.cp > 1, strategy.cp),
         "document_len": (strategy.document_len is not None, strategy.document_len),
@@ -111,7 +110,7 @@ def _of_strategy(strategy: Strategy) -> Iterator[Fault]:
     }
     for field, (found, value) in lacks.items():
         if found:
-            problem = f"{_SOURCE}'s six products have no words for it; see `export gemms`"
+            problem = f"{_SOURCE}'s six products cannot express it; see `export gemms`"
             yield Fault(
                 source="strategy", field=field, value=value, has_value=True, problem=problem
             )

@@ -1,6 +1,6 @@
-"""All that there is to say of an estimate, as files of one folder whose names begin with a time."""
+"""`estimate --out DIR`: an estimate as files of one folder whose names begin with a time."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
@@ -10,27 +10,26 @@ from typing import Any
 from shardwise.analysis.graph.build import graph_of
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
+from shardwise.config.expressions.records import Resolved
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.report.breakdown_text import breakdown_text
-from shardwise.report.config_summary import Explained, summary_text
+from shardwise.report.console import written
 from shardwise.report.deepflow import deepflow_text
 from shardwise.report.graph import NO_GRAPHVIZ, has_graphviz, write_graph
+from shardwise.report.tables.figures import explained_figures
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 __all__ = ["Written", "check_folder", "write_folder"]
 
 _CHARTS = "charts.html"
-_DEEPFLOW = "mat_dims.txt"
-# Nothing, as of a variable that is not set, and what elsewhere stands for the standard output.
-_NO_FOLDERS = ("", "-")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one file."""
+    """A file of the folder."""
 
     path: Path
     problem: str = ""
@@ -38,39 +37,30 @@ class Written:
 
 
 def check_folder(path: str | Path) -> None:
-    """Refuse what cannot be a folder for files, or be made one, before there are any.
+    """Check that files can be written to a folder, or that it can be made, before any work.
 
     Raises
     ------
     InputError
-        If it is something else, or cannot be written to, or there is no name.
+        If it is a file or read-only, or has no name: empty, as a variable that is not set, or `-`.
     """
-    if str(path) in _NO_FOLDERS:
+    if str(path) in ("", "-"):
         problem = "must be the name of a folder for the files"
         raise InputError(Fault(source="out", value=str(path), has_value=True, problem=problem))
-    there = Path(path)
+    existing = Path(path)
     try:
-        while not there.exists() and there != there.parent:
-            there = there.parent
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
     except OSError as error:  # a name that is too long
         raise _cannot_be_made(path, error) from None
-    if not there.is_dir():
-        within = "" if there == Path(path) else f"cannot be made: {there} "
-        raise InputError(Fault(source=str(path), problem=f"{within}is a file, not a folder"))
-    files.check_output_path(there / _CHARTS)
+    if not existing.is_dir():
+        parent = "" if existing == Path(path) else f"cannot be made: {existing} "
+        raise InputError(Fault(source=str(path), problem=f"{parent}is a file, not a folder"))
+    files.check_output_path(existing / _CHARTS)
 
 
 def _cannot_be_made(path: str | Path, error: OSError) -> InputError:
     return InputError(Fault(source=str(path), problem=f"cannot be made: {error.strerror}"))
-
-
-def _made(path: str | Path) -> Path:
-    """The folder, made with those around it if there is none."""
-    try:
-        Path(path).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _cannot_be_made(path, error) from None
-    return Path(path)
 
 
 def write_folder(
@@ -78,86 +68,125 @@ def write_folder(
     result: Estimate,
     strategy: Strategy,
     *,
-    model: Explained,
-    system: Explained,
+    model: tuple[Model, Resolved],
+    system: tuple[System, Resolved],
     record: Mapping[str, Any],
     texts: Mapping[str, str],
     now: datetime,
 ) -> tuple[Written, ...]:
-    """Write report, summary of the configuration, products, graph, DeepFlow's shapes and charts.
+    """Write report, configuration, matrix products, graph, DeepFlow's shapes and charts.
 
     Parameters
     ----------
     result
-        With its products (`estimate(..., gemms=True)`).
+        With its matrix products (`estimate(..., gemms=True)`).
+    model, system
+        With the origin of their figures, as `ConfigBase.explained` returns them.
     record
-        The estimate as plain values, with what goes beside it.
+        Content of the estimate's JSON file.
     texts
         Further files, by name.
     now
-        Names the files: nothing that is there is written over.
+        Names the files: no existing file is overwritten.
 
     Returns
     -------
-    Each file, and of those that could not be written why.
+    Every file; those that could not be written have a problem.
     """
-    the_model, the_system = model[0], system[0]
-    assert isinstance(the_model, Model)  # noqa: S101 - as loaded
-    assert isinstance(the_system, System)  # noqa: S101 - as loaded
-    start = _start(_made(path), now)
-    graph = graph_of(the_model, the_system, strategy)
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_be_made(path, error) from None
+    prefix = _prefix(Path(path), now)
+    contents = {
+        "report.txt": breakdown_text(result),
+        "config_summary.txt": _summary_text(result, model, system),
+        "gemms.csv": gemms_csv(result),
+        "shapes.csv": gemms_csv(result, SHAPE_COLUMNS),
+        **texts,
+    }
+    done = []
+    for name, text in contents.items():
+        done.append(Written(Path(f"{prefix}_{name}")))
+        files.write_text(done[-1].path, text)
+    done.append(Written(Path(f"{prefix}_estimate.json")))
+    files.write_mapping(done[-1].path, record)
+    graph = graph_of(model[0], system[0], strategy)
+    for suffix in (".json", ".dot", ".mmd", ".svg"):
+        drawable = suffix != ".svg" or has_graphviz()
+        done.append(Written(Path(f"{prefix}_graph{suffix}"), "" if drawable else NO_GRAPHVIZ))
+        if drawable:
+            write_graph(graph, done[-1].path)
+    done.append(_write_deepflow(Path(f"{prefix}_mat_dims.txt"), model[0], strategy))
+    done.append(_write_charts(Path(f"{prefix}_{_CHARTS}"), result))
+    return tuple(done)
 
-    def ours() -> Iterator[tuple[str, Callable[[], str]]]:
-        yield "report.txt", lambda: breakdown_text(result)
-        yield "config_summary.txt", lambda: summary_text(result, model, system)
-        yield "gemms.csv", lambda: gemms_csv(result)
-        yield "shapes.csv", lambda: gemms_csv(result, SHAPE_COLUMNS)
-        yield _DEEPFLOW, lambda: deepflow_text(the_model, strategy)
 
-    written = [_text(Path(f"{start}_{name}"), make) for name, make in ours()]
-    estimate = Path(f"{start}_estimate.json")
-    files.write_mapping(estimate, record)
-    others = [estimate]
-    for suffix in (".json", ".dot", ".mmd", *((".svg",) if has_graphviz() else ())):
-        others.append(Path(f"{start}_graph{suffix}"))
-        write_graph(graph, others[-1])
-    for name, text in texts.items():
-        others.append(Path(f"{start}_{name}"))
-        files.write_text(others[-1], text)
-    written += [Written(path=path) for path in others]
-    if not has_graphviz():
-        written.append(Written(path=Path(f"{start}_graph.svg"), problem=NO_GRAPHVIZ))
-    return (*written, _charts(result, Path(f"{start}_{_CHARTS}")))
-
-
-def _start(folder: Path, now: datetime) -> Path:
+def _prefix(folder: Path, now: datetime) -> Path:
     """A beginning of names that no file of the folder has."""
     stamp = f"{now:%Y-%m-%d_%H-%M-%S}"
-    there = {path.name for path in folder.iterdir()}
-    number, start = 1, stamp
-    while any(name.startswith(f"{start}_") for name in there):
+    names = {path.name for path in folder.iterdir()}
+    number, prefix = 1, stamp
+    while any(name.startswith(f"{prefix}_") for name in names):
         number += 1
-        start = f"{stamp}-{number}"
-    return folder / start
+        prefix = f"{stamp}-{number}"
+    return folder / prefix
 
 
-def _text(path: Path, make: Callable[[], str]) -> Written:
-    """Write a text, unless its format has no words for the run."""
+def _write_deepflow(path: Path, model: Model, strategy: Strategy) -> Written:
+    """Write DeepFlow's shapes, where its format can express them."""
     try:
-        files.write_text(path, make())
+        text = deepflow_text(model, strategy)
     except InputError as error:
-        if path.name.endswith(_DEEPFLOW) and not path.exists():
-            return Written(path=path, problem="; ".join(fault.problem for fault in error.faults))
-        raise
-    return Written(path=path)
+        return Written(path, "; ".join(fault.problem for fault in error.faults))
+    files.write_text(path, text)
+    return Written(path)
 
 
-def _charts(result: Estimate, path: Path) -> Written:
+def _write_charts(path: Path, result: Estimate) -> Written:
     """Draw the charts where plotly is installed."""
     if find_spec("plotly") is None:
-        problem = "plotly is not installed: pip install 'shardwise[plots]'"
-        return Written(path=path, problem=problem)
+        return Written(path, "plotly is not installed: pip install 'shardwise[plots]'")
     from shardwise.report.charts.estimate import write_charts  # noqa: PLC0415 - an extra
 
     write_charts(result, path)
-    return Written(path=path)
+    return Written(path)
+
+
+def _summary_text(
+    result: Estimate, model: tuple[Model, Resolved], system: tuple[System, Resolved]
+) -> str:
+    """Every figure on a line, ``name : value  # origin``, by config type; sources at the end."""
+    notes: dict[str, int] = {}
+    sections = {
+        "MODEL": list(_figures(explained_figures(*model), notes)),
+        "SYSTEM": list(_figures(explained_figures(*system), notes)),
+        "STRATEGY": list(_strategy(result)),
+    }
+    lines = [f"Model: {result.model} | System: {result.system}"]
+    for number, (title, figures) in enumerate(sections.items(), start=1):
+        width = max(len(name) for name, _, _ in figures)
+        reach = max(len(value) for _, value, _ in figures)
+        lines += ["", f"{number}: {title}"]
+        lines += [f"{n:{width}} : {value:{reach}}  # {why}" for n, value, why in figures]
+    sources = [f"[{number}] {text}" for text, number in notes.items()]
+    return "\n".join([*lines, "", *sources]) + "\n"
+
+
+def _figures(
+    explained: Iterable[Mapping[str, Any]], notes: dict[str, int]
+) -> Iterator[tuple[str, str, str]]:
+    """Name, value and origin of each figure; sources are numbered in order of appearance."""
+    for figure in explained:
+        origin = [figure["origin"], figure["by"], figure["description"]]
+        if figure["source"] is not None:
+            text = " ".join(figure["source"]["text"].split())
+            number = notes.setdefault(text, len(notes) + 1)
+            origin.append(f"{figure['source']['kind']} [{number}]")
+        yield figure["field"], written(figure["written"]), ", ".join(o for o in origin if o)
+
+
+def _strategy(result: Estimate) -> Iterator[tuple[str, str, str]]:
+    for field, value in result.strategy.items():
+        named = value.get("base") or value.get("name") if isinstance(value, Mapping) else value
+        yield field, written(named), "assumed" if field in result.assumed else "given"

@@ -1,4 +1,4 @@
-"""The result of a search as a table: one row for each of its best plans."""
+"""The result of a search as a table: one row for each plan."""
 
 import io
 import json
@@ -28,7 +28,7 @@ TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
 PARTS = ("best", "pareto", "cells", "scales")
 """What of a search can be rows."""
 
-# Columns of an estimate's records, by the record; other records and lists have no place in a row.
+# Columns of an estimate's records, by the record; other records and lists are left out.
 _NAMES = {
     "time_s": "{}_s",
     "memory_bytes": "{}_bytes",
@@ -36,32 +36,32 @@ _NAMES = {
     "required_bandwidth": "required_bandwidth_{}",
     "cost": "{}",
 }
-_LISTS = ("operations", "gemms")  # null where it was not asked for
-# What other systems call the words and the figures of a plan.
-_THEIR_WORDS = ("execution", "config")
-_THEIR_FIGURES = "stats"
+_LISTS = ("operations", "gemms")  # null unless requested
+# Keys of strategy and results in a plan of another tool.
+_FOREIGN_STRATEGY = ("execution", "config")
+_FOREIGN_RESULTS = "stats"
 
 
 def is_result(data: Mapping[str, Any]) -> bool:
-    """Tell whether a file's content is the result of a search or estimate, ours or Calculon's."""
-    return _is_ours(data) or _is_estimate(data) or _is_numbered(data)
+    """Whether a file's content is the result of a search or estimate, of shardwise or Calculon."""
+    return _is_search(data) or _is_estimate(data) or _is_numbered(data)
 
 
 def is_sweep(data: Mapping[str, Any]) -> bool:
-    """Tell whether a file's content is the result of a sweep."""
+    """Whether a file's content is the result of a sweep."""
     return {"systems", "axes", "points"} <= set(data)
 
 
 def is_table_file(path: str | Path) -> bool:
-    """Tell whether the ending of a file is that of a table."""
+    """Whether a file has the suffix of a table."""
     return str(path).lower().endswith(TABLE_ENDINGS)
 
 
 def table(data: Mapping[str, Any], *, source: str, part: str = "best") -> "pl.DataFrame":
     """Return a part of a result as a data frame, one row for each plan.
 
-    Strategy, times, memory and rates are columns; what an estimate lists (stages, operations,
-    sources) is left out.
+    Strategy, times, memory and rates are columns; lists of an estimate (stages, operations,
+    sources) are left out.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def table(data: Mapping[str, Any], *, source: str, part: str = "best") -> "pl.Da
     source
         File to name in a fault.
     part
-        Of a search of ours, one of `PARTS`.
+        Part of a shardwise search, one of `PARTS`.
 
     Raises
     ------
@@ -84,10 +84,10 @@ def table(data: Mapping[str, Any], *, source: str, part: str = "best") -> "pl.Da
     try:
         rows = list(_rows(data, part))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        problem = f"looks like a result, but an entry of it is not whole: {error!r}"
+        problem = f"looks like a result, but an entry is incomplete: {error!r}"
         raise InputError(Fault(source=source, field=part, problem=problem)) from None
     if not rows:
-        problem = "is empty: the search was not asked for it, or found nothing feasible"
+        problem = "is empty: it was not requested, or the search found nothing feasible"
         raise InputError(Fault(source=source, field=part, problem=problem))
     return frame(rows, source=source)
 
@@ -107,7 +107,7 @@ def write_table(frame: "pl.DataFrame", path: str | Path) -> None:
         files.write_text(path, as_csv(frame))
 
 
-def _is_ours(data: Mapping[str, Any]) -> bool:
+def _is_search(data: Mapping[str, Any]) -> bool:
     return isinstance(data.get("best"), list) and "candidates" in data
 
 
@@ -127,7 +127,7 @@ def _rows(data: Mapping[str, Any], part: str) -> Iterator[dict[str, Any]]:
     entries: Sequence[Any]
     if _is_numbered(data):
         entries = [data[key] for key in sorted(data, key=int)] if part == "best" else []
-    elif _is_ours(data):
+    elif _is_search(data):
         entries = data.get(part) or []
     else:
         entries = [data] if part == "best" else []
@@ -137,16 +137,16 @@ def _rows(data: Mapping[str, Any], part: str) -> Iterator[dict[str, Any]]:
 
 
 def _row(entry: Mapping[str, Any], part: str) -> dict[str, Any]:
-    if _THEIR_FIGURES in entry:
-        words = next(entry[name] for name in _THEIR_WORDS if name in entry)
-        return _plain(entry) | _plain(words) | _plain(entry[_THEIR_FIGURES])
+    if _FOREIGN_RESULTS in entry:
+        words = next(entry[name] for name in _FOREIGN_STRATEGY if name in entry)
+        return _plain(entry) | _plain(words) | _plain(entry[_FOREIGN_RESULTS])
     if part == "cells":
-        return _ours(entry["plan"])
+        return _estimate_row(entry["plan"])
     if part == "scales":
-        asked = {"gpus": entry["gpus"], "asked_global_batch_size": entry["global_batch_size"]}
-        best = {} if entry["best"] is None else _ours(entry["best"])
-        return asked | _plain(entry) | best
-    return _ours(entry)
+        scale = {"gpus": entry["gpus"], "asked_global_batch_size": entry["global_batch_size"]}
+        best = {} if entry["best"] is None else _estimate_row(entry["best"])
+        return scale | _plain(entry) | best
+    return _estimate_row(entry)
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in record.items() if not isinstance(v, (Mapping, list))}
 
 
-def _ours(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An estimate or a plan of ours, in the order of its fields."""
+def _estimate_row(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An estimate or a plan as a row, in the order of its fields."""
     row: dict[str, Any] = {}
     for name, value in entry.items():
         if name == "strategy":
@@ -170,19 +170,19 @@ def _ours(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_cell(value: Any) -> Any:
-    """A field of a strategy as a number or a text: items of a list beside one another."""
+    """A field of a strategy as a number or a text: items of a list separated by spaces."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
     return json.dumps(value) if isinstance(value, Mapping) else value
 
 
 def frame(rows: Sequence[Mapping[str, Any]], *, source: str) -> "pl.DataFrame":
-    """Return rows as a data frame; a field that some rows have not is null there.
+    """Return rows as a data frame; fields that a row lacks are null.
 
     Raises
     ------
     InputError
-        If the values of a field do not go together; it names `source`.
+        If the values of a field have incompatible types.
     """
     import polars as pl  # noqa: PLC0415 - heavy; only where a table is asked for
 

@@ -21,7 +21,6 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import refuse_illegal
-from shardwise.report.trace_columns import columns_of, rank_label
 from shardwise.report.trace_events import Event, trace_events
 
 __all__ = ["Trace", "check_trace_file", "trace"]
@@ -42,12 +41,12 @@ class Trace:
     """All fields, defaults filled in."""
     timeline: StepTimeline
     micro_batches: int | None
-    """So many of them are written one by one; None: all."""
+    """Write the first so many one by one; None: all."""
     operations: bool
-    """Whether the kernels of one micro-batch are written."""
+    """Whether to write the kernels of one micro-batch."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary: what every rank does in a step, and when it holds most."""
+        """Return the summary: times and peak memory of every rank."""
         line = self.timeline
         return {
             "model": self.model,
@@ -72,7 +71,7 @@ class Trace:
         return [
             {
                 "rank": rank,
-                "holds": rank_label(line, rank),
+                "holds": line.rank_label(rank),
                 "compute_s": named(totals.kernels_s, rank),
                 "exchanges_s": named(totals.exposed_s, rank),
                 "transfers_s": float(totals.transfers_s[rank]),
@@ -98,21 +97,20 @@ class Trace:
     def to_file(self, path: str | Path) -> None:
         """Write `to_chrome` as JSON (`.json`, `.json.gz`), whole or not at all."""
         check_trace_file(path)
-        # Rank by rank: as objects all events take ten times the room.
+        # Rank by rank: all events as objects take ten times the memory.
         listed = ",\n".join(_json(events)[1:-1] for events in self._events())
         around = _json(self._around())[:-1]
         files.write_text(path, f'{around},"traceEvents":[\n{listed}\n]}}\n')
 
     def _around(self) -> dict[str, Any]:
-        """What the file says beside events."""
-        told = {"model": self.model, "system": self.system, "strategy": self.strategy}
+        """The contents of the file besides events."""
+        config = {"model": self.model, "system": self.system, "strategy": self.strategy}
         time = {"step_time_s": self.timeline.step_s}
-        return {"displayTimeUnit": "ms", "otherData": told | time}
+        return {"displayTimeUnit": "ms", "otherData": config | time}
 
     def _events(self) -> Iterator[list[Event]]:
         self._check_size()
-        columns = columns_of(self.timeline, self.micro_batches)
-        return trace_events(self.timeline, columns, operations=self.operations)
+        return trace_events(self.timeline, self.micro_batches, operations=self.operations)
 
     def _check_size(self) -> None:
         every = self.timeline.pipeline.micro_batches
@@ -142,7 +140,7 @@ def trace(
     Parameters
     ----------
     model, system
-        Nouns, catalog names or files.
+        Configs, catalog names or files.
     strategy
         A `Strategy`, its fields as a mapping, or a file.
     micro_batches
@@ -153,7 +151,7 @@ def trace(
     Raises
     ------
     InputError
-        If anything given is wrong; one fault for each thing.
+        If any argument is wrong; one fault for each problem.
 
     Examples
     --------
@@ -204,7 +202,7 @@ def _json(data: Any) -> str:
 
 
 def _action(line: StepTimeline, at: int | None) -> str:
-    """An action by its kind, micro-batch and chunk: `B 3 c1`; the update of the weights."""
+    """An action by its kind, micro-batch and chunk: `B 3 c1`; or the weight update."""
     if at is None:
         return "update"
     actions = line.actions

@@ -1,27 +1,30 @@
 """A step as events of the Trace Event Format, which Perfetto and chrome://tracing open.
 
-Every pipeline rank is a process. Its lanes are threads: compute, one for each kind of exchange and
-of message, and one for the time in which it waits. Times are in microseconds, memory is in GiB.
+Every pipeline rank is a process. Its lanes are threads: compute, one for each kind of communication
+and of message, and one for idle time. Times are in microseconds, memory is in GiB.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from shardwise.analysis.timeline.actions import KINDS
 from shardwise.analysis.timeline.passes import WAITS
 from shardwise.analysis.timeline.step import StepTimeline, kernels_of_pass
-from shardwise.parallel.schedule.orders import BACKWARD, FORWARD
+from shardwise.arrays import Bools, Floats
+from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 from shardwise.report.console import GIB
-from shardwise.report.trace_columns import Columns, rank_label
 
 __all__ = ["Event", "trace_events"]
 
 Event = dict[str, Any]
 
 _LETTERS = {"forward": "F", "recompute": "R", "backward": "B", "weight_gradients": "W"}
-# Reserved names of chrome://tracing; Perfetto gives slices of one name one colour of its own.
-_COLOURS = {
+# Reserved names of chrome://tracing; Perfetto gives slices of one name one color of its own.
+_COLORS = {
     "forward": "thread_state_running",
     "recompute": "olive",
     "backward": "thread_state_runnable",
@@ -38,32 +41,203 @@ _COLOURS = {
 }
 _NS = 1e9
 _COMPUTE, _TRANSFERS, _REPLICAS, _IDLE = 0, 10, 20, 30
-_EXCHANGE_LANES = {name: 1 + place for place, name in enumerate(WAITS)}
+_WAIT_LANES = {name: 1 + place for place, name in enumerate(WAITS)}
 _LANE_NAMES = {
     _COMPUTE: "compute",
-    _EXCHANGE_LANES["tp"]: "tensor parallel (tp)",
-    _EXCHANGE_LANES["cp"]: "context parallel (cp)",
-    _EXCHANGE_LANES["ep"]: "expert parallel (ep)",
-    _EXCHANGE_LANES["offload"]: "offload",
+    _WAIT_LANES["tp"]: "tensor parallel (tp)",
+    _WAIT_LANES["cp"]: "context parallel (cp)",
+    _WAIT_LANES["ep"]: "expert parallel (ep)",
+    _WAIT_LANES["offload"]: "offload",
     _REPLICAS: "replicas (dp)",
     _IDLE: "idle",
 }
 _MESSAGES = {FORWARD: "activations", BACKWARD: "gradients"}
 
 
+_WEIGHTS = "weight_gradients"
+# Purposes of the slices of a pass; a backward without a later W computes both gradients at once.
+_WORKS = {
+    (FORWARD, False): (("forward",),),
+    (BACKWARD, False): (("recompute",), ("backward",)),
+    (BACKWARD, True): (("recompute",), ("backward", _WEIGHTS)),
+    (WEIGHTS, False): ((_WEIGHTS,),),
+}
+
+
 def trace_events(
-    timeline: StepTimeline, columns: Columns, *, operations: bool
+    timeline: StepTimeline, micro_batches: int | None, *, operations: bool
 ) -> Iterator[list[Event]]:
-    """Every event, process by process.
+    """All events, process by process.
 
     Parameters
     ----------
+    micro_batches
+        Show only the first so many one by one, in DualPipe of both directions together; None: all.
     operations
-        Whether the kernels of the first micro-batch of every chunk stand inside its slices.
+        Whether slices of the first micro-batch of every chunk contain its kernels.
     """
+    columns = _columns_of(timeline, micro_batches)
     for rank in range(timeline.pipeline.ranks):
         one = _Rank(timeline=timeline, columns=columns, rank=rank, nested=operations)
         yield one.events()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Columns:
+    """Actions as plain lists in nanoseconds: one item per action, except for the last fields."""
+
+    rank: list[int]
+    kind: list[str]
+    micro_batch: list[int]
+    chunk: list[int]
+    stage: list[int]
+    whole: list[bool]
+    source: list[int]
+    far: list[bool]
+    shown: list[bool]
+    start: list[int]
+    end: list[int]
+    waited: list[int]
+    kept: list[float]
+    """Saved activations while it runs [byte]."""
+    after: list[float]
+    live: list[float]
+    groups: list[list[tuple[int, ...]]]
+    """By rank: actions in order, the two of a pair together."""
+    group_of: dict[int, tuple[int, ...]]
+    """By action, its group."""
+    kernels: dict[str, list[int]]
+    """By purpose, of one micro-batch on every virtual stage."""
+    exposed: dict[str, dict[str, list[int]]]
+    """By kind of pass and of wait, likewise."""
+    hidden: dict[str, dict[str, list[int]]]
+    details: dict[tuple[str, int, bool], dict[str, Any]]
+    """Details of a slice: by kind, virtual stage, and whether it has both gradients."""
+    passes_end: int
+    hop: int
+
+    def works(self, at: int) -> tuple[tuple[str, ...], ...]:
+        """Purposes of the slices of an action."""
+        return _WORKS[self.kind[at], self.whole[at]]
+
+    def lasts(self, at: int, works: Iterable[str]) -> int:
+        """Time of an action's kernels for these purposes."""
+        return sum(self.kernels[name][self.stage[at]] for name in works)
+
+    def kernels_end(self, group: Sequence[int]) -> int:
+        """When the last kernel of an action or a pair ends."""
+        lasts = sum(self.lasts(at, work) for at in group for work in self.works(at))
+        return min(self.end[group[0]], self.start[group[0]] + lasts)
+
+    def details_of(self, at: int) -> dict[str, Any]:
+        """Details of the slices of an action."""
+        details = self.details[self.kind[at], self.stage[at], self.whole[at]]
+        return {"micro_batch": self.micro_batch[at], **details}
+
+    def samples(self, rank: int) -> Iterator[tuple[int, float, float]]:
+        """Time, saved activations and temporary tensors, where they change.
+
+        Passes that are not shown one by one count with their peak.
+        """
+        left_out: list[tuple[int, float, float]] = []
+        for place, group in enumerate(self.groups[rank]):
+            last = group[-1]
+            now = self.start[last], self.kept[last], self.live[last]
+            if not self.shown[last]:
+                left_out.append(now)
+                continue
+            if left_out:
+                yield max(left_out, key=lambda one: one[1] + one[2])
+                left_out = []
+            yield now
+            following = self.groups[rank][place + 1 : place + 2]
+            if not following or self.start[following[0][0]] > self.end[last]:
+                yield self.end[last], self.after[last], 0.0
+        if left_out:
+            yield max(left_out, key=lambda one: one[1] + one[2])
+            yield self.end[self.groups[rank][-1][-1]], 0.0, 0.0
+
+
+def _columns_of(timeline: StepTimeline, micro_batches: int | None) -> _Columns:
+    """Turn the actions into lists."""
+    actions, held = timeline.actions, timeline.held
+    rank, paired = actions.rank.tolist(), actions.paired.tolist()
+    groups: list[list[tuple[int, ...]]] = [[] for _ in range(timeline.pipeline.ranks)]
+    for at, one in enumerate(rank):
+        if paired[at]:
+            groups[one].append((at, at + 1))
+        elif not (at and paired[at - 1]):
+            groups[one].append((at,))
+    passes = timeline.passes.of
+    return _Columns(
+        rank=rank,
+        kind=[KINDS[code] for code in actions.kind.tolist()],
+        micro_batch=actions.micro_batch.tolist(),
+        chunk=actions.chunk.tolist(),
+        stage=actions.stage.tolist(),
+        whole=actions.whole.tolist(),
+        source=actions.source.tolist(),
+        far=actions.far.tolist(),
+        shown=_shown(timeline, micro_batches).tolist(),
+        start=_ns(actions.start_s),
+        end=_ns(actions.end_s),
+        waited=_ns(actions.waited_s),
+        kept=held.activations.tolist(),
+        after=held.after.tolist(),
+        live=held.live.tolist(),
+        groups=groups,
+        group_of={at: group for row in groups for group in row for at in group},
+        kernels={n: _ns(time) for one in passes.values() for n, time in one.kernels_s.items()},
+        exposed={kind: _all_ns(one.exposed_s) for kind, one in passes.items()},
+        hidden={kind: _all_ns(one.hidden_s) for kind, one in passes.items()},
+        details=_details(timeline),
+        passes_end=round(timeline.passes_s * _NS),
+        hop=round(timeline.pipeline.hop_s * _NS),
+    )
+
+
+def _ns(seconds: Floats) -> list[int]:
+    whole: list[int] = np.rint(seconds * _NS).astype(np.int64).tolist()
+    return whole
+
+
+def _all_ns(times: Mapping[str, Floats]) -> dict[str, list[int]]:
+    return {name: _ns(time) for name, time in times.items()}
+
+
+def _shown(timeline: StepTimeline, micro_batches: int | None) -> Bools:
+    actions, pipeline = timeline.actions, timeline.pipeline
+    if micro_batches is None:
+        return np.ones(len(actions), dtype=np.bool_)
+    number = actions.micro_batch
+    if pipeline.schedule == "dualpipe":
+        half = pipeline.micro_batches // 2
+        number = 2 * (number % half) + number // half
+    shown: Bools = number < micro_batches
+    # The two of a pair share their slice.
+    first = np.flatnonzero(actions.paired)
+    shown[first] = shown[first + 1] = shown[first] | shown[first + 1]
+    return shown
+
+
+def _details(timeline: StepTimeline) -> dict[tuple[str, int, bool], dict[str, Any]]:
+    """Stage, its components, times and memory of a micro-batch there."""
+    found = {}
+    for kind, whole in _WORKS:
+        one = timeline.passes.of[kind]
+        also = timeline.passes.of[WEIGHTS].kernels_s if whole else {}
+        times = {**one.kernels_s, **also, **one.exposed_s}
+        for stage in range(timeline.pipeline.stages):
+            told = {name: float(time[stage]) for name, time in times.items()}
+            kept = timeline.passes.kept_bytes + timeline.passes.embedding_bytes
+            found[kind, stage, whole] = {
+                "stage": stage,
+                "holds": timeline.stage_label(stage),
+                "ms": {name: round(1e3 * time, 4) for name, time in told.items() if time > 0},
+                "kept_mib": round(float(kept[stage]) / 2**20, 1),
+                "transient_mib": round(float(one.transient_bytes[stage]) / 2**20, 1),
+            }
+    return found
 
 
 @dataclass(kw_only=True)
@@ -71,23 +245,23 @@ class _Rank:
     """Events of one pipeline rank."""
 
     timeline: StepTimeline
-    columns: Columns
+    columns: _Columns
     rank: int
     nested: bool
     found: list[Event] = field(default_factory=list)
     used: set[int] = field(default_factory=lambda: {_COMPUTE, _IDLE})
-    """Lanes that hold something."""
+    """Lanes that have slices."""
     ends: dict[int, int] = field(default_factory=dict)
-    """By lane of messages, when the last one ended [ns]."""
+    """By lane of messages, the end of the last one [ns]."""
     opened: set[tuple[str, int]] = field(default_factory=set)
-    """Kinds of pass and virtual stages whose kernels have been shown."""
+    """Purposes and virtual stages whose kernels have been shown."""
 
     def events(self) -> list[Event]:
         """Slices, arrows and counters, then the names of the lanes."""
         self._passes()
         self._after()
         self._counters()
-        label = f"rank {self.rank}: {rank_label(self.timeline, self.rank)}"
+        label = f"rank {self.rank}: {self.timeline.rank_label(self.rank)}"
         self._meta("process_name", name=label)
         self._meta("process_sort_index", sort_index=self.rank)
         names = _LANE_NAMES | {
@@ -120,7 +294,7 @@ class _Rank:
             "dur": (span[1] - span[0]) / 1000,
             "pid": self.rank,
             "tid": lane,
-            "cname": _COLOURS[category],
+            "cname": _COLORS[category],
         }
         if args:
             event["args"] = args
@@ -131,7 +305,7 @@ class _Rank:
         self.found.append(event)
 
     def _passes(self) -> None:
-        """Passes with what they wait for, idle times, and what is not shown one by one."""
+        """Passes with their messages, idle times, and passes that are not shown one by one."""
         c, ended = self.columns, 0
         left_out: list[int] = []
         for group in c.groups[self.rank]:
@@ -158,7 +332,7 @@ class _Rank:
             self._slice(f"{count} left out", "left out", _COMPUTE, span)
 
     def _incoming(self, group: Sequence[int], arrived: int) -> None:
-        """What of a message travels beside compute, then what of it occupies the rank."""
+        """The part of a message that overlaps with compute, then the part that blocks the rank."""
         c = self.columns
         for at in group:
             if not c.far[at] or not c.hop:
@@ -177,7 +351,7 @@ class _Rank:
             self.ends[lane] = max(there, arrived)
 
     def _pass(self, group: Sequence[int], start: int, end: int) -> None:
-        """Kernels one after the other, then what of each exchange is exposed; arrows to it."""
+        """Kernels one after the other, then exposed waits; arrows from messages."""
         ended = start
         for name, category, works, lasts, args in self._kernels(group):
             span = ended, min(end, ended + lasts)
@@ -189,10 +363,10 @@ class _Rank:
         for at in group:
             if c.far[at] and c.shown[c.source[at]] and ended > start:
                 self._arrow(at, start)
-        self._exchanges(group, (start, ended, end))
+        self._waits(group, (start, ended, end))
 
-    def _exchanges(self, group: Sequence[int], span: tuple[int, int, int]) -> None:
-        """What of each runs beside the kernels; then, one after the other, what is exposed.
+    def _waits(self, group: Sequence[int], span: tuple[int, int, int]) -> None:
+        """The hidden part of each wait alongside the kernels; then the exposed parts in turn.
 
         Parameters
         ----------
@@ -201,14 +375,14 @@ class _Rank:
         """
         c, (start, ended, end) = self.columns, span
         label = " + ".join(self._name(at, c.kind[at]) for at in group)
-        for name, lane in _EXCHANGE_LANES.items():
+        for name, lane in _WAIT_LANES.items():
             hidden, exposed = (
                 sum(of[c.kind[at]][name][c.stage[at]] for at in group)
                 for of in (c.hidden, c.exposed)
             )
-            beside = start, min(start + hidden, span[1])
+            alongside = start, min(start + hidden, span[1])
             alone = ended, min(ended + exposed, end)
-            for category, (begun, over) in (("hidden", beside), ("exposed", alone)):
+            for category, (begun, over) in (("hidden", alongside), ("exposed", alone)):
                 if over > begun:
                     self._slice(f"{name} {label}", category, lane, (begun, over))
             ended = max(ended, alone[1])
@@ -221,7 +395,7 @@ class _Rank:
     def _kernels(
         self, group: Sequence[int]
     ) -> Iterator[tuple[str, str, tuple[str, ...], int, dict[str, Any]]]:
-        """Name, category, what for, duration and details of an action's slices, or of a pair's."""
+        """Name, category, purposes, duration and details of the slices of an action or a pair."""
         c = self.columns
         if len(group) > 1:
             names = [self._name(at, c.kind[at]) for at in group]
@@ -237,9 +411,9 @@ class _Rank:
     def _operations(
         self, group: Sequence[int], works: tuple[str, ...], span: tuple[int, int]
     ) -> None:
-        """Kernels of a slice inside it, the first time that it is one of its kind.
+        """Kernels inside a slice, for the first slice of its kind.
 
-        Stretched to fill it: the host's share of a pass is no kernel's own.
+        They are stretched to fill it: the host's share of a pass belongs to no kernel.
         """
         c = self.columns
         place = "".join(works), c.stage[group[0]]
@@ -264,7 +438,7 @@ class _Rank:
                     self._slice(name, "operation", _COMPUTE, where)
 
     def _arrow(self, at: int, start: int) -> None:
-        """From the slice whose result a message brings to the one that waits for it."""
+        """Arrow from the slice that sends a message to the one that waits for it."""
         c = self.columns
         source = c.source[at]
         sent = c.kernels_end(c.group_of[source]) - 1
@@ -275,14 +449,14 @@ class _Rank:
         self.found.append(common | {"ph": "f", "bp": "e", "ts": start / 1000, "pid": self.rank})
 
     def _after(self) -> None:
-        """What follows the last pass on all ranks, and what of it ran before beside compute."""
+        """What follows the last pass on all ranks, and what was hidden behind the passes."""
         at = end = self.columns.passes_end
         hidden = min(round(self.timeline.dp_hidden_s * _NS), at)
         if hidden:
             self._slice("replicas", "hidden", _REPLICAS, (at - hidden, at))
         lanes = {
             "replicas": ("exposed", _REPLICAS),
-            "offload": ("exposed", _EXCHANGE_LANES["offload"]),
+            "offload": ("exposed", _WAIT_LANES["offload"]),
             "optimizer": ("optimizer", _COMPUTE),
             "overhead": ("overhead", _IDLE),
         }
@@ -294,7 +468,7 @@ class _Rank:
             at = end
 
     def _counters(self) -> None:
-        """Memory over time, copies that the update makes where the rank is fullest then."""
+        """Memory over time, with the copies of the weight update where they are the peak."""
         line, memory, at = self.timeline, self.timeline.memory, self.columns.passes_end
         samples = [(0, 0.0, 0.0), *self.columns.samples(self.rank), (at, 0.0, 0.0)]
         if memory.in_update[self.rank]:

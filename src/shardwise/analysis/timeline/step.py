@@ -111,6 +111,20 @@ class StepTimeline:
         """Weights, gradients and optimizer state of every rank."""
         return self.memory.weights + self.memory.gradients + self.memory.optimizer
 
+    def stage_label(self, stage: int) -> str:
+        """Components of a virtual stage: `layers 0-9, head`."""
+        first = sum(len(kinds) for kinds in self.layer_kinds[:stage])
+        count = len(self.layer_kinds[stage])
+        layers = f"layers {first}-{first + count - 1}" if count > 1 else f"layer {first}"
+        mtp, embedding, head = (float(number[stage]) for number in self.stages.resident[-3:])
+        named = {layers: count, "embedding": embedding, "mtp": mtp, "head": head}
+        return ", ".join(name for name, number in named.items() if number) or "no layers"
+
+    def rank_label(self, rank: int) -> str:
+        """Components of a rank, chunk by chunk."""
+        stages = self.pipeline.stage_of_chunk[rank].tolist()
+        return "; ".join(self.stage_label(stage) for stage in stages)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTotals:
