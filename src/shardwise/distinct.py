@@ -204,7 +204,7 @@ def _keys(value: Any, count: int | None, name: str) -> Iterator[NDArray[Any]]:
         if count is not None and value.shape[-1:] != (count,):
             problem = f"{name} has shape {value.shape}, not one value for each of {count} rows"
             raise TypeError(problem)
-        yield from value.reshape(-1, value.shape[-1])
+        yield from np.atleast_2d(value)
     elif _has_columns(value):
         problem = f"{name} has columns of its own; pass it to evaluate_distinct as a record"
         raise TypeError(problem)

@@ -1,0 +1,298 @@
+"""What rows share is evaluated once: no column that a formula reads is missing from its key."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles import examples
+from shardwise import distinct
+from shardwise.arrays import Bools, Ints, gather
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.distinct import Distinct, evaluate_distinct
+from shardwise.engine.evaluate import evaluate
+from shardwise.parallel.constraints import broken_rule
+from test_pairs import DERIVED, MODELS, VALUES, machine, settled
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Columns of small numbers."""
+
+    a: Ints
+    b: Ints
+    c: Ints
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    @property
+    def odd(self) -> Bools:
+        """Whether a is."""
+        return self.a % 2 == 1
+
+    def summed(self) -> Ints:
+        """Of a method's own reads."""
+        return self.a + self.c
+
+    def take(self, rows: slice) -> "Rows":
+        """Some of them."""
+        return Rows(self.a[rows], self.b[rows], self.c[rows])
+
+    def changed(self, **columns: Ints) -> "Rows":
+        """With other columns."""
+        return replace(self, **columns)
+
+
+def branching(rows: Rows) -> Ints:
+    """Reads c only where some a is 3, and b only where some c is 2."""
+    if not np.any(rows.a == 3):
+        return 2 * rows.a
+    if not np.any(rows.c == 2):
+        return rows.summed()
+    return np.where(rows.c == 2, 100 * rows.b, rows.take(slice(None)).a)
+
+
+FORMULAS: dict[str, Callable[[Rows], Ints]] = {
+    "branches": branching,
+    "property": lambda rows: np.where(rows.odd, 7, 9),
+    "changed": lambda rows: 10 * rows.changed(a=rows.b).odd + rows.b,
+    "constant": lambda rows: np.full(len(rows), 5),
+}
+
+
+@examples(50)
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 3), max_size=12), st.sampled_from(list(FORMULAS)))
+def test_every_row_has_the_result_of_its_own(rows: list[tuple[int, ...]], name: str) -> None:
+    """As evaluated on all rows at once, whatever branches are taken and whatever they read."""
+    table = Rows(*np.array([(0, 0, 0), *rows], dtype=np.int64)[1:].T)
+    found = evaluate_distinct(FORMULAS[name], table)
+    np.testing.assert_array_equal(found.of_all(), FORMULAS[name](table))
+    if name == "property":
+        assert len(found.values) <= 2
+    if name == "constant" and rows:
+        assert len(found.values) == 1
+
+
+def test_only_what_is_read_tells_rows_apart() -> None:
+    """A property counts as a column, and rows that agree in all that is read share one result."""
+    table = Rows(a=np.array([1, 3, 2, 1]), b=np.arange(4), c=np.zeros(4, dtype=np.int64))
+    assert len(evaluate_distinct(lambda rows: rows.a, table).values) == 3
+    assert len(evaluate_distinct(lambda rows: 1 * rows.odd, table).values) == 2
+    shared = Distinct(np.array([5.0, 6.0]), np.array([0, 1, 0, 1]))
+    by_array = evaluate_distinct(lambda _, key: key, table, shared.position)
+    assert by_array.of_all().tolist() == [0, 1, 0, 1]
+
+
+def test_what_cannot_be_a_key_is_refused() -> None:
+    """Columns of another length, columns inside columns, and views that outlive the formula."""
+    kept: list[Any] = []
+
+    def keeps(rows: Rows) -> Ints:
+        kept.append(rows)
+        return rows.a
+
+    table = Rows(a=np.arange(3), b=np.arange(3)[:, np.newaxis], c=np.arange(3))
+    with pytest.raises(TypeError, match="b has shape"):
+        evaluate_distinct(lambda rows: rows.b.sum(axis=0) + rows.a, table)
+    nested: Any = Rows(a=np.arange(3), b=np.arange(3), c=(np.arange(3),))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="c has columns of its own"):
+        evaluate_distinct(lambda rows: rows.c[0] + rows.a, nested)
+    evaluate_distinct(keeps, table)
+    with pytest.raises(TypeError, match=r"Rows\.c is read after"):
+        _ = kept[-1].c
+
+
+class Reader:
+    """Notes what a formula reads of some rows, by itself."""
+
+    def __init__(self, record: Any, rows: Ints, read: set[str]) -> None:
+        self.record, self.rows, self.read = record, rows, read
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(type(self.record), name, None)
+        if isinstance(attribute, FunctionType):
+            return MethodType(attribute, self)
+        self.read.add(name)
+        value = getattr(self.record, name)
+        if isinstance(value, np.ndarray):
+            return value[..., self.rows]
+        return value.take(self.rows) if hasattr(value, "position") else value
+
+    def take(self, rows: Any) -> "Reader":
+        """Some of the rows."""
+        return Reader(self.record, self.rows[rows], self.read)
+
+
+# What every one field is changed on: the base of `VALUES`, and what gives other fields an effect.
+BASES: list[dict[str, Any]] = [
+    {},
+    {
+        "pp": 4,
+        "last_stage_layers": 3,
+        "quantization": "fp8_tensor",
+        "recompute": "selective",
+        "offload_activations": True,
+    },
+    {"cp": 2, "ep": 4, "lora_rank": 4},
+    {"tp_exchange": "summa", "tp2": 2},
+]
+
+
+@cache
+def legal_rows(kind: str) -> Table:
+    """All values of all fields, each alone on every base."""
+    first = {name: values[0] for name, values in VALUES.items()}
+    told = [
+        settled(first | base | {name: value})
+        for base in BASES
+        for name, values in VALUES.items()
+        for value in values
+    ]
+    table = Table.of(MODELS[kind], {name: [row[name] for row in told] for name in told[0]})
+    return table.take(broken_rule(MODELS[kind], machine(), table) < 0)
+
+
+def figures(kind: str, rows: Table) -> dict[str, Any]:
+    """All figures of a table."""
+    every = evaluate(MODELS[kind], machine(), rows)
+    comm = {
+        f"{axis} {place}": column
+        for axis, both in every.comm_s.items()
+        for place, column in enumerate(both)
+    }
+    memory = {field.name: getattr(every.memory, field.name) for field in fields(every.memory)}
+    return every.time_s | comm | memory
+
+
+@cache
+def expected(kind: str) -> dict[str, Any]:
+    """Figures of all rows."""
+    return figures(kind, legal_rows(kind))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_rows_with_one_result_agree_in_all_that_was_read(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every formula whose results are shared in an estimate, as another recorder notes it."""
+    seen: set[str] = set()
+
+    def checked(formula: Callable[..., Any], *records: Any) -> Distinct[Any]:
+        found = evaluate_distinct(formula, *records)
+        firsts, position = np.unique(found.position, return_index=True)[1], found.position
+        whole = [one.of_all() if isinstance(one, Distinct) else one for one in records]
+        readers = [one if is_keyed(one) else Reader(one, firsts, set()) for one in whole]
+        formula(*(gather(one, firsts) if is_keyed(one) else one for one in readers))
+        for one in readers:
+            for column in read_columns(one, seen):
+                np.testing.assert_array_equal(column[..., firsts][..., position], column)
+        return found
+
+    replace_in_all_modules(monkeypatch, checked)
+    for name, column in figures(kind, legal_rows(kind)).items():
+        np.testing.assert_array_equal(column, expected(kind)[name])
+    assert len(seen) > 40
+
+
+def replace_in_all_modules(monkeypatch: pytest.MonkeyPatch, other: Callable[..., Any]) -> None:
+    """Put another function in the place of `evaluate_distinct`."""
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("shardwise.") and hasattr(module, "evaluate_distinct"):
+            monkeypatch.setattr(module, "evaluate_distinct", other)
+
+
+def is_keyed(record: Any) -> bool:
+    """Whether a record is told apart as a whole."""
+    return isinstance(record, (np.ndarray, tuple)) or hasattr(type(record), "key")
+
+
+def read_columns(record: Any, seen: set[str]) -> Iterator[np.ndarray]:
+    """Columns in which rows must agree to share a result."""
+    if is_keyed(record):
+        first = record[0] if isinstance(record, tuple) else record
+        yield first if isinstance(first, np.ndarray) else first.key
+        return
+    for name in record.read:
+        column = getattr(record.record, name)
+        column = getattr(column, "position", column)
+        if isinstance(column, np.ndarray):
+            seen.add(name)
+            yield column
+
+
+# These follow from other columns of the same keys, or change nothing that others do not.
+REDUNDANT = {
+    *("gpus", "tp", "tp2", "cp", "dp", "vpp", "etp", "summa"),
+    *("hidden", "panels"),
+}
+
+
+def test_each_column_that_is_read_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any one of them in the keys, some row gets the figures of another."""
+    read: set[tuple[type, str]] = set()
+    source = distinct._Source  # noqa: SLF001 - mutated on purpose
+    original = source.read, source.keys
+
+    def noted(self: Any, name: str) -> Any:
+        value = original[0](self, name)
+        if isinstance(getattr(value, "position", value), np.ndarray):
+            read.add((self.kind, name))
+        return value
+
+    monkeypatch.setattr(source, "read", noted)
+    for kind in MODELS:
+        figures(kind, legal_rows(kind))
+    monkeypatch.setattr(source, "read", original[0])
+
+    def is_noticed(left_out: tuple[type, str]) -> bool:
+        def keys(self: Any, count: int) -> list[Any]:
+            kept = self.columns
+            if self.kind is left_out[0]:
+                self.columns = {name: v for name, v in kept.items() if name != left_out[1]}
+            found = original[1](self, count)
+            self.columns = kept
+            return found
+
+        monkeypatch.setattr(source, "keys", keys)
+        for kind in MODELS:
+            found, usual = figures(kind, legal_rows(kind)), expected(kind)
+            if any(not np.allclose(found[n], usual[n], rtol=1e-12, atol=0) for n in usual):
+                return True
+        return False
+
+    unnoticed = {name for kind, name in read if not is_noticed((kind, name))}
+    assert unnoticed <= REDUNDANT, unnoticed - REDUNDANT
+    assert len(read) > 50
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_rows_that_differ_in_one_field_share_nothing_that_differs(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All values of all fields in one table: as without sharing, and some rows as alone."""
+    assert set(VALUES) | DERIVED == set(Strategy.model_fields)
+    rows, shared = legal_rows(kind), expected(kind)
+    assert len(rows) > 300
+    for row in range(0, len(rows), 25):
+        one = figures(kind, rows.take(slice(row, row + 1)))
+        assert {n: c[0] for n, c in one.items()} == {n: c[row] for n, c in shared.items()}
+
+    def unshared(formula: Callable[..., Any], *records: Any) -> Distinct[Any]:
+        whole = [one.of_all() if isinstance(one, Distinct) else one for one in records]
+        return Distinct(formula(*whole), np.arange(len(rows)))
+
+    replace_in_all_modules(monkeypatch, unshared)
+    for name, column in figures(kind, rows).items():
+        np.testing.assert_array_equal(column, shared[name])
