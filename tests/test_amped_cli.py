@@ -219,12 +219,12 @@ def test_experts_of_every_second_layer_are_its_own():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--gbs", "8"], "gpus: is missing: give it"),
-        (["--gpus", "8"], "gbs: is missing: give it"),
+        (["--gbs", "8"], "gpus: is required"),
+        (["--gpus", "8"], "gbs: is required"),
         (["--gpus", 2**21, "--gbs", 8], "must be at most 1,048,576"),
         (["--gpus", 8, "--gbs", "8,x"], "gbs: 'x'"),
-        (["--gpus", 8, "--gbs", 8, "--layers"], "AMPeD's search shows no layers"),
-        (["--gpus", 8, "--gbs", 8, "--method", "1d"], "AMPeD has no such part of its space"),
+        (["--gpus", 8, "--gbs", 8, "--layers"], "AMPeD's search lists no layers"),
+        (["--gpus", 8, "--gbs", 8, "--method", "1d"], "AMPeD has no such option"),
     ],
 )
 def test_searches_that_it_cannot_have_are_refused(shardwise, words, told):

@@ -94,17 +94,20 @@ def test_flags_go_over_the_file(shardwise, config, flags, fields):
     record = json.loads(out)
     assert {name: record["strategy"][name] for name in fields} == fields
     assert record["whole_run"]["tokens"] == (3_006_464 if "--tokens" in flags else 1_007_616)
-    left = any("left out, for what is given" in note for note in record["imported"]["notes"])
+    left = any("ignored: overridden" in note for note in record["imported"]["notes"])
     assert left == bool({"--tp", "--gpus", "--dp", "--sequence-parallel"} & set(flags))
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("gpt3-175b",), "Missing argument 'SYSTEM'; only a configuration of AMPeD's tells it"),
+        (
+            ("gpt3-175b",),
+            "Missing argument 'SYSTEM'; it is optional only for an AMPeD",
+        ),
         (("nosuch.json",), "nosuch.json: no such file"),
         ((TABLES,), "holds AMPeD's lookup tables; give the configuration that looks them up"),
-        (("gpt3-175b", "h100-sxm", "--tables", TABLES), "is for a configuration of AMPeD's"),
+        (("gpt3-175b", "h100-sxm", "--tables", TABLES), "is for an AMPeD configuration"),
         ((CONFIG, "--tables", "nosuch.json"), "nosuch.json: no such file"),
     ],
 )

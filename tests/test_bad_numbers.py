@@ -189,7 +189,7 @@ SEARCH = ("search", "llama3-8b", "h100-sxm", "--gpus", 8)
         (SEARCH, "search: global_batch_size: is missing: give it (gbs)"),
         (
             ("search", "llama3-8b", "h100-sxm", "--gbs", 8),
-            "search: gpus: is missing: give it",
+            "search: gpus: is required",
         ),
         ((*SEARCH, "--gbs", 8, "--top", 0), "command line: top: '0': {}"),
         ((*SEARCH, "--gbs", 8, "--top", "many"), "command line: top: 'many': {}"),

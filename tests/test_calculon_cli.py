@@ -197,8 +197,8 @@ def test_convert_prints_yaml_and_names_what_it_cannot_do(shardwise, tmp_path, fi
     assert (code, yaml.safe_load(out)["attention"]) == (0, "unfused")
     paths = files()
     for words, told in (
-        ([paths["execution"], "--to", "calculon"], "give --model and --system"),
-        (["calculon", "--to", "calculon"], "holds a stack"),
+        ([paths["execution"], "--to", "calculon"], "need --model and --system"),
+        (["calculon", "--to", "calculon"], "contains a stack"),
         (["h100-sxm", "--to", "calculon"], "calculon-..."),
         (["llama3-8b", "--to", "calculon"], "kv_heads: 8"),
         (["llama3-8b", "--to", "calculom"], "'calculom': allowed: calculon, nersc; did you mean"),
@@ -212,7 +212,7 @@ def test_convert_prints_yaml_and_names_what_it_cannot_do(shardwise, tmp_path, fi
     nonsense.write_text("colour: red\n")
     code, _, err = shardwise("convert", nonsense)
     assert code == 2
-    assert "is none of model, system, strategy, stack" in err
+    assert "is not a model, system, strategy, stack" in err
 
 
 def test_strategies_convert_to_executions_by_what_they_place():

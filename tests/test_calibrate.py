@@ -205,9 +205,7 @@ def test_the_verb_refuses_in_one_line(tmp_path, shardwise, monkeypatch):
     both = pl.concat([rows, rows.with_columns(gpu=pl.lit("yours"))])
     path = saved(tmp_path, "gemm", both)
     _, _, err = shardwise("calibrate", "h100-sxm", "--from-table", path)
-    assert err == (
-        f"error: {path}: column gpu: say which GPU is meant by --gpu; allowed: mine, yours\n"
-    )
+    assert err == (f"error: {path}: column gpu: select a GPU with --gpu; allowed: mine, yours\n")
     _, _, err = shardwise("calibrate", "h100-sxm", "--from-table", path, "--out", "new.txt")
     assert "allowed endings: .json, .yaml" in err
     _, _, err = shardwise("calibrate", "h100-sxm", "--from-table", path, "--folds", 1)

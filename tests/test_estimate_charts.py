@@ -216,7 +216,7 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
         (("--plot", "a.csv"), "error: a.csv: charts are written as .html, .json, .png, .svg\n"),
         (
             ("--plot", "a.json", "--output", "a.json"),
-            "error: command line: plot: 'a.json': is the file of output, too\n",
+            "error: command line: plot: 'a.json': is also the file of output\n",
         ),
         (
             ("--plot", "a.html", "--reference", "calculon"),

@@ -83,7 +83,7 @@ def test_nothing_is_written_over(tmp_path, monkeypatch):
         def now(cls, tz=None):
             return cls(2026, 1, 2, 3, 4, 5, tzinfo=tz)
 
-    monkeypatch.setattr("shardwise.cli.estimate_files.datetime", Stopped)
+    monkeypatch.setattr("shardwise.cli.estimate.datetime", Stopped)
     monkeypatch.setattr(folder, "find_spec", lambda _: None)
     moe = ["mixtral-8x7b", "h100-sxm", "--gpus", "8", "--tp", "8", "--gbs", "8"]
     for _ in range(2):

@@ -144,7 +144,7 @@ def test_gemms_and_graph_on_the_command_line(shardwise: Any, tmp_path: Any) -> N
         (["graph", *WORDS, "-o", "graph.jpg"], "allowed endings: .json, .dot, .mmd"),
         (["graph", *WORDS, "--csv", "shapes.csv"], "is for `export deepflow`"),
         (["deepflow", *WORDS, "--csv", "shapes.txt"], "allowed endings: .csv"),
-        (["deepflow", *WORDS, "-o", "a.csv", "--csv", "./a.csv"], "is the file of output, too"),
+        (["deepflow", *WORDS, "-o", "a.csv", "--csv", "./a.csv"], "is also the file of output"),
         (["deepflow", *WORDS, "-o", "no/such/file.txt"], "no such folder"),
     ],
 )

@@ -42,15 +42,15 @@ REFUSED = {
     "other reference": (("{tiny}", "--gpus", 8, "--reference", "nersc"), "allowed: fsdp-ilp"),
     "reference of a model": (
         ("llama3-8b", "--gpus", 8, "--reference", "fsdp-ilp"),
-        "is no module information",
+        "is not module information",
     ),
     "reference without budget": (
         ("{tiny}", "--gpus", 8, "--reference", "fsdp-ilp"),
-        "memory_budget: is missing",
+        "memory_budget: is required",
     ),
     "reference with ours": (
         ("{tiny}", "--gpus", 8, "--reference", "fsdp-ilp", "--pareto"),
-        "pareto: has no effect beside --reference",
+        "pareto: has no effect with --reference",
     ),
     "no such solver": (
         ("{tiny}", *BY_REFERENCE, "--solver", "glpk"),

@@ -20,7 +20,7 @@ from samples import run
 from shardwise import InputError, Model, estimate
 from shardwise.analysis.results import Estimate, Gemm
 from shardwise.cli import run as command
-from shardwise.cli.estimate_files import Wanted
+from shardwise.cli.estimate import Destination
 from shardwise.cost.trained_weights import newton_schulz_flops
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
@@ -309,7 +309,7 @@ def test_nothing_is_written_where_one_file_cannot_be(
         assert command([*COMMAND.split(), "--graph", str(graph), "-o", str(wrong)]) == 2
         assert str(wrong) in capsys.readouterr().err
     assert not graph.exists()
-    inside = Wanted(
+    inside = Destination(
         out=str(tmp_path / "new"),
         output=str(tmp_path / "new" / "all.json"),
         **dict.fromkeys(("plot", "report", "graph")),

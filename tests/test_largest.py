@@ -246,7 +246,7 @@ def test_no_model_fits_is_an_answer(shardwise):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "command line: gpus: is missing"),
+        ((), "command line: gpus: is required"),
         (("--gpus", "8..16", "--gbs", 8), "largest: gpus: has several values"),
         (("--gpus", "x"), "largest: gpus: 'x': must be a valid integer"),
         (("--gpus", 8, "--gbs", 0), "largest: global_batch_size: '0': must be greater"),
@@ -254,7 +254,7 @@ def test_no_model_fits_is_an_answer(shardwise):
         (("--gpus", 8, "--reserve", "90 GiB"), "reserve: '90 GiB': leaves nothing"),
         (("--gpus", 8, "--space", "none.yaml"), "none.yaml: no such file"),
         (("--gpus", 8, "--output", "x.csv"), "x.csv: cannot be written; allowed endings"),
-        (("llama3-8b", "--gpus", 8), "name: 'llama3-8b': has no effect beside --largest-for"),
+        (("llama3-8b", "--gpus", 8), "name: 'llama3-8b': has no effect with --largest-for"),
         (("--gpus", 8, "--dtype", "fp99"), "dtype: 'fp99': allowed: bf16, fp16, fp32"),
     ],
 )
@@ -282,7 +282,7 @@ def test_flags_need_the_search_that_they_are_for(shardwise):
     code, _, err = shardwise("models", "--gpus", 8, "--count", 3)
     assert code == 2
     assert "gpus: '8': needs --largest-for SYSTEM" in err
-    assert "count: 3: needs --largest-for SYSTEM" in err
+    assert "count: '3': needs --largest-for SYSTEM" in err
 
 
 @pytest.mark.parametrize("count", [0, True, 2.5])

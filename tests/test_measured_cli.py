@@ -36,6 +36,7 @@ def asked(monkeypatch):
 
     module = ModuleType("shardwise.validate.measured.predict")
     module.predict_runs = predict_runs
+    module.Prediction = Prediction
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return seen
 
@@ -99,7 +100,7 @@ def test_a_part_of_the_runs_is_scored(shardwise, asked, words, rows):
         assert (overall["rows"], overall["skill"] is not None) == (rows, True)
     else:
         assert (code, out) == (2, "")
-        assert err == "error: runs: holds no run of that grade, kind and source\n"
+        assert err == "error: runs: has no runs of that grade, kind and source\n"
 
 
 @pytest.mark.parametrize(

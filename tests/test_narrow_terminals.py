@@ -186,20 +186,20 @@ def test_help_leaks_no_python(shardwise, verb):
 def test_help_names_all_systems_whose_files_are_read(shardwise, verb):
     """Of models, of systems, of strategies."""
     out = " ".join(shardwise(verb, "--help")[1].split())
-    names = "Catalog name, or file (YAML, JSON, TOML; also .gz)"
+    names = "Catalog name or file (YAML, JSON, TOML; also .gz)"
 
-    others = "Calculon's, SimuMax's, NERSC's"
-    assert f"{names} of ours, {others}, AMPeD's or Hugging Face's; or owner/name" in out
-    assert f"{names} of ours, {others} or AMPeD's." in out
+    others = "shardwise, Calculon, SimuMax, NERSC"
+    assert f"{names}: {others}, AMPeD or Hugging Face format; or owner/name" in out
+    assert f"{names}: {others} or AMPeD format." in out
     if verb != "search":
-        told = "Strategy file of ours, SimuMax's or AMPeD's, or execution file of Calculon's"
+        told = "Strategy file (shardwise, SimuMax or AMPeD format) or Calculon execution file"
         assert told in out
 
 
 FLAGS = {
     "--tp N": "Default: 1.",
     "--stage-layers N,...": "",
-    "--expert-capacity X": "if not given: none is dropped.",
+    "--expert-capacity X": "if not set: none is dropped.",
     "--expert-imbalance X": "Default: 1.",
     "--recompute-parts PART,...": "Default: core_attention.",
     "--frozen PART,...": "norms, head. Default: none.",
@@ -226,6 +226,6 @@ def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
 def test_defaults_in_the_help_are_those_of_the_noun(shardwise):
     """None is forgotten."""
     text = shardwise("estimate", "--help")[1]
-    told = len(re.findall(r"Default:", text)) - 2  # of --flops-convention and --tables
+    told = len(re.findall(r"Default:", text)) - 1  # of --tables
     fields = Strategy.model_fields.values()
     assert told == sum(field.default is not None for field in fields)

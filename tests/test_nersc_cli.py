@@ -157,11 +157,11 @@ def test_the_domain_is_the_systems_unless_it_is_given(shardwise, b200):
 @pytest.mark.parametrize(
     ("gpus", "batch", "told"),
     [
-        (4, BATCH, "every candidate needs at least 4114 GB of memory; there are 192 GB"),
+        (4, BATCH, "every candidate needs at least 4114 GB of memory; the GPU has 192 GB"),
         (
             12,
             12,
-            "no parts of the groups fill a domain of 8: it must divide 12 GPUs as the groups do",
+            "no layout of the groups fills a domain of 8: it must divide 12 GPUs as the groups do",
         ),
         (7, 8, "no degrees divide 7 GPUs and 8 sequences, heads, embedding and depth"),
     ],
@@ -188,12 +188,12 @@ _WITH_METHOD = [*_NERSC, "--method", "1d"]
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (_NERSC, "method: is missing: give it"),
+        (_NERSC, "method: is required"),
         (
             [*_NERSC, "--method", "2dd"],
             "method: '2dd': allowed: 1d, 2d, 2d-seqp; did you mean '2d'?",
         ),
-        ([*_WITH_METHOD[:4], "--method", "1d"], "gbs: is missing: give it"),
+        ([*_WITH_METHOD[:4], "--method", "1d"], "gbs: is required"),
         (
             [*_WITH_METHOD, "--domain", "0"],
             "domain: '0': must be a whole number of at least 1",
@@ -206,22 +206,22 @@ _WITH_METHOD = [*_NERSC, "--method", "1d"]
             [*_WITH_METHOD, "--dtype", "fp32"],
             "dtype: 'fp32': NERSC's model has 2 bytes per element; allowed: fp16, bf16",
         ),
-        ([*_WITH_METHOD, "--mbs-break"], "mbs_break: NERSC's model has no such part of its space"),
+        ([*_WITH_METHOD, "--mbs-break"], "mbs_break: NERSC's model has no such option"),
         (
             [*_WITH_METHOD, "--no-tp-overlap"],
-            "tp_overlap: 'false': NERSC's model has no such part of its space",
+            "tp_overlap: 'false': NERSC's model has no such option",
         ),
         (
             [*_WITH_METHOD, "--count", "--layers"],
-            "layers: needs a search; --count only counts the whole space",
+            "layers: needs a search; --count only counts",
         ),
         (
             ["--reference", "calculon", "--gpus", 64, "--gbs", 64, "--method", "1d"],
-            "method: '1d': Calculon has no such part of its space",
+            "method: '1d': Calculon has no such option",
         ),
         (
             ["--gpus", 64, "--gbs", 64, "--domain", 8],
-            "domain: '8': needs --reference: it names a part of a predecessor's space",
+            "domain: '8': needs --reference: it selects part of the space of another model",
         ),
         (["--reference", "nersk"], "allowed: calculon, nersc, amped; did you mean 'nersc'?"),
     ],

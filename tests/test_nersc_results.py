@@ -253,10 +253,10 @@ def test_convert_makes_a_table(shardwise: Any, tmp_path: Path) -> None:
     assert shardwise("convert", path, tmp_path / "a.parquet")[0] == 0
     assert pl.read_parquet(tmp_path / "a.parquet").height == 3
     for words, told in (
-        ([path, tmp_path / "a.json"], "the result of a search is written as .csv"),
-        ([path, tmp_path / "a.html"], "has no charts; only results of ours have"),
+        ([path, tmp_path / "a.json"], "a search result can be written as .csv"),
+        ([path, tmp_path / "a.html"], "has no charts; only shardwise results have"),
         ([path, "--rows", "pareto"], "rows: 'pareto': has no effect on a result of NERSC's search"),
-        ([path, "--to", "calculon"], "has no effect on the table of a result; leave it out"),
+        ([path, "--to", "calculon"], "has no effect on the table of a result"),
     ):
         code, out, err = shardwise("convert", *words)
         assert (code, out) == (2, "")

@@ -133,7 +133,7 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
     [
         (("--fix", "tpp=8"), "did you mean 'tp'"),
         (("--fix", "tp"), "must be FIELD=VALUE"),
-        (("--fix", "tp=8", "--fix", "tp=4"), "given twice"),
+        (("--fix", "tp=8", "--fix", "tp=4"), "set twice"),
         (("--fix", "tp=eight"), "tp: 'eight': must be a valid integer"),
         (("--allow", "recompute=some"), "allowed: none, selective, full"),
         (("--objective", "speed"), "allowed: step_time"),
@@ -145,21 +145,21 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
         (("--reserve", "90GiB"), "leaves nothing"),
         (("--max-memory", "0"), "max_memory: '0': must be at least 1 bytes"),
         (("--max-memory", "80"), "is its unit missing"),
-        (("--fix", "tp=8", "--allow", "tp=1"), "tp is given twice"),
-        (("--fix", "gpus=16"), "gpus is given twice"),
+        (("--fix", "tp=8", "--allow", "tp=1"), "tp is set twice"),
+        (("--fix", "gpus=16"), "gpus is set twice"),
         (("--fix", "tp=4..8"), "takes one value"),
-        (("--axes", "tp,tp"), "axes: 'tp': is given twice"),
+        (("--axes", "tp,tp"), "axes: 'tp': is set twice"),
         (("--top", "2000"), "from 1 to 1000"),
-        (("--explain", "tp=3", "--ok-if-none"), "no effect beside --explain"),
+        (("--explain", "tp=3", "--ok-if-none"), "no effect with --explain"),
         (("--output", "nowhere/x.json"), "no such folder"),
-        (("--output", "a.json", "--save", "a.json"), "is the file of output"),
+        (("--output", "a.json", "--save", "a.json"), "is also the file of output"),
         (
             ("--allow", "seq_len=1..9999:1", "--allow", "attention=all"),
             "combinations beside degrees",
         ),
         (("--save-all",), "needs --save"),
         (("--layers",), "needs --reference"),
-        (("--reference", "calculon", "--pareto"), "no effect beside --reference"),
+        (("--reference", "calculon", "--pareto"), "no effect with --reference"),
         (("--count", "--pareto"), "--count only counts"),
         (("--gpus", "8..4"), "a range runs"),
         (("--gpus", "0"), "greater than or equal to 1"),
@@ -180,7 +180,7 @@ def test_what_is_missing_is_named(shardwise):
     code, _, err = shardwise("search", "llama3-8b", "h100-sxm")
 
     assert code == 2
-    assert "gpus: is missing" in err
+    assert "gpus: is required" in err
     assert "global_batch_size: is missing" in err
 
 
@@ -264,4 +264,4 @@ def test_explaining_takes_no_flags_of_a_search(shardwise):
     code, _, err = shardwise(*SMALL, "--explain", "tp=2", "--pareto")
 
     assert code == 2
-    assert "pareto: has no effect beside --explain" in err
+    assert "pareto: has no effect with --explain" in err

@@ -200,12 +200,12 @@ def test_bad_input_is_told_by_file_and_what_is_allowed(shardwise, written, resul
     empty.write_text(json.dumps(result | {"best": [], "pareto": None}))
     broken.write_text(json.dumps(result | {"best": [1]}))
     cases = [
-        ((written, "out.yaml"), "out.yaml: the result of a search is written as .csv, .csv.gz, "),
+        ((written, "out.yaml"), "out.yaml: a search result can be written as .csv, .csv.gz, "),
         ((written, "out.html", "--rows", "cells"), "rows: 'cells': has no effect on charts"),
-        ((broken, "out.html"), f"{broken}: is not what a search of this version writes: best.0"),
-        ((written, "--output", "out.json"), "out.json: the result of a search is written as .csv"),
-        (("gpt3-175b", "out.csv"), "gpt3-175b: is a model; only the result of a search becomes"),
-        ((written, "out.csv", "--output", "out.csv"), "output: 'out.csv': says where to write"),
+        ((broken, "out.html"), f"{broken}: is not a search result of this version: best.0"),
+        ((written, "--output", "out.json"), "out.json: a search result can be written as .csv"),
+        (("gpt3-175b", "out.csv"), "gpt3-175b: is a model; only the result of a search can become"),
+        ((written, "out.csv", "--output", "out.csv"), "output: 'out.csv': repeats OUT"),
         ((written, "--rows", "plans"), "rows: 'plans': allowed: best, pareto, cells, scales"),
         (("gpt3-175b", "--rows", "best"), "rows: 'best': is for the result of a search"),
         ((written, "--to", "calculon"), "to: 'calculon': has no effect on the table of a result"),

@@ -354,7 +354,7 @@ def test_the_verb_refuses_what_it_cannot_draw_before_it_sweeps(shardwise, tmp_pa
     for words, told in (
         (("--plot", "p.pdf"), "p.pdf: charts are written as .html, .json, .png, .svg"),
         (("--plot", "p.svg"), f"p.svg: .svg {needs}"),
-        (("--plot", "x.json", "-o", "x.json"), "plot: 'x.json': is the file of output, too"),
+        (("--plot", "x.json", "-o", "x.json"), "plot: 'x.json': is also the file of output"),
         (("--tokens", "1e12"), "command line: tokens: '1e12': needs --plot FILE"),
         (("--plot", page, "--tokens", "all"), f"command line: tokens: 'all': {bad}"),
         (("--plot", page, "--tokens", "inf"), f"command line: tokens: 'inf': {bad}"),
@@ -372,9 +372,9 @@ def test_convert_tells_what_a_saved_sweep_may_become(shardwise, scaled, tmp_path
     saved.write_text(json.dumps(scaled.to_dict()))
     broken.write_text(json.dumps(scaled.to_dict() | {"points": [1]}))
     for words, told in (
-        ((saved, "r.yaml"), "r.yaml: the result of a sweep is written as .csv, .csv.gz, .parquet"),
-        ((saved, "--rows", "best"), "rows: 'best': has no effect on a sweep, all of which is"),
-        ((broken, "r.html"), f"{broken}: is not what a sweep of this version writes: points.0"),
+        ((saved, "r.yaml"), "r.yaml: a sweep result can be written as .csv, .csv.gz, .parquet"),
+        ((saved, "--rows", "best"), "rows: 'best': has no effect on a sweep: all rows are"),
+        ((broken, "r.html"), f"{broken}: is not a sweep result of this version: points.0"),
     ):
         code, out, err = shardwise("convert", *words)
         assert (code, out) == (2, ""), words

@@ -100,9 +100,9 @@ def test_nothing_feasible_is_exit_code_1_with_the_reason(shardwise):
         ),
         (
             ("--vary", "nics=1", "--vary", "nics=2"),
-            "command line: vary: 'nics=2': nics is given twice",
+            "command line: vary: 'nics=2': nics is set twice",
         ),
-        (("--vary", "gbs=8,16"), "command line: vary: 'gbs=8,16': gbs is given twice"),
+        (("--vary", "gbs=8,16"), "command line: vary: 'gbs=8,16': gbs is set twice"),
         (
             ("--vary", "nics=0"),
             (
@@ -114,8 +114,8 @@ def test_nothing_feasible_is_exit_code_1_with_the_reason(shardwise):
         (
             ("--fixed", "--top", 2),
             (
-                "command line: top: '2': has no effect beside --strategy or --fixed, which hold "
-                "one strategy fixed"
+                "command line: top: '2': has no effect with --strategy or --fixed, which "
+                "evaluate one strategy"
             ),
         ),
         (("--top", "x"), "command line: top: 'x': must be a whole number of at least 1"),

@@ -8,7 +8,7 @@ import pytest
 import trace_format
 from shardwise import trace
 
-NO_EFFECT = "has no effect without --output, the file that it shortens or fills"
+NO_EFFECT = "has no effect without --output"
 COUNTED = "must be a whole number of at least 1"
 TOO_MANY = "are more than the 100,000 that a file may hold"
 ASKED = ["trace", "llama3-8b", "h100-sxm", "--gpus", "16", "--tp", "2", "--pp", "2", "--gbs", "32"]

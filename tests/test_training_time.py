@@ -272,7 +272,7 @@ def test_the_command_line_tells_the_same(tmp_path, capsys):
         (["--tokens", "1T", "--pue", "0.5"], "pue: '0.5'"),
         (["--tokens", "1T", "--spares", "4"], "restart_time: is missing"),
         (["--tokens", "1T", "--no-training"], "forward only"),
-        (["--tokens", "1T", "--reference", "calculon"], "has no effect beside --reference"),
+        (["--tokens", "1T", "--reference", "calculon"], "has no effect with --reference"),
     ],
 )
 def test_bad_input_is_one_line(flags, told, capsys):

@@ -1,4 +1,4 @@
-"""The command line: one small file per verb, imported when it is called.
+"""The command line: one module per verb, imported when it is called.
 
 Exit codes: 0 done; 1 no feasible answer; 2 bad input, one line per fault.
 """
@@ -20,21 +20,23 @@ __all__ = ["main"]
 
 VERBS = {
     "estimate": "Step time, memory and cost of one strategy.",
-    "compare": "Scenarios side by side: what differs, and what bears on it.",
+    "compare": "Scenarios side by side: what differs, and why.",
     "trace": "Timeline of one step for Perfetto, from an event simulation.",
     "peers": "Ranks of every communication group of one strategy.",
-    "validate": "Our errors against published figures, next to other models'.",
-    "calibrate": "A system's own figures, fitted to measurements.",
+    "validate": "Errors against published measurements, next to those of other models.",
+    "calibrate": "Fit the parameters of a system to measurements.",
     "search": "The best way to run a model on N GPUs.",
-    "sweep": "What more bandwidth, memory, larger domains would buy.",
-    "fsdp": "Which modules become FSDP2 units within a memory budget, proved best.",
-    "models": "Models of the catalog or a folder, or one by its parts.",
-    "systems": "The systems of the catalog, or one with sources.",
-    "stacks": "The software stacks of the catalog, or one.",
-    "convert": "A file of any system that is known as ours; a result as a table.",
-    "export": "Matrix products, compute graph, or shapes for DeepFlow, as files.",
-    "schema": "JSON Schema of a noun, such as model or strategy.",
+    "sweep": "What more bandwidth, more memory or larger domains would gain.",
+    "fsdp": "Optimal FSDP2 units of a model within a memory budget.",
+    "models": "Models of the catalog or a folder, or one model in detail.",
+    "systems": "Systems of the catalog, or one system with sources.",
+    "stacks": "Software stacks of the catalog, or one stack.",
+    "convert": "Convert files of other tools; write results as tables.",
+    "export": "Matrix products, compute graph or DeepFlow shapes, as files.",
+    "schema": "JSON Schema of a config file, such as model or strategy.",
 }
+# Verbs whose function is not `command` of the module of their name.
+_FUNCTIONS = {"systems": ("listing", "systems"), "stacks": ("listing", "stacks")}
 _INTERRUPTED = 130
 
 # Without a handler of its own, logging would print errors on stderr a second time.
@@ -48,20 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
-    given = _global_options_first(list(arguments)) or ["--help"]
+    words = _global_options_first(list(arguments)) or ["--help"]
     try:
-        app = _app(next((word for word in given if word in VERBS), None))
-        code = app(args=given, standalone_mode=False, prog_name="shardwise")
+        app = _app(next((word for word in words if word in VERBS), None))
+        code = app(args=words, standalone_mode=False, prog_name="shardwise")
         sys.stdout.flush()
     except ShardwiseError as error:
         return _refuse(str(error).splitlines())
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except Exception as error:
-        if not hasattr(error, "format_message"):  # what typer raises on wrong words has it
+        if not hasattr(error, "format_message"):  # errors of typer have it
             raise
         message = " ".join(error.format_message().split())
         return _refuse([f"command line: {message}"]) if message else 2
@@ -85,7 +87,7 @@ def _close_logs() -> None:
 
 
 def _global_options_first(words: list[str]) -> list[str]:
-    """Let `--verbose` and `--log FILE` stand after the verb too."""
+    """Allow `--verbose` and `--log FILE` after the verb, too."""
     moved: list[str] = []
     rest: list[str] = []
     position = 0
@@ -103,7 +105,7 @@ def _global_options_first(words: list[str]) -> list[str]:
 
 
 def _app(chosen: str | None) -> typer.Typer:
-    """Build the command with the chosen verb imported and the others by name only."""
+    """Build the command with the chosen verb imported; the others have only name and summary."""
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -115,10 +117,11 @@ def _app(chosen: str | None) -> typer.Typer:
     app.callback()(_root)
     for name, summary in VERBS.items():
         if name == chosen:
-            function = import_module(f"shardwise.cli.{name}").command
+            module, attribute = _FUNCTIONS.get(name, (name, "command"))
+            function = getattr(import_module(f"shardwise.cli.{module}"), attribute)
             app.command(name=name, help=_paragraphs(function), short_help=summary)(function)
         else:
-            app.command(name=name, help=summary)(_named_only)
+            app.command(name=name, help=summary)(_placeholder)
     return app
 
 
@@ -128,12 +131,12 @@ def _paragraphs(function: Callable[..., Any]) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _named_only() -> None:
-    """Stand for a verb that was not called."""
+def _placeholder() -> None:
+    """A verb that was not called."""
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"shardwise {__version__}")  # noqa: T201 - this is the command line
         raise typer.Exit(0)
 
@@ -142,10 +145,10 @@ def _root(
     version: Annotated[  # noqa: ARG001 - its callback prints and stops
         bool,
         typer.Option(
-            "--version", help="Print the version and stop.", is_eager=True, callback=_print_version
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
         ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Say on stderr what is done.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log to stderr.")] = False,
     log: Annotated[
         str | None, typer.Option("--log", help="Write a log to FILE.", metavar="FILE")
     ] = None,

@@ -1,4 +1,4 @@
-"""A run that an AMPeD configuration tells: model, system and strategy of one file."""
+"""Inputs of a verb: names and files, or an AMPeD configuration, which holds all of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from typing import Any
 
 from shardwise import catalog
 from shardwise.analysis.results import Estimate
-from shardwise.cli.options import log, refuse_options
+from shardwise.cli.options import COMMAND_LINE, refuse_options
+from shardwise.cli.output import log
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -17,50 +18,50 @@ from shardwise.interop.amped.import_record import fields_of_several, import_reco
 from shardwise.interop.amped.parameters import Purpose
 from shardwise.interop.amped.reader import fields_by_degrees
 
-__all__ = ["Given", "configuration_of", "given_case", "system_or_config"]
+__all__ = ["Inputs", "configuration_of", "read_inputs", "system_or_config"]
 
-_NEEDS_CONFIG = "is for a configuration of AMPeD's as MODEL; leave it out"
+_NEEDS_CONFIG = "is for an AMPeD configuration as MODEL"
 _TOKENS = "tokens_to_train"
-# Fields of a strategy that say where its members are, for which those of the file stand aside.
+# Strategy fields about placement: flags of these replace the extents of the file.
 _PLACES = frozenset({"tp", "tp2", "pp", "cp", "dp", "ep", "gpus", "placement", "extents"})
 _PLACES |= {"tp_tier", "pp_tier", "cp_tier", "dp_tier"}
 _DEGREES = frozenset({"tp", "pp", "dp"})
-# Fields that follow from degrees.
+# Strategy fields that follow from the degrees.
 _BY_DEGREES = frozenset({"tp_exchange", "tp_overlap", "zero", "ep"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What a run is made of: names of the catalog, files, or what a configuration told."""
+class Inputs:
+    """Model, system and strategy: catalog names, files, or read from an AMPeD configuration."""
 
     model: Any
     system: Any
     strategy: str | None
-    """A file, over whose fields the flags go."""
+    """A file, whose fields the flags override."""
     flags: Mapping[str, Any]
     run: Mapping[str, Any]
-    """Flags of the whole run; the tokens are the configuration's where none are given."""
+    """Flags of a training run; the tokens of the configuration by default."""
     config: AmpedConfig | None = None
-    """The configuration, where it tells model, system and strategy."""
+    """The configuration, if it sets model, system and strategy."""
     changed: frozenset[str] = frozenset()
-    """Flags that stand before its strategy."""
+    """Flags that override its strategy."""
     imported: Mapping[str, Any] | None = None
-    """What became of the configuration."""
+    """How the fields of the configuration were read."""
 
     def record(self, result: Estimate) -> dict[str, Any]:
-        """Return the estimate for machines, with what became of the configuration, if any."""
-        told = {} if self.imported is None else {"imported": self.imported}
-        return result.to_dict() | told
+        """Return the estimate for JSON, with the import of the configuration, if any."""
+        imported = {} if self.imported is None else {"imported": self.imported}
+        return result.to_dict() | imported
 
     def show_imported(self) -> None:
-        """Print what became of the configuration, if there is one."""
+        """Print how the fields of the configuration were read, if there is one."""
         if self.imported is not None:
             from shardwise.report.tables.amped import print_imported  # noqa: PLC0415 - slow to import
 
             print_imported(self.imported)
 
 
-def given_case(
+def read_inputs(
     model: str,
     system: str | None,
     *,
@@ -68,10 +69,10 @@ def given_case(
     flags: Mapping[str, Any],
     run: Mapping[str, Any],
     tables: str | None,
-) -> Given:
-    """Take model, system and strategy from the command line, or from an AMPeD configuration.
+) -> Inputs:
+    """Read model, system and strategy from the command line or an AMPeD configuration.
 
-    Where MODEL is one, SYSTEM may be left out; what is given beside it stands before its own.
+    With a configuration as MODEL, SYSTEM is optional; other arguments override the configuration.
 
     Raises
     ------
@@ -82,23 +83,26 @@ def given_case(
     if config is None:
         refuse_options(_NEEDS_CONFIG, tables=tables)
         system = system_or_config(model, system)
-        return Given(model=model, system=system, strategy=strategy, flags=flags, run=run)
+        return Inputs(model=model, system=system, strategy=strategy, flags=flags, run=run)
     log.info("configuration %s, lookup tables %s", model, config.tables_source or "none")
     nouns: list[Purpose] = ["model"]
     nouns += ["system"] if system is None else []
     nouns += ["strategy"] if strategy is None else []
     nouns += ["run"] if "tokens" not in run else []
-    told = fields_of_several(nouns, config, files.entry_name(model.strip()))
-    fields, left = ({}, "") if strategy is not None else _beside(config, told["strategy"], flags)
+    sections = fields_of_several(nouns, config, files.entry_name(model.strip()))
+    fields: dict[str, Any] = {}
+    note = ""
+    if strategy is None:
+        fields, note = _without_flags(config, sections["strategy"], flags)
     record = import_record(config, nouns, fields)
-    record["notes"] += [left] if left else []
-    the_model = Model.validated(told["model"], source=config.source)
+    record["notes"] += [note] if note else []
+    the_model = Model.validated(sections["model"], source=config.source)
     the_system: Any = system
     if system is None:
-        the_system = System.validated(told["system"], source=config.source)
+        the_system = System.validated(sections["system"], source=config.source)
     if _TOKENS in config:
         run = {"tokens": f"{config[_TOKENS].value:.0f}"} | dict(run)
-    return Given(
+    return Inputs(
         model=the_model,
         system=the_system,
         strategy=strategy,
@@ -111,7 +115,7 @@ def given_case(
 
 
 def configuration_of(model: str, tables: str | None = None) -> AmpedConfig | None:
-    """Read a file of AMPeD's, with lookup tables that are not beside it; None if it is another.
+    """Read an AMPeD configuration and its lookup tables; None if the file is something else.
 
     Raises
     ------
@@ -126,57 +130,57 @@ def configuration_of(model: str, tables: str | None = None) -> AmpedConfig | Non
 
 
 def system_or_config(model: str, system: str | None) -> str:
-    """The system, or the configuration of AMPeD's that tells it beside the model.
+    """Return the system, or an AMPeD configuration as MODEL, which includes it.
 
     Raises
     ------
     InputError
-        If there is neither.
+        If both are missing.
     """
     if system is not None or _configuration(model) is not None:
         return system or model
     if files.is_file_name(model.strip()):
-        Model.load(model)  # what is wrong with the file tells more
-    problem = "Missing argument 'SYSTEM'; only a configuration of AMPeD's tells it too"
-    raise InputError(Fault(source="command line", problem=problem))
+        Model.load(model)  # a fault of the file is more useful
+    problem = "Missing argument 'SYSTEM'; it is optional only for an AMPeD configuration"
+    raise InputError(Fault(source=COMMAND_LINE, problem=problem))
 
 
 def _configuration(model: str) -> dict[str, Any] | None:
-    """Read a file that is a configuration of AMPeD's; None if it is anything else."""
+    """Read a file that is an AMPeD configuration; None if it is anything else."""
     path = model.strip()
     known = path.lower().removesuffix(".gz").endswith(files.SUFFIXES)
     if not known or catalog.find("models", path) is not None:
         return None
     try:
         data = files.read_mapping(path)
-    except InputError:  # to be told by who reads it as a model
+    except InputError:  # reported when it is read as a model
         return None
     return data if looks_like(data) == "configuration" else None
 
 
-def _beside(
-    config: AmpedConfig, whole: Mapping[str, Any], flags: Mapping[str, Any]
+def _without_flags(
+    config: AmpedConfig, strategy: Mapping[str, Any], flags: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """Fields of a strategy that flags leave, and what to say of those left out.
+    """Strategy fields of the configuration that flags leave, and a note on those removed.
 
-    What would contradict the flags goes, and what follows from degrees follows from theirs.
+    Fields that contradict the flags are removed; those that follow from degrees are recomputed.
     """
-    gone = set()
+    removed = set()
     if _PLACES & flags.keys():
-        gone.add("extents")
+        removed.add("extents")
     if "gpus" in flags and "dp" not in flags:
-        gone.add("dp")
+        removed.add("dp")
     if "sequence_parallel" in flags:
-        gone.add("tp_exchange")
-    known = {name: value for name, value in whole.items() if name in _DEGREES - gone}
-    asked = {name: flags[name] for name in (*_DEGREES, "tp2", "cp", "gpus") if name in flags}
-    given = Strategy.validated(known | asked, source="command line")
-    dp = given.dp or max((given.gpus or 1) // (given.tp * given.tp2 * given.cp * given.pp), 1)
+        removed.add("tp_exchange")
+    degrees = {name: value for name, value in strategy.items() if name in _DEGREES - removed}
+    degrees |= {name: flags[name] for name in (*_DEGREES, "tp2", "cp", "gpus") if name in flags}
+    read = Strategy.validated(degrees, source=COMMAND_LINE)
+    dp = read.dp or max((read.gpus or 1) // (read.tp * read.tp2 * read.cp * read.pp), 1)
     experts = int(config["number_of_experts"].value) if "number_of_experts" in config else 1
-    follow = fields_by_degrees(tp=given.tp, pp=given.pp, dp=dp, experts=experts)
-    kept = {name: value for name, value in whole.items() if name not in _BY_DEGREES} | follow
-    kept = {name: value for name, value in kept.items() if name not in gone | flags.keys()}
-    if left := sorted(gone & whole.keys()):
-        told = ", ".join(f"{name} {whole[name]}" for name in left)
-        return kept, f"{told} of the file left out, for what is given on the command line"
-    return kept, ""
+    fields = {name: value for name, value in strategy.items() if name not in _BY_DEGREES}
+    fields |= fields_by_degrees(tp=read.tp, pp=read.pp, dp=dp, experts=experts)
+    fields = {name: value for name, value in fields.items() if name not in removed | flags.keys()}
+    if dropped := sorted(removed & strategy.keys()):
+        text = ", ".join(f"{name} {strategy[name]}" for name in dropped)
+        return fields, f"{text} of the file ignored: overridden on the command line"
+    return fields, ""

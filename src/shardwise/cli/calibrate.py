@@ -6,13 +6,12 @@ import typer
 
 from shardwise.cli.options import (
     JsonFlag,
-    Stopwatch,
     SystemArgument,
-    emit_json,
-    log,
+    missing_flag,
     refuse_options,
     whole_number,
 )
+from shardwise.cli.output import Stopwatch, emit_json, log
 from shardwise.config import files
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
@@ -42,31 +41,30 @@ def command(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", metavar="NAME", help="Rows of this GPU, where a table has several."),
+        typer.Option("--gpu", metavar="NAME", help="Rows of this GPU, for tables with several."),
     ] = None,
     folds: Annotated[
         str | None,
         typer.Option(
             "--folds",
             metavar="N",
-            help="Also fit N times without a part of the configurations, for errors on these.",
+            help="Cross-validate: fit N times, each without 1/N of the configurations.",
         ),
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="FILE", help="Write the system with the fitted figures."),
+        typer.Option("--out", metavar="FILE", help="Write the calibrated system."),
     ] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Fit the figures of a system to measurements, each with its source and error.
+    """Fit parameters of a system to measurements, each with its source and error.
 
-    The new system differs from the given one only in what was fitted. From runs, that is the speed
-    of its accelerators: the level of this machine. From tables of kernels, their figures; this
-    needs scipy: pip install 'shardwise[calibrate]'.
+    The new system differs from SYSTEM only in what was fitted: with --from-runs one speed factor of
+    its accelerators; with --from-table the efficiencies of kernels, which needs scipy: pip install
+    'shardwise[calibrate]'.
     """
     if (from_table is None) == (from_runs is None):
-        problem = "give one of --from-runs FILE and --from-table FILE"
-        raise InputError(Fault(source="command line", field="from_runs", problem=problem))
+        raise missing_flag("from_runs", "use either --from-runs FILE or --from-table FILE")
     if out is not None:
         files.check_writable_ending(out)
     if from_runs is not None:
@@ -101,8 +99,7 @@ def _from_table(
 
     parts = whole_number("folds", folds)
     if parts == 1:
-        problem = "must be a whole number of at least 2"
-        raise InputError(Fault(source="command line", field="folds", problem=problem))
+        raise missing_flag("folds", "must be a whole number of at least 2")
     base = System.load(system)
     is_table = path.endswith((".parquet", ".csv", ".csv.gz"))
     tables = [read_table(path)] if is_table else read_folder(path)
@@ -122,14 +119,14 @@ def _from_table(
 
 
 def _of_gpu(tables: list[KernelTable], system: System, gpu: str | None) -> list[KernelTable]:
-    """Rows of one GPU: the one that is named, the only one, or the one that is this system's."""
+    """Rows of one GPU: the one selected, the only one, or the one of this system."""
     from shardwise.validate.kernels import gpu_system  # noqa: PLC0415
 
     names = sorted({str(name) for table in tables for name in set(table.columns["gpu"].tolist())})
     fitting = [name for name in names if gpu_system(name) == system.name]
     chosen = gpu or (names[0] if len(names) == 1 else fitting[0] if len(fitting) == 1 else None)
     if chosen not in names:
-        problem = f"say which GPU is meant by --gpu; allowed: {', '.join(names)}"
+        problem = f"select a GPU with --gpu; allowed: {', '.join(names)}"
         raise InputError(Fault(source=tables[0].source, field="column gpu", problem=problem))
     some = [table.take(table.columns["gpu"] == chosen) for table in tables]
     return [table for table in some if len(table)]

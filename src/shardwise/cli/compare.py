@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.options import JsonFlag, OutputOption, PlotOption, emit_json, log
-from shardwise.cli.search_own import different_files
+from shardwise.cli.options import JsonFlag, OutputOption, PlotOption
+from shardwise.cli.output import check_different_files, log, show
 from shardwise.config import files
 from shardwise.planning.compare.run import compare
 
@@ -15,20 +15,20 @@ def command(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="Two or more: estimates saved by --json or --output, results of searches, or "
-            "scenarios (YAML, JSON, TOML with model, system, strategy, or AMPeD's); also .gz.",
+            help="Two or more: saved estimates or search results (--json, --output), scenarios "
+            "(YAML, JSON, TOML with model, system, strategy) or AMPeD configurations; also .gz.",
         ),
     ],
     plot: PlotOption = None,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
-    """Hold scenarios side by side: what was asked differently, what came out, what bears on it.
+    """Compare scenarios: what differs, how the results differ, and which inputs explain it.
 
-    The first file is what the others are held against. Of a search its best plan counts; a
-    scenario is estimated. Exit code 1 if none fits in memory.
+    The first file is the baseline. A search result stands for its best plan; a scenario is
+    estimated. Exit code 1 if none fits in memory.
     """
-    different_files({"output": output, "plot": plot})
+    check_different_files(output=output, plot=plot)
     if output is not None:
         files.check_writable_ending(output)
     if plot is not None:
@@ -40,12 +40,11 @@ def command(
     if plot is not None:
         write_charts(found, plot)
         log.info("wrote %s", plot)
-    if output is not None:
-        emit_json(found.to_dict(), output)
-    if json:
-        emit_json(found.to_dict())
-    elif output is None:
-        from shardwise.report.tables.compare import print_comparison  # noqa: PLC0415 - slow to import
+
+    def tables() -> None:
+        from shardwise.report.tables.compare import print_comparison  # noqa: PLC0415 - slow
 
         print_comparison(found)
+
+    show(found.to_dict, tables, json=json, output=output)
     return 0 if any(one.fits for one in found.scenarios) else 1

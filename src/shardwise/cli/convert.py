@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from shardwise import catalog
 from shardwise.analysis.results import Result
-from shardwise.cli.options import OutputOption, emit_json, log, refuse_options
+from shardwise.cli.options import OutputOption, refuse_options
+from shardwise.cli.output import emit_json, log
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
@@ -41,7 +42,7 @@ from shardwise.report.search_csv import (
 )
 
 _Found = TypeVar("_Found", bound=Result)
-_NOUNS: dict[str, type[ConfigBase]] = {
+_CONFIGS: dict[str, type[ConfigBase]] = {
     "model": Model,
     "system": System,
     "strategy": Strategy,
@@ -51,15 +52,15 @@ _RESULT = "result"
 _TARGETS = ("calculon", "nersc")
 # A search may list thousands of strategies, each with all of its detail.
 _MOST_BYTES = 2**28
-_TWICE = "says where to write a second time; OUT is short for it"
-_NOT_FOR_A_TABLE = "has no effect on the table of a result; leave it out"
-_NOT_FOR_CHARTS = "has no effect on charts, which show all that was found; leave it out"
-_ALL_ROWS = "has no effect on a result of NERSC's search, whose rows are all written; leave it out"
-_NO_CHARTS = "has no charts; only results of ours have"
+_TWICE = "repeats OUT, which is short for it"
+_NOT_FOR_A_TABLE = "has no effect on the table of a result"
+_NOT_FOR_CHARTS = "has no effect on charts, which show the whole result"
+_ALL_ROWS = "has no effect on a result of NERSC's search: all rows are written"
+_NO_CHARTS = "has no charts; only shardwise results have"
 _CHARTS = (".html", ".png", ".svg")
-_NOT_A_RESULT = "is for the result of a search; leave it out"
-_NOT_OF_A_SWEEP = "has no effect on a sweep, all of which is written; leave it out"
-_UNUSED = "is for a strategy that is written --to calculon alone; leave it out"
+_NOT_A_RESULT = "is for the result of a search"
+_NOT_OF_A_SWEEP = "has no effect on a sweep: all rows are written"
+_UNUSED = "is for a strategy --to calculon"
 
 
 def command(
@@ -67,8 +68,8 @@ def command(
         str,
         typer.Argument(
             metavar="FILE",
-            help="A file of ours, Calculon's, SimuMax's, NERSC's, AMPeD's or Hugging Face's, known "
-            "by its content.",
+            help="shardwise, Calculon, SimuMax, NERSC, AMPeD or Hugging Face file, recognized by "
+            "its content.",
         ),
     ],
     out: Annotated[
@@ -81,42 +82,38 @@ def command(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="NAME", help="Write another system's file: calculon, nersc."),
+        typer.Option("--to", metavar="NAME", help="Format of another tool: calculon, nersc."),
     ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
             "--kind",
-            metavar="|".join(_NOUNS),
-            help="What the file holds, where its keys leave it open; what to write of a "
-            "configuration of AMPeD's, which holds the first three. Default there: model.",
+            metavar="|".join(_CONFIGS),
+            help="What the file contains, if its keys are ambiguous; what to write of an AMPeD "
+            "configuration, which contains the first three (default: model).",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", metavar="MODEL", help="Of a strategy that is written for Calculon."
-        ),
+        typer.Option("--model", metavar="MODEL", help="Model of a strategy for Calculon."),
     ] = None,
     system: Annotated[
         str | None,
-        typer.Option(
-            "--system", metavar="SYSTEM", help="Of a strategy that is written for Calculon."
-        ),
+        typer.Option("--system", metavar="SYSTEM", help="System of a strategy for Calculon."),
     ] = None,
     rows: Annotated[
         str | None,
         typer.Option(
-            "--rows", metavar="|".join(PARTS), help="What of a search is written. Default: best."
+            "--rows", metavar="|".join(PARTS), help="Part of a search to write. Default: best."
         ),
     ] = None,
     output: OutputOption = None,
 ) -> int:
-    """Write a model, system or strategy as a file of ours or of others; a result as a table.
+    """Convert a model, system or strategy between formats; write a result as a table or charts.
 
-    Files of ours have units as people write them. The result of `search --json`, ours or
-    Calculon's, of `sweep --json` and of NERSC's search (.npy) becomes a table with one row for each
-    of its strategies; ours a page of charts, too.
+    shardwise files have units (80 GiB). The result of `search --json` (also Calculon's), `sweep
+    --json` or NERSC's search (.npy) becomes a table with one row per strategy; a shardwise result
+    also a page of charts.
     """
     if out is not None:
         refuse_options(_TWICE, output=output)
@@ -128,16 +125,16 @@ def command(
         return 0
     refuse_options(_NOT_A_RESULT, rows=rows)
     if output is not None and is_table_file(output):
-        problem = f"is a {found}; only the result of a search becomes a table"
+        problem = f"is a {found}; only the result of a search can become a table"
         raise InputError(Fault(source=file, problem=problem))
     if to is None or found != "strategy":
         refuse_options(_UNUSED, model=model, system=system)
     if to is None:
-        noun = _NOUNS[found].load(file)
+        config = _CONFIGS[found].load(file)
         if output is not None:
-            noun.to_file(output)
+            config.to_file(output)
         else:
-            sys.stdout.write(files.as_yaml(noun.to_dict(units=True)))
+            sys.stdout.write(files.as_yaml(config.to_dict(units=True)))
         return 0
     if known_reference(to, "to", _TARGETS) == "nersc":
         emit_json(_for_nersc(found, file), output)
@@ -160,7 +157,7 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
         _write_charts(data, file, output)
     elif output is not None and not is_table_file(output):
         endings = ", ".join((*TABLE_ENDINGS, *_CHARTS))
-        problem = f"the result of a {'sweep' if swept else 'search'} is written as {endings}"
+        problem = f"a {'sweep' if swept else 'search'} result can be written as {endings}"
         raise InputError(Fault(source=output, problem=problem))
     else:
         rows = frame(read_results(file), source=file) if stored else _rows(data, file, part)
@@ -172,7 +169,7 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
 
 
 def _rows(data: Mapping[str, Any], file: str, part: str | None) -> Any:
-    """The table of a result of ours, or of Calculon's search."""
+    """The table of a shardwise result, or of Calculon's search."""
     if is_sweep(data):
         return _validated(SweepResult, data, file).to_frame()
     return table(data, source=file, part=part or "best")
@@ -195,7 +192,7 @@ def _validated(kind: type[_Found], data: Mapping[str, Any], file: str) -> _Found
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         what = "sweep" if kind is SweepResult else "search"
-        problem = f"is not what a {what} of this version writes: {place}: {first['msg']}"
+        problem = f"is not a {what} result of this version: {place}: {first['msg']}"
         raise InputError(Fault(source=file, problem=problem)) from None
 
 
@@ -207,9 +204,9 @@ def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -
     if kind == "strategy" and model is not None and system is not None:
         return calculon_case(model, system, file).execution.to_dict()
     if kind == "strategy":
-        problem = "is a strategy, whose networks depend on both: give --model and --system"
+        problem = "is a strategy; its networks need --model and --system"
     else:
-        problem = f"holds a {kind}, for which Calculon has no file"
+        problem = f"contains a {kind}, for which Calculon has no format"
     raise InputError(Fault(source=file, problem=problem))
 
 
@@ -219,41 +216,42 @@ def _for_nersc(kind: str, file: str) -> dict[str, Any]:
     elif kind == "system":
         fields = nersc_system(System.load(file).to_dict(), file).to_dict()
     else:
-        raise InputError(Fault(source=file, problem=f"holds a {kind}, for which NERSC has no file"))
+        problem = f"contains a {kind}, for which NERSC has no format"
+        raise InputError(Fault(source=file, problem=problem))
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _known_kind(kind: str) -> str:
-    if kind in _NOUNS:
+    if kind in _CONFIGS:
         return kind
-    problem = f"allowed: {', '.join(_NOUNS)}{nearest(kind, list(_NOUNS))}"
+    problem = f"allowed: {', '.join(_CONFIGS)}{nearest(kind, list(_CONFIGS))}"
     raise InputError(Fault(field="kind", value=kind, has_value=True, problem=problem))
 
 
 def _kind(file: str) -> str:
-    """Tell what a file or catalog name stands for."""
-    for name, noun in _NOUNS.items():
-        if noun.CATALOG is not None and catalog.find(noun.CATALOG, file.strip()) is not None:
+    """Type of a file or catalog name."""
+    for name, config in _CONFIGS.items():
+        if config.CATALOG is not None and catalog.find(config.CATALOG, file.strip()) is not None:
             return name
     if is_results_file(file):
         return _RESULT
     data = files.read_mapping(file, most_bytes=_MOST_BYTES)
     if is_result(data) or is_sweep(data):
         return _RESULT
-    theirs = recognised(data)
-    if theirs is not None:
-        return theirs[0]
-    shares = {name: _share(noun, data) for name, noun in _NOUNS.items()}
+    recognized = recognised(data)
+    if recognized is not None:
+        return recognized[0]
+    shares = {name: _share(config, data) for name, config in _CONFIGS.items()}
     best = max(shares, key=lambda name: shares[name])
     if shares[best] == 0:
-        problem = f"is none of {', '.join(_NOUNS)} or result of a search or sweep, "
-        problem += "ours or Calculon's; say which by --kind"
+        problem = f"is not a {', '.join(_CONFIGS)} or result of a search or sweep; "
+        problem += "select one with --kind"
         raise InputError(Fault(source=file, problem=problem))
     return best
 
 
-def _share(noun: type[ConfigBase], data: Mapping[str, Any]) -> float:
-    """Share of a file's keys that a noun has, names and sources apart, which several have."""
+def _share(config: type[ConfigBase], data: Mapping[str, Any]) -> float:
+    """Share of a file's keys that a config type has, without keys that several types have."""
     keys = set(data) - {"name", "description", "sources"}
-    known = set(noun.model_fields) | {"mbs", "gbs"}
+    known = set(config.model_fields) | {"mbs", "gbs"}
     return len(keys & known) / len(keys) if keys else 0.0

@@ -1,51 +1,48 @@
 """`shardwise estimate`."""
 
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.amped import given_case
-from shardwise.cli.estimate_files import Answer, Wanted
+from shardwise.analysis.results import Estimate
+from shardwise.cli.amped import Inputs, read_inputs
+from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
     OutputOption,
     PlotOption,
-    Stopwatch,
     StrategyOption,
     SystemOrNone,
     TablesOption,
-    given_strategy,
-    log,
     refuse_options,
-    with_strategy_flags,
+    with_options,
 )
-from shardwise.cli.training_options import asked_run, with_run_flags
+from shardwise.cli.output import Stopwatch, check_different_files, emit_json, log
+from shardwise.config import files
+from shardwise.config.expressions.records import Resolved
 from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
+from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.planning.training_time import with_training
 
-_NO_EFFECT = "has no effect beside --reference, which shows a predecessor's answer alone"
+_NO_EFFECT = "has no effect with --reference, which prints only the answer of another model"
+_CSV = (".csv", ".csv.gz")
+_REPORT_ENDING = ".txt"
+_STDOUT = "-"
 
 
-@with_strategy_flags
-@with_run_flags
-def command(
-    model: ModelArgument,
-    flags: Mapping[str, Any],
-    run: Mapping[str, Any],
-    system: SystemOrNone = None,
-    strategy: StrategyOption = None,
-    tables: TablesOption = None,
-    ops: Annotated[
-        bool, typer.Option("--ops", help="List every kernel and exchange, forward and backward.")
-    ] = False,
-    gemms: Annotated[
-        bool,
-        typer.Option("--gemms", help="List every matrix product of a step, and its FLOPs."),
-    ] = False,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where `estimate` writes, and the files that it checks before any work."""
+
+    plot: PlotOption = None
     graph: Annotated[
         str | None,
         typer.Option(
@@ -54,14 +51,152 @@ def command(
             help="Write the compute graph of a layer of each kind and of the model to FILE "
             "(.json, .dot, .mmd; .svg, .png, .pdf with graphviz).",
         ),
-    ] = None,
+    ] = None
+    report: Annotated[
+        str | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Write every term of the estimate to FILE (.txt), one per line; - prints them "
+            "instead of tables.",
+        ),
+    ] = None
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Write report, configuration, matrix products, graph, DeepFlow shapes, estimate "
+            "and charts to folder DIR; file names start with the time.",
+        ),
+    ] = None
+    json: JsonFlag = False
+    output: OutputOption = None
+
+    def check(self, *, gemms: bool) -> None:
+        """Refuse files that cannot be written.
+
+        Parameters
+        ----------
+        gemms
+            Whether matrix products are listed, which --output may write as CSV.
+        """
+        if self.json and self.report == _STDOUT:
+            refuse_options("prints where --json prints; set a file", report=self.report)
+        report = None if self.report == _STDOUT else self.report
+        if self.out is not None:
+            from shardwise.report.folder import check_folder  # noqa: PLC0415 - slow to import
+
+            check_folder(self.out)
+        if self.output is not None and gemms and self.output.lower().endswith(_CSV):
+            files.check_output_path(self.output)
+        elif self.output is not None:
+            files.check_writable_ending(self.output)
+        check_different_files(output=self.output, plot=self.plot, report=report, graph=self.graph)
+        if report is not None:
+            if not report.lower().removesuffix(".gz").endswith(_REPORT_ENDING):
+                problem = f"cannot be written; allowed: {_REPORT_ENDING}, also .gz, or {_STDOUT} "
+                raise InputError(Fault(source=report, field="report", problem=f"{problem}to print"))
+            files.check_output_path(report)
+        if self.plot is not None:
+            from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
+
+            check_chart_file(self.plot)
+        if self.graph is not None:
+            from shardwise.report.graph import check_graph_file  # noqa: PLC0415 - slow
+
+            check_graph_file(self.graph)
+
+    def write(self, answer: "Answer") -> bool:
+        """Write all files; return whether no tables are to be printed."""
+        if self.graph is not None:
+            from shardwise.analysis.graph.build import graph_of  # noqa: PLC0415 - slow to import
+            from shardwise.report.graph import write_graph  # noqa: PLC0415 - slow to import
+
+            write_graph(graph_of(answer.model[0], answer.system[0], answer.strategy), self.graph)
+            log.info("wrote %s", self.graph)
+        if self.plot is not None:
+            from shardwise.report.charts.estimate import write_charts  # noqa: PLC0415 - slow
+
+            write_charts(answer.result, self.plot)
+            log.info("wrote %s", self.plot)
+        if self.output is not None and self.output.lower().endswith(_CSV):
+            from shardwise.report.tables.gemms import gemms_csv  # noqa: PLC0415 - slow to import
+
+            files.write_text(self.output, gemms_csv(answer.result))
+            log.info("wrote %s", self.output)
+        elif self.output is not None:
+            emit_json(answer.record, self.output)
+        if self.out is not None:
+            _write_folder(self.out, answer)
+        if self.json:
+            emit_json(answer.record)
+        if self.report is not None:
+            from shardwise.report.breakdown_text import breakdown_text  # noqa: PLC0415 - slow
+
+            text = breakdown_text(answer.result)
+            if self.report == _STDOUT:
+                sys.stdout.write(text)
+            else:
+                files.write_text(self.report, text)
+                log.info("wrote %s", self.report)
+        return self.json or self.output is not None or self.report == _STDOUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An estimate and its inputs."""
+
+    model: tuple[Model, Resolved]
+    system: tuple[System, Resolved]
+    strategy: Strategy
+    result: Estimate
+    record: Mapping[str, Any]
+    """The estimate as plain values, with the answer of another model and import notes."""
+    texts: Mapping[str, str]
+    """Files in the format of another model, by name, for --out."""
+
+
+def _write_folder(folder: str, answer: Answer) -> None:
+    from shardwise.report.folder import write_folder  # noqa: PLC0415 - slow to import
+
+    written = write_folder(
+        folder,
+        answer.result,
+        answer.strategy,
+        model=answer.model,
+        system=answer.system,
+        record=answer.record,
+        texts=answer.texts,
+        now=datetime.now().astimezone(),
+    )
+    for file in written:
+        failed = f"not written: {file.path.name}: {file.problem}"
+        sys.stderr.write(f"{failed if file.problem else f'wrote {file.path}'}\n")
+
+
+@with_strategy_flags
+@with_run_flags
+@with_options
+def command(
+    *,
+    model: ModelArgument,
+    system: SystemOrNone = None,
+    strategy: StrategyOption = None,
+    tables: TablesOption = None,
+    ops: Annotated[
+        bool, typer.Option("--ops", help="List every kernel and collective, forward and backward.")
+    ] = False,
+    gemms: Annotated[
+        bool,
+        typer.Option("--gemms", help="List every matrix product of a step, and its FLOPs."),
+    ] = False,
     flops_convention: Annotated[
         str | None,
         typer.Option(
             "--flops-convention",
             metavar="NAME",
-            help="Model FLOPs that MFU counts: causal, full-attention, parameters. "
-            "Default: causal.",
+            help="Model FLOPs that MFU counts: causal (default), full-attention or parameters.",
         ),
     ] = None,
     also: Annotated[
@@ -69,7 +204,7 @@ def command(
         typer.Option(
             "--also",
             metavar="NAME",
-            help="Show a predecessor's answer too: calculon, nersc, amped.",
+            help="Also print the answer of another model: calculon, nersc, amped.",
         ),
     ] = None,
     reference: Annotated[
@@ -77,87 +212,74 @@ def command(
         typer.Option(
             "--reference",
             metavar="NAME",
-            help="Show only a predecessor's answer: calculon, nersc, amped.",
+            help="Print only the answer of another model: calculon, nersc, amped.",
         ),
     ] = None,
-    plot: PlotOption = None,
-    report: Annotated[
-        str | None,
-        typer.Option(
-            "--report",
-            metavar="FILE",
-            help="Write every term of the estimate to FILE (.txt), one a line; - prints them "
-            "instead of tables.",
-        ),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Write all of it into folder DIR, under names that begin with the time: report, "
-            "configuration, products, graph, DeepFlow's shapes, estimate and charts.",
-        ),
-    ] = None,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    destination: Destination,
+    run: Mapping[str, Any],
+    flags: Mapping[str, Any],
 ) -> int:
     """Step time, memory and cost of one way to run a model on a system.
 
-    Degrees that are not given are 1; dp is what is left of the GPUs. Exit code 1 if it does not
-    fit in memory. A configuration of AMPeD's as MODEL tells system, strategy and tokens too.
+    Degrees default to 1; dp is the number of GPUs over the other degrees. Exit code 1 if the model
+    does not fit in memory. An AMPeD configuration as MODEL also sets system, strategy and tokens.
     """
-    told = given_case(model, system, strategy=strategy, flags=flags, run=run, tables=tables)
-    if reference is not None or also is not None:
-        from shardwise.cli import reference as predecessor  # noqa: PLC0415 - slow to import
+    inputs = read_inputs(model, system, strategy=strategy, flags=flags, run=run, tables=tables)
     if reference is not None:
-        name = predecessor.known_reference(reference, "reference")
-        given = {"also": also, "flops_convention": flops_convention, "gemms": gemms, "plot": plot}
-        refuse_options(_NO_EFFECT, **given, **run, report=report, graph=graph, out=out)
-        case = predecessor.case_of(name, told)
-        return predecessor.show_reference(case, ops=ops, json=json, output=output)
-    other = None if also is None else predecessor.known_reference(also, "also")
-    convention = "causal" if flops_convention is None else flops_convention
-    wanted = Wanted(json=json, output=output, plot=plot, report=report, graph=graph, out=out)
-    wanted.check(gemms=gemms)
-    whole = asked_run(told.run)
+        useless = {"also": also, "flops_convention": flops_convention, "gemms": gemms}
+        useless |= {name: getattr(destination, name) for name in ("plot", "report", "graph", "out")}
+        return _reference(reference, inputs, useless | dict(run), destination, ops=ops)
+    other = None
+    if also is not None:
+        from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
+
+        other = other_models.known_reference(also, "also")
+    destination.check(gemms=gemms)
+    training = training_run(inputs.run)
     watch = Stopwatch()
-    the_model, the_system = Model.explained(told.model), System.explained(told.system)
+    the_model, the_system = Model.explained(inputs.model), System.explained(inputs.system)
     log.info("model %s, system %s", the_model[0].name, the_system[0].name)
-    the_strategy = given_strategy(told.strategy, told.flags)
+    the_strategy = strategy_of(inputs.strategy, inputs.flags)
     result = estimate(
         the_model[0],
         the_system[0],
         the_strategy,
         operations=ops,
-        gemms=gemms or out is not None,
-        flops_convention=convention,  # type: ignore[arg-type]  # checked by `estimate`
+        gemms=gemms or destination.out is not None,
+        flops_convention=flops_convention or "causal",  # type: ignore[arg-type]  # checked there
     )
-    if whole is not None:
-        result = with_training(result, the_system[0], whole)
+    if training is not None:
+        result = with_training(result, the_system[0], training)
     log.info("strategy %s", result.strategy)
     log.info("estimated in %s", watch)
-    record = told.record(result)
-    beside: dict[str, Any] = {}
-    texts: Mapping[str, str] = {}
-    if other is not None:
-        case = predecessor.case_of(other, told)
-        beside, texts = case.answer(), predecessor.texts_of(case)
-        record["also"] = {other: beside}
     answer = Answer(
         model=the_model,
         system=the_system,
         strategy=the_strategy,
         result=result,
-        record=record,
-        texts=texts,
+        record=inputs.record(result),
+        texts={},
     )
-    if wanted.write(answer):
-        return 0 if result.fits else 1
-    from shardwise.report.tables.estimate import print_estimate  # noqa: PLC0415 - slow to import
-
-    print_estimate(result if gemms else result.model_copy(update={"gemms": None}))
     if other is not None:
-        predecessor.show_beside(other, result, beside, everything=ops)
-    told.show_imported()
+        case = other_models.case_of(other, inputs)
+        record = {**answer.record, "also": {other: case.answer()}}
+        answer = replace(answer, record=record, texts=other_models.texts_of(case))
+    if not destination.write(answer):
+        from shardwise.report.tables.estimate import print_estimate  # noqa: PLC0415 - slow
+
+        print_estimate(result if gemms else result.model_copy(update={"gemms": None}))
+        if other is not None:
+            other_models.show_comparison(other, result, answer.record["also"][other], all_=ops)
+        inputs.show_imported()
     return 0 if result.fits else 1
+
+
+def _reference(
+    reference: str, inputs: Inputs, useless: Mapping[str, Any], to: Destination, *, ops: bool
+) -> int:
+    from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
+
+    name = other_models.known_reference(reference, "reference")
+    refuse_options(_NO_EFFECT, **useless)
+    case = other_models.case_of(name, inputs)
+    return other_models.show_reference(case, ops=ops, json=to.json, output=to.output)

@@ -8,23 +8,22 @@ import typer
 
 from shardwise.analysis.graph.build import graph_of
 from shardwise.analysis.results import Estimate
-from shardwise.cli.amped import given_case
+from shardwise.cli.amped import read_inputs
+from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.options import (
     ModelArgument,
     StrategyOption,
     SystemOrNone,
     TablesOption,
-    emit_json,
-    given_strategy,
-    log,
+    one_of,
     refuse_options,
-    with_strategy_flags,
 )
+from shardwise.cli.output import check_different_files, emit_json, log
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.report.deepflow import deepflow_text
 from shardwise.report.graph import check_graph_file, graph_json, write_graph
@@ -33,17 +32,15 @@ from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 _THINGS = ("gemms", "graph", "deepflow")
 _CSV = (".csv", ".csv.gz")
 _JSON = (".json", ".json.gz")
-_TOLD = ("model", "system", "strategy", "matrix_flops", "gemms")
-_NO_SHAPES = "is for `export deepflow`; `export gemms` writes shapes itself"
+_GEMM_FIELDS = ("model", "system", "strategy", "matrix_flops", "gemms")
+_NO_SHAPES = "is for `export deepflow`; `export gemms` writes shapes without it"
 
 
 @with_strategy_flags
 def command(
-    what: Annotated[
-        str, typer.Argument(metavar="|".join(_THINGS), help="What to write of the strategy.")
-    ],
+    *,
+    what: Annotated[str, typer.Argument(metavar="|".join(_THINGS), help="What to write.")],
     model: ModelArgument,
-    flags: Mapping[str, Any],
     system: SystemOrNone = None,
     strategy: StrategyOption = None,
     tables: TablesOption = None,
@@ -52,7 +49,7 @@ def command(
         typer.Option(
             "--csv",
             metavar="FILE",
-            help="Beside DeepFlow's six lines: the shapes of all products as CSV.",
+            help="In addition to the six lines of DeepFlow: shapes of all products as CSV.",
         ),
     ] = None,
     output: Annotated[
@@ -65,38 +62,32 @@ def command(
             "output if omitted, or for -: CSV, JSON, text.",
         ),
     ] = None,
+    flags: Mapping[str, Any],
 ) -> int:
-    """Write what a strategy runs for other tools: products, their graph, or DeepFlow's shapes.
+    """Write matrix products, compute graph or DeepFlow shapes of a strategy for other tools.
 
     gemms: every matrix product of a step with its shape, count, FLOPs and time. graph: operations
-    and exchanges with the tensors between them. deepflow: one layer as six lines of rows, inner,
+    and collectives with the tensors between them. deepflow: one layer as six lines of rows, inner,
     columns; tokens are divided by dp and pp, tensor parallelism is left to DeepFlow.
     """
-    if what not in _THINGS:
-        problem = f"allowed: {', '.join(_THINGS)}{nearest(what, _THINGS)}"
-        raise InputError(
-            Fault(source="command line", value=what, has_value=True, field="what", problem=problem)
-        )
+    one_of("what", what, _THINGS)
     output = None if output == "-" else output
     if what != "deepflow":
         refuse_options(_NO_SHAPES, csv=csv)
-    told = given_case(model, system, strategy=strategy, flags=flags, run={}, tables=tables)
-    the_model, the_system = Model.load(told.model), System.load(told.system)
-    given = given_strategy(told.strategy, told.flags)
+    inputs = read_inputs(model, system, strategy=strategy, flags=flags, run={}, tables=tables)
+    the_model, the_system = Model.load(inputs.model), System.load(inputs.system)
+    the_strategy = strategy_of(inputs.strategy, inputs.flags)
     if what == "graph":
-        _write_graph(the_model, the_system, given, output)
+        _write_graph(the_model, the_system, the_strategy, output)
     elif what == "gemms":
         _check(output, (*_CSV, *_JSON))
-        _write_gemms(estimate(the_model, the_system, given, gemms=True), output)
+        _write_gemms(estimate(the_model, the_system, the_strategy, gemms=True), output)
     else:
         _check(csv, _CSV)
         _check(output, ())
-        if csv is not None and output is not None:
-            from shardwise.cli.search_own import different_files  # noqa: PLC0415 - slow to import
-
-            different_files({"output": output, "csv": csv})
-        result = estimate(the_model, the_system, given, gemms=True)
-        _write(deepflow_text(the_model, given), output)
+        check_different_files(output=output, csv=csv)
+        result = estimate(the_model, the_system, the_strategy, gemms=True)
+        _write(deepflow_text(the_model, the_strategy), output)
         if csv is not None:
             _write(gemms_csv(result, SHAPE_COLUMNS), csv)
     return 0
@@ -125,7 +116,7 @@ def _write_gemms(result: Estimate, path: str | None) -> None:
         _write(gemms_csv(result), path)
         return
     record = result.to_dict()
-    emit_json({name: record[name] for name in _TOLD}, path)
+    emit_json({name: record[name] for name in _GEMM_FIELDS}, path)
 
 
 def _write_graph(model: Model, system: System, strategy: Strategy, path: str | None) -> None:

@@ -1,92 +1,52 @@
 """`shardwise fsdp`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.fsdp_inputs import check_places, given_names, positive, show_code, told
-from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_options, whole_number
-from shardwise.cli.progress import progress_bar
+from shardwise.cli.options import (
+    JsonFlag,
+    OutputOption,
+    positive_number,
+    refuse_options,
+    used,
+    whole_number,
+    with_options,
+)
+from shardwise.cli.output import Bar, check_different_files, emit_json, log, progress_bar
+from shardwise.config import files
+from shardwise.fsdp.api import Progress
+from shardwise.fsdp.result import FsdpPlan
 
-_REFERENCE = "fsdp_ilp's own programme, with --reference"
 _SETTING = "Setting"
-_NO_EFFECT = "has no effect beside --reference, which answers by fsdp_ilp's own rules"
+_REFERENCE = "The integer program of fsdp_ilp, with --reference"
+_NO_EFFECT = "has no effect with --reference, which uses the rules of fsdp_ilp"
 _NEEDS_REFERENCE = "needs --reference fsdp-ilp"
+_NAME_FILES = (".txt", ".json", ".yaml", ".yml", ".toml", ".gz")
 
 
-def command(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="GPT_modules_info.json; package.module:factory; a config.json of Hugging Face or "
-            "its folder; a catalog model or a file of one.",
-        ),
-    ],
-    gpus: Annotated[str | None, typer.Option("--gpus", metavar="N", help="All ranks.")] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            "--system",
-            metavar="SYSTEM",
-            help="Accelerator and network; default h100-sxm. A file of statistics has times and "
-            "needs none; its collectives then follow fsdp_ilp's rule.",
-        ),
-    ] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedOptions:
+    """Options of both planners."""
+
+    gpus: Annotated[str | None, typer.Option("--gpus", metavar="N", help="Number of GPUs.")] = None
     memory_budget: Annotated[
         str | None,
         typer.Option(
-            "--memory-budget",
-            metavar="SIZE",
-            help="Of one GPU, as in 60GiB; default: all its memory.",
+            "--memory-budget", metavar="SIZE", help="Per GPU, as in 60GiB. Default: all memory."
         ),
-    ] = None,
-    batch: Annotated[
-        str | None,
-        typer.Option("--batch", metavar="N", help="Sequences on each GPU. Default: 1."),
-    ] = None,
-    seq_len: Annotated[
-        str | None, typer.Option("--seq-len", metavar="N", help="Tokens of a sequence.")
-    ] = None,
+    ] = None
     units: Annotated[
         list[str] | None,
         typer.Option(
             "--units",
             metavar="NAME,...",
-            help="Your own wrapping, to compare with: names (layers.* for all layers, norm+lm_head "
-            "for one call, head:keep to stay gathered), or a file of them. Repeated: more.",
+            help="Your own wrapping to compare: names (layers.* for all layers, norm+lm_head for "
+            "one call, head:keep to stay unsharded), or a file of names. Repeat for more.",
         ),
-    ] = None,
-    reshard: Annotated[
-        str | None,
-        typer.Option(
-            "--reshard",
-            metavar="always|never|choose",
-            help="Free units after forward. Default: choose, for each.",
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="none|all|choose",
-            help="Checkpoint blocks: none (default), all, or as many as is best.",
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", metavar="N", help="Most modules in one call. Default: 2."),
-    ] = None,
-    replicas: Annotated[
-        str | None,
-        typer.Option(
-            "--replicas",
-            metavar="N",
-            help="Hybrid sharding: so many groups with the same weights.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None,
+    ] = None
     gpus_per_node: Annotated[
         str | None,
         typer.Option(
@@ -95,70 +55,136 @@ def command(
             help="For fsdp_ilp's rule of collectives, without --system. Default: 8.",
             rich_help_panel=_SETTING,
         ),
-    ] = None,
+    ] = None
     comm: Annotated[
         str | None,
         typer.Option(
             "--comm",
             metavar="FILE",
-            help="Latency and bandwidth of all_gather and reduce_scatter, instead of a system's.",
+            help="Latency and bandwidth of all_gather and reduce_scatter, instead of a system.",
             rich_help_panel=_SETTING,
         ),
-    ] = None,
+    ] = None
+    seconds: Annotated[
+        str | None,
+        typer.Option("--seconds", metavar="X", help="Time limit of the proof. Default: 10."),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of both planners."""
+        return {
+            "gpus": whole_number("gpus", self.gpus),
+            "gpus_per_node": whole_number("gpus_per_node", self.gpus_per_node),
+            "memory_budget": self.memory_budget,
+            "comm": self.comm,
+            "units": _names(self.units),
+            "seconds": positive_number("seconds", self.seconds),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Options of the planner of shardwise."""
+
+    system: Annotated[
+        str | None,
+        typer.Option(
+            "--system",
+            metavar="SYSTEM",
+            help="Accelerator and network. Default: h100-sxm; a file of statistics has times and "
+            "by default collectives by fsdp_ilp's rule.",
+        ),
+    ] = None
+    batch: Annotated[
+        str | None, typer.Option("--batch", metavar="N", help="Sequences per GPU. Default: 1.")
+    ] = None
+    seq_len: Annotated[
+        str | None, typer.Option("--seq-len", metavar="N", help="Tokens per sequence.")
+    ] = None
+    reshard: Annotated[
+        str | None,
+        typer.Option(
+            "--reshard",
+            metavar="always|never|choose",
+            help="Reshard units after forward. Default: choose for each.",
+        ),
+    ] = None
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="none|all|choose",
+            help="Activation checkpointing: no block (default), all blocks, or the best number.",
+        ),
+    ] = None
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="N", help="Most modules in one call. Default: 2."),
+    ] = None
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            "--replicas",
+            metavar="N",
+            help="Hybrid sharding: number of groups with the same weights.",
+            rich_help_panel=_SETTING,
+        ),
+    ] = None
     dtype: Annotated[
         str | None,
         typer.Option(
             "--dtype",
             metavar="bf16|fp16|fp32",
-            help="Of gathered weights and compute. Default: bf16; of statistics fp32.",
+            help="Of all-gathered weights and compute. Default: bf16; for statistics fp32.",
             rich_help_panel=_SETTING,
         ),
-    ] = None,
+    ] = None
     stored_dtype: Annotated[
         str | None,
         typer.Option(
             "--stored-dtype",
             metavar="TYPE",
-            help="Of sharded weights, gradients and states. Default: fp32.",
+            help="Of sharded weights, gradients and optimizer state. Default: fp32.",
             rich_help_panel=_SETTING,
         ),
-    ] = None,
+    ] = None
     reduce_dtype: Annotated[
         str | None,
         typer.Option(
             "--reduce-dtype",
             metavar="TYPE",
-            help="That gradients are summed in. Default: fp32.",
+            help="Of gradient reduction. Default: fp32.",
             rich_help_panel=_SETTING,
         ),
-    ] = None,
+    ] = None
     optimizer: Annotated[
         str | None,
         typer.Option(
             "--optimizer",
             metavar="adamw|sgd|none",
-            help="Whose states are held. Default: adamw; of statistics none.",
+            help="Optimizer whose state takes memory. Default: adamw; for statistics none.",
             rich_help_panel=_SETTING,
         ),
-    ] = None,
+    ] = None
     no_trace: Annotated[
         bool,
         typer.Option(
-            "--no-trace", help="Read a config by shardwise's own operations, without torch."
+            "--no-trace", help="Read a config with shardwise's own operations, without torch."
         ),
-    ] = False,
+    ] = False
     pareto: Annotated[
-        bool, typer.Option("--pareto", help="Find the front of memory and time, too.")
-    ] = False,
+        bool, typer.Option("--pareto", help="Also find the Pareto front of memory and time.")
+    ] = False
     what_if: Annotated[
-        bool, typer.Option("--what-if", help="Find the fewest GPUs and largest batch that fit.")
-    ] = False,
+        bool,
+        typer.Option("--what-if", help="Also find the fewest GPUs and the largest batch that fit."),
+    ] = False
     verify: Annotated[
         bool,
         typer.Option(
             "--verify", help="Run the plan with PyTorch's FSDP2 on fake tensors, and compare."
         ),
-    ] = False,
+    ] = False
     emit: Annotated[
         str | None,
         typer.Option(
@@ -166,60 +192,64 @@ def command(
             metavar="python|torchtitan|huggingface",
             help="Print the plan as code, or write it to --output FILE.",
         ),
-    ] = None,
+    ] = None
     plot: Annotated[
         str | None,
         typer.Option(
-            "--plot", metavar="FILE", help="Draw memory against time: .html, .json, .png or .svg."
+            "--plot", metavar="FILE", help="Chart memory against time: .html, .json, .png or .svg."
         ),
-    ] = None,
-    seconds: Annotated[
-        str | None,
-        typer.Option(
-            "--seconds", metavar="X", help="Cut a proof short after so long. Default: 10."
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            metavar="fsdp-ilp",
-            help="Plan as the predecessor does, faults included; SOURCE is a file of statistics.",
-            rich_help_panel=_REFERENCE,
-        ),
-    ] = None,
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `plan_fsdp`."""
+        numbers = ("replicas", "batch", "seq_len", "group")
+        values = used(self)
+        values |= {n: whole_number(n, values[n]) for n in numbers if n in values}
+        values["traced"] = not values.pop("no_trace")
+        values["pareto"] |= self.plot is not None
+        return {n: value for n, value in values.items() if n not in ("emit", "plot")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceOptions:
+    """Options of the planner of fsdp_ilp."""
+
     solver: Annotated[
         str | None,
         typer.Option(
             "--solver",
             metavar="highs|scipy|cbc|exact",
-            help="Default: highs or scipy, whichever is installed, else exact: no solver, but "
-            "shardwise's own search.",
+            help="Default: highs or scipy, whichever is installed; else exact, the search of "
+            "shardwise without a solver.",
             rich_help_panel=_REFERENCE,
         ),
-    ] = None,
+    ] = None
     formulation: Annotated[
         str | None,
         typer.Option(
             "--formulation",
             metavar="flow|original",
-            help="How the programme is written. Default: flow, which is faster.",
+            help="Formulation of the integer program. Default: flow, which is faster.",
             rich_help_panel=_REFERENCE,
         ),
-    ] = None,
+    ] = None
     solver_path: Annotated[
         str | None,
         typer.Option(
             "--solver-path",
             metavar="FILE",
-            help="Executable of HiGHS or CBC, which PuLP starts.",
+            help="Executable of HiGHS or CBC, started by PuLP.",
             rich_help_panel=_REFERENCE,
         ),
-    ] = None,
+    ] = None
     solver_log: Annotated[
         bool,
-        typer.Option("--solver-log", help="Let it write to stderr.", rich_help_panel=_REFERENCE),
-    ] = False,
+        typer.Option(
+            "--solver-log",
+            help="Print the solver log to stderr.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = False
     forbid: Annotated[
         list[str] | None,
         typer.Option(
@@ -228,111 +258,136 @@ def command(
             help="Modules that may not be units.",
             rich_help_panel=_REFERENCE,
         ),
-    ] = None,
+    ] = None
     modules: Annotated[
         bool,
-        typer.Option("--modules", help="Show every module's figures.", rich_help_panel=_REFERENCE),
-    ] = False,
+        typer.Option(
+            "--modules", help="List the values of every module.", rich_help_panel=_REFERENCE
+        ),
+    ] = False
+
+
+@with_options
+def command(
+    *,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="GPT_modules_info.json; package.module:factory; a Hugging Face config.json or its "
+            "folder; a catalog model or model file.",
+        ),
+    ],
+    shared: SharedOptions,
+    options: PlanOptions,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            metavar="fsdp-ilp",
+            help="Plan as fsdp_ilp does, including its bugs; SOURCE is a file of statistics.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = None,
+    theirs: ReferenceOptions,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
-    """Which modules of a model become FSDP2 units, under a memory budget.
+    """Find the optimal FSDP2 units of a model within a memory budget.
 
-    The plan has the least exposed communication of all sets of units, with its proof. Times are
-    those of one training step on each GPU without the optimizer. Exit code 1 if nothing fits.
+    The plan has the least exposed communication of all sets of units, with proof. Times are those
+    of one training step on each GPU without the optimizer. Exit code 1 if nothing fits.
     """
-    check_places(output, plot, emit)
-    numbers: dict[str, Any] = {
-        name: whole_number(name, text)
-        for name, text in {
-            "gpus": gpus,
-            "gpus_per_node": gpus_per_node,
-            "replicas": replicas,
-            "batch": batch,
-            "seq_len": seq_len,
-            "group": group,
-        }.items()
-    }
-    own: dict[str, Any] = {
-        "system": system,
-        "dtype": dtype,
-        "stored_dtype": stored_dtype,
-        "reduce_dtype": reduce_dtype,
-        "optimizer": optimizer,
-        "reshard": reshard,
-        "checkpoint": checkpoint,
-    }
-    extras: dict[str, Any] = {"pareto": pareto, "what_if": what_if, "verify": verify}
-    of_reference: dict[str, Any] = {
-        "solver": solver,
-        "formulation": formulation,
-        "solver_path": solver_path,
-        "solver_log": solver_log,
-        "forbid": given_names(forbid),
-        "modules": modules,
-    }
-    shared: dict[str, Any] = {
-        "memory_budget": memory_budget,
-        "comm": comm,
-        "units": given_names(units),
-        "seconds": positive("seconds", seconds),
-    }
-    if reference is not None:
-        from shardwise.cli.fsdp_reference import plan_reference  # noqa: PLC0415 - seldom needed
+    if output is not None and options.emit is None:
+        files.check_writable_ending(output)
+    elif output is not None:
+        files.check_output_path(output)
+    if options.plot is not None:
+        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow to import
 
-        useless = {name: numbers.pop(name) for name in ("replicas", "batch", "seq_len", "group")}
-        useless |= own | extras | {"emit": emit, "plot": plot, "no_trace": no_trace}
-        refuse_options(_NO_EFFECT, **useless)
-        return plan_reference(
-            reference, source, **numbers, **shared, **of_reference, json=json, output=output
-        )
-    refuse_options(_NEEDS_REFERENCE, **of_reference)
-    asked = {**numbers, **own, **shared, **extras}
-    given = {name: value for name, value in asked.items() if value is not None}
-    return _plan(
-        source, given | {"traced": not no_trace}, emit=emit, plot=plot, json=json, output=output
-    )
+        check_chart_file(options.plot)
+        check_different_files(output=output, plot=options.plot)
+    arguments = shared.arguments()
+    forbidden = _names(theirs.forbid)
+    if reference is not None:
+        from shardwise.cli.fsdp_reference import plan_reference  # noqa: PLC0415 - slow to import
+
+        refuse_options(_NO_EFFECT, **asdict(options))
+        solver = asdict(theirs) | {"forbid": forbidden}
+        return plan_reference(reference, source, **arguments, **solver, json=json, output=output)
+    refuse_options(_NEEDS_REFERENCE, **asdict(theirs) | {"forbid": forbidden})
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    return _plan(source, arguments, options, json=json, output=output)
 
 
 def _plan(
     source: str,
-    asked: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    options: PlanOptions,
     *,
-    emit: str | None,
-    plot: str | None,
     json: bool,
     output: str | None,
 ) -> int:
-    """Plan, then print, write and draw what was asked for."""
+    """Plan; print, write and draw the result."""
     from shardwise.fsdp.api import plan_fsdp  # noqa: PLC0415 - slow to import
     from shardwise.fsdp.result import known_form  # noqa: PLC0415 - slow to import
 
-    name = None if emit is None else known_form(emit)
-    alone = name is not None and output is None and not json
-    if alone:
-        extras = {word: asked.get(word) for word in ("pareto", "what_if", "verify")}
-        refuse_options("shows nothing beside --emit; give --output FILE or --json", **extras)
+    form = None if options.emit is None else known_form(options.emit)
+    code_only = form is not None and output is None and not json
+    if code_only:
+        problem = "prints nothing with --emit; add --output FILE or --json"
+        refuse_options(problem, **used(options, "pareto", "what_if", "verify"))
     with progress_bar("planning", counted=False) as bar:
-        words = {"gpus": None, **asked} | ({} if plot is None else {"pareto": True})
-        result = plan_fsdp(source, progress=told(bar), **words)
-    record = result.to_dict()
+        words = {"gpus": None, **arguments, **options.arguments()}
+        result = plan_fsdp(source, progress=_progress(bar), **words)
     if result.planned is not None:
-        found = f"{result.planned.labels:,} labels in {result.planned.elapsed_s:.2f} s"
-        typer.echo(f"{record['space']['modules']:,} modules, {found}", err=True)
-    elif alone:
+        labels = f"{result.planned.labels:,} labels in {result.planned.elapsed_s:.2f} s"
+        typer.echo(f"{result.to_dict()['space']['modules']:,} modules, {labels}", err=True)
+    elif code_only:
         typer.echo(result.reason, err=True)
-    if name is not None and result.planned is not None:
-        show_code(result.emitted(name), record, name, json=json, output=output)
+    if form is not None and result.planned is not None:
+        _show_code(result, form, json=json, output=output)
     elif json:
-        emit_json(record)
-    if name is None and output is not None:
-        emit_json(record, output)
-    if not json and (output is None) == (name is None):
+        emit_json(result.to_dict())
+    if form is None and output is not None:
+        emit_json(result.to_dict(), output)
+    if not json and (output is None) == (form is None):
         from shardwise.report.tables.fsdp import print_plan  # noqa: PLC0415 - slow to import
 
         print_plan(result)
-    if plot is not None:
+    if options.plot is not None:
         from shardwise.report.charts.fsdp import write_charts  # noqa: PLC0415 - slow to import
 
-        write_charts(result, plot)
+        write_charts(result, options.plot)
     return 0 if result.feasible else 1
+
+
+def _show_code(result: FsdpPlan, form: str, *, json: bool, output: str | None) -> None:
+    """Write code to a file, or print it; print what it cannot express to stderr."""
+    code = result.emitted(form)
+    for note in code.notes:
+        typer.echo(f"note: {note}", err=True)
+    if output is not None:
+        files.write_text(output, code.text)
+        log.info("wrote %s", output)
+    if json:
+        emitted = {"form": form, "text": code.text, "notes": list(code.notes)}
+        emit_json({**result.to_dict(), "emitted": emitted})
+    elif output is None:
+        typer.echo(code.text, nl=False)
+
+
+def _names(texts: Sequence[str] | None) -> str | list[str] | None:
+    """Names of ``--units a,b --units c``, or the only text if it names a file."""
+    if not texts:
+        return None
+    if len(texts) == 1 and texts[0].endswith(_NAME_FILES):
+        return texts[0]
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
+
+
+def _progress(bar: Bar | None) -> Progress | None:
+    """Update the bar with the current step of the planner."""
+    if bar is None:
+        return None
+    return lambda step, done, total: bar(done, total or 1, step)

@@ -1,4 +1,4 @@
-"""`shardwise fsdp --reference fsdp-ilp`: units by the predecessor's own programme and rules."""
+"""`shardwise fsdp --reference fsdp-ilp`: units by the integer program and rules of fsdp_ilp."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import typer
 
-from shardwise.cli.fsdp_inputs import COMMAND_LINE
-from shardwise.cli.options import emit_json
+from shardwise.cli.options import COMMAND_LINE, flag_fault, one_of
+from shardwise.cli.output import show
 from shardwise.config import files
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.planner.search import Path as Route
@@ -59,18 +59,18 @@ def plan_reference(
     json: bool,
     output: str | None,
 ) -> int:
-    """Solve, or evaluate given units; print and write what was found."""
+    """Solve, or evaluate --units; print and write the result."""
     if reference not in _NAMES:
         problem = f"allowed: {REFERENCE}{nearest(reference, [REFERENCE])}"
-        raise _fault("reference", reference, problem)
+        raise flag_fault("reference", reference, problem)
     found = find_model(source, traced=False)
     if found.kind != "statistics":
-        problem = "is no module information, from which alone fsdp_ilp plans"
+        problem = "is not module information, which fsdp_ilp needs"
         raise InputError(Fault(source=source, problem=problem))
     info: ModuleInfo = found.what
     needed = {"gpus": gpus, "memory_budget": memory_budget}
     missing = [
-        Fault(source=COMMAND_LINE, field=name, problem="is missing: fsdp_ilp needs it")
+        Fault(source=COMMAND_LINE, field=name, problem="is required by fsdp_ilp")
         for name, value in needed.items()
         if value is None
     ]
@@ -91,21 +91,14 @@ def plan_reference(
         path = least_peak(_rules(info, times, gpus or 0, words["forbidden"]))
         record |= {"least_memory_budget_bytes": path.peak} if path.edges else {}
     typer.echo(f"{len(info.names):,} modules in {result.elapsed_s:.2f} s", err=True)
-    if output is not None:
-        emit_json(record, output)
-    if json:
-        emit_json(record)
-    elif output is None:
-        from shardwise.report.tables.fsdp_reference import print_units  # noqa: PLC0415 - slow to import
+
+    def tables() -> None:
+        from shardwise.report.tables.fsdp_reference import print_units  # noqa: PLC0415 - slow
 
         print_units(result, record)
+
+    show(lambda: record, tables, json=json, output=output)
     return 0 if result.feasible else 1
-
-
-def _fault(field: str, value: object, problem: str) -> InputError:
-    return InputError(
-        Fault(source=COMMAND_LINE, field=field, value=value, has_value=True, problem=problem)
-    )
 
 
 def _budget(text: str) -> float:
@@ -113,19 +106,19 @@ def _budget(text: str) -> float:
     try:
         return parse_quantity(text, "bytes") / GIB
     except ValueError as error:
-        raise _fault("memory_budget", text, str(error)) from None
+        raise flag_fault("memory_budget", text, str(error)) from None
 
 
 def _times(gpus: int, gpus_per_node: int | None, comm: str | None) -> CommTimes:
     if comm is None:
         return comm_times(gpus, _NODE if gpus_per_node is None else gpus_per_node)
     if gpus_per_node is not None:
-        raise _fault("gpus_per_node", gpus_per_node, "has no effect beside --comm")
+        raise flag_fault("gpus_per_node", gpus_per_node, "has no effect with --comm")
     return read_comm(comm)
 
 
 def _names(field: str, given: str | list[str] | None, info: ModuleInfo) -> list[str] | None:
-    """Names as the file has them; those without the root's are understood, too."""
+    """Names as in the file; the name of the root may be omitted."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -160,18 +153,18 @@ def _solved(
     solver: str | None,
     seconds: float | None,
 ) -> FsdpIlpResult:
-    """By the solver that was asked for, or else by one that is installed."""
+    """Solve with the selected solver, or one that is installed."""
     if words["units"] is not None:
         for name, value in {"solver": solver, **options, "seconds": seconds}.items():
             if value:
-                problem = "has no effect beside --units, which are evaluated, not searched"
-                raise _fault(name, value, problem)
+                problem = "has no effect with --units, which are evaluated without a search"
+                raise flag_fault(name, value, problem)
         return solve(info, times, gpus, budget, **words)
     solver = _known(solver)
     if solver == EXACT:
         for name, value in options.items():
             if value:
-                raise _fault(name, value, "has no effect with the solver exact, which has none")
+                raise flag_fault(name, value, "has no effect with the solver exact, which has none")
         return _exact(info, times, gpus, budget, words["forbidden"], seconds)
     return solve(
         info,
@@ -188,12 +181,10 @@ def _solved(
 
 
 def _known(solver: str | None) -> str:
-    """The solver that was asked for, or one that is there."""
+    """The selected solver, or one that is installed."""
     known = (*SOLVERS, EXACT)
     if solver is not None:
-        if solver not in known:
-            raise _fault("solver", solver, f"allowed: {', '.join(known)}{nearest(solver, known)}")
-        return solver
+        return one_of("solver", solver, known)
     for name, package in _INSTALLED.items():
         if find_spec(package):
             return name
@@ -214,8 +205,8 @@ def _exact(
     forbidden: Sequence[str],
     seconds: float | None,
 ) -> FsdpIlpResult:
-    """The published problem as a shortest path: our own search, and no solver."""
-    # What it checks of its arguments, and what a plan without units costs.
+    """Solve the published problem as a shortest path, without a solver."""
+    # Checks the arguments, and costs a plan without units.
     checked = solve(info, times, gpus, budget, forbidden=forbidden, units=[])
     began = perf_counter()
     limit = np.inf if seconds is None else seconds
@@ -230,11 +221,11 @@ def _exact(
         proven |= dict.fromkeys(("objective_ms", "peak_gib", "root_parameter_gib", "columns"))
         proven |= {"bound_ms": None, "feasible": False, "optimal": False}
         proven["status"] = "infeasible" if path.proven else "unknown"
-        proven["reason"] = "no choice of units keeps the budget" if path.proven else "none found"
+        proven["reason"] = "no set of units meets the budget" if path.proven else "none found"
         return replace(checked, **proven)
     units = [info.names[place] for place, number in path.edges if number > 0]
     given = solve(info, times, gpus, budget, units=units)
-    reason = "" if path.proven else "labels were dropped before a better plan was ruled out"
+    reason = "" if path.proven else "the label limit was reached before a better plan was ruled out"
     return replace(
         given,
         **proven,
@@ -248,7 +239,7 @@ def _exact(
 def _record(
     result: FsdpIlpResult, info: ModuleInfo, times: CommTimes, budget: float, *, modules: bool
 ) -> dict[str, Any]:
-    """Everything for JSON, with what a step takes without sharding."""
+    """The result for JSON, with a step without sharding for comparison."""
     unsharded = plain(info)
     record = {"reference": REFERENCE, "model": info.names[0]} | result.to_dict(modules=modules)
     bound = record["bound_ms"]

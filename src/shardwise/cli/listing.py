@@ -1,4 +1,4 @@
-"""Verbs that list a folder of the catalog or show one entry of it."""
+"""`shardwise systems`, `shardwise stacks`: list a folder of the catalog, or show one entry."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
@@ -6,12 +6,16 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from shardwise import catalog
-from shardwise.cli.options import emit_json, refuse_options
+from shardwise.cli.options import JsonFlag, OutputOption, refuse_options
+from shardwise.cli.output import emit_json
 from shardwise.config.base import ConfigBase
+from shardwise.config.stack import Stack
+from shardwise.config.system import System
+from shardwise.report.tables.catalog import print_figures, print_stacks, print_systems
 
-__all__ = ["ExplainFlag", "NameArgument", "list_or_show"]
+__all__ = ["ExplainFlag", "list_or_show", "stacks", "systems"]
 
-N = TypeVar("N", bound=ConfigBase)
+Config = TypeVar("Config", bound=ConfigBase)
 
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Catalog name or file; all if omitted.")
@@ -20,46 +24,89 @@ ExplainFlag = Annotated[
     bool,
     typer.Option(
         "--explain",
-        help="Show every figure with its unit, source and origin: given, looked up, calculated "
-        "(with the formula) or a default.",
+        help="Show every value with its unit, source and origin: set, looked up, calculated "
+        "(with the formula) or default.",
     ),
 ]
 
 
+def systems(
+    name: NameArgument = None,
+    explain: ExplainFlag = False,
+    json: JsonFlag = False,
+    output: OutputOption = None,
+) -> int:
+    """List the systems of the catalog, or show one: every value with its source.
+
+    With --output, write the system to a file, as a template for your own.
+    """
+    return list_or_show(
+        System,
+        name,
+        json=json,
+        output=output,
+        explain=explain,
+        record=System.to_dict,
+        print_all=print_systems,
+        print_one=print_figures,
+    )
+
+
+def stacks(
+    name: NameArgument = None,
+    explain: ExplainFlag = False,
+    json: JsonFlag = False,
+    output: OutputOption = None,
+) -> int:
+    """List the software stacks of the catalog, or show one: every value with its source.
+
+    With --output, write the stack to a file, as a template for your own.
+    """
+    return list_or_show(
+        Stack,
+        name,
+        json=json,
+        output=output,
+        explain=explain,
+        record=Stack.to_dict,
+        print_all=print_stacks,
+        print_one=print_figures,
+    )
+
+
 def list_or_show(
-    noun: type[N],
+    config: type[Config],
     name: str | None,
     *,
     json: bool,
     output: str | None,
     explain: bool,
-    record: Callable[[N], dict[str, Any]],
-    print_all: Callable[[Sequence[N]], None],
-    print_one: Callable[[N], None],
+    record: Callable[[Config], dict[str, Any]],
+    print_all: Callable[[Sequence[Config]], None],
+    print_one: Callable[[Config], None],
 ) -> int:
     """Print all entries or one, as tables or JSON; or write them to a file.
 
     Parameters
     ----------
     explain
-        Whether to show how each figure of the one came to be.
+        Whether to show the origin of each value of one entry.
     record
-        What JSON says of an entry.
+        Converts an entry for JSON.
     print_all, print_one
-        What people see of all entries, and of one.
+        Print tables of all entries, and of one.
     """
     if explain:
-        return _explain(noun, name, json=json, output=output)
+        return _explain(config, name, json=json, output=output)
     if name is None:
-        entries = [noun.load(known) for known in catalog.names(noun.CATALOG or "")]
+        names = catalog.names(config.CATALOG or "")
+        entries = [config.load(known) for known in names]
         if json or output:
-            emit_json(
-                {known: record(e) for known, e in zip(_names(noun), entries, strict=True)}, output
-            )
+            emit_json(dict(zip(names, map(record, entries), strict=True)), output)
         else:
             print_all(entries)
         return 0
-    entry = noun.load(name)
+    entry = config.load(name)
     if output is not None:
         entry.to_file(output)
     if json:
@@ -69,22 +116,17 @@ def list_or_show(
     return 0
 
 
-def _explain(noun: type[ConfigBase], name: str | None, *, json: bool, output: str | None) -> int:
-    """Print how each figure of one entry came to be, or write it to a file."""
+def _explain(config: type[ConfigBase], name: str | None, *, json: bool, output: str | None) -> int:
+    """Print the origin of each value of one entry, or write it to a file."""
     from shardwise.report.tables.figures import explained_figures, print_explained  # noqa: PLC0415
 
     if name is None:
-        refuse_options("tells of one: give its name or file", explain=True)
+        refuse_options("explains one entry: add its name or file", explain=True)
         return 0
-    entry, resolved = noun.explained(name)
+    entry, resolved = config.explained(name)
     if json or output is not None:
-        called = getattr(entry, "name", name)
-        told = {"name": called, "figures": list(explained_figures(entry, resolved))}
-        emit_json(told, output)
+        figures = list(explained_figures(entry, resolved))
+        emit_json({"name": getattr(entry, "name", name), "figures": figures}, output)
     else:
         print_explained(entry, resolved)
     return 0
-
-
-def _names(noun: type[ConfigBase]) -> list[str]:
-    return catalog.names(noun.CATALOG or "")

@@ -1,7 +1,6 @@
 """`shardwise models`."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,82 +8,88 @@ import typer
 
 from shardwise import catalog
 from shardwise.cli.listing import ExplainFlag, list_or_show
-from shardwise.cli.options import JsonFlag, OutputOption, emit_json, refuse_options, whole_number
+from shardwise.cli.options import (
+    JsonFlag,
+    OutputOption,
+    missing_flag,
+    refuse_options,
+    used,
+    whole_number,
+    with_options,
+)
+from shardwise.cli.output import emit_json
 from shardwise.config.files import SUFFIXES, check_writable_ending
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
 from shardwise.ops.param_count import count_parameters
 from shardwise.report.tables.catalog import print_model, print_models
 
-_PANEL = "The largest that fits"
+_PANEL = "Largest model that fits"
 _NEEDS_LARGEST = "needs --largest-for SYSTEM"
-_NOT_A_FOLDER = "tells of one model: give its name or file"
-_NO_NAME = "has no effect beside --largest-for; leave it out"
+_NOT_A_FOLDER = "explains one model: add its name or file"
+_NO_NAME = "has no effect with --largest-for"
 
 
-def _option(flag: str, metavar: str, told: str) -> Any:
+def _option(flag: str, metavar: str, help_text: str) -> Any:
     """A flag of the search for the largest model."""
-    return typer.Option(flag, metavar=metavar, help=told, rich_help_panel=_PANEL)
+    return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel=_PANEL)
 
 
-NameOrFolder = Annotated[
-    str | None,
-    typer.Argument(metavar="[NAME]", help="Catalog name, file or folder; all if omitted."),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestOptions:
+    """Options of `models --largest-for`."""
+
+    gpus: Annotated[str | None, _option("--gpus", "N", "Number of GPUs.")] = None
+    gbs: Annotated[
+        str | None, _option("--gbs", "N", "Global batch [sequences]. Default: one per GPU.")
+    ] = None
+    seq_len: Annotated[
+        str | None, _option("--seq-len", "N", "Tokens per sequence. Default: 2048.")
+    ] = None
+    dtype: Annotated[str | None, _option("--dtype", "NAME", "Default: bf16.")] = None
+    space: Annotated[
+        str | None,
+        _option("--space", "FILE", "Search space file: strategies to try, as in search."),
+    ] = None
+    max_memory: Annotated[
+        str | None, _option("--max-memory", "SIZE", "Upper limit of usable memory.")
+    ] = None
+    reserve: Annotated[str | None, _option("--reserve", "SIZE", "Memory to leave free.")] = None
+    count: Annotated[
+        str | None, _option("--count", "K", "Shapes to list around the limit. Default: 12.")
+    ] = None
 
 
+@with_options
 def command(
-    name: NameOrFolder = None,
+    *,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Catalog name, file or folder; all if omitted."),
+    ] = None,
     largest_for: Annotated[
         str | None,
         _option(
-            "--largest-for",
-            "SYSTEM",
-            "Find the largest dense GPT that some strategy fits onto --gpus of a system.",
+            "--largest-for", "SYSTEM", "Find the largest dense GPT that fits on --gpus of SYSTEM."
         ),
     ] = None,
-    gpus: Annotated[str | None, _option("--gpus", "N", "Accelerators.")] = None,
-    gbs: Annotated[
-        str | None,
-        _option("--gbs", "N", "Global batch [sequences]. Default: one for each accelerator."),
-    ] = None,
-    seq_len: Annotated[
-        str | None, _option("--seq-len", "N", "Tokens per sequence. Default: 2048.")
-    ] = None,
-    dtype: Annotated[str | None, _option("--dtype", "NAME", "Default: bf16.")] = None,
-    space: Annotated[
-        str | None,
-        _option("--space", "FILE", "File of a space: strategies to try, as in search."),
-    ] = None,
-    max_memory: Annotated[
-        str | None, _option("--max-memory", "SIZE", "Use at most so much of the memory.")
-    ] = None,
-    reserve: Annotated[
-        str | None, _option("--reserve", "SIZE", "Keep so much of the memory free.")
-    ] = None,
-    count: Annotated[
-        str | None,
-        _option("--count", "K", "Shapes to show around the limit. Default: 12."),
-    ] = None,
+    largest: LargestOptions,
     explain: ExplainFlag = False,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
-    """List the models of the catalog, or show one: its shape and its parameters by part.
+    """List the models of the catalog, or show one: its shape and its parameters by component.
 
-    With a folder, list every model file in it; a file that is not a model has an error line, and
-    the exit code is 2. With --output, write the model to a file to start one of your own from.
+    With a folder, list every model file in it; a file that is not a model gets an error line, and
+    the exit code is 2. With --output, write the model to a file, as a template for your own.
 
     With --largest-for, find the largest dense GPT that fits; exit code 1 if none does. --output
     writes that model.
     """
-    asked: dict[str, Any] = {"gpus": gpus, "gbs": gbs, "seq_len": seq_len, "dtype": dtype}
-    asked |= {"space": space, "max_memory": max_memory, "reserve": reserve}
-    asked["count"] = whole_number("count", count)
     if largest_for is not None:
         refuse_options(_NO_NAME, name=name, explain=explain)
-        return _show_largest(largest_for, asked, json=json, output=output)
-    refuse_options(_NEEDS_LARGEST, **asked)
+        return _show_largest(largest_for, largest, json=json, output=output)
+    refuse_options(_NEEDS_LARGEST, **asdict(largest))
     if name is not None and catalog.find("models", name) is None and _is_folder(name):
         refuse_options(_NOT_A_FOLDER, explain=explain)
         _list_folder(Path(name), json=json, output=output)
@@ -101,17 +106,18 @@ def command(
     )
 
 
-def _show_largest(system: str, asked: Mapping[str, Any], *, json: bool, output: str | None) -> int:
-    """Find the largest model, print it and its neighbours, or write it to a file."""
-    from shardwise.planning.search.largest_model import largest_model  # noqa: PLC0415 - only where asked for
+def _show_largest(system: str, options: LargestOptions, *, json: bool, output: str | None) -> int:
+    """Find the largest model, print it and its neighbors, or write it to a file."""
+    from shardwise.planning.search.largest_model import largest_model  # noqa: PLC0415 - slow to import
 
     if output is not None:
         check_writable_ending(output)
-    given = {field: value for field, value in asked.items() if value is not None}
-    if "gpus" not in given:
-        fault = Fault(source="command line", field="gpus", problem="is missing: give it")
-        raise InputError(fault)
-    found = largest_model(system, **given)
+    values = used(options)
+    if options.count is not None:
+        values["count"] = whole_number("count", options.count)
+    if options.gpus is None:
+        raise missing_flag("gpus")
+    found = largest_model(system, **values)
     if output is not None and found.model is not None:
         Model.validated(found.model).to_file(output)
     if json:
@@ -124,7 +130,7 @@ def _show_largest(system: str, asked: Mapping[str, Any], *, json: bool, output: 
 
 
 def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:
-    """List the models of a folder; raise one fault for each file that is none, at the end."""
+    """List the models of a folder; then raise one fault for each file that is not a model."""
     models: dict[str, Model] = {}
     refused: dict[str, Fault] = {}
     for path in _model_files(folder):
@@ -154,7 +160,7 @@ def _is_folder(name: str) -> bool:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """Files of a folder whose ending may be a model's, by name; hidden ones are not looked at."""
+    """Files of a folder with an ending of model files, by name, without hidden files."""
     try:
         entries = sorted(path for path in folder.iterdir() if not path.is_dir())
     except OSError as error:
@@ -169,7 +175,7 @@ def _model_files(folder: Path) -> list[Path]:
 
 
 def _in_one_line(error: InputError) -> Fault:
-    """Why a file is not a model; shown alone, the file tells all."""
+    """The first fault of a file, with the number of others."""
     first, *others = error.faults
     more = f" (and {len(others)} more)" if others else ""
     return replace(first, problem=first.problem + more)

@@ -1,57 +1,55 @@
-"""What verbs share: arguments, strategy flags made from the noun, and printing."""
+"""Arguments and options that verbs share, and checks of what was entered."""
 
 import inspect
-import json
-import logging
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from shardwise.config import files
-from shardwise.config.base import unfold, words_of
-from shardwise.config.degrees import LEVELLED_AXES
-from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import SHORT_NAMES
-from shardwise.config.strategy_given import explicit_fields
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, nearest
 
 __all__ = [
+    "COMMAND_LINE",
     "JsonFlag",
     "ModelArgument",
     "OutputOption",
     "PlotOption",
-    "Stopwatch",
     "StrategyOption",
     "SystemArgument",
     "SystemOrNone",
     "TablesOption",
-    "emit_json",
-    "given_strategy",
-    "log",
+    "expand",
+    "flag_fault",
+    "missing_flag",
+    "one_of",
+    "positive_number",
     "refuse_options",
+    "used",
     "whole_number",
-    "with_strategy_flags",
+    "with_options",
 ]
 
-log = logging.getLogger("shardwise")
+COMMAND_LINE = "command line"
+"""Source of faults of flags."""
 
-_NAME_OR_FILE = "Catalog name, or file (YAML, JSON, TOML; also .gz)"
-_OF_MODELS = (
-    "of ours, Calculon's, SimuMax's, NERSC's, AMPeD's or Hugging Face's; or owner/name on the hub."
-)
-_OF_SYSTEMS = f"{_NAME_OR_FILE} of ours, Calculon's, SimuMax's, NERSC's or AMPeD's."
+_NAME_OR_FILE = "Catalog name or file (YAML, JSON, TOML; also .gz):"
+_SYSTEM_FILES = f"{_NAME_OR_FILE} shardwise, Calculon, SimuMax, NERSC or AMPeD format."
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help=f"{_NAME_OR_FILE} {_OF_MODELS}")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help=f"{_NAME_OR_FILE} shardwise, Calculon, SimuMax, NERSC, AMPeD or Hugging Face format; "
+        "or owner/name on the Hugging Face hub.",
+    ),
 ]
-SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_OF_SYSTEMS)]
+SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_SYSTEM_FILES)]
 SystemOrNone = Annotated[
     str | None,
     typer.Argument(
         metavar="SYSTEM",
-        help=f"{_OF_SYSTEMS} May be left out where MODEL is a configuration of AMPeD's.",
+        help=f"{_SYSTEM_FILES} Optional if MODEL is an AMPeD configuration.",
     ),
 ]
 TablesOption = Annotated[
@@ -59,7 +57,7 @@ TablesOption = Annotated[
     typer.Option(
         "--tables",
         metavar="FILE",
-        help="Lookup tables of a configuration of AMPeD's. Default: lookup_tables.json beside it.",
+        help="Lookup tables of an AMPeD configuration. Default: lookup_tables.json in its folder.",
     ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
@@ -78,135 +76,132 @@ StrategyOption = Annotated[
     typer.Option(
         "--strategy",
         metavar="FILE",
-        help="Strategy file of ours, SimuMax's or AMPeD's, or execution file of Calculon's; flags "
+        help="Strategy file (shardwise, SimuMax or AMPeD format) or Calculon execution file; flags "
         "override its fields.",
     ),
 ]
 
-_SHORT = {name: f"--{short}" for short, name in SHORT_NAMES.items()}
 
+def expand(
+    function: Callable[..., Any],
+    name: str,
+    parameters: Mapping[str, inspect.Parameter],
+    collect: Callable[[dict[str, Any]], Any],
+) -> Callable[..., Any]:
+    """Replace one parameter of a verb by several flags.
 
-def with_strategy_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb one flag for each field of `Strategy`, passed on as `flags`.
-
-    The flags, their help and so their names come from the noun: a new field has its flag at once.
+    Parameters
+    ----------
+    name
+        Parameter to replace.
+    parameters
+        Parameters of the flags, by name.
+    collect
+        From the values of the flags to the value of the parameter.
     """
 
-    def called(**words: Any) -> Any:
-        flags = {
-            name: words.pop(name)
-            for name in list(words)
-            if name in Strategy.model_fields and words[name] is not None
-        }
-        for name in Strategy.model_fields:
-            words.pop(name, None)
-        return function(**words, flags=flags)
+    def called(**values: Any) -> Any:
+        collected = collect({flag: values.pop(flag) for flag in parameters})
+        return function(**values, **{name: collected})
 
-    plain = inspect.signature(function).parameters.values()
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in plain if p.name != "flags"]
-    for name in Strategy.model_fields:
-        annotation = _flag(name)
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(name, keyword, default=None, annotation=annotation))
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == name:
+            expanded += parameters.values()
+        else:
+            expanded.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    called.__signature__ = inspect.Signature(expanded)  # type: ignore[attr-defined]
     called.__doc__ = function.__doc__
     called.__name__ = function.__name__
     return called
 
 
-def _flag(name: str) -> Any:
-    field = Strategy.model_fields[name]
-    dashed = "--" + name.replace("_", "-")
-    names = [_SHORT[name], dashed] if name in _SHORT else [dashed]
-    description = " ".join((field.description or "").split()).replace("; None:", "; if not given:")
-    panel = "Strategy"
-    kinds = list(unfold(field.annotation))
-    parts = words_of(get_args(kinds[0])) if get_origin(kinds[0]) is tuple else ()
-    description += f" Of: {', '.join(parts)}." if parts else ""
-    description += " NxN: in a network domain x across." if name in LEVELLED_AXES else ""
-    description += "" if field.default is None else f" Default: {_told(field.default)}."
-    if bool in kinds:
-        switch = f"{dashed}/--no-{dashed.removeprefix('--')}"
-        option = typer.Option(switch, help=description, rich_help_panel=panel)
-        return Annotated[bool | None, option]
-    metavar = "N|NxN" if name in LEVELLED_AXES else _metavar(kinds)
-    option = typer.Option(*names, metavar=metavar, help=description, rich_help_panel=panel)
-    return Annotated[str | None, option]
+def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Expand each parameter that is a dataclass of options into one flag per field."""
+    for parameter in inspect.signature(function).parameters.values():
+        group = parameter.annotation
+        if not (isinstance(group, type) and is_dataclass(group)):
+            continue
+        flags = {
+            field.name: inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=field.type,
+            )
+            for field in fields(group)
+        }
+        function = expand(function, parameter.name, flags, partial(_record, group))
+    return function
 
 
-def _metavar(kinds: Sequence[Any]) -> str:
-    """What stands for a value of some types: a number, one of some words, a list, a name."""
-    for kind in kinds:
-        if get_origin(kind) is tuple:
-            inside = _metavar(list(unfold(get_args(kind))))
-            return f"{inside},..." if inside == "N" else "PART,..."
-    if int in kinds:
-        return "N"
-    return "X" if float in kinds else "|".join(words_of(tuple(kinds))) or "NAME"
+def _record(group: type[Any], values: Mapping[str, Any]) -> Any:
+    return group(**values)
 
 
-def _told(default: object) -> str:
-    """A default as people write it on the command line."""
-    if isinstance(default, bool):
-        return "on" if default else "off"
-    if isinstance(default, tuple):
-        return ",".join(map(str, default)) or "none"
-    return f"{default:g}" if isinstance(default, float) else str(default)
+def used(options: Any, *names: str) -> dict[str, Any]:
+    """Options of a dataclass that were used: all, or those named; not None and not empty."""
+    values = asdict(options)
+    return {n: values[n] for n in names or values if values[n] is not None and values[n] != []}
 
 
-def given_strategy(path: str | None, flags: Mapping[str, Any]) -> Strategy:
-    """Read the strategy file, if any, and put the flags over its fields."""
-    if path is None:
-        return Strategy.validated(flags, source="command line")
-    Strategy.validated(flags, source="command line")
-    return Strategy.validated(explicit_fields(path) | dict(flags), source=path)
-
-
-def emit_json(data: Mapping[str, Any], output: str | None = None) -> None:
-    """Print JSON, or write it to a file."""
-    plain = files.finite(data)
-    if output is not None:
-        files.write_mapping(output, plain)
-        log.info("wrote %s", output)
-        return
-    sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
-
-
-def refuse_options(problem: str, **words: object) -> None:
-    """Refuse options that were given (neither None nor False) where they would do nothing."""
+def refuse_options(problem: str, **values: object) -> None:
+    """Refuse options that were used (neither None nor False) where they have no effect."""
     faults = [
         Fault(
-            source="command line",
+            source=COMMAND_LINE,
             field=name,
             value=value,
             has_value=value is not True,
             problem=problem,
         )
-        for name, value in words.items()
+        for name, value in values.items()
         if value is not None and value is not False
     ]
     if faults:
         raise InputError(faults)
 
 
-def whole_number(field: str, text: str | None) -> int | None:
-    """Read a flag that counts something; None if it was not given."""
+def flag_fault(flag: str, value: object, problem: str) -> InputError:
+    """A fault of a flag's value."""
+    return InputError(
+        Fault(source=COMMAND_LINE, field=flag, value=value, has_value=True, problem=problem)
+    )
+
+
+def missing_flag(flag: str, problem: str = "is required") -> InputError:
+    """A fault of a flag that was not used."""
+    return InputError(Fault(source=COMMAND_LINE, field=flag, problem=problem))
+
+
+def one_of(flag: str, text: str, allowed: tuple[str, ...]) -> str:
+    """Read one of some words, in any case."""
+    known = {word.lower(): word for word in allowed}
+    word = known.get(text.strip().lower())
+    if word is None:
+        problem = f"allowed: {', '.join(allowed)}{nearest(text, allowed)}"
+        raise flag_fault(flag, text, problem)
+    return word
+
+
+def whole_number(flag: str, text: str | None) -> int | None:
+    """Read a whole number of at least 1; None without a value."""
     if text is None:
         return None
     number = int(text) if text.strip().isascii() and text.strip().isdigit() else 0
     if number < 1:
-        problem = "must be a whole number of at least 1"
-        raise InputError(
-            Fault(source="command line", field=field, value=text, has_value=True, problem=problem)
-        )
+        raise flag_fault(flag, text, "must be a whole number of at least 1")
     return number
 
 
-class Stopwatch:
-    """Seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __str__(self) -> str:
-        return f"{time.perf_counter() - self._start:.3f} s"
+def positive_number(flag: str, text: str | None, example: str = "") -> float | None:
+    """Read a number above 0; None without a value."""
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise flag_fault(flag, text, f"must be a number above 0{example}")
+    return number

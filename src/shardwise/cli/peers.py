@@ -5,18 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
     OutputOption,
-    Stopwatch,
     StrategyOption,
     SystemArgument,
-    emit_json,
-    given_strategy,
-    log,
-    with_strategy_flags,
 )
+from shardwise.cli.output import Stopwatch, log, show
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
@@ -25,41 +22,39 @@ from shardwise.parallel.process_groups import peers_of
 
 @with_strategy_flags
 def command(
+    *,
     model: ModelArgument,
     system: SystemArgument,
-    flags: Mapping[str, Any],
     strategy: StrategyOption = None,
     rank: Annotated[
         str | None, typer.Option("--rank", metavar="N", help="Only this rank and its peers.")
     ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
+    flags: Mapping[str, Any],
 ) -> int:
     """Ranks of every communication group: tensor, context, data and pipeline parallel.
 
-    Ranks are numbered from the innermost network tier out in the order of the placement, so that
-    accelerators of one node have consecutive ranks. In the JSON each rank names its groups by
+    Ranks are numbered from the innermost network tier outward in the order of the placement, so the
+    accelerators of a node have consecutive ranks. In the JSON each rank refers to its groups by
     their positions in the lists of groups; with --rank it lists its peers.
     """
     watch = Stopwatch()
     the_model, the_system = Model.load(model), System.load(system)
     log.info("model %s, system %s", the_model.name, the_system.name)
-    found = peers_of(the_model, the_system, given_strategy(strategy, flags))
+    found = peers_of(the_model, the_system, strategy_of(strategy, flags))
     one = None if rank is None else found.of(_number(rank, len(found)))
     log.info("numbered %d ranks in %s", len(found), watch)
-    if json or output is not None:
-        record = found.to_dict() if one is None else one.to_dict()
-        if output is not None:
-            emit_json(record, output)
-        if json:
-            emit_json(record)
-        return 0
-    from shardwise.report.tables.process_groups import print_peers, print_rank  # noqa: PLC0415 - slow to import
 
-    if one is None:
-        print_peers(found)
-    else:
-        print_rank(found, one)
+    def tables() -> None:
+        from shardwise.report.tables.process_groups import print_peers, print_rank  # noqa: PLC0415 - slow
+
+        if one is None:
+            print_peers(found)
+        else:
+            print_rank(found, one)
+
+    show(found.to_dict if one is None else one.to_dict, tables, json=json, output=output)
     return 0
 
 

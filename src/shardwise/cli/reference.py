@@ -1,12 +1,13 @@
-"""What `estimate` shows of a predecessor's answer."""
+"""Answers of other models (Calculon, NERSC's model, AMPeD) for `estimate`."""
 
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 from shardwise.analysis.results import Estimate
-from shardwise.cli.amped import Given
-from shardwise.cli.options import emit_json, given_strategy
+from shardwise.cli.amped import Inputs
+from shardwise.cli.flags import strategy_of
+from shardwise.cli.output import emit_json
 from shardwise.interop.amped.translation import (
     AmpedCase,
     amped_case,
@@ -21,35 +22,35 @@ Case = CalculonCase | NerscCase | AmpedCase
 
 _NAMES = {CalculonCase: "calculon", NerscCase: "nersc", AmpedCase: "amped"}
 
-__all__ = ["case_of", "known_reference", "show_beside", "show_reference", "texts_of"]
+__all__ = ["case_of", "known_reference", "show_comparison", "show_reference", "texts_of"]
 
 
-def case_of(reference: str, run: Given) -> Case:
-    """Say a run of the command line in a predecessor's words.
+def case_of(reference: str, inputs: Inputs) -> Case:
+    """Translate the inputs for another model.
 
-    A strategy file alone is handed on to Calculon as it is, it may be its own; to AMPeD so are the
-    parameters of a configuration that tells model, system and strategy, with flags over them.
+    Calculon reads a strategy file without flags itself, since it may be in its own format; AMPeD
+    reads its own configuration, with the flags over it.
     """
-    model, system, strategy, flags = run.model, run.system, run.strategy, run.flags
-    if reference == "amped" and run.config is not None:
-        config = run.config
+    model, system, strategy, flags = inputs.model, inputs.system, inputs.strategy, inputs.flags
+    if reference == "amped" and inputs.config is not None:
+        config = inputs.config
         words: dict[str, Any] = {"rows": config.row_names(), "source": config.source}
-        if not run.changed:
+        if not inputs.changed:
             return amped_case_of_parameters(config.told(), fill=True, **words)
-        given = given_strategy(strategy, flags)
-        return amped_case_with(config.told(), model, system, given, changed=run.changed, **words)
+        read = strategy_of(strategy, flags)
+        return amped_case_with(config.told(), model, system, read, changed=inputs.changed, **words)
     if reference != "calculon":
-        given, source = given_strategy(strategy, flags), strategy or "strategy"
+        read, source = strategy_of(strategy, flags), strategy or "strategy"
         if reference == "nersc":
-            return nersc_case(model, system, given, source=source)
-        return amped_case(model, system, given, source=source)
+            return nersc_case(model, system, read, source=source)
+        return amped_case(model, system, read, source=source)
     if strategy is not None and not flags:
         return calculon_case(model, system, strategy)
-    return calculon_case(model, system, given_strategy(strategy, flags), source=strategy or "")
+    return calculon_case(model, system, strategy_of(strategy, flags), source=strategy or "")
 
 
 def texts_of(case: Case) -> dict[str, str]:
-    """Texts that a predecessor writes of a run, under its own names of the files."""
+    """Text files that the other model writes, by name."""
     if not isinstance(case, AmpedCase):
         return {}
     return {
@@ -59,10 +60,10 @@ def texts_of(case: Case) -> dict[str, str]:
 
 
 def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> int:
-    """Print a predecessor's statistics under its own names; exit code 1 if they do not fit."""
+    """Print the statistics of another model under its own names; exit code 1 if infeasible."""
     record = case.answer()
-    told = set(record) - {"infeasible", "message"}
-    if ops and told:
+    statistics = record.keys() - {"infeasible", "message"}
+    if ops and statistics:
         record["layers"] = case.layers()
     if output is not None:
         emit_json(record, output)
@@ -70,8 +71,8 @@ def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> 
         emit_json(record)
     elif output is None:
         tables = _tables(_NAMES[type(case)])
-        if told:
-            tables.print_statistics({name: record[name] for name in record if name in told})
+        if statistics:
+            tables.print_statistics({name: record[name] for name in record if name in statistics})
         if "message" in record:
             tables.print_refusal(record["message"])
         if "layers" in record:
@@ -79,19 +80,19 @@ def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> 
     return 1 if "infeasible" in record else 0
 
 
-def show_beside(
-    reference: str, result: Estimate, said: Mapping[str, Any], *, everything: bool
+def show_comparison(
+    reference: str, result: Estimate, answer: Mapping[str, Any], *, all_: bool
 ) -> None:
-    """Print a predecessor's figures beside ours."""
+    """Print the estimate next to the answer of another model."""
     tables = _tables(reference)
-    if set(said) - {"infeasible", "message"}:
-        tables.print_beside(result, said, everything=everything)
-    if "message" in said:
-        tables.print_refusal(said["message"])
+    if set(answer) - {"infeasible", "message"}:
+        tables.print_beside(result, answer, everything=all_)
+    if "message" in answer:
+        tables.print_refusal(answer["message"])
 
 
 def _tables(reference: str) -> ModuleType:
-    """What prints a predecessor's figures."""
+    """Module that prints the tables of another model."""
     if reference == "nersc":
         from shardwise.report.tables import nersc as reference_nersc  # noqa: PLC0415 - slow to import
 

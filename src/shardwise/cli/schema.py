@@ -5,7 +5,8 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.analysis.results import Estimate
-from shardwise.cli.options import emit_json
+from shardwise.cli.options import COMMAND_LINE
+from shardwise.cli.output import emit_json
 from shardwise.config.expressions.schema import with_figures
 from shardwise.config.model import Model
 from shardwise.config.reliability import Reliability
@@ -16,7 +17,7 @@ from shardwise.errors import Fault, InputError, nearest
 from shardwise.planning.compare.scenario import Scenario
 from shardwise.planning.search.space import Space
 
-NOUNS: dict[str, Any] = {
+SCHEMAS: dict[str, Any] = {
     "model": Model,
     "system": System,
     "strategy": Strategy,
@@ -29,15 +30,15 @@ NOUNS: dict[str, Any] = {
 
 
 def command(
-    noun: Annotated[str, typer.Argument(metavar="NOUN", help=", ".join(NOUNS))],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=", ".join(SCHEMAS))],
 ) -> int:
-    """Print the JSON Schema of a noun, such as model, strategy, scenario or estimate."""
-    if noun not in NOUNS:
-        problem = f"no such noun; allowed: {', '.join(NOUNS)}{nearest(noun, NOUNS)}"
-        raise InputError(Fault(source="command line", value=noun, has_value=True, problem=problem))
-    mode = "serialization" if noun == "estimate" else "validation"
-    schema = NOUNS[noun].model_json_schema(mode=mode)
-    if NOUNS[noun].__dict__.get("FIGURES"):
+    """Print the JSON Schema of a config file or result: model, strategy, scenario, estimate ..."""
+    if name not in SCHEMAS:
+        problem = f"no such schema; allowed: {', '.join(SCHEMAS)}{nearest(name, SCHEMAS)}"
+        raise InputError(Fault(source=COMMAND_LINE, value=name, has_value=True, problem=problem))
+    mode = "serialization" if name == "estimate" else "validation"
+    schema = SCHEMAS[name].model_json_schema(mode=mode)
+    if SCHEMAS[name].__dict__.get("FIGURES"):
         schema = with_figures(schema)
     emit_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
     return 0

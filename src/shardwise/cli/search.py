@@ -1,345 +1,366 @@
 """`shardwise search`."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 
 from shardwise.cli.amped import system_or_config
+from shardwise.cli.flags import training_run, with_run_flags
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
     OutputOption,
     SystemOrNone,
+    flag_fault,
+    missing_flag,
+    one_of,
     refuse_options,
+    used,
     whole_number,
+    with_options,
 )
-from shardwise.cli.search_own import (
-    COMMAND_LINE,
-    count_strategies,
-    explain_strategy,
+from shardwise.cli.output import INTERRUPTED, Bar, check_different_files, progress_bar, show
+from shardwise.cli.space import (
+    AllowOption,
+    FixOption,
+    MaxMemoryOption,
+    ObjectiveOption,
+    OkIfNoneFlag,
+    ReferenceOptions,
+    ReserveOption,
+    SpaceOption,
     field_pairs,
-    given_once,
-    search_space,
-    show_record,
+    merge_fields,
+    read_space,
 )
-from shardwise.cli.training_options import asked_run, with_run_flags
 from shardwise.config import files
 from shardwise.config.strategy import Strategy
-from shardwise.planning.search.objective import FRONTS, OBJECTIVES
-from shardwise.planning.search.query import load_space
+from shardwise.config.strategy_fields import SHORT_NAMES
+from shardwise.planning.search.explain import explain
+from shardwise.planning.search.objective import FRONTS
+from shardwise.planning.search.results import SearchResult
+from shardwise.planning.search.run import Progress, search
+from shardwise.planning.search.run import count as count_space
+from shardwise.planning.search.scan import Found
+from shardwise.planning.search.space import Space
+from shardwise.planning.training_time import Run
 
-_REFERENCE = "A predecessor's space, with --reference"
-_OF = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD"}
-_NO_EFFECT = "has no effect beside --reference, which searches a predecessor's own space"
-_NEEDS_REFERENCE = "needs --reference: it names a part of a predecessor's space"
+_NO_EFFECT = "has no effect with --reference, which searches the space of another model"
+_NEEDS_REFERENCE = "needs --reference: it selects part of the space of another model"
 _NEEDS_SEARCH = "needs a search; --count only counts"
-_NEEDS_NO_EXPLAIN = "has no effect beside --explain, which answers for one strategy"
+_NOT_EXPLAINED = "has no effect with --explain, which is about one strategy"
 
 
-@with_run_flags
-def command(
-    model: ModelArgument,
-    run: Mapping[str, Any],
-    system: SystemOrNone = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """Which strategies are candidates."""
+
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", metavar="N", help="One number, a list (64,96) or a range: 64..512."),
-    ] = None,
+        typer.Option("--gpus", metavar="N", help="A number, a list (64,96) or a range (64..512)."),
+    ] = None
     gbs: Annotated[
         str | None,
-        typer.Option("--gbs", metavar="N", help="Global batch [sequences], likewise."),
-    ] = None,
+        typer.Option("--gbs", metavar="N", help="Global batch [sequences]; same forms as --gpus."),
+    ] = None
     batch: Annotated[
         str | None,
         typer.Option(
             "--batch",
             metavar="fixed|largest",
-            help="Run all of --gbs (default), or the largest multiple of the replicas up to it.",
+            help="Use all of --gbs (default), or the largest multiple of the replicas up to it.",
         ),
-    ] = None,
-    space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="FILE", help="File of a space: values to try by field."),
-    ] = None,
-    fix: Annotated[
-        list[str] | None,
-        typer.Option("--fix", metavar="FIELD=VALUE,...", help="Try only this value of a field."),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow", metavar="FIELD=V1,V2,...", help="Try these values of a field, or all."
-        ),
-    ] = None,
+    ] = None
+    space: SpaceOption = None
+    fix: FixOption = None
+    allow: AllowOption = None
     dtype: Annotated[
         str | None, typer.Option("--dtype", metavar="NAME", help="Short for --allow dtype=...")
-    ] = None,
+    ] = None
     seq_len: Annotated[
         str | None, typer.Option("--seq-len", metavar="N", help="Short for --allow seq_len=...")
-    ] = None,
-    max_memory: Annotated[
-        str | None,
-        typer.Option("--max-memory", metavar="SIZE", help="Use at most so much of the memory."),
-    ] = None,
-    reserve: Annotated[
-        str | None,
-        typer.Option("--reserve", metavar="SIZE", help="Keep so much of the memory free."),
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            "--objective", metavar="NAME", help=f"{', '.join(OBJECTIVES)}. Default: step_time."
-        ),
-    ] = None,
+    ] = None
+
+    def read(self) -> Space:
+        """Read the space."""
+        fields = merge_fields(
+            {
+                "gpus": self.gpus,
+                "global_batch_size": self.gbs,
+                "batch": self.batch,
+                "dtype": self.dtype,
+                "seq_len": self.seq_len,
+            },
+            fix=field_pairs("fix", self.fix, values="one"),
+            allow=field_pairs("allow", self.allow, values="several"),
+        )
+        return read_space(self.space, fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """What is searched for, what is listed and saved, and who computes it."""
+
+    max_memory: MaxMemoryOption = None
+    reserve: ReserveOption = None
+    objective: ObjectiveOption = None
     top: Annotated[
         str | None,
         typer.Option(
             "--top",
             metavar="K",
-            help="How many to show. Default: 10; with --reference calculon 1.",
+            help="How many plans to list. Default: 10; with --reference calculon 1.",
         ),
-    ] = None,
+    ] = None
     pareto: Annotated[
-        bool, typer.Option("--pareto", help="Show what nothing beats in both time and memory.")
-    ] = False,
+        bool, typer.Option("--pareto", help="List the Pareto front of time and memory.")
+    ] = False
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="|".join(FRONTS), help="With --pareto, beside time."),
-    ] = None,
+        typer.Option(
+            "--against", metavar="|".join(FRONTS), help="With --pareto: trade time against this."
+        ),
+    ] = None
     axes: Annotated[
         str | None,
         typer.Option(
-            "--axes", metavar="FIELD,FIELD", help="Show the best for every pair of their values."
+            "--axes",
+            metavar="FIELD,FIELD",
+            help="List the best plan for each combination of values of these fields.",
         ),
-    ] = None,
+    ] = None
     levels: Annotated[
         bool,
         typer.Option(
             "--levels",
-            help="Try every split of every axis over the network's tiers, and show the best of "
-            "each with its batch: 2x16 is 2 in a domain of the innermost tier, 16 across.",
+            help="Try every split of every axis over the network tiers, and list the best plan of "
+            "each with its batch: 2x16 is 2 in a domain of the innermost tier, 16 across domains.",
         ),
-    ] = False,
+    ] = False
     plot: Annotated[
         str | None,
-        typer.Option("--plot", metavar="FILE", help="Draw charts of it all into FILE (.html)."),
-    ] = None,
+        typer.Option("--plot", metavar="FILE", help="Write charts of the result to FILE (.html)."),
+    ] = None
     explain: Annotated[
         str | None,
         typer.Option(
             "--explain",
             metavar="FIELD=VALUE,...",
-            help="Say why this strategy is not legal, does not fit, or is not the best.",
+            help="Explain why this strategy is not legal, does not fit, or is not the best.",
         ),
-    ] = None,
+    ] = None
     save: Annotated[
         str | None,
         typer.Option(
             "--save",
             metavar="FILE",
-            help="Write every feasible strategy to FILE (.parquet, .csv, .csv.gz); if it is "
-            "interrupted, the same command goes on from there.",
+            help="Write every feasible strategy to FILE (.parquet, .csv, .csv.gz); after an "
+            "interruption the same command resumes.",
         ),
-    ] = None,
+    ] = None
     save_all: Annotated[
         bool, typer.Option("--save-all", help="With --save: also the rejected, with the reason.")
-    ] = False,
+    ] = False
     jobs: Annotated[
         str | None,
-        typer.Option(
-            "--jobs", metavar="N", help="Processes. Default: 1, or all that a cluster has."
-        ),
-    ] = None,
+        typer.Option("--jobs", metavar="N", help="Processes. Default: 1, or those of the cluster."),
+    ] = None
     backend: Annotated[
         str | None,
-        typer.Option("--backend", metavar="loky|ray|dask", help="What runs them. Default: loky."),
-    ] = None,
+        typer.Option(
+            "--backend", metavar="loky|ray|dask", help="Who runs the processes. Default: loky."
+        ),
+    ] = None
+
+    def check(self, output: str | None) -> None:
+        """Refuse options that contradict each other, and files that cannot be written."""
+        if self.against is not None:
+            if not self.pareto:
+                raise flag_fault("against", self.against, "needs --pareto")
+            one_of("against", self.against, FRONTS)
+        check_different_files(output=output, plot=self.plot, save=self.save)
+        if self.levels:
+            refuse_options("has no effect with --levels", axes=self.axes, plot=self.plot)
+        if self.save_all and self.save is None:
+            raise missing_flag("save_all", "needs --save FILE")
+        if self.plot is not None:
+            from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
+
+            check_chart_file(self.plot)
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `planning.search.run.search`."""
+        names = ("objective", "max_memory", "reserve", "save", "backend")
+        axes = () if self.axes is None else tuple(axis.strip() for axis in self.axes.split(","))
+        if self.plot is not None and not axes:
+            axes = ("tp", "pp")
+        numbers = {"top": whole_number("top", self.top), "jobs": whole_number("jobs", self.jobs)}
+        return {
+            **used(self, *names),
+            **{name: number for name, number in numbers.items() if number is not None},
+            "axes": tuple(SHORT_NAMES.get(axis, axis) for axis in axes),
+            "pareto": (self.against or "memory") if self.pareto else None,
+            "levels": self.levels,
+            "save_all": self.save_all,
+        }
+
+
+@with_run_flags
+@with_options
+def command(
+    *,
+    model: ModelArgument,
+    system: SystemOrNone = None,
+    of: SpaceOptions,
+    wanted: SearchOptions,
     count: Annotated[bool, typer.Option("--count", help="Count the strategies and stop.")] = False,
-    ok_if_none: Annotated[
-        bool, typer.Option("--ok-if-none", help="Exit with 0 even if nothing is feasible.")
-    ] = False,
+    ok_if_none: OkIfNoneFlag = False,
     reference: Annotated[
         str | None,
         typer.Option(
             "--reference",
             metavar="NAME",
-            help="Search a predecessor's own space: calculon, nersc, amped.",
+            help="Search the space of another model: calculon, nersc, amped.",
         ),
     ] = None,
-    layers: Annotated[
-        bool,
-        typer.Option(
-            "--layers",
-            help="Statistics of every operation of the best.",
-            rich_help_panel=_REFERENCE,
-        ),
-    ] = False,
-    tp_overlap: Annotated[
-        bool | None,
-        typer.Option(
-            "--tp-overlap/--no-tp-overlap", help="calculon: try it.", rich_help_panel=_REFERENCE
-        ),
-    ] = None,
-    dp_overlap: Annotated[
-        bool | None,
-        typer.Option(
-            "--dp-overlap/--no-dp-overlap", help="calculon: try it.", rich_help_panel=_REFERENCE
-        ),
-    ] = None,
-    fused_activation: Annotated[
-        str | None,
-        typer.Option(
-            "--fused-activation",
-            metavar="true|false|both",
-            help="calculon: fused activations, or not. Default: true.",
-            rich_help_panel=_REFERENCE,
-        ),
-    ] = None,
-    mbs_break: Annotated[
-        bool,
-        typer.Option(
-            "--mbs-break",
-            help="calculon: stop growing the micro-batch after the first that is infeasible.",
-            rich_help_panel=_REFERENCE,
-        ),
-    ] = False,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            metavar="1d|2d|2d-seqp",
-            help="nersc: tensor parallelism as in Megatron, by SUMMA, or with context parallelism.",
-            rich_help_panel=_REFERENCE,
-        ),
-    ] = None,
-    domain: Annotated[
-        str | None,
-        typer.Option(
-            "--domain",
-            metavar="N",
-            help="nersc: GPUs of a domain of the fast network. Default: the system's.",
-            rich_help_panel=_REFERENCE,
-        ),
-    ] = None,
+    theirs: ReferenceOptions,
     json: JsonFlag = False,
     output: OutputOption = None,
+    run: Mapping[str, Any],
 ) -> int:
     """Find the best way to run a model on a number of GPUs, with certainty.
 
-    Every legal strategy of the space is judged: all degrees, micro-batches, chunks, recompute,
-    exchanges, ZeRO, offload and placements, unless --space, --fix or --allow say otherwise. Of some
-    fields one value is kept: recompute_layers=fit, micro_batch_size=largest, stage_layers=balanced.
-    Exit code 1 if none is feasible.
+    Every legal strategy of the space is evaluated: all degrees, micro-batches, chunks, recompute,
+    collectives, ZeRO, offload and placements, unless --space, --fix or --allow restrict them. Some
+    fields have one value by default: recompute_layers=fit, micro_batch_size=largest,
+    stage_layers=balanced. Exit code 1 if none is feasible.
     """
     system = system_or_config(model, system)
     if output is not None:
         files.check_writable_ending(output)
-    theirs: dict[str, dict[str, Any]] = {
-        "calculon": {
-            "tp_overlap": _given(tp_overlap),
-            "dp_overlap": _given(dp_overlap),
-            "fused_activation": fused_activation,
-            "mbs_break": mbs_break,
-        },
-        "nersc": {"method": method, "domain": domain},
-        "amped": {},
-    }
-    asked: dict[str, Any] = {
-        "objective": objective,
-        "top": whole_number("top", top),
-        "pareto": pareto,
-        "against": against,
-        "axes": axes,
-        "levels": levels,
-        "plot": plot,
-        "max_memory": max_memory,
-        "reserve": reserve,
-        "explain": explain,
-        "save": save,
-        "save_all": save_all,
-        "jobs": whole_number("jobs", jobs),
-        "backend": backend,
-    }
-    varied = {"batch": batch, "space": space, "fix": fix or None, "allow": allow or None}
     if reference is not None:
-        only_ours = {name: value for name, value in asked.items() if name != "top"}
-        refuse_options(_NO_EFFECT, **varied, seq_len=seq_len, **only_ours, **run)
-        limits = {"gpus": gpus, "gbs": gbs, "dtype": dtype}
-        return _by_reference(
+        from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
+
+        useless = used(of, "batch", "space", "fix", "allow", "seq_len") | asdict(wanted) | dict(run)
+        refuse_options(_NO_EFFECT, **{name: v for name, v in useless.items() if name != "top"})
+        record = search_reference(
             reference,
             (model, system),
-            limits | {"top": asked["top"], "count": count, "layers": layers},
             theirs,
-            ok_if_none=ok_if_none or count,
+            gpus=of.gpus,
+            gbs=of.gbs,
+            dtype=of.dtype,
+            top=whole_number("top", wanted.top),
+            count=count,
             json=json,
             output=output,
         )
-    refuse_options(_NEEDS_REFERENCE, layers=layers, **theirs["calculon"], **theirs["nersc"])
-    whole = load_space(space, {})
-    fields = given_once(
-        {
-            "gpus": gpus,
-            "global_batch_size": gbs,
-            "batch": batch,
-            "dtype": dtype,
-            "seq_len": seq_len,
-        },
-        fix=field_pairs("fix", fix or (), values="one"),
-        allow=field_pairs("allow", allow or (), values="several"),
-    )
-    whole = whole.fixed(fields, source=COMMAND_LINE) if fields else whole
+        return 0 if count or ok_if_none or record["best"] else 1
+    for options in theirs.entered().values():
+        refuse_options(_NEEDS_REFERENCE, **options)
+    refuse_options(_NEEDS_REFERENCE, layers=theirs.layers)
+    space = of.read()
     if count:
-        refuse_options(_NEEDS_SEARCH, **asked, ok_if_none=ok_if_none, **run)
-        return count_strategies(model, system, whole, json=json, output=output)
-    if explain is not None:
-        clash = ("objective", "max_memory", "reserve", "explain")
-        refuse_options(_NEEDS_NO_EXPLAIN, **{n: v for n, v in asked.items() if n not in clash})
-        refuse_options(_NEEDS_NO_EXPLAIN, ok_if_none=ok_if_none, **run)
-        strategy = field_pairs(
-            "explain", (explain,), values="one", known=tuple(Strategy.model_fields)
-        )
-        return explain_strategy(model, system, whole, strategy, asked, json=json, output=output)
-    asked["run"] = asked_run(run)
-    return search_space(
-        model, system, whole, asked, ok_if_none=ok_if_none, json=json, output=output
-    )
+        refuse_options(_NEEDS_SEARCH, **asdict(wanted), ok_if_none=ok_if_none, **run)
+        return _count(model, system, space, json=json, output=output)
+    if wanted.explain is not None:
+        shared = ("objective", "max_memory", "reserve", "explain")
+        others = {name: v for name, v in asdict(wanted).items() if name not in shared}
+        refuse_options(_NOT_EXPLAINED, **others, ok_if_none=ok_if_none, **run)
+        return _explain(model, system, space, wanted, json=json, output=output)
+    found = _search(model, system, space, wanted, training_run(run), json=json, output=output)
+    if not found.complete:
+        return INTERRUPTED
+    return 0 if ok_if_none or found.best else 1
 
 
-def _given(switch: bool | None) -> str | None:
-    """A switch that was given at all, either way."""
-    return None if switch is None else str(switch).lower()
+def _count(model: str, system: str, space: Space, *, json: bool, output: str | None) -> int:
+    """Print the size of a space."""
+    candidates, rejected = count_space(model, system, space)
+
+    def tables() -> None:
+        from shardwise.report.tables.search import print_count  # noqa: PLC0415 - slow to import
+
+        print_count(candidates, rejected)
+
+    record = {"candidates": candidates, "rejected": rejected}
+    show(lambda: record, tables, json=json, output=output)
+    return 0
 
 
-def _by_reference(
-    reference: str,
-    case: tuple[str, str],
-    words: Mapping[str, Any],
-    theirs: Mapping[str, Mapping[str, Any]],
+def _search(
+    model: str,
+    system: str,
+    space: Space,
+    options: SearchOptions,
+    training: Run | None,
     *,
-    ok_if_none: bool,
+    json: bool,
+    output: str | None,
+) -> SearchResult:
+    """Search a space; print, write and draw the result."""
+    options.check(output)
+    arguments = options.arguments()
+    with progress_bar("strategies") as bar:
+        result = search(model, system, space, run=training, progress=_progress(bar), **arguments)
+    typer.echo(f"{result.looked_at:,} strategies in {result.elapsed_s:.2f} s", err=True)
+
+    def tables() -> None:
+        from shardwise.report.tables.search import print_search  # noqa: PLC0415 - slow to import
+
+        print_search(result)
+
+    show(result.to_dict, tables, json=json, output=output)
+    if options.plot is not None:
+        from shardwise.report.charts.search import write_charts  # noqa: PLC0415 - slow
+
+        write_charts(result, options.plot)
+    return result
+
+
+def _explain(
+    model: str,
+    system: str,
+    space: Space,
+    options: SearchOptions,
+    *,
     json: bool,
     output: str | None,
 ) -> int:
-    """Search the space of one predecessor, by the options that are its own."""
-    from shardwise.cli import search_amped, search_nersc, search_reference  # noqa: PLC0415 - slow to import
-    from shardwise.interop.translation import known_reference  # noqa: PLC0415 - slow to import
+    """Explain why a strategy is not legal, does not fit, or is not the best."""
+    assert options.explain is not None  # noqa: S101 - checked by the caller
+    fields = tuple(Strategy.model_fields)
+    strategy = field_pairs("explain", [options.explain], values="one", known=fields)
+    with progress_bar("strategies") as bar:
+        found = explain(
+            model,
+            system,
+            space,
+            strategy,
+            progress=_progress(bar),
+            **used(options, "objective", "max_memory", "reserve"),
+        )
 
-    name = known_reference(reference, "reference")
-    for other, options in theirs.items():
-        if other != name:
-            refuse_options(f"{_OF[name]} has no such part of its space", **options)
-    own: dict[str, Any] = dict(theirs[name])
-    if name == "nersc":
-        record = search_nersc.search_nersc(*case, **{**words, **own})
-        show = search_nersc.print_nersc
-    elif name == "amped":
-        record = search_amped.search_amped(*case, **words)
-        show = search_amped.print_amped
-    else:
-        for switch in ("tp_overlap", "dp_overlap"):
-            own[switch] = None if own[switch] is None else own[switch] == "true"
-        record = search_reference.search_reference(*case, **{**words, **own})
-        show = search_reference.print_reference
-    show_record(record, lambda: show(record), json=json, output=output)
-    return 0 if ok_if_none or record["best"] else 1
+    def tables() -> None:
+        from shardwise.report.tables.explain import print_explanation  # noqa: PLC0415 - slow to import
+
+        print_explanation(found)
+
+    show(found.to_dict, tables, json=json, output=output)
+    if not found.complete:
+        return INTERRUPTED
+    return 0 if found.better is not None else 1
+
+
+def _progress(bar: Bar | None) -> Progress | None:
+    """Update the bar with the best step time so far."""
+    if bar is None:
+        return None
+
+    def update(done: int, total: int, found: Found) -> None:
+        best = f"best {found.best.step_time_s[0]:.4g} s" if len(found.best) else "nothing fits yet"
+        bar(done, total, best)
+
+    return update

@@ -1,91 +1,150 @@
-"""`shardwise search --reference calculon`: Calculon's own space by its own rules."""
+"""`shardwise search --reference`: the search spaces of Calculon, NERSC's model and AMPeD."""
 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwise.cli.options import refuse_options
-from shardwise.cli.progress import progress_bar
+from shardwise.cli.amped import configuration_of
+from shardwise.cli.options import (
+    COMMAND_LINE,
+    flag_fault,
+    missing_flag,
+    one_of,
+    refuse_options,
+    whole_number,
+)
+from shardwise.cli.output import progress_bar, show
+from shardwise.cli.space import ReferenceOptions
+from shardwise.config.base import MOST
 from shardwise.config.strategy import Strategy
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import InputError, nearest
+from shardwise.interop.amped import reference as amped
+from shardwise.interop.amped.translation import (
+    amped_case_of_parameters,
+    free_parameters,
+    model_for_amped,
+    system_for_amped,
+)
+from shardwise.interop.amped.writer import BITS
 from shardwise.interop.calculon import reference as calculon
-from shardwise.interop.calculon.files import CalculonModel, CalculonSystem
 from shardwise.interop.calculon.reader import DTYPES
 from shardwise.interop.calculon.translation import model_for_calculon, system_for_calculon
+from shardwise.interop.nersc import reference as nersc
+from shardwise.interop.nersc.reference import NerscSystem, SearchResult
+from shardwise.interop.nersc.translation import model_for_nersc, system_for_nersc
+from shardwise.interop.translation import known_reference
+from shardwise.units import readable
 
-__all__ = ["print_reference", "search_reference"]
+__all__ = ["search_reference"]
 
-_COMMAND_LINE = "command line"
+_NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD"}
+_NEEDS_SEARCH = "needs a search; --count only counts"
+_NO_LAYERS = "AMPeD's search lists no layers; use estimate --reference amped --ops"
+# Flags by Calculon's names.
 _FLAG_OF = {"num_procs": "gpus", "max_batch_size": "gbs", "datatype": "dtype"}
-_NEEDS_SEARCH = "needs a search; --count only counts the whole space"
+_NERSC_DTYPES = ("fp16", "bf16")
+_TOP = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Query:
+    """A search of another model, as entered."""
+
+    model: str
+    system: str
+    gpus: str | None
+    gbs: str | None
+    dtype: str | None
+    top: int | None
+    count: bool
+    options: ReferenceOptions
 
 
 def search_reference(
-    model: str,
-    system: str,
+    reference: str,
+    case: tuple[str, str],
+    options: ReferenceOptions,
     *,
     gpus: str | None,
     gbs: str | None,
     dtype: str | None,
     top: int | None,
     count: bool,
-    layers: bool,
-    tp_overlap: bool | None,
-    dp_overlap: bool | None,
-    fused_activation: str | None,
-    mbs_break: bool,
-) -> dict[str, Any]:
-    """Search Calculon's own space, or count it; the record to show."""
-    if count:
-        refuse_options(_NEEDS_SEARCH, layers=layers, mbs_break=mbs_break)
-    word = "fp16" if dtype is None else dtype
-    space: dict[str, Any] = {
-        "num_procs": _whole("gpus", gpus),
-        "max_batch_size": _whole("gbs", gbs),
-        "datatype": _datatype(word),
-        "fused_activation": "true" if fused_activation is None else fused_activation,
-        "tp_overlap": tp_overlap is not False,
-        "dp_overlap": dp_overlap is not False,
-    }
-    run = model_for_calculon(model), system_for_calculon(system)
+    json: bool,
+    output: str | None,
+) -> Mapping[str, Any]:
+    """Search or count the space of another model; print and return its record.
+
+    Parameters
+    ----------
+    case
+        Model and system.
+    """
+    name = known_reference(reference, "reference")
+    for other, entered in options.entered().items():
+        if other != name:
+            refuse_options(f"{_NAMES[name]} has no such option", **entered)
+    query = _Query(
+        model=case[0],
+        system=case[1],
+        gpus=gpus,
+        gbs=gbs,
+        dtype=dtype,
+        top=top,
+        count=count,
+        options=options,
+    )
+    search, print_tables = {
+        "calculon": (_search_calculon, _print_calculon),
+        "nersc": (_search_nersc, _print_nersc),
+        "amped": (_search_amped, _print_amped),
+    }[name]
     started = time.perf_counter()
-    with _faults_name_flags(word):
-        if count:
-            record = _counted(*run, space)
-        else:
-            record = _searched(*run, space, top=top or 1, mbs_break=mbs_break, layers=layers)
-    return record | {"reference": "calculon", "elapsed_s": time.perf_counter() - started}
+    record = search(query)
+    record |= {"reference": name, "elapsed_s": time.perf_counter() - started}
+    show(lambda: record, lambda: print_tables(record), json=json, output=output)
+    return record
 
 
-def _counted(
-    model: CalculonModel, system: CalculonSystem, space: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Size of the space."""
-    size = calculon.count(model, system, **space)
-    return {"candidates": size.candidates, "network_feasible": size.network_feasible}
+def _required(flag: str, value: str | None) -> str:
+    if value is None:
+        raise missing_flag(flag)
+    return value
 
 
-def _searched(
-    model: CalculonModel,
-    system: CalculonSystem,
-    space: Mapping[str, Any],
-    *,
-    top: int,
-    mbs_break: bool,
-    layers: bool,
-) -> dict[str, Any]:
-    """Counts of a search, and the best executions with their statistics."""
-    with progress_bar("candidates") as bar:
-        progress = None if bar is None else lambda done, whole: bar(done, whole, "")
-        result = calculon.search(
-            model, system, **space, mbs_break=mbs_break, top_n=top, progress=progress
-        )
+def _search_calculon(query: _Query) -> dict[str, Any]:
+    options = query.options
+    if query.count:
+        refuse_options(_NEEDS_SEARCH, layers=options.layers, mbs_break=options.mbs_break)
+    dtype = query.dtype or "fp16"
+    space: dict[str, Any] = {
+        "num_procs": _calculon_number("gpus", query.gpus),
+        "max_batch_size": _calculon_number("gbs", query.gbs),
+        "datatype": _calculon_dtype(dtype),
+        "fused_activation": options.fused_activation or "true",
+        "tp_overlap": options.tp_overlap is not False,
+        "dp_overlap": options.dp_overlap is not False,
+    }
+    model, system = model_for_calculon(query.model), system_for_calculon(query.system)
+    with _faults_by_flag(dtype):
+        if query.count:
+            size = calculon.count(model, system, **space)
+            return {"candidates": size.candidates, "network_feasible": size.network_feasible}
+        with progress_bar("candidates") as bar:
+            result = calculon.search(
+                model,
+                system,
+                **space,
+                mbs_break=options.mbs_break,
+                top_n=query.top or 1,
+                progress=None if bar is None else lambda done, total: bar(done, total, ""),
+            )
     best = []
     for execution, statistics in result.best:
         entry: dict[str, Any] = {"execution": execution.to_dict(), "stats": statistics}
-        if layers:
+        if options.layers:
             entry["layers"] = calculon.layer_statistics(model, system, execution)
         best.append(entry)
     return {
@@ -98,20 +157,15 @@ def _searched(
     }
 
 
-def _whole(flag: str, value: str | None) -> int:
-    """One number, as Calculon's searches take it."""
-    if value is None:
-        raise InputError(Fault(source=_COMMAND_LINE, field=flag, problem="is missing: give it"))
-    if not value.strip().isascii() or not value.strip().isdigit() or int(value) < 1:
-        problem = "Calculon searches one number, of at least 1"
-        raise InputError(
-            Fault(source=_COMMAND_LINE, field=flag, value=value, has_value=True, problem=problem)
-        )
-    return int(value)
+def _calculon_number(flag: str, value: str | None) -> int:
+    text = _required(flag, value).strip()
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise flag_fault(flag, value, "Calculon searches one number, of at least 1")
+    return int(text)
 
 
-def _datatype(name: str) -> str:
-    """Calculon's name of a type, by its own or ours."""
+def _calculon_dtype(name: str) -> str:
+    """Calculon's name of a dtype, from its own name or that of shardwise."""
     word = name.strip().lower()
     if word in DTYPES:
         return word
@@ -120,23 +174,20 @@ def _datatype(name: str) -> str:
         dtype = word if word in names else Strategy.validated({"dtype": name}).dtype
     except InputError:
         problem = f"allowed: {', '.join(names)}{nearest(word, names)}"
-        fault = Fault(
-            source=_COMMAND_LINE, field="dtype", value=name, has_value=True, problem=problem
-        )
-        raise InputError(fault) from None
+        raise flag_fault("dtype", name, problem) from None
     return names[dtype]
 
 
 @contextmanager
-def _faults_name_flags(dtype: str) -> Iterator[None]:
-    """Say what is wrong with a space by the flags that it was given by."""
+def _faults_by_flag(dtype: str) -> Iterator[None]:
+    """Name the flags in the faults of a space of Calculon."""
     try:
         yield
     except InputError as error:
         faults = [
             replace(
                 fault,
-                source=_COMMAND_LINE,
+                source=COMMAND_LINE,
                 field=_FLAG_OF.get(fault.field, fault.field),
                 value=dtype if fault.field == "datatype" else fault.value,
             )
@@ -145,19 +196,160 @@ def _faults_name_flags(dtype: str) -> Iterator[None]:
         raise InputError(faults) from None
 
 
-def print_reference(record: Mapping[str, Any]) -> None:
-    """Print the counts and the best executions."""
-    from shardwise.report.tables.calculon import print_executions, print_layers  # noqa: PLC0415 - slow to import
+def _print_calculon(record: Mapping[str, Any]) -> None:
+    from shardwise.report.tables.calculon import print_executions, print_layers  # noqa: PLC0415 - slow
 
-    seconds = f"{record['elapsed_s']:.2f} s"
     summary = f"Calculon's space: {record['candidates']:,} candidates, "
     summary += f"{record['network_feasible']:,} of them fit the networks"
     if "good" in record:
         rejected = ", ".join(f"{name} {n:,}" for name, n in record["rejected"].items() if n)
-        summary += f"; {record['good']:,} are feasible, found in {seconds}"
+        summary += f"; {record['good']:,} are feasible, found in {record['elapsed_s']:.2f} s"
         summary += f"\nrejected: {rejected}" if rejected else ""
     best = record.get("best", [])
     print_executions([(entry["execution"], entry["stats"]) for entry in best], summary)
     for entry in best:
         if "layers" in entry:
             print_layers(entry["layers"])
+
+
+def _search_nersc(query: _Query) -> dict[str, Any]:
+    options = query.options
+    if query.count:
+        refuse_options(_NEEDS_SEARCH, layers=options.layers)
+    dtype = query.dtype
+    if dtype is not None and Strategy.validated({"dtype": dtype}).dtype not in _NERSC_DTYPES:
+        problem = f"NERSC's model has 2 bytes per element; allowed: {', '.join(_NERSC_DTYPES)}"
+        raise flag_fault("dtype", dtype, problem)
+    model, system = model_for_nersc(query.model), system_for_nersc(query.system)
+    limits: dict[str, Any] = {
+        "method": one_of("method", _required("method", options.method), tuple(nersc.METHODS)),
+        "gpus": _nersc_number("gpus", _required("gpus", query.gpus)),
+        "global_batch": _nersc_number("gbs", _required("gbs", query.gbs)),
+        "domain": _nersc_number("domain", options.domain) or system.nvlink_size,
+    }
+    record: dict[str, Any] = {"method": limits["method"], "domain": limits["domain"]}
+    if query.count:
+        return {"candidates": nersc.count(model, **limits), **record}
+    with progress_bar("candidates") as bar:
+        progress = None if bar is None else lambda done, total: bar(done, total, "")
+        result = nersc.search(model, system, **limits, top_n=query.top or _TOP, progress=progress)
+    best = []
+    for found in result.best:
+        entry: dict[str, Any] = {
+            "throughput": found.throughput,
+            "memory": found.statistics["mem"],
+            "config": nersc.configuration_words(found.configuration),
+            "stats": found.statistics,
+        }
+        if options.layers:
+            placed = system.model_copy(update={"nvlink_size": limits["domain"]})
+            entry["layers"] = nersc.layer_statistics(model, placed, found.configuration)
+        best.append(entry)
+    record |= {"candidates": result.candidates, "feasible": result.feasible, "best": best}
+    return record if best else record | {"reason": _nersc_reason(result, system, limits)}
+
+
+def _nersc_number(flag: str, value: str | None) -> int | None:
+    number = whole_number(flag, value)
+    if number is not None and number > MOST:
+        raise flag_fault(flag, value, f"must be at most {MOST}")
+    return number
+
+
+def _nersc_reason(result: SearchResult, system: NerscSystem, limits: Mapping[str, Any]) -> str:
+    """Why nothing is feasible."""
+    if result.least_memory is not None:
+        least, capacity = f"{result.least_memory:.4g} GB", f"{system.hbm_capacity:.4g} GB"
+        return f"every candidate needs at least {least} of memory; the GPU has {capacity}"
+    if result.layouts:
+        return (
+            f"no layout of the groups fills a domain of {limits['domain']}: it must divide "
+            f"{limits['gpus']} GPUs as the groups do"
+        )
+    total = f"{limits['gpus']} GPUs and {limits['global_batch']} sequences"
+    return f"no degrees divide {total}, heads, embedding and depth with shards of 128 or more"
+
+
+def _print_nersc(record: Mapping[str, Any]) -> None:
+    from shardwise.report.tables.nersc import print_configurations, print_layers  # noqa: PLC0415 - slow
+
+    summary = f"NERSC's space of {record['method']}, domains of {record['domain']}: "
+    summary += f"{record['candidates']:,} candidates"
+    if "feasible" in record:
+        summary += f"; {record['feasible']:,} are feasible, found in {record['elapsed_s']:.2f} s"
+    if "reason" in record:
+        summary += f"\n{record['reason']}"
+    best = record.get("best", [])
+    print_configurations(best, summary)
+    for entry in best:
+        if "layers" in entry:
+            print_layers(entry["layers"])
+
+
+def _search_amped(query: _Query) -> dict[str, Any]:
+    """Every batch size and the six degrees of AMPeD.
+
+    Batch sizes are compared by the time of the same tokens: one batch of the largest.
+    """
+    refuse_options(_NO_LAYERS, layers=query.options.layers)
+    parameters = _amped_parameters(query)
+    gpus = _amped_number("gpus", query.gpus)
+    if gpus > amped.MOST_ACCELERATORS:
+        problem = f"must be at most {amped.MOST_ACCELERATORS:,}: more have too many permutations"
+        raise flag_fault("gpus", query.gpus, problem)
+    batches = [_amped_number("gbs", text) for text in _required("gbs", query.gbs).split(",")]
+    tokens = max(batches) * parameters["context"]
+    limits: dict[str, Any] = {
+        "accelerators": gpus,
+        "per_node": int(parameters.pop("number_of_accelerators_per_node")),
+        "batch_sizes": list(dict.fromkeys(batches)),
+    }
+    record: dict[str, Any] = {"tokens_to_train": int(tokens)}
+    if query.count:
+        record["candidates"], record["good"] = amped.count(**limits)
+        return record
+    parameters |= {"tokens_to_train": tokens}
+    found = amped.search(parameters, **limits, top_n=query.top or _TOP)
+    record |= {"candidates": found.candidates, "good": found.good}
+    record["best"] = [
+        {
+            "time_s": one.time_s,
+            "step_time_s": one.time_s * one.batch_size / max(batches),
+            "batch_size": one.batch_size,
+            "degrees": one.degrees,
+        }
+        for one in found.best
+    ]
+    return record
+
+
+def _amped_parameters(query: _Query) -> dict[str, float]:
+    """Parameters of model and system that the search does not vary."""
+    model, system, dtype = query.model, query.system, query.dtype
+    kind = Strategy.validated({} if dtype is None else {"dtype": dtype}).dtype
+    config = configuration_of(model) if model.strip() == system.strip() else None
+    if config is None:
+        return model_for_amped(model, dtype=kind) | system_for_amped(system, dtype=kind)
+    case = amped_case_of_parameters(config.told(), fill=True, source=config.source)
+    types = ("weight_precision", "activation_precision") if dtype is not None else ()
+    varied = {*amped.DEGREES, "batch_size", "number_of_microbatches_per_minibatch"}
+    varied |= {"samples", "number_of_batches"}
+    free = free_parameters(case.parameters) | dict.fromkeys(types, float(BITS[kind]))
+    return {name: value for name, value in free.items() if name not in varied}
+
+
+def _amped_number(flag: str, value: str | None) -> int:
+    number = whole_number(flag, _required(flag, value))
+    assert number is not None  # noqa: S101 - required
+    return number
+
+
+def _print_amped(record: Mapping[str, Any]) -> None:
+    from shardwise.report.tables.amped_reference import print_permutations  # noqa: PLC0415 - slow
+
+    summary = f"AMPeD's permutations: {record['candidates']:,}, of which {record['good']:,} fit "
+    summary += "nodes"
+    if "best" in record:
+        summary += f"; all timed in {readable(record['elapsed_s'], 'seconds')}"
+        summary += f"\ntime: of {record['tokens_to_train']:,} tokens"
+    print_permutations(record.get("best", []), summary)

@@ -5,34 +5,31 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
-    Stopwatch,
     StrategyOption,
     SystemArgument,
-    emit_json,
-    given_strategy,
-    log,
     refuse_options,
     whole_number,
-    with_strategy_flags,
 )
+from shardwise.cli.output import Stopwatch, emit_json, log
 from shardwise.report.trace import check_trace_file, trace
 
-_NO_EFFECT = "has no effect without --output, the file that it shortens or fills"
+_NO_EFFECT = "has no effect without --output"
 
 
 @with_strategy_flags
 def command(
+    *,
     model: ModelArgument,
     system: SystemArgument,
-    flags: Mapping[str, Any],
     strategy: StrategyOption = None,
     micro_batches: Annotated[
         str | None,
         typer.Option(
-            "--micro-batches", metavar="N", help="Write only the first N of them one by one."
+            "--micro-batches", metavar="N", help="Write only the first N micro-batches in full."
         ),
     ] = None,
     ops: Annotated[
@@ -45,12 +42,13 @@ def command(
             "--output", "-o", metavar="FILE", help="Write the timeline to FILE (.json, .json.gz)."
         ),
     ] = None,
+    flags: Mapping[str, Any],
 ) -> int:
     """Timeline of one step, pass by pass, for Perfetto or chrome://tracing.
 
-    Open the file in ui.perfetto.dev: a process for every pipeline rank, with lanes for compute,
-    exchanges, messages and idle times, and the memory that it holds. Without --output a table
-    tells what every rank does and when it holds most. Exit code 1 if it does not fit in memory.
+    Open the file in ui.perfetto.dev: one process per pipeline rank, with tracks for compute,
+    communication, pipeline messages, idle time and memory. Without --output, a table shows the work
+    of every rank and its peak memory. Exit code 1 if the model does not fit in memory.
     """
     if output is None:
         refuse_options(_NO_EFFECT, micro_batches=micro_batches, ops=ops)
@@ -60,7 +58,7 @@ def command(
     result = trace(
         model,
         system,
-        given_strategy(strategy, flags),
+        strategy_of(strategy, flags),
         micro_batches=whole_number("micro_batches", micro_batches),
         operations=ops,
     )

@@ -1,16 +1,63 @@
 """`shardwise validate`."""
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, get_args
 
 import typer
 
-from shardwise.cli.options import JsonFlag, OutputOption, Stopwatch, emit_json, log, refuse_options
-from shardwise.cli.validate_kernels import KERNELS, validate_kernels
-from shardwise.cli.validate_runs import RUNS, validate_runs
+from shardwise.cli.options import (
+    JsonFlag,
+    OutputOption,
+    missing_flag,
+    one_of,
+    refuse_options,
+    with_options,
+)
+from shardwise.cli.output import Stopwatch, log, show
+from shardwise.errors import Fault, InputError
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
+from shardwise.validate.measured.predict import Prediction
+from shardwise.validate.measured.run import Grade
+from shardwise.validate.measured.statistics import Beside
+from shardwise.validate.measured.store import load_runs, read_runs
+
+_RUNS = "runs"
+_KERNELS = "kernels"
+_KINDS = ("dense", "moe")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Options of `validate runs`."""
+
+    grade: Annotated[
+        str | None, typer.Option("--grade", metavar="A,B,C", help="runs: only these grades.")
+    ] = None
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="dense|moe", help="runs: only this kind.")
+    ] = None
+    source: Annotated[
+        str | None,
+        typer.Option("--source", metavar="TEXT", help="runs: only sources that contain TEXT."),
+    ] = None
+    references: Annotated[
+        bool,
+        typer.Option(
+            "--references", help="runs: also the errors of Calculon, NERSC's model and SimuMax."
+        ),
+    ] = False
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot", metavar="FILE", help="runs: write charts to FILE: .html, .json, .png, .svg."
+        ),
+    ] = None
+
+
+@with_options
 def command(
+    *,
     suite: Annotated[
         str | None, typer.Argument(metavar="[SUITE]", help="Suite to run; listed if omitted.")
     ] = None,
@@ -19,94 +66,150 @@ def command(
         typer.Option(
             "--data",
             metavar="PATH",
-            help="Your own: a file of runs (JSON rows, or our form), a folder of kernel tables.",
+            help="Your own data: a file of runs (JSON rows or shardwise format), or a folder of "
+            "kernel tables.",
         ),
     ] = None,
-    grade: Annotated[
-        str | None, typer.Option("--grade", metavar="A,B,C", help="Of runs: only these grades.")
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option("--kind", metavar="dense|moe", help="Of runs: only those of this kind."),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--source", metavar="TEXT", help="Of runs: only sources that TEXT is part of."
-        ),
-    ] = None,
+    options: RunOptions,
     rows: Annotated[
-        bool, typer.Option("--rows", help="Of runs: list every one; of kernels: in the JSON.")
+        bool, typer.Option("--rows", help="runs: list every run; kernels: add rows to the JSON.")
     ] = False,
     out: Annotated[
         str | None,
         typer.Option(
-            "--out", metavar="FILE", help="Of kernels: every row as .parquet, .csv or .csv.gz."
-        ),
-    ] = None,
-    references: Annotated[
-        bool,
-        typer.Option(
-            "--references", help="Of runs: what Calculon, NERSC's model and SimuMax say, too."
-        ),
-    ] = False,
-    plot: Annotated[
-        str | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Of runs: write charts to FILE: .html, .json, .png, .svg.",
+            "--out", metavar="FILE", help="kernels: write every row to .parquet, .csv or .csv.gz."
         ),
     ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
-    """Compare our estimates with published figures, next to what other models say.
+    """Compare estimates with published figures, next to the errors of other models.
 
-    Without a SUITE the suites are listed. Errors are signed: predicted over reference, minus one.
+    Without a SUITE the suites are listed. Errors are signed: predicted over measured, minus one.
 
-    `kernels` scores tables of your own: gemm, attention, moe, collective, moe_alltoall, cast_fp8,
-    train_gemm, train_attention, each a file of that name in the folder given by --data.
+    `kernels` scores your own tables: gemm, attention, moe, collective, moe_alltoall, cast_fp8,
+    train_gemm, train_attention, each a file of that name in the folder of --data.
     """
-    of_runs: dict[str, object] = {"grade": grade, "kind": kind, "source": source}
-    of_runs |= {"references": references, "plot": plot}
-    if suite == KERNELS:
-        refuse_options(f"is for the suite {RUNS} only", **of_runs)
-        return validate_kernels(data=data, rows=rows, out=out, json=json, output=output)
-    refuse_options(f"is for the suite {KERNELS} only", out=out)
-    if suite == RUNS or (suite is None and data is not None):
-        return validate_runs(
-            data=data,
-            grade=grade,
-            kind=kind,
-            source=source,
-            rows=rows,
-            references=references,
-            plot=plot,
-            json=json,
-            output=output,
-        )
-    refuse_options(f"is for the suites {RUNS} and {KERNELS} only", data=data, rows=rows)
-    refuse_options(f"is for the suite {RUNS} only", **of_runs)
-    if suite is not None and suite not in SUITES:
+    if suite == _KERNELS:
+        refuse_options(f"is for the suite {_RUNS} only", **asdict(options))
+        return _validate_kernels(data=data, rows=rows, out=out, json=json, output=output)
+    refuse_options(f"is for the suite {_KERNELS} only", out=out)
+    if suite == _RUNS or (suite is None and data is not None):
+        return _validate_runs(options, data=data, rows=rows, json=json, output=output)
+    refuse_options(f"is for the suites {_RUNS} and {_KERNELS} only", data=data, rows=rows)
+    refuse_options(f"is for the suite {_RUNS} only", **asdict(options))
+    if suite is None:
+        return _list_suites(json=json, output=output)
+    if suite not in SUITES:
         raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
     watch = Stopwatch()
-    if suite is None:
-        told = {name: summary for name, (summary, _) in SUITES.items()} | COLLECTIONS
-        record = {"suites": told}
-    else:
-        found = validate(suite)
-        record = found.to_dict()
-        log.info("compared %d figures in %s", len(record["rows"]), watch)
-    if output is not None:
-        emit_json(record, output)
-    if json:
-        emit_json(record)
-    elif output is None:
-        from shardwise.report.tables.validate import print_scoreboard, print_suites  # noqa: PLC0415
+    found = validate(suite)
+    log.info("compared %d figures in %s", len(found.to_dict()["rows"]), watch)
 
-        if suite is None:
-            print_suites(told)
-        else:
-            print_scoreboard(found)
+    def tables() -> None:
+        from shardwise.report.tables.validate import print_scoreboard  # noqa: PLC0415
+
+        print_scoreboard(found)
+
+    show(found.to_dict, tables, json=json, output=output)
     return 0
+
+
+def _list_suites(*, json: bool, output: str | None) -> int:
+    suites = {name: summary for name, (summary, _) in SUITES.items()} | COLLECTIONS
+
+    def tables() -> None:
+        from shardwise.report.tables.validate import print_suites  # noqa: PLC0415
+
+        print_suites(suites)
+
+    show(lambda: {"suites": suites}, tables, json=json, output=output)
+    return 0
+
+
+def _validate_kernels(
+    *, data: str | None, rows: bool, out: str | None, json: bool, output: str | None
+) -> int:
+    """Score the kernel tables of a folder."""
+    from shardwise.validate.kernels import kernel_scores, save_rows  # noqa: PLC0415
+
+    if data is None:
+        problem = "is required: --data DIR, a folder with gemm.parquet, collective.csv.gz, ..."
+        raise missing_flag("data", problem)
+    if rows and not json and output is None:
+        raise missing_flag("rows", "needs --json or --output; for a table of rows use --out FILE")
+    watch = Stopwatch()
+    scores = kernel_scores(data)
+    log.info("predicted %d rows in %s", sum(len(table) for table, _ in scores.tables), watch)
+    if out is not None:
+        save_rows(scores, out)
+        log.info("wrote %s", out)
+
+    def tables() -> None:
+        from shardwise.report.tables.kernels import print_kernel_scores  # noqa: PLC0415
+
+        print_kernel_scores(scores)
+
+    show(lambda: scores.to_dict(rows=rows), tables, json=json, output=output)
+    return 0
+
+
+def _validate_runs(
+    options: RunOptions, *, data: str | None, rows: bool, json: bool, output: str | None
+) -> int:
+    """Predict measured training runs, those of the catalog or of a file."""
+    from shardwise.validate.measured.predict import predict_runs  # noqa: PLC0415 - slow to import
+    from shardwise.validate.measured.scoreboard import scoreboard  # noqa: PLC0415 - slow to import
+
+    texts = [] if options.grade is None else options.grade.split(",")
+    grades = [one_of("grade", text, get_args(Grade)) for text in texts]
+    kind = None if options.kind is None else one_of("kind", options.kind, _KINDS)
+    if options.plot is not None:
+        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
+
+        check_chart_file(options.plot)
+    watch = Stopwatch()
+    predictions = predict_runs(load_runs() if data is None else read_runs(data))
+    selected = [p for p in predictions if _is_selected(p, grades, kind, options.source)]
+    if not selected:
+        raise InputError(
+            Fault(source=data or _RUNS, problem="has no runs of that grade, kind and source")
+        )
+    log.info("predicted %d runs in %s", len(predictions), watch)
+    # The baseline uses all runs: the runs of one source alone have none.
+    others = _other_models(selected) if options.references else None
+    board = scoreboard(selected, among=predictions, beside=others)
+
+    def tables() -> None:
+        from shardwise.report.tables.measured import print_runs  # noqa: PLC0415 - slow to import
+
+        print_runs(board, rows=rows)
+
+    show(board.to_dict, tables, json=json, output=output)
+    if options.plot is not None:
+        from shardwise.report.charts.measured import write_charts  # noqa: PLC0415 - slow
+
+        write_charts(board, options.plot)
+    return 0
+
+
+def _other_models(predictions: Sequence[Prediction]) -> Mapping[str, Sequence[Beside]]:
+    """Predictions of other models for the same runs."""
+    from shardwise.validate.references import references  # noqa: PLC0415 - slow to import
+
+    watch = Stopwatch()
+    found = references(predictions)
+    log.info("evaluated the other models in %s", watch)
+    return found
+
+
+def _is_selected(
+    prediction: Prediction, grades: Sequence[str], kind: str | None, source: str | None
+) -> bool:
+    run = prediction.run
+    origin = f"{run.study}\n{run.source.title}\n{run.source.ref}".lower()
+    return (
+        (not grades or run.grade in grades)
+        and (kind is None or run.kind == kind)
+        and (source is None or source.lower() in origin)
+    )

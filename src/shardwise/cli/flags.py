@@ -1,0 +1,179 @@
+"""Flags of a strategy and of a training run, generated from the fields that they set."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+from shardwise.cli.options import COMMAND_LINE, expand, refuse_options
+from shardwise.config.base import unfold, words_of
+from shardwise.config.degrees import LEVELLED_AXES
+from shardwise.config.reliability import Reliability
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import SHORT_NAMES
+from shardwise.config.strategy_given import explicit_fields
+from shardwise.config.system import Site
+from shardwise.planning.training_time import Run
+
+__all__ = ["strategy_of", "training_run", "with_run_flags", "with_strategy_flags"]
+
+_SHORT = {name: short for short, name in SHORT_NAMES.items()}
+
+_SITE = {"carbon_intensity": "carbon_intensity", "pue": "pue"}
+# Flags of a `Reliability`, and the field that each sets.
+_RELIABILITY = {
+    "mtbf": "accelerator_mtbf",
+    "node_mtbf": "node_mtbf",
+    "restart_time": "restart_time",
+    "checkpoint_time": "checkpoint_time",
+    "storage_bandwidth": "storage_bandwidth",
+    "checkpoint_interval": "checkpoint_interval",
+    "checkpoint_stall": "checkpoint_stall",
+    "spares": "spares",
+    "repair_time": "repair_time",
+    "async_checkpoints": "asynchronous",
+}
+_RUN_FLAGS = ("tokens", *_SITE, "reliability", *_RELIABILITY)
+_NEEDS_TOKENS = "needs --tokens: it applies to a training run"
+_RUN_HELP = {
+    "tokens": "Tokens to train on, such as 300B: adds days, price, energy and CO2 of the run.",
+    "reliability": "Reliability file: failures, checkpoints, restarts; flags override its fields. "
+    "Needs --tokens.",
+}
+
+
+def with_strategy_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Expand the parameter `flags` of a verb into one flag per field of `Strategy`.
+
+    Flags and their help are generated, so a new field has its flag at once.
+    """
+    return _with_flags(function, "flags", Strategy.model_fields, _strategy_flag)
+
+
+def with_run_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Expand the parameter `run` of a verb into the flags of a training run."""
+    return _with_flags(function, "run", _RUN_FLAGS, _run_flag)
+
+
+def _with_flags(
+    function: Callable[..., Any], name: str, flags: Iterable[str], annotation: Callable[[str], Any]
+) -> Callable[..., Any]:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = {
+        flag: inspect.Parameter(flag, keyword, default=None, annotation=annotation(flag))
+        for flag in flags
+    }
+    return expand(
+        function,
+        name,
+        parameters,
+        lambda values: {flag: value for flag, value in values.items() if value is not None},
+    )
+
+
+def _option(flag: str, kind: Any, panel: str, help_text: str, *also: str, metavar: str) -> Any:
+    """One flag; a bool has a switch for on and off."""
+    dashed = "--" + flag.replace("_", "-")
+    if kind is bool:
+        switch = f"{dashed}/--no-{dashed.removeprefix('--')}"
+        return Annotated[bool | None, typer.Option(switch, help=help_text, rich_help_panel=panel)]
+    names = [*also, dashed]
+    option = typer.Option(*names, metavar=metavar, help=help_text, rich_help_panel=panel)
+    return Annotated[str | None, option]
+
+
+def _strategy_flag(name: str) -> Any:
+    field = Strategy.model_fields[name]
+    description = " ".join((field.description or "").split()).replace("; None:", "; if not set:")
+    kinds = list(unfold(field.annotation))
+    parts = words_of(get_args(kinds[0])) if get_origin(kinds[0]) is tuple else ()
+    description += f" Of: {', '.join(parts)}." if parts else ""
+    description += " NxN: inside x across network domains." if name in LEVELLED_AXES else ""
+    description += "" if field.default is None else f" Default: {_as_entered(field.default)}."
+    return _option(
+        name,
+        bool if bool in kinds else str,
+        "Strategy",
+        description,
+        *([f"--{_SHORT[name]}"] if name in _SHORT else []),
+        metavar="N|NxN" if name in LEVELLED_AXES else _metavar(kinds),
+    )
+
+
+def _metavar(kinds: Sequence[Any]) -> str:
+    """Placeholder of a value of some types: a number, the allowed words, a list, a name."""
+    for kind in kinds:
+        if get_origin(kind) is tuple:
+            inside = _metavar(list(unfold(get_args(kind))))
+            return f"{inside},..." if inside == "N" else "PART,..."
+    if int in kinds:
+        return "N"
+    return "X" if float in kinds else "|".join(words_of(tuple(kinds))) or "NAME"
+
+
+def _as_entered(default: object) -> str:
+    """A default in the form of the command line."""
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if isinstance(default, tuple):
+        return ",".join(map(str, default)) or "none"
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _run_flag(name: str) -> Any:
+    panel = "Training run, with --tokens"
+    if name in _RUN_HELP:
+        metavar = "N" if name == "tokens" else "FILE"
+        return _option(name, str, panel, _RUN_HELP[name], metavar=metavar)
+    config = Site if name in _SITE else Reliability
+    field = config.model_fields[(_SITE | _RELIABILITY)[name]]
+    kinds = list(unfold(field.annotation))
+    help_text = " ".join((field.description or "").split()).replace("`", "")
+    for other in ("node_mtbf", "storage_bandwidth"):
+        help_text = help_text.replace(other, "--" + other.replace("_", "-"))
+    help_text = help_text.replace("None:", "if not set:").replace(". if", "; if")
+    return _option(
+        name,
+        bool if bool in kinds else str,
+        panel,
+        f"{help_text} Needs --tokens.",
+        *(["--accelerator-mtbf"] if name == "mtbf" else []),
+        metavar="X" if name == "pue" else "QUANTITY" if float in kinds else "N",
+    )
+
+
+def strategy_of(path: str | None, flags: Mapping[str, Any]) -> Strategy:
+    """Read the strategy file, if any; flags override its fields."""
+    if path is None:
+        return Strategy.validated(flags, source=COMMAND_LINE)
+    Strategy.validated(flags, source=COMMAND_LINE)
+    return Strategy.validated(explicit_fields(path) | dict(flags), source=path)
+
+
+def training_run(flags: Mapping[str, Any]) -> Run | None:
+    """The training run that flags describe; None without --tokens, which the others need."""
+    if "tokens" not in flags:
+        refuse_options(_NEEDS_TOKENS, **flags)
+        return None
+    fields = {"tokens": flags["tokens"], "reliability": _reliability(flags)}
+    site = {field: flags[name] for name, field in _SITE.items() if name in flags}
+    if site:  # validated here, so that faults name the flags
+        fields["site"] = Site.validated(site, source=COMMAND_LINE)
+    return Run.validated(fields, source=COMMAND_LINE)
+
+
+def _reliability(flags: Mapping[str, Any]) -> Reliability | None:
+    """Fields of the file, overridden by flags."""
+    fields = {field: flags[name] for name, field in _RELIABILITY.items() if name in flags}
+    if "reliability" not in flags:
+        return Reliability.validated(fields, source=COMMAND_LINE) if fields else None
+    saved = Reliability.load(flags["reliability"])
+    if not fields:
+        return saved
+    # Of these pairs only one field may be set: a flag replaces both.
+    pairs = (("accelerator_mtbf", "node_mtbf"), ("checkpoint_time", "storage_bandwidth"))
+    replaced = {name for pair in pairs for name in pair if set(pair) & set(fields)}
+    explicit = saved.model_dump(mode="json", exclude_unset=True)
+    explicit = {name: value for name, value in explicit.items() if name not in replaced}
+    return Reliability.validated(explicit | fields, source=flags["reliability"])

@@ -1,0 +1,120 @@
+"""Output of all verbs: tables or JSON, files, progress on stderr, the log."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shardwise.cli.options import flag_fault
+from shardwise.config import files
+
+__all__ = [
+    "INTERRUPTED",
+    "Bar",
+    "Stopwatch",
+    "check_different_files",
+    "emit_json",
+    "log",
+    "progress_bar",
+    "show",
+]
+
+INTERRUPTED = 130
+"""Exit code of interrupted work."""
+
+log = logging.getLogger("shardwise")
+
+Bar = Callable[[float, int, str], None]
+"""Called with the work done, all work, and a note on what was found so far."""
+
+
+def emit_json(data: Mapping[str, Any], output: str | None = None) -> None:
+    """Print JSON, or write it to a file."""
+    plain = files.finite(data)
+    if output is not None:
+        files.write_mapping(output, plain)
+        log.info("wrote %s", output)
+        return
+    sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def show(
+    record: Callable[[], Mapping[str, Any]],
+    print_tables: Callable[[], None],
+    *,
+    json: bool,
+    output: str | None,
+) -> None:
+    """Write the record to a file, print it as JSON, or print tables."""
+    if json or output is not None:
+        data = record()
+        if output is not None:
+            emit_json(data, output)
+        if json:
+            emit_json(data)
+    else:
+        print_tables()
+
+
+def check_different_files(**paths: str | None) -> None:
+    """Refuse one file for two purposes; files by the flag that names them."""
+    flags: dict[Path, str] = {}
+    for flag, name in paths.items():
+        if name is not None:
+            other = flags.setdefault(Path(name).absolute(), flag)
+            if other != flag:
+                raise flag_fault(flag, name, f"is also the file of {other}")
+
+
+class Stopwatch:
+    """Seconds since it was created."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __str__(self) -> str:
+        return f"{time.perf_counter() - self._start:.3f} s"
+
+
+@contextmanager
+def progress_bar(what: str, *, counted: bool = True) -> Iterator[Bar | None]:
+    """Show progress, rate and time left while the block runs; None if stderr is not a terminal.
+
+    Parameters
+    ----------
+    counted
+        Whether to show the rate, in millions per second.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[found]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None, found="", rate="")
+
+        def update(done: float, total: int, found: str) -> None:
+            elapsed = bar.tasks[0].elapsed
+            rate = f"{done / elapsed / 1e6:.1f} million/s" if elapsed and counted else ""
+            bar.update(task, completed=done, total=total, found=found, rate=rate)
+
+        yield update

@@ -1,0 +1,178 @@
+"""Options of a search space, for `search` and `sweep`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from shardwise.cli.options import COMMAND_LINE, flag_fault
+from shardwise.config.strategy_fields import SHORT_NAMES
+from shardwise.errors import nearest
+from shardwise.planning.search.objective import OBJECTIVES
+from shardwise.planning.search.query import load_space
+from shardwise.planning.search.space import SPACE_FIELDS, Space
+
+__all__ = [
+    "AllowOption",
+    "FixOption",
+    "MaxMemoryOption",
+    "ObjectiveOption",
+    "OkIfNoneFlag",
+    "ReferenceOptions",
+    "ReserveOption",
+    "SpaceOption",
+    "field_pairs",
+    "merge_fields",
+    "read_space",
+]
+
+_REFERENCE = "Search space of another model, with --reference"
+SpaceOption = Annotated[
+    str | None,
+    typer.Option("--space", metavar="FILE", help="Search space file: values to try by field."),
+]
+FixOption = Annotated[
+    list[str] | None,
+    typer.Option("--fix", metavar="FIELD=VALUE,...", help="Try only this value of a field."),
+]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="FIELD=V1,V2,...", help="Try these values of a field; or FIELD=all."
+    ),
+]
+MaxMemoryOption = Annotated[
+    str | None,
+    typer.Option("--max-memory", metavar="SIZE", help="Upper limit of usable memory."),
+]
+ReserveOption = Annotated[
+    str | None, typer.Option("--reserve", metavar="SIZE", help="Memory to leave free.")
+]
+ObjectiveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--objective", metavar="NAME", help=f"{', '.join(OBJECTIVES)}. Default: step_time."
+    ),
+]
+OkIfNoneFlag = Annotated[
+    bool, typer.Option("--ok-if-none", help="Exit with 0 even if nothing is feasible.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceOptions:
+    """Options of the search spaces of other models."""
+
+    layers: Annotated[
+        bool,
+        typer.Option(
+            "--layers",
+            help="Statistics of every operation of the best.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = False
+    tp_overlap: Annotated[
+        bool | None,
+        typer.Option(
+            "--tp-overlap/--no-tp-overlap", help="calculon: try it.", rich_help_panel=_REFERENCE
+        ),
+    ] = None
+    dp_overlap: Annotated[
+        bool | None,
+        typer.Option(
+            "--dp-overlap/--no-dp-overlap", help="calculon: try it.", rich_help_panel=_REFERENCE
+        ),
+    ] = None
+    fused_activation: Annotated[
+        str | None,
+        typer.Option(
+            "--fused-activation",
+            metavar="true|false|both",
+            help="calculon: fuse activations or not. Default: true.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = None
+    mbs_break: Annotated[
+        bool,
+        typer.Option(
+            "--mbs-break",
+            help="calculon: stop growing the micro-batch after the first infeasible one.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = False
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            metavar="1d|2d|2d-seqp",
+            help="nersc: tensor parallelism as in Megatron, by SUMMA, or with context parallelism.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = None
+    domain: Annotated[
+        str | None,
+        typer.Option(
+            "--domain",
+            metavar="N",
+            help="nersc: GPUs of a domain of the fast network. Default: that of the system.",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = None
+
+    def entered(self) -> dict[str, dict[str, object]]:
+        """Options by the model that they are for, with switches that were turned off as words."""
+        return {
+            "calculon": {
+                "tp_overlap": None if self.tp_overlap is None else str(self.tp_overlap).lower(),
+                "dp_overlap": None if self.dp_overlap is None else str(self.dp_overlap).lower(),
+                "fused_activation": self.fused_activation,
+                "mbs_break": self.mbs_break,
+            },
+            "nersc": {"method": self.method, "domain": self.domain},
+            "amped": {},
+        }
+
+
+def read_space(path: str | None, fields: Mapping[str, Any]) -> Space:
+    """Read the file of a space, if any; fields of flags override it."""
+    space = load_space(path, {})
+    return space.fixed(fields, source=COMMAND_LINE) if fields else space
+
+
+def merge_fields(short: Mapping[str, str | None], **others: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields set by short flags, --fix and --allow, each by one of them only."""
+    fields = {name: value for name, value in short.items() if value is not None}
+    for flag, pairs in others.items():
+        for name, value in pairs.items():
+            if name in fields:
+                raise flag_fault(flag, f"{name}={value}", f"{name} is set twice")
+        fields |= pairs
+    return fields
+
+
+def field_pairs(
+    flag: str,
+    texts: Sequence[str] | None,
+    *,
+    values: Literal["one", "several"],
+    known: Sequence[str] = SPACE_FIELDS,
+) -> dict[str, Any]:
+    """Fields and values of ``--fix a=1,b=2`` or ``--allow a=1,2``."""
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        for pair in (text,) if values == "several" else text.split(","):
+            name, equals, value = (word.strip() for word in pair.partition("="))
+            field = SHORT_NAMES.get(name, name.replace("-", "_"))
+            if not equals or not value:
+                problem = f"must be FIELD=VALUE{',...' if values == 'several' else ''}, as in tp=8"
+                raise flag_fault(flag, pair, problem)
+            if field not in known:
+                problem = f"no such field; allowed: {', '.join(known)}"
+                raise flag_fault(flag, name, f"{problem}{nearest(name, (*known, *SHORT_NAMES))}")
+            if values == "one" and (".." in value or value.lower() == "all"):
+                raise flag_fault(flag, pair, f"takes one value; for several use --allow {pair}")
+            if field in found:
+                raise flag_fault(flag, pair, f"{field} is set twice")
+            found[field] = value
+    return found
