@@ -19,7 +19,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.engine.evaluate import evaluate
-from shardwise.parallel.constraints import broken_rule
+from shardwise.parallel.constraints import first_violation
 from test_pairs import DERIVED, MODELS, VALUES, machine, settled
 
 
@@ -161,7 +161,7 @@ def legal_rows(kind: str) -> Table:
         for value in values
     ]
     table = Table.of(MODELS[kind], {name: [row[name] for row in told] for name in told[0]})
-    return table.take(broken_rule(MODELS[kind], machine(), table) < 0)
+    return table.take(first_violation(MODELS[kind], machine(), table) < 0)
 
 
 def figures(kind: str, rows: Table) -> dict[str, Any]:
