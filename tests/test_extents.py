@@ -19,7 +19,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.placement import place
-from shardwise.planning.search.extents import divisors, seatings
+from shardwise.planning.search.placements import all_extents, divisors
 
 MODEL = samples.model()
 
@@ -141,7 +141,7 @@ def filled(room: int, degrees: tuple[int, ...]) -> set[tuple[int, ...]]:
 @examples(60)
 def test_every_way_to_fill_a_node_is_found_once(degrees: tuple[int, ...]) -> None:
     """Against all parts of the degrees."""
-    found = [seats_of(text) for text in seatings(cluster(8, None), degrees)]
+    found = [seats_of(text) for text in all_extents(cluster(8, None), degrees)]
     assert len({*found}) == len(found)
     assert {tiers[0][:-1] for tiers in found} == filled(8, degrees)
 
@@ -149,21 +149,21 @@ def test_every_way_to_fill_a_node_is_found_once(degrees: tuple[int, ...]) -> Non
 def test_a_rack_is_filled_with_whole_nodes() -> None:
     """64 of 72 accelerators where degrees are powers of two; 72 where they are not."""
     rack = cluster(72, None, node=4)
-    sizes = {prod(seats_of(text)[0][:-1]) for text in seatings(rack, (8, 1, 1, 64, 2))}
+    sizes = {prod(seats_of(text)[0][:-1]) for text in all_extents(rack, (8, 1, 1, 64, 2))}
     assert sizes == {64}
-    sizes = {prod(seats_of(text)[0][:-1]) for text in seatings(rack, (8, 1, 1, 9, 4))}
+    sizes = {prod(seats_of(text)[0][:-1]) for text in all_extents(rack, (8, 1, 1, 9, 4))}
     assert sizes == {72}
 
 
 def test_two_tiers_are_filled_one_after_the_other() -> None:
     """By hand: 4 of 16 in a node, 2 nodes in a rack; each split over two axes."""
-    found = seatings(cluster(2, 4, None, node=2), (2, 1, 1, 1, 4))
+    found = all_extents(cluster(2, 4, None, node=2), (2, 1, 1, 1, 4))
     assert found == ["pp=2/pp=2", "pp=2/tp=2", "tp=2/pp=2"]
 
 
 def test_experts_are_seated_in_every_way() -> None:
     """16 replicas with 8 groups on nodes of 8: all groups in a node, or fewer with copies."""
-    found = seatings(cluster(8, None), (1, 1, 1, 16, 1), (8, 1))
+    found = all_extents(cluster(8, None), (1, 1, 1, 16, 1), (8, 1))
     assert found == ["dp=8", "dp=8+ep=4"]
 
 
@@ -186,7 +186,7 @@ def test_a_search_tries_every_seating() -> None:
         dict(zip(EXTENT_AXES, d, strict=True)) for d in product([1, 2, 4, 8, 16, 32], repeat=5)
     ]
     counted = sum(
-        len(seatings(machine, tuple(layout.values())))
+        len(all_extents(machine, tuple(layout.values())))
         for layout in layouts
         if prod(layout.values()) == 32
         and layout["tp2"] == layout["cp"] == 1

@@ -6,8 +6,7 @@ import pytest
 
 from shardwise import InputError, Model, System, search
 from shardwise.ops.param_count import count_parameters
-from shardwise.planning.search.largest_model import largest_model
-from shardwise.planning.search.model_shapes import depths, shape_of, widths
+from shardwise.planning.search.largest_model import depths, gpt_model, largest_model, widths
 
 GIB = 2.0**30
 # Hidden and layers of the models of arXiv 2104.04473, table 1.
@@ -70,7 +69,7 @@ def test_heads_and_layers_are_rich_in_divisors():
 
 def test_a_shape_of_gpt3s_width_has_its_parameters():
     """96 heads of 128 and 96 layers are GPT-3, but for the vocabulary."""
-    ours, published = shape_of(96, 96, 2048), Model.load("gpt3-175b")
+    ours, published = gpt_model(96, 96, 2048), Model.load("gpt3-175b")
     more = (ours.vocab - published.vocab) * 12288
     assert count_parameters(ours).total == count_parameters(published).total + more
 
@@ -104,10 +103,10 @@ def test_a_shape_fits_if_a_search_of_the_whole_space_finds_something(
     try:
         found = largest_model(system, space=space, gpus=gpus, count=2, **memory)
     except InputError:  # nothing is legal
-        assert whole(shape_of(8, 12, seq_len)).evaluated == 0
+        assert whole(gpt_model(8, 12, seq_len)).evaluated == 0
         return
     for shape in found.ladder:
-        every = whole(shape_of(shape.heads, shape.layers, seq_len))
+        every = whole(gpt_model(shape.heads, shape.layers, seq_len))
         assert shape.fits == (every.feasible > 0)
         if every.nearest is not None:
             assert shape.spare_bytes == -every.nearest.excess_bytes
@@ -130,7 +129,7 @@ def test_nothing_larger_fits():
     beyond = [
         model
         for heads in first(12)
-        for model in (shape_of(heads, layers, 512) for layers in depths(heads))
+        for model in (gpt_model(heads, layers, 512) for layers in depths(heads))
         if found.largest.parameters < count_parameters(model).total < 2 * found.largest.parameters
     ]
     assert len(beyond) > 5
@@ -273,7 +272,7 @@ def test_a_space_without_a_legal_strategy_says_why(shardwise):
     assert code == 2
     assert "dtype: 'bf16'" in err
     assert "has no matrix rate for it; allowed: fp16, fp32" in err
-    with pytest.raises(InputError, match="is empty: no degrees and chunks of it make up 4"):
+    with pytest.raises(InputError, match="is empty: none of its degrees and chunks make up 4"):
         largest_model("h100-sxm", gpus=4, space={"tp": 3})
 
 

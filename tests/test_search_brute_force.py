@@ -17,10 +17,11 @@ import samples
 from naive_search import FIELDS, OFFLOADS, ORDERS, TIERS, Naive, everything
 from shardwise import InputError, Model, System, estimate
 from shardwise.config.strategy_table import Table
-from shardwise.planning.search.best import Ranked
 from shardwise.planning.search.candidates import Candidates, refusals
+from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.ranking import Ranked
 from shardwise.planning.search.run import search
-from shardwise.planning.search.scan import Found, Question, look, merged
+from shardwise.planning.search.scan import Findings, merged, scan
 from shardwise.planning.search.space import Space
 
 MOST = 1500
@@ -129,9 +130,9 @@ class Case:
     """What else is asked about it."""
 
     @cached_property
-    def found(self) -> Found:
+    def found(self) -> Findings:
         """What a search finds, which several tests look at."""
-        return self.look(**self.words)
+        return self.scan(**self.words)
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -140,12 +141,14 @@ class Case:
         numbers = dict(zip(keys(asked(self.candidates), found), range(len(found)), strict=True))
         return [numbers[key] for key in keys(self.naive.asked, self.naive.strategies)]
 
-    def look(self, rows: int = 1 << 16, **words: Any) -> Found:
+    def scan(self, rows: int = 1 << 16, **words: Any) -> Findings:
         """Look through all boxes, in pieces, as a search does."""
         capacity = self.capacity_bytes
-        question = Question(model=self.model, system=self.system, capacity_bytes=capacity, **words)
+        question = SearchQuery(
+            model=self.model, system=self.system, capacity_bytes=capacity, **words
+        )
         pieces = [piece for box in self.candidates.legal for piece in box.cut(rows)]
-        return merged([look(question, piece) for piece in pieces], question)
+        return merged([scan(question, piece) for piece in pieces], question)
 
     def ordered(self, score: Mapping[int, float]) -> list[tuple[float, int]]:
         """Scores of rows with their numbers, the lowest first."""
@@ -309,8 +312,8 @@ def test_the_nearest_miss_lacks_least():
         if not obeys.size:
             continue
         room = float(held[obeys].min()) / 2
-        question = Question(model=case.model, system=case.system, capacity_bytes=room)
-        parts = [look(question, box) for box in case.candidates.legal]
+        question = SearchQuery(model=case.model, system=case.system, capacity_bytes=room)
+        parts = [scan(question, box) for box in case.candidates.legal]
         expected = min((held[row] - room, case.numbers[row]) for row in obeys)
         assert listed(merged(parts, question).nearest) == [expected]
         seen += 1
@@ -336,7 +339,7 @@ def test_single_estimates_say_the_same():
             fits &= memory.offloaded <= memory.offload_capacity
             assert fits == (reason is None)
             times += [(one.step_time_s, numbers[row])] if fits else []
-        assert listed(case.look(top=5).best) == sorted(times)[:5]
+        assert listed(case.scan(top=5).best) == sorted(times)[:5]
         seen += 1
         if seen == 3:
             break

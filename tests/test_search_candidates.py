@@ -187,7 +187,7 @@ def test_more_replicas_than_sequences_are_counted_once():
 
 @pytest.mark.parametrize(
     ("missing", "told"),
-    [("gpus", "gpus: is missing: give it"), ("global_batch_size", r".*: give it \(gbs\)")],
+    [("gpus", "gpus: is missing: set it"), ("global_batch_size", r".*: set it \(gbs\)")],
 )
 def test_what_nothing_implies_must_be_given(missing, told):
     """One fault that names the field and what wants it."""

@@ -155,7 +155,7 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
         (("--output", "a.json", "--save", "a.json"), "is also the file of output"),
         (
             ("--allow", "seq_len=1..9999:1", "--allow", "attention=all"),
-            "combinations beside degrees",
+            "combinations for each layout",
         ),
         (("--save-all",), "needs --save"),
         (("--layers",), "needs --reference"),

@@ -14,8 +14,9 @@ import pytest
 from saved_search import PIECE_ROWS, case, interrupted, parts_of, plain
 from shardwise import __version__
 from shardwise.errors import Fault, InputError
-from shardwise.planning.search import clusters, pieces
-from shardwise.planning.search.executors import Workers
+from shardwise.planning.search import pieces
+from shardwise.planning.search import workers as clusters
+from shardwise.planning.search.workers import Workers
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 needs_dask = pytest.mark.skipif(find_spec("distributed") is None, reason="needs dask[distributed]")

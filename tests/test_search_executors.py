@@ -9,8 +9,8 @@ import pytest
 
 from saved_search import case, plain
 from shardwise.errors import Fault, InputError
-from shardwise.planning.search import executors
-from shardwise.planning.search.executors import BACKENDS, Workers
+from shardwise.planning.search import workers
+from shardwise.planning.search.workers import BACKENDS, Workers
 
 
 def _later_first(number):
@@ -109,6 +109,6 @@ def test_a_backend_is_one_of_those_known():
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "loky"])
 def test_a_missing_package_names_the_extra(backend, monkeypatch):
     """What a cluster needs is not installed with the rest."""
-    monkeypatch.setattr(executors, "find_spec", lambda _: None)
+    monkeypatch.setattr(workers, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"not installed: pip install 'shardwise\[cluster\]'"):
         case(backend=backend)

@@ -15,10 +15,18 @@ import samples
 from profiles import examples
 from shardwise import InputError, System
 from shardwise.planning.search import evaluate as judging
-from shardwise.planning.search.best import Ranked, best_of_each, front, top
 from shardwise.planning.search.candidates import Candidates, refusals
-from shardwise.planning.search.objective import FRONTS, OBJECTIVES, check_name
-from shardwise.planning.search.scan import MEMORY, SECOND_MEMORY, Found, Question, look, merged
+from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.ranking import (
+    FRONTS,
+    OBJECTIVES,
+    Ranked,
+    best_of_each,
+    check_objective,
+    front,
+    top,
+)
+from shardwise.planning.search.scan import MEMORY, SECOND_MEMORY, Findings, merged, scan
 from shardwise.planning.search.space import Space
 
 fast = examples(60)
@@ -51,18 +59,18 @@ SPACE = {
 CANDIDATES = Candidates.of(MODEL, SYSTEM, Space.validated(SPACE))
 
 
-def question(capacity_bytes: float = 2e6, **words: Any) -> Question:
+def question(capacity_bytes: float = 2e6, **words: Any) -> SearchQuery:
     """Ask for the best five, a front and the cells of two fields, where some candidates fit."""
     usual = {"top": 5, "front": "memory", "axes": ("tp", "recompute")}
-    return Question(model=MODEL, system=SYSTEM, capacity_bytes=capacity_bytes, **usual | words)
+    return SearchQuery(model=MODEL, system=SYSTEM, capacity_bytes=capacity_bytes, **usual | words)
 
 
-def looked(asked: Question, rows: int = 1 << 16) -> list[Found]:
+def looked(asked: SearchQuery, rows: int = 1 << 16) -> list[Findings]:
     """What is found in pieces of so many rows."""
-    return [look(asked, piece) for box in CANDIDATES.legal for piece in box.cut(rows)]
+    return [scan(asked, piece) for box in CANDIDATES.legal for piece in box.cut(rows)]
 
 
-def same(one: Found, other: Found) -> bool:
+def same(one: Findings, other: Findings) -> bool:
     """Whether two are equal bit for bit; the nearest miss is only kept where nothing fits."""
     arrays = [
         (getattr(getattr(one, name), f.name), getattr(getattr(other, name), f.name))
@@ -77,13 +85,13 @@ def same(one: Found, other: Found) -> bool:
 
 
 @cache
-def whole() -> Found:
+def whole() -> Findings:
     """What is found in one piece of each box."""
     return merged(looked(question()), question())
 
 
 @cache
-def parts_found() -> list[Found]:
+def parts_found() -> list[Findings]:
     """What is found in small pieces."""
     return looked(question(), 40)
 
@@ -124,7 +132,7 @@ def test_parts_may_be_merged_in_any_order_and_grouping(random):
 
 def test_nothing_adds_nothing():
     """Merging nothing with something, or no parts at all."""
-    nothing = Found.nothing(2)
+    nothing = Findings.empty(2)
     assert same(merged([nothing, whole(), nothing], question()), whole())
     assert same(merged([], question()), nothing)
 
@@ -157,7 +165,7 @@ def test_more_memory_never_loses_a_candidate(capacity, factor):
 
 def test_feasible_candidates_fit_into_the_room():
     """Those of the front hold at most what may be used; a byte less, and the fullest is gone."""
-    fullest = float(whole().front.beside.max())
+    fullest = float(whole().front.second.max())
     assert fullest <= 2e6
     tighter = question(fullest - 1)
     found = merged(looked(tighter), tighter)
@@ -188,12 +196,12 @@ def ranked(pairs: Sequence[tuple[int, int]]) -> Ranked:
     """Candidates in an order that is not that of their numbers."""
     number = np.array([(7 * i) % 13 for i in range(len(pairs))], dtype=np.int64)
     score, beside = (np.array([pair[side] for pair in pairs], float) for side in (0, 1))
-    return Ranked(number=number, score=score, beside=beside, step_time_s=score)
+    return Ranked(number=number, score=score, second=beside, step_time_s=score)
 
 
 def told(found: Ranked) -> list[tuple[float, float, int]]:
     """Score, the other side and number, in order."""
-    columns = (found.score, found.beside, found.number)
+    columns = (found.score, found.second, found.number)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -244,16 +252,16 @@ def test_an_unknown_objective_or_front_is_refused(known):
     """With what is allowed, and the nearest of it."""
     field, names = known
     for name in names:
-        check_name(name, field, tuple(names), SYSTEM)
+        check_objective(name, field, tuple(names), SYSTEM)
     with pytest.raises(InputError, match=f"{field}: 'tim': allowed: {', '.join(names)}"):
-        check_name("tim", field, tuple(names), SYSTEM)
+        check_objective("tim", field, tuple(names), SYSTEM)
 
 
 @pytest.mark.parametrize("name", ["tokens_per_dollar", "cost"])
 def test_costs_need_a_price(name):
     """A system without one is refused, and told which field is missing."""
     with pytest.raises(InputError, match=r"has no price; .*price\.usd_per_accelerator_hour"):
-        check_name(name, "objective", (name,), samples.system())
+        check_objective(name, "objective", (name,), samples.system())
 
 
 def test_reasons_that_reject_nothing_are_not_counted():

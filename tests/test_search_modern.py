@@ -15,8 +15,9 @@ from naive_search import KEPT, everything, kept
 from shardwise import InputError, System, estimate
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.layouts import LAYOUT_FIELDS
+from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.run import search
-from shardwise.planning.search.scan import Question, look, merged
+from shardwise.planning.search.scan import merged, scan
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
 from test_search_brute_force import SYSTEMS, Case, asked, keys, listed
@@ -137,7 +138,7 @@ def test_modern_fields_are_searched_as_trying_everything_does(name):
     found = keys(asked(candidates), table)
     assert len(set(found)) == len(found) > 20
     assert set(found) == set(keys(naive.asked, naive.strategies))
-    looked = case.look(rows=60)
+    looked = case.scan(rows=60)
     assert looked.rejected + refusals(candidates.illegal) == case.naive.rejected
     assert looked.feasible == len(case.naive.feasible) > 0
     seconds = case.naive.estimates.step_time_s
@@ -165,8 +166,8 @@ def test_estimates_one_by_one_find_the_same_of_a_model_with_experts():
             least = fitting.get(key, (np.inf, 0.0, -1))
             if layers < least[0] or least[2] < 0:
                 fitting[key] = layers, one.step_time_s, row
-    question = Question(model=EXPERTS, system=system, capacity_bytes=room)
-    found = merged([look(question, box) for box in candidates.legal], question)
+    question = SearchQuery(model=EXPERTS, system=system, capacity_bytes=room)
+    found = merged([scan(question, box) for box in candidates.legal], question)
     assert found.feasible == len(fitting) > 4
     expected = sorted((time, number) for _, time, number in fitting.values())
     assert listed(found.best) == expected[:10]
@@ -259,11 +260,11 @@ def test_the_smallest_number_of_gpus_with_experts_and_split_weights():
         told["accelerator"]["memory"][0]["capacity"] = 2**31 + room
         system = System.validated(told)
         found = smallest_gpus(EXPERTS, system, Space.validated(space), above=0, most=16)
-        question = Question(model=EXPERTS, system=system, capacity_bytes=2**31 + room)
+        question = SearchQuery(model=EXPERTS, system=system, capacity_bytes=2**31 + room)
         enough = None
         for gpus in (1, 2, 4, 8, 16):
             every = Candidates.of(EXPERTS, system, Space.validated(space | {"gpus": gpus}))
-            if any(look(question, box).feasible for box in every.legal):
+            if any(scan(question, box).feasible for box in every.legal):
                 enough = gpus
                 break
         assert found.gpus == enough

@@ -19,8 +19,8 @@ from shardwise.parallel.placement import place
 from shardwise.planning.search import evaluate as judging
 from shardwise.planning.search import explain as explaining
 from shardwise.planning.search.explain import explain
-from shardwise.planning.search.given_strategy import Given
 from shardwise.planning.search.space import Space
+from shardwise.planning.search.user_strategy import UserStrategy
 
 MODEL = model()
 SYSTEM = system(network=[tier("in", domain=4), tier("out", bandwidth=10 * GB)], node=4)
@@ -169,7 +169,9 @@ def test_a_change_names_what_turns_one_strategy_into_the_other(position):
     named.append((found.differs, found.best.strategy))
     for fields, target in named:
         put = {**said, **{field.field: field.value for field in fields}}
-        again = Given.of(MODEL, SYSTEM, Space.validated(SPACE), put).row.strategy(0).to_dict()
+        again = (
+            UserStrategy.of(MODEL, SYSTEM, Space.validated(SPACE), put).row.strategy(0).to_dict()
+        )
         assert not [n for n in COUNTED if has_effect(MODEL, target, again[n], n)]
         assert all(field.given == found.strategy[field.field] for field in fields)
     assert [len(change.fields) for change in found.changes] == [c.changes for c in found.changes]

@@ -19,9 +19,10 @@ from shardwise.interop.calculon.reader import strategy_fields
 from shardwise.interop.calculon.reference import Columns, Infeasible, rows
 from shardwise.interop.calculon.translation import calculon_case
 from shardwise.planning.search.candidates import Candidates
+from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.search.run import count, search
-from shardwise.planning.search.scan import Question, look, merged
+from shardwise.planning.search.scan import merged, scan
 from shardwise.planning.search.space import Space
 
 PAGE = Path(__file__).parents[1] / "docs/conformance.md"
@@ -232,9 +233,9 @@ def test_nothing_fits_in_search_a():
     """Even of the one that lacks least memory the gradients alone are more than there is."""
     model, system = inputs("A")
     capacity = system.accelerator.memory[0].capacity
-    question = Question(model=model, system=system, capacity_bytes=capacity)
+    question = SearchQuery(model=model, system=system, capacity_bytes=capacity)
     candidates = Candidates.of(model, system, Space.validated(space("A")))
-    found = merged([look(question, box) for box in candidates.legal], question)
+    found = merged([scan(question, box) for box in candidates.legal], question)
     assert found.feasible == 0
     assert found.rejected.keys() == {"memory"}
     nearest = candidates.strategies(found.nearest.number).strategy(0)

@@ -14,10 +14,12 @@ from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
 from shardwise.errors import InputError
 from shardwise.planning.search import smallest_gpus as smallest
-from shardwise.planning.search.least_memory import decisive
-from shardwise.planning.search.minimum_replicas import widest
 from shardwise.planning.search.run import search
-from shardwise.planning.search.smallest_gpus import smallest_gpus
+from shardwise.planning.search.smallest_gpus import (
+    least_memory_space,
+    replica_bounds,
+    smallest_gpus,
+)
 from shardwise.planning.search.space import Space
 
 MODEL = model(layer(count=6))
@@ -134,7 +136,7 @@ def test_the_least_number_of_replicas_is_exact(capacity):
     """6 stages, 16 // dp micro-batches: up to dp 2 the first stage holds 6 of them, then fewer."""
     batch = {"batch": "largest", "global_batch_size": 64, "micro_batch_size": 4}
     fixed = space(tp=1, pp=6, recompute="none", **batch)
-    (spread,) = widest(MODEL, machine(capacity), fixed, RUNTIME + capacity, most=96).spreads
+    (spread,) = replica_bounds(MODEL, machine(capacity), fixed, RUNTIME + capacity, most=96).shapes
     gpus = [6 * dp for dp in (1, 2, 4, 5, 8, 16)]  # with 3, 64 // 3 are no micro-batches of 4
     scales = search(MODEL, machine(capacity), fixed, gpus=gpus).scales
     least = min(scale.gpus for scale in scales if scale.feasible)
@@ -201,7 +203,7 @@ def test_where_none_will_do_the_reason_is_told(built, fields, reason, told):
 
 def test_it_is_given_up_in_the_end(monkeypatch):
     """So many numbers are judged, and what is certain of them is told."""
-    monkeypatch.setattr(smallest, "_MOST_JUDGED", 2)
+    monkeypatch.setattr(smallest, "_MOST_EVALUATED", 2)
     seen = []
     found = smallest_gpus(
         MODEL,
@@ -261,14 +263,16 @@ def test_what_is_held_grows_as_the_proof_says(column, less, more):
 def test_what_the_space_insists_on_is_left_in_it():
     """One chunk and one sequence only where the space leaves them open."""
     described = machine(1e6)
-    left = decisive(MODEL, described, Space.validated({"gpus": 4, "gbs": 8}))
+    left = least_memory_space(MODEL, described, Space.validated({"gpus": 4, "gbs": 8}))
     assert (left.vpp, left.micro_batch_size, left.placement) == ((1,), (1,), ("tp-cp-dp-pp",))
     insisting = {"gpus": 4, "gbs": 8, "schedule": "interleaved", "mbs": [2, 4], "tp_tier": 0}
-    left = decisive(MODEL, described, Space.validated(insisting))
+    left = least_memory_space(MODEL, described, Space.validated(insisting))
     assert (left.vpp, left.micro_batch_size, left.placement) == (None, (2, 4), None)
     chunked = {"gpus": 4, "gbs": 8, "vpp": [2, 4]}
-    assert decisive(MODEL, described, Space.validated(chunked)).vpp == (2, 4)
-    filled = decisive(MODEL, machine(1e6, filled=True), Space.validated({"gpus": 4, "gbs": 8}))
+    assert least_memory_space(MODEL, described, Space.validated(chunked)).vpp == (2, 4)
+    filled = least_memory_space(
+        MODEL, machine(1e6, filled=True), Space.validated({"gpus": 4, "gbs": 8})
+    )
     assert filled.placement is None
     uneven = {"gpus": 4, "gbs": 8, "seq_len": 30, "tp_exchange": "p2p_rs_ag"}
-    assert decisive(MODEL, described, Space.validated(uneven)).micro_batch_size is None
+    assert least_memory_space(MODEL, described, Space.validated(uneven)).micro_batch_size is None

@@ -56,13 +56,13 @@ def small(monkeypatch):
 def looks(monkeypatch):
     """Numbers of first candidates of the pieces that are looked at, illegal ones too."""
     seen = []
-    task = pieces.Task.__call__
+    task = pieces.SearchTask.__call__
 
     def noted(self, piece):
         seen.append(piece.start)
         return task(self, piece)
 
-    monkeypatch.setattr(pieces.Task, "__call__", noted)
+    monkeypatch.setattr(pieces.SearchTask, "__call__", noted)
     return seen
 
 
@@ -384,5 +384,5 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, monkeypatch, looks):
 
 def test_saving_all_needs_a_file():
     """On its own it would do nothing."""
-    with pytest.raises(InputError, match="save_all: True: needs a file: give save"):
+    with pytest.raises(InputError, match="save_all: True: needs a file: set save"):
         case(save_all=True)

@@ -196,8 +196,8 @@ def test_domains_beyond_the_node_bring_more_under_the_fast_links():
     assert eight == pytest.approx(2 * 31 / 32 * gradients / 80e9, rel=1e-6)
     assert more == whole
     assert result.assumed == (
-        "sample, domain 32: nodes of 8, and the figures of the tier hold among all 32",
-        "sample, domain 64: nodes of 8, and the figures of the tier hold among all 64",
+        "sample, domain 32: nodes of 8; the figures of the tier apply to all 32",
+        "sample, domain 64: nodes of 8; the figures of the tier apply to all 64",
     )
 
 
@@ -298,10 +298,10 @@ def test_an_interrupted_sweep_says_so():
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"tp": 2, "vary": {"tp": "1,2"}}, "vary: tp: is given twice"),
+        ({"tp": 2, "vary": {"tp": "1,2"}}, "vary: tp: is set twice"),
         (
             {"vary": {"hbm.bandwidth": "1x,2x", "pp": "1"}, "together": True},
-            "vary: axes that advance together need as many values each, not hbm.bandwidth 2, pp 1",
+            "vary: axes that advance together need equally many values, not hbm.bandwidth 2, pp 1",
         ),
         (
             {"vary": dict.fromkeys(["hbm.bandwidth", "host.bandwidth", "matrix"], "1..6x:0.1x")},
@@ -313,7 +313,7 @@ def test_an_interrupted_sweep_says_so():
         ),
         (
             {"strategy": FIXED, "objective": "step_time", "vary": {"hbm.bandwidth": "1x"}},
-            "sweep: objective: has no effect on a strategy that is held fixed",
+            "sweep: objective: has no effect on a fixed strategy",
         ),
         (
             {"vary": "matrix=2x"},
@@ -331,8 +331,8 @@ def test_contradictions_are_refused(more, told):
 @pytest.mark.parametrize(
     ("systems", "told"),
     [
-        (["h100-sxm", "h100-sxm"], "system: one is given twice"),
-        ([], "system: is missing: give one or more"),
+        (["h100-sxm", "h100-sxm"], "system: one is listed twice"),
+        ([], "system: is missing: name one or more"),
     ],
 )
 def test_systems_are_one_or_more_each_once(systems, told):

@@ -6,12 +6,16 @@ import samples
 from shardwise import InputError, Model, System
 from shardwise.catalog import names
 from shardwise.config.system_columns import figures_of
-from shardwise.planning.sweep.architectures import MODEL_FIGURES
 from shardwise.planning.sweep.axes import check_values, figure_list, varied_axes
+from shardwise.planning.sweep.changes import (
+    MODEL_FIGURES,
+    with_domain,
+    with_links_per_accelerator,
+    with_node,
+)
 from shardwise.planning.sweep.figures import figure_names, figures_named, influencing_figures
 from shardwise.planning.sweep.points import Grid
-from shardwise.planning.sweep.structure import with_domain, with_links_per_accelerator, with_node
-from shardwise.planning.sweep.values import given_values
+from shardwise.planning.sweep.values import parse_values
 
 MODEL = Model.load("llama3-70b")
 H100 = System.load("h100-sxm")
@@ -97,7 +101,7 @@ def test_short_names_stand_for_all_figures_of_a_kind():
     ],
 )
 def test_values_are_read_as_people_write_them(given, unit, numbers, labels):
-    values = given_values("figure", given, unit)
+    values = parse_values("figure", given, unit)
     assert [value.number for value in values] == pytest.approx(numbers, rel=1e-15)
     assert [value.label for value in values] == labels
     assert all(
@@ -105,7 +109,7 @@ def test_values_are_read_as_people_write_them(given, unit, numbers, labels):
     )
 
 
-HINT = "give it as in 900 GB/s, or a factor, as in 2x"
+HINT = "must be a quantity as in 900 GB/s, or a factor as in 2x"
 NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
 
 
@@ -120,7 +124,7 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
             {"hbm.flavour": "2x", "x": "1"},
             "vary: hbm.flavour: no such figure; `shardwise sweep --figures` lists them all",
         ),
-        ({"nvlink.bandwidth": "900"}, f"vary: nvlink.bandwidth: '900': lacks its unit: {HINT}"),
+        ({"nvlink.bandwidth": "900"}, f"vary: nvlink.bandwidth: '900': has no unit: {HINT}"),
         ({"nvlink.bandwidth": "fast"}, f"vary: nvlink.bandwidth: 'fast': {HINT}"),
         ({"nvlink.bandwidth": ""}, "vary: nvlink.bandwidth: '': has no value to try"),
         ({"nvlink.bandwidth": True}, f"vary: nvlink.bandwidth: True: {HINT}"),
@@ -129,15 +133,15 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         (
             {"nvlink.bandwidth": "4x..2x"},
             (
-                "vary: nvlink.bandwidth: '4x..2x': a range runs from a number above 0 up to a "
+                "vary: nvlink.bandwidth: '4x..2x': a range goes from a number above 0 to a "
                 "larger one"
             ),
         ),
         (
             {"nvlink.bandwidth": "2x..900 GB/s"},
             (
-                "vary: nvlink.bandwidth: '2x..900 GB/s': a range has two ends of a kind, as in "
-                "0.5x..4x"
+                "vary: nvlink.bandwidth: '2x..900 GB/s': a range has two ends of the same kind, as "
+                "in 0.5x..4x"
             ),
         ),
         (
@@ -147,14 +151,14 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         (
             {"matrix": "2 PFLOP/s"},
             (
-                "vary: matrix: '2 PFLOP/s': matrix stands for 5 figures of h100-sxm; give "
+                "vary: matrix: '2 PFLOP/s': matrix refers to 5 figures of h100-sxm; use "
                 "factors, as in 2x"
             ),
         ),
         (
             {"matrix+hbm.bandwidth": "2 PFLOP/s"},
             (
-                "vary: matrix+hbm.bandwidth: '2 PFLOP/s': names figures of several units; give "
+                "vary: matrix+hbm.bandwidth: '2 PFLOP/s': names figures of several units; use "
                 "factors, as in 2x"
             ),
         ),
@@ -174,21 +178,21 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         ),
         (
             {"matrix.bf16": "2x", "matrix": "1x,2x"},
-            "vary: matrix: has a figure in common with matrix.bf16; vary one of them",
+            "vary: matrix: has a figure in common with matrix.bf16; vary one of the two",
         ),
         (
             {"domain": "4", "nvlink.domain": "8"},
-            "vary: nvlink.domain: has a figure in common with domain; vary one of them",
+            "vary: nvlink.domain: has a figure in common with domain; vary one of the two",
         ),
         (
             {"fabric.domain": "2x"},
-            "vary: fabric.domain: '2x': on h100-sxm: there is no number yet to take a factor of",
+            "vary: fabric.domain: '2x': on h100-sxm: there is no current number to multiply",
         ),
         (
             {"fabric.domain": "12"},
             (
                 "vary: fabric.domain: '12': on h100-sxm: must be a larger multiple of 8, the "
-                "domain inside it"
+                "domain of the tier inside it"
             ),
         ),
         (
@@ -210,7 +214,7 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
             {"hidden": "4097"},
             "vary: hidden: '4097': of llama3-70b: leaves 32.0078 heads of 64; must be whole",
         ),
-        ({"tp": "all"}, "vary: tp: 'all': give the values to try"),
+        ({"tp": "all"}, "vary: tp: 'all': list the values to try"),
         (
             {"tp": "x"},
             "vary: tp: 'x': must be a valid integer, unable to parse string as an integer",
@@ -254,14 +258,14 @@ def test_what_follows_a_domain_is_told():
     assert changed.network[1].domain == 65_520
     assert told == [
         "infiniband.domain 65520: the multiple of 72 below it",
-        "nodes of 8, and the figures of the tier hold among all 72",
+        "nodes of 8; the figures of the tier apply to all 72",
     ]
     four_tiers = System.load("simumax-a100-pcie")
     changed, told = with_domain(four_tiers, 0, 8)
     assert [tier.domain for tier in changed.network] == [8, None]
     assert told[:2] == [
-        "PCIe 4x is gone: a domain of 8 takes its place",
-        "PCIe 8x is gone: a domain of 8 takes its place",
+        "PCIe 4x is removed: a domain of 8 replaces it",
+        "PCIe 8x is removed: a domain of 8 replaces it",
     ]
     changed, told = with_domain(H100, 0, 6)
     assert (changed.node.accelerators, changed.network[1].links_per_node) == (6, 6)
@@ -310,7 +314,7 @@ def test_points_are_every_combination_the_last_axis_first():
     assert last.system.network[0].bandwidth == 9e11
     assert last.fields == {"tp": 8, "seq_len": 8192}
     groups = list(grid.groups())
-    assert [group.places.tolist() for group in groups] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert [group.positions.tolist() for group in groups] == [[0, 4], [1, 5], [2, 6], [3, 7]]
     assert [len(group.systems) for group in groups] == [2] * 4
 
 
@@ -319,9 +323,9 @@ def test_structures_make_groups_and_figures_columns():
     varied = axes(several, domain="8,64", nics="1,2", hbm__capacity="1x,2x")
     grid = Grid.of(MODEL, several, varied, together=False)
     groups = list(grid.groups())
-    assert [len(group.places) for group in groups] == [8, 8]  # by domain alone
+    assert [len(group.positions) for group in groups] == [8, 8]  # by domain alone
     for group in groups:
-        for place, point in enumerate(grid.points[n] for n in group.places):
+        for place, point in enumerate(grid.points[n] for n in group.positions):
             here = {path: column[place] for path, column in group.systems.figures.items()}
             assert {**figures_of(group.systems.base), **here} == figures_of(point.system)
 

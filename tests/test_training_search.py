@@ -7,7 +7,7 @@ import pytest
 from shardwise import InputError, Space, estimate, search
 from shardwise.cli import run
 from shardwise.config.system import System
-from shardwise.planning.training_time import Run, with_training
+from shardwise.planning.training_time import TrainingRun, with_training
 
 FIXED = {"pp": 1, "tp": [1, 2], "zero": 1, "recompute": "none", "fused_activation": False}
 FAILING = {"accelerator_mtbf": "2000 h", "checkpoint_time": "60 s", "restart_time": "10 min"}
@@ -23,7 +23,7 @@ def test_each_of_the_best_has_its_run():
     """In the estimate itself, as `estimate` has it."""
     found = _found(8, FAILING, top=3)
     system = System.load("h100-sxm")
-    asked = Run.load({"tokens": "100B", "reliability": FAILING})
+    asked = TrainingRun.load({"tokens": "100B", "reliability": FAILING})
     for one in found.best:
         alone = with_training(estimate("llama3-8b", system, one.strategy), system, asked)
         assert one.whole_run == alone.whole_run

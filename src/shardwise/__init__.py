@@ -45,7 +45,7 @@ _HOME = {
     "ComputeGraph": "analysis.graph.records",
     "Estimate": "analysis.results",
     "EstimateTable": "analysis.results",
-    "Explanation": "planning.search.explanation",
+    "Explanation": "planning.search.results",
     "FsdpPlan": "fsdp.result",
     "InputError": "errors",
     "Model": "config.model",

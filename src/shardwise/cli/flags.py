@@ -14,7 +14,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_given import explicit_fields
 from shardwise.config.system import Site
-from shardwise.planning.training_time import Run
+from shardwise.planning.training_time import TrainingRun
 
 __all__ = ["strategy_of", "training_run", "with_run_flags", "with_strategy_flags"]
 
@@ -151,7 +151,7 @@ def strategy_of(path: str | None, flags: Mapping[str, Any]) -> Strategy:
     return Strategy.validated(explicit_fields(path) | dict(flags), source=path)
 
 
-def training_run(flags: Mapping[str, Any]) -> Run | None:
+def training_run(flags: Mapping[str, Any]) -> TrainingRun | None:
     """The training run that flags describe; None without --tokens, which the others need."""
     if "tokens" not in flags:
         refuse_options(_NEEDS_TOKENS, **flags)
@@ -160,7 +160,7 @@ def training_run(flags: Mapping[str, Any]) -> Run | None:
     site = {field: flags[name] for name, field in _SITE.items() if name in flags}
     if site:  # validated here, so that faults name the flags
         fields["site"] = Site.validated(site, source=COMMAND_LINE)
-    return Run.validated(fields, source=COMMAND_LINE)
+    return TrainingRun.validated(fields, source=COMMAND_LINE)
 
 
 def _reliability(flags: Mapping[str, Any]) -> Reliability | None:

@@ -39,13 +39,13 @@ from shardwise.config import files
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.planning.search.explain import explain
-from shardwise.planning.search.objective import FRONTS
+from shardwise.planning.search.ranking import FRONTS
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.search.run import Progress, search
 from shardwise.planning.search.run import count as count_space
-from shardwise.planning.search.scan import Found
+from shardwise.planning.search.scan import Findings
 from shardwise.planning.search.space import Space
-from shardwise.planning.training_time import Run
+from shardwise.planning.training_time import TrainingRun
 
 _NO_EFFECT = "has no effect with --reference, which searches the space of another model"
 _NEEDS_REFERENCE = "needs --reference: it selects part of the space of another model"
@@ -295,7 +295,7 @@ def _search(
     system: str,
     space: Space,
     options: SearchOptions,
-    training: Run | None,
+    training: TrainingRun | None,
     *,
     json: bool,
     output: str | None,
@@ -359,7 +359,7 @@ def _progress(bar: Bar | None) -> Progress | None:
     if bar is None:
         return None
 
-    def update(done: int, total: int, found: Found) -> None:
+    def update(done: int, total: int, found: Findings) -> None:
         best = f"best {found.best.step_time_s[0]:.4g} s" if len(found.best) else "nothing fits yet"
         bar(done, total, best)
 

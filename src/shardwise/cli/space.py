@@ -9,8 +9,8 @@ import typer
 from shardwise.cli.options import COMMAND_LINE, flag_fault
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.errors import nearest
-from shardwise.planning.search.objective import OBJECTIVES
 from shardwise.planning.search.query import load_space
+from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""`estimate_training_time`: a run on so many tokens, from the estimate of one step."""
+"""`estimate_training_time`: a training run of a number of tokens, from the estimate of a step."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,25 +22,25 @@ from shardwise.estimator import StrategyLike, estimate
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.units import Tokens
 
-__all__ = ["Run", "checkpoint_bytes", "estimate_training_time", "with_training"]
+__all__ = ["TrainingRun", "checkpoint_bytes", "estimate_training_time", "with_training"]
 
-# More than anyone will train on; steps stay exact in the float64 of the maths.
+# More than any training run; steps stay exact in float64.
 _MOST_TOKENS = 1e18
 
 
-class Run(ConfigBase):
-    """A run as it is asked for."""
+class TrainingRun(ConfigBase):
+    """A training run as requested."""
 
     tokens: Annotated[Tokens, Field(le=_MOST_TOKENS)]
-    """To train on at least."""
+    """Least number of tokens to train on."""
     site: Site | None = None
-    """Over the fields of the system's own."""
+    """Overrides fields of the system's site."""
     reliability: Reliability | None = None
-    """As a mapping or a file, too."""
+    """A mapping or a file also works."""
 
     @field_validator("reliability", mode="before")
     @classmethod
-    def _of_a_file(cls, value: object) -> object:
+    def _load_reliability(cls, value: object) -> object:
         return Reliability.load(value) if isinstance(value, (str, Path)) else value
 
 
@@ -53,23 +53,23 @@ def estimate_training_time(
     reliability: Reliability | Mapping[str, Any] | str | Path | None = None,
     site: Site | Mapping[str, Any] | None = None,
 ) -> TrainingTime:
-    """Estimate how long a whole run takes, what it costs, and what failures leave of it.
+    """Estimate how long a training run takes, what it costs, and what it loses to failures.
 
     Parameters
     ----------
     model, system, strategy
         As for `estimate`.
     tokens
-        To train on: a number, or text such as ``"300B"`` or ``"1.4 trillion"``.
+        Tokens to train on: a number, or text such as ``"300B"`` or ``"1.4 trillion"``.
     reliability
-        How often machines fail, and what checkpoints and restarts take; unknown without it.
+        Failure rates, and the times of checkpoints and restarts; unknown by default.
     site
-        Carbon intensity and PUE, over those of the system.
+        Carbon intensity and PUE, which override those of the system.
 
     Raises
     ------
     InputError
-        If anything given is wrong; one fault for each thing.
+        If an argument is wrong; one fault for each.
 
     Examples
     --------
@@ -80,15 +80,15 @@ def estimate_training_time(
     >>> run.steps, run.tokens, run.co2_kg, run.goodput
     (23842, 100000595968, None, None)
     """
-    run = Run.load({"tokens": tokens, "site": site, "reliability": reliability})
+    run = TrainingRun.load({"tokens": tokens, "site": site, "reliability": reliability})
     the_model, the_system = Model.load(model), System.load(system)
     found = with_training(estimate(the_model, the_system, strategy), the_system, run)
-    assert found.whole_run is not None  # noqa: S101 - just put there
+    assert found.whole_run is not None  # noqa: S101 - set by `with_training`
     return found.whole_run
 
 
-def with_training(found: Estimate, system: System, run: Run) -> Estimate:
-    """The estimate of a step with the whole run.
+def with_training(found: Estimate, system: System, run: TrainingRun) -> Estimate:
+    """Return the estimate of a step with its training run.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def with_training(found: Estimate, system: System, run: Run) -> Estimate:
     step: tuple[float, float, float] | tuple[float] = (found.step_time_s,)
     if found.interval is not None:
         step = (found.step_time_s, found.interval.low_s, found.interval.high_s)
-    whole = training_time(
+    result = training_time(
         names=(found.model, found.system),
         tokens=run.tokens,
         tokens_per_step=found.tokens_per_step,
@@ -112,23 +112,24 @@ def with_training(found: Estimate, system: System, run: Run) -> Estimate:
         figures=_figures(system, run.site),
     )
     if run.reliability is not None:
-        written = checkpoint_bytes(found)
-        _check_interval(run.reliability, written)
-        whole = goodput_of(
-            whole,
+        size = checkpoint_bytes(found)
+        _check_interval(run.reliability, size)
+        result = goodput_of(
+            result,
             run.reliability,
             per_node=system.node.accelerators,
-            checkpoint_bytes=written,
+            checkpoint_bytes=size,
         )
-    return found.model_copy(update={"whole_run": whole})
+    return found.model_copy(update={"whole_run": result})
 
 
 def checkpoint_bytes(found: Estimate) -> float:
-    """Bytes of a checkpoint: every weight in its type, and the optimizer's state of trained ones.
+    """Bytes of a checkpoint: all weights, and the optimizer state of the trained ones.
 
-    W w + T (m + s), with w bytes of a weight in its type, an fp32 copy m of one in a smaller type
-    and moments s; each once, however ranks split or copy them, so every plan for a model with the
-    same type and optimizer writes as much. For Muon all weights count as matrices of layers.
+    W w + T (m + s), for W weights of w bytes and T trained ones, each with an fp32 copy of m bytes
+    (if its type is smaller) and moments of s bytes. Each counts once, however ranks split or copy
+    it, so all plans with the same type and optimizer write as much. For Muon all weights count as
+    matrices of layers.
     """
     element = DTYPE_BYTES[found.strategy["dtype"]]
     optimizer = np.array([Optimizer(found.strategy["optimizer"]).code])
@@ -136,16 +137,16 @@ def checkpoint_bytes(found: Estimate) -> float:
     return found.parameters * element + found.trainable_parameters * state
 
 
-def _check_interval(reliability: Reliability, written_bytes: float) -> None:
-    """Refuse asynchronous checkpoints that begin before the one before is written."""
+def _check_interval(reliability: Reliability, size_bytes: float) -> None:
+    """Refuse asynchronous checkpoints that start before the previous one is written."""
     interval = reliability.checkpoint_interval
     if not reliability.asynchronous or interval is None:
         return
-    takes = reliability.checkpoint_time
+    write_s = reliability.checkpoint_time
     if reliability.storage_bandwidth is not None:
-        takes = written_bytes / reliability.storage_bandwidth
-    if takes is not None and interval < takes:
-        problem = f"must be at least the {takes:.4g} s that one checkpoint is written for"
+        write_s = size_bytes / reliability.storage_bandwidth
+    if write_s is not None and interval < write_s:
+        problem = f"must be at least the {write_s:.4g} s that it takes to write a checkpoint"
         raise InputError(
             Fault(
                 source="reliability",
@@ -158,16 +159,16 @@ def _check_interval(reliability: Reliability, written_bytes: float) -> None:
 
 
 def _figures(system: System, site: Site | None) -> RunFigures:
-    """Figures of the system and of the place it is run at, with their sources."""
-    own, given, price = system.site or Site(), site or Site(), system.price
-    sources = {} if price is None else {"price": _source_of_price(system, price)}
+    """Price, power, PUE and carbon intensity of a run, with their sources."""
+    own, override, price = system.site or Site(), site or Site(), system.price
+    sources = {} if price is None else {"price": _price_source(system, price)}
     found: dict[str, float | None] = {}
     for name, source in (("pue", "pue_source"), ("carbon_intensity", "carbon_source")):
-        place = own if getattr(given, name) is None else given
+        place = own if getattr(override, name) is None else override
         found[name] = getattr(place, name)
         if found[name] is not None:
-            untold = "given" if place is given else f"system {system.name}"
-            sources[name] = getattr(place, source) or untold
+            default = "given" if place is override else f"system {system.name}"
+            sources[name] = getattr(place, source) or default
     return RunFigures(
         usd_per_accelerator_hour=None if price is None else price.usd_per_accelerator_hour,
         accelerator_power=system.accelerator_power,
@@ -177,9 +178,9 @@ def _figures(system: System, site: Site | None) -> RunFigures:
     )
 
 
-def _source_of_price(system: System, price: Price) -> str:
-    """Who says the price: what it says itself, unless it was told anew and that was not."""
-    told = system.sources.get("price.usd_per_accelerator_hour")
-    if told is not None and "price.source" not in system.sources:
-        return told.text
+def _price_source(system: System, price: Price) -> str:
+    """Source of the price; an override without a source of its own names the override."""
+    override = system.sources.get("price.usd_per_accelerator_hour")
+    if override is not None and "price.source" not in system.sources:
+        return override.text
     return f"{price.source} (as of {price.as_of})"

@@ -19,7 +19,7 @@ from shardwise.errors import Fault, InputError, nearest
 from shardwise.estimator import estimate
 from shardwise.interop.amped.files import looks_like, read_config
 from shardwise.interop.amped.import_record import fields_of_several
-from shardwise.planning.training_time import Run, with_training
+from shardwise.planning.training_time import TrainingRun, with_training
 
 __all__ = ["MOST_FAULTS", "Scenario", "ScenarioLike", "Told", "told_of"]
 
@@ -129,7 +129,9 @@ def _of_amped(data: Mapping[str, Any], source: str) -> Estimate:
     found = estimate(Model.validated(told["model"], source=source), the_system, strategy)
     if _TOKENS not in config:
         return found
-    return with_training(found, the_system, Run.validated({"tokens": config[_TOKENS].value}))
+    return with_training(
+        found, the_system, TrainingRun.validated({"tokens": config[_TOKENS].value})
+    )
 
 
 def _best(data: Mapping[str, Any], source: str) -> Estimate:
@@ -239,7 +241,7 @@ def _worked_out(scenario: Scenario, name: str, source: str, folder: Path) -> Tol
     return Told(name=scenario.name or name, source=source, estimate=result)
 
 
-def _run(scenario: Scenario, folder: Path) -> Run | None:
+def _run(scenario: Scenario, folder: Path) -> TrainingRun | None:
     """The whole run that it is part of, if it tells of one."""
     told = {"reliability": scenario.reliability, "site": scenario.site}
     if scenario.tokens is None:
@@ -254,7 +256,9 @@ def _run(scenario: Scenario, folder: Path) -> Run | None:
         return None
     reliable = scenario.reliability
     near = None if reliable is None else _beside(reliable, folder)
-    return Run.validated({"tokens": scenario.tokens, "site": scenario.site, "reliability": near})
+    return TrainingRun.validated(
+        {"tokens": scenario.tokens, "site": scenario.site, "reliability": near}
+    )
 
 
 def _placed(source: str, inside: str) -> str:

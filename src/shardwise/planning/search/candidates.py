@@ -1,7 +1,7 @@
 """`Candidates`: the strategies of a space, numbered, as boxes of layouts x options x choices.
 
-Every layout is tried with every combination of options and choices that has an effect on it. A
-field that has none keeps the first of its values that is modelled, so that no run is counted twice.
+Every layout is combined with every combination of options and choices that has an effect on it. A
+field without effect keeps one value, the first that is legal, so that no strategy counts twice.
 """
 
 import math
@@ -32,18 +32,18 @@ from shardwise.planning.search.effects import (
     kinds_of,
     most_layers_on_a_rank,
 )
-from shardwise.planning.search.layouts import LAYOUT_FIELDS, layouts_of, same_but
+from shardwise.planning.search.layouts import LAYOUT_FIELDS, groups_without, layouts_of
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
 __all__ = ["CHOICE_FIELDS", "OPTION_FIELDS", "Box", "Candidates", "Scale", "boxes_of", "refusals"]
 
 CHOICE_FIELDS = tuple(n for n, field in COLUMNS.items() if field.role.group is Group.CHOICE)
-"""Fields that neither a layer's cost nor the schedule depends on: several are tried on a row."""
+"""Fields that change neither layer costs nor the schedule: a row is evaluated with all of them."""
 OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOICE_FIELDS))
 
-# Of a table in which the values of one field stand alone.
-_LONE: dict[str, Any] = {"dp": 1, "gbs": 1, "seq_len": 1}
-# What a space may hold: beyond it, the list of its candidates alone would take long.
+# Other fields of a table of the values of one field.
+_PLAIN: dict[str, Any] = {"dp": 1, "gbs": 1, "seq_len": 1}
+# Limits of a space: beyond them, enumerating its candidates alone would take long.
 _MOST_SCALES, _MOST_OPTIONS = 1000, 200_000
 # Narrower panels of 2D products do not fill a tile of a kernel (`cost.matmul`).
 _LEAST_PANEL = 128
@@ -51,7 +51,7 @@ _LEAST_PANEL = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """One number of GPUs and one global batch (or the largest that it may be)."""
+    """One number of GPUs and one global batch (or its upper limit)."""
 
     gpus: int
     global_batch_size: int
@@ -59,7 +59,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """Layouts of one scale that the same options and choices have an effect on."""
+    """Layouts of one scale, with the options and choices that have an effect on them."""
 
     scale: Scale
     start: int
@@ -69,8 +69,8 @@ class Box:
     """Position in `CONSTRAINTS` of the rule that each layout breaks, or -1."""
     options: Table
     choices: Table
-    kept: tuple[str, ...] = ()
-    """Fields of whose values one is kept (see `Space.kept`)."""
+    selected: tuple[str, ...] = ()
+    """Fields of which one value is selected (see `Space.selected`)."""
 
     def __len__(self) -> int:
         return len(self.layouts) * self.width
@@ -81,9 +81,9 @@ class Box:
         return len(self.options) * len(self.choices)
 
     def cut(self, most_rows: int) -> Iterator["Box"]:
-        """Cut the box along its layouts, to about so many rows of `table` in a piece.
+        """Cut the box along its layouts into pieces of about `most_rows` rows of `table`.
 
-        Layouts of which one is kept stay together.
+        Layouts of which one is selected stay together.
         """
         step = max(1, most_rows // len(self.options))
         first = 0
@@ -98,13 +98,13 @@ class Box:
             first = end
 
     def _ends(self, step: int) -> Iterator[int]:
-        """Where pieces of about so many layouts end."""
-        whole = len(self.layouts)
-        if not self.kept:
-            yield from (*range(step, whole, step), whole)
+        """Ends of pieces of about `step` layouts."""
+        count = len(self.layouts)
+        if not self.selected:
+            yield from (*range(step, count, step), count)
             return
-        same = same_but(self.layouts, self.kept)
-        ends = [*(np.flatnonzero(same[1:] != same[:-1]) + 1).tolist(), whole]
+        group = groups_without(self.layouts, self.selected)
+        ends = [*(np.flatnonzero(group[1:] != group[:-1]) + 1).tolist(), count]
         first = 0
         for end, after in zip(ends, [*ends[1:], None], strict=True):
             if after is None or after - first > step:
@@ -112,7 +112,7 @@ class Box:
                 first = end
 
     def table(self) -> Table:
-        """Every layout with every option, one row each, with all choices."""
+        """Every layout with every option as a row, each with all choices."""
         layouts, options = np.indices((len(self.layouts), len(self.options))).reshape(2, -1)
         rows = self._rows(layouts, options, np.zeros(1, dtype=np.int64))
         return rows.with_choices({name: getattr(self.choices, name) for name in CHOICE_FIELDS})
@@ -149,13 +149,13 @@ class Candidates:
     """All strategies of a space."""
 
     legal: tuple[Box, ...]
-    """Whose layouts obey the rules."""
+    """Boxes whose layouts obey the rules."""
     illegal: tuple[Box, ...]
-    """The others, numbered after them."""
+    """The other boxes, numbered after them."""
 
     @classmethod
     def of(cls, model: Model, system: System, space: Space) -> "Candidates":
-        """Enumerate the layouts of a space, and what may be tried on them.
+        """Enumerate the layouts of a space with their options and choices.
 
         Raises
         ------
@@ -167,12 +167,12 @@ class Candidates:
         _check_size(model, system, space)
         legal: list[Box] = []
         illegal: list[Box] = []
-        inside = _Inside(model, system, space)
+        options = _OptionTables(model, system, space)
         for gpus, batch in product(space.gpus or (), space.global_batch_size or ()):
             layouts = layouts_of(model, system, space, first, gpus, batch)
             scale = Scale(gpus=gpus, global_batch_size=batch)
-            legal += [box for _, box in inside.boxes(scale, layouts.legal)]
-            refused = inside.boxes(scale, layouts.illegal, layouts.broken)
+            legal += [box for _, box in options.boxes(scale, layouts.legal)]
+            refused = options.boxes(scale, layouts.illegal, layouts.broken)
             illegal += [box for _, box in refused]
         numbered = _numbered([*legal, *illegal])
         return cls(legal=numbered[: len(legal)], illegal=numbered[len(legal) :])
@@ -198,15 +198,12 @@ class Candidates:
 def boxes_of(
     model: Model, system: System, space: Space, scale: Scale, layouts: Table
 ) -> list[tuple[Ints, Box]]:
-    """Layouts that obey the rules, with the options and choices that a space tries on them.
-
-    Each box comes with the positions of its layouts.
-    """
-    return _Inside(model, system, space.settled(model)).boxes(scale, layouts)
+    """Return boxes of legal layouts, each with the positions of its layouts."""
+    return _OptionTables(model, system, space.settled(model)).boxes(scale, layouts)
 
 
 def refusals(boxes: Sequence[Box]) -> Counter[str]:
-    """How many candidates of boxes have a layout that breaks a rule, by reason."""
+    """Return the number of candidates whose layout breaks a rule, by reason."""
     counts: Counter[str] = Counter()
     for box in boxes:
         for rule, layouts in Counter(box.broken[box.broken >= 0].tolist()).items():
@@ -220,20 +217,20 @@ def _numbered(boxes: Sequence[Box]) -> tuple[Box, ...]:
 
 
 def _first_values(model: Model, system: System, space: Space) -> dict[str, Any]:
-    """The first value of every field that is none of a layout."""
+    """The first value of every field that is not of a layout."""
     missing = [n for n in ("gpus", "global_batch_size") if not getattr(space, n)]
     first = {n: (space.values(n, system) or (None,))[0] for n in (*OPTION_FIELDS, *CHOICE_FIELDS)}
     if first["seq_len"] is None and model.seq_len is None:
         missing.append("seq_len")
     if missing:
         short = {name: f" ({short})" for short, name in SHORT_NAMES.items()}
-        problems = {name: f"is missing: give it{short.get(name, '')}" for name in missing}
+        problems = {name: f"is missing: set it{short.get(name, '')}" for name in missing}
         raise InputError([Fault(source="search", field=n, problem=p) for n, p in problems.items()])
     return first
 
 
 def _check_size(model: Model, system: System, space: Space) -> None:
-    """Refuse what would not even be counted in reasonable time and memory."""
+    """Refuse a space whose candidates cannot be enumerated in reasonable time and memory."""
     scales = len(space.gpus or ()) * len(space.global_batch_size or ())
     if scales > _MOST_SCALES:
         problem = f"with global_batch_size makes {scales:,} scales; at most {_MOST_SCALES:,}"
@@ -243,9 +240,9 @@ def _check_size(model: Model, system: System, space: Space) -> None:
     combined = math.prod(sizes)
     if combined > _MOST_OPTIONS:
         named = zip(several, sizes, strict=True)
-        told = ", ".join(f"{name} {size}" for name, size in named if size > 1)
-        problem = f"makes {combined:,} combinations beside degrees, at most {_MOST_OPTIONS:,}: "
-        raise InputError(Fault(source="space", problem=problem + told))
+        listed = ", ".join(f"{name} {size}" for name, size in named if size > 1)
+        problem = f"makes {combined:,} combinations for each layout, at most {_MOST_OPTIONS:,}: "
+        raise InputError(Fault(source="space", problem=problem + listed))
 
 
 def _tried(
@@ -253,28 +250,28 @@ def _tried(
 ) -> tuple[Any, ...]:
     """Values of an option or choice to try.
 
-    Those of `recompute_layers` that a space leaves open are every number of them, at last all. Of
-    `summa_panels` they are the least, and these doubled as long as a panel is wide enough.
+    Where a space leaves them open, `recompute_layers` are 1, 2, ... all, and `summa_panels` the
+    least number, doubled as long as a panel is wide enough.
 
     Parameters
     ----------
     layers
-        On the fullest rank; 0: of the model.
+        Layers of the rank that has most; 0: of the model.
     panels
-        The least; 0: one.
+        The least panels; 0: one.
     """
     values = space.values(name, system)
     if values is not None:
         return values
     if name == "summa_panels":
-        least, whole = max(panels, 1), math.gcd(*reduced_widths(model))
+        least, width = max(panels, 1), math.gcd(*reduced_widths(model))
         most = model.hidden // (least * _LEAST_PANEL)
         doubled = [least << n for n in range(1, most.bit_length())]
-        return (None, *(number for number in doubled if whole % number == 0))
+        return (None, *(number for number in doubled if width % number == 0))
     return (*range(1, layers or model.depth), None)
 
 
-class _Inside:
+class _OptionTables:
     """Options and choices of a space by kind of layout."""
 
     def __init__(self, model: Model, system: System, space: Space) -> None:
@@ -283,26 +280,26 @@ class _Inside:
         self._by_panels = space.values("summa_panels", system) != (None,)
         self._of_kind: dict[Kind, tuple[Table, Table]] = {}
         self._of_values: dict[tuple[str, bool, int], Table] = {}
-        self._usual = Table.of(model, _LONE)
+        self._defaults = Table.of(model, _PLAIN)
 
     def boxes(
         self, scale: Scale, layouts: Table, broken: Ints | None = None
     ) -> list[tuple[Ints, Box]]:
-        """Cut the layouts of a scale by what has an effect on them."""
+        """Group the layouts of a scale into boxes by what has an effect on them."""
         if not len(layouts):
             return []
         layers = None
         if self._by_layers and broken is None:
             layers = most_layers_on_a_rank(self._model, layouts)
-            same = same_but(layouts, self._space.kept)  # stay in one box
-            most = np.zeros(same.max() + 1, dtype=np.int64)
-            np.maximum.at(most, same, layers)
-            layers = most[same]
+            group = groups_without(layouts, self._space.selected)  # stays in one box
+            most = np.zeros(group.max() + 1, dtype=np.int64)
+            np.maximum.at(most, group, layers)
+            layers = most[group]
         training = self._space.values("training", self._system) or ()
         found = []
         for kind, rows in kinds_of(self._model, layouts, layers=layers, panels=self._by_panels):
             for trains in training:
-                options, choices = self._inside(replace(kind, training=trains))
+                options, choices = self._tables(replace(kind, training=trains))
                 box = Box(
                     scale=scale,
                     start=0,
@@ -310,12 +307,12 @@ class _Inside:
                     broken=np.full(rows.size, -1) if broken is None else broken[rows],
                     options=options,
                     choices=choices,
-                    kept=self._space.kept,
+                    selected=self._space.selected,
                 )
                 found.append((rows, box))
         return found
 
-    def _inside(self, kind: Kind) -> tuple[Table, Table]:
+    def _tables(self, kind: Kind) -> tuple[Table, Table]:
         if kind not in self._of_kind:
             groups = (OPTION_FIELDS, CHOICE_FIELDS)
             options, choices = (self._combined(kind, names) for names in groups)
@@ -326,10 +323,10 @@ class _Inside:
         """Every combination of some fields' values that has an effect of its own."""
         values = {name: self._values(kind, name) for name in names}
         at = _positions({name: len(tried) for name, tried in values.items()})
-        for name in NEUTRAL:  # known, but tried only in the place of others
+        for name in NEUTRAL:  # tried only in place of values without effect
             if name in values and NEUTRAL[name] not in values[name]:
                 values[name] = (*values[name], NEUTRAL[name])
-        every = {name: self._alone(kind, name, tried) for name, tried in values.items()}
+        every = {name: self._column(kind, name, tried) for name, tried in values.items()}
         for name in EFFECTS:
             if name in values and len(values[name]) > 1:
                 idle = idle_rows(kind, _gathered(every, at), name)
@@ -344,29 +341,30 @@ class _Inside:
         values = _tried(
             *(self._model, self._system, self._space, name), layers=kind.layers, panels=kind.panels
         )
-        usual = self._model.seq_len if name == "seq_len" else None
-        return tuple(usual if value is None else value for value in values)
+        default = self._model.seq_len if name == "seq_len" else None
+        return tuple(default if value is None else value for value in values)
 
-    def _alone(self, kind: Kind, name: str, values: Sequence[Any]) -> Table:
+    def _column(self, kind: Kind, name: str, values: Sequence[Any]) -> Table:
         """A table of the values of one field."""
         own = {"recompute_layers": kind.layers, "summa_panels": kind.panels}
         key = name, kind.training, own.get(name, 0)
         if key not in self._of_values:
-            usual = name not in _LONE and list(values) == [Strategy.model_fields[name].default]
-            alone = self._usual if usual else Table.of(self._model, _LONE | {name: list(values)})
-            self._of_values[key] = alone
+            default = name not in _PLAIN and list(values) == [Strategy.model_fields[name].default]
+            fields = _PLAIN | {name: list(values)}
+            table = self._defaults if default else Table.of(self._model, fields)
+            self._of_values[key] = table
         return self._of_values[key]
 
-    def _representative(self, kind: Kind, name: str, values: Sequence[Any], alone: Table) -> int:
-        """Position of the value that stands for all where they change nothing.
+    def _representative(self, kind: Kind, name: str, values: Sequence[Any], column: Table) -> int:
+        """Position of the value to use where all have the same effect.
 
-        The first that is one of them and that no rule refuses by itself, if there is any.
+        The first such value that no rule refuses by itself, if there is any.
         """
         if name in NEUTRAL:
             return tuple(values).index(NEUTRAL[name])
         rules = [rule for rule in CONSTRAINTS if rule.field == name]
-        usable = first_violation(self._model, self._system, alone, rules) < 0
-        idle = idle_rows(kind, alone, name)
+        usable = first_violation(self._model, self._system, column, rules) < 0
+        idle = idle_rows(kind, column, name)
         for mask in (usable & idle, idle):
             if mask.any():
                 return int(np.argmax(mask))

@@ -1,7 +1,12 @@
-"""Judge a box of candidates: rules first, then memory, then the time of what fits."""
+"""Evaluate the candidates of a box: rules first, then memory, then the time of what fits.
+
+Where a space selects one value of a field (`Space.selected`), candidates that differ in that field
+alone compete: the fewest recomputed layers that fit, then the largest micro-batch that fits, then
+the layer split with the shortest step, each among what the one before leaves.
+"""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,9 +21,17 @@ from shardwise.distinct import distinct_rows
 from shardwise.engine.evaluate import Holding, Timing, fits, held, timed
 from shardwise.engine.on_systems import OnSystems
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
-from shardwise.planning.search.candidates import CHOICE_FIELDS, Box
+from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
+from shardwise.planning.search.layouts import groups_without
 
-__all__ = ["Evaluated", "Fitting", "Judge", "broken_options", "broken_reasons", "excess_bytes"]
+__all__ = ["MEMORY", "NOT_SELECTED", "SECOND_MEMORY", "Evaluated", "Evaluator", "Timed"]
+__all__ += ["broken_options", "broken_reasons", "excess_bytes", "not_selected"]
+
+MEMORY, SECOND_MEMORY = "memory", "second_memory"
+"""Reasons why a legal candidate is not feasible: the memory tier that is too small."""
+NOT_SELECTED = ("more_recompute", "smaller_micro_batch", "slower_stages")
+"""Reasons why a candidate that fits is not selected, by field of `_SELECTED_FIELDS`."""
+_SELECTED_FIELDS = ("recompute_layers", "micro_batch_size", "stage_layers")
 
 # Rows, each with all its choices, that are evaluated at a time: their columns stay in the cache.
 _CHUNK = 1 << 13
@@ -26,47 +39,47 @@ _OPTION_RULES = tuple(rule for rule in CONSTRAINTS if not rule.layout_only)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting:
-    """Rows of which some choice fits, and their times."""
+class Timed:
+    """Rows of which some choice is feasible, with their times."""
 
     table: Table
     rows: Ints
-    """Positions among the rows judged."""
+    """Positions among the rows of `Evaluated`."""
     feasible: Bools
-    """Choices that obey the rules and fit; shape (choices, rows)."""
+    """Shape (choices, rows)."""
     timing: Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """Rows of a box of which some choice obeys the rules."""
+    """A chunk of the rows of a box of which some choice obeys the rules."""
 
     rows: Ints
     """Positions in `Box.table`."""
     first: int
-    """Position of the first of them among those that obey the rules."""
+    """Position of the first row among all that obey the rules."""
     legal: Bools
     """Choices that obey the rules; shape (choices, rows)."""
     feasible: Bools
-    """Those of them that fit and are not passed over."""
-    passed: Ints
-    """Why choices that fit are passed over: a position in `kept.PASSED`, or -1."""
+    """Legal choices that fit and are selected; shape (choices, rows)."""
+    rejected: Ints
+    """Position in `NOT_SELECTED` for choices that fit but are not selected, else -1."""
     holding: Holding
-    """Shape (holdings, rows): not every choice changes what is held."""
-    held_as: Ints
-    """The holding of each choice."""
-    fitting: Fitting | None
-    """None where nothing fits, or is not timed yet."""
+    """Shape (holdings, rows): not every choice changes the memory."""
+    holding_of: Ints
+    """Position of each choice in `holding`."""
+    timed: Timed | None
+    """None before timing, and where nothing is feasible."""
 
-    def too_full(self, capacity_bytes: float) -> Bools:
-        """Choices that need more of the first memory tier than may be used; (choices, rows)."""
-        return (self.holding.reserved_bytes > capacity_bytes)[self.held_as]
+    def over_capacity(self, capacity_bytes: float) -> Bools:
+        """Choices that need more of the first memory tier than is usable; (choices, rows)."""
+        return (self.holding.reserved_bytes > capacity_bytes)[self.holding_of]
 
 
 def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints:
     """Position in `CONSTRAINTS` of the first one that an option violates, or -1; (choices, rows).
 
-    Layouts are not looked at: those of the box obey the rules.
+    The layouts of the box obey the rules.
     """
     broken = first_violation(model, system, table, _OPTION_RULES)
     return np.broadcast_to(broken, (len(box.choices), len(table)))
@@ -79,113 +92,178 @@ def broken_reasons(broken: Ints) -> Counter[str]:
 
 
 def excess_bytes(system: System, holding: Holding, capacity_bytes: float) -> Floats:
-    """What each memory tier lacks, or, below 0, has left; shape (tiers, holdings, rows)."""
+    """Bytes that each memory tier lacks, or, below 0, has left; shape (tiers, holdings, rows)."""
     excess = [holding.reserved_bytes - capacity_bytes]
-    far = system.accelerator.memory[1:]
-    excess += [holding.memory.offloaded - tier.capacity for tier in far]
+    outer = system.accelerator.memory[1:]
+    excess += [holding.memory.offloaded - tier.capacity for tier in outer]
     return np.stack(np.broadcast_arrays(*excess))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """Rows that obey the rules, with all their choices, placed and costed: what judging needs."""
+class Evaluator:
+    """The rows of a box of which some choice obeys the rules, placed and costed."""
 
     _model: Model
     _system: System
     _capacity_bytes: float
     _rows: Ints
-    """Positions in the table that was given."""
+    """Positions in `Box.table`."""
     _table: Table
     _legal: Bools
     """Choices that obey the rules; shape (choices, rows)."""
     _placed: PlacedCosts
     _holdings: Table
-    """The rows with the choices that change what is held."""
-    _held_as: Ints
-    """The holding of each choice."""
+    """The rows with the choices that change the memory."""
+    _holding_of: Ints
+    """Position of each choice in `_holdings`."""
 
     @classmethod
     def of(
         cls, model: Model, system: System, table: Table, broken: Ints, capacity_bytes: float
-    ) -> "Judge":
+    ) -> "Evaluator":
         """Place the rows of which some choice obeys the rules.
 
         Parameters
         ----------
-        table, broken
-            Of a `Box` of legal layouts, and of `broken_options`.
+        table
+            `Box.table` of a box of legal layouts.
+        broken
+            Result of `broken_options`; shape (choices, rows).
         capacity_bytes
-            What of the first memory tier may be used.
+            Usable part of the first memory tier.
         """
         rows = np.flatnonzero((broken < 0).any(axis=0))
-        lawful = table.take(rows)
+        legal = table.take(rows)
         columns = [getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"]
-        distinct, held_as = distinct_rows(columns)
-        chosen = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
+        distinct, holding_of = distinct_rows(columns)
+        choices = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
         return cls(
             _model=model,
             _system=system,
             _capacity_bytes=capacity_bytes,
             _rows=rows,
-            _table=lawful,
+            _table=legal,
             _legal=broken[:, rows] < 0,
-            _placed=PlacedCosts.of(model, system, lawful),
-            _holdings=lawful.with_choices(chosen),
-            _held_as=held_as,
+            _placed=PlacedCosts.of(model, system, legal),
+            _holdings=legal.with_choices(choices),
+            _holding_of=holding_of,
         )
 
-    def weighed(self) -> Iterator[Evaluated]:
-        """Find what fits, chunk by chunk; nothing is timed."""
+    def memory(self) -> Iterator[Evaluated]:
+        """Yield the rows chunk by chunk with their memory, without times."""
         for start in range(0, self._rows.size, _CHUNK):
-            piece = slice(start, start + _CHUNK)
-            some = self._holdings.take(piece)
-            holding = held(some, self._placed.without_times(piece), self._placed.stages.take(piece))
-            legal = self._legal[:, piece]
-            fit = fits(self._system, holding, self._capacity_bytes)[self._held_as]
+            chunk = slice(start, start + _CHUNK)
+            table = self._holdings.take(chunk)
+            holding = held(
+                table, self._placed.without_times(chunk), self._placed.stages.take(chunk)
+            )
+            legal = self._legal[:, chunk]
+            fit = fits(self._system, holding, self._capacity_bytes)[self._holding_of]
             yield Evaluated(
-                rows=self._rows[piece],
+                rows=self._rows[chunk],
                 first=start,
                 legal=legal,
                 feasible=legal & fit,
-                passed=np.full(legal.shape, -1),
+                rejected=np.full(legal.shape, -1),
                 holding=holding,
-                held_as=self._held_as,
-                fitting=None,
+                holding_of=self._holding_of,
+                timed=None,
             )
+
+    def timed(self, chunk: Evaluated, rejected: Ints | None = None) -> Evaluated:
+        """Time the rows of a chunk of which some choice is feasible.
+
+        Parameters
+        ----------
+        rejected
+            Result of `not_selected`; shape (choices, rows of `Box.table`).
+        """
+        if rejected is not None:
+            here = rejected[:, chunk.rows]
+            chunk = replace(chunk, rejected=here, feasible=chunk.feasible & (here < 0))
+        within = np.flatnonzero(chunk.feasible.any(axis=0))
+        if not within.size:
+            return chunk
+        rows, placed = chunk.first + within, self._placed
+        table, extents = self._table.take(rows), placed.extents.take(rows)
+        costs, stages = placed.components.take(rows), placed.stages.take(rows)
+        return replace(
+            chunk,
+            timed=Timed(
+                table=table,
+                rows=within,
+                feasible=chunk.feasible[:, within],
+                timing=timed(self._model, self._system, table, extents, costs, stages),
+            ),
+        )
 
     def on_systems(self, systems: SystemColumns) -> OnSystems:
         """Return the rows on other systems of the same structure; see `Evaluated.first`."""
         return OnSystems.of(self._model, self._system, self._table, self._placed, systems)
 
     @property
-    def distinct_blocks(self) -> int:
-        """How many blocks there are to evaluate on each system."""
+    def distinct_costs(self) -> int:
+        """Number of layer costs to evaluate on each system."""
         return int(self._placed.components.position.max(initial=0)) + 1
 
-    def timed(self, judged: Evaluated, passed: Ints | None = None) -> Evaluated:
-        """Time what fits and is not passed over; rows without any are not timed.
 
-        Parameters
-        ----------
-        passed
-            What is passed over though it fits; shape (choices, rows of the table that was given),
-            -1 where nothing is.
-        """
-        if passed is not None:
-            over = passed[:, judged.rows]
-            judged = replace(judged, passed=over, feasible=judged.feasible & (over < 0))
-        within = np.flatnonzero(judged.feasible.any(axis=0))
-        if not within.size:
-            return judged
-        rows, placed = judged.first + within, self._placed
-        table, extents = self._table.take(rows), placed.extents.take(rows)
-        blocks, runs = placed.components.take(rows), placed.stages.take(rows)
-        return replace(
-            judged,
-            fitting=Fitting(
-                table=table,
-                rows=within,
-                feasible=judged.feasible[:, within],
-                timing=timed(self._model, self._system, table, extents, blocks, runs),
-            ),
-        )
+def not_selected(
+    model: Model, box: Box, table: Table, evaluator: Evaluator, chunks: Sequence[Evaluated]
+) -> Ints:
+    """Position in `NOT_SELECTED` of why each candidate is not selected, or -1; (choices, rows).
+
+    Parameters
+    ----------
+    table, evaluator, chunks
+        Of the box: `Box.table`, and all chunks of `Evaluator.memory`.
+    """
+    fitting = np.zeros((len(box.choices), len(table)), dtype=np.bool_)
+    for chunk in chunks:
+        fitting[:, chunk.rows] = chunk.feasible
+    rejected = np.full(fitting.shape, -1, dtype=np.int64)
+    penalty: Floats
+    for number, field in enumerate(_SELECTED_FIELDS):
+        if field in box.selected:
+            if field == "stage_layers":
+                penalty = _step_times(evaluator, chunks, rejected)
+            elif field == "recompute_layers":
+                layers = table.recompute_layers
+                penalty = np.where(layers > 0, layers, model.depth + 1).astype(np.float64)
+            else:
+                penalty = -table.micro_batch_size.astype(np.float64)
+            group = _rival_groups(box, _SELECTED_FIELDS[: number + 1])
+            rejected[_all_but_best(group, fitting & (rejected < 0), penalty)] = number
+    return rejected
+
+
+def _step_times(evaluator: Evaluator, chunks: Sequence[Evaluated], rejected: Ints) -> Floats:
+    """Step times of what fits and is not rejected yet, else infinite; (choices, rows) [s]."""
+    times = np.full(rejected.shape, np.inf)
+    for chunk in chunks:
+        fitting = evaluator.timed(chunk, rejected).timed
+        if fitting is not None:
+            rows = chunk.rows[fitting.rows]
+            times[:, rows] = np.where(fitting.feasible, fitting.timing.step_time_s, np.inf)
+    return times
+
+
+def _rival_groups(box: Box, fields: tuple[str, ...]) -> Ints:
+    """Group numbers of rows that differ in nothing but the selected ones of some fields."""
+    varied = tuple(field for field in fields if field in box.selected)
+    layout = groups_without(box.layouts, varied)
+    columns = [getattr(box.options, name) for name in OPTION_FIELDS if name not in varied]
+    option = distinct_rows(columns)[1]
+    return (layout[:, np.newaxis] * (option.max(initial=0) + 1) + option).ravel()
+
+
+def _all_but_best(group: Ints, among: Bools, penalty: Floats) -> Bools:
+    """Members of each group but its best, of equals the first; shape (choices, rows)."""
+    choice, row = np.nonzero(among)
+    score = np.broadcast_to(penalty, among.shape)[choice, row]
+    order = np.lexsort((row, score, group[row], choice))
+    key = choice[order] * (group.max(initial=0) + 1) + group[row[order]]
+    again = np.zeros(order.size, dtype=np.bool_)
+    again[1:] = key[1:] == key[:-1]
+    found = np.zeros(among.shape, dtype=np.bool_)
+    found[choice[order[again]], row[order[again]]] = True
+    return found

@@ -1,22 +1,29 @@
-"""`explain`: why not this strategy, and what would be better near it."""
+"""`explain`: why not this strategy, and which changes of a few fields improve it."""
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardwise.analysis.results import Estimate
+from shardwise.arrays import Ints
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.estimator import estimate
-from shardwise.planning.search.candidates import Candidates
-from shardwise.planning.search.explanation import (
+from shardwise.estimator import StrategyLike, estimate
+from shardwise.planning.search.candidates import Box, Candidates
+from shardwise.planning.search.evaluate import Evaluated
+from shardwise.planning.search.pieces import PIECE_ROWS
+from shardwise.planning.search.plans import plans_of
+from shardwise.planning.search.query import SearchQuery, load_space
+from shardwise.planning.search.ranking import OBJECTIVES, Ranked, best_of_each
+from shardwise.planning.search.results import (
     BrokenRule,
     Change,
     Explanation,
@@ -25,19 +32,17 @@ from shardwise.planning.search.explanation import (
     OutsideSpace,
     Shortage,
 )
-from shardwise.planning.search.given_strategy import Given, StrategyLike
-from shardwise.planning.search.nearest import Near, look_near, merged_near
-from shardwise.planning.search.objective import OBJECTIVES
-from shardwise.planning.search.pieces import PIECE_ROWS
-from shardwise.planning.search.query import asked, load_space
-from shardwise.planning.search.run import Progress, plans
-from shardwise.planning.search.scan import Found, Question, merged
-from shardwise.planning.search.space import Space
+from shardwise.planning.search.run import Progress
+from shardwise.planning.search.scan import Findings, merged, scan
+from shardwise.planning.search.space import SPACE_FIELDS, Space
+from shardwise.planning.search.user_strategy import UserStrategy
 
 __all__ = ["explain"]
 
 # A smaller share of a step is no reason to change anything.
 _WORTH = 1e-6
+# Scores that differ by a smaller share are equal: the last digits depend on the other rows.
+_ROUNDING = 1e-12
 _OFFLOADS = {
     "weights": "offload_weights",
     "optimizer": "offload_optimizer",
@@ -57,23 +62,23 @@ def explain(
     progress: Progress | None = None,
     **fixed: Any,
 ) -> Explanation:
-    """Say why a strategy is illegal, too big, or slower than the best, and what is near it.
+    """Explain why a strategy is illegal, too big, or slower than the best, and how to improve it.
 
     Parameters
     ----------
     space
-        What to hold it against, as for `search`; GPUs and batch that it does not name are those
-        of the strategy.
+        The strategies to compare with, as for `search`; GPUs and batch are by default those of
+        the strategy.
     strategy
-        A `Strategy`, its fields as a mapping, or a file. A field that it does not name has the
-        value of the space if that has only one, else its default.
+        A `Strategy`, its fields as a mapping, or a file. An unset field has the value of the
+        space if that has only one, else its default.
     objective, max_memory, reserve, progress, **fixed
         As for `search`.
 
     Raises
     ------
     InputError
-        If anything given is wrong; one fault for each thing. What breaks a rule is no such fault.
+        If an argument is wrong; one fault for each. A broken rule is no fault.
 
     Examples
     --------
@@ -85,107 +90,181 @@ def explain(
     started = time.perf_counter()
     the_model, the_system = Model.load(model), System.load(system)
     declared = load_space(space, fixed)
-    question = asked(the_model, the_system, declared, objective, max_memory, reserve, top=1)
-    given = Given.of(the_model, the_system, declared, strategy)
-    whole = _at_least_its_scale(declared, given)
-    candidates = Candidates.of(the_model, the_system, whole)
-    mine = None if given.broken else estimate(the_model, the_system, given.row.strategy(0))
-    shortages = () if mine is None else _shortages(question, mine)
-    feasible = mine is not None and not shortages
-    score = _score(question, given, mine) if mine is not None and feasible else None
-    found, near, complete = _looked(question, candidates, given, score, progress)
-    best, differs = _best(question, candidates, given, found)
-    outside = given.outside(whole)
-    ours = given.row.strategy(0).to_dict()
+    query = SearchQuery.of(
+        the_model,
+        the_system,
+        declared,
+        objective=objective,
+        max_memory=max_memory,
+        reserve=reserve,
+        top=1,
+    )
+    user = UserStrategy.of(the_model, the_system, declared, strategy)
+    searched = _with_scale_of(user, declared)
+    candidates = Candidates.of(the_model, the_system, searched)
+    mine = None if user.broken else estimate(the_model, the_system, user.row.strategy(0))
+    shortages = () if mine is None else _shortages(query, mine)
+    score = None
+    if mine is not None and not shortages:
+        step_s = np.array([mine.step_time_s])
+        score = float(OBJECTIVES[query.objective](step_s, user.row, the_system)[0])
+    findings, neighbors, complete = _scan_all(query, candidates, user, score, progress)
+    best: Estimate | None = None
+    differs: tuple[FieldChange, ...] = ()
+    if len(findings.best):
+        row = candidates.strategies(findings.best.number)
+        best = estimate(the_model, the_system, row.strategy(0))
+        differs = _field_changes(user, user.changed(row), row.strategy(0))
+    outside = user.outside(searched)
+    fields = user.row.strategy(0).to_dict()
+    feasible = score is not None
     return Explanation(
         model=the_model.name,
         system=the_system.name,
         space=declared.model_dump(mode="json", exclude_unset=True),
-        objective=question.objective,
-        capacity_bytes=question.capacity_bytes,
-        strategy=ours,
+        objective=query.objective,
+        capacity_bytes=query.capacity_bytes,
+        strategy=fields,
         legal=mine is not None,
-        broken=_broken(given),
+        broken=tuple(
+            BrokenRule(
+                reason=reason, field=fault.field, value=_name(fault.value), problem=fault.problem
+            )
+            for reason, fault in user.broken.items()
+        ),
         fits=None if mine is None else not shortages,
         shortages=shortages,
         in_space=not outside,
         outside=tuple(
-            OutsideSpace(field=name, value=_plain(ours[name]), tried=tuple(map(_plain, tried)))
+            OutsideSpace(field=name, value=_name(fields[name]), tried=tuple(map(_name, tried)))
             for name, tried in outside.items()
         ),
         estimate=mine,
         candidates=len(candidates),
-        feasible=found.feasible,
-        better=near.better if feasible else None,
-        rank=near.better + 1 if feasible and not outside else None,
+        feasible=findings.feasible,
+        better=neighbors.better if feasible else None,
+        rank=neighbors.better + 1 if feasible and not outside else None,
         best=best,
         loss=_loss(mine, best) if feasible else None,
         differs=differs,
-        changes=_changes(question, candidates, given, near, score),
+        changes=_changes(query, candidates, user, neighbors, score),
         elapsed_s=time.perf_counter() - started,
         complete=complete,
     )
 
 
-def _at_least_its_scale(space: Space, given: Given) -> Space:
-    """The space, at the GPUs and the batch of the strategy if it names none."""
-    own = {n: int(getattr(given.row, n)[0]) for n in ("gpus", "global_batch_size")}
+def _with_scale_of(user: UserStrategy, space: Space) -> Space:
+    """The space with the GPUs and the batch of the strategy, where it sets none."""
+    own = {n: int(getattr(user.row, n)[0]) for n in ("gpus", "global_batch_size")}
     missing = {name: value for name, value in own.items() if not getattr(space, name)}
     return space.fixed(missing, source="strategy") if missing else space
 
 
-def _score(question: Question, given: Given, mine: Estimate) -> float:
-    step_s = np.array([mine.step_time_s])
-    return float(OBJECTIVES[question.objective](step_s, given.row, question.system)[0])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Neighbors:
+    """Feasible candidates by their distance from the user's strategy."""
+
+    better: int
+    """Number of candidates with a better score."""
+    changes: Ints
+    """Distances at which there are candidates: numbers of changed fields."""
+    best: Ranked
+    """The best candidate at each distance."""
+
+    @classmethod
+    def empty(cls) -> "_Neighbors":
+        return cls(better=0, changes=np.empty(0, np.int64), best=Ranked.empty())
+
+    @staticmethod
+    def joined(parts: "Sequence[_Neighbors]") -> "_Neighbors":
+        changes, best = best_of_each(
+            np.concatenate([part.changes for part in parts])[:, np.newaxis],
+            Ranked.joined([part.best for part in parts]),
+        )
+        better = sum(part.better for part in parts)
+        return _Neighbors(better=better, changes=changes[:, 0], best=best)
 
 
-def _looked(
-    question: Question,
+class _NeighborObserver:
+    """Measures how far every feasible candidate of a box is from the user's strategy."""
+
+    def __init__(
+        self, query: SearchQuery, user: UserStrategy, score: float | None, box: Box
+    ) -> None:
+        self._query, self._box = query, box
+        self._limit = -np.inf if score is None else score * (1 - _ROUNDING)
+        self._row_distances, self._choice_distances = user.distances(box)
+        self.neighbors = _Neighbors.empty()
+
+    def options(self, broken: Ints) -> None:
+        """Ignore candidates that break a rule."""
+
+    def evaluated(self, chunk: Evaluated) -> None:
+        """Add the best candidates of a chunk at each distance."""
+        timed = chunk.timed
+        if timed is None:
+            return
+        step_s = timed.timing.step_time_s
+        score = OBJECTIVES[self._query.objective](step_s, timed.table, self._query.system)
+        score = np.where(timed.feasible, score, np.inf)
+        rows = chunk.rows[timed.rows]
+        distance = self._choice_distances[:, np.newaxis] + self._row_distances[rows]
+        least = np.full(len(SPACE_FIELDS) + 1, np.finfo(np.float64).max)
+        least[self.neighbors.changes] = self.neighbors.best.score
+        choice, row = np.nonzero(score <= least[distance])
+        ranked = Ranked(
+            number=self._box.numbers(rows[row], choice),
+            score=score[choice, row],
+            second=np.zeros(row.size),
+            step_time_s=step_s[choice, row],
+        )
+        changes, best = best_of_each(distance[choice, row][:, np.newaxis], ranked)
+        better = int(np.count_nonzero(score < self._limit))
+        here = _Neighbors(better=better, changes=changes[:, 0], best=best)
+        self.neighbors = _Neighbors.joined([self.neighbors, here])
+
+
+def _scan_all(
+    query: SearchQuery,
     candidates: Candidates,
-    given: Given,
+    user: UserStrategy,
     score: float | None,
     progress: Progress | None,
-) -> tuple[Found, Near, bool]:
-    """Look at every candidate; what was found so far if that is interrupted."""
-    whole, near = Found.nothing(), Near.nothing()
-    everything = sum(map(len, candidates.legal))
+) -> tuple[Findings, _Neighbors, bool]:
+    """Scan every candidate; return what was found, and whether it is complete.
+
+    Parameters
+    ----------
+    score
+        Of the user's strategy by the objective; None if it is not feasible.
+    """
+    findings, neighbors = Findings.empty(), _Neighbors.empty()
+    legal = sum(map(len, candidates.legal))
     try:
-        for box in candidates.legal:
-            for piece in box.cut(PIECE_ROWS):
-                found, beside = look_near(question, given, score, piece)
-                whole, near = merged([whole, found], question), merged_near([near, beside])
-                if progress is not None:
-                    progress(whole.candidates, everything, whole)
+        for piece in (piece for box in candidates.legal for piece in box.cut(PIECE_ROWS)):
+            observer = _NeighborObserver(query, user, score, piece)
+            findings = merged([findings, scan(query, piece, observer)], query)
+            neighbors = _Neighbors.joined([neighbors, observer.neighbors])
+            if progress is not None:
+                progress(findings.candidates, legal, findings)
     except KeyboardInterrupt:
-        return whole, near, False
-    return whole, near, True
+        return findings, neighbors, False
+    return findings, neighbors, True
 
 
-def _broken(given: Given) -> tuple[BrokenRule, ...]:
-    return tuple(
-        BrokenRule(
-            reason=reason,
-            field=fault.field,
-            value=_plain(fault.value),
-            problem=fault.problem,
-        )
-        for reason, fault in given.broken.items()
-    )
-
-
-def _shortages(question: Question, mine: Estimate) -> tuple[Shortage, ...]:
+def _shortages(query: SearchQuery, mine: Estimate) -> tuple[Shortage, ...]:
     """Memory tiers that are too small, each with the stage that needs most of it."""
-    tiers = question.system.accelerator.memory
+    tiers = query.system.accelerator.memory
     found = []
-    fullest = max(mine.stages, key=lambda stage: stage.reserved)
-    if fullest.reserved > question.capacity_bytes:
-        parts = {part: getattr(fullest, part) for part in MEMORY_PARTS}
-        parts["runtime"] = fullest.reserved - fullest.total
-        found.append(_shortage(tiers[0].name, fullest.stage, question.capacity_bytes, parts))
-    away = max(mine.stages, key=lambda stage: stage.offloaded)
-    if len(tiers) > 1 and away.offloaded > tiers[1].capacity:
-        parts = _offloaded(question, mine, away.stage)
-        found.append(_shortage(tiers[1].name, away.stage, tiers[1].capacity, parts))
+    peak = max(mine.stages, key=lambda stage: stage.reserved)
+    if peak.reserved > query.capacity_bytes:
+        parts = {part: getattr(peak, part) for part in MEMORY_PARTS}
+        parts["runtime"] = peak.reserved - peak.total
+        found.append(_shortage(tiers[0].name, peak.stage, query.capacity_bytes, parts))
+    most = max(mine.stages, key=lambda stage: stage.offloaded)
+    if len(tiers) > 1 and most.offloaded > tiers[1].capacity:
+        parts = _offloaded(query, mine, most.stage)
+        found.append(_shortage(tiers[1].name, most.stage, tiers[1].capacity, parts))
     return tuple(found)
 
 
@@ -201,65 +280,57 @@ def _shortage(tier: str, stage: int, usable_bytes: float, parts: Mapping[str, fl
     )
 
 
-def _offloaded(question: Question, mine: Estimate, stage: int) -> dict[str, float]:
-    """Bytes that each offloaded part has in the second tier on a stage."""
-    alone: dict[str, Any] = dict.fromkeys(_OFFLOADS.values(), False)
+def _offloaded(query: SearchQuery, mine: Estimate, stage: int) -> dict[str, float]:
+    """Bytes that a stage offloads of weights, optimizer state and activations."""
+    off: dict[str, Any] = dict.fromkeys(_OFFLOADS.values(), False)
     found = {}
     for part, flag in _OFFLOADS.items():
         if mine.strategy[flag]:
             named = mine.strategy["offload_parts"] if part == "activations" else None
-            one = alone | {flag: True, "offload_parts": named}
-            only = Strategy.validated(mine.strategy | one)
-            record = estimate(question.model, question.system, only)
-            found[part] = record.stages[stage].offloaded
+            fields = mine.strategy | off | {flag: True, "offload_parts": named}
+            only = estimate(query.model, query.system, Strategy.validated(fields))
+            found[part] = only.stages[stage].offloaded
     return found
 
 
-def _best(
-    question: Question, candidates: Candidates, given: Given, found: Found
-) -> tuple[Estimate | None, tuple[FieldChange, ...]]:
-    """The best of the space, and where the strategy differs from it."""
-    if not len(found.best):
-        return None, ()
-    rows = candidates.strategies(found.best.number)
-    best = rows.strategy(0)
-    return estimate(question.model, question.system, best), _field_changes(
-        given, given.changed(rows), best
-    )
-
-
-def _field_changes(given: Given, names: Sequence[str], other: Strategy) -> tuple[FieldChange, ...]:
-    ours, theirs = given.row.strategy(0).to_dict(), other.to_dict()
-    return tuple(FieldChange(field=n, given=ours[n], value=theirs[n]) for n in names)
+def _field_changes(
+    user: UserStrategy, names: Sequence[str], other: Strategy
+) -> tuple[FieldChange, ...]:
+    mine, theirs = user.row.strategy(0).to_dict(), other.to_dict()
+    return tuple(FieldChange(field=n, given=mine[n], value=theirs[n]) for n in names)
 
 
 def _changes(
-    question: Question, candidates: Candidates, given: Given, near: Near, score: float | None
+    query: SearchQuery,
+    candidates: Candidates,
+    user: UserStrategy,
+    neighbors: _Neighbors,
+    score: float | None,
 ) -> tuple[Change, ...]:
-    """The best at every distance, up to the first that is as good as any."""
-    if not len(near.best):
+    """The best candidate at every distance, up to the first that is as good as any."""
+    ranked, distances = neighbors.best, neighbors.changes
+    if not len(ranked):
         return ()
-    reached = int(np.argmax(near.best.score <= near.best.score.min() * (1 + _WORTH)))
-    first = 1 if score is not None and near.changes[0] == 0 else 0
-    levels = range(first, reached + 1)
-    numbers = near.best.number[first : reached + 1]
-    found, so_far = [], np.inf if score is None else score
-    for level, plan in zip(levels, plans(question, candidates, numbers), strict=True):
-        row = candidates.strategies(near.best.number[level : level + 1])
+    last = int(np.argmax(ranked.score <= ranked.score.min() * (1 + _WORTH)))
+    first = 1 if score is not None and distances[0] == 0 else 0
+    plans = plans_of(query, candidates, ranked.number[first : last + 1])
+    found, least = [], np.inf if score is None else score
+    for position, plan in enumerate(plans, first):
+        row = candidates.strategies(ranked.number[position : position + 1])
         found.append(
             Change(
-                changes=int(near.changes[level]),
-                fields=_field_changes(given, given.changed(row), row.strategy(0)),
+                changes=int(distances[position]),
+                fields=_field_changes(user, user.changed(row), row.strategy(0)),
                 plan=plan,
-                improves=bool(near.best.score[level] < so_far * (1 - _WORTH)),
+                improves=bool(ranked.score[position] < least * (1 - _WORTH)),
             )
         )
-        so_far = min(so_far, near.best.score[level])
+        least = min(least, ranked.score[position])
     return tuple(found)
 
 
 def _loss(mine: Estimate | None, best: Estimate | None) -> Loss | None:
-    """Part by part, what a step takes longer than that of the best, if it does the same work."""
+    """Step time minus that of the best, by part, if the two do the same work."""
     if mine is None or best is None:
         return None
     work = ("gpus", "global_batch_size", "seq_len", "training")
@@ -274,6 +345,6 @@ def _loss(mine: Estimate | None, best: Estimate | None) -> Loss | None:
     )
 
 
-def _plain(value: Any) -> Any:
-    """A value as people write it."""
+def _name(value: Any) -> Any:
+    """A value as users write it: a stack by its name."""
     return value.name if isinstance(value, Stack) else value

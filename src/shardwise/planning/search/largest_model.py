@@ -1,15 +1,18 @@
-"""`largest_model`: the largest dense GPT that some strategy fits onto a number of accelerators."""
+"""`largest_model`: the largest dense GPT that some strategy fits onto a number of accelerators.
+
+The models form a ladder of sizes, in the proportions of published ones.
+"""
 
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise.analysis.results import Estimate, Result
 from shardwise.arrays import Floats
 from shardwise.config.enums import Optimizer
 from shardwise.config.model import Model
@@ -24,66 +27,20 @@ from shardwise.ops.quantization import RECIPES
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import broken_options, excess_bytes
-from shardwise.planning.search.extents import divisors
-from shardwise.planning.search.least_memory import decisive
-from shardwise.planning.search.model_shapes import depths, shape_of, widths
+from shardwise.planning.search.placements import divisors
 from shardwise.planning.search.query import load_space, usable_bytes
+from shardwise.planning.search.results import LargestModel, Shape
 from shardwise.planning.search.run import search
+from shardwise.planning.search.smallest_gpus import least_memory_space
 from shardwise.planning.search.space import Space
 
-__all__ = ["LargestModel", "Shape", "largest_model"]
+__all__ = ["depths", "gpt_model", "largest_model", "widths"]
 
 _SEQ_LEN = 2048
 _SHOWN = 12
 _OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
-# Rows that are judged at a time.
+# Rows that are evaluated at a time.
 _PIECE_ROWS = 1 << 14
-
-
-class Shape(Result):
-    """A model of the ladder, and whether anything fits."""
-
-    name: str
-    parameters: int
-    hidden: int
-    heads: int
-    layers: int
-    ffn: int
-    fits: bool
-    spare_bytes: float | None
-    """What the roomiest strategy leaves on its tightest memory tier, or, below 0, lacks there;
-    None if no strategy is legal."""
-    tightest_tier: str | None
-    roomiest: dict[str, Any] | None
-    """That strategy."""
-
-
-class LargestModel(Result):
-    """The largest model that fits, and its neighbours."""
-
-    system: str
-    gpus: int
-    global_batch_size: int
-    seq_len: int
-    space: dict[str, Any]
-    """The space, as it was declared."""
-    capacity_bytes: float
-    """What of the accelerator's memory could be used."""
-    second_capacity_bytes: float
-    """What the second memory tier has for each accelerator; 0 if there is none."""
-    ladder: tuple[Shape, ...]
-    """Shapes around the limit, smallest first."""
-    judged: int
-    """Shapes looked at."""
-    largest: Shape | None
-    """None if not even the smallest fits."""
-    model: dict[str, Any] | None
-    """The largest, as a file of a model holds it."""
-    best: Estimate | None
-    """Its fastest strategy; None where one did not wait for it."""
-    candidates: int
-    """Strategies that the fastest was chosen from."""
-    elapsed_s: float
 
 
 def largest_model(
@@ -100,11 +57,10 @@ def largest_model(
 ) -> LargestModel:
     """Find the largest dense GPT that some strategy fits onto a number of accelerators.
 
-    Shapes (`widths`, `depths`) are looked at from the largest whose weights and optimizer state
-    could be held at all, downward: the first that fits is the answer. (Not by bisection: a larger
-    one may fit where a smaller one does not, if its heads and layers have the better divisors.)
-    Whether one fits is decided by memory alone; the time of the winner's strategies is computed
-    once it is known.
+    Tries shapes (`widths`, `depths`) downward from the largest whose weights and optimizer state
+    could fit; the first that fits is the answer. (Not by bisection: a larger model may fit where a
+    smaller one does not, if its heads and layers have better divisors.) Memory alone decides
+    whether a shape fits; times are computed for the strategies of the largest one only.
 
     Parameters
     ----------
@@ -115,14 +71,14 @@ def largest_model(
     space, **fixed
         Strategies to try, as in `search`.
     max_memory, reserve
-        What of an accelerator's memory may be used, as in `search`.
+        Usable memory of an accelerator, as in `search`.
     count
         Shapes to show around the limit.
 
     Raises
     ------
     InputError
-        If anything given is wrong.
+        If an argument is wrong.
 
     Examples
     --------
@@ -132,46 +88,49 @@ def largest_model(
     (True, True)
     """
     started = time.perf_counter()
-    _check(count)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        fault = Fault(field="count", value=count, has_value=True, problem="must be at least 1")
+        raise InputError(fault)
     the_system = System.load(system)
-    whole = _with_scale(load_space(space, fixed), gpus, gbs, seq_len)
-    length = _one(whole, "seq_len")
+    declared = _with_scale(load_space(space, fixed), gpus, gbs, seq_len)
+    length = _single(declared, "seq_len")
     case = _Case(
         system=the_system,
-        space=_with_divisors(whole),
+        space=_with_divisors(declared),
         capacity_bytes=usable_bytes(the_system, max_memory, reserve),
     )
     models, possible = _ladder(_most_parameters(case), beyond=count, seq_len=length)
-    known: dict[int, Shape] = {}
+    shapes: dict[int, Shape] = {}
     limit: int | None = None
     for position in reversed(range(possible)):
-        known[position] = _judged(case, models[position])
-        if known[position].fits:
+        shapes[position] = _shape(case, models[position])
+        if shapes[position].fits:
             limit = position
             break
     first = 0 if limit is None else max(0, limit + 1 - (count - count // 2))
     shown = range(first, first + count)
-    known |= {i: _judged(case, models[i]) for i in shown if i not in known}
-    if all(shape.spare_bytes is None for shape in known.values()):
+    shapes |= {i: _shape(case, models[i]) for i in shown if i not in shapes}
+    if all(shape.spare_bytes is None for shape in shapes.values()):
         _refuse_all(case, models[0])
     found: dict[str, Any] = {"largest": None, "model": None, "best": None, "candidates": 0}
     if limit is not None:
-        found = {"largest": known[limit], "model": models[limit].to_dict()}
-        narrowed = whole.fixed(_degrees(case, models[limit]), source="space")
-        memory: dict[str, Any] = {"max_memory": max_memory, "reserve": reserve}
-        result = search(models[limit], the_system, narrowed, top=1, **memory)
+        found = {"largest": shapes[limit], "model": models[limit].to_dict()}
+        narrowed = declared.fixed(_fitting_degrees(case, models[limit]), source="space")
+        result = search(
+            models[limit], the_system, narrowed, top=1, max_memory=max_memory, reserve=reserve
+        )
         found["best"] = next(iter(result.best), None) if result.complete else None
         found["candidates"] = result.candidates
     return LargestModel(
         system=the_system.name,
-        gpus=_one(whole, "gpus"),
-        global_batch_size=_one(whole, "global_batch_size"),
+        gpus=_single(declared, "gpus"),
+        global_batch_size=_single(declared, "global_batch_size"),
         seq_len=length,
-        space=whole.model_dump(mode="json", exclude_unset=True),
+        space=declared.model_dump(mode="json", exclude_unset=True),
         capacity_bytes=case.capacity_bytes,
         second_capacity_bytes=sum(tier.capacity for tier in the_system.accelerator.memory[1:]),
-        ladder=tuple(known[i] for i in shown),
-        judged=len(known),
+        ladder=tuple(shapes[i] for i in shown),
+        judged=len(shapes),
         elapsed_s=time.perf_counter() - started,
         **found,
     )
@@ -179,81 +138,76 @@ def largest_model(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """What models are fitted onto, and how."""
+    """The accelerators that models have to fit onto, and the strategies to try."""
 
     system: System
     space: Space
     capacity_bytes: float
-    """What of the first memory tier may be used."""
+    """Usable part of the first memory tier."""
 
     def candidates(self, model: Model) -> Candidates:
-        """Strategies that decide whether a model fits."""
-        return Candidates.of(model, self.system, decisive(model, self.system, self.space))
-
-
-def _check(count: object) -> None:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        fault = Fault(field="count", value=count, has_value=True, problem="must be at least 1")
-        raise InputError(fault)
+        """The strategies that decide whether a model fits."""
+        return Candidates.of(model, self.system, least_memory_space(model, self.system, self.space))
 
 
 def _with_scale(
     space: Space, gpus: int | str, gbs: int | str | None, seq_len: int | str | None
 ) -> Space:
-    """Give a space one number of accelerators, one batch and one length."""
-    given = {"gpus": gpus, "global_batch_size": gbs, "seq_len": seq_len}
-    fields = {name: value for name, value in given.items() if value is not None}
+    """The space with one number of accelerators, one batch and one sequence length."""
+    scale = {"gpus": gpus, "global_batch_size": gbs, "seq_len": seq_len}
+    fields = {name: value for name, value in scale.items() if value is not None}
     if seq_len is None and space.seq_len is None:
         fields["seq_len"] = _SEQ_LEN
-    whole = space.fixed(fields, source="largest")
-    if whole.global_batch_size is None:
-        whole = whole.fixed({"global_batch_size": whole.gpus}, source="largest")
-    several = [n for n in given if len(getattr(whole, n)) != 1]
+    space = space.fixed(fields, source="largest")
+    if space.global_batch_size is None:
+        space = space.fixed({"global_batch_size": space.gpus}, source="largest")
+    several = [n for n in scale if len(getattr(space, n)) != 1]
     if several:
         problem = "has several values; the largest model is found for one"
         raise InputError([Fault(source="largest", field=n, problem=problem) for n in several])
-    return whole
+    return space
 
 
 def _with_divisors(space: Space) -> Space:
-    """Say which degrees are tried anyway: `decisive` need not think of others."""
+    """The space with the tp degrees that `Candidates` would try: all divisors of the GPUs."""
     if space.tp is not None:
         return space
-    return space.fixed({"tp": divisors(_one(space, "gpus"))}, source="space")
+    return space.fixed({"tp": divisors(_single(space, "gpus"))}, source="space")
 
 
-def _one(space: Space, field: str) -> int:
-    """The value of a field that has one."""
+def _single(space: Space, field: str) -> int:
+    """The value of a field that has a single one."""
     return int(getattr(space, field)[0])
 
 
 def _most_parameters(case: _Case) -> float:
-    """Beyond so many parameters no strategy fits.
+    """Upper bound of the parameters that any strategy fits.
 
     Each of the P parameters has at least one weight, gradient and optimizer state somewhere on the
-    N accelerators (weights alone, if some are frozen), the gradient in the first memory tier and
-    the others there or where they are offloaded to:
+    N accelerators (weights alone, if some are frozen), the gradient in the first memory tier, the
+    others there or offloaded:
 
         P gradient <= N first tier,  P (weight + gradient + state) <= N (first tier + others),
 
-    each of its smallest size [byte].
+    each with its smallest size [byte].
     """
-    away = [value for name in _OFFLOADS for value in case.space.values(name, case.system) or ()]
-    far = sum(tier.capacity for tier in case.system.accelerator.memory[1:]) if any(away) else 0.0
+    offloads = [value for name in _OFFLOADS for value in case.space.values(name, case.system) or ()]
+    tiers = case.system.accelerator.memory
+    second = sum(tier.capacity for tier in tiers[1:]) if any(offloads) else 0.0
     weight = np.array([DTYPE_BYTES[name] for name in case.space.values("dtype", case.system) or ()])
-    rules = case.space.values("optimizer", case.system) or ()
-    optimizer = np.array([Optimizer(rule).code for rule in rules])
+    optimizers = case.space.values("optimizer", case.system) or ()
+    optimizer = np.array([Optimizer(name).code for name in optimizers])
     gradient = min(DTYPE_BYTES.values())
     state = np.min(least_state_bytes(optimizer[:, np.newaxis], weight), axis=0)
     if not _trains_everything(case):
         gradient, state = 0.0, np.zeros_like(weight)
     if any(case.space.values("quantized_weights", case.system) or ()):
         weight = np.minimum(weight, min(recipe.weight_bytes for recipe in RECIPES.values()))
-    room = case.capacity_bytes + far
+    room = case.capacity_bytes + second
     most = float(np.max(room / (weight + gradient + state)))
     if gradient:
         most = min(most, case.capacity_bytes / gradient)
-    return _one(case.space, "gpus") * most
+    return _single(case.space, "gpus") * most
 
 
 def _trains_everything(case: _Case) -> bool:
@@ -265,14 +219,14 @@ def _trains_everything(case: _Case) -> bool:
 
 
 def _ladder(most: float, *, beyond: int, seq_len: int) -> tuple[list[Model], int]:
-    """Return shapes by size, and how many of them have no more parameters than `most`.
+    """Return models by size, and how many of them have at most `most` parameters.
 
-    There are at least `beyond` more.
+    The list has at least `beyond` larger ones.
     """
     found: list[tuple[int, Model]] = []
     for heads in widths():
-        here = [shape_of(heads, layers, seq_len) for layers in depths(heads)]
-        sized = [(count_parameters(model).total, model) for model in here]
+        models = [gpt_model(heads, layers, seq_len) for layers in depths(heads)]
+        sized = [(count_parameters(model).total, model) for model in models]
         least = sized[0][0]
         if sum(most < size < least for size, _ in found) >= beyond:
             break
@@ -282,16 +236,17 @@ def _ladder(most: float, *, beyond: int, seq_len: int) -> tuple[list[Model], int
 
 
 def _refuse_all(case: _Case, model: Model) -> None:
-    """Say which rules stand against a space of which nothing is legal with any shape."""
+    """Raise an `InputError` with the rules that exclude every strategy with any shape."""
     candidates = case.candidates(model)
     if not len(candidates):
-        problem = f"is empty: no degrees and chunks of it make up {_one(case.space, 'gpus')} GPUs"
+        gpus = _single(case.space, "gpus")
+        problem = f"is empty: none of its degrees and chunks make up {gpus} GPUs"
         raise InputError(Fault(source="space", problem=problem))
     refuse_illegal(model, case.system, candidates.strategies(np.array([0])))
 
 
-def _judged(case: _Case, model: Model) -> Shape:
-    """Whether any strategy of a space fits, and which leaves most room."""
+def _shape(case: _Case, model: Model) -> Shape:
+    """Whether any strategy fits, and which one leaves most room."""
     candidates = case.candidates(model)
     number, room, tier = -1, -np.inf, 0
     for box in _pieces(candidates):
@@ -317,7 +272,7 @@ def _judged(case: _Case, model: Model) -> Shape:
     )
 
 
-def _degrees(case: _Case, model: Model) -> dict[str, list[int]]:
+def _fitting_degrees(case: _Case, model: Model) -> dict[str, list[int]]:
     """Degrees with which something fits."""
     found: dict[str, set[int]] = {"tp": set(), "pp": set()}
     for box in _pieces(case.candidates(model)):
@@ -335,14 +290,79 @@ def _pieces(candidates: Candidates) -> Iterator[Box]:
 def _rooms(case: _Case, model: Model, box: Box) -> Floats:
     """Room left on each memory tier, -inf where a rule is broken; (tiers, choices, rows) [byte]."""
     table = box.table()
-    lawful = broken_options(model, case.system, box, table) < 0
+    legal = broken_options(model, case.system, box, table) < 0
     tiers = case.system.accelerator.memory
-    rooms = np.full((len(tiers), *lawful.shape), -np.inf)
-    rows = np.flatnonzero(lawful.any(axis=0))
+    rooms = np.full((len(tiers), *legal.shape), -np.inf)
+    rows = np.flatnonzero(legal.any(axis=0))
     if rows.size:
         some = table.take(rows)
         placed = PlacedCosts.of(model, case.system, some)
         holding = held(some, placed.without_times(slice(None)), placed.stages.of_all())
         left = -excess_bytes(case.system, holding, case.capacity_bytes)
-        rooms[:, :, rows] = np.where(lawful[:, rows], left, -np.inf)
+        rooms[:, :, rows] = np.where(legal[:, rows], left, -np.inf)
     return rooms
+
+
+_HEAD_DIM = 128
+_FFN_PER_HIDDEN = 4
+_VOCAB = 51200
+# Depth by width: the largest of the published models, the exponent of the growth, and the largest
+# relative distance of any of them from that line.
+_HIDDEN_OF_1T, _LAYERS_OF_1T, _GROWTH, _SCATTER = 25600, 128, 0.7, 0.2
+# Heads are 4 to 7 and layers 8 to 15 times a power of two, for TP and PP to split.
+_HEADS, _LAYERS = range(4, 8), range(8, 16)
+
+
+def widths() -> Iterator[int]:
+    """Yield numbers of heads in ascending order, endlessly: 1 2 3, 4 5 6 7, 8 10 12 14 ..."""
+    yield from range(1, _HEADS.start)
+    yield from _scaled(_HEADS)
+
+
+def depths(heads: int) -> list[int]:
+    """Numbers of layers that a GPT of so many heads may have, in ascending order.
+
+    Within a fifth of L = 128 (hidden / 25600)^0.7, hidden = 128 heads. So are the ten models, from
+    1.7 B (hidden 2304, 24 layers) to 1 T (25600, 128), that Megatron-LM was scaled up through
+    (arXiv 2104.04473, Narayanan et al., 2021, table 1), farthest 48 layers for 58.
+    """
+    line = _LAYERS_OF_1T * (_HEAD_DIM * heads / _HIDDEN_OF_1T) ** _GROWTH
+    least, most = (1 - _SCATTER) * line, (1 + _SCATTER) * line
+    few = [layers for layers in range(1, _LAYERS.start) if least <= layers <= most]
+    many = takewhile(lambda layers: layers <= most, _scaled(_LAYERS))
+    return few + [layers for layers in many if layers >= least]
+
+
+def _scaled(numbers: range) -> Iterator[int]:
+    """Yield some numbers times every power of two, endlessly."""
+    scale = 1
+    while True:
+        yield from (scale * number for number in numbers)
+        scale *= 2
+
+
+def gpt_model(heads: int, layers: int, seq_len: int) -> Model:
+    """Return a GPT: heads of 128 and ffn = 4 hidden as GPT-3 (arXiv 2005.14165, table 2.1).
+
+    Parameters
+    ----------
+    seq_len
+        Tokens per sequence, and rows of the position table.
+    """
+    hidden = _HEAD_DIM * heads
+    attention = {"heads": heads, "kv_heads": heads, "head_dim": _HEAD_DIM, "bias": "all"}
+    mlp = {"ffn": _FFN_PER_HIDDEN * hidden, "activation": "gelu", "bias": True}
+    text = "proportions of the models of arXiv 2104.04473, table 1; heads of 128 as GPT-3"
+    fields: dict[str, Any] = {
+        "name": f"gpt-{hidden}x{layers}",
+        "hidden": hidden,
+        "vocab": _VOCAB,
+        "seq_len": seq_len,
+        "layers": [{"count": layers, "attention": attention, "mlp": mlp}],
+        "norm": "layernorm",
+        "position": "learned",
+        "tied_embeddings": True,
+        "dropout": True,
+        "sources": {"": {"kind": "assumed", "text": text}},
+    }
+    return Model.validated(fields, source="shape")

@@ -1,13 +1,13 @@
-"""`SearchResult`: what a search found."""
+"""Result records of searches, explanations, and the search for the smallest or largest."""
 
 from typing import Any, Literal
 
 from shardwise.analysis.results import Estimate, Result
 from shardwise.analysis.training_run.results import TrainingTime
-from shardwise.planning.search.smallest_gpus import SmallestGpus
 
-__all__ = ["Alike", "Cell", "LevelsPlan", "Nearest", "Plan", "PlanRun"]
-__all__ += ["ScaleResult", "SearchResult", "TrainingRuns"]
+__all__ = ["BrokenRule", "Cell", "Change", "Explanation", "FieldChange", "LargestModel"]
+__all__ += ["LevelsPlan", "Loss", "Nearest", "OutsideSpace", "Plan", "PlanRun", "ScaleResult"]
+__all__ += ["SearchResult", "Shape", "Shortage", "SmallestGpus", "Ties", "TrainingRuns"]
 
 
 class Plan(Result):
@@ -20,28 +20,28 @@ class Plan(Result):
     tokens_per_s_per_gpu: float
     mfu: float
     memory_reserved_bytes: float
-    """On the fullest stage."""
+    """On the peak-memory stage."""
     usd_per_billion_tokens: float | None
     """None where the system has no price."""
 
 
 class ScaleResult(Result):
-    """The best of one number of GPUs and one global batch."""
+    """The best strategy of one number of GPUs and one global batch."""
 
     gpus: int
     global_batch_size: int
-    """What was asked for; the best may run a smaller one where batches are the largest."""
+    """As requested; with ``batch: largest`` the best may have a smaller one."""
     candidates: int
     feasible: int
     best: Plan | None
     speedup: float | None
-    """Of tokens/s over the first scale that has a feasible strategy."""
+    """Tokens/s over those of the first scale that has a feasible strategy."""
     efficiency: float | None
-    """Of tokens/s per GPU over that scale's."""
+    """Tokens/s per GPU over those of that scale."""
 
 
 class Cell(Result):
-    """The best strategy with certain values of the axes of a chart."""
+    """The best strategy with certain values of the chart axes."""
 
     values: dict[str, Any]
     plan: Plan
@@ -51,55 +51,79 @@ class LevelsPlan(Result):
     """The best strategy of one combination of levels and batch."""
 
     levels: dict[str, str]
-    """By axis, members in a domain of the innermost tier x what each tier further out adds."""
+    """By axis: members in a domain of the innermost tier x what each outer tier adds."""
     plan: Plan
 
 
 class PlanRun(Result):
-    """A whole run of one strategy."""
+    """A training run with one strategy."""
 
     strategy: dict[str, Any]
     run: TrainingTime
 
 
 class TrainingRuns(Result):
-    """Runs on so many tokens, of what the search found: the first ends first on the calendar."""
+    """Training runs with the plans that the search found; the shortest calendar time first."""
 
     of: Literal["scales", "best"]
-    """What was ranked: the best of each number of accelerators and batch by the objective, or the
-    best that the search returns; not the whole space."""
+    """What is ranked: the best of each number of accelerators and batch by the objective, or the
+    best that the search returns; not the full space."""
     runs: tuple[PlanRun, ...]
     cheapest: int | None
-    """The one of them that costs least, by its position; None without a price."""
+    """Position of the run that costs least; None without a price."""
     order_is_of_steps: bool
-    """Whether failures and checkpoints change nothing about the order, as on one number of
-    accelerators: all runs are longer by the same factor."""
+    """Whether failures and checkpoints leave the order unchanged, as on one number of
+    accelerators: they lengthen all runs by the same factor."""
 
 
 class Nearest(Result):
-    """The strategy that is rejected for the least lack of memory."""
+    """The strategy that exceeds memory by least."""
 
     strategy: dict[str, Any]
     tier: str
-    """The memory tier that it needs most too much of."""
+    """The memory tier with the largest excess."""
     excess_bytes: float
-    """What it needs there beyond what may be used."""
+    """Bytes beyond what is usable there."""
 
 
-class Alike(Result):
-    """The first of the best, as far as measurements cannot tell them apart."""
+class Ties(Result):
+    """The first plans of the ranking, as far as measurements cannot separate them."""
 
     plans: int
-    """How many of them, the best included."""
+    """Number of such plans, the best included."""
     within: float
-    """Least relative difference that can be told."""
+    """Least relative difference that measurements resolve."""
     safer: int
-    """The one of them, by its position, that does least of what no measured run did, and of such
-    the one that spends least of its step in exchanges and waits, whose times are known least."""
+    """Position of the plan with the fewest features that no measured run used; of several, the one
+    with the smallest share of communication and waiting, whose times are least certain."""
     untried: tuple[str, ...]
-    """What the best does that no measured run did, and the safer one does not."""
+    """Features of the best plan that no measured run used and the safer plan does not use."""
     uncertain: float
-    """Part of the safer one's step in exchanges and waits."""
+    """Share of communication and waiting in the step of the safer plan."""
+
+
+class SmallestGpus(Result):
+    """The smallest number of accelerators on which something is feasible, or why there is none."""
+
+    gpus: int | None
+    strategy: dict[str, Any] | None
+    """A feasible strategy on them; not the fastest."""
+    above: int
+    """Only larger numbers were tried."""
+    most: int | None
+    """No larger numbers were tried; None without a limit."""
+    spacing: int
+    """Accelerators of a node: multiples and divisors of it were tried."""
+    none_below: int | None
+    """No number below is feasible, with certainty; None: none at all."""
+    judged: int
+    """Numbers of which every strategy was evaluated; on the others the degrees do not come out
+    even, or the model does not fit."""
+    reason: str | None
+    """What excludes all: the reason of a rule, a memory tier, or `given_up`."""
+    problem: str | None
+    """The same as a sentence."""
+    elapsed_s: float
 
 
 class SearchResult(Result):
@@ -108,40 +132,197 @@ class SearchResult(Result):
     model: str
     system: str
     space: dict[str, Any]
-    """The space, as it was declared."""
+    """The space as declared."""
     objective: str
     capacity_bytes: float
-    """What of the accelerator's memory could be used."""
+    """Usable memory of an accelerator."""
     candidates: int
-    """Strategies of the space, none of them twice."""
+    """Strategies of the space, each once."""
     evaluated: int
-    """Those that obey the rules: their memory was computed."""
+    """Candidates that obey the rules: their memory was computed."""
     feasible: int
-    """Those of them that fit: their times were computed."""
+    """Candidates that also fit: their times were computed."""
     rejected: dict[str, int]
     """The others, by reason; most frequent first."""
     looked_at: int
-    """Strategies that were feasible or rejected; all of them, if it was not interrupted."""
+    """Candidates that were feasible or rejected; all of them unless interrupted."""
     elapsed_s: float
     complete: bool
-    """Whether every candidate was looked at."""
+    """Whether every candidate was evaluated."""
     best: tuple[Estimate, ...]
-    """Best first; equals in the order of the space, in which options are off first."""
-    alike: Alike | None = None
-    """None where the best stands apart, or there is none."""
+    """Best first; ties in the order of the space, in which options are off first."""
+    alike: Ties | None = None
+    """None where the best stands out, or there is none."""
     pareto: tuple[Plan, ...] | None = None
-    """Those that no other beats on both sides of the front that was asked for."""
+    """Plans that no other beats in both figures of the requested front."""
     pareto_against: str | None = None
-    """What stands against time there."""
+    """The figure that the front trades against time."""
     scales: tuple[ScaleResult, ...] = ()
     """By number of GPUs and global batch, where there are several."""
     cells: tuple[Cell, ...] = ()
-    """By values of the axes that were asked for."""
+    """By values of the requested axes."""
     levels: tuple[LevelsPlan, ...] | None = None
-    """The best combinations of levels and batch, best first, where they were asked for."""
+    """The best combinations of levels and batch, best first, if requested."""
     runs: TrainingRuns | None = None
-    """If it was told how many tokens a run trains on."""
+    """If the tokens of a training run are specified."""
     nearest: Nearest | None = None
     """Where nothing is feasible."""
     smallest: SmallestGpus | None = None
-    """Where nothing is feasible, the smallest number of GPUs on which something is."""
+    """Where nothing is feasible: the smallest number of GPUs on which something is."""
+
+
+class BrokenRule(Result):
+    """A rule that makes a strategy illegal."""
+
+    reason: str
+    """The rule in a word."""
+    field: str
+    value: Any
+    problem: str
+    """What is allowed."""
+
+
+class Shortage(Result):
+    """A memory tier that is too small."""
+
+    tier: str
+    stage: int
+    """The pipeline stage that needs most of it."""
+    needed_bytes: float
+    usable_bytes: float
+    excess_bytes: float
+    """Needed minus usable bytes."""
+    parts: dict[str, float]
+    """What the stage needs it for, largest first [byte]; on the first tier they sum to
+    `needed_bytes`."""
+
+
+class OutsideSpace(Result):
+    """A field with a value that the space does not try."""
+
+    field: str
+    value: Any
+    tried: tuple[Any, ...]
+
+
+class FieldChange(Result):
+    """A field in which another strategy differs from the user's."""
+
+    field: str
+    given: Any
+    """The user's value."""
+    value: Any
+    """The other strategy's value."""
+
+
+class Change(Result):
+    """The best feasible strategy of the space that differs in a number of fields."""
+
+    changes: int
+    fields: tuple[FieldChange, ...]
+    """In the order of `Strategy`, without fields that follow from others or have no effect."""
+    plan: Plan
+    improves: bool
+    """Whether it is better, by a millionth or more, than the user's strategy (if that is feasible)
+    and than all that differ in fewer fields."""
+
+
+class Loss(Result):
+    """Step time of the user's strategy minus that of the best."""
+
+    step_time_s: float
+    best_step_time_s: float
+    difference_s: float
+    parts_s: dict[str, float]
+    """By part of the step, largest loss first; negative where the best takes longer. They sum to
+    the difference."""
+
+
+class Explanation(Result):
+    """One strategy compared with the rules, the memory and every candidate of a space."""
+
+    model: str
+    system: str
+    space: dict[str, Any]
+    """The space as declared."""
+    objective: str
+    capacity_bytes: float
+    """Usable memory of an accelerator."""
+    strategy: dict[str, Any]
+    """All fields of the user's strategy, defaults filled in."""
+    legal: bool
+    broken: tuple[BrokenRule, ...]
+    """Every rule that it breaks."""
+    fits: bool | None
+    """None where it is not legal."""
+    shortages: tuple[Shortage, ...]
+    in_space: bool
+    outside: tuple[OutsideSpace, ...]
+    """Fields whose value is outside the space."""
+    estimate: Estimate | None
+    """None where it is not legal."""
+    candidates: int
+    """Strategies of the space."""
+    feasible: int
+    """Candidates that are legal and fit."""
+    better: int | None
+    """Candidates that are better by the objective; None where this one is not feasible."""
+    rank: int | None
+    """Its place among the candidates, from 1; None where it is not one of them."""
+    best: Estimate | None
+    """None where nothing is feasible."""
+    loss: Loss | None
+    """Against the best; None where one of the two is missing, or they do different work."""
+    differs: tuple[FieldChange, ...]
+    """Fields in which the best differs."""
+    changes: tuple[Change, ...]
+    """By number of changed fields, up to the first that is as good as the best."""
+    elapsed_s: float
+    complete: bool
+    """Whether every candidate was evaluated."""
+
+
+class Shape(Result):
+    """A model of the ladder of sizes, and whether a strategy fits it."""
+
+    name: str
+    parameters: int
+    hidden: int
+    heads: int
+    layers: int
+    ffn: int
+    fits: bool
+    spare_bytes: float | None
+    """What the strategy that needs least memory leaves on its tightest tier, or, below 0, lacks
+    there; None if no strategy is legal."""
+    tightest_tier: str | None
+    roomiest: dict[str, Any] | None
+    """That strategy."""
+
+
+class LargestModel(Result):
+    """The largest model that fits, and its neighbors on the ladder."""
+
+    system: str
+    gpus: int
+    global_batch_size: int
+    seq_len: int
+    space: dict[str, Any]
+    """The space as declared."""
+    capacity_bytes: float
+    """Usable memory of an accelerator."""
+    second_capacity_bytes: float
+    """Capacity of the second memory tier for each accelerator; 0 without one."""
+    ladder: tuple[Shape, ...]
+    """Shapes around the limit, smallest first."""
+    judged: int
+    """Shapes evaluated."""
+    largest: Shape | None
+    """None if even the smallest does not fit."""
+    model: dict[str, Any] | None
+    """The largest, in the format of a model file."""
+    best: Estimate | None
+    """Its fastest strategy; None if interrupted."""
+    candidates: int
+    """Strategies that the fastest was selected from."""
+    elapsed_s: float

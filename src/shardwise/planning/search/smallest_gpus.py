@@ -1,63 +1,88 @@
-"""`smallest_gpus`: the smallest number of accelerators on which anything of a space is feasible."""
+"""`smallest_gpus`: the smallest number of accelerators on which anything of a space is feasible.
+
+`replica_bounds` finds, for every combination of degrees but dp, the replicas with which something
+fits: more replicas share the optimizer state and the batch, so each rank needs less memory. Numbers
+of accelerators with such degrees are then evaluated in ascending order, by memory alone.
+"""
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise.analysis.results import Result
+from shardwise.arrays import Floats, Ints
+from shardwise.config.enums import TIER_FIELDS, ZERO_OPTIMIZER, Schedule
 from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.planning.search.candidates import Candidates, refusals
-from shardwise.planning.search.evaluate import Judge, broken_options, broken_reasons
-from shardwise.planning.search.extents import divisors
-from shardwise.planning.search.least_memory import decisive
-from shardwise.planning.search.minimum_replicas import Lack, Spread, Widest, widest
-from shardwise.planning.search.scan import MEMORY, SECOND_MEMORY
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
+from shardwise.planning.search.candidates import Box, Candidates, Scale, boxes_of, refusals
+from shardwise.planning.search.evaluate import (
+    MEMORY,
+    SECOND_MEMORY,
+    Evaluated,
+    Evaluator,
+    broken_options,
+    broken_reasons,
+    excess_bytes,
+)
+from shardwise.planning.search.layouts import LayerSplits, expert_degrees, long_enough
+from shardwise.planning.search.placements import divisors
+from shardwise.planning.search.results import SmallestGpus
 from shardwise.planning.search.space import Space
 from shardwise.units import readable
 
-__all__ = ["SmallestGpus", "smallest_gpus"]
+__all__ = ["ReplicaBounds", "least_memory_space", "replica_bounds", "smallest_gpus"]
 
 _PIECE_ROWS = 1 << 16
 # No strategy has more accelerators.
 _MOST_GPUS = 2**31
-# So many numbers of accelerators are judged in full before the search is given up.
-_MOST_JUDGED = 200
+# Numbers of accelerators to evaluate in full before giving up.
+_MOST_EVALUATED = 200
+# Largest degree to try where a space leaves it open.
+_MOST_OPEN = 1 << 10
+# The last digits of a quotient.
+_ROUNDING = 1e-9
+# Overlaps that 2D products may have, too.
+_SUMMA_OVERLAPS = ("stack", "none")
 
+# These rules depend on the number of replicas.
+_REPLICA_RULES = (
+    *("accelerators", "batch", "edges", "expert_ranks"),
+    *("dualpipe", "dp_shard", "dp_shard_experts"),
+)
+_LAYOUT_RULES = tuple(
+    r
+    for r in CONSTRAINTS
+    if r.layout_only and r.reason not in _REPLICA_RULES and "tier" not in r.reason
+)
+_OPTION_RULES = tuple(
+    r for r in CONSTRAINTS if not r.layout_only and r.reason not in _REPLICA_RULES
+)
+_COLUMNS = (
+    *("tp", "tp2", "cp", "ep", "etp", "pp"),
+    *("vpp", "schedule", "split", "mbs", "dp_shard", "dp"),
+)
 
 Progress = Callable[[int, int], None]
-"""Called with how many numbers of accelerators were judged, and the one that is next."""
+"""Called with how many numbers of accelerators were evaluated, and the next one."""
 
 
-class SmallestGpus(Result):
-    """The smallest number of accelerators that would do, or why there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """A model, a system, and the strategies that decide whether the model fits."""
 
-    gpus: int | None
-    strategy: dict[str, Any] | None
-    """One that is feasible there; not the fastest."""
-    above: int
-    """Only larger numbers were looked for."""
-    most: int | None
-    """Nor larger ones than this; None where nothing sets a limit."""
-    spacing: int
-    """Whole nodes of so many were looked for, and parts of a node that divide it."""
-    none_below: int | None
-    """Of these numbers none below it is feasible, with certainty; None: none at all."""
-    judged: int
-    """How many of them had every strategy judged; on the others the degrees do not come out even,
-    or do not hold the model."""
-    reason: str | None
-    """What forbids all: a rule or a memory tier in a word, or `given_up`."""
-    problem: str | None
-    """The same as a sentence."""
-    elapsed_s: float
+    model: Model
+    system: System
+    space: Space
+    capacity_bytes: float
+    """Usable part of the first memory tier."""
 
 
 def smallest_gpus(
@@ -72,20 +97,19 @@ def smallest_gpus(
 ) -> SmallestGpus:
     """Find the smallest number of accelerators on which some strategy of a space is feasible.
 
-    Looked for among whole nodes, and among parts of a node that divide it, in ascending order. A
-    number is passed over only if its degrees do not come out even, or if `widest` proves that
-    nothing fits; else all that could fit is judged, by memory alone.
+    Tries multiples and divisors of a node, in ascending order. A number is skipped only if its
+    degrees do not come out even, or if `replica_bounds` proves that nothing fits.
 
     Parameters
     ----------
     space
-        Its numbers of accelerators do not matter.
+        Its numbers of accelerators have no effect.
     capacity_bytes
-        What of the first memory tier may be used; by default all of it.
+        Usable part of the first memory tier; by default all of it.
     above
-        Look for more than so many; by default more than the space has.
+        Try larger numbers only; by default larger than those of the space.
     most
-        Look for no more than so many.
+        Largest number to try.
 
     Raises
     ------
@@ -97,14 +121,11 @@ def smallest_gpus(
     usable = the_system.accelerator.memory[0].capacity if capacity_bytes is None else capacity_bytes
     least = max(map(int, space.gpus or (0,))) if above is None else above
     limit = min(n for n in (most, the_system.network[-1].domain, _MOST_GPUS) if n is not None)
-    deciding = decisive(the_model, the_system, space.fixed({"gpus": 1}, source="space"))
+    deciding = least_memory_space(the_model, the_system, space.fixed({"gpus": 1}, source="space"))
     Candidates.of(the_model, the_system, deciding)  # raises if a value is missing
-    case = _Case(
-        model=the_model, system=the_system, space=deciding, capacity_bytes=usable, above=least
-    )
-    verdict = _search(case, limit, progress)
+    case = _Case(model=the_model, system=the_system, space=deciding, capacity_bytes=usable)
     return SmallestGpus(
-        **verdict,
+        **_search(case, least, limit, progress),
         above=least,
         most=None if limit == _MOST_GPUS else limit,
         spacing=the_system.node.accelerators,
@@ -112,26 +133,15 @@ def smallest_gpus(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """What is to fit onto what, and how."""
-
-    model: Model
-    system: System
-    space: Space
-    capacity_bytes: float
-    above: int
-
-
-def _search(case: _Case, limit: int, progress: Progress | None) -> dict[str, Any]:
-    """Judge numbers of accelerators in ascending order, up to the first that will do."""
-    wide = widest(case.model, case.system, case.space, case.capacity_bytes, limit)
+def _search(case: _Case, above: int, limit: int, progress: Progress | None) -> dict[str, Any]:
+    """Evaluate numbers of accelerators in ascending order, up to the first feasible one."""
+    bounds = replica_bounds(case.model, case.system, case.space, case.capacity_bytes, limit)
     found: dict[str, Any] = dict.fromkeys(("gpus", "strategy", "none_below", "reason", "problem"))
     found["judged"] = 0
     rejected: Counter[str] = Counter()
-    for gpus in _numbers(case, wide.spreads):
-        if found["judged"] == _MOST_JUDGED:
-            problem = f"given up after {_MOST_JUDGED} numbers; nothing is feasible below {gpus}"
+    for gpus in _numbers(case, above, bounds.shapes):
+        if found["judged"] == _MOST_EVALUATED:
+            problem = f"stopped after {_MOST_EVALUATED} numbers; nothing is feasible below {gpus}"
             return found | {"none_below": gpus, "reason": "given_up", "problem": problem}
         if progress is not None:
             progress(found["judged"], gpus)
@@ -140,42 +150,42 @@ def _search(case: _Case, limit: int, progress: Progress | None) -> dict[str, Any
         if strategy is not None:
             return found | {"gpus": gpus, "none_below": gpus, "strategy": strategy}
         rejected += here
-    reason, problem = _why(case, wide, limit, rejected)
+    reason, problem = _why_none(case, bounds, above, limit, rejected)
     return found | {"reason": reason, "problem": problem}
 
 
-def _numbers(case: _Case, spreads: Sequence[Spread]) -> Iterator[int]:
+def _numbers(case: _Case, above: int, shapes: "Sequence[ReplicaShape]") -> Iterator[int]:
     """Numbers of accelerators that some degrees make up, in ascending order."""
-    grouped: dict[tuple[int, int, int], list[Spread]] = {}
-    for spread in spreads:
-        key = spread.ranks, spread.micro_batch_size, spread.global_batch_size
-        grouped.setdefault(key, []).append(spread)
-    whole = [
+    grouped: dict[tuple[int, int, int], list[ReplicaShape]] = {}
+    for shape in shapes:
+        key = shape.ranks, shape.micro_batch_size, shape.global_batch_size
+        grouped.setdefault(key, []).append(shape)
+    joined = [
         replace(some[0], least=min(s.least for s in some), most=max(s.most for s in some))
         for some in grouped.values()
     ]
     node = case.system.node.accelerators
-    for gpus, _ in groupby(merge(*(_of_spread(case, spread) for spread in whole))):
-        if gpus > case.above and (gpus % node == 0 or node % gpus == 0):
+    for gpus, _ in groupby(merge(*(_numbers_of(case, above, shape) for shape in joined))):
+        if gpus > above and (gpus % node == 0 or node % gpus == 0):
             yield gpus
 
 
-def _of_spread(case: _Case, spread: Spread) -> Iterator[int]:
-    """Accelerators for every number of replicas that share the batch."""
-    least = max(spread.least, case.above // spread.ranks)
+def _numbers_of(case: _Case, above: int, shape: "ReplicaShape") -> Iterator[int]:
+    """Accelerators with each number of replicas that divides the batch."""
+    least = max(shape.least, above // shape.ranks)
     if case.space.batch == "largest":
-        every: Iterable[int] = range(least, spread.most + 1)
-        every = (n for n in every if spread.global_batch_size // n % spread.micro_batch_size == 0)
+        every: Iterable[int] = range(least, shape.most + 1)
+        every = (n for n in every if shape.global_batch_size // n % shape.micro_batch_size == 0)
     else:
-        every = divisors(spread.global_batch_size // spread.micro_batch_size)
+        every = divisors(shape.global_batch_size // shape.micro_batch_size)
     listed = case.space.values("dp", case.system)
     for replicas in every:
-        if least <= replicas <= spread.most and (listed is None or replicas in listed):
-            yield replicas * spread.ranks
+        if least <= replicas <= shape.most and (listed is None or replicas in listed):
+            yield replicas * shape.ranks
 
 
 def _feasible(case: _Case, gpus: int) -> tuple[dict[str, Any] | None, Counter[str]]:
-    """A strategy that is feasible on so many accelerators, or why there is none, by reason."""
+    """A feasible strategy on so many accelerators, or why there is none, by reason."""
     at_scale = case.space.fixed({"gpus": gpus}, source="space")
     candidates = Candidates.of(case.model, case.system, at_scale)
     rejected = refusals(candidates.illegal)
@@ -183,48 +193,312 @@ def _feasible(case: _Case, gpus: int) -> tuple[dict[str, Any] | None, Counter[st
         table = piece.table()
         broken = broken_options(case.model, case.system, piece, table)
         rejected += broken_reasons(broken)
-        judge = Judge.of(case.model, case.system, table, broken, case.capacity_bytes)
-        for judged in judge.weighed():
-            choice, row = (index[:1] for index in np.nonzero(judged.feasible))
+        evaluator = Evaluator.of(case.model, case.system, table, broken, case.capacity_bytes)
+        for chunk in evaluator.memory():
+            choice, row = (index[:1] for index in np.nonzero(chunk.feasible))
             if row.size:
-                number = piece.numbers(judged.rows[row], choice)
+                number = piece.numbers(chunk.rows[row], choice)
                 return piece.strategies(number).strategy(0).to_dict(), rejected
-            full = int(np.count_nonzero(judged.legal & judged.too_full(case.capacity_bytes)))
+            full = int(np.count_nonzero(chunk.legal & chunk.over_capacity(case.capacity_bytes)))
             rejected[MEMORY] += full
-            rejected[SECOND_MEMORY] += int(np.count_nonzero(judged.legal)) - full
+            rejected[SECOND_MEMORY] += int(np.count_nonzero(chunk.legal)) - full
     return None, +rejected
 
 
-def _why(case: _Case, wide: Widest, limit: int, rejected: Counter[str]) -> tuple[str, str]:
-    """Why no number of accelerators will do: a word and a sentence."""
-    if wide.lack is not None:
-        return _too_full(case.system, wide.lack)
-    if not wide.spreads:
-        told = ", ".join(f"{reason} {number:,}" for reason, number in wide.refused.most_common())
-        reason = next(iter(wide.refused), "degrees")
-        return reason, f"no degrees of the space obey the rules on any number of GPUs: {told}"
+def _why_none(
+    case: _Case, bounds: "ReplicaBounds", above: int, limit: int, rejected: Counter[str]
+) -> tuple[str, str]:
+    """Why no number of accelerators is feasible: a reason and a sentence."""
+    if bounds.shortfall is not None:
+        return _too_full(case.system, bounds.shortfall)
+    if not bounds.shapes:
+        counts = ", ".join(f"{reason} {n:,}" for reason, n in bounds.rejected.most_common())
+        reason = next(iter(bounds.rejected), "degrees")
+        return reason, f"no degrees of the space obey the rules on any number of GPUs: {counts}"
     if rejected:
         reason = MEMORY if rejected[MEMORY] else rejected.most_common(1)[0][0]
-        told = ", ".join(f"{reason} {number:,}" for reason, number in rejected.most_common())
-        return reason, f"whatever the number of GPUs, strategies are rejected: {told}"
-    reached = max(spread.ranks * spread.most for spread in wide.spreads)
-    if limit <= case.above:
+        counts = ", ".join(f"{reason} {n:,}" for reason, n in rejected.most_common())
+        return reason, f"on every number of GPUs, strategies are rejected: {counts}"
+    reached = max(shape.ranks * shape.most for shape in bounds.shapes)
+    if limit <= above:
         return "accelerators", f"there are no more than {limit:,} GPUs"
-    if reached <= case.above:
+    if reached <= above:
         return "batch", f"no more than {reached:,} GPUs can share the batch"
-    node = case.system.node.accelerators
-    return "node", f"no degrees of the space that fit make up whole nodes of {node} GPUs"
+    nodes = f"full nodes of {case.system.node.accelerators} GPUs"
+    return "node", f"no degrees of the space that fit make up {nodes}"
 
 
-def _too_full(system: System, lack: Lack) -> tuple[str, str]:
-    """What is missing even with as many replicas as there can be."""
-    row = lack.strategy
+def _too_full(system: System, shortfall: "Shortfall") -> tuple[str, str]:
+    """What memory lacks even with the most replicas."""
+    row = shortfall.strategy
     shown = ("tp", *(("tp2",) if row.tp2[0] > 1 else ()), "cp", "pp", "dp")
     axes = " x ".join(f"{axis} {int(getattr(row, axis)[0])}" for axis in shown)
     problem = (
-        f"even on {int(row.gpus[0]):,} GPU{'s' if row.gpus[0] > 1 else ''} ({axes}) the roomiest "
-        "strategy lacks "
-        f"{readable(lack.bytes, 'bytes')} of {system.accelerator.memory[lack.tier].name}; more "
-        "replicas are not possible"
+        f"even on {int(row.gpus[0]):,} GPU{'s' if row.gpus[0] > 1 else ''} ({axes}) the strategy "
+        f"that needs least memory lacks {readable(shortfall.bytes, 'bytes')} of "
+        f"{system.accelerator.memory[shortfall.tier].name}; more replicas are not possible"
     )
-    return (SECOND_MEMORY if lack.tier else MEMORY), problem
+    return (SECOND_MEMORY if shortfall.tier else MEMORY), problem
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaShape:
+    """Degrees of one replica, and the numbers of replicas that they allow."""
+
+    ranks: int
+    """Accelerators of one replica."""
+    micro_batch_size: int
+    global_batch_size: int
+    """Or its upper limit."""
+    least: int
+    """With fewer replicas nothing fits."""
+    most: int
+    """There cannot be more replicas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """What the strategy that needs least memory lacks."""
+
+    tier: int
+    """Position of the memory tier."""
+    bytes: float
+    strategy: Table
+    """One row; not every number of replicas need be legal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaBounds:
+    """All degrees of a space with the bounds of their replicas."""
+
+    shapes: tuple[ReplicaShape, ...]
+    """Those on which something fits."""
+    rejected: Counter[str]
+    """Number of others that break a rule with any number of replicas, by reason."""
+    shortfall: Shortfall | None
+    """Where nothing fits though something is legal."""
+
+
+def replica_bounds(
+    model: Model, system: System, space: Space, capacity_bytes: float, most: int
+) -> ReplicaBounds:
+    """Find the least and the most replicas of every combination of degrees.
+
+    The more replicas, the less memory each rank needs: they share the optimizer state, and each
+    runs fewer micro-batches. So degrees that do not fit with the most replicas never fit; the
+    others have a least number, found by bisection. Rules that depend on the number of replicas are
+    not checked.
+
+    Parameters
+    ----------
+    capacity_bytes
+        Usable part of the first memory tier.
+    most
+        Largest number of accelerators.
+    """
+    case = _Case(
+        model=model, system=system, space=space.settled(model), capacity_bytes=capacity_bytes
+    )
+    shapes: list[ReplicaShape] = []
+    rejected: Counter[str] = Counter()
+    shortfalls: list[Shortfall] = []
+    for batch in case.space.global_batch_size or ():
+        layouts, broken = _widest_layouts(case, int(batch), most)
+        needed, reasons, lacking = _replicas_needed(case, layouts)
+        fitting = np.isfinite(needed)
+        least = _bisected(case, layouts, needed)
+        shapes += _shapes(layouts.take(fitting), least[fitting])
+        rejected += broken + reasons
+        shortfalls += lacking
+    return ReplicaBounds(
+        shapes=tuple(shapes),
+        rejected=rejected,
+        shortfall=None if shapes else min(shortfalls, key=lambda one: one.bytes, default=None),
+    )
+
+
+def _replicas_needed(case: _Case, layouts: Table) -> tuple[Floats, Counter[str], list[Shortfall]]:
+    """Evaluate the memory of layouts with all options and choices.
+
+    Returns the least replicas that each layout needs (infinite where nothing fits), how many
+    candidates break a rule by reason, and what pieces without a feasible candidate lack.
+    """
+    least = np.full(len(layouts), np.inf)
+    rejected: Counter[str] = Counter()
+    shortfalls: list[Shortfall] = []
+    scale = Scale(gpus=0, global_batch_size=0)
+    for positions, box in boxes_of(case.model, case.system, case.space, scale, layouts):
+        for piece in box.cut(_PIECE_ROWS):
+            first = piece.start // piece.width
+            rows = positions[first : first + len(piece.layouts)]
+            table = piece.table()
+            broken = first_violation(case.model, case.system, table, _OPTION_RULES)
+            broken = np.broadcast_to(broken, (len(piece.choices), len(table)))
+            rejected.update(broken_reasons(broken))
+            evaluator = Evaluator.of(case.model, case.system, table, broken, case.capacity_bytes)
+            for chunk in evaluator.memory():
+                needed = _least_replicas(table.take(chunk.rows), chunk, case.capacity_bytes)
+                np.minimum.at(least, rows[chunk.rows // len(piece.options)], needed)
+                if not chunk.feasible.any():
+                    shortfalls.extend(_shortfall(case, piece, chunk))
+    return least, rejected, shortfalls
+
+
+def _bisected(case: _Case, layouts: Table, bound: Floats) -> Ints:
+    """Least replicas with which something of each layout fits, where anything does.
+
+    Parameters
+    ----------
+    layouts
+        With the most replicas.
+    bound
+        Lower bound of the replicas; infinite where nothing fits.
+    """
+    high = layouts.dp.copy()
+    low = np.where(np.isfinite(bound), bound, high).astype(np.int64)
+    tried = low.copy()
+    while (open_ := np.flatnonzero(low < high)).size:
+        some = replace(layouts.take(open_), dp=tried[open_])
+        fitting = np.isfinite(_replicas_needed(case, some)[0])
+        high[open_] = np.where(fitting, tried[open_], high[open_])
+        low[open_] = np.where(fitting, low[open_], tried[open_] + 1)
+        tried = (low + high) // 2
+    return high
+
+
+def _widest_layouts(case: _Case, batch: int, most: int) -> tuple[Table, Counter[str]]:
+    """Every combination of degrees, chunks and micro-batches, with the most replicas."""
+    system, space = case.system, case.space
+    axes = ("tp", "tp2", "cp", "pp", "ep", "etp")
+    degrees = {axis: space.values(axis, system) or _open_degrees(case, axis) for axis in axes}
+    micro = space.values("micro_batch_size", system) or (1,)
+    shards = [n or 0 for n in space.values("dp_shard", system) or (None,)]
+    splits = LayerSplits(case.model, system, space)
+    rejected: Counter[str] = Counter()
+    rows = []
+    for tp, tp2, cp, pp in product(*(degrees[axis] for axis in axes[:4])):
+        ranks = tp * tp2 * cp * pp
+        experts = expert_degrees(degrees["ep"], degrees["etp"], tp)
+        for (vpp, schedule), mbs in product(_chunks(system, space), micro):
+            dp = min(batch // mbs, most // ranks)
+            dp = max((n for n in space.values("dp", system) or (dp,) if n <= dp), default=0)
+            shared = space.batch == "largest" or batch % mbs == 0
+            ways = list(product(experts, splits.of(pp, vpp, schedule), shards))
+            if dp and shared:
+                rows += [(tp, tp2, cp, *e, pp, vpp, schedule, s, mbs, z, dp) for e, s, z in ways]
+            else:
+                rejected["accelerators" if most < ranks else "batch"] += len(ways)
+    columns: list[Any] = list(map(list, zip(*rows, strict=True))) or [[] for _ in _COLUMNS]
+    named = {n: np.array(c, np.int64) for n, c in zip(_COLUMNS, columns, strict=True)}
+    split = splits.take(named.pop("split"))
+    table = replace(Table.of(case.model, {**named, "gbs": batch, "seq_len": 1}), **split)
+    broken = first_violation(case.model, system, table, _LAYOUT_RULES)
+    return table.take(broken < 0), rejected + broken_reasons(broken)
+
+
+def _open_degrees(case: _Case, axis: str) -> list[int]:
+    """Degrees of an axis that a space leaves open and no rule about the axis excludes."""
+    model = case.model
+    most = {"tp": max(layer.attention.heads for layer in model.layers), "pp": model.depth}
+    degrees = list(range(1, most.get(axis, _MOST_OPEN) + 1))
+    if axis == "cp":
+        return long_enough(model, case.space, degrees, case.system)
+    table = Table.of(model, {axis: degrees, "dp": 1, "gbs": 1, "seq_len": 1})
+    broken = first_violation(model, case.system, table, _LAYOUT_RULES)
+    return [degree for degree, rule in zip(degrees, broken.tolist(), strict=True) if rule < 0]
+
+
+def _chunks(system: System, space: Space) -> list[tuple[int, int]]:
+    """Chunks per stage with their schedules; one chunk, which needs least, where they are open."""
+    chunks = space.values("vpp", system)
+    allowed = space.values("schedule", system) or tuple(Schedule)
+    plain = [word for word in allowed if word != "interleaved"] or ["1f1b"]
+    if chunks is None:
+        return [(1, Schedule(word).code) for word in plain]
+    found = []
+    for number in chunks:
+        own = [word for word in allowed if (word == "interleaved") == (number > 1)]
+        found += [(number, Schedule(word).code) for word in own or allowed[:1]]
+    return found
+
+
+def _least_replicas(table: Table, chunk: Evaluated, capacity_bytes: float) -> Floats:
+    """Least replicas of each row, over its choices: dp >= O dp_most / (capacity - A).
+
+    O is the optimizer state of a rank with the most replicas dp_most, A all its other memory.
+    """
+    holding = chunk.holding_of
+    slack = table.by_stack(lambda stack: stack.allocator_slack)
+    spare = (capacity_bytes - chunk.holding.reserved_bytes[holding]) / slack
+    state = chunk.holding.memory.optimizer[holding]
+    room = np.where(chunk.feasible, state + spare, np.inf)
+    needed = table.dp * state / np.where(room > 0, room, 1.0)
+    needed = np.where((table.zero >= ZERO_OPTIMIZER) & (room > 0), needed, 1.0)
+    needed = np.maximum(1.0, np.ceil(needed * (1 - _ROUNDING)))
+    return np.where(chunk.feasible, needed, np.inf).min(axis=0)
+
+
+def _shapes(layouts: Table, least: Ints) -> Iterator[ReplicaShape]:
+    ranks = layouts.tp * layouts.tp2 * layouts.cp * layouts.pp
+    columns = ranks, layouts.micro_batch_size, layouts.global_batch_size, least, layouts.dp
+    for values in np.stack(columns).T.tolist():
+        yield ReplicaShape(*values)
+
+
+def _shortfall(case: _Case, piece: Box, chunk: Evaluated) -> Iterator[Shortfall]:
+    """What the candidate of a chunk that needs least lacks on its tier with the most excess."""
+    excess = excess_bytes(case.system, chunk.holding, case.capacity_bytes)[:, chunk.holding_of]
+    worst = np.where(chunk.legal, excess.max(axis=0), np.inf)
+    choice, row = np.unravel_index(np.argmin(worst), worst.shape)
+    if np.isfinite(worst[choice, row]):
+        number = piece.numbers(chunk.rows[row : row + 1], np.array([choice]))
+        yield Shortfall(
+            tier=int(np.argmax(excess[:, choice, row])),
+            bytes=float(worst[choice, row]),
+            strategy=piece.strategies(number),
+        )
+
+
+def least_memory_space(model: Model, system: System, space: Space) -> Space:
+    """Return the part of a space that decides whether anything fits: the rest needs more memory.
+
+    Overlaps do not change the memory, nor does placement where no tier has rules of its own.
+    Shards over all replicas are the smallest. More chunks per stage, or a larger micro-batch of
+    the same batch, never need less: with v chunks on p stages the first has min(m, p + (p - 1) / v)
+    micro-batches in flight, not min(m, p), the last min(m, p - (p - 1) / v), not 1; and b sequences
+    in each of m = B / b micro-batches make min(B, b p) in flight, which grows with b as every
+    working set does.
+    """
+    first: dict[str, Any] = {n: _values(space, system, n)[0] for n in ("tp_overlap", "dp_overlap")}
+    if "summa" in _values(space, system, "tp_exchange"):
+        overlaps = _values(space, system, "tp_overlap")
+        first["tp_overlap"] = next((w for w in overlaps if w in _SUMMA_OVERLAPS), overlaps[0])
+    chunks = space.values("vpp", system)
+    shards = space.values("dp_shard", system)
+    if shards is None or None in shards:
+        first["dp_shard"] = None
+    schedules = {*_values(space, system, "schedule")}
+    by_chunks = "1f1b" in schedules <= {"1f1b", "interleaved"}
+    if (chunks is None or 1 in chunks) and by_chunks:
+        first |= {"vpp": 1, "schedule": "1f1b"}
+    if space.values("micro_batch_size", system) is None and _even(model, system, space):
+        first["micro_batch_size"] = 1
+    default_tiers = all(_values(space, system, name) == (None,) for name in TIER_FIELDS)
+    if default_tiers and not any(tier.must_be_filled for tier in system.network):
+        first |= {"placement": _values(space, system, "placement")[0], "extents": None}
+    return space.fixed(first, source="space")
+
+
+def _values(space: Space, system: System, name: str) -> tuple[Any, ...]:
+    return space.values(name, system) or (None,)
+
+
+def _even(model: Model, system: System, space: Space) -> bool:
+    """Whether every legal degree splits a single sequence, as point-to-point TP requires."""
+    exchanges = _values(space, system, "tp_exchange")
+    degrees = space.values("tp", system) or range(1, model.layers[0].attention.heads + 1)
+    heads = {layer.attention.heads for layer in model.layers}
+    split = [tp for tp in degrees if not any(number % tp for number in heads)]
+    lengths = [length or model.seq_len or 1 for length in _values(space, system, "seq_len")]
+    uneven = any(length % tp for length in lengths for tp in split)
+    return "p2p_rs_ag" not in exchanges or not uneven

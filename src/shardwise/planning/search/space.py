@@ -174,8 +174,8 @@ class Space(_Values):
         )
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        """Fields of whose values one is kept, of strategies that are equal in all others.
+    def selected(self) -> tuple[str, ...]:
+        """Fields of which one value is selected, among strategies that are equal in all others.
 
         The fewest recomputed layers that fit, the largest micro-batch that fits, the layers of the
         stages with the shortest step.
@@ -216,7 +216,7 @@ class Space(_Values):
             tries = Tries.DIVISORS
         elif given == "all" and tries is not Tries.DIVISORS:
             tries = Tries.ALL
-        if field in self.kept or tries is Tries.DIVISORS:
+        if field in self.selected or tries is Tries.DIVISORS:
             return None
         usual = COLUMNS[field].default
         if tries in (Tries.DEFAULT, Tries.DEFAULT_DIVISOR):

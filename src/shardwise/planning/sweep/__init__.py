@@ -1,1 +1,1 @@
-"""Sweeps: what changes when figures of a system, a model or a run do."""
+"""Sweeps: vary figures of a system, a model or a strategy, and search or estimate at each point."""

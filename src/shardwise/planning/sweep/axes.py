@@ -1,7 +1,7 @@
-"""Axes of a sweep: what is varied, read from names and values as people write them."""
+"""Axes of a sweep, read from names and values as users write them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shardwise.config.model import Model
@@ -10,37 +10,41 @@ from shardwise.config.system import System
 from shardwise.config.system_columns import FigurePath, figures_of, with_figures
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.planning.search.space import SPACE_FIELDS, Space
-from shardwise.planning.sweep.architectures import MODEL_FIGURES
+from shardwise.planning.sweep.changes import (
+    MODEL_FIGURES,
+    with_domain,
+    with_links_per_accelerator,
+    with_node,
+)
 from shardwise.planning.sweep.figures import canonical, figure_names, figures_named
 from shardwise.planning.sweep.results import Axis
-from shardwise.planning.sweep.structure import with_domain, with_links_per_accelerator, with_node
-from shardwise.planning.sweep.values import FACTOR, Given, given_values
+from shardwise.planning.sweep.values import FACTOR, AxisValue, parse_values
 
-__all__ = ["Varied", "check_values", "figure_list", "varied_axes"]
+__all__ = ["VariedAxis", "check_values", "figure_list", "varied_axes"]
 
 Kind = Literal["figure", "structure", "model", "strategy"]
 _NICS, _NODE, _DOMAIN = "nics", "node", "domain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Varied:
+class VariedAxis:
     """One axis."""
 
     name: str
     kind: Kind
     unit: str | None
     values: tuple[Any, ...]
-    """Of figures, structure and models `values.Given`, of fields of the strategy themselves."""
+    """`AxisValue`s of figures, structure and models; else values of the field of the strategy."""
 
     def described(self, systems: Sequence[System]) -> Axis:
-        """The axis as results name it."""
-        labels = [v.label if isinstance(v, Given) else _told(v) for v in self.values]
+        """Return the axis for results."""
+        labels = [v.label if isinstance(v, AxisValue) else _label(v) for v in self.values]
         unit = FACTOR if self.as_factor(systems) else self.unit
         kind: Any = "system" if self.kind in ("figure", "structure") else self.kind
         return Axis(name=self.name, kind=kind, unit=unit, labels=tuple(labels))
 
     def as_factor(self, systems: Sequence[System]) -> bool:
-        """Whether its values are told as factors: on figures that differ among themselves."""
+        """Whether results show factors, because the name refers to several different figures."""
         if self.kind != "figure" or not all(value.factor for value in self.values):
             return False
         known = [figures_of(system) for system in systems]
@@ -49,56 +53,55 @@ class Varied:
             for figures, system in zip(known, systems, strict=True)
         )
 
-    def figures(self, system: System, place: int) -> dict[FigurePath, float]:
-        """The figures of a system at one of the values."""
-        known, given = figures_of(system), self.values[place]
-        return {path: given.of(known[path]) for path in figures_named(system, self.name).paths}
+    def figures(self, system: System, position: int) -> dict[FigurePath, float]:
+        """Return the figures of a system at one of the values."""
+        known, value = figures_of(system), self.values[position]
+        return {path: value.of(known[path]) for path in figures_named(system, self.name).paths}
 
-    def restructured(self, system: System, place: int) -> tuple[System, list[str]]:
-        """The system at one of the values, and what was changed along with it."""
-        given: Given = self.values[place]
+    def changed_system(self, system: System, position: int) -> tuple[System, list[str]]:
+        """Return the system at one of the values, and notes on what else changed."""
+        value: AxisValue = self.values[position]
         try:
             if self.name == _NICS:
-                tier = _cards(system)
+                tier = _card_tier(system)
                 links = _links_per_accelerator(system, tier)
-                return with_links_per_accelerator(system, tier, given.of(links)), []
+                return with_links_per_accelerator(system, tier, value.of(links)), []
             if self.name == _NODE:
-                changed, told = with_node(system, _whole(given, system.node.accelerators))
-                return System.validated(changed.to_dict()), told
+                changed, notes = with_node(system, _count(value, system.node.accelerators))
+                return System.validated(changed.to_dict()), notes
             tier = _tier_of(system, self.name)
-            size = _whole(given, system.network[tier].domain)
-            return with_domain(system, tier, size)
+            return with_domain(system, tier, _count(value, system.network[tier].domain))
         except (ValueError, InputError) as error:
-            raise _refused(self.name, given.label, f"on {system.name}: {error}") from None
+            raise _fault(self.name, value.label, f"on {system.name}: {error}") from None
 
-    def remodelled(self, model: Model, place: int) -> Model:
-        """The model at one of the values."""
-        given: Given = self.values[place]
+    def changed_model(self, model: Model, position: int) -> Model:
+        """Return the model at one of the values."""
+        value: AxisValue = self.values[position]
         now = model.seq_len if self.name == "seq_len" else getattr(model, self.name)
         try:
-            changed = MODEL_FIGURES[self.name](model, _whole(given, now))
+            changed = MODEL_FIGURES[self.name](model, _count(value, now))
             return Model.validated(changed.to_dict())
         except (ValueError, InputError) as error:
-            raise _refused(self.name, given.label, f"of {model.name}: {error}") from None
+            raise _fault(self.name, value.label, f"of {model.name}: {error}") from None
 
-    def number(self, system: System, model: Model, place: int, *, as_factor: bool) -> Any:
-        """The value at a point, in the unit of the axis."""
-        given = self.values[place]
+    def number(self, system: System, model: Model, position: int, *, as_factor: bool) -> Any:
+        """Return the value at a point, in the unit of the axis."""
+        value = self.values[position]
         if self.kind == "strategy":
-            return given
+            return value
         if self.kind == "model":
             now = model.seq_len if self.name == "seq_len" else getattr(model, self.name)
-            return round(given.of(now or 0))
+            return round(value.of(now or 0))
         if self.name == _NICS:
-            return given.of(_links_per_accelerator(system, _cards(system)))
+            return value.of(_links_per_accelerator(system, _card_tier(system)))
         if self.name == _NODE:
-            return round(given.of(system.node.accelerators))
+            return round(value.of(system.node.accelerators))
         if self.kind == "structure":
-            return round(given.of(system.network[_tier_of(system, self.name)].domain or 0))
-        return given.number if as_factor else next(iter(self.figures(system, place).values()))
+            return round(value.of(system.network[_tier_of(system, self.name)].domain or 0))
+        return value.number if as_factor else next(iter(self.figures(system, position).values()))
 
 
-def varied_axes(vary: object, systems: Sequence[System]) -> tuple[Varied, ...]:
+def varied_axes(vary: object, systems: Sequence[System]) -> tuple[VariedAxis, ...]:
     """Read the axes of a sweep.
 
     Raises
@@ -109,13 +112,13 @@ def varied_axes(vary: object, systems: Sequence[System]) -> tuple[Varied, ...]:
     if not isinstance(vary, Mapping):
         problem = "must be values by name, as in {'nvlink.bandwidth': '1x,2x'}"
         raise InputError(Fault(source="vary", value=vary, has_value=True, problem=problem))
-    axes = tuple(_axis(name, given, systems) for name, given in vary.items())
-    _no_figure_twice(axes, systems)
+    axes = tuple(_axis(name, values, systems) for name, values in vary.items())
+    _refuse_shared_figures(axes, systems)
     return axes
 
 
-def check_values(axes: Sequence[Varied], model: Model, systems: Sequence[System]) -> None:
-    """Refuse values that the model, or one of the systems, may not have.
+def check_values(axes: Sequence[VariedAxis], model: Model, systems: Sequence[System]) -> None:
+    """Refuse values that the model, or one of the systems, cannot have.
 
     Raises
     ------
@@ -123,108 +126,108 @@ def check_values(axes: Sequence[Varied], model: Model, systems: Sequence[System]
         For the first of them.
     """
     for axis in axes:
-        for place in range(len(axis.values)):
+        for position in range(len(axis.values)):
             if axis.kind == "model":
-                axis.remodelled(model, place)
+                axis.changed_model(model, position)
             for system in systems:
                 if axis.kind == "structure":
-                    axis.restructured(system, place)
+                    axis.changed_system(system, position)
                 elif axis.kind == "figure":
-                    _check_figure(axis, system, place)
+                    _check_figure(axis, system, position)
 
 
-def _axis(name: str, given: object, systems: Sequence[System]) -> Varied:
+def _axis(name: str, values: object, systems: Sequence[System]) -> VariedAxis:
     plain = canonical(name)
     field = SHORT_NAMES.get(plain, plain.replace("-", "_"))
     if field in MODEL_FIGURES:
-        return Varied(name=field, kind="model", unit=None, values=given_values(field, given, None))
+        return VariedAxis(
+            name=field, kind="model", unit=None, values=parse_values(field, values, None)
+        )
     if field in SPACE_FIELDS:
-        return Varied(name=field, kind="strategy", unit=None, values=_field_values(field, given))
+        return VariedAxis(
+            name=field, kind="strategy", unit=None, values=_field_values(field, values)
+        )
     if plain in (_NICS, _NODE) or plain.split(".")[-1] == _DOMAIN:
         for system in systems:
             _tier_of(system, plain)
-        values = given_values(plain, given, None)
-        return Varied(name=plain, kind="structure", unit=None, values=values)
+        parsed = parse_values(plain, values, None)
+        return VariedAxis(name=plain, kind="structure", unit=None, values=parsed)
     known = {part for system in systems for part in figure_names(system)}
     others = (*MODEL_FIGURES, *SPACE_FIELDS, *SHORT_NAMES, _NICS, _NODE, _DOMAIN)
     for part in plain.split("+"):
         if part not in known:
-            hint = nearest(part, [*known, *others])
-            told = hint or "; `shardwise sweep --figures` lists them all"
-            raise InputError(Fault(source="vary", field=part, problem=f"no such figure{told}"))
+            nearest_name = nearest(part, [*known, *others])
+            hint = nearest_name or "; `shardwise sweep --figures` lists them all"
+            raise InputError(Fault(source="vary", field=part, problem=f"no such figure{hint}"))
     figures = [figures_named(system, plain) for system in systems]
-    values = given_values(plain, given, figures[0].unit)
-    _one_figure_each(plain, values, systems)
-    return Varied(name=plain, kind="figure", unit=figures[0].unit, values=values)
+    parsed = parse_values(plain, values, figures[0].unit)
+    _refuse_number_for_several(plain, parsed, systems)
+    return VariedAxis(name=plain, kind="figure", unit=figures[0].unit, values=parsed)
 
 
-def _field_values(field: str, given: object) -> tuple[Any, ...]:
-    """Values of a field of the strategy, read as a space reads them."""
+def _field_values(field: str, values: object) -> tuple[Any, ...]:
+    """Values of a field of the strategy, read like those of a space."""
     try:
-        values = getattr(Space.validated({field: given}), field)
+        parsed = getattr(Space.validated({field: values}), field)
     except InputError as error:
-        raise InputError([_renamed(fault) for fault in error.faults]) from None
-    if values == "all":
-        raise _refused(field, given, "give the values to try")
-    return values if isinstance(values, tuple) else (values,)
+        raise InputError([replace(fault, source="vary") for fault in error.faults]) from None
+    if parsed == "all":
+        raise _fault(field, values, "list the values to try")
+    return parsed if isinstance(parsed, tuple) else (parsed,)
 
 
-def _renamed(fault: Fault) -> Fault:
-    return Fault(
-        source="vary",
-        field=fault.field,
-        value=fault.value,
-        has_value=fault.has_value,
-        problem=fault.problem,
-    )
-
-
-def _one_figure_each(name: str, values: Sequence[Given], systems: Sequence[System]) -> None:
-    """Refuse one number for figures that are not alike."""
+def _refuse_number_for_several(
+    name: str, values: Sequence[AxisValue], systems: Sequence[System]
+) -> None:
+    """Refuse a number for a name that refers to several figures."""
     plain = next((value for value in values if not value.factor), None)
-    for system in systems if plain is not None else ():
+    if plain is None:
+        return
+    for system in systems:
         for part in name.split("+"):
-            figure = figures_named(system, part)
-            if plain is not None and len(figure.paths) > 1:
-                told = f"stands for {len(figure.paths)} figures of {system.name}"
-                raise _refused(name, plain.label, f"{part} {told}; give factors, as in 2x")
+            count = len(figures_named(system, part).paths)
+            if count > 1:
+                problem = (
+                    f"{part} refers to {count} figures of {system.name}; use factors, as in 2x"
+                )
+                raise _fault(name, plain.label, problem)
 
 
-def _no_figure_twice(axes: Sequence[Varied], systems: Sequence[System]) -> None:
+def _refuse_shared_figures(axes: Sequence[VariedAxis], systems: Sequence[System]) -> None:
     for system in systems:
         owner: dict[FigurePath, str] = {}
         for axis in axes:
-            for path in _taken(axis, system):
+            for path in _paths(axis, system):
                 if path in owner:
-                    problem = f"has a figure in common with {owner[path]}; vary one of them"
+                    problem = f"has a figure in common with {owner[path]}; vary one of the two"
                     raise InputError(Fault(source="vary", field=axis.name, problem=problem))
                 owner[path] = axis.name
 
 
-def _taken(axis: Varied, system: System) -> Sequence[FigurePath]:
-    """What of a system an axis decides."""
+def _paths(axis: VariedAxis, system: System) -> Sequence[FigurePath]:
+    """Figures of a system that an axis determines."""
     if axis.kind == "figure":
         return figures_named(system, axis.name).paths
     if axis.kind != "structure" or axis.name == _NODE:
         return ()
     if axis.name == _NICS:
-        return (("network", _cards(system), "links_per_node"),)
+        return (("network", _card_tier(system), "links_per_node"),)
     return (("network", _tier_of(system, axis.name), _DOMAIN),)
 
 
-def _check_figure(axis: Varied, system: System, place: int) -> None:
-    """Refuse a value that the system may not have."""
-    changed = with_figures(system, axis.figures(system, place))
+def _check_figure(axis: VariedAxis, system: System, position: int) -> None:
+    """Refuse a value that the system cannot have."""
+    changed = with_figures(system, axis.figures(system, position))
     try:
         System.validated(changed.model_dump(mode="json", warnings=False))
     except InputError as error:
         fault = error.faults[0]
         problem = f"on {system.name}: {fault.field}: {fault.problem}"
-        raise _refused(axis.name, axis.values[place].label, problem) from None
+        raise _fault(axis.name, axis.values[position].label, problem) from None
 
 
 def _tier_of(system: System, name: str) -> int:
-    """The tier whose domain a name is, `domain` alone that of the first."""
+    """The tier of a name such as `nvlink.domain`; `domain` alone means the first."""
     tier = name.rpartition(".")[0] or "inner"
     names = [canonical(described.name) for described in system.network]
     if tier == "inner" or name in (_NICS, _NODE):
@@ -237,8 +240,8 @@ def _tier_of(system: System, name: str) -> int:
     return names.index(tier)
 
 
-def _cards(system: System) -> int:
-    """The tier that network cards belong to: the outermost whose links are counted, or the last."""
+def _card_tier(system: System) -> int:
+    """The tier of the network cards: the outermost with `links_per_node`, else the last."""
     counted = [n for n, tier in enumerate(system.network) if tier.links_per_node is not None]
     return counted[-1] if counted else len(system.network) - 1
 
@@ -248,24 +251,24 @@ def _links_per_accelerator(system: System, tier: int) -> float:
     return 1.0 if links is None else links / system.node.accelerators
 
 
-def _whole(given: Given, now: int | None) -> int:
-    """The number of something that a value makes of what there is."""
-    if now is None and given.factor:
-        raise ValueError("there is no number yet to take a factor of")
-    number = given.of(now or 0)
+def _count(value: AxisValue, now: int | None) -> int:
+    """The count that a value changes the current one to."""
+    if now is None and value.factor:
+        raise ValueError("there is no current number to multiply")
+    number = value.of(now or 0)
     if number < 1 or number % 1:
         raise ValueError(f"{number:g} must be a whole number of at least 1")
     return int(number)
 
 
-def _refused(name: str, value: object, problem: str) -> InputError:
+def _fault(name: str, value: object, problem: str) -> InputError:
     return InputError(
         Fault(source="vary", field=name, value=value, has_value=True, problem=problem)
     )
 
 
-def _told(value: object) -> str:
-    """A value of a field as people write it."""
+def _label(value: object) -> str:
+    """A value of a field as users write it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
@@ -274,9 +277,9 @@ def _told(value: object) -> str:
 
 
 def figure_list(system: System) -> list[dict[str, Any]]:
-    """What may be varied of a system: names, values (None where they differ), units, how many."""
+    """Return what can vary in a system: names, values (None where they differ), units, counts."""
     known = figures_of(system)
-    cards = _links_per_accelerator(system, _cards(system))
+    cards = _links_per_accelerator(system, _card_tier(system))
     structure = {
         **{
             f"{canonical(tier.name)}.{_DOMAIN}": tier.domain
@@ -286,13 +289,13 @@ def figure_list(system: System) -> list[dict[str, Any]]:
         _NODE: system.node.accelerators,
         _NICS: cards,
     }
-    listed = [
+    rows = [
         {"figure": name, "value": value, "unit": None, "figures": 1}
         for name, value in structure.items()
     ]
     for name, figure in figure_names(system).items():
         values = {known[path] for path in figure.paths}
         value = values.pop() if len(values) == 1 else None
-        told = {"figure": name, "value": value, "unit": figure.unit, "figures": len(figure.paths)}
-        listed.append(told)
-    return listed
+        count = len(figure.paths)
+        rows.append({"figure": name, "value": value, "unit": figure.unit, "figures": count})
+    return rows

@@ -1,8 +1,8 @@
 """Short names of the figures of a system: `nvlink.bandwidth`, `hbm.capacity`, `matrix.bf16`.
 
-Tiers and memories go by the names that the system gives them, in lower case with dashes; `inner`
-and `outer` are its first and last network tier. A name may stand for several figures: `matrix` for
-the rates of all types, `nvlink.latency` for all latencies of that tier.
+Tiers and memories have the names of the system, in lower case with dashes; `inner` and `outer` are
+its first and last network tier. A name may refer to several figures: `matrix` to the rates of all
+types, `nvlink.latency` to all latencies of that tier.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from shardwise.errors import Fault, InputError, nearest
 
 __all__ = ["Figure", "canonical", "figure_names", "figures_named", "influencing_figures"]
 
-_BETTER_LESS = frozenset(
+_LOWER_IS_BETTER = frozenset(
     {
         "latency",
         "latency_per_member",
@@ -32,9 +32,9 @@ _BETTER_LESS = frozenset(
         "board_power",
     }
 )
-"""Figures of which less is better, by the last word of where they stand.
+"""Figures that are better when lower, by the last word of their path.
 
-At the same peak fewer multiprocessors are filled sooner.
+At the same peak, fewer multiprocessors fill sooner.
 """
 _UNITS = {
     "bandwidth": "byte/s",
@@ -47,15 +47,15 @@ _UNITS = {
     "power": "watts",
     "board_power": "watts",
 }
-_LEFT_OUT = ("usd_per_accelerator_hour", "board_power", "power", "offset")
-"""What no time depends on, and what `scale` stands for."""
+_WITHOUT_INFLUENCE = ("usd_per_accelerator_hour", "board_power", "power", "offset")
+"""Figures that no time depends on, or that `scale` replaces."""
 _LATENCIES = ("latency", "latency_per_member")
 _RATES = ("matrix", "vector")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One name and the numbers of a system it stands for."""
+    """A name and the numbers of a system that it refers to."""
 
     name: str
     paths: tuple[FigurePath, ...]
@@ -63,13 +63,13 @@ class Figure:
     """A key of `units.UNITS`; None for counts and shares."""
 
     @property
-    def better_less(self) -> bool:
-        """Whether less of it is better."""
-        return self.paths[0][-1] in _BETTER_LESS
+    def lower_is_better(self) -> bool:
+        """Whether a lower value is better."""
+        return self.paths[0][-1] in _LOWER_IS_BETTER
 
 
 def figure_names(system: System) -> Mapping[str, Figure]:
-    """Every name that stands for figures of a system; those of one figure come first."""
+    """Return every name of figures of a system; names of one figure come first."""
     single: dict[str, list[FigurePath]] = {}
     groups: dict[str, list[FigurePath]] = {}
     for path in figures_of(system):
@@ -84,34 +84,33 @@ def figure_names(system: System) -> Mapping[str, Figure]:
 
 
 def influencing_figures(system: System) -> tuple[Figure, ...]:
-    """All figures that times or room depend on, under one name each.
+    """Return all figures that times or memory depend on, under one name each.
 
-    Those of the collectives of a tier are taken together by what they are.
+    Figures of all collectives of a tier share a name.
     """
     known = figure_names(system)
     names: dict[str, None] = {}
     for path in figures_of(system):
-        if path[-1] not in _LEFT_OUT:
+        if path[-1] not in _WITHOUT_INFLUENCE:
             own, *others = _names_of(system, path)
             names[others[0] if "collectives" in path else own] = None
     return tuple(known[name] for name in names)
 
 
 def figures_named(system: System, name: str) -> Figure:
-    """The figures of a name, or of several joined by `+`.
+    """Return the figures of a name, or of several joined by `+`.
 
     Raises
     ------
     InputError
-        If the system has none of that name.
+        If the system has no figure of that name.
     """
     known = figure_names(system)
     parts = [canonical(part) for part in name.split("+")]
     for part in parts:
         if part not in known:
-            whose = f"system {system.name} has no such figure"
-            allowed = f"; such as {', '.join(list(known)[:3])}" if not nearest(part, known) else ""
-            problem = f"{whose}{nearest(part, known) or allowed}"
+            hint = nearest(part, known) or f"; such as {', '.join(list(known)[:3])}"
+            problem = f"system {system.name} has no such figure{hint}"
             raise InputError(Fault(source="vary", field=part, problem=problem))
     paths = tuple(dict.fromkeys(path for part in parts for path in known[part].paths))
     units = {known[part].unit for part in parts}
@@ -121,7 +120,7 @@ def figures_named(system: System, name: str) -> Figure:
 
 
 def canonical(name: str) -> str:
-    """A name as it is known: lower case, dashes for spaces."""
+    """Return the canonical form of a name: lower case, dashes for spaces."""
     return name.strip().lower().replace(" ", "-")
 
 
@@ -131,7 +130,7 @@ def _unit_of(path: FigurePath) -> str | None:
 
 
 def _names_of(system: System, path: FigurePath) -> Iterator[str]:
-    """Names of one figure, from its own to those it shares with others."""
+    """Names of one figure: first its own, then those it shares with others."""
     match path:
         case ("accelerator", "memory", int(place), word):
             yield f"{canonical(system.accelerator.memory[place].name)}.{word}"
@@ -147,7 +146,7 @@ def _names_of(system: System, path: FigurePath) -> Iterator[str]:
             yield f"matmul.{word}"
         case ("network", int(place), *rest):
             for tier in _tiers(system, place):
-                yield from (f"{tier}.{word}" for word in _of_tier(rest))
+                yield from (f"{tier}.{word}" for word in _tier_names(rest))
         case ("price", _):
             yield "price"
         case _:
@@ -162,7 +161,7 @@ def _tiers(system: System, place: int) -> Iterator[str]:
         yield "outer"
 
 
-def _of_tier(rest: list[Any]) -> Iterator[str]:
+def _tier_names(rest: list[Any]) -> Iterator[str]:
     match rest:
         case ["links_per_node"]:
             yield "links"

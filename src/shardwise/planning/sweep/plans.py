@@ -1,6 +1,6 @@
-"""Strategies on the systems of their points, evaluated in full through the columns."""
+"""Evaluate strategies on the systems of their points."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from shardwise.config.system_columns import SystemColumns, SystemRows
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.estimator import evaluated_columns
-from shardwise.planning.search.objective import dollars_per_token
+from shardwise.planning.search.ranking import dollars_per_token
 from shardwise.planning.sweep.results import PointPlan
 
 __all__ = ["plans_on", "times_on"]
@@ -25,18 +25,17 @@ _CHUNK = 1 << 14
 def times_on(
     model: Model, base: System, systems: SystemColumns, table: Table, on: Ints
 ) -> dict[str, Floats]:
-    """Times, rates and memory of legal strategies, each on one of the systems.
+    """Return times, rates and memory of legal strategies, each on one of the systems.
 
     Parameters
     ----------
     on
         Position of each row's system.
     """
-    found: list[Mapping[str, Floats]] = []
+    found: list[dict[str, Floats]] = []
     for start in range(0, len(table), _CHUNK):
         rows = slice(start, start + _CHUNK)
-        here = SystemRows(columns=systems, position=on[rows])
-        some = replace(table.take(rows), systems=here)
+        some = replace(table.take(rows), systems=SystemRows(columns=systems, position=on[rows]))
         columns = evaluated_columns(model, base, some, "causal")
         chip = some.on(base).accelerator
         columns["capacity"] = np.broadcast_to(chip.memory[0].capacity, len(some))
@@ -50,7 +49,7 @@ def times_on(
 def plans_on(
     model: Model, base: System, systems: SystemColumns, table: Table, on: Ints
 ) -> list[PointPlan]:
-    """Legal strategies, each on one of the systems."""
+    """Return legal strategies as plans, each on one of the systems."""
     if not len(table):
         return []
     columns = {
@@ -80,7 +79,7 @@ def plans_on(
 
 
 def _distinct_strategies(table: Table) -> Sequence[dict[str, object]]:
-    """Every row's strategy; rows that are one strategy share it."""
+    """The strategy of every row; equal rows share one."""
     columns = table.to_columns()
     keys = list(zip(*(column.tolist() for column in columns.values()), strict=True))
     known: dict[str, dict[str, object]] = {}

@@ -1,4 +1,4 @@
-"""`SweepResult`: what a sweep found at every point, and what would help most there."""
+"""`SweepResult`: what a sweep found at every point, and which figures matter most there."""
 
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,51 +14,51 @@ AxisKind = Literal["system", "model", "strategy"]
 
 
 class Axis(Result):
-    """What is varied, and the values it takes."""
+    """A varied field or figure, and its values."""
 
     name: str
-    """As it was asked for, short names written out: ``nvlink.bandwidth``, ``matrix+vector``."""
+    """As requested, with short names written out: ``nvlink.bandwidth``, ``matrix+vector``."""
     kind: AxisKind
-    """Whether it is a figure of the system, of the model, or a field of the strategy."""
+    """A figure of the system, of the model, or a field of the strategy."""
     unit: str | None
-    """Of the values of the points: a key of `units.UNITS`, ``x`` for a factor on figures that
-    differ among themselves, None for counts, shares and words."""
+    """Unit of the values of the points: a key of `units.UNITS`, ``x`` for a factor on several
+    different figures, None for counts, shares and words."""
     labels: tuple[str, ...]
-    """The values as they were asked for: ``0.5x``, ``900 GB/s``, ``64``."""
+    """The values as requested: ``0.5x``, ``900 GB/s``, ``64``."""
 
 
 class PointPlan(Plan):
     """One strategy at one point."""
 
     fits: bool
-    """Always true of what a search found; a strategy held fixed may not fit."""
+    """Always true for a search; a fixed strategy may not fit."""
     time_s: dict[str, float]
     """Disjoint parts of the step, in the order of `step.TIME_PARTS` [s]."""
     memory_bytes: dict[str, float]
-    """Of the fullest stage: the parts of `memory.MEMORY_PARTS`, `total`, `reserved`, `offloaded`,
-    `capacity`."""
+    """Of the peak-memory stage: the parts of `memory.MEMORY_PARTS`, `total`, `reserved`,
+    `offloaded`, `capacity`."""
 
 
 class Influence(Result):
-    """What one figure of the system does to the step time of the best strategy of a point."""
+    """The effect of one figure of the system on the step time of the best strategy of a point."""
 
     figure: str
-    """Its name, as --vary takes it."""
+    """Its name, as in --vary."""
     unit: str | None
     value: float | None
-    """What it is now; None where the name stands for several figures."""
+    """Its current value; None where the name refers to several figures."""
     elasticity: float
-    """d ln t / d ln x: per cent of step time for one per cent more of the figure."""
+    """d ln t / d ln x: per cent change of the step time per per cent change of the figure."""
     factor: float
-    """The change that helps: 2 for what is better more, 0.5 for what is better less."""
+    """The change that improves it: 2 where higher is better, 0.5 where lower is."""
     step_time_s: float
     """Of the same strategy with the figure times `factor`."""
     saved: float
-    """Part of the step time which that saves."""
+    """Share of the step time that this saves."""
     best_step_time_s: float | None
-    """Of the strategy that is best then; None where the strategies were not searched again."""
+    """Of the best strategy with that figure; None without a new search."""
     best_saved: float | None
-    """Part of the step time which that saves."""
+    """Share of the step time that this saves."""
 
 
 class SweepPoint(Result):
@@ -66,17 +66,17 @@ class SweepPoint(Result):
 
     system: str
     at: tuple[int, ...]
-    """Position of its value on each axis: in `Axis.labels`."""
+    """Position of its value in `Axis.labels`, for each axis."""
     values: dict[str, Any]
-    """Value on each axis by the axis's name, in its unit."""
+    """Value on each axis by name, in its unit."""
     best: tuple[PointPlan, ...]
-    """Best first; the strategy itself where it was held fixed; empty where there is none."""
+    """Best first; the strategy itself if it was fixed; empty where there is none."""
     rejected: dict[str, int]
-    """How many strategies there were beside the feasible ones, by reason; most frequent first."""
+    """Number of strategies that are not feasible, by reason; most frequent first."""
     problem: str | None
     """Why there is no strategy; None where there is one."""
     sensitivity: tuple[Influence, ...] = ()
-    """By the size of the elasticity, largest first; empty unless asked for."""
+    """By absolute elasticity, largest first; empty unless requested."""
 
 
 class SweepResult(Result):
@@ -86,35 +86,35 @@ class SweepResult(Result):
     systems: tuple[str, ...]
     axes: tuple[Axis, ...]
     searched: bool
-    """Whether the best strategy was looked for at every point; if not, one was held fixed."""
+    """Whether a search ran at every point; if not, the strategy was fixed."""
     strategy: dict[str, Any] | None
-    """Fields of the strategy that was held fixed."""
+    """Fields of the fixed strategy."""
     space: dict[str, Any] | None
-    """The space that was searched, as it was declared."""
+    """The space that was searched, as declared."""
     objective: str
     points: tuple[SweepPoint, ...]
     """By system, then by axis, the last one changing first."""
     assumed: tuple[str, ...]
-    """What was changed along with the figures that were asked for."""
+    """What else changed along with the requested figures."""
     candidates: int
-    """Strategies tried, over all points."""
+    """Strategies tried at all points."""
     elapsed_s: float
     complete: bool
-    """Whether every point was looked at."""
+    """Whether every point was evaluated."""
 
     def point(self, *at: int, system: str | None = None) -> SweepPoint:
-        """Return the point at some position of each axis, on the first system or a named one."""
+        """Return the point at a position of each axis, on the first or a named system."""
         named = self.systems[0] if system is None else system
         return next(p for p in self.points if p.at == at and p.system == named)
 
     def to_frame(self) -> "pl.DataFrame":
-        """Return a data frame: a row for each point and each strategy that was kept there.
+        """Return a data frame with a row for each point and each of its best strategies.
 
         Columns: `system`, one for each axis, `rank` (1 is the best; null where there is none),
         `problem`, `step_time_s` and the other rates, `fits`, ``{part}_s``, ``{part}_bytes``, and
         ``strategy.{field}``.
         """
-        import polars as pl  # noqa: PLC0415 - heavy; only where a frame is asked for
+        import polars as pl  # noqa: PLC0415 - heavy; only where requested
 
         rows = [
             _row(point, rank) for point in self.points for rank in range(max(1, len(point.best)))
@@ -128,14 +128,14 @@ def _row(point: SweepPoint, rank: int) -> dict[str, Any]:
     if rank >= len(point.best):
         return {**row, "rank": None, "problem": point.problem}
     plan = point.best[rank].to_dict()
-    times, held, strategy = (plan.pop(name) for name in ("time_s", "memory_bytes", "strategy"))
+    times, memory, strategy = (plan.pop(name) for name in ("time_s", "memory_bytes", "strategy"))
     return {
         **row,
         "rank": rank + 1,
         "problem": point.problem,
         **plan,
         **{f"{part}_s": value for part, value in times.items()},
-        **{f"{part}_bytes": value for part, value in held.items()},
+        **{f"{part}_bytes": value for part, value in memory.items()},
         **{f"strategy.{field}": _plain(value) for field, value in strategy.items()},
     }
 

@@ -1,4 +1,4 @@
-"""`sweep`: the best strategies while figures of the system, the model or the run are varied."""
+"""`sweep`: the best strategies while figures of system, model or strategy vary."""
 
 import math
 import time
@@ -14,19 +14,18 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.space import Space
-from shardwise.planning.sweep.axes import Varied, check_values, varied_axes
+from shardwise.planning.sweep.axes import VariedAxis, check_values, varied_axes
 from shardwise.planning.sweep.points import Grid
 from shardwise.planning.sweep.results import SweepPoint, SweepResult
-from shardwise.planning.sweep.searching import Wanted
-from shardwise.planning.sweep.work import FixedWork, Outcome, SearchWork, Work
+from shardwise.planning.sweep.work import FixedWork, Outcome, SearchWork, SweepQuery, Work
 
 __all__ = ["sweep"]
 
 Progress = Callable[[float, int], None]
-"""Called with the points that are done, as far as they are, and how many there are."""
+"""Called with the finished points, partial ones included, and the number of points."""
 
 _MOST_POINTS = 100_000
-# Each has a system and a capacity of its own: what is best is kept for every pair of these.
+# Each point has its own system and capacity, and a ranking is stored for every pair of these.
 _MOST_TOGETHER = 2_000
 
 
@@ -47,37 +46,38 @@ def sweep(
     progress: Progress | None = None,
     **fixed: Any,
 ) -> SweepResult:
-    """Find the best strategies for every combination of values of what is varied.
+    """Find the best strategies for every combination of varied values.
 
     Parameters
     ----------
     system
-        One, or several to be swept one after the other.
+        One system, or several to sweep one after the other.
     space
-        What is searched at every point: a `Space`, its fields, or a file.
+        The space to search at every point: a `Space`, its fields, or a file.
     vary
         Values by name: figures of the system (``"nvlink.bandwidth": "0.5x,1x,2x"``, ``"domain":
         [8, 64]``), of the model (``seq_len``, ``depth``, ``hidden``), or fields of the strategy.
-        Text, numbers in the unit used inside, or a list.
+        Text, numbers in the internal unit, or a list.
     together
-        Whether the axes advance together instead of in every combination.
+        Whether the axes advance together, instead of in every combination.
     strategy
-        Held fixed at every point in place of a search.
+        A strategy to estimate at every point, instead of a search.
     objective, top, max_memory, reserve
-        As of `search`; `top` are kept at every point.
+        As for `search`; `top` is per point.
     sensitivity
-        Whether to say how the step time answers to every figure of the system at the best strategy.
+        Whether to compute how the step time of the best strategy depends on every figure of the
+        system.
     reoptimise
-        Whether to search again with every figure that matters changed.
+        Whether to search again with every figure changed that matters.
     progress
-        Called now and then.
+        See `Progress`.
     **fixed
-        Fields of the space, or of the strategy that is held fixed: ``gpus=512, gbs=1024``.
+        Fields of the space, or of the fixed strategy: ``gpus=512, gbs=1024``.
 
     Raises
     ------
     InputError
-        If anything given is wrong; one fault for each thing.
+        If an argument is wrong; one fault for each.
 
     Examples
     --------
@@ -92,10 +92,10 @@ def sweep(
     """
     started = time.perf_counter()
     the_model = Model.load(model)
-    given = [system] if isinstance(system, (System, str, Path)) else list(system)
-    systems = [System.load(one) for one in given]
+    several = [system] if isinstance(system, (System, str, Path)) else list(system)
+    systems = [System.load(one) for one in several]
     if not systems:
-        raise InputError(Fault(source="system", problem="is missing: give one or more"))
+        raise InputError(Fault(source="system", problem="is missing: name one or more"))
     axes = varied_axes({} if vary is None else vary, systems)
     _check(axes, systems, {SHORT_NAMES.get(name, name) for name in fixed}, together=together)
     check_values(axes, the_model, systems)
@@ -104,18 +104,17 @@ def sweep(
     work: Work
     if strategy is None:
         declared = load_space(space, fixed)
-        wanted = Wanted(
+        query = SweepQuery(
             space=declared, objective=objective, top=top, max_memory=max_memory, reserve=reserve
         )
-        work = SearchWork(wanted, sensitivity=sensitivity, reoptimise=reoptimise)
+        work = SearchWork(query, sensitivity=sensitivity, reoptimise=reoptimise)
     else:
-        _only_of_searches(space=space, objective=objective, reoptimise=reoptimise or None)
+        _refuse_search_options(space=space, objective=objective, reoptimise=reoptimise or None)
         fields = {
             **explicit_fields(strategy),
             **{SHORT_NAMES.get(name, name): v for name, v in fixed.items()},
         }
-        varied = [axis.name for axis in axes]
-        work = FixedWork(fields, varied, sensitivity=sensitivity)
+        work = FixedWork(fields, [axis.name for axis in axes], sensitivity=sensitivity)
     grid = Grid.of(the_model, systems, axes, together=together)
     outcomes, complete = _outcomes(grid, work, progress)
     return SweepResult(
@@ -149,38 +148,40 @@ def sweep(
 def _outcomes(
     grid: Grid, work: Work, progress: Progress | None
 ) -> tuple[list[Outcome | None], bool]:
-    """What comes of every point; of some only, if that is interrupted."""
+    """What is found at every point, None where interrupted; and whether it is complete."""
     found: list[Outcome | None] = [None] * len(grid.points)
     groups = list(grid.groups())
     done = 0
 
-    def seen(looked_at: int, of: int) -> None:
+    def report(evaluated: int, total: int) -> None:
         if progress is not None:
-            progress(done + looked_at / max(of, 1) * len(group.places), len(found))
+            progress(done + evaluated / max(total, 1) * len(group.positions), len(found))
 
     try:
         for group in groups:
-            for place, outcome in zip(group.places.tolist(), work.on(group, seen), strict=True):
-                found[place] = outcome
-            done += len(group.places)
-            seen(0, 1)
+            for position, outcome in zip(
+                group.positions.tolist(), work.on(group, report), strict=True
+            ):
+                found[position] = outcome
+            done += len(group.positions)
+            report(0, 1)
     except KeyboardInterrupt:
         return found, False
     return found, True
 
 
 def _check(
-    axes: Sequence[Varied], systems: Sequence[System], fixed: set[str], *, together: bool
+    axes: Sequence[VariedAxis], systems: Sequence[System], fixed: set[str], *, together: bool
 ) -> None:
-    """Refuse what contradicts itself, or is too much."""
+    """Refuse axes that contradict each other, and too many points."""
     names = [axis.name for axis in axes]
     for name in names:
         if names.count(name) > 1 or name in fixed:
-            raise InputError(Fault(source="vary", field=name, problem="is given twice"))
+            raise InputError(Fault(source="vary", field=name, problem="is set twice"))
     sizes = [len(axis.values) for axis in axes]
     if together and len(set(sizes)) > 1:
-        told = ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
-        problem = f"axes that advance together need as many values each, not {told}"
+        counts = ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
+        problem = f"axes that advance together need equally many values, not {counts}"
         raise InputError(Fault(source="vary", problem=problem))
     points = len(systems) * (max(sizes, default=1) if together else math.prod(sizes))
     most = _MOST_TOGETHER if together else _MOST_POINTS
@@ -188,14 +189,14 @@ def _check(
         problem = f"makes {points:,} points; at most {most:,}"
         raise InputError(Fault(source="vary", problem=problem))
     if len({system.name for system in systems}) < len(systems):
-        raise InputError(Fault(source="system", problem="one is given twice"))
+        raise InputError(Fault(source="system", problem="one is listed twice"))
 
 
-def _only_of_searches(**given: object) -> None:
-    """Refuse what a strategy that is held fixed has no use for."""
+def _refuse_search_options(**options: object) -> None:
+    """Refuse options of a search where the strategy is fixed."""
     faults = [
-        Fault(source="sweep", field=name, problem="has no effect on a strategy that is held fixed")
-        for name, value in given.items()
+        Fault(source="sweep", field=name, problem="has no effect on a fixed strategy")
+        for name, value in options.items()
         if value is not None
     ]
     if faults:

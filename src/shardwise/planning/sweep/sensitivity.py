@@ -1,4 +1,4 @@
-"""What would help most: how the step time of a strategy answers to every figure of its system."""
+"""Sensitivity: how the step time of a strategy depends on every figure of its system."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from shardwise.planning.sweep.results import Influence
 
 __all__ = ["changed_systems", "helpful_factor", "influences"]
 
-# Half the width of a central difference: its error is some 1e-8 of the elasticity, that of the
-# rounding of the times some 1e-12.
+# Half the width of a central difference: its error is about 1e-8 of the elasticity, that of
+# rounding the times about 1e-12.
 _STEP = 1e-4
 _MOST_FACTOR = 2.0
-_UP_TO_ONE = ("efficiency", "join_exponent")
-"""Shares: doubled, they would be more than all."""
-# Points whose figures are changed at a time: a hundred rows and a hundred columns each.
+_AT_MOST_ONE = ("efficiency", "join_exponent")
+"""Shares, which are at most 1."""
+# Points to change at a time: each makes a hundred rows and a hundred columns.
 _POINTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """One figure of one point's system, times a factor."""
+    """A figure of the system of one point, times a factor."""
 
     point: int
     figure: Figure
@@ -38,7 +38,7 @@ class _Change:
 def influences(
     model: Model, base: System, systems: SystemColumns, table: Table, on: Ints
 ) -> list[tuple[Influence, ...]]:
-    """Elasticities of the step time of each row to every figure of its system, largest first.
+    """Return the elasticities of each row's step time to the figures of its system, largest first.
 
     e = (ln t(x (1 + h)) - ln t(x (1 - h))) / (ln (1 + h) - ln (1 - h)), all rows and figures at
     once.
@@ -46,17 +46,17 @@ def influences(
     Parameters
     ----------
     on
-        The system of each row.
+        The position of each row's system.
     """
     figures = influencing_figures(base)
     found: list[tuple[Influence, ...]] = []
     for start in range(0, len(table), _POINTS):
         rows = np.arange(start, min(start + _POINTS, len(table)))
-        found += _of_some(model, base, systems, table.take(rows), on[rows], figures)
+        found += _influences(model, base, systems, table.take(rows), on[rows], figures)
     return found
 
 
-def _of_some(
+def _influences(
     model: Model,
     base: System,
     systems: SystemColumns,
@@ -69,8 +69,8 @@ def _of_some(
     changes = [
         _Change(point=row, figure=figure, factor=factor)
         for row in range(len(table))
-        for figure, best in zip(figures, helpful[row], strict=True)
-        for factor in (1.0, 1 + _STEP, 1 - _STEP, best)
+        for figure, better in zip(figures, helpful[row], strict=True)
+        for factor in (1.0, 1 + _STEP, 1 - _STEP, better)
     ]
     points = np.array([change.point for change in changes])
     changed = changed_systems(
@@ -108,13 +108,13 @@ def _ranked(
 
 
 def helpful_factor(figure: Figure, values: Mapping[FigurePath, float]) -> float:
-    """The change of a figure that helps: half of what is better less, double of the others.
+    """Return the factor that improves a figure: 1/2 where lower is better, else 2.
 
-    Shares grow to one at most.
+    Shares increase to 1 at most.
     """
-    if figure.better_less:
+    if figure.lower_is_better:
         return 1 / _MOST_FACTOR
-    if any(word in _UP_TO_ONE for path in figure.paths for word in path):
+    if any(word in _AT_MOST_ONE for path in figure.paths for word in path):
         most = max(values[path] for path in figure.paths)
         return max(1.0, min(_MOST_FACTOR, 1 / most))
     return _MOST_FACTOR
@@ -123,12 +123,12 @@ def helpful_factor(figure: Figure, values: Mapping[FigurePath, float]) -> float:
 def changed_systems(
     systems: SystemColumns, on: Ints, changes: Sequence[tuple[Figure, float]]
 ) -> SystemColumns:
-    """Systems with one figure each times a factor.
+    """Return systems with one figure each times a factor.
 
     Parameters
     ----------
     on
-        Which of the systems each change starts from.
+        The position of the system that each change starts from.
     """
     known = figures_of(systems.base)
     paths = {*systems.figures, *(path for figure, _ in changes for path in figure.paths)}

@@ -1,36 +1,76 @@
-"""What is done at the points of a group: a search, or one strategy held fixed."""
+"""Find the strategies of a group of points: by a search, or by estimating a fixed strategy."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from shardwise.arrays import Ints
+from shardwise.arrays import Floats, Ints
+from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.config.system_columns import FigurePath, SystemColumns, with_figures
 from shardwise.errors import InputError
 from shardwise.parallel.constraints import illegal_faults
+from shardwise.planning.search.candidates import Candidates, refusals
+from shardwise.planning.search.evaluate import MEMORY
+from shardwise.planning.search.pieces import PIECE_ROWS
+from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.ranking import Ranked
+from shardwise.planning.search.scan import Findings, merged, scan
+from shardwise.planning.search.space import Space
 from shardwise.planning.sweep.figures import influencing_figures
+from shardwise.planning.sweep.joint import Capacity, best_on_each
 from shardwise.planning.sweep.plans import plans_on
 from shardwise.planning.sweep.points import Group
 from shardwise.planning.sweep.results import Influence, PointPlan
-from shardwise.planning.sweep.searching import Wanted, search_on_each
 from shardwise.planning.sweep.sensitivity import changed_systems, influences
 
-__all__ = ["FixedWork", "Outcome", "SearchWork", "Seen", "Work"]
+__all__ = ["FixedWork", "Outcome", "Progress", "SearchWork", "SweepQuery", "Work"]
 
-Seen = Callable[[int, int], None]
-"""Called with what was looked at and all there is."""
+Progress = Callable[[int, int], None]
+"""Called with the candidates evaluated, and all candidates of the group."""
 
-_SPREAD = ("gpus", "tp", "pp", "cp")
-_REASONS_TOLD = 3
+# Fields that dp follows from.
+_DP_FOLLOWS = ("gpus", "tp", "pp", "cp")
+_REASONS_SHOWN = 3
+_TIMELESS = ("capacity", "usd_per_accelerator_hour", "board_power", "power")
+"""Figures that no time depends on, by the last word of their path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepQuery:
+    """The search at every point of a sweep."""
+
+    space: Space
+    objective: str | None
+    top: int
+    max_memory: float | str | None
+    reserve: float | str
+
+    def at(self, fields: Mapping[str, Any]) -> "SweepQuery":
+        """Return the query with some fields of the space fixed."""
+        return replace(self, space=self.space.fixed(fields, source="vary")) if fields else self
+
+    def on(self, model: Model, system: System) -> SearchQuery:
+        """Return the query of a search on one system."""
+        return SearchQuery.of(
+            model,
+            system,
+            self.space,
+            objective=self.objective,
+            max_memory=self.max_memory,
+            reserve=self.reserve,
+            top=self.top,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one point."""
+    """What was found at one point."""
 
     best: tuple[PointPlan, ...]
     rejected: Mapping[str, int]
@@ -39,125 +79,120 @@ class Outcome:
 
 
 class Work(Protocol):
-    """Whoever finds the strategies of a group."""
+    """Finds the strategies of groups of points."""
 
     candidates: int
     objective: str
 
-    def on(self, group: Group, seen: Seen) -> list[Outcome]:
-        """What comes of every point of a group, in order."""
+    def on(self, group: Group, progress: Progress) -> list[Outcome]:
+        """Return what is found at every point of a group, in order."""
 
 
 class SearchWork:
-    """Search the space at every point, all points of a group together."""
+    """Searches the space at every point, for all points of a group together."""
 
-    def __init__(self, wanted: Wanted, *, sensitivity: bool, reoptimise: bool) -> None:
-        self._wanted, self._sensitivity, self._reoptimise = wanted, sensitivity, reoptimise
+    def __init__(self, query: SweepQuery, *, sensitivity: bool, reoptimise: bool) -> None:
+        self._query, self._sensitivity, self._reoptimise = query, sensitivity, reoptimise
         self.candidates, self.objective = 0, "step_time"
 
-    def on(self, group: Group, seen: Seen) -> list[Outcome]:
-        """What comes of every point of a group, in order."""
-        wanted = self._wanted.at(group.fields)
-        found = search_on_each(group.model, group.base, group.systems, wanted, seen)
+    def on(self, group: Group, progress: Progress) -> list[Outcome]:
+        """Return what is found at every point of a group, in order."""
+        query = self._query.at(group.fields)
+        found = _search_on_each(group.model, group.base, group.systems, query, progress)
         self.candidates += found.candidates
         self.objective = found.objective
         counts = [len(ranked) for ranked in found.best]
         ends = np.cumsum([0, *counts])
         plans: list[PointPlan] = []
-        firsts = ends[:-1][np.array(counts) > 0]
-        answers: dict[int, tuple[Influence, ...]] = {}
+        sensitivity: dict[int, tuple[Influence, ...]] = {}
         if found.table is not None:
             plans = plans_on(group.model, group.base, group.systems, found.table, found.on)
             if self._sensitivity:
+                firsts = ends[:-1][np.array(counts) > 0]
                 table, on = found.table.take(firsts), found.on[firsts]
-                told = influences(group.model, group.base, group.systems, table, on)
+                answers = influences(group.model, group.base, group.systems, table, on)
                 if self._reoptimise:
-                    told = self._searched_again(group, wanted, on, told, seen)
-                answers = dict(zip(on.tolist(), told, strict=True))
+                    answers = _reoptimised(group, query, on, answers, progress)
+                sensitivity = dict(zip(on.tolist(), answers, strict=True))
         return [
             Outcome(
-                best=tuple(plans[ends[place] : ends[place + 1]]),
+                best=tuple(plans[ends[position] : ends[position + 1]]),
                 rejected=dict(reasons.most_common()),
-                problem=None if counts[place] else _none_of(reasons),
-                sensitivity=answers.get(place, ()),
+                problem=None if counts[position] else _why_none(reasons),
+                sensitivity=sensitivity.get(position, ()),
             )
-            for place, reasons in enumerate(found.rejected)
-        ]
-
-    def _searched_again(
-        self,
-        group: Group,
-        wanted: Wanted,
-        on: Ints,
-        told: Sequence[tuple[Influence, ...]],
-        seen: Seen,
-    ) -> list[tuple[Influence, ...]]:
-        """Search again with every figure changed that times or room depend on."""
-        figures = {figure.name: figure for figure in influencing_figures(group.base)}
-        wants = [
-            (row, influence)
-            for row, several in enumerate(told)
-            for influence in several
-            if influence.elasticity or influence.figure.endswith(".capacity")
-        ]
-        changed = changed_systems(
-            group.systems,
-            on[[row for row, _ in wants]],
-            [(figures[influence.figure], influence.factor) for _, influence in wants],
-        )
-        found = search_on_each(group.model, group.base, changed, wanted.one(), seen)
-        again = {
-            (row, influence.figure): ranked.step_time_s[0]
-            for (row, influence), ranked in zip(wants, found.best, strict=True)
-            if len(ranked)
-        }
-        return [
-            tuple(
-                _with_best(influence, again.get((row, influence.figure))) for influence in several
-            )
-            for row, several in enumerate(told)
+            for position, reasons in enumerate(found.rejected)
         ]
 
 
-def _with_best(influence: Influence, best_s: float | None) -> Influence:
-    if best_s is None:
-        return influence
-    now_s = influence.step_time_s / (1 - influence.saved)
-    found = {"best_step_time_s": float(best_s), "best_saved": float(1 - best_s / now_s)}
-    return influence.model_copy(update=found)
+def _why_none(reasons: Counter[str]) -> str:
+    """Why no strategy is feasible: the most frequent reasons."""
+    shown = ", ".join(f"{reason} {n:,}" for reason, n in reasons.most_common(_REASONS_SHOWN))
+    return f"none of {sum(reasons.values()):,} strategies is feasible: {shown}"
 
 
-def _none_of(reasons: Counter[str]) -> str:
-    """Why no strategy is feasible: what most of them break."""
-    told = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common(_REASONS_TOLD))
-    return f"none of {sum(reasons.values()):,} strategies is feasible: {told}"
+def _reoptimised(
+    group: Group,
+    query: SweepQuery,
+    on: Ints,
+    answers: Sequence[tuple[Influence, ...]],
+    progress: Progress,
+) -> list[tuple[Influence, ...]]:
+    """Search again with every changed figure that times or memory depend on."""
+    figures = {figure.name: figure for figure in influencing_figures(group.base)}
+    searched = [
+        (row, influence)
+        for row, several in enumerate(answers)
+        for influence in several
+        if influence.elasticity or influence.figure.endswith(".capacity")
+    ]
+    changed = changed_systems(
+        group.systems,
+        on[[row for row, _ in searched]],
+        [(figures[influence.figure], influence.factor) for _, influence in searched],
+    )
+    query = replace(query, top=1)
+    found = _search_on_each(group.model, group.base, changed, query, progress)
+    best_s = {
+        (row, influence.figure): float(ranked.step_time_s[0])
+        for (row, influence), ranked in zip(searched, found.best, strict=True)
+        if len(ranked)
+    }
+
+    def with_best(influence: Influence, step_s: float | None) -> Influence:
+        if step_s is None:
+            return influence
+        now_s = influence.step_time_s / (1 - influence.saved)
+        update = {"best_step_time_s": step_s, "best_saved": 1 - step_s / now_s}
+        return influence.model_copy(update=update)
+
+    return [
+        tuple(with_best(influence, best_s.get((row, influence.figure))) for influence in several)
+        for row, several in enumerate(answers)
+    ]
 
 
 class FixedWork:
-    """Evaluate one strategy at every point."""
+    """Estimates one strategy at every point."""
 
     def __init__(
         self, fields: Mapping[str, Any], varied: Sequence[str], *, sensitivity: bool
     ) -> None:
         self._fields, self._sensitivity = dict(fields), sensitivity
+        dp_follows = "gpus" in {*fields, *varied} and set(varied) & set(_DP_FOLLOWS)
         by_level = isinstance(self._fields.get("dp"), str)
-        if (
-            not by_level
-            and "dp" not in varied
-            and "gpus" in {*fields, *varied}
-            and set(varied) & set(_SPREAD)
-        ):
+        if dp_follows and not by_level and "dp" not in varied:
             self._fields.pop("dp", None)
         self.candidates, self.objective = 0, "step_time"
 
-    def on(self, group: Group, seen: Seen) -> list[Outcome]:
-        """What comes of every point of a group, in order."""
+    def on(self, group: Group, progress: Progress) -> list[Outcome]:
+        """Return what is found at every point of a group, in order."""
         count = len(group.systems)
-        seen(0, count)
+        progress(0, count)
         self.candidates += count
         try:
-            given = Strategy.validated({**self._fields, **group.fields}, source="strategy")
-            table = Table.of(group.model, [given.resolved(group.model)])
+            strategy = Strategy.validated({**self._fields, **group.fields}, source="strategy")
+            table = Table.of(group.model, [strategy.resolved(group.model)])
             faults = list(illegal_faults(group.model, group.base, table).values())
         except InputError as error:
             faults = list(error.faults)
@@ -167,10 +202,124 @@ class FixedWork:
         each = np.arange(count)
         table = table.take(np.zeros(count, dtype=np.int64))
         plans = plans_on(group.model, group.base, group.systems, table, each)
-        told: list[tuple[Influence, ...]] = [()] * count
+        answers: list[tuple[Influence, ...]] = [()] * count
         if self._sensitivity:
-            told = influences(group.model, group.base, group.systems, table, each)
+            answers = influences(group.model, group.base, group.systems, table, each)
         return [
             Outcome(best=(plan,), rejected={}, problem=None, sensitivity=answer)
-            for plan, answer in zip(plans, told, strict=True)
+            for plan, answer in zip(plans, answers, strict=True)
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SearchedSystems:
+    """What was found on each of several systems."""
+
+    best: tuple[Ranked, ...]
+    table: Table | None
+    """The strategies of `best`, one system after the other; None where there are none."""
+    on: Ints
+    """Position of the system of each row of the table."""
+    rejected: tuple[Counter[str], ...]
+    candidates: int
+    objective: str
+
+
+def _search_on_each(
+    model: Model, base: System, systems: SystemColumns, query: SweepQuery, progress: Progress
+) -> _SearchedSystems:
+    """Find the best strategies of a space on each of several systems of the structure of `base`."""
+    queries = []
+    for position in range(len(systems)):
+        figures = {path: column[position].item() for path, column in systems.figures.items()}
+        queries.append(query.on(model, with_figures(systems.base, figures)))
+    candidates = Candidates.of(model, base, query.space)
+    if query.space.selected:
+        best, rejected = _one_by_one(queries, candidates, progress)
+    else:
+        best, rejected = _together(systems, queries, candidates, progress)
+    illegal = refusals(candidates.illegal)
+    numbers = np.concatenate([ranked.number for ranked in best])
+    return _SearchedSystems(
+        best=tuple(best),
+        table=candidates.strategies(numbers) if numbers.size else None,
+        on=np.repeat(np.arange(len(best)), [len(ranked) for ranked in best]),
+        rejected=tuple(+(reasons + illegal) for reasons in rejected),
+        candidates=len(candidates) * len(best),
+        objective=queries[0].objective,
+    )
+
+
+def _together(
+    systems: SystemColumns,
+    queries: Sequence[SearchQuery],
+    candidates: Candidates,
+    progress: Progress,
+) -> tuple[list[Ranked], list[Counter[str]]]:
+    """Evaluate the memory of each candidate once, and its time on all systems together."""
+    distinct, number = _distinct_rates(systems)
+    capacities = []
+    for position, query in enumerate(queries):
+        outer = query.system.accelerator.memory[1:]
+        capacities.append(
+            Capacity(
+                system=int(number[position]),
+                first_bytes=query.capacity_bytes,
+                second_bytes=outer[0].capacity if outer else float("inf"),
+            )
+        )
+    total, done = sum(map(len, candidates.legal)), 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done * len(queries), total * len(queries))
+
+    first = queries[0]
+    found, broken = best_on_each(
+        first.model,
+        first.system,
+        distinct,
+        capacities,
+        candidates,
+        # On one system the price is the same for all.
+        objective=(
+            "tokens_per_s_per_gpu" if first.objective == "tokens_per_dollar" else first.objective
+        ),
+        count=first.top,
+        progress=add,
+    )
+    rejected = [broken + Counter({MEMORY: one.too_full}) for one in found]
+    return [one.ranked for one in found], rejected
+
+
+def _distinct_rates(systems: SystemColumns) -> tuple[SystemColumns, Ints]:
+    """Systems whose times differ, and the position of each system among them."""
+    rates: dict[FigurePath, Floats] = {
+        path: column for path, column in systems.figures.items() if path[-1] not in _TIMELESS
+    }
+    if not rates:
+        none: dict[FigurePath, Any] = {}
+        one = SystemColumns(base=systems.base, figures=none, count=1)
+        return one, np.zeros(len(systems), np.int64)
+    _, first, number = np.unique(
+        np.stack(list(rates.values())), axis=1, return_index=True, return_inverse=True
+    )
+    distinct = SystemColumns(base=systems.base, figures=rates, count=len(systems)).take(first)
+    return distinct, number.reshape(-1)
+
+
+def _one_by_one(
+    queries: Sequence[SearchQuery], candidates: Candidates, progress: Progress
+) -> tuple[list[Ranked], list[Counter[str]]]:
+    """Search one system after the other: the selected values of fields depend on what fits."""
+    best, rejected = [], []
+    each = sum(map(len, candidates.legal))
+    for done, query in enumerate(queries, 1):
+        findings = Findings.empty()
+        for piece in (piece for box in candidates.legal for piece in box.cut(PIECE_ROWS)):
+            findings = merged([findings, scan(query, piece)], query)
+        best.append(findings.best)
+        rejected.append(findings.rejected)
+        progress(done * each, len(queries) * each)
+    return best, rejected

@@ -3,7 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.planning.search.explanation import Change, Explanation, Loss
+from shardwise.planning.search.results import Change, Explanation, Loss
 from shardwise.report.console import gpu_count, percent, plain_table, seconds, show
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.strategy_line import in_brief, word

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.planning.search.largest_model import LargestModel, Shape
+from shardwise.planning.search.results import LargestModel, Shape
 from shardwise.report.charts.plans import degrees, options_of
 from shardwise.report.console import GIB, count, gib, percent, plain_table, seconds, show
 

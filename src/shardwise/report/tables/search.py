@@ -8,8 +8,14 @@ from rich.text import Text
 
 from shardwise.analysis.results import Estimate
 from shardwise.parallel.constraints import CONSTRAINTS
-from shardwise.planning.search.results import Alike, Cell, Plan, ScaleResult, SearchResult
-from shardwise.planning.search.smallest_gpus import SmallestGpus
+from shardwise.planning.search.results import (
+    Cell,
+    Plan,
+    ScaleResult,
+    SearchResult,
+    SmallestGpus,
+    Ties,
+)
 from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.tables.search_levels import levels_table, levels_told
 from shardwise.report.tables.search_training_runs import runs_table, runs_told
@@ -112,7 +118,7 @@ def _headline(result: SearchResult) -> Text:
     return text
 
 
-def _alike(found: Alike) -> str:
+def _alike(found: Ties) -> str:
     """Say which of the best are as good as equal, and which of them is the safer."""
     told = f"~ the first {found.plans} are within {percent(found.within)}: too near to tell apart"
     if found.safer == 0:
@@ -124,7 +130,7 @@ def _alike(found: Alike) -> str:
     return f"{told}; {found.safer + 1} is the safer: {why}"
 
 
-def _best(best: Sequence[Estimate], alike: Alike | None) -> Table:
+def _best(best: Sequence[Estimate], alike: Ties | None) -> Table:
     strategies = [estimate.strategy for estimate in best]
     fields = _columns(strategies)
     heads = [DEGREE_HEADS.get(f) or _SHORT.get(f, f.replace("_", " ")) for f in fields]

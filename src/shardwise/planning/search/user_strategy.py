@@ -1,12 +1,12 @@
-"""`Given`: the strategy that a person has, beside the candidates of a space.
+"""`UserStrategy`: a user's strategy, and its distance from the candidates of a space.
 
-How far a candidate is from it: how many fields one changes in what was given to get there.
+The distance is the number of fields that a user changes to get from the strategy to a candidate.
+Fields that follow from others or have no effect do not count.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import evaluate_distinct
 from shardwise.errors import Fault, InputError
+from shardwise.estimator import StrategyLike
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.placement import place
 from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
@@ -31,13 +32,10 @@ from shardwise.planning.search.effects import (
     kinds_of,
     most_layers_on_a_rank,
 )
-from shardwise.planning.search.layer_splits import SPREAD_FIELDS
-from shardwise.planning.search.layouts import expert_degrees
+from shardwise.planning.search.layouts import SPLIT_FIELDS, expert_degrees
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
-__all__ = ["Given", "StrategyLike"]
-
-StrategyLike = Strategy | Mapping[str, Any] | str | Path
+__all__ = ["UserStrategy"]
 
 _NETWORK = ("placement", "extents", *TIER_FIELDS)
 _NO_TIER = ("none", "placement")
@@ -45,17 +43,17 @@ _PLAIN = (
     *("gpus", "tp", "tp2", "cp", "ep", "etp", "pp", "vpp"),
     *("micro_batch_size", "global_batch_size"),
 )
-# Where there is one stage, nothing is spread; where there is one replica, nothing is shared.
-_OF_STAGES, _OF_REPLICAS = (*SPREAD_FIELDS, "stage_layers"), ("dp_shard",)
-_BY_CHUNKS = [Schedule(word).code for word in ("1f1b", "interleaved")]
-# These follow from other fields, so they count as changed only where one was given that cannot be.
+# These have no effect on one stage, and on one replica.
+_STAGE_FIELDS, _REPLICA_FIELDS = (*SPLIT_FIELDS, "stage_layers"), ("dp_shard",)
+_BY_CHUNKS = [Schedule.ONE_F_ONE_B.code, Schedule.INTERLEAVED.code]
+# These follow from other fields: they count as changed only where a user set an impossible value.
 _FOLLOWING = ("dp", "schedule")
 _SOURCE = "strategy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """One strategy with what of it was said, and which rules it breaks."""
+class UserStrategy:
+    """A strategy with the rules that it breaks, and which of its fields count as changes."""
 
     model: Model
     system: System
@@ -63,33 +61,35 @@ class Given:
     """The strategy, defaults filled in; one row."""
     broken: Mapping[str, Fault]
     """One fault for each rule that it breaks, by the rule's reason."""
-    follows_exchange: bool
-    """Whether `tp_exchange` was left to follow from whether there is a group at all."""
+    follows_tp: bool
+    """Whether `tp_exchange` is unset: it follows from whether there is a tensor-parallel group."""
     counted: frozenset[str]
-    """Fields that count as changed though they follow from others or have no effect."""
+    """Fields that count as changed although they follow from others or have no effect."""
     follows_batch: bool
-    """Whether the global batch follows from the replicas."""
+    """Whether the global batch is the largest multiple of the replicas."""
 
     @classmethod
-    def of(cls, model: Model, system: System, space: Space, strategy: StrategyLike) -> "Given":
-        """Read a strategy; what it does not name is the only value of the space, or the default.
+    def of(
+        cls, model: Model, system: System, space: Space, strategy: StrategyLike
+    ) -> "UserStrategy":
+        """Read a strategy; an unset field is the only value of the space, or the default.
 
         Raises
         ------
         InputError
             If a field cannot be read, or is missing and nothing implies it.
         """
-        said = _said(strategy)
-        fields = _only_values(system, space, said) | said
-        impossible = _contradiction(model, fields)
+        own = _set_fields(strategy)
+        fields = _single_values(system, space, own) | own
+        degrees = _fault_of_degrees(model, fields)
         row = Table.of(model, {name: value for name, value in fields.items() if value is not None})
-        if space.batch == "largest" and "global_batch_size" not in said:
+        if space.batch == "largest" and "global_batch_size" not in own:
             most, dp = int(row.global_batch_size[0]), int(row.dp[0])
             row = replace(row, global_batch_size=np.array([most // dp * dp or most]))
         broken = illegal_faults(model, system, row)
-        if impossible is not None:
-            broken["degrees"] = impossible
-            if fields.get("dp") is None:  # what was filled in is no number of replicas
+        if degrees is not None:
+            broken["degrees"] = degrees
+            if fields.get("dp") is None:  # the default is no number of replicas
                 broken.pop("batch", None)
         blamed = {fault.field for fault in broken.values()} - {"dp"}
         if "degrees" in broken:
@@ -99,32 +99,32 @@ class Given:
             system=system,
             row=row,
             broken=broken,
-            follows_exchange=fields.keys().isdisjoint(("tp_exchange", "sequence_parallel")),
-            counted=frozenset(blamed & said.keys()),
+            follows_tp=fields.keys().isdisjoint(("tp_exchange", "sequence_parallel")),
+            counted=frozenset(blamed & own.keys()),
             follows_batch=space.batch == "largest",
         )
 
     def without_effect(self) -> frozenset[str]:
-        """Fields of it, but those of the network, of which another value changes nothing."""
+        """Fields, except those of the network, of which another value changes nothing."""
         training = bool(self.row.training[0])
         idle = {n for n in EFFECTS if idle_rows(self._kind(self.row, training), self.row, n)[0]}
-        idle |= {*_OF_STAGES} if self.row.pp[0] == 1 else set()
-        return frozenset(idle | ({*_OF_REPLICAS} if self.row.dp[0] == 1 else set()))
+        idle |= {*_STAGE_FIELDS} if self.row.pp[0] == 1 else set()
+        return frozenset(idle | ({*_REPLICA_FIELDS} if self.row.dp[0] == 1 else set()))
 
     def outside(self, space: Space) -> dict[str, tuple[Any, ...]]:
-        """Fields whose value a space does not try, each with what it tries."""
-        ours = self.row.strategy(0)
+        """Fields whose value a space does not try, with the values that it tries."""
+        mine = self.row.strategy(0)
         idle = self.without_effect()
         space = space.settled(self.model)
         found = {}
         for name in SPACE_FIELDS:
             values = None if name in (*_NETWORK, *idle) else self._tried(space, name)
-            if values is not None and getattr(ours, name) not in values:
+            if values is not None and getattr(mine, name) not in values:
                 found[name] = values
         return found | self._network_outside(space)
 
     def _tried(self, space: Space, name: str) -> tuple[Any, ...] | None:
-        """Values of a field in a space, as a strategy has them; None for all that are legal."""
+        """Values of a field in a space, in the form of `Strategy`; None for all that are legal."""
         values = space.values(name, self.system)
         if values is None:
             return None
@@ -135,150 +135,150 @@ class Given:
         if name == "global_batch_size" and self.follows_batch:
             dp = int(self.row.dp[0])
             return tuple(batch // dp * dp or batch for batch in values)
-        usual = self.model.seq_len if name == "seq_len" else None
-        return tuple(usual if value is None else value for value in values)
+        default = self.model.seq_len if name == "seq_len" else None
+        return tuple(default if value is None else value for value in values)
 
     def _network_outside(self, space: Space) -> dict[str, tuple[Any, ...]]:
-        """Placement and tiers, if nothing that a space tries seats the members as they sit."""
+        """Placement and tiers, if no values of a space place the members as the strategy does."""
         tried = {name: space.values(name, self.system) or (None,) for name in _NETWORK}
-        ways = list(zip(*product(*tried.values()), strict=True))
-        columns: dict[str, Any] = dict(zip(_NETWORK, map(list, ways), strict=True))
+        combined = list(zip(*product(*tried.values()), strict=True))
+        columns: dict[str, Any] = dict(zip(_NETWORK, map(list, combined), strict=True))
         networks = Table.of(self.model, {"dp": 1, "gbs": 1, "seq_len": 1, **columns})
         same = self.row.take(np.zeros(len(networks), dtype=np.int64))
-        if not np.all(_seated_differently(self.system, same, same.replaced(networks, _NETWORK))):
+        if not np.all(_placed_differently(self.system, same, same.replaced(networks, _NETWORK))):
             return {}
-        ours = self.row.strategy(0)
-        alone = {f"{axis}_tier" for axis in PLACED_AXES if getattr(ours, axis) == 1}
-        alone -= {"tp_tier"} if ours.tp2 > 1 else set()
-        return {n: v for n, v in tried.items() if n not in alone and getattr(ours, n) not in v}
+        mine = self.row.strategy(0)
+        unused = {f"{axis}_tier" for axis in PLACED_AXES if getattr(mine, axis) == 1}
+        unused -= {"tp_tier"} if mine.tp2 > 1 else set()
+        return {n: v for n, v in tried.items() if n not in unused and getattr(mine, n) not in v}
 
     def distances(self, box: Box) -> tuple[Ints, Ints]:
-        """Fields to change for each row of `Box.table`, and for each choice beside them."""
-        layouts = _counts(self._of_layouts(box.layouts), len(box.layouts))
+        """Fields to change for each row of `Box.table`, and, in addition, for each choice."""
+        layouts = _counts(self._layout_changes(box.layouts), len(box.layouts))
         training = bool(box.options.training[0])
-        options = self._of_options(box.layouts, box.options, training, OPTION_FIELDS)
-        choices = self._of_options(box.layouts, box.choices, training, CHOICE_FIELDS)
+        options = self._option_changes(box.layouts, box.options, training, OPTION_FIELDS)
+        choices = self._option_changes(box.layouts, box.choices, training, CHOICE_FIELDS)
         rows = layouts[:, np.newaxis] + _counts(options, len(box.options))
         return rows.ravel(), _counts(choices, len(box.choices))
 
     def changed(self, candidate: Table) -> tuple[str, ...]:
         """Fields to change for a candidate of one row, in the order of `Strategy`."""
         training = bool(candidate.training[0])
-        masks = self._of_layouts(candidate) | self._of_options(
+        masks = self._layout_changes(candidate) | self._option_changes(
             candidate, candidate, training, (*OPTION_FIELDS, *CHOICE_FIELDS)
         )
         return tuple(name for name in SPACE_FIELDS if name in masks and masks[name][0])
 
-    def _of_layouts(self, layouts: Table) -> dict[str, Bools]:
-        """Fields of layouts that are to change, row by row."""
+    def _layout_changes(self, layouts: Table) -> dict[str, Bools]:
+        """Fields of layouts that differ, row by row."""
         names = [n for n in _PLAIN if n != "global_batch_size" or not self.follows_batch]
         names += sorted(self.counted.intersection((*_FOLLOWING, *_PLAIN)) - set(names))
         differ = {name: getattr(layouts, name) != getattr(self.row, name)[0] for name in names}
-        differ |= self._of_stages(layouts)
-        network = evaluate_distinct(self._of_network, layouts)
+        differ |= self._stage_changes(layouts)
+        network = evaluate_distinct(self._network_changes, layouts)
         return differ | {name: column[network.position] for name, column in network.values.items()}
 
-    def _of_stages(self, layouts: Table) -> dict[str, Bools]:
-        """What spreads layers over stages and shards over replicas, where there are several.
+    def _stage_changes(self, layouts: Table) -> dict[str, Bools]:
+        """Layer splits and shards that differ, where there are several stages or replicas.
 
-        A schedule that follows from the chunks is no field of its own.
+        A schedule that follows from the chunks does not count.
         """
         own = self.row
         several = layouts.pp > 1
-        differ = {n: (getattr(layouts, n) != getattr(own, n)[0]) & several for n in SPREAD_FIELDS}
-        ours = own.stage_lists[int(own.stage_layers[0])] if own.stage_layers[0] >= 0 else None
-        same = np.array([*(ours == theirs for theirs in layouts.stage_lists), ours is None])
+        differ = {n: (getattr(layouts, n) != getattr(own, n)[0]) & several for n in SPLIT_FIELDS}
+        mine = own.stage_lists[int(own.stage_layers[0])] if own.stage_layers[0] >= 0 else None
+        same = np.array([*(mine == theirs for theirs in layouts.stage_lists), mine is None])
         differ["stage_layers"] = ~same[layouts.stage_layers] & several
-        here, there = (np.where(n < layouts.dp, n, 0) for n in (own.dp_shard[0], layouts.dp_shard))
-        differ["dp_shard"] = here != there
+        shards = [np.where(n < layouts.dp, n, 0) for n in (own.dp_shard[0], layouts.dp_shard)]
+        differ["dp_shard"] = shards[0] != shards[1]
         if "schedule" not in self.counted:
             follows = np.isin(layouts.schedule, _BY_CHUNKS) & np.isin(own.schedule, _BY_CHUNKS)
             differ["schedule"] = (layouts.schedule != own.schedule[0]) & ~follows
         return differ
 
-    def _of_network(self, layouts: Table) -> dict[str, Bools]:
-        """Placement and tiers, where what was given would seat the members elsewhere."""
-        ours = self.row.take(np.zeros(len(layouts), dtype=np.int64))
+    def _network_changes(self, layouts: Table) -> dict[str, Bools]:
+        """Placement and tiers, where the user's would place the members differently."""
+        mine = self.row.take(np.zeros(len(layouts), dtype=np.int64))
 
-        def moved(*kept: str) -> Bools:
-            return _seated_differently(self.system, layouts, layouts.replaced(ours, kept))
+        def moved(*fields: str) -> Bools:
+            return _placed_differently(self.system, layouts, layouts.replaced(mine, fields))
 
-        nothing_fits = moved(*_NETWORK)
-        given = (layouts.extents >= 0) | (ours.extents >= 0)
-        extents, nothing_fits = nothing_fits & given, nothing_fits & ~given
-        of_tiers = nothing_fits & moved(*TIER_FIELDS)
-        differ = {"placement": nothing_fits & (moved("placement") | ~of_tiers), "extents": extents}
+        elsewhere = moved(*_NETWORK)
+        explicit = (layouts.extents >= 0) | (mine.extents >= 0)
+        extents, elsewhere = elsewhere & explicit, elsewhere & ~explicit
+        by_tiers = elsewhere & moved(*TIER_FIELDS)
+        differ = {"placement": elsewhere & (moved("placement") | ~by_tiers), "extents": extents}
         for axis, name in zip(PLACED_AXES, TIER_FIELDS, strict=True):
-            other = getattr(layouts, name) != getattr(ours, name)
+            other = getattr(layouts, name) != getattr(mine, name)
             several = getattr(layouts, axis) > 1
             several |= (layouts.tp2 > 1) & (axis == "tp")
-            differ[name] = of_tiers & other & several
+            differ[name] = by_tiers & other & several
         for name in self.counted.intersection(_NETWORK):
-            one, other = (_words_or_codes(table, name) for table in (layouts, ours))
+            one, other = (_words_or_codes(table, name) for table in (layouts, mine))
             differ[name] = one != other
         return differ
 
-    def _of_options(
+    def _option_changes(
         self, layouts: Table, options: Table, training: bool, names: tuple[str, ...]
     ) -> dict[str, Bools]:
-        """Other fields that are to change, row by row, on layouts where the same have effect."""
-        ours = {name: getattr(self.row, name)[0] for name in names if name != "stack"}
-        if "tp_exchange" in ours and self.follows_exchange:
+        """Other fields that differ, row by row, on layouts of one kind."""
+        mine = {name: getattr(self.row, name)[0] for name in names if name != "stack"}
+        if "tp_exchange" in mine and self.follows_tp:
             word = "rs_ag" if layouts.tp[0] > 1 else "all_reduce"
-            ours["tp_exchange"] = TpExchange(word).code
-        differ: dict[str, Bools] = {n: getattr(options, n) != value for n, value in ours.items()}
+            mine["tp_exchange"] = TpExchange(word).code
+        differ: dict[str, Bools] = {n: getattr(options, n) != value for n, value in mine.items()}
         if "stack" in names:
             same = [stack == self.row.stacks[0] for stack in options.stacks]
             differ["stack"] = ~np.array(same)[options.stack]
         kind = self._kind(layouts, training)
         for name in (set(names) & set(EFFECTS)) - self.counted:
-            put: dict[str, Any] = {name: np.full(len(options), ours[name])}
-            idle = idle_rows(kind, options, name) & idle_rows(kind, replace(options, **put), name)
+            own: dict[str, Any] = {name: np.full(len(options), mine[name])}
+            idle = idle_rows(kind, options, name) & idle_rows(kind, replace(options, **own), name)
             differ[name] = differ[name] & ~idle
         return differ
 
     def _kind(self, layouts: Table, training: bool) -> Kind:
-        """Of layouts of one kind."""
+        """The kind of layouts that are all of one kind."""
         first = layouts.take(slice(0, 1))
         layers = most_layers_on_a_rank(self.model, first)
         ((kind, _),) = kinds_of(self.model, first, layers=layers, panels=True)
         return replace(kind, training=training)
 
 
-def _said(strategy: StrategyLike) -> dict[str, Any]:
-    """Fields that a person named, as `Strategy` has them."""
+def _set_fields(strategy: StrategyLike) -> dict[str, Any]:
+    """Fields that a user set, in the form of `Strategy`."""
     if isinstance(strategy, Mapping):
         strategy = {
             name: None if name in TIER_FIELDS and str(value).lower() in _NO_TIER else value
             for name, value in strategy.items()
         }
-    noun = Strategy.load(strategy)
-    named = {name: getattr(noun, name) for name in noun.model_fields_set}
+    loaded = Strategy.load(strategy)
+    fields = {name: getattr(loaded, name) for name in loaded.model_fields_set}
     return {
-        name: value for name, value in named.items() if value is not None or name in TIER_FIELDS
+        name: value for name, value in fields.items() if value is not None or name in TIER_FIELDS
     }
 
 
-def _only_values(system: System, space: Space, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that nobody named and that have one value in the space."""
+def _single_values(system: System, space: Space, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that the user did not set and that have one value in the space."""
     found = {}
     for name in SPACE_FIELDS:
         values = space.values(name, system)
-        follows = name == "schedule" or (name == "tp_exchange" and "sequence_parallel" in said)
-        if name not in said and values is not None and len(values) == 1 and not follows:
+        follows = name == "schedule" or (name == "tp_exchange" and "sequence_parallel" in own)
+        if name not in own and values is not None and len(values) == 1 and not follows:
             found[name] = values[0]
-    if isinstance(found.get("etp"), str):  # as tp
-        found["etp"] = said.get("tp", found.get("tp", 1))
+    if isinstance(found.get("etp"), str):  # the word for "as tp"
+        found["etp"] = own.get("tp", found.get("tp", 1))
     return found
 
 
-def _contradiction(model: Model, fields: Mapping[str, Any]) -> Fault | None:
-    """What is wrong with the degrees, if they do not make up the accelerators.
+def _fault_of_degrees(model: Model, fields: Mapping[str, Any]) -> Fault | None:
+    """The fault of degrees whose product is not the number of accelerators.
 
     Raises
     ------
     InputError
-        If something is missing.
+        If a field is missing.
     """
     try:
         Strategy.validated(fields, source=_SOURCE).resolved(model)
@@ -290,15 +290,15 @@ def _contradiction(model: Model, fields: Mapping[str, Any]) -> Fault | None:
     return None
 
 
-def _seated_differently(system: System, one: Table, other: Table) -> Bools:
+def _placed_differently(system: System, one: Table, other: Table) -> Bools:
     """Rows in which some axis has other extents."""
-    here, there = place(system, one), place(system, other)
-    moved = [getattr(here, axis) != getattr(there, axis) for axis in EXTENT_AXES]
+    first, second = place(system, one), place(system, other)
+    moved = [getattr(first, axis) != getattr(second, axis) for axis in EXTENT_AXES]
     return np.any(moved, axis=(0, 1))
 
 
 def _words_or_codes(table: Table, name: str) -> NDArray[Any]:
-    """A column of two tables in the same terms: extents as text, whose positions may differ."""
+    """A column that two tables can be compared by: extents as text, as their codes may differ."""
     return table.to_columns()[name] if name == "extents" else getattr(table, name)
 
 

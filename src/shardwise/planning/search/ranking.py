@@ -1,0 +1,132 @@
+"""Rank candidates: their scores, the best k, a Pareto front, and the best of each chart cell.
+
+Lower scores are better. Of equal candidates the one with the lowest number wins, which has the
+first values of the space. So the answer does not depend on the order in which candidates are
+evaluated, and no option is on without a benefit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.errors import Fault, InputError, nearest
+
+__all__ = ["FRONTS", "OBJECTIVES", "Ranked", "Score", "best_of_each", "check_objective"]
+__all__ += ["dollars_per_token", "front", "second_figure", "seconds_per_token", "top"]
+
+_HOUR_S = 3600.0
+
+Score = Callable[[Floats, Table, System], Floats]
+"""A score from step times, rows and system."""
+
+
+def _step_time(step_time_s: Floats, table: Table, system: System) -> Floats:
+    """Time of a step [s]."""
+    del table, system
+    return step_time_s
+
+
+def seconds_per_token(step_time_s: Floats, table: Table, system: System) -> Floats:
+    """Time of a step over its tokens [s]."""
+    del system
+    return step_time_s / (table.global_batch_size * table.seq_len)
+
+
+def _gpu_seconds_per_token(step_time_s: Floats, table: Table, system: System) -> Floats:
+    """Time of all accelerators over the tokens of a step [s]: 1 / (tokens/s/GPU)."""
+    return seconds_per_token(step_time_s, table, system) * table.gpus
+
+
+def dollars_per_token(step_time_s: Floats, table: Table, system: System) -> Floats:
+    """Price of all accelerators over the tokens of a step [USD]."""
+    assert system.price is not None  # noqa: S101 - `check_objective` ensures it
+    rate = system.price.usd_per_accelerator_hour / _HOUR_S
+    return _gpu_seconds_per_token(step_time_s, table, system) * rate
+
+
+OBJECTIVES: dict[str, Score] = {
+    "step_time": _step_time,
+    "tokens_per_s_per_gpu": _gpu_seconds_per_token,
+    "tokens_per_dollar": dollars_per_token,
+}
+FRONTS = ("memory", "gpus", "cost")
+"""Figures that a Pareto front may trade against time."""
+
+
+def second_figure(
+    name: str, step_time_s: Floats, reserved_bytes: Floats, table: Table, system: System
+) -> Floats:
+    """The figure of `FRONTS`: memory of a rank [byte], accelerators, or price of a token [USD]."""
+    if name == "memory":
+        return reserved_bytes
+    if name == "gpus":
+        return np.broadcast_to(1.0 * table.gpus, step_time_s.shape)
+    return dollars_per_token(step_time_s, table, system)
+
+
+def check_objective(name: str, field: str, known: tuple[str, ...], system: System) -> None:
+    """Raise an `InputError` if a name is unknown, or needs a price that the system lacks."""
+    if name not in known:
+        problem = f"allowed: {', '.join(known)}{nearest(str(name), known)}"
+        raise InputError(Fault(field=field, value=name, has_value=True, problem=problem))
+    if name in ("tokens_per_dollar", "cost") and system.price is None:
+        problem = f"system {system.name} has no price; set price.usd_per_accelerator_hour"
+        raise InputError(Fault(field=field, value=name, has_value=True, problem=problem))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """Candidates with the figures that rank them."""
+
+    number: Ints
+    score: Floats
+    second: Floats
+    """The second figure of a Pareto front."""
+    step_time_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @classmethod
+    def empty(cls) -> "Ranked":
+        """No candidates."""
+        none = np.empty(0)
+        return cls(number=np.empty(0, np.int64), score=none, second=none, step_time_s=none)
+
+    def take(self, index: Ints | Bools) -> "Ranked":
+        """Return some of the candidates."""
+        return Ranked(**{f.name: getattr(self, f.name)[index] for f in fields(Ranked)})
+
+    @staticmethod
+    def joined(parts: "Sequence[Ranked]") -> "Ranked":
+        """Return the candidates of all parts."""
+        names = [f.name for f in fields(Ranked)]
+        return Ranked(**{n: np.concatenate([getattr(part, n) for part in parts]) for n in names})
+
+
+def top(ranked: Ranked, count: int) -> Ranked:
+    """Return the best `count` candidates, best first."""
+    if len(ranked) > count:  # sort only what can be among them
+        limit = np.partition(ranked.score, count - 1)[count - 1]
+        ranked = ranked.take(ranked.score <= limit)
+    return ranked.take(np.lexsort((ranked.number, ranked.score))[:count])
+
+
+def front(ranked: Ranked) -> Ranked:
+    """Return the candidates that no other beats or equals in both figures, by rising `second`."""
+    ordered = ranked.take(np.lexsort((ranked.number, ranked.score, ranked.second)))
+    least = np.minimum.accumulate(np.concatenate([[np.inf], ordered.score]))[:-1]
+    return ordered.take(ordered.score < least)
+
+
+def best_of_each(keys: Ints, ranked: Ranked) -> tuple[Ints, Ranked]:
+    """Return the best candidate of each key; keys have shape (candidates, columns)."""
+    order = np.lexsort((ranked.number, ranked.score, *keys.T[::-1]))
+    keys, ranked = keys[order], ranked.take(order)
+    is_first = np.ones(len(ranked), dtype=np.bool_)
+    is_first[1:] = np.any(keys[1:] != keys[:-1], axis=1)
+    return keys[is_first], ranked.take(is_first)
