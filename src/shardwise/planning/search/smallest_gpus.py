@@ -57,14 +57,9 @@ _REPLICA_RULES = (
     *("accelerators", "batch", "edges", "expert_ranks"),
     *("dualpipe", "dp_shard", "dp_shard_experts"),
 )
-_LAYOUT_RULES = tuple(
-    r
-    for r in CONSTRAINTS
-    if r.layout_only and r.reason not in _REPLICA_RULES and "tier" not in r.reason
-)
-_OPTION_RULES = tuple(
-    r for r in CONSTRAINTS if not r.layout_only and r.reason not in _REPLICA_RULES
-)
+_OTHER_RULES = [r for r in CONSTRAINTS if r.reason not in _REPLICA_RULES]
+_LAYOUT_RULES = tuple(r for r in _OTHER_RULES if r.layout_only and "tier" not in r.reason)
+_OPTION_RULES = tuple(r for r in _OTHER_RULES if not r.layout_only)
 _COLUMNS = (
     *("tp", "tp2", "cp", "ep", "etp", "pp"),
     *("vpp", "schedule", "split", "mbs", "dp_shard", "dp"),
