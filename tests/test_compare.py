@@ -166,7 +166,7 @@ def test_batches_of_several_sizes_are_compared_per_token():
     small, large = (estimate(MODEL, SYSTEM, A | {"gbs": gbs}) for gbs in (32, 64))
     found = compare(small, large)
     assert found.per == "million tokens"
-    assert "a step has not as many tokens in each" in found.notes[0]
+    assert "steps differ in tokens" in found.notes[0]
     (change,) = found.changes
     assert change.before_s == pytest.approx(1e6 / small.tokens_per_s)
     assert change.after_s == pytest.approx(1e6 / large.tokens_per_s)
@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_best_by_nothing():
     assert fast.step_time_s < fits.step_time_s
     assert not fast.fits
     assert found.best["step_time_s"] == "fits"
-    assert "does not fit, and so is best by nothing: fast" in found.notes
+    assert "does not fit, so it cannot be the best: fast" in found.notes
     assert set(compare(fast, fast).best.values()) == {None}
 
 
@@ -247,4 +247,4 @@ def test_figures_under_one_name_that_differ_are_noted(pair):
     two = one.model_copy(update={"time_s": times, "step_time_s": one.step_time_s + 1})
     found = compare(one, two)
     assert found.asked == ()
-    assert "nothing that was asked explains what differs in B: forward" in found.notes[0]
+    assert "no input explains the difference in B: forward" in found.notes[0]

@@ -144,7 +144,7 @@ FAULTS = {
         lambda _: json.dumps(
             {"model": MODEL, "system": SYSTEM, "strategy": A, "site": {"pue": 1.2}}
         ),
-        "x.json: site: {'pue': 1.2}: says something of a whole run, whose tokens are not given",
+        "x.json: site: {'pue': 1.2}: needs tokens, as it describes a training run",
     ),
 }
 
@@ -175,7 +175,7 @@ def test_of_many_faults_some_are_told(saved, tmp_path):
 def test_one_scenario_is_not_compared(saved, shardwise):
     """Nor none, nor something that is no scenario; faults of all files come together."""
     code, _, err = shardwise("compare", saved[0])
-    assert (code, err) == (2, "error: compare: takes two scenarios or more; 1 given\n")
+    assert (code, err) == (2, "error: compare: needs two or more scenarios, not 1\n")
     with pytest.raises(InputError, match="scenario A: 3: is not an estimate"):
         compare(3, 4)
     code, _, err = shardwise("compare", "no.json", "none.json")

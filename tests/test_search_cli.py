@@ -180,7 +180,7 @@ def test_what_is_missing_is_named(shardwise):
     code, _, err = shardwise("search", "llama3-8b", "h100-sxm")
 
     assert code == 2
-    assert "gpus: is required" in err
+    assert "gpus: is missing" in err
     assert "global_batch_size: is missing" in err
 
 

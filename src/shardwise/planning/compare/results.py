@@ -1,4 +1,4 @@
-"""`Comparison`: scenarios side by side."""
+"""`Comparison`: the results of scenarios side by side."""
 
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,10 +10,10 @@ from shardwise.analysis.results import Memory, Result
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Asked", "Change", "Comparison", "Outcome", "PartChange"]
+__all__ = ["Change", "Comparison", "InputDifference", "Outcome", "PartChange"]
 
 
-class Asked(Result):
+class InputDifference(Result):
     """One input that differs."""
 
     field: str
@@ -22,13 +22,13 @@ class Asked(Result):
     values: tuple[Any, ...]
     """In the order of the scenarios."""
     given: tuple[bool, ...]
-    """Whether somebody gave it; if not, it follows from others or is the usual."""
+    """Whether a user set it; if not, it follows from others or is the default."""
     words: str
-    """What it is, in plain words."""
+    """What it is, in a few words."""
 
 
 class Outcome(Result):
-    """What came out of one scenario."""
+    """The results of one scenario."""
 
     name: str
     model: str
@@ -42,14 +42,14 @@ class Outcome(Result):
     mfu: float
     hfu: float
     memory_bytes: Memory
-    """Of the fullest stage."""
+    """Of the peak-memory stage."""
     usd_per_billion_tokens: float | None
     kwh_per_billion_tokens: float | None
     effective_days: float | None
-    """Of the whole run, if the scenario tells of one; infinite (null in JSON) if it never ends."""
+    """Of the training run, if there is one; infinite (null in JSON) if it never ends."""
     effective_usd: float | None
     time_s: dict[str, float]
-    """Parts of what is compared: see `Comparison.per`."""
+    """Parts of the time: see `Comparison.per`."""
 
     @field_serializer("effective_days", when_used="json-unless-none")
     def _finite(self, days: float) -> float | None:
@@ -64,13 +64,12 @@ class PartChange(Result):
     after_s: float
     delta_s: float
     share: float | None
-    """Of the part before; None if it was 0."""
+    """Relative to the part before; None if that is 0."""
     hidden_before_s: float
-    """What of its exchange did not lengthen the step."""
+    """Communication that did not lengthen the step."""
     hidden_after_s: float
     inputs: tuple[str, ...]
-    """Changed inputs that act on it, by the table of `scenarios.causes`; how much each of them did
-    is not told."""
+    """Changed inputs that act on it, by the table of `causes`; not how much each contributes."""
     follows: tuple[str, ...]
     """Changed parts that it changes with."""
 
@@ -85,17 +84,17 @@ class Change(Result):
     delta_s: float
     """The sum of the deltas of the parts."""
     share: float
-    """Of the time before."""
+    """Relative to the time before."""
     parts: tuple[PartChange, ...]
-    """Those that one of the two has, in the order of the step."""
+    """Parts that either of the two has, in the order of the step."""
 
 
 class Comparison(Result):
-    """Scenarios side by side, the first as what the others are held against."""
+    """Scenarios side by side; the first is the reference of the others."""
 
     per: Literal["step", "million tokens"]
-    """What the times of parts and changes are of: a step if all have as many tokens in one."""
-    asked: tuple[Asked, ...]
+    """Unit of work of the times: a step if all scenarios have equally many tokens in one."""
+    asked: tuple[InputDifference, ...]
     """Inputs that differ."""
     scenarios: tuple[Outcome, ...]
     changes: tuple[Change, ...]
@@ -104,18 +103,18 @@ class Comparison(Result):
     """Name of the best that fits by `step_time_s`, `tokens_per_s`, `tokens_per_s_per_gpu`,
     `usd_per_billion_tokens`, and `effective_days`; None where not all can be compared."""
     notes: tuple[str, ...]
-    """What to mind when reading the figures."""
+    """Caveats of the figures."""
 
     def to_frame(self) -> "pl.DataFrame":
         """Return a data frame with a row for each scenario."""
-        import polars as pl  # noqa: PLC0415 - heavy; only where a frame is asked for
+        import polars as pl  # noqa: PLC0415 - heavy; only where requested
 
         return pl.DataFrame([_row(outcome) for outcome in self.scenarios])
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
-    """One level of columns: parts of time and memory with their unit in the name."""
+    """One row; parts of time and memory have their unit in the name."""
     plain = outcome.to_dict()
     times = {f"{part}_s": time_s for part, time_s in plain.pop("time_s").items()}
-    held = {f"{part}_bytes": size for part, size in plain.pop("memory_bytes").items()}
-    return plain | times | held
+    memory = {f"{part}_bytes": size for part, size in plain.pop("memory_bytes").items()}
+    return plain | times | memory

@@ -1,8 +1,9 @@
-"""`compare`: hold scenarios against the first of them."""
+"""`compare`: what differs between scenarios, and how that changes the time."""
 
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any, Literal
 
@@ -11,14 +12,20 @@ from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
 from shardwise.planning.compare.causes import FOLDED, INPUTS, bearing_on, followed_by
-from shardwise.planning.compare.results import Asked, Change, Comparison, Outcome, PartChange
-from shardwise.planning.compare.scenario import ScenarioLike, Told, told_of
+from shardwise.planning.compare.results import (
+    Change,
+    Comparison,
+    InputDifference,
+    Outcome,
+    PartChange,
+)
+from shardwise.planning.compare.scenario import NamedEstimate, ScenarioLike, load_scenario
 
 __all__ = ["compare"]
 
 _FEWEST = 2
 _MILLION = 1e6
-# It says the same as tp_exchange.
+# It has the same meaning as tp_exchange.
 _DERIVED = ("sequence_parallel",)
 _FOLLOWING = ("parameters", "stage_layout", "micro_batches", "tokens_per_step")
 # Less than this share of the step is rounding, not a difference.
@@ -26,21 +33,21 @@ _ROUNDING = 1e-12
 
 
 def compare(*scenarios: ScenarioLike, names: Sequence[str] | None = None) -> Comparison:
-    """Say what differs between scenarios, in what was asked and in what came out.
+    """Compare the inputs and the results of scenarios.
 
     Parameters
     ----------
     scenarios
-        Two or more, the first being what the others are held against: estimates; files of
-        estimates or results of searches (their best plan); scenarios of a model, a system and a
-        strategy, as files or mappings, which are estimated.
+        Two or more; the first is the reference of the others. Estimates, files of estimates,
+        results of searches (their best plan), or scenarios of a model, a system and a strategy,
+        as files or mappings, which are estimated.
     names
-        What they are called; by default as their files, or A, B, ...
+        Their names; by default those of their files, or A, B, ...
 
     Raises
     ------
     InputError
-        If there are fewer than two, or one is none of these; one fault for each thing.
+        If there are fewer than two, or one is invalid; one fault for each.
 
     Examples
     --------
@@ -54,71 +61,71 @@ def compare(*scenarios: ScenarioLike, names: Sequence[str] | None = None) -> Com
     (['tp', 'dp', 'micro_batches'], 'A')
     """
     if len(scenarios) < _FEWEST:
-        problem = f"takes two scenarios or more; {len(scenarios)} given"
+        problem = f"needs two or more scenarios, not {len(scenarios)}"
         raise InputError(Fault(source="compare", problem=problem))
-    told = _named(_all(scenarios), names)
+    named = _named(_all(scenarios), names)
     per: Literal["step", "million tokens"] = "step"
-    if len({one.estimate.tokens_per_step for one in told}) > 1:
+    if len({one.estimate.tokens_per_step for one in named}) > 1:
         per = "million tokens"
-    asked = _asked(told)
-    outcomes = tuple(_outcome(one, _scale(one.estimate, per)) for one in told)
-    changes = tuple(_change(told[0], other, per) for other in told[1:])
+    asked = _input_differences(named)
+    outcomes = tuple(_outcome(one, _scale(one.estimate, per)) for one in named)
+    changes = tuple(_change(named[0], other, per) for other in named[1:])
     return Comparison(
         per=per,
         asked=asked,
         scenarios=outcomes,
         changes=changes,
-        best=_best(outcomes, told, per),
-        notes=(*_notes(told, per), *_unexplained(changes)),
+        best=_best(outcomes, named, per),
+        notes=(*_notes(named, per), *_unexplained(changes)),
     )
 
 
-def _all(scenarios: Sequence[ScenarioLike]) -> list[Told]:
-    """Each with its estimate; faults of all of them together."""
-    told: list[Told] = []
+def _all(scenarios: Sequence[ScenarioLike]) -> list[NamedEstimate]:
+    """Load each scenario; raise the faults of all together."""
+    loaded: list[NamedEstimate] = []
     faults: list[Fault] = []
     for position, scenario in enumerate(scenarios):
         try:
-            told.append(told_of(scenario, position))
+            loaded.append(load_scenario(scenario, position))
         except InputError as error:
             faults += error.faults
     if faults:
         raise InputError(faults)
-    return told
+    return loaded
 
 
-def _named(told: Sequence[Told], names: Sequence[str] | None) -> list[Told]:
-    """Give each a name of its own: as asked, else the file's, with its folder if that is needed."""
+def _named(loaded: Sequence[NamedEstimate], names: Sequence[str] | None) -> list[NamedEstimate]:
+    """Name each uniquely: as requested, else by its file, with the folder if necessary."""
     if names is not None:
-        if len(names) != len(told) or len(set(names)) != len(names):
-            problem = f"must be {len(told)} different names, one for each scenario"
+        if len(names) != len(loaded) or len(set(names)) != len(names):
+            problem = f"must be {len(loaded)} different names, one for each scenario"
             value = list(names)
             raise InputError(
                 Fault(source="compare", field="names", value=value, has_value=True, problem=problem)
             )
-        return [_renamed(one, name) for one, name in zip(told, names, strict=True)]
+        return [_renamed(one, name) for one, name in zip(loaded, names, strict=True)]
     for better in (lambda one: one.source or one.name, None):
-        counts = Counter(one.name for one in told)
+        counts = Counter(one.name for one in loaded)
         if max(counts.values()) == 1:
             break
         if better is not None:
-            told = [_renamed(one, better(one)) if counts[one.name] > 1 else one for one in told]
+            loaded = [_renamed(one, better(one)) if counts[one.name] > 1 else one for one in loaded]
         else:  # the same file, or the same name, twice
-            told = [_renamed(one, f"{one.name} ({i})") for i, one in enumerate(told, start=1)]
-    return list(told)
+            loaded = [_renamed(one, f"{one.name} ({i})") for i, one in enumerate(loaded, start=1)]
+    return list(loaded)
 
 
-def _renamed(one: Told, name: str) -> Told:
-    return Told(name=name, source=one.source, estimate=one.estimate)
+def _renamed(one: NamedEstimate, name: str) -> NamedEstimate:
+    return replace(one, name=name)
 
 
 def _scale(estimate: Estimate, per: str) -> float:
-    """What times of a step are multiplied by."""
+    """Factor of the times of a step."""
     return 1.0 if per == "step" else _MILLION / estimate.tokens_per_step
 
 
 def _inputs(estimate: Estimate) -> dict[str, Any]:
-    """What an estimate was asked, and what follows from it, as plain values."""
+    """The inputs of an estimate, and what follows from them, as plain values."""
     plain: dict[str, Any] = json.loads(json.dumps(estimate.strategy))
     stack = plain.pop("stack", None)
     fields = {name: value for name, value in plain.items() if name not in _DERIVED}
@@ -136,7 +143,7 @@ def _inputs(estimate: Estimate) -> dict[str, Any]:
 
 
 def _stack(stack: Any) -> dict[str, Any]:
-    """A stack's name, and each of its fields that is not as of that name."""
+    """The name of a stack, and its overridden fields."""
     if not isinstance(stack, Mapping):
         return {"stack": stack}
     name = stack.get("base", stack.get("name"))
@@ -145,23 +152,23 @@ def _stack(stack: Any) -> dict[str, Any]:
 
 
 def _changed(inputs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of inputs that are not the same everywhere, in their order."""
+    """Names of inputs that differ, in their order."""
     names = dict.fromkeys(name for each in inputs for name in each)
     found = [n for n in names if any(each.get(n) != inputs[0].get(n) for each in inputs)]
     if "model" in found and "parameters" in found:
-        found.remove("parameters")  # another model has others
+        found.remove("parameters")  # they follow from the model
     return found
 
 
-def _asked(told: Sequence[Told]) -> tuple[Asked, ...]:
-    inputs = [_inputs(one.estimate) for one in told]
+def _input_differences(loaded: Sequence[NamedEstimate]) -> tuple[InputDifference, ...]:
+    inputs = [_inputs(one.estimate) for one in loaded]
     return tuple(
-        Asked(
+        InputDifference(
             field=name,
             values=tuple(each.get(name) for each in inputs),
             given=tuple(
                 name not in _FOLLOWING and name.split(".")[0] not in one.estimate.assumed
-                for one in told
+                for one in loaded
             ),
             words=INPUTS[name.split(".")[0]].words,
         )
@@ -169,11 +176,11 @@ def _asked(told: Sequence[Told]) -> tuple[Asked, ...]:
     )
 
 
-def _outcome(told: Told, scale: float) -> Outcome:
-    found, cost, run = told.estimate, told.estimate.cost, told.estimate.whole_run
+def _outcome(named: NamedEstimate, scale: float) -> Outcome:
+    found, cost, run = named.estimate, named.estimate.cost, named.estimate.whole_run
     energy = cost.kwh_per_step
     return Outcome(
-        name=told.name,
+        name=named.name,
         model=found.model,
         system=found.system,
         gpus=found.strategy["gpus"],
@@ -193,19 +200,19 @@ def _outcome(told: Told, scale: float) -> Outcome:
     )
 
 
-def _change(first: Told, other: Told, per: str) -> Change:
-    """Attribute what the time of a step, or of tokens, changes by to its parts.
+def _change(first: NamedEstimate, other: NamedEstimate, per: str) -> Change:
+    """Attribute the change of the time of a step, or of tokens, to its parts.
 
-    sum over parts (after - before) = delta; before and after are those of the whole.
+    sum over parts (after - before) = delta of the total time.
     """
     one, two = first.estimate, other.estimate
     scales = _scale(one, per), _scale(two, per)
     inputs = [name.split(".")[0] for name in _changed([_inputs(one), _inputs(two)])]
     before = {part: scales[0] * one.time_s[part] for part in TIME_PARTS}
     after = {part: scales[1] * two.time_s[part] for part in TIME_PARTS}
-    whole = scales[0] * one.step_time_s
-    for part in TIME_PARTS:  # so that no difference is told that is none
-        if abs(after[part] - before[part]) <= _ROUNDING * whole:
+    total = scales[0] * one.step_time_s
+    for part in TIME_PARTS:  # rounding is no difference
+        if abs(after[part] - before[part]) <= _ROUNDING * total:
             after[part] = before[part]
     moved = [part for part in TIME_PARTS if after[part] != before[part]]
     parts = tuple(
@@ -227,24 +234,26 @@ def _change(first: Told, other: Told, per: str) -> Change:
     return Change(
         name=other.name,
         against=first.name,
-        before_s=whole,
+        before_s=total,
         after_s=scales[1] * two.step_time_s,
         delta_s=delta,
-        share=delta / whole,
+        share=delta / total,
         parts=parts,
     )
 
 
 def _hidden(estimate: Estimate, part: str) -> float:
-    """What of the exchange that is this part does not lengthen the step [s]."""
-    moved = estimate.comm_s.get(part.removesuffix("_comm"))
-    return 0.0 if moved is None else max(0.0, moved.total - moved.exposed)
+    """Hidden communication of a part of the step [s]."""
+    comm = estimate.comm_s.get(part.removesuffix("_comm"))
+    return 0.0 if comm is None else max(0.0, comm.total - comm.exposed)
 
 
-def _best(outcomes: Sequence[Outcome], told: Sequence[Told], per: str) -> dict[str, str | None]:
-    """Name of the best that fits, by each measure that all of those have in common."""
+def _best(
+    outcomes: Sequence[Outcome], named: Sequence[NamedEstimate], per: str
+) -> dict[str, str | None]:
+    """Name of the best that fits, by each figure that all of them have."""
     fitting = [one for one in outcomes if one.fits]
-    asked = {_days_of(one.estimate.whole_run) for one in told if one.estimate.fits}
+    runs = {_days_basis(one.estimate.whole_run) for one in named if one.estimate.fits}
 
     def least(of: Callable[[Outcome], float | None], *, comparable: bool = True) -> str | None:
         values = [of(one) for one in fitting]
@@ -258,45 +267,45 @@ def _best(outcomes: Sequence[Outcome], told: Sequence[Told], per: str) -> dict[s
         "tokens_per_s": least(lambda one: -one.tokens_per_s),
         "tokens_per_s_per_gpu": least(lambda one: -one.tokens_per_s_per_gpu),
         "usd_per_billion_tokens": least(lambda one: one.usd_per_billion_tokens),
-        "effective_days": least(lambda one: one.effective_days, comparable=len(asked) == 1),
+        "effective_days": least(lambda one: one.effective_days, comparable=len(runs) == 1),
     }
 
 
-def _days_of(run: TrainingTime | None) -> tuple[object, ...]:
-    """What the days of a whole run are the days of, which must be alike to compare them."""
+def _days_basis(run: TrainingTime | None) -> tuple[object, ...]:
+    """What must be equal to compare the days of training runs."""
     if run is None:
         return ()
     return run.tokens_asked, run.goodput is None, "waiting" in run.unknown
 
 
-def _notes(told: Sequence[Told], per: str) -> list[str]:
-    """What to mind when reading the figures."""
-    estimates = [one.estimate for one in told]
+def _notes(named: Sequence[NamedEstimate], per: str) -> list[str]:
+    """Caveats of the figures."""
+    estimates = [one.estimate for one in named]
     notes = []
     if per != "step":
-        notes.append("a step has not as many tokens in each: times are compared per million tokens")
+        notes.append("steps differ in tokens: times are compared per million tokens")
     if len({one.model for one in estimates}) > 1:
         notes.append("the models differ: a token is not the same work in each")
     if len({one.strategy["training"] for one in estimates}) > 1:
-        notes.append("some train and some go forward only: a token is not the same work in each")
+        notes.append("some train and some are forward only: a token is not the same work in each")
     if len({one.flops_convention for one in estimates}) > 1:
         notes.append("MFU and HFU count FLOPs by different conventions")
-    whole = [one.whole_run for one in estimates if one.whole_run is not None]
-    if len({run.tokens_asked for run in whole}) > 1:
-        notes.append("the whole runs train on different numbers of tokens: days are not compared")
-    if len({_days_of(run)[1:] for run in whole}) > 1:
+    runs = [one.whole_run for one in estimates if one.whole_run is not None]
+    if len({run.tokens_asked for run in runs}) > 1:
+        notes.append("the training runs have different numbers of tokens: days are not compared")
+    if len({_days_basis(run)[1:] for run in runs}) > 1:
         notes.append(
-            "failures, or waiting for repairs, are known of some whole runs only: days are not "
+            "failures, or waiting for repairs, are known for some training runs only: days are not "
             "compared"
         )
-    lacks = [one.name for one in told if not one.estimate.fits]
-    if lacks:
-        notes.append(f"does not fit, and so is best by nothing: {', '.join(lacks)}")
+    too_big = [one.name for one in named if not one.estimate.fits]
+    if too_big:
+        notes.append(f"does not fit, so it cannot be the best: {', '.join(too_big)}")
     return notes
 
 
 def _unexplained(changes: Sequence[Change]) -> list[str]:
-    """Say where a part changes that no changed input acts on."""
+    """A note on parts that change although no changed input acts on them."""
     found = [
         f"{change.name}: {part.part}"
         for change in changes
@@ -305,5 +314,5 @@ def _unexplained(changes: Sequence[Change]) -> list[str]:
     ]
     if not found:
         return []
-    told = f"nothing that was asked explains what differs in {', '.join(found)}: "
-    return [told + "a model or system may have other figures under the same name, or the version"]
+    problem = f"no input explains the difference in {', '.join(found)}: a model or system may have "
+    return [problem + "other figures under the same name or in another version"]

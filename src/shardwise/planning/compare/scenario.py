@@ -1,4 +1,4 @@
-"""A scenario: an estimate that was saved, the best plan of a search, or what is to be estimated."""
+"""Scenarios: saved estimates, the best plans of searches, or inputs to estimate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,72 +21,72 @@ from shardwise.interop.amped.files import looks_like, read_config
 from shardwise.interop.amped.import_record import fields_of_several
 from shardwise.planning.training_time import TrainingRun, with_training
 
-__all__ = ["MOST_FAULTS", "Scenario", "ScenarioLike", "Told", "told_of"]
+__all__ = ["MOST_FAULTS", "NamedEstimate", "Scenario", "ScenarioLike", "load_scenario"]
 
 # A search may list thousands of strategies, each with all of its detail.
 _MOST_BYTES = 2**28
 MOST_FAULTS = 5
-"""More than that and it is some other file; the rest is counted."""
+"""Most faults to list; the others are counted."""
 _EXPECTED = "an estimate, the result of a search, or a scenario of model, system and strategy"
-# What the command writes beside an estimate: answers of other models, what became of a file.
-_BESIDE = ("also", "imported")
-# What AMPeD calls the tokens of the whole run.
+# What the command adds to an estimate: results of other models, and notes on an imported file.
+_ADDED = ("also", "imported")
+# AMPeD's name of the tokens of the training run.
 _TOKENS = "tokens_to_train"
-# Parts of the time are sums of float64; they add up to the step as well as this.
-_NEAR = 1e-9
+# Parts of the time are sums of float64; they add up to the step within this share.
+_ROUNDING = 1e-9
 
 
 class Scenario(ConfigBase):
-    """What is to be estimated: a model, a system and a way to run it."""
+    """The inputs of an estimate: a model, a system and a strategy."""
 
     name: str | None = None
-    """What it is called in the comparison; None: as its file."""
+    """Its name in the comparison; None: that of its file."""
     model: str | dict[str, Any]
-    """Catalog name, file, or its fields. Files stand beside the scenario's own, or where the
-    command runs."""
+    """Catalog name, file, or its fields. Files are relative to the scenario's file, or to the
+    working directory."""
     system: str | dict[str, Any]
     """Likewise."""
     strategy: str | dict[str, Any]
     """File, or its fields."""
     tokens: float | str | None = None
-    """What the whole run trains on, as in 1.4 trillion; None: only a step is looked at."""
+    """Tokens of the training run, as in 1.4 trillion; None: only a step is estimated."""
     reliability: str | dict[str, Any] | None = None
-    """How often machines fail, with tokens: a file, or the fields of a `Reliability`."""
+    """Failure rates, with tokens: a file, or the fields of a `Reliability`."""
     site: dict[str, Any] | None = None
-    """Carbon intensity and PUE, with tokens, over those of the system."""
+    """Carbon intensity and PUE, with tokens; overrides those of the system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """A scenario with its estimate."""
+class NamedEstimate:
+    """A scenario as its estimate."""
 
     name: str
     source: str
-    """File, or nothing."""
+    """Its file, or empty."""
     estimate: Estimate
 
 
 ScenarioLike = str | Path | Estimate | Scenario | Mapping[str, Any]
 
 
-def told_of(scenario: object, position: int) -> Told:
-    """Return a scenario with its estimate, read or worked out.
+def load_scenario(scenario: object, position: int) -> NamedEstimate:
+    """Return a scenario as its estimate, read from a file or computed.
 
     Parameters
     ----------
     position
-        Its place in the comparison, for what has no name of its own: A, B, ...
+        Its position in the comparison, which names it without a file: A, B, ...
 
     Raises
     ------
     InputError
-        If it is none, with one fault for each thing that is wrong.
+        If it is invalid; one fault for each problem.
     """
     letter = chr(ord("A") + position % 26)
     if isinstance(scenario, Estimate):
-        return Told(name=letter, source="", estimate=scenario)
+        return NamedEstimate(name=letter, source="", estimate=scenario)
     if isinstance(scenario, Scenario):
-        return _worked_out(scenario, letter, "", Path())
+        return _estimated(scenario, letter, "", Path())
     if isinstance(scenario, Mapping):
         return _of_mapping(scenario, letter, f"scenario {letter}", Path())
     if not isinstance(scenario, (str, Path)):
@@ -99,34 +99,34 @@ def told_of(scenario: object, position: int) -> Told:
 
 
 def _stem(path: str) -> str:
-    """Name of a file without its endings."""
+    """Name of a file without its suffixes."""
     name = Path(path).name.removesuffix(".gz")
     for ending in files.SUFFIXES:
         name = name.removesuffix(ending)
     return name or path
 
 
-def _of_mapping(data: Mapping[str, Any], name: str, source: str, folder: Path) -> Told:
-    """Tell by its keys what a mapping is."""
+def _of_mapping(data: Mapping[str, Any], name: str, source: str, folder: Path) -> NamedEstimate:
+    """Recognize a mapping by its keys."""
     if looks_like(data) == "configuration":
-        return Told(name=name, source="", estimate=_of_amped(data, source))
+        return NamedEstimate(name=name, source="", estimate=_of_amped(data, source))
     if {"step_time_s", "time_s"} <= set(data):
-        return Told(name=name, source="", estimate=_saved(data, source))
+        return NamedEstimate(name=name, source="", estimate=_saved(data, source))
     if {"space", "best", "candidates"} <= set(data):
-        return Told(name=name, source="", estimate=_best(data, source))
+        return NamedEstimate(name=name, source="", estimate=_best(data, source))
     if {"model", "system"} <= set(data):
-        return _worked_out(Scenario.validated(data, source=source), name, source, folder)
+        return _estimated(Scenario.validated(data, source=source), name, source, folder)
     whose = ": it is that of a sweep" if {"systems", "axes", "points"} <= set(data) else ""
     raise InputError(Fault(source=source, problem=f"is not {_EXPECTED}{whose}"))
 
 
 def _of_amped(data: Mapping[str, Any], source: str) -> Estimate:
-    """Estimate what a configuration of AMPeD's tells, which is all of it."""
+    """Estimate a configuration of AMPeD, which has all inputs."""
     config = read_config(data, source)
-    told = fields_of_several(("model", "system", "strategy"), config, files.entry_name(source))
-    strategy = Strategy.validated(told["strategy"], source=source)
-    the_system = System.validated(told["system"], source=source)
-    found = estimate(Model.validated(told["model"], source=source), the_system, strategy)
+    fields = fields_of_several(("model", "system", "strategy"), config, files.entry_name(source))
+    strategy = Strategy.validated(fields["strategy"], source=source)
+    the_system = System.validated(fields["system"], source=source)
+    found = estimate(Model.validated(fields["model"], source=source), the_system, strategy)
     if _TOKENS not in config:
         return found
     return with_training(
@@ -145,18 +145,20 @@ def _best(data: Mapping[str, Any], source: str) -> Estimate:
 
 
 def _saved(data: Mapping[str, Any], source: str, *, field: str = "") -> Estimate:
-    """Read an estimate back; what stands beside it of other models is of no use here."""
-    fields = {key: value for key, value in data.items() if key not in _BESIDE}
+    """Read a saved estimate, without what the command added."""
+    fields = {key: value for key, value in data.items() if key not in _ADDED}
     try:
         result = Estimate.model_validate(fields)
     except ValidationError as error:
         faults = [_fault(source, field, details) for details in error.errors()]
         raise InputError(_shortened(faults, source)) from None
-    faults = [replace(f, source=source, field=_joined(field, f.field)) for f in _odd(result)]
+    faults = [
+        replace(f, source=source, field=_joined(field, f.field)) for f in _inconsistent(result)
+    ]
     if faults:
         raise InputError(_shortened(faults, source))
-    usual = Strategy().to_dict()  # of fields that the version that wrote it did not have yet
-    return result.model_copy(update={"strategy": usual | result.strategy})
+    defaults = Strategy().to_dict()  # for fields newer than the version that wrote it
+    return result.model_copy(update={"strategy": defaults | result.strategy})
 
 
 def _joined(*parts: str) -> str:
@@ -164,7 +166,7 @@ def _joined(*parts: str) -> str:
 
 
 def _fault(source: str, field: str, details: Any) -> Fault:
-    """One thing that is not as this version writes it, on one line."""
+    """A validation error as a fault on one line."""
     place = _joined(field, *map(str, details["loc"]))
     kind = details["type"]
     if kind == "extra_forbidden":
@@ -180,14 +182,14 @@ def _fault(source: str, field: str, details: Any) -> Fault:
 
 
 def _shortened(faults: Sequence[Fault], source: str) -> list[Fault]:
-    """The first faults, and how many more there are."""
+    """The first faults, and the number of others."""
     rest = len(faults) - MOST_FAULTS
     more = [Fault(source=source, problem=f"and {rest} more faults")] if rest > 0 else []
     return [*faults[:MOST_FAULTS], *more]
 
 
-def _odd(result: Estimate) -> list[Fault]:
-    """What no estimate of this version says of itself."""
+def _inconsistent(result: Estimate) -> list[Fault]:
+    """Faults that make an estimate inconsistent or of another version."""
     found = [
         Fault(field=f"strategy.{name}", problem="unknown field; was it written by a newer version?")
         for name in result.strategy
@@ -217,57 +219,57 @@ def _odd(result: Estimate) -> list[Fault]:
                 field="tokens_per_step", value=value, has_value=True, problem="must be at least 1"
             )
         ]
-    if not abs(fsum(result.time_s.values()) - step) <= _NEAR * step:
+    if not abs(fsum(result.time_s.values()) - step) <= _ROUNDING * step:
         problem = f"the parts do not add up to step_time_s {step:g}"
         return [Fault(field="time_s", problem=problem)]
     return []
 
 
-def _worked_out(scenario: Scenario, name: str, source: str, folder: Path) -> Told:
-    """Estimate what a scenario asks for; faults name its file."""
+def _estimated(scenario: Scenario, name: str, source: str, folder: Path) -> NamedEstimate:
+    """Estimate a scenario; faults name its file."""
     try:
         run = _run(scenario, folder)
-        system = System.load(_beside(scenario.system, folder))
+        system = System.load(_relative(scenario.system, folder))
         result = estimate(
-            Model.load(_beside(scenario.model, folder)),
+            Model.load(_relative(scenario.model, folder)),
             system,
-            Strategy.load(_beside(scenario.strategy, folder)),
+            Strategy.load(_relative(scenario.strategy, folder)),
         )
         if run is not None:
             result = with_training(result, system, run)
     except InputError as error:
         named = [replace(f, source=_placed(source, f.source)) for f in error.faults]
         raise InputError(named) from None
-    return Told(name=scenario.name or name, source=source, estimate=result)
+    return NamedEstimate(name=scenario.name or name, source=source, estimate=result)
 
 
 def _run(scenario: Scenario, folder: Path) -> TrainingRun | None:
-    """The whole run that it is part of, if it tells of one."""
-    told = {"reliability": scenario.reliability, "site": scenario.site}
+    """The training run of a scenario, if it has one."""
+    options = {"reliability": scenario.reliability, "site": scenario.site}
     if scenario.tokens is None:
-        problem = "says something of a whole run, whose tokens are not given"
+        problem = "needs tokens, as it describes a training run"
         faults = [
             Fault(field=field, value=value, has_value=True, problem=problem)
-            for field, value in told.items()
+            for field, value in options.items()
             if value is not None
         ]
         if faults:
             raise InputError(faults)
         return None
     reliable = scenario.reliability
-    near = None if reliable is None else _beside(reliable, folder)
+    reliability = None if reliable is None else _relative(reliable, folder)
     return TrainingRun.validated(
-        {"tokens": scenario.tokens, "site": scenario.site, "reliability": near}
+        {"tokens": scenario.tokens, "site": scenario.site, "reliability": reliability}
     )
 
 
 def _placed(source: str, inside: str) -> str:
-    """Where a fault is: the scenario's file, and what of it."""
+    """Source of a fault: the scenario's file, and the source inside it."""
     return ": ".join(dict.fromkeys(part for part in (source, inside) if part))
 
 
-def _beside(given: str | dict[str, Any], folder: Path) -> str | dict[str, Any]:
-    """A file's name as it stands beside the scenario, if it does; else as given."""
-    if isinstance(given, str) and files.is_file_name(given) and (folder / given).is_file():
-        return str(folder / given)
-    return given
+def _relative(value: str | dict[str, Any], folder: Path) -> str | dict[str, Any]:
+    """A file name relative to the scenario's folder, if that file exists; else unchanged."""
+    if isinstance(value, str) and files.is_file_name(value) and (folder / value).is_file():
+        return str(folder / value)
+    return value

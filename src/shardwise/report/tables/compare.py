@@ -6,7 +6,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.planning.compare.results import Asked, Change, Comparison, Outcome, PartChange
+from shardwise.planning.compare.results import (
+    Change,
+    Comparison,
+    InputDifference,
+    Outcome,
+    PartChange,
+)
 from shardwise.report.console import GIB, percent, plain_table, seconds, show
 from shardwise.report.tables.estimate import PART_NAMES
 
@@ -110,7 +116,7 @@ def _asked(found: Comparison) -> Table:
     return table
 
 
-def _values(asked: Asked) -> list[str]:
+def _values(asked: InputDifference) -> list[str]:
     words = [in_words(value) for value in asked.values]
     return [w if g else f"({w})" for w, g in zip(words, asked.given, strict=True)]
 
