@@ -1,11 +1,10 @@
-"""Which fields have an effect on a strategy: what has none is tried with one value only."""
+"""Which fields have an effect on a strategy: a field without effect is tried with one value."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import (
@@ -25,30 +24,26 @@ from shardwise.parallel.pipeline_layout import stage_groups
 __all__ = ["EFFECTS", "NEUTRAL", "Kind", "idle_rows", "kinds_of", "most_layers_on_a_rank"]
 
 
-Columns = Callable[[str], NDArray[Any]]
-"""Columns of a table by name."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What of a layout decides which options and choices have an effect on it."""
+    """The properties of a layout that decide which options and choices have an effect on it."""
 
     tp: bool
-    """Whether tensor parallelism splits anything."""
+    """Whether there is tensor parallelism."""
     cp: bool
-    """Whether context parallelism does."""
+    """Whether there is context parallelism."""
     dp: bool
-    """Whether anything has several replicas."""
+    """Whether weights have several replicas."""
     experts: bool
     """Whether there are experts."""
     dispatches: bool
-    """Whether they exchange tokens."""
+    """Whether experts dispatch tokens to other ranks."""
     uneven: bool
-    """Whether one rank may get more tokens than another."""
+    """Whether ranks may get different numbers of tokens."""
     both_ways: bool
     """Whether the schedule pairs a forward with a backward pass."""
     layers: int
-    """Layers on the fullest rank; 0 where nothing depends on that."""
+    """Layers of the rank that has most; 0 where nothing depends on that."""
     panels: int
     """Least panels of 2D products; 0 where nothing depends on that."""
     training: bool = True
@@ -57,12 +52,12 @@ class Kind:
 def kinds_of(
     model: Model, layouts: Table, *, layers: Ints | None = None, panels: bool = False
 ) -> list[tuple[Kind, Ints]]:
-    """The kinds of layouts that there are, each with its rows, those that split least first.
+    """Group layouts by kind; return each kind with its rows, those that split least first.
 
     Parameters
     ----------
     layers
-        Layers on the fullest rank of each row, where something depends on that.
+        Layers of the rank that has most in each row, where something depends on that.
     panels
         Whether something depends on the least panels.
     """
@@ -91,11 +86,11 @@ def kinds_of(
 
 
 def most_layers_on_a_rank(model: Model, layouts: Table) -> Ints:
-    """Layers on the fullest rank of each row, as `recompute_layers` counts them."""
+    """Return the layers of the rank that has most, as `recompute_layers` counts them."""
     counted = [
         np.where(
             layouts.schedule == Schedule.DUALPIPE.code,
-            run.contents.chunks[run.key, :, :-1].sum(axis=2).max(axis=1),  # of each stage apart
+            run.contents.chunks[run.key, :, :-1].sum(axis=2).max(axis=1),  # of each stage alone
             run.layers,
         )
         for run in stage_groups(model, layouts)
@@ -103,68 +98,68 @@ def most_layers_on_a_rank(model: Model, layouts: Table) -> Ints:
     return np.max(counted, axis=0).astype(np.int64)
 
 
-Idle = Callable[[Kind, Columns], Bools | bool]
+Idle = Callable[[Kind, Table], Bools | bool]
 
 
-def _idle_zero(kind: Kind, at: Columns) -> Bools:
-    """Stages that split nothing that is there.
+def _idle_zero(kind: Kind, table: Table) -> Bools:
+    """ZeRO stages that split nothing.
 
-    Gradients and state are there only in training, and weights gathered layer by layer take room
-    even on one replica.
+    Gradients and optimizer state exist only in training; weights that are gathered layer by layer
+    need memory even on one replica.
     """
-    splits = at("zero") >= (ZERO_GRADIENTS if kind.training else ZERO_WEIGHTS)
-    splits &= at("zero") <= ZERO_WEIGHTS
+    splits = table.zero >= (ZERO_GRADIENTS if kind.training else ZERO_WEIGHTS)
+    splits &= table.zero <= ZERO_WEIGHTS
     return ~splits if not (kind.dp and kind.training) else np.zeros_like(splits)
 
 
-def _exchanges(kind: Kind, at: Columns) -> Bools:
-    """Whether replicas exchange anything."""
-    return np.asarray(kind.dp & (kind.training | (at("zero") >= ZERO_WEIGHTS)))
+def _communicates(kind: Kind, table: Table) -> Bools:
+    """Whether there is data-parallel communication."""
+    return np.asarray(kind.dp & (kind.training | (table.zero >= ZERO_WEIGHTS)))
 
 
 EFFECTS: dict[str, Idle] = {
     "tp_exchange": lambda kind, _: not kind.tp,
     "tp_overlap": lambda kind, _: not kind.tp,
-    "tp_regather": lambda kind, at: (
-        (not (kind.tp and kind.training)) | (at("tp_exchange") != TpExchange.RS_AG.code)
+    "tp_regather": lambda kind, table: (
+        (not (kind.tp and kind.training)) | (table.tp_exchange != TpExchange.RS_AG.code)
     ),
-    "summa_panels": lambda kind, at: (
+    "summa_panels": lambda kind, table: (
         (not kind.tp)
-        | (at("tp_exchange") != TpExchange.SUMMA.code)
-        | np.isin(at("summa_panels"), (0, kind.panels))
+        | (table.tp_exchange != TpExchange.SUMMA.code)
+        | np.isin(table.summa_panels, (0, kind.panels))
     ),
     "cp_exchange": lambda kind, _: not kind.cp,
-    "quantized_weights": lambda _, at: at("quantization") == Quantization.NONE.code,
+    "quantized_weights": lambda _, table: table.quantization == Quantization.NONE.code,
     "expert_capacity": lambda kind, _: not kind.experts,
     "expert_imbalance": lambda kind, _: not kind.uneven,
     "dispatch_dtype": lambda kind, _: not kind.experts,
     "expert_overlap": lambda kind, _: not (kind.dispatches and kind.training) or kind.both_ways,
     "recompute": lambda kind, _: not kind.training,
-    "recompute_parts": lambda _, at: at("recompute") != Recompute.SELECTIVE.code,
-    "recompute_layers": lambda kind, at: (
-        (at("recompute") == Recompute.NONE.code) | _is_all(kind, at)
+    "recompute_parts": lambda _, table: table.recompute != Recompute.SELECTIVE.code,
+    "recompute_layers": lambda kind, table: (
+        (table.recompute == Recompute.NONE.code) | _is_all(kind, table)
     ),
-    "lora_parts": lambda _, at: at("lora_rank") == 0,
+    "lora_parts": lambda _, table: table.lora_rank == 0,
     "optimizer": lambda kind, _: not kind.training,
     "fused_activation": lambda kind, _: not kind.training,
     "offload_activations": lambda kind, _: not kind.training,
-    "offload_parts": lambda kind, at: ~at("offload_activations") | (not kind.training),
+    "offload_parts": lambda kind, table: ~table.offload_activations | (not kind.training),
     "zero": _idle_zero,
-    "fsdp_reshard": lambda _, at: at("zero") < ZERO_WEIGHTS,
-    "fsdp_prefetch": lambda _, at: at("zero") < ZERO_WEIGHTS,
-    "dp_overlap": lambda kind, at: ~_exchanges(kind, at),
+    "fsdp_reshard": lambda _, table: table.zero < ZERO_WEIGHTS,
+    "fsdp_prefetch": lambda _, table: table.zero < ZERO_WEIGHTS,
+    "dp_overlap": lambda kind, table: ~_communicates(kind, table),
     "offload_optimizer": lambda kind, _: not kind.training,
 }
-"""When another value of a field changes nothing; a field stands behind those that it looks at."""
+"""When another value of a field changes nothing; each field follows the fields it reads."""
 
 
-def _is_all(kind: Kind, at: Columns) -> Bools:
-    """Whether so many layers are all that any rank has."""
-    number = at("recompute_layers")
+def _is_all(kind: Kind, table: Table) -> Bools:
+    """Whether recompute applies to all layers of every rank."""
+    number = table.recompute_layers
     return (number == 0) | ((number >= kind.layers) & (kind.layers > 0))
 
 
-# What a field without effect must have, for rules to allow it: what a strategy has that names none.
+# Fields that must have their default where they have no effect, or a constraint refuses them.
 NEUTRAL: dict[str, Any] = {
     name: Strategy.model_fields[name].default
     for name in (
@@ -183,8 +178,8 @@ NEUTRAL: dict[str, Any] = {
 
 
 def idle_rows(kind: Kind, table: Table, name: str) -> Bools:
-    """Rows of options or choices in which another value of a field changes nothing."""
+    """Return the rows of options or choices in which another value of a field changes nothing."""
     if name not in EFFECTS:
         return np.zeros(len(table), dtype=np.bool_)
-    idle = EFFECTS[name](kind, lambda field: getattr(table, field))
+    idle = EFFECTS[name](kind, table)
     return np.broadcast_to(np.asarray(idle, dtype=np.bool_), (len(table),))

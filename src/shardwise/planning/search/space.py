@@ -30,32 +30,32 @@ _RANGE = re.compile(r"(\d+)\s*\.\.\s*(\d+)(?:\s*:\s*(\d+))?")
 _MOST_VALUES = 10_000
 _TEXT = r"\s*\d+\s*(\.\.\s*\d+\s*(:\s*\d+\s*)?)?"
 _NUMBERS = f"^{_TEXT}(,{_TEXT})*$"
-"""Numbers and ranges as one text, in the words of JSON Schema."""
+"""Numbers and ranges as one text, as a pattern of JSON Schema."""
 _OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
 
 _TOGETHER = (*names_of(Kind.SET), "stage_layers")
-"""Fields one value of which is itself a list: its items are joined by `+` in a text."""
+"""Fields whose values are lists, with items joined by `+` in a text."""
 _BY_PLACEMENT = ("none", "placement")
-_KEPT_BY = {
+_SELECTED_BY = {
     "recompute_layers": "fit",
     "micro_batch_size": "largest",
     "stage_layers": "balanced",
 }
-"""Fields of whose values a search may keep one, by the word for it, in the order they are kept."""
+"""Fields of which a search may select one value, with the word for it, in order of selection."""
 _AS_TP = "tp"
-# Sequences from here on are split among context-parallel ranks, too: their activations alone fill
-# an accelerator (Llama 3 was trained with cp 16 at 131,072 tokens: arXiv 2407.21783, table 4).
+# Longer sequences are split over context-parallel ranks, too: their activations alone fill an
+# accelerator (Llama 3 was trained with cp 16 at 131,072 tokens: arXiv 2407.21783, table 4).
 _LONG = 32_768
 SPACE_FIELDS = tuple(COLUMNS)
-"""Fields of `Strategy` that a space may name: all but the short form of `tp_exchange`."""
+"""Fields of `Strategy` in a space: all but the short form of `tp_exchange`."""
 
-# Either the values to try, in order, or "all" (or a word of `_KEPT_BY`); None where the field's
-# usual ones are tried.
+# Either the values to try, in order, or "all" (or a word of `_SELECTED_BY`); None for the
+# default ones.
 Choices = tuple[Any, ...] | str | None
 
 
 def _describe(schema: dict[str, Any]) -> None:
-    """Say in the JSON Schema what each field's values are: those of `Strategy`."""
+    """Describe each field in the JSON Schema by the values of `Strategy`."""
     strategy = Strategy.model_json_schema()
     schema["$defs"], fields = strategy["$defs"], strategy["properties"]
     for name in SPACE_FIELDS:
@@ -73,14 +73,14 @@ def _describe(schema: dict[str, Any]) -> None:
         items = {"anyOf": [one, text]} if numbers else one
         several = [{"type": "array", "items": items, "minItems": 1}, text, {"type": "null"}]
         whole = [{"const": "all"}] if _has_end(COLUMNS[name]) else []
-        whole += [{"const": _KEPT_BY[name]}] if name in _KEPT_BY else []
+        whole += [{"const": _SELECTED_BY[name]}] if name in _SELECTED_BY else []
         schema["properties"][name] = title | {"anyOf": [one, *several, *whole]}
     for short, name in SHORT_NAMES.items():
         schema["properties"][short] = schema["properties"][name] | {"title": short}
 
 
 def _words(name: str) -> list[str]:
-    """Words that stand for one value of a field of numbers."""
+    """Words that a field of numbers allows."""
     if COLUMNS[name].kind is Kind.TIER:
         return list(_BY_PLACEMENT)
     if COLUMNS[name].optional:
@@ -92,7 +92,7 @@ def _values_of_fields() -> dict[str, Any]:
     """A field of a space for each column of a strategy."""
     found: dict[str, Any] = {}
     for name in COLUMNS:
-        words = Literal["all", _KEPT_BY[name]] if name in _KEPT_BY else Literal["all"]
+        words = Literal["all", _SELECTED_BY[name]] if name in _SELECTED_BY else Literal["all"]
         alias = Strategy.model_fields[name].validation_alias
         found[name] = (tuple[Any, ...] | words | None, Field(default=None, validation_alias=alias))
     return found
@@ -111,21 +111,21 @@ class Space(_Values):
     """Values to try for each field of `Strategy`.
 
     A field is one value, a list, a range of numbers (``64..512`` doubles, ``64..512:64`` steps) or
-    ``all``. Not given, degrees, chunks and micro-batches are all that divide what they split (but
-    cp only for long sequences, tp2 and panels only with 2D products, and etp is 1 or tp);
-    recompute, exchanges of tensor parallelism but 2D products, their overlap, ZeRO 0 and 1, fused
-    activations, placements and, where there is a second memory tier, offload are all tried;
-    everything else is as in a strategy that does not name it.
+    ``all``. By default a search tries all degrees, chunks and micro-batches that divide what they
+    split (but cp only for long sequences, tp2 and panels only with 2D products, and etp 1 or tp);
+    recompute, communication of tensor parallelism except 2D products, its overlap, ZeRO 0 and 1,
+    fused activations, placements and, where there is a second memory tier, offload. Every other
+    field has its default.
 
-    Of the values of some fields one is kept for each combination of the others:
+    Some fields can select one value for each combination of the others:
     ``recompute_layers: fit``, ``micro_batch_size: largest`` and ``stage_layers: balanced``.
     """
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
     batch: Literal["fixed", "largest"] = "fixed"
-    """Whether every strategy runs the whole global batch, or the largest multiple of its replicas
-    that is not beyond it."""
+    """Whether every strategy has exactly the global batch, or the largest multiple of its replicas
+    up to it."""
 
     @field_validator(*SPACE_FIELDS, mode="before")
     @classmethod
@@ -135,8 +135,8 @@ class Space(_Values):
             if given is not None and not _has_end(COLUMNS[name]):
                 raise ValueError("has no end: give values or a range")
             return given if given is None else "all"
-        if isinstance(given, str) and given.strip().lower() == _KEPT_BY.get(name):
-            return _KEPT_BY[name]
+        if isinstance(given, str) and given.strip().lower() == _SELECTED_BY.get(name):
+            return _SELECTED_BY[name]
         values = _items(name, given)
         if not values:
             raise ValueError("has no value to try")
@@ -153,10 +153,10 @@ class Space(_Values):
     @model_validator(mode="after")
     def _one_balance(self) -> Self:
         ends = ("first_stage_layers", "last_stage_layers")
-        if self.stage_layers == _KEPT_BY["stage_layers"] and any(getattr(self, n) for n in ends):
-            given = next(name for name in ends if getattr(self, name))
+        named = next((name for name in ends if getattr(self, name)), None)
+        if self.stage_layers == _SELECTED_BY["stage_layers"] and named is not None:
             problem = "is chosen by stage_layers balanced; give one"
-            raise InputError(Fault(field=given, problem=problem))
+            raise InputError(Fault(field=named, problem=problem))
         return self
 
     @classmethod
@@ -167,10 +167,10 @@ class Space(_Values):
         return schema
 
     def fixed(self, fields: Mapping[str, Any], *, source: str) -> Self:
-        """The same space with other values for some fields."""
-        unset = {name: value for name, value in self if name in self.model_fields_set}
+        """Return the space with other values for some fields."""
+        own = {name: value for name, value in self if name in self.model_fields_set}
         return self.validated(
-            unset | {SHORT_NAMES.get(n, n): v for n, v in fields.items()}, source=source
+            own | {SHORT_NAMES.get(n, n): v for n, v in fields.items()}, source=source
         )
 
     @property
@@ -180,33 +180,32 @@ class Space(_Values):
         The fewest recomputed layers that fit, the largest micro-batch that fits, the layers of the
         stages with the shortest step.
         """
-        return tuple(name for name, word in _KEPT_BY.items() if getattr(self, name) == word)
+        return tuple(name for name, word in _SELECTED_BY.items() if getattr(self, name) == word)
 
     def settled(self, model: Model) -> Self:
-        """The same space with the degrees named that are usual for a model.
+        """Return the space with the default degrees of a model.
 
-        Experts are spread in every way, each of them whole or split as tensor parallelism splits;
-        long sequences are split in every way; 2D products, where they are asked for, along both
-        axes in every way, in all panels.
+        These are every ep, with etp 1 or tp, for models with experts; every cp for long sequences;
+        and, where 2D products are requested, every tp2 and number of panels.
         """
-        usual: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
         lengths = self.seq_len if isinstance(self.seq_len, tuple) else (model.seq_len,)
         if self.cp is None and max(length or 0 for length in lengths) >= _LONG:
-            usual["cp"] = "all"
+            defaults["cp"] = "all"
         if model.has_experts:
-            usual |= {"ep": "all"} if self.ep is None else {}
-            usual |= {"etp": (1, _AS_TP)} if self.etp is None else {}
+            defaults |= {"ep": "all"} if self.ep is None else {}
+            defaults |= {"etp": (1, _AS_TP)} if self.etp is None else {}
         if self.tp_exchange == "all" or "summa" in (self.tp_exchange or ()):
-            usual |= {"tp2": "all"} if self.tp2 is None else {}
-            usual |= {"summa_panels": "all"} if self.summa_panels is None else {}
+            defaults |= {"tp2": "all"} if self.tp2 is None else {}
+            defaults |= {"summa_panels": "all"} if self.summa_panels is None else {}
         if self.tp_exchange == ("summa",) and self.tp_overlap is None:
-            usual["tp_overlap"] = ("stack", "none")
-        return self.model_copy(update=usual) if usual else self
+            defaults["tp_overlap"] = ("stack", "none")
+        return self.model_copy(update=defaults) if defaults else self
 
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:
-        """Values of a field to try, in order; None for all that divide what they split.
+        """Return the values of a field to try, in order; None for all that divide what they split.
 
-        None among the values stands for what `Strategy.resolved` fills in.
+        A value of None is filled in by `Strategy.resolved`.
         """
         given: Choices = getattr(self, field)
         if isinstance(given, tuple):
@@ -218,32 +217,32 @@ class Space(_Values):
             tries = Tries.ALL
         if field in self.selected or tries is Tries.DIVISORS:
             return None
-        usual = COLUMNS[field].default
+        default = COLUMNS[field].default
         if tries in (Tries.DEFAULT, Tries.DEFAULT_DIVISOR):
-            return (usual,)
+            return (default,)
         if COLUMNS[field].kind is Kind.TIER:
             return tuple(range(len(system.network)))
         if given is None and field in _OFFLOADS and len(system.accelerator.memory) == 1:
             return (False,)
         every = tries if isinstance(tries, tuple) else _every(COLUMNS[field])
-        return tuple(sorted(every, key=lambda value: value != usual)) if usual in every else every
+        return tuple(sorted(every, key=lambda value: value != default))
 
 
 def _every(field: StrategyField) -> tuple[Any, ...]:
-    """All values of a field that has an end, whatever the layout and the system."""
+    """All values of a field with finitely many, independent of layout and system."""
     if field.kind is Kind.FLAG:
         return (False, True)
     return field.role.every or (field.words if field.kind is Kind.WORD else ())
 
 
 def _has_end(field: StrategyField) -> bool:
-    """Whether `all` stands for something."""
+    """Whether `all` has a meaning."""
     by_layout = field.role.tries in (Tries.DIVISORS, Tries.DEFAULT_DIVISOR)
     return by_layout or field.kind is Kind.TIER or bool(_every(field))
 
 
 def _items(name: str, given: object) -> Sequence[Any]:
-    """A list of what was given: one value, several, or a range of numbers."""
+    """The list of one value, several, or a range of numbers."""
     if name in _TOGETHER and isinstance(given, (list, tuple)):
         several = any(isinstance(item, (list, tuple)) or "+" in str(item) for item in given)
         return list(given) if several else [given]
@@ -275,7 +274,7 @@ def _expanded(text: str) -> list[Any]:
 
 
 def _value(name: str, value: object) -> Any:
-    """One value as `Strategy` has it."""
+    """One value in the form of `Strategy`."""
     word = str(value).strip().lower()
     if COLUMNS[name].kind is Kind.TIER and (value is None or word in _BY_PLACEMENT):
         return None
@@ -289,6 +288,6 @@ def _value(name: str, value: object) -> Any:
     try:
         return getattr(Strategy.validated({name: value}), name)
     except InputError as error:
-        told = [(f.field.removeprefix(name).strip("."), f.problem) for f in error.faults]
-        problem = "; ".join(": ".join(part for part in parts if part) for parts in told)
+        parts_of = [(f.field.removeprefix(name).strip("."), f.problem) for f in error.faults]
+        problem = "; ".join(": ".join(part for part in parts if part) for parts in parts_of)
         raise ValueError(problem) from None
