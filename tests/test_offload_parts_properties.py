@@ -171,7 +171,7 @@ def test_the_timeline_holds_what_the_estimate_says(parts: tuple[str, ...], sched
         peaks = [stage.peak.bytes for stage in result.stages]
         assert rank_totals(line).peak_bytes == pytest.approx(peaks, rel=1e-9)
         assert line.step_s == pytest.approx(result.step_time_s, rel=1e-9)
-        held, kind, rank = line.held, line.actions.kind, line.actions.rank
+        held, kind, rank = line.memory_at_actions, line.actions.kind, line.actions.rank
         np.testing.assert_allclose(held.after[kind == 0], held.activations[kind == 0])
         keeps = np.flatnonzero((kind[1:] > 0) & (rank[1:] == rank[:-1]))
         np.testing.assert_allclose(held.after[keeps], held.activations[keeps + 1])
@@ -184,7 +184,7 @@ def test_a_timeline_of_all_parts_is_that_of_whole_layers(way: dict[str, Any]) ->
     (named, _), (whole, _) = (timeline(parts, way) for parts in (OffloadPart, None))
     np.testing.assert_array_equal(named.actions.end_s, whole.actions.end_s)
     for column in fields(MemoryAtActions):
-        pair = (getattr(line.held, column.name) for line in (named, whole))
+        pair = (getattr(line.memory_at_actions, column.name) for line in (named, whole))
         np.testing.assert_array_equal(*pair)
 
 

@@ -72,10 +72,10 @@ def test_two_micro_batches_on_two_stages() -> None:
     assert line.after_s["optimizer"] == result.time_s["optimizer"] > 0
     # Rank 0 keeps both micro-batches of its two layers and looked up words, rank 1 one at a time.
     kept = 2 * KEPT + SBH
-    assert line.held.activations[:4].tolist() == [kept, 2 * kept, 2 * kept, kept]
-    assert line.held.after[:4].tolist() == [kept, 2 * kept, kept, 0]
-    assert line.held.activations[4:].tolist() == [2 * KEPT] * 4
-    assert line.held.after[4:].tolist() == [2 * KEPT, 0, 2 * KEPT, 0]
+    assert line.memory_at_actions.activations[:4].tolist() == [kept, 2 * kept, 2 * kept, kept]
+    assert line.memory_at_actions.after[:4].tolist() == [kept, 2 * kept, kept, 0]
+    assert line.memory_at_actions.activations[4:].tolist() == [2 * KEPT] * 4
+    assert line.memory_at_actions.after[4:].tolist() == [2 * KEPT, 0, 2 * KEPT, 0]
     assert line.actions.source.tolist() == [-1, -1, 5, 7, 0, 4, 1, 6]
     assert line.actions.far.tolist() == [False, False, True, True, True, False, True, False]
 
@@ -203,9 +203,9 @@ def test_chunks_of_unequal_layers_hold_what_they_hold() -> None:
     model = samples.llama(layers=[samples.layer(count=8)], vocab=64)
     found, result = both(model, FAST, pp=2, gbs=32, **lists)
     line = found.timeline
-    layers = line.held.activations / line.passes.kept_bytes[0] * 3
+    layers = line.memory_at_actions.activations / line.passes.saved_bytes[0] * 3
     assert layers[line.actions.rank == 0].max() == pytest.approx(4 * 3 + 1)
-    layer = line.passes.kept_bytes[0] / 3
+    layer = line.passes.saved_bytes[0] / 3
     assert result.stages[0].activations == pytest.approx((4 * 3 + 1) * layer)
 
 
@@ -225,7 +225,7 @@ def test_unlike_chunks_keep_what_the_estimate_says(kinds: int, recompute: str) -
             one = {"dp": 1, "mbs": 2} | columns
             line = trace(model, samples.system(), one).timeline
             ranks = line.actions.rank
-            held = [line.held.activations[ranks == rank].max() for rank in range(p)]
+            held = [line.memory_at_actions.activations[ranks == rank].max() for rank in range(p)]
             assert line.memory.activations == pytest.approx(held, rel=1e-12)
 
 
@@ -250,7 +250,7 @@ def test_offloaded_activations_leave_two_layers_here() -> None:
     model = samples.llama(layers=[samples.layer(count=8)], vocab=64)
     found, result = both(model, machine, **columns)
     line = found.timeline
-    assert line.held.activations.max() == pytest.approx(line.passes.kept_bytes[0] / 2)
+    assert line.memory_at_actions.activations.max() == pytest.approx(line.passes.saved_bytes[0] / 2)
     peaks = [stage.peak.bytes for stage in result.stages]
     assert rank_totals(line).peak_bytes == pytest.approx(peaks, rel=1e-9)
 
@@ -259,7 +259,7 @@ def test_the_transient_of_a_direction_is_the_fullest_moment_of_it() -> None:
     """Of both directions the larger one is the estimate's buffer; forward needs less here."""
     found, result = both(samples.llama(vocab=64), gbs=4)
     line = found.timeline
-    ahead, back = (line.held.live[line.actions.kind == kind] for kind in (F, B))
+    ahead, back = (line.memory_at_actions.live[line.actions.kind == kind] for kind in (F, B))
     assert len(set(ahead)) == len(set(back)) == 1
     assert 0 < ahead[0] < back[0] == result.memory_bytes.buffers
 

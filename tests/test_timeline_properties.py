@@ -56,18 +56,18 @@ def test_every_timeline_is_a_run_of_its_own(strategy: Any, depth: int, shown: in
         alone = here[~np.isin(here, np.flatnonzero(a.paired) + 1)]
         free = np.concatenate([[0.0], a.end_s[alone][:-1]])
         assert (a.start_s[alone] - a.waited_s[alone] - free >= -1e-15).all()
-        assert line.held.after[here[-1]] == pytest.approx(0, abs=1)
+        assert line.memory_at_actions.after[here[-1]] == pytest.approx(0, abs=1)
         accounted = busy(totals, rank) + totals.transfers_s[rank] + totals.idle_s[rank]
         assert accounted == pytest.approx(line.passes_s)
         assert totals.idle_s[rank] >= -1e-12
-    assert (line.held.activations >= line.held.after - 1).all()
+    assert (line.memory_at_actions.activations >= line.memory_at_actions.after - 1).all()
     pair = np.flatnonzero(a.paired)
     both_live = [
         line.passes.of[kind].transient_bytes[a.stage[pair + n]] for n, kind in enumerate("FB")
     ]
-    assert (line.held.live[pair] == np.maximum(*both_live)).all()
-    assert (line.held.live[pair + 1] == line.held.live[pair]).all()
-    assert (line.held.live >= 0).all()
+    assert (line.memory_at_actions.live[pair] == np.maximum(*both_live)).all()
+    assert (line.memory_at_actions.live[pair + 1] == line.memory_at_actions.live[pair]).all()
+    assert (line.memory_at_actions.live >= 0).all()
     draws_right(found, totals)
     trace_format.check(
         trace(
@@ -99,7 +99,7 @@ def runs_once(line: StepTimeline, strategy: dict[str, Any]) -> None:
         places = set(zip(a.stage[a.kind == kind], a.micro_batch[a.kind == kind], strict=True))
         assert len(places) == np.count_nonzero(a.kind == kind) == whole
     split = np.count_nonzero(a.kind == W)
-    assert split + np.count_nonzero(a.whole) == (whole if strategy["training"] else 0)
+    assert split + np.count_nonzero(a.has_weight_grads) == (whole if strategy["training"] else 0)
     assert a.chunk.max() < chunks_of(strategy["schedule"], strategy["vpp"])
 
 

@@ -50,7 +50,7 @@ _PASSES = {
     "B": ("input_grad", "weight_grad"),
     "R": ("recompute",),
 }
-# Fill and border of a box by what it stands for.
+# Fill and border of a box by its kind.
 _COLORS = {
     "product": ("#dbe9fb", "#7aa5dd"),
     "kernel": ("#f1f3f6", "#c0c7d1"),
@@ -58,7 +58,7 @@ _COLORS = {
     "end": ("#ffffff", "#9aa3af"),
     "stages": ("#eef3fa", "#a9bcd6"),
 }
-# How an arrow looks by the kind of its edge.
+# Style of an arrow by the kind of its edge.
 _DOT_ARROWS = {
     "residual": ' color="#2a9d8f" style=bold',
     "adapter": " style=dashed",

@@ -184,7 +184,7 @@ def frame(rows: Sequence[Mapping[str, Any]], *, source: str) -> "pl.DataFrame":
     InputError
         If the values of a field have incompatible types.
     """
-    import polars as pl  # noqa: PLC0415 - heavy; only where a table is asked for
+    import polars as pl  # noqa: PLC0415 - heavy; only where a table is made
 
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: [row.get(name) for row in rows] for name in names}

@@ -160,8 +160,8 @@ def trace(
     >>> len(step.to_dict()["ranks"])
     2
     """
-    whole = isinstance(micro_batches, int) and not isinstance(micro_batches, bool)
-    if micro_batches is not None and not (whole and micro_batches >= 1):
+    is_integer = isinstance(micro_batches, int) and not isinstance(micro_batches, bool)
+    if micro_batches is not None and not (is_integer and micro_batches >= 1):
         problem = "must be a whole number of at least 1"
         place = {"field": "micro_batches", "problem": problem}
         raise InputError(Fault(**place, value=micro_batches, has_value=True))

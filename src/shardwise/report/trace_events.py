@@ -56,7 +56,7 @@ _MESSAGES = {FORWARD: "activations", BACKWARD: "gradients"}
 
 _WEIGHTS = "weight_gradients"
 # Purposes of the slices of a pass; a backward without a later W computes both gradients at once.
-_WORKS = {
+_PURPOSES = {
     (FORWARD, False): (("forward",),),
     (BACKWARD, False): (("recompute",), ("backward",)),
     (BACKWARD, True): (("recompute",), ("backward", _WEIGHTS)),
@@ -91,14 +91,14 @@ class _Columns:
     micro_batch: list[int]
     chunk: list[int]
     stage: list[int]
-    whole: list[bool]
+    has_weight_grads: list[bool]
     source: list[int]
     far: list[bool]
     shown: list[bool]
     start: list[int]
     end: list[int]
     waited: list[int]
-    kept: list[float]
+    saved: list[float]
     """Saved activations while it runs [byte]."""
     after: list[float]
     live: list[float]
@@ -116,22 +116,22 @@ class _Columns:
     passes_end: int
     hop: int
 
-    def works(self, at: int) -> tuple[tuple[str, ...], ...]:
+    def purposes(self, at: int) -> tuple[tuple[str, ...], ...]:
         """Purposes of the slices of an action."""
-        return _WORKS[self.kind[at], self.whole[at]]
+        return _PURPOSES[self.kind[at], self.has_weight_grads[at]]
 
-    def lasts(self, at: int, works: Iterable[str]) -> int:
+    def lasts(self, at: int, purposes: Iterable[str]) -> int:
         """Time of an action's kernels for these purposes."""
-        return sum(self.kernels[name][self.stage[at]] for name in works)
+        return sum(self.kernels[name][self.stage[at]] for name in purposes)
 
     def kernels_end(self, group: Sequence[int]) -> int:
         """When the last kernel of an action or a pair ends."""
-        lasts = sum(self.lasts(at, work) for at in group for work in self.works(at))
+        lasts = sum(self.lasts(at, work) for at in group for work in self.purposes(at))
         return min(self.end[group[0]], self.start[group[0]] + lasts)
 
     def details_of(self, at: int) -> dict[str, Any]:
         """Details of the slices of an action."""
-        details = self.details[self.kind[at], self.stage[at], self.whole[at]]
+        details = self.details[self.kind[at], self.stage[at], self.has_weight_grads[at]]
         return {"micro_batch": self.micro_batch[at], **details}
 
     def samples(self, rank: int) -> Iterator[tuple[int, float, float]]:
@@ -142,7 +142,7 @@ class _Columns:
         left_out: list[tuple[int, float, float]] = []
         for place, group in enumerate(self.groups[rank]):
             last = group[-1]
-            now = self.start[last], self.kept[last], self.live[last]
+            now = self.start[last], self.saved[last], self.live[last]
             if not self.shown[last]:
                 left_out.append(now)
                 continue
@@ -160,7 +160,7 @@ class _Columns:
 
 def _columns_of(timeline: StepTimeline, micro_batches: int | None) -> _Columns:
     """Turn the actions into lists."""
-    actions, held = timeline.actions, timeline.held
+    actions, memory = timeline.actions, timeline.memory_at_actions
     rank, paired = actions.rank.tolist(), actions.paired.tolist()
     groups: list[list[tuple[int, ...]]] = [[] for _ in range(timeline.pipeline.ranks)]
     for at, one in enumerate(rank):
@@ -175,16 +175,16 @@ def _columns_of(timeline: StepTimeline, micro_batches: int | None) -> _Columns:
         micro_batch=actions.micro_batch.tolist(),
         chunk=actions.chunk.tolist(),
         stage=actions.stage.tolist(),
-        whole=actions.whole.tolist(),
+        has_weight_grads=actions.has_weight_grads.tolist(),
         source=actions.source.tolist(),
         far=actions.far.tolist(),
         shown=_shown(timeline, micro_batches).tolist(),
         start=_ns(actions.start_s),
         end=_ns(actions.end_s),
         waited=_ns(actions.waited_s),
-        kept=held.activations.tolist(),
-        after=held.after.tolist(),
-        live=held.live.tolist(),
+        saved=memory.activations.tolist(),
+        after=memory.after.tolist(),
+        live=memory.live.tolist(),
         groups=groups,
         group_of={at: group for row in groups for group in row for at in group},
         kernels={n: _ns(time) for one in passes.values() for n, time in one.kernels_s.items()},
@@ -197,8 +197,8 @@ def _columns_of(timeline: StepTimeline, micro_batches: int | None) -> _Columns:
 
 
 def _ns(seconds: Floats) -> list[int]:
-    whole: list[int] = np.rint(seconds * _NS).astype(np.int64).tolist()
-    return whole
+    rounded: list[int] = np.rint(seconds * _NS).astype(np.int64).tolist()
+    return rounded
 
 
 def _all_ns(times: Mapping[str, Floats]) -> dict[str, list[int]]:
@@ -223,18 +223,18 @@ def _shown(timeline: StepTimeline, micro_batches: int | None) -> Bools:
 def _details(timeline: StepTimeline) -> dict[tuple[str, int, bool], dict[str, Any]]:
     """Stage, its components, times and memory of a micro-batch there."""
     found = {}
-    for kind, whole in _WORKS:
+    for kind, both in _PURPOSES:
         one = timeline.passes.of[kind]
-        also = timeline.passes.of[WEIGHTS].kernels_s if whole else {}
+        also = timeline.passes.of[WEIGHTS].kernels_s if both else {}
         times = {**one.kernels_s, **also, **one.exposed_s}
         for stage in range(timeline.pipeline.stages):
-            told = {name: float(time[stage]) for name, time in times.items()}
-            kept = timeline.passes.kept_bytes + timeline.passes.embedding_bytes
-            found[kind, stage, whole] = {
+            seconds = {name: float(time[stage]) for name, time in times.items()}
+            saved = timeline.passes.saved_bytes + timeline.passes.embedding_bytes
+            found[kind, stage, both] = {
                 "stage": stage,
                 "holds": timeline.stage_label(stage),
-                "ms": {name: round(1e3 * time, 4) for name, time in told.items() if time > 0},
-                "kept_mib": round(float(kept[stage]) / 2**20, 1),
+                "ms": {name: round(1e3 * time, 4) for name, time in seconds.items() if time > 0},
+                "kept_mib": round(float(saved[stage]) / 2**20, 1),
                 "transient_mib": round(float(one.transient_bytes[stage]) / 2**20, 1),
             }
     return found
@@ -353,11 +353,11 @@ class _Rank:
     def _pass(self, group: Sequence[int], start: int, end: int) -> None:
         """Kernels one after the other, then exposed waits; arrows from messages."""
         ended = start
-        for name, category, works, lasts, args in self._kernels(group):
+        for name, category, purposes, lasts, args in self._kernels(group):
             span = ended, min(end, ended + lasts)
             if span[1] > span[0]:
                 self._slice(name, category, _COMPUTE, span, **args)
-                self._operations(group, works, span)
+                self._operations(group, purposes, span)
             ended = span[1]
         c = self.columns
         for at in group:
@@ -404,28 +404,28 @@ class _Rank:
             yield " + ".join(names), "pair", (), lasts, details
             return
         at = group[0]
-        for works in c.works(at):
-            name = self._name(at, _LETTERS[works[0]])
-            yield name, works[0], works, c.lasts(at, works), c.details_of(at)
+        for purposes in c.purposes(at):
+            name = self._name(at, _LETTERS[purposes[0]])
+            yield name, purposes[0], purposes, c.lasts(at, purposes), c.details_of(at)
 
     def _operations(
-        self, group: Sequence[int], works: tuple[str, ...], span: tuple[int, int]
+        self, group: Sequence[int], purposes: tuple[str, ...], span: tuple[int, int]
     ) -> None:
         """Kernels inside a slice, for the first slice of its kind.
 
         They are stretched to fill it: the host's share of a pass belongs to no kernel.
         """
         c = self.columns
-        place = "".join(works), c.stage[group[0]]
+        place = "".join(purposes), c.stage[group[0]]
         if not self.nested or len(group) > 1 or place in self.opened:
             return
         self.opened.add(place)
-        parts = kernels_of_pass(self.timeline, c.stage[group[0]], *works)
-        whole = sum(time for part in parts for _, time in part.kernels)
+        parts = kernels_of_pass(self.timeline, c.stage[group[0]], *purposes)
+        total = sum(time for part in parts for _, time in part.kernels)
         done = 0.0
 
         def at(time: float) -> int:
-            return span[0] + round((span[1] - span[0]) * min(1.0, time / whole))
+            return span[0] + round((span[1] - span[0]) * min(1.0, time / total))
 
         for part in parts:
             begun, inside = done, []
@@ -481,10 +481,10 @@ class _Rank:
             for name in ("weights", "gradients", "optimizer")
         }
         last: tuple[float, float] | None = None
-        for time, kept, live in samples:
-            values = round(kept / GIB, 4) + 0.0, round(live / GIB, 4)
+        for time, saved, live in samples:
+            values = round(saved / GIB, 4) + 0.0, round(live / GIB, 4)
             if values != last:
-                held = static | {"activations": values[0], "transient": values[1]}
+                sizes = static | {"activations": values[0], "transient": values[1]}
                 event = {"name": "memory [GiB]", "ph": "C", "ts": time / 1000, "pid": self.rank}
-                self.found.append(event | {"args": held})
+                self.found.append(event | {"args": sizes})
             last = values

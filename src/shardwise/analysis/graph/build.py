@@ -195,19 +195,19 @@ def _totals(
             _runs(p, phase) * getattr(w, name) for p in parts for phase, w in p.phases.items()
         )
 
-    def exchanges(name: str) -> float:
+    def collectives(name: str) -> float:
         every = [(part, e) for part in parts for node in part.nodes for e in node.exchanges]
         return sum(_runs(part, one.phase) * getattr(one, name) for part, one in every)
 
-    held = {part.name: part.copies for part in components_of(table, evaluation, costs)}
+    copies = {part.name: part.copies for part in components_of(table, evaluation, costs)}
     return StepTotals(
         flops=phases("flops"),
         matrix_flops=round(exact),
         kernel_s=phases("time_s"),
-        volume_bytes=exchanges("volume_bytes"),
-        exchange_s=exchanges("time_s"),
-        exposed_s=exchanges("exposed_s"),
-        parameters=sum(held[part.name] * part.parameters for part in parts),
+        volume_bytes=collectives("volume_bytes"),
+        exchange_s=collectives("time_s"),
+        exposed_s=collectives("exposed_s"),
+        parameters=sum(copies[part.name] * part.parameters for part in parts),
     )
 
 
@@ -287,7 +287,7 @@ def _operations(part: Component, *, training: bool) -> list[DrawnOperation]:
     """
     operations: list[DrawnOperation] = []
     for cost in part.costs:
-        kept = saved_activation_bytes(cost, part.recomputed) if training else 0.0
+        saved = saved_activation_bytes(cost, part.recomputed) if training else 0.0
         operation = DrawnOperation(
             name=cost.operation.name,
             cost=cost,
@@ -295,12 +295,12 @@ def _operations(part: Component, *, training: bool) -> list[DrawnOperation]:
             before=tuple(e for e, first in _collectives_of(cost) if first),
             after=tuple(e for e, first in _collectives_of(cost) if not first),
             parameters=float(cost.operation.parameters[0]),
-            saved_bytes=kept,
+            saved_bytes=saved,
         )
         runs = operation.kernels or operation.before or operation.after or operation.parameters
         if not runs and operations:
             last = operations[-1]
-            operations[-1] = replace(last, saved_bytes=last.saved_bytes + kept)
+            operations[-1] = replace(last, saved_bytes=last.saved_bytes + saved)
         elif runs and base_name(operation.name) == _CORE and _unfused(operation):
             operations += _divided(operation)
         elif runs:

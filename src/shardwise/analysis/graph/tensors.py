@@ -91,8 +91,8 @@ class Tensors:
         size, dtype = _scalar(self.work.element_bytes), self.dtype
         if writer in _FP32:
             size, dtype = FP32_BYTES, "fp32"
-        whole = tuple(int(side) if side == int(side) else side for side in shape)
-        return Tensor(name=name, shape=whole, dtype=dtype, bytes=prod(shape) * size)
+        sides = tuple(int(side) if side == int(side) else side for side in shape)
+        return Tensor(name=name, shape=sides, dtype=dtype, bytes=prod(shape) * size)
 
     def stream(self, name: str = "stream") -> Tensor:
         """The residual stream: a share of the tokens; of the width with 2D products."""
@@ -211,12 +211,12 @@ class Tensors:
 
 def _product(operation: Operation) -> Matmul | None:
     """The forward matrix product of an operation that has exactly one."""
-    ahead = [
+    products = [
         kernel
         for kernel in operation.kernels
         if isinstance(kernel, Matmul) and kernel.phase is Phase.FORWARD and kernel.batch[0] > 0
     ]
-    return ahead[0] if len(ahead) == 1 else None
+    return products[0] if len(products) == 1 else None
 
 
 def _with_batch(product: Matmul, rows: Floats, columns: Floats) -> tuple[float, ...]:

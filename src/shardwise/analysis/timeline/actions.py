@@ -76,7 +76,7 @@ class Actions:
     chunk: Ints
     stage: Ints
     """Virtual stage."""
-    whole: Bools
+    has_weight_grads: Bools
     """Whether a backward computes weight gradients too, so that no later action does."""
     paired: Bools
     """Whether a forward runs at the same time as the next action, a backward."""
@@ -119,7 +119,8 @@ def run(pipeline: Pipeline, passes: StagePasses) -> Actions:
         micro_batch=micro_batch,
         chunk=chunk,
         stage=stage,
-        whole=(kind == BACKWARD_CODE) & ~_has_later_weights(pipeline, kind, stage, micro_batch),
+        has_weight_grads=(kind == BACKWARD_CODE)
+        & ~_has_later_weights(pipeline, kind, stage, micro_batch),
         paired=(kind == FORWARD_CODE)
         & (kind[following] == BACKWARD_CODE)
         & (rank[following] == rank)

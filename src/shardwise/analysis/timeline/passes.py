@@ -64,7 +64,7 @@ class StagePasses:
 
     of: Mapping[str, Pass]
     """By kind: F; B without weight gradients; W, the weight gradients."""
-    kept_bytes: Floats
+    saved_bytes: Floats
     """Activations that the layers save from forward to backward, for a micro-batch [byte]."""
     movable_bytes: Floats
     """Those of them that are moved where activations are offloaded [byte]."""
@@ -115,9 +115,9 @@ def stage_passes(
     )
     return StagePasses(
         of={FORWARD: forward, BACKWARD: backward, WEIGHTS: weights},
-        kept_bytes=layer_bytes(blocks, stages.work, lambda held: held.saved_bytes),
-        movable_bytes=layer_bytes(blocks, stages.work, lambda held: held.movable_bytes),
-        embedding_bytes=part_bytes(blocks, _only(stages, -2), lambda held: held.saved_bytes),
+        saved_bytes=layer_bytes(blocks, stages.work, lambda one: one.saved_bytes),
+        movable_bytes=layer_bytes(blocks, stages.work, lambda one: one.movable_bytes),
+        embedding_bytes=part_bytes(blocks, _only(stages, -2), lambda one: one.saved_bytes),
         moving_layers=layer_bytes(blocks, stages.work, moves),
     )
 
@@ -203,18 +203,18 @@ def _over(
     """
     steps = [step_of(one.operation) for one in operations]
     never = np.full_like(steps[0].saved, -np.inf)
-    ahead = [replace(step, back=never) for step in steps]
-    back = [replace(step, ahead=never) for step in steps]
+    forward = [replace(step, back=never) for step in steps]
+    backward = [replace(step, ahead=never) for step in steps]
     if not table.training[0]:
         return cost.bytes.over_bytes, np.zeros_like(never)
-    again = recomputed_parts(table, name)
-    whole = again == FULL_LAYER
-    run = FULL if whole else RecomputePart.bits(again)
+    recomputed = recomputed_parts(table, name)
+    full = recomputed == FULL_LAYER
+    recompute = FULL if full else RecomputePart.bits(recomputed)
 
     def over(some: Sequence[Step], how: int) -> Floats:
         return np.minimum(walk(some, how, blocks.boundary_bytes).over, cost.bytes.over_bytes)
 
-    return over(ahead, FORWARD_ONLY if whole else run), over(back, run)
+    return over(forward, FORWARD_ONLY if full else recompute), over(backward, recompute)
 
 
 def _with_over(blocks: ComponentCosts, moments: Sequence[Floats | None]) -> ComponentCosts:

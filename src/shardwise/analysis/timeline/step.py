@@ -80,10 +80,10 @@ class StepTimeline:
     """Every virtual stage."""
     layer_kinds: tuple[tuple[int, ...], ...]
     """Kinds of the layers of every virtual stage, in the order of the model."""
-    again: frozenset[str]
+    recomputed: frozenset[str]
     """What layers recompute: values of `RecomputePart`, or `components.FULL_LAYER`."""
     actions: Actions
-    held: MemoryAtActions
+    memory_at_actions: MemoryAtActions
     memory: StageMemory
     """Of every rank, from the estimate."""
     after_s: Mapping[str, float]
@@ -159,16 +159,16 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
     actions = run(pipeline, passes)
     order, ends = model.order, np.cumsum([0, *layers_on_ranks(model.depth, table, 0)]).tolist()
     position = np.arange(pipeline.ranks)
-    held = memory_at_actions(actions, passes, offloaded=bool(table.offload_activations[0]))
+    at_actions = memory_at_actions(actions, passes, offloaded=bool(table.offload_activations[0]))
     return StepTimeline(
         pipeline=pipeline,
         passes=passes,
         parts=tuple(parts),
         stages=stages,
         layer_kinds=tuple(tuple(order[a:b]) for a, b in pairwise(ends)),
-        again=recomputed_parts(table, "layer"),
+        recomputed=recomputed_parts(table, "layer"),
         actions=actions,
-        held=held,
+        memory_at_actions=at_actions,
         memory=stage_memory(table, evaluation.blocks, by_stage(evaluation.runs), position),
         after_s=_after(table, evaluation),
         dp_hidden_s=_dp_hidden(table, evaluation),
@@ -227,7 +227,8 @@ def rank_totals(timeline: StepTimeline) -> RankTotals:
     kernels, exposed = action_times(timeline)
     busy = sum(map(added, (*kernels.values(), *exposed.values())), np.zeros(ranks))
     waited = added(actions.waited_s)
-    total = timeline.static_bytes[actions.rank] + timeline.held.activations + timeline.held.live
+    memory = timeline.memory_at_actions
+    total = timeline.static_bytes[actions.rank] + memory.activations + memory.live
     at = peak_actions(total, actions.rank)
     most, when = total[at], actions.start_s[at]
     update = timeline.memory.in_update
@@ -252,7 +253,7 @@ def action_times(timeline: StepTimeline) -> tuple[dict[str, Floats], dict[str, F
         one = timeline.passes.of[kind]
         here = actions.kind == code
         if kind == WEIGHTS:
-            here = here | actions.whole
+            here = here | actions.has_weight_grads
         for name, column in one.kernels_s.items():
             kernels[name] = np.where(here, column[actions.stage], 0.0)
         if kind != WEIGHTS:
@@ -267,7 +268,7 @@ def memory_at_actions(actions: Actions, passes: StagePasses, *, offloaded: bool)
     Of offloaded activations two layers are resident. The two of a pair have the same memory: what
     the forward saves, what the backward has not yet released, and the larger of their peaks.
     """
-    saved, after = _running(actions, passes.kept_bytes[actions.stage])
+    saved, after = _running(actions, passes.saved_bytes[actions.stage])
     if offloaded:
         moved, moved_after = _running(actions, passes.movable_bytes[actions.stage])
         layers, layers_after = _running(actions, passes.moving_layers[actions.stage])
@@ -304,7 +305,7 @@ def _running(actions: Actions, amount: Floats) -> tuple[Floats, Floats]:
 
 
 def _releases(actions: Actions) -> Bools:
-    return (actions.kind == WEIGHTS_CODE) | actions.whole
+    return (actions.kind == WEIGHTS_CODE) | actions.has_weight_grads
 
 
 def peak_actions(total: Floats, rank: Ints) -> Ints:
@@ -343,7 +344,7 @@ def kernels_of_pass(timeline: StepTimeline, stage: int, *work: str) -> list[Comp
     again = work == ("recompute",)
     found = []
     for name, costs, reruns in _in_order(timeline, stage):
-        shares = [rerun_share(c, timeline.again) * reruns if again else 1.0 for c in costs]
+        shares = [rerun_share(c, timeline.recomputed) * reruns if again else 1.0 for c in costs]
         times = [
             (c.operation.name, share * sum(float(c.kernel_s(p)[0]) for p in phases))
             for c, share in zip(costs, shares, strict=True)

@@ -243,7 +243,7 @@ def write_page(
     Parameters
     ----------
     abreast
-        Figures that stand two in a row where the window is wide enough.
+        Figures that share a row, two each, where the window is wide enough.
     """
     check_chart_file(path)
     place = Path(path)

@@ -30,7 +30,7 @@ from shardwise.report.tables.estimate_parts import MEMORY_NAMES, NO_LIMIT
 __all__ = ["charts", "memory", "times", "waterfall", "write_charts"]
 
 _LEGEND = {"orientation": "h", "x": 0, "yanchor": "top", "traceorder": "normal"}
-# Pixels: of a bar with its gap, and of what stands above and below all bars.
+# Pixels: of a bar with its gap, and of everything above and below the bars.
 _BAR = 46
 _AROUND = 310
 # And what the figures of an axis take.

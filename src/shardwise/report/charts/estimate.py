@@ -1,4 +1,4 @@
-"""An estimate as charts: where the step goes, what the fullest stage holds, and all stages."""
+"""An estimate as charts: components of the step and of the memory, and all stages."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ _GROUP_COLOURS = {
 }
 # Slices of less than this share have no room for words of their own.
 _SMALL = 0.08
-# Sectors of less than this share of the whole go without words.
+# Sectors of less than this share of the total have no label.
 _WORDLESS = 0.02
 # How much nearer to white an operation is than the part that it belongs to.
 _PALER = 0.45
@@ -82,46 +82,46 @@ def time_pie(result: Estimate) -> Figure:
 
 
 def memory_pie(result: Estimate) -> Figure:
-    """Draw what the fullest stage holds, and what is free there, as a ring."""
+    """Draw the memory of the peak-memory stage, with free memory, as a ring."""
     parts = memory_parts(result)
     labels = {p.key: f"{p.name}  {p.value / GIB:.2f} GiB" for p in parts}
-    whole = sum(part.value for part in parts)
-    middle = f"<b>{whole / GIB:.1f} GiB</b><br>{_capacity_word(result)}"
+    total = sum(part.value for part in parts)
+    middle = f"<b>{total / GIB:.1f} GiB</b><br>{_capacity_word(result)}"
     figure = _pie(parts, MEMORY_COLORS, labels, middle)
-    return _round(figure, "What the fullest stage holds", _fit_words(result))
+    return _round(figure, "Memory of the peak-memory stage", _fit_words(result))
 
 
 def _pie(
     parts: Sequence[Part], colors: Mapping[str, str], labels: Mapping[str, str], middle: str
 ) -> Figure:
     """A ring of all parts; the small ones share one label, and each has its line in the legend."""
-    ordered_values = sorted(parts, key=lambda part: (part.key == "free", -part.value))
-    whole = sum(part.value for part in parts)
-    small = [part for part in ordered_values if part.value < _SMALL * whole and part.key != "free"]
-    words = {part.key: _broken(part.name, part.value / whole) for part in ordered_values}
+    ordered = sorted(parts, key=lambda part: (part.key == "free", -part.value))
+    total = sum(part.value for part in parts)
+    small = [part for part in ordered if part.value < _SMALL * total and part.key != "free"]
+    words = {part.key: _broken(part.name, part.value / total) for part in ordered}
     if len(small) > 1:
         words |= {part.key: "" for part in small}
-        share = percent(sum(part.value for part in small) / whole)
+        share = percent(sum(part.value for part in small) / total)
         words[small[len(small) // 2].key] = f"{len(small)} smaller<br>{share}"
     figure = plotly().Figure(
         plotly().Pie(
-            labels=[labels[part.key] for part in ordered_values],
-            values=[part.value for part in ordered_values],
-            ids=[part.key for part in ordered_values],
+            labels=[labels[part.key] for part in ordered],
+            values=[part.value for part in ordered],
+            ids=[part.key for part in ordered],
             sort=False,
             direction="clockwise",
             hole=0.45,
             marker={
-                "colors": [colors[part.key] for part in ordered_values],
+                "colors": [colors[part.key] for part in ordered],
                 "line": {"color": "white", "width": 1},
             },
-            text=[words[part.key] for part in ordered_values],
+            text=[words[part.key] for part in ordered],
             textinfo="text",
             textposition=[
-                "inside" if part.value >= _SMALL * whole else "outside" for part in ordered_values
+                "inside" if part.value >= _SMALL * total else "outside" for part in ordered
             ],
             insidetextorientation="horizontal",
-            customdata=[part.told for part in ordered_values],
+            customdata=[part.told for part in ordered],
             hovertemplate="%{customdata}<extra></extra>",
             domain={"x": [0.04, 0.96], "y": [0.0, 0.94]},
             name="parts",
@@ -146,8 +146,8 @@ def _broken(name: str, share: float) -> str:
 def time_sunburst(result: Estimate) -> Figure:
     """Draw the step as rings: kinds of work inside, their parts around them, then operations."""
     parts, operations = time_parts(result), operation_parts(result)
-    told = f"{seconds(result.step_time_s)}<br>a step"
-    sectors = [_centre(parts, told), *_sectors(parts, TIME_COLORS, told, seconds)]
+    text = f"{seconds(result.step_time_s)}<br>a step"
+    sectors = [_center(parts, text), *_sectors(parts, TIME_COLORS, text, seconds)]
     sectors += [
         _Sector(
             key=piece.key,
@@ -155,7 +155,7 @@ def time_sunburst(result: Estimate) -> Figure:
             parent=piece.group,
             value=piece.value,
             color=_paler(TIME_COLORS[piece.group]),
-            told=piece.told,
+            hover=piece.told,
         )
         for piece in operations
     ]
@@ -164,10 +164,10 @@ def time_sunburst(result: Estimate) -> Figure:
 
 
 def memory_sunburst(result: Estimate) -> Figure:
-    """Draw the memory of the fullest stage as rings: what it is for inside, parts around it."""
+    """Draw the memory of the peak-memory stage as rings: groups inside, components around them."""
     parts = memory_parts(result)
-    told = f"{_gib(sum(part.value for part in parts))}<br>{_capacity_word(result)}"
-    sectors = [_centre(parts, told), *_sectors(parts, MEMORY_COLORS, told, _gib)]
+    text = f"{_gib(sum(part.value for part in parts))}<br>{_capacity_word(result)}"
+    sectors = [_center(parts, text), *_sectors(parts, MEMORY_COLORS, text, _gib)]
     return _round(_sunburst(sectors), "The memory from inside out", "what it is for, and its parts")
 
 
@@ -180,12 +180,12 @@ class _Sector:
     parent: str
     value: float
     color: str
-    told: str
+    hover: str
 
 
-def _centre(parts: Sequence[Part], told: str) -> _Sector:
-    whole = sum(part.value for part in parts)
-    return _Sector(key=told, name=told, parent="", value=whole, color="white", told=told)
+def _center(parts: Sequence[Part], text: str) -> _Sector:
+    total = sum(part.value for part in parts)
+    return _Sector(key=text, name=text, parent="", value=total, color="white", hover=text)
 
 
 def _sectors(
@@ -194,8 +194,8 @@ def _sectors(
     centre: str,
     amount: Callable[[float], str],
 ) -> Iterator[_Sector]:
-    """Groups, and their parts around them; a part that is all of its group stands for it."""
-    whole = sum(part.value for part in parts)
+    """Groups, and their components around them; one that is all of its group replaces it."""
+    total = sum(part.value for part in parts)
     for group in dict.fromkeys(part.group for part in parts):
         members = [part for part in parts if part.group == group]
         alone = [part.name for part in members] == [group]
@@ -207,7 +207,7 @@ def _sectors(
                 parent=centre,
                 value=value,
                 color=_GROUP_COLOURS[group],
-                told=f"<b>{group}</b><br>{amount(value)}, {percent(value / whole)}",
+                hover=f"<b>{group}</b><br>{amount(value)}, {percent(value / total)}",
             )
         for part in members:
             yield _Sector(
@@ -216,19 +216,19 @@ def _sectors(
                 parent=centre if alone else f"group: {group}",
                 value=part.value,
                 color=colors[part.key],
-                told=part.told,
+                hover=part.told,
             )
 
 
 def _sunburst(sectors: Sequence[_Sector]) -> Figure:
-    whole = sectors[0].value
+    total = sectors[0].value
     return plotly().Figure(
         plotly().Sunburst(
             ids=[sector.key for sector in sectors],
             labels=[sector.name for sector in sectors],
             parents=[sector.parent for sector in sectors],
             values=[sector.value for sector in sectors],
-            text=[_sector_words(sector, sector.value / whole) for sector in sectors],
+            text=[_sector_words(sector, sector.value / total) for sector in sectors],
             textinfo="text",
             branchvalues="total",
             sort=False,
@@ -237,7 +237,7 @@ def _sunburst(sectors: Sequence[_Sector]) -> Figure:
                 "colors": [sector.color for sector in sectors],
                 "line": {"color": "white", "width": 1},
             },
-            customdata=[sector.told for sector in sectors],
+            customdata=[sector.hover for sector in sectors],
             hovertemplate="%{customdata}<extra></extra>",
             rotation=90,
             name="rings",
@@ -246,7 +246,7 @@ def _sunburst(sectors: Sequence[_Sector]) -> Figure:
 
 
 def _sector_words(sector: _Sector, share: float) -> str:
-    """What stands on a sector, if there is room."""
+    """The label of a sector, if there is room."""
     if not sector.parent:
         return sector.name
     return f"{sector.name}<br>{percent(share)}" if share >= _WORDLESS else ""

@@ -26,7 +26,7 @@ _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
 # Shares that the band of the first chart is wide, and percent that a bar of the second is.
 _BAND = 0.10
 _BAR = 5
-# Errors beyond stand in the bars at the ends.
+# Larger errors count in the bars at the ends.
 _FARTHEST = 100
 _BAND_COLOUR = "rgba(140, 140, 140, 0.18)"
 
@@ -78,7 +78,7 @@ def error_histogram(board: Scoreboard) -> Figure:
         errors = [100 * (row.error or 0.0) for row in rows if row.kind == kind]
         figure.add_trace(
             go.Histogram(
-                # Half a bar inside the end, so that the last bar is the one that they stand in.
+                # Half a bar inside the end, so that they count in the last bar.
                 x=[max(-_FARTHEST, min(_FARTHEST - _BAR / 2, error)) for error in errors],
                 xbins={"start": -_FARTHEST, "end": _FARTHEST, "size": _BAR},
                 marker={"color": color, "line": {"color": "white", "width": 1}},

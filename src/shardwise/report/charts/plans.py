@@ -109,7 +109,7 @@ def short_name(field: str) -> str:
 
 
 def value_word(value: object) -> str:
-    """A value of a field as a label: words for true, false and what is not given."""
+    """A value of a field as a label: words for true, false and unset values."""
     if value is None:
         return "by placement"
     if isinstance(value, bool):

@@ -182,7 +182,7 @@ def _add_ideal(figure: Figure, first: ScaleResult, numbers: Sequence[int]) -> No
 def _add_nothing(figure: Figure, number: int) -> None:
     figure.add_annotation(
         text="nothing fits",
-        x=log10(number),  # where an annotation stands on a logarithmic axis
+        x=log10(number),  # position of an annotation on a logarithmic axis
         y=0.05,
         yref="y domain",
         yanchor="bottom",

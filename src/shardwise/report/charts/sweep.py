@@ -70,7 +70,7 @@ def charts(
 
 
 def _lines(result: SweepResult, tokens: float | None) -> dict[str, Figure]:
-    """Over each axis of numbers, where the lines can be told apart."""
+    """Over each axis of numbers, where there are few enough lines."""
     drawn: dict[str, Figure] = {}
     for axis in varied(result):
         if is_numeric(result, axis) and len(series(result, axis)) <= _MOST_LINES:
@@ -82,7 +82,7 @@ def _lines(result: SweepResult, tokens: float | None) -> dict[str, Figure]:
 
 
 def _maps(result: SweepResult, tokens: float | None, marks: Marks | None) -> dict[str, Figure]:
-    """Over each pair of axes beside which only the strategy is varied, for each system."""
+    """Over each pair of axes besides which only the strategy is varied, for each system."""
     axes = varied(result)
     drawn: dict[str, Figure] = {}
     if len(result.systems) > 1 and len(axes) == 1:

@@ -37,7 +37,7 @@ __all__ = ["MOST_TORNADOES", "ratio", "scaling", "tornado", "trend"]
 
 _GPUS = "gpus"
 _CROSS = {"symbol": "x-thin", "size": 9}
-# Where crosses stand, in parts of the height: one row for each line.
+# Height of crosses as a share of the axis: one row for each line.
 _FIRST_CROSS, _NEXT_CROSS = 0.02, 0.025
 _PERCENT = 100.0
 MOST_TORNADOES = 6
@@ -50,7 +50,7 @@ _LEAST_ELASTICITY = 1e-4
 
 
 def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
-    """Draw strong scaling: time over GPUs, and throughput of each GPU beside the first's.
+    """Draw strong scaling: time over GPUs, and throughput per GPU relative to the first.
 
     Dashed is what each line would be if every GPU did as much as those of its first point. The
     lower panel is relative to the first line's smallest feasible number of GPUs.
@@ -73,7 +73,7 @@ def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
         figure.add_trace(scatter(y=times, **words), row=1, col=1)
         shares = [plan.tokens_per_s_per_gpu / unit for plan in plans]
         figure.add_trace(scatter(y=shares, **words, showlegend=False), row=2, col=1)
-        if times and line.kind == 0:  # one for each color: more cannot be told apart
+        if times and line.kind == 0:  # one for each color: more are not legible
             figure.add_trace(_ideal(line, axis, times[0]), row=1, col=1)
         _add_crosses(figure, line, axis, _without(line), number)
     found = [measure.value(plan) for _, plan in chain.from_iterable(s.feasible for s in lines)]
@@ -193,7 +193,7 @@ def _first(lines: Sequence[Series]) -> tuple[SweepPoint, PointPlan]:
 
 
 def _line(result: SweepResult, line: Series, axis: Axis) -> dict[str, Any]:
-    """What is alike in all panels that show a line."""
+    """Arguments of a line that all panels share."""
     return {
         "x": [number_of(axis, point) for point, _ in line.feasible],
         "mode": "lines+markers",
@@ -274,7 +274,7 @@ def _with_legend(figure: Figure) -> Figure:
 def tornado(result: SweepResult) -> Figure:
     """Draw how the step time answers to each figure of the system, the most influential on top.
 
-    A bar of -0.4 says: one per cent more makes the step 0.4 % shorter. Beside it stands what
+    A bar of -0.4 says: one per cent more makes the step 0.4 % shorter. Next to it is what
     doubling (or halving what is better less) saves, and with the strategy that is best then.
     Several points are drawn side by side.
     """

@@ -1,4 +1,4 @@
-"""Strategies of a sweep beside one another: runners-up, the design space, the Pareto front."""
+"""Strategies of a sweep side by side: runners-up, the design space, the Pareto front."""
 
 from collections.abc import Callable, Sequence
 from math import log2, log10
@@ -44,7 +44,7 @@ _DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp")
 
 
 def limit(plan: PointPlan) -> str:
-    """The part of the step that takes most beside the work itself: what to improve.
+    """The largest component of the step besides forward and backward: what to improve.
 
     `work` where forward and backward take all but a tenth.
     """
@@ -57,7 +57,7 @@ def limit(plan: PointPlan) -> str:
 def runners_up(result: SweepResult) -> Figure:
     """Draw how much longer the next best strategies of one point take than the best.
 
-    Bars are colored by what limits them: the largest part beside forward and backward.
+    Bars are colored by what limits them: the largest component besides forward and backward.
     """
     go = plotly()
     point = _one_point(result)
@@ -93,7 +93,7 @@ def runners_up(result: SweepResult) -> Figure:
 
 
 def _names(plans: Sequence[PointPlan]) -> list[str]:
-    """Rank and degrees of strategies, and in small what else tells them apart."""
+    """Rank and degrees of strategies, and in small print their other differences."""
     differing = [
         field
         for field in Strategy.model_fields
@@ -124,25 +124,25 @@ def _limit_color(part: str) -> str:
 
 
 def design_space(result: SweepResult, *, tokens: float | None = None) -> Figure:
-    """Draw all strategies that were kept as lines across their fields and figures.
+    """Draw the best strategies of all points as lines across their fields and figures.
 
     The fields are those in which they differ; colors say what limits them. A part of any column
     can be chosen with the mouse.
     """
     go = plotly()
-    kept = [(point, plan) for point in result.points for plan in point.best if plan.fits]
-    if len(kept) <= 1:
+    found = [(point, plan) for point in result.points for plan in point.best if plan.fits]
+    if len(found) <= 1:
         raise missing("several strategies", "vary fields of the strategy, or sweep with top=10")
-    plans = [plan for _, plan in kept]
+    plans = [plan for _, plan in found]
     measure = time_for(result, tokens)
     columns: list[dict[str, Any]] = []
     if len(result.systems) > 1:
-        columns.append(_words_column("system", [point.system for point, _ in kept]))
+        columns.append(_words_column("system", [point.system for point, _ in found]))
     axes = varied(result)
     for axis in axes:
         if axis.kind != "strategy":
             place = result.axes.index(axis)
-            positions = [float(point.at[place]) for point, _ in kept]
+            positions = [float(point.at[place]) for point, _ in found]
             columns.append(_column(short_name(axis.name), positions, axis.labels))
     hidden = set(_NOT_DRAWN) - {axis.name for axis in axes}
     for field in Strategy.model_fields:
@@ -295,8 +295,8 @@ def _scale(update: Callable[..., Any], title: str, values: Sequence[float]) -> N
 
 def _unbeaten(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Those that no other is below in one and not above in the other, from the left."""
-    kept: list[tuple[float, float]] = []
+    best: list[tuple[float, float]] = []
     for pair in sorted(set(pairs)):
-        if not kept or pair[1] < kept[-1][1]:
-            kept.append(pair)
-    return kept
+        if not best or pair[1] < best[-1][1]:
+            best.append(pair)
+    return best

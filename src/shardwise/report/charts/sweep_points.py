@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 SYSTEM = "system"
-"""Name of the systems of a sweep where they stand on an axis of a chart."""
+"""Name of the systems of a sweep as an axis of a chart."""
 
 _SECONDS_PER_DAY = 86_400
 _MANY_TICKS = 12
@@ -130,8 +130,8 @@ def best_of(point: SweepPoint) -> PointPlan | None:
 def reason(point: SweepPoint) -> str:
     """Why a point has no strategy that fits, in a line."""
     if point.best:
-        held = point.best[0].memory_bytes
-        used, room = held["reserved"] / GIB, held["capacity"] / GIB
+        memory = point.best[0].memory_bytes
+        used, room = memory["reserved"] / GIB, memory["capacity"] / GIB
         return f"does not fit: {used:.1f} of {room:.1f} GiB"
     problem = point.problem or "no feasible strategy"
     counts = [f"{name.replace('_', ' ')} {n:,}" for name, n in list(point.rejected.items())[:3]]
@@ -158,10 +158,10 @@ def only(
     InputError
         If the sweep has no such system, axis or label.
     """
-    given = {name: _several(labels) for name, labels in (at or {}).items()}
-    axes = [(axis_named(result, name), labels) for name, labels in given.items()]
-    kept = _kept("system", result.systems, _several(systems))
-    labels = {axis.name: _kept(axis.name, axis.labels, some) for axis, some in axes}
+    wanted = {name: _several(labels) for name, labels in (at or {}).items()}
+    axes = [(axis_named(result, name), labels) for name, labels in wanted.items()]
+    names = _selected("system", result.systems, _several(systems))
+    labels = {axis.name: _selected(axis.name, axis.labels, some) for axis, some in axes}
     places = [
         [axis.labels.index(label) for label in labels.get(axis.name, axis.labels)]
         for axis in result.axes
@@ -169,27 +169,27 @@ def only(
     points = tuple(
         point.model_copy(update={"at": tuple(map(list.index, places, point.at))})
         for point in result.points
-        if point.system in kept
+        if point.system in names
         and all(place in some for place, some in zip(point.at, places, strict=True))
     )
     narrowed = tuple(
         axis.model_copy(update={"labels": labels.get(axis.name, axis.labels)})
         for axis in result.axes
     )
-    return result.model_copy(update={"systems": kept, "axes": narrowed, "points": points})
+    return result.model_copy(update={"systems": names, "axes": narrowed, "points": points})
 
 
 def _several(words: str | Sequence[str]) -> tuple[str, ...]:
     return (words,) if isinstance(words, str) else tuple(words)
 
 
-def _kept(what: str, whole: Sequence[str], some: Sequence[str]) -> tuple[str, ...]:
-    """Those of some words that are asked for, in their order; all if none is."""
-    for word in some:
-        if word not in whole:
-            known = nearest(word, list(whole)) or f"; it has {', '.join(whole)}"
-            raise missing(f"{what} {word}", known.removeprefix("; "))
-    return tuple(word for word in whole if not some or word in some)
+def _selected(what: str, known: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Known names that are wanted, in their order; all if none is."""
+    for name in wanted:
+        if name not in known:
+            hint = nearest(name, list(known)) or f"; it has {', '.join(known)}"
+            raise missing(f"{what} {name}", hint.removeprefix("; "))
+    return tuple(name for name in known if not wanted or name in wanted)
 
 
 def series(result: SweepResult, axis: Axis | None) -> list[Series]:
@@ -272,7 +272,7 @@ def time_for(result: SweepResult, tokens: float | None) -> Measure:
 
 
 def shown_for(result: SweepResult, tokens: float | None) -> Measure:
-    """The objective of a sweep, or the time where tokens are given."""
+    """The objective of a sweep, or the time where tokens are specified."""
     if tokens is not None or result.objective == "step_time":
         return time_for(result, tokens)
     return OBJECTIVE_MEASURES[result.objective]
