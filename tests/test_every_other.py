@@ -151,8 +151,8 @@ def told(line: StepTimeline) -> float:
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"tp": 2, "tp_regather": False}, "with it tp_regather must be true"),
-        ({"fused_activation": True}, "fused_activation computes the activation again already"),
+        ({"tp": 2, "tp_regather": False}, "tp_regather must be true"),
+        ({"fused_activation": True}, "fused_activation recomputes the activation already"),
     ],
 )
 def test_what_it_cannot_be_beside(columns: dict[str, Any], problem: str) -> None:
