@@ -205,7 +205,7 @@ def test_experts_of_every_second_layer_are_its_own():
     for words, problem in (
         ({"top_k": 2}, "sends a token to one expert; allowed: 1"),
         ({"shared_ffn": 128}, "knows no shared expert; allowed: 0"),
-        ({"ffn": 128}, "has attention and inner width of all layers and experts alike"),
+        ({"ffn": 128}, "has equal attention and inner width in all layers and experts"),
     ):
         with pytest.raises(InputError) as error:
             model_for_amped(_with_experts(**words))

@@ -40,7 +40,7 @@ def test_people_are_told_what_has_no_meaning(shardwise, config):
     below = out[out.index("imported from AMPeD: ") :]
     assert "31 of 32 parameters say something here" in below
     assert "spare 3: unknown here, and no formula of AMPeD needs it" in below
-    assert "note: as in AMPeD, nothing hides exchanges" in below
+    assert "note: as in AMPeD, communication is not hidden" in below
 
 
 def test_tables_from_elsewhere(shardwise, tmp_path):
@@ -164,7 +164,7 @@ def test_ampeds_own_answer_is_that_of_its_parameters(shardwise):
     code, out, err = shardwise("estimate", CONFIG, "--reference", "amped", "--json")
     assert (code, err) == (0, "")
     record = json.loads(out)
-    told = amped_case_of_parameters(read_config(whole(), str(CONFIG)).told()).answer()
+    told = amped_case_of_parameters(read_config(whole(), str(CONFIG)).read_values()).answer()
     assert record == told
     assert record["number_of_batches"] == pytest.approx(450e9 / 2048 / 2304)
     code, out, _ = shardwise("estimate", CONFIG, "--also", "amped", "--json")
@@ -177,7 +177,7 @@ def test_flags_change_what_they_say_of_ampeds_own_answer(shardwise, config):
     before = json.loads(shardwise(*words)[1])
     for same in (["--dp", "8"], ["--dp", "2x4"], ["--gpus", "32"], ["--mbs", "2", "--zero", "1"]):
         assert json.loads(shardwise(*words, *same)[1]) == before
-    told = read_config(json.loads(config.read_text()), str(config)).told()
+    told = read_config(json.loads(config.read_text()), str(config)).read_values()
     changed = {"inter_node_data_parallel_degree": 8.0, "number_of_microbatches_per_minibatch": 2.0}
     after = amped_case_of_parameters(told | changed, fill=True).answer()
     assert json.loads(shardwise(*words, "--dp", "16")[1]) == after

@@ -64,8 +64,8 @@ def test_a_number_comes_back_with_any_prefix(number, prefix):
     ("written", "problem"),
     [
         ("80 GiB", "AMPeD reads GiB as powers of 1000; write the number without a unit"),
-        ("64 GPUs", "AMPeD takes the first letter of GPUs for an SI prefix; leave it out"),
-        ("5 min", "AMPeD takes the first letter of min for an SI prefix; leave it out"),
+        ("64 GPUs", "AMPeD reads the first letter of GPUs as an SI prefix; leave it out"),
+        ("5 min", "AMPeD reads the first letter of min as an SI prefix; leave it out"),
         ("many", "must be a number, or text"),
         ("3,200,000", "must be a number, or text"),
         ("1e999", "must be a number, or text"),
@@ -132,7 +132,7 @@ def test_the_example_is_whole():
     per_layer = 4 * 12288 * 128 * 96 + 8 * 6144 + 2 * 12288 * 49152 + 51200 * 12288 / 80
     assert values["total_number_of_parameters_without_embedding"] == 80 * per_layer
     assert values["inter_node_bandwidth"] == 1.6e12
-    assert (config["number_of_tokens_in_vocabulary"].taken, config.beside["MAC_per_cycle"]) == (
+    assert (config["number_of_tokens_in_vocabulary"].raw, config.accelerator_row["MAC_per_cycle"]) == (
         51200,
         256,
     )
@@ -175,7 +175,7 @@ def test_tables_that_are_not_there_are_asked_for():
     """One line for each category that looks something up."""
     lines = faults(whole())
     assert len(lines) == 3
-    assert "need lookup tables, but there is no lookup_tables.json beside the file" in lines[0]
+    assert "need lookup tables, but there is no lookup_tables.json in its folder" in lines[0]
     assert lines[0].endswith("give it (--tables FILE)")
 
 

@@ -377,7 +377,7 @@ def test_notes_say_what_was_left_and_how_figures_are_read():
     notes = "\n".join(record["notes"])
     assert "300 GB/s is read in bit/s, as AMPeD does whatever the letters: 37.5 GB/s" in notes
     assert "256 is the width of all heads; one has 64" in notes
-    assert "minibatch_size: 8 was calculated; the value 3 beside it was left" in notes
+    assert "minibatch_size: 8 was calculated; its value 3 was ignored" in notes
     (spare,) = [one for one in record["not_used"] if one["parameter"] == "spare_cards"]
     assert (spare["why"], spare["description"]) == (
         "unknown here, and no formula of AMPeD needs it",

@@ -36,9 +36,11 @@ def case_of(reference: str, inputs: Inputs) -> Case:
         config = inputs.config
         words: dict[str, Any] = {"rows": config.row_names(), "source": config.source}
         if not inputs.changed:
-            return amped_case_of_parameters(config.told(), fill=True, **words)
+            return amped_case_of_parameters(config.read_values(), fill=True, **words)
         read = strategy_of(strategy, flags)
-        return amped_case_with(config.told(), model, system, read, changed=inputs.changed, **words)
+        return amped_case_with(
+            config.read_values(), model, system, read, changed=inputs.changed, **words
+        )
     if reference != "calculon":
         read, source = strategy_of(strategy, flags), strategy or "strategy"
         if reference == "nersc":

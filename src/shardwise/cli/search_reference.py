@@ -330,7 +330,7 @@ def _amped_parameters(query: _Query) -> dict[str, float]:
     config = configuration_of(model) if model.strip() == system.strip() else None
     if config is None:
         return model_for_amped(model, dtype=kind) | system_for_amped(system, dtype=kind)
-    case = amped_case_of_parameters(config.told(), fill=True, source=config.source)
+    case = amped_case_of_parameters(config.read_values(), fill=True, source=config.source)
     types = ("weight_precision", "activation_precision") if dtype is not None else ()
     varied = {*amped.DEGREES, "batch_size", "number_of_microbatches_per_minibatch"}
     varied |= {"samples", "number_of_batches"}

@@ -1,7 +1,7 @@
 """AMPeD's figures of a step and what stands for each of them in an `Estimate`.
 
-Some stand for sums of its lines, as ours are not split alike. None means quite the same in both:
-the reasons say what differs. docs/conformance.md shows the sizes.
+Some are sums of its lines, as ours are split differently. None means quite the same in both: the
+reasons say what differs. docs/conformance.md shows the sizes.
 """
 
 from collections.abc import Mapping
@@ -65,20 +65,20 @@ AMPED: tuple[Counterpart, ...] = (
     Counterpart(
         "Tensor parallelism, both passes (s)",
         "comm_s.tp.exposed",
-        "volumes there are as wide as one head, of the whole batch over all nodes, and links have "
-        "their full bandwidth; embedding and head exchange too here",
+        "volumes there are as wide as one head, of the global batch over all nodes, and links have "
+        "their full bandwidth; embedding and head communicate too here",
     ),
     Counterpart(
         "Pipeline parallelism, both passes (s)",
         "comm_s.pp.exposed",
-        "one message of the whole batch as wide as one head there; here what the slowest stage "
+        "one message of the global batch as wide as one head there; here what the critical stage "
         "waits for",
     ),
     Counterpart(
         "All-reduce of gradients and Zero-DP (s)",
         "comm_s.dp.exposed",
-        "nothing is hidden there, a whole node's cards serve each ring, gradients of all layers "
-        "are exchanged, not of a stage; a quarter of the other exchanges is added for weights",
+        "nothing is hidden there, all cards of a node serve each ring, gradients of all layers "
+        "are reduced, not of a stage; a quarter of the other communication is added for weights",
     ),
     Counterpart(
         "Total MoE communication overhead time",
@@ -104,7 +104,7 @@ AMPED: tuple[Counterpart, ...] = (
     Counterpart(
         "required_memory_per_accelerator_activations",
         "memory_bytes.activations",
-        "one micro-batch there, without most of what a layer keeps, divided by replicas twice",
+        "one micro-batch there, without most of what a layer saves, divided by replicas twice",
     ),
     Counterpart(
         "total_required_memory_per_accelerator",

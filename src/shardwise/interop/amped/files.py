@@ -1,8 +1,8 @@
 """AMPeD's `config.json` and `lookup_tables.json`, typed and with every parameter decided.
 
 AMPeD decides in this order: looked up in a table, else calculated, else the value that is written.
-So does this, and it says which was used where a file has several. What AMPeD takes as None, as 1
-or as a fraction without a word is a fault.
+So does this, and it says which was used where a file has several. What AMPeD silently reads as
+None, as 1 or as a fraction is a fault.
 """
 
 import math
@@ -44,7 +44,7 @@ def parse_amped(value: object) -> float:
     Raises
     ------
     ValueError
-        If it is neither, is not finite, or would be read as something else than it says.
+        If it is neither, is not finite, or would be misread.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"must be {ALLOWED}")  # noqa: TRY004 - as for all that is wrong with it
@@ -58,7 +58,7 @@ def parse_amped(value: object) -> float:
         problem = f"AMPeD reads {unit} as powers of 1000; write the number without a unit"
         raise ValueError(problem)
     if _WORDS.fullmatch(unit):
-        raise ValueError(f"AMPeD takes the first letter of {unit} for an SI prefix; leave it out")
+        raise ValueError(f"AMPeD reads the first letter of {unit} as an SI prefix; leave it out")
     power = _PREFIXES.get(unit[:1], 0)
     return _finite(float(Decimal(match[1]).scaleb(power)))
 
@@ -113,7 +113,7 @@ class _Category(ConfigBase):
 
 
 class _Config(ConfigBase):
-    """A whole file."""
+    """A configuration file."""
 
     neural_network_training_parameters: _Category | None = None
     mapping_parameters: _Category | None = None
@@ -131,15 +131,15 @@ class AmpedConfig:
     parameters: Mapping[str, Parameter]
     rows: Mapping[str, str]
     """Row of its table that a category looks up in, by category."""
-    beside: Mapping[str, Any]
+    accelerator_row: Mapping[str, Any]
     """All properties of the accelerator's row."""
 
-    def told(self) -> dict[str, float]:
-        """Values that were written or looked up, for whoever works out the rest by itself."""
+    def read_values(self) -> dict[str, float]:
+        """Values that were written or looked up, without those calculated from them."""
         return {n: one.value for n, one in self.parameters.items() if one.origin != "calculated"}
 
     def row_names(self) -> dict[str, str]:
-        """Rows of the network and of the accelerator, as AMPeD's summary calls them."""
+        """Rows of the network and of the accelerator, by AMPeD's names in its summary."""
         known = {"transformer": CATEGORIES[0], "accelerator": CATEGORIES[-1]}
         return {name: self.rows[place] for name, place in known.items() if place in self.rows}
 
@@ -151,14 +151,14 @@ class AmpedConfig:
 
 
 def looks_like(data: Mapping[str, Any]) -> Literal["configuration", "lookup tables"] | None:
-    """Tell which of AMPeD's files a mapping is by its keys; None if it is none of them."""
+    """Return which of AMPeD's files a mapping is by its keys, or None."""
     if any(name in data for name in CATEGORIES):
         return "configuration"
     return "lookup tables" if any(name in data for name in _TABLE_NAMES) else None
 
 
-def tables_beside(source: str) -> tuple[Tables, str] | None:
-    """Read the tables that lie beside a configuration, if they do."""
+def tables_next_to(source: str) -> tuple[Tables, str] | None:
+    """Read the tables in the folder of a configuration, if they are there."""
     if not Path(source).is_file():
         return None
     place = Path(source).with_name(TABLES_NAME)
@@ -175,7 +175,7 @@ def read_config(
     Parameters
     ----------
     tables
-        Tables and the file they were read from; those beside the configuration if not given.
+        Tables and the file they were read from; by default those in the configuration's folder.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def read_config(
     raw = _Config.validated(data, source=source)
     categories = {name: found for name in CATEGORIES if (found := getattr(raw, name)) is not None}
     looked_up = any(p.from_lookup_table for c in categories.values() for p in c.parameters.values())
-    found = (tables or tables_beside(source)) if looked_up else None
+    found = (tables or tables_next_to(source)) if looked_up else None
     reading = _Reading(source=source, tables=found)
     decided = list(reading.decide(categories))
     if reading.faults:
@@ -202,7 +202,7 @@ def read_config(
             for name, category in categories.items()
             if category.lookup_config is not None
         },
-        beside=reading.row(categories.get(CATEGORIES[-1])),
+        accelerator_row=reading.row(categories.get(CATEGORIES[-1])),
     )
 
 
@@ -262,7 +262,7 @@ class _Reading:
             self._fault(f"{name}.lookup_config", problem + ", ".join(needing))
             return None
         if not self._tables_source:
-            problem = f"need lookup tables, but there is no {TABLES_NAME} beside the file"
+            problem = f"need lookup tables, but there is no {TABLES_NAME} in its folder"
             self._fault(name, f"{', '.join(needing)} {problem}; give it (--tables FILE)")
             return None
         for field, key, found, what in (
@@ -286,7 +286,7 @@ class _Reading:
     def _decided(
         self, field: str, written: _Parameter, known: Parameter, row: Mapping[str, Any] | None
     ) -> Parameter | None:
-        """Take a parameter from its row, or leave it to be calculated, or take it as written."""
+        """Read a parameter from its row, or leave it to be calculated, or use the written value."""
         if written.from_lookup_table:
             return None if row is None else self._looked_up(field, written, known, row)
         if written.calculated:
@@ -317,14 +317,14 @@ class _Reading:
     def _parsed(self, field: str, known: Parameter, value: object, source: str) -> Parameter | None:
         plain = int(value) if isinstance(value, bool) and known.name.endswith("_flag") else value
         try:
-            return replace(known, value=parse_amped(plain), taken=value)
+            return replace(known, value=parse_amped(plain), raw=value)
         except ValueError as error:
             self._fault(field, str(error), value, source=source)
             return None
 
 
 def _calculated(decided: Mapping[str, Parameter], source: str) -> dict[str, Parameter]:
-    """Work out what is marked calculated."""
+    """Compute the parameters that are marked calculated."""
     wanted = [name for name, one in decided.items() if one.origin == "calculated"]
     given = {name: one.value for name, one in decided.items() if one.origin != "calculated"}
     try:
@@ -336,6 +336,6 @@ def _calculated(decided: Mapping[str, Parameter], source: str) -> dict[str, Para
 
 
 def _placed(fault: Fault, decided: Mapping[str, Parameter]) -> Fault:
-    """Name the category beside the parameter, where it is known."""
+    """Add the category to the parameter, where it is known."""
     one = decided.get(fault.field)
     return fault if one is None else replace(fault, field=one.place)

@@ -1,4 +1,4 @@
-"""What became of an AMPeD configuration: what was taken, what has no meaning here, and why."""
+"""How an AMPeD configuration was imported: what was used, what has no meaning here, and why."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from shardwise.interop.amped.system_reader import system_fields
 __all__ = ["fields_of", "fields_of_several", "import_record"]
 
 _SAME = 1e-9
-_WHOLE = 3
+_ZERO_OF_AMPED = 3
 _IN_BITS = ("inter_accelerator_bandwidth", "bandwidth_per_network_card", "inter_node_bandwidth")
 _WIDTHS = ("hidden_layer_dimension_for_attention_sublayers", "key_query_value_length")
 _TOTAL = "total_number_of_parameters_without_embedding"
@@ -49,47 +49,47 @@ def fields_of_several(
 def import_record(
     config: AmpedConfig, purposes: Collection[Purpose], strategy: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Tell what some purposes took of a configuration; everything else is told with the reason.
+    """Report the parameters that were used for some purposes; and why the others were not.
 
     Parameters
     ----------
     purposes
         Those that were made of it; others came from elsewhere.
     strategy
-        Fields that the strategy took, if not all.
+        Fields that the strategy uses, if not all.
     """
     if strategy is None and "strategy" in purposes:
         strategy = strategy_fields(config)
-    taken, not_used = [], []
+    used, not_used = [], []
     for name, one in config.parameters.items():
         uses = {purpose: fields[name] for purpose, fields in USES.items() if name in fields}
         if name.startswith("effective_perf_perc") and one.origin == "calculated":
             uses = {}
         fields = [f"{purpose} {uses[purpose]}" for purpose in purposes if purpose in uses]
         if fields:
-            taken.append(_told(one) | {"as": "; ".join(fields)})
+            used.append(_entry(one) | {"as": "; ".join(fields)})
         elif uses:
             why = f"the {' and the '.join(uses)} come from elsewhere"
             why = why if len(uses) > 1 else why.replace("come", "comes")
-            not_used.append(_told(one) | {"why": why})
+            not_used.append(_entry(one) | {"why": why})
         else:
-            not_used.append(_told(one) | {"why": why_not(name)})
+            not_used.append(_entry(one) | {"why": why_not(name)})
     return {
         "format": "amped",
         "file": config.source,
         "tables": config.tables_source or None,
         "rows": dict(config.rows),
-        "taken": taken,
+        "taken": used,
         "not_used": not_used,
         "notes": [*_notes(config, purposes, strategy or {})],
     }
 
 
-def _told(one: Parameter) -> dict[str, Any]:
+def _entry(one: Parameter) -> dict[str, Any]:
     return {
         "parameter": one.name,
         "category": one.category,
-        "value": one.value if one.taken is None else one.taken,
+        "value": one.value if one.raw is None else one.raw,
         "origin": one.origin,
         "description": one.description,
         "lookup_name": one.lookup_name,
@@ -113,17 +113,19 @@ def _notes(
 
 
 def _of_strategy(fields: Mapping[str, Any]) -> Iterator[str]:
-    """What AMPeD takes for granted, each with the flag that says otherwise."""
+    """What AMPeD assumes, each with the flag that changes it."""
     if fields.get("tp_exchange") == "all_reduce":
-        yield "as in AMPeD, tensor-parallel ranks exchange by all-reduce (--tp-exchange)"
+        yield "as in AMPeD, tensor parallelism communicates by all-reduce (--tp-exchange)"
     if "dp_overlap" in fields:
-        yield "as in AMPeD, nothing hides exchanges (--dp-overlap, --tp-overlap)"
+        yield "as in AMPeD, communication is not hidden (--dp-overlap, --tp-overlap)"
     if "zero" in fields:
-        other = "" if fields["zero"] == _WHOLE else ", but not with stages, where each would"
+        other = (
+            "" if fields["zero"] == _ZERO_OF_AMPED else ", but not with stages, where each would"
+        )
         other += " gather them for every micro-batch" if other else ""
         yield (
             "AMPeD divides all that belongs to weights by all accelerators, and charges a "
-            f"quarter of other exchanges for gathering them: ZeRO 3{other}; here "
+            f"quarter of other communication for gathering them: ZeRO 3{other}; here "
             f"ZeRO {fields['zero']} (--zero)"
         )
     if fields.get("ep", 1) > 1:
@@ -131,24 +133,24 @@ def _of_strategy(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_two(one: Parameter) -> Iterator[str]:
-    """What was left where a parameter tells two things."""
+    """The value that was ignored where a parameter has two."""
     if one.origin == "given" or one.written is None:
         if one.also_calculated:
             yield f"{one.name}: looked up, not calculated, though it is marked so too"
         return
     try:
-        left = parse_amped(one.written)
+        ignored = parse_amped(one.written)
     except ValueError:
-        left = None
-    if left is None or abs(left - one.value) > _SAME * abs(one.value):
-        value = one.taken if one.taken is not None else f"{one.value:g}"
-        yield f"{one.name}: {value} was {one.origin}; the value {one.written} beside it was left"
+        ignored = None
+    if ignored is None or abs(ignored - one.value) > _SAME * abs(one.value):
+        value = one.raw if one.raw is not None else f"{one.value:g}"
+        yield f"{one.name}: {value} was {one.origin}; its value {one.written} was ignored"
 
 
 def _of_units(one: Parameter) -> Iterator[str]:
-    if one.name in _IN_BITS and unit_letters(one.taken).startswith("B"):
+    if one.name in _IN_BITS and unit_letters(one.raw).startswith("B"):
         yield (
-            f"{one.name}: {one.taken} is read in bit/s, as AMPeD does whatever the letters: "
+            f"{one.name}: {one.raw} is read in bit/s, as AMPeD does whatever the letters: "
             f"{one.value / 8e9:g} GB/s"
         )
 
@@ -159,6 +161,6 @@ def _of_model(config: AmpedConfig) -> Iterator[str]:
         if name in config and config[name].value == width and heads > 1:
             yield f"{name}: {width:g} is the width of all heads; one has {width / heads:g}"
     if all(name not in config for name in _WIDTHS):
-        yield f"width of a head: not told; {width:g} / {heads:g} heads = {width / heads:g}"
+        yield f"width of a head: not set; {width:g} / {heads:g} heads = {width / heads:g}"
     if _TOTAL in config:
         yield f"parameters by AMPeD's formula: {config[_TOTAL].value:,.0f}"

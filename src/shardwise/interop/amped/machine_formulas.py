@@ -1,6 +1,6 @@
 """What AMPeD calculates of mapping, cluster and accelerator, exactly as published.
 
-As in `network_formulas`: AMPeD's names, inputs by signature, faults kept and told. Bandwidths
+As in `network_formulas`: AMPeD's names, inputs by signature, faults included. Bandwidths
 are in bit/s, as the time model multiplies volumes by precisions in bits.
 """
 
@@ -71,7 +71,7 @@ def number_of_accelerators_required(
 def number_of_nodes_required(
     number_of_accelerators_required: Floats, accelerators_per_node_required: Floats
 ) -> Floats:
-    """Nodes that are used: whole ones, rounded down."""
+    """Nodes that are used, rounded down."""
     return np.floor_divide(number_of_accelerators_required, accelerators_per_node_required)
 
 
@@ -94,8 +94,8 @@ def required_memory_per_accelerator_weights(
     Divided by all accelerators, replicas too, as if everything were sharded over them.
     """
     bits = weight_precision + gradient_precision + 3 * optimizer_state_precision
-    held = bits / 8 * total_number_of_parameters_without_embedding
-    return held / number_of_accelerators_required / 1e9
+    total = bits / 8 * total_number_of_parameters_without_embedding
+    return total / number_of_accelerators_required / 1e9
 
 
 @_of("GB")
@@ -111,7 +111,7 @@ def required_memory_per_accelerator_activations(
 ) -> Floats:
     """Activations: Sa L (non-linear of attention + of MLP + 2 errors) / N_ub / N_DP / (8 N) / 1e9.
 
-    N has N_DP in it already, so it divides twice; only one micro-batch is held.
+    N has N_DP in it already, so it divides twice; only one micro-batch is counted.
     """
     non_linear = (
         non_linear_operations_for_attention_sublayer + non_linear_operations_for_MLP_sublayer
@@ -140,8 +140,8 @@ def min_required_memory_per_accelerator(
 ) -> Floats:
     """Least memory of one accelerator: (Sw + Sg / 2) / 8 P / N / 1e9 + activations."""
     bits = weight_precision + gradient_precision / 2
-    held = bits / 8 * total_number_of_parameters_without_embedding
-    least = held / number_of_accelerators_required / 1e9
+    total = bits / 8 * total_number_of_parameters_without_embedding
+    least = total / number_of_accelerators_required / 1e9
     return least + required_memory_per_accelerator_activations
 
 

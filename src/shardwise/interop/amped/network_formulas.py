@@ -1,8 +1,8 @@
 """What AMPeD calculates of the network that is trained, exactly as published.
 
-Operations, volumes and parameters are those of one layer and the whole batch unless said. The names
+Operations, volumes and parameters are those of one layer and the global batch unless noted. Names
 are AMPeD's, which are also those of the arguments: a formula's inputs are read from its signature.
-Where a formula counts too little or too much its docstring says so; nothing is mended here.
+Where a formula counts too little or too much its docstring says so; nothing is corrected here.
 
 Source: Moolchandani et al., "AMPeD: An Analytical Model for Performance in Distributed Training of
 Transformers", ISPASS 2023, and the table of calculated inputs of its program.
@@ -36,13 +36,13 @@ def microbatch_size(minibatch_size: Floats, number_of_microbatches_per_minibatch
 
 @_of("sequences")
 def samples(tokens_to_train: Floats, context: Floats) -> Floats:
-    """Sequences of the whole training: tokens / s."""
+    """Sequences of the training run: tokens / s."""
     return tokens_to_train / context
 
 
 @_of("batches")
 def number_of_batches(samples: Floats, batch_size: Floats) -> Floats:
-    """Steps of the whole training: sequences / B."""
+    """Steps of the training run: sequences / B."""
     return samples / batch_size
 
 
@@ -50,7 +50,7 @@ def number_of_batches(samples: Floats, batch_size: Floats) -> Floats:
 def activations_volume_per_layer_batch(
     batch_size: Floats, context: Floats, hidden_layer_dimension_for_attention_sublayers: Floats
 ) -> Floats:
-    """Activations that a layer hands on: B s a.
+    """Activations that a layer outputs: B s a.
 
     Where a is the width of one head, this is too small by the number of heads.
     """
@@ -61,7 +61,7 @@ def activations_volume_per_layer_batch(
 def error_volume_per_layer_batch(
     batch_size: Floats, context: Floats, hidden_layer_dimension_for_attention_sublayers: Floats
 ) -> Floats:
-    """Gradients that a layer hands back: B s a, as many as activations."""
+    """Gradients that a layer sends back: B s a, as many as activations."""
     return batch_size * context * hidden_layer_dimension_for_attention_sublayers
 
 
@@ -252,7 +252,7 @@ def gating_MAC_operations(
 ) -> Floats:
     """Multiply-accumulates of all routers: s (d - 1) B E L_moe.
 
-    Of the whole network, though the time model adds it to each layer.
+    Of all layers, though the time model adds it to each layer.
     """
     scores = context * (dimensionality - 1) * batch_size * expert_flag
     return scores * number_of_experts * number_of_MoE_layers

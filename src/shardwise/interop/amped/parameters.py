@@ -1,4 +1,4 @@
-"""AMPeD's parameters: what becomes of each here, or why nothing does, and what is wrong with them.
+"""AMPeD's parameters: what each becomes here, or why nothing, and what is wrong with them.
 
 AMPeD divides as real numbers do: with degrees that do not divide it computes with fractions of
 layers, heads, sequences and nodes, without a word. Here each is a fault.
@@ -51,7 +51,7 @@ MEMORY_CAPACITY = (
 MEMORY_BANDWIDTH = ("memory_bandwidth", "main_memory_bandwidth", "hbm_bandwidth", "dram_bandwidth")
 """The same of its bandwidth."""
 
-# What becomes of a parameter: fields of our nouns, by the noun that reads it.
+# Fields of `Model`, `Strategy` and `System` that are read from a parameter.
 _MODEL = {
     "dimensionality": "hidden",
     "attention_heads": "layers.attention.heads",
@@ -121,10 +121,10 @@ USES: Mapping[Purpose, Mapping[str, str]] = {
     "system": _SYSTEM,
     "run": {"tokens_to_train": "tokens"},
 }
-"""Fields that each noun takes from a parameter."""
+"""Shardwise fields that are read from a parameter, by purpose."""
 
 _TILES = "only AMPeD's list of matrix products has tiles; efficiency here is one number"
-_ITS_FORMULA = "worked out here anew, by operations and bytes"
+_ITS_FORMULA = "computed here from operations and bytes"
 _CONSTANT = "a constant of AMPeD's own time model (--also amped)"
 _WHY = {
     **dict.fromkeys(("W_FU_MAC", "W_FU_NONLIN", "M_f_DP", "r_non_overlapping"), _CONSTANT),
@@ -134,14 +134,13 @@ _WHY = {
     "OPS_per_MAC": "a multiply-accumulate is 2 FLOP here",
     "peak_compute_8bit_OPS": "a multiply-accumulate is 2 FLOP here",
     "decoder_flag": "the head is always counted here",
-    "number_of_nodes": "the strategy's degrees say how many accelerators run",
-    "total_number_of_accelerators": "the strategy's degrees say how many accelerators run",
+    "number_of_nodes": "the strategy's degrees set the number of accelerators",
+    "total_number_of_accelerators": "the strategy's degrees set the number of accelerators",
     "total_intra_node_bandwidth": "each accelerator has its own link here",
     "bigger_tile_block_size": _TILES,
     "tile_block_size": _TILES,
 }
-# Counts: whole numbers of at least 1.
-WHOLE = frozenset(
+COUNTS = frozenset(
     (
         *("batch_size", "context", "dimensionality", "attention_heads", "layers"),
         *("number_of_tokens_in_vocabulary", "number_of_experts", "key_query_value_length"),
@@ -154,7 +153,7 @@ WHOLE = frozenset(
         *("number_of_network_cards_per_node", "number_of_cores"),
     )
 )
-"""Parameters that count something."""
+"""Parameters that are whole numbers of at least 1."""
 KNOWN = (
     frozenset((*_WHY, *DERIVED))
     | {name for fields in USES.values() for name in fields}
@@ -204,10 +203,10 @@ class Parameter:
     category: str
     value: float = math.nan
     origin: Literal["given", "looked up", "calculated"] = "given"
-    taken: object = None
+    raw: object = None
     """What was read, as it is written; None for what was calculated."""
     written: object = None
-    """The value in the configuration, whether or not it was taken."""
+    """The value in the configuration, used or not."""
     also_calculated: bool = False
     """Whether it was looked up though it is marked calculated too."""
     lookup_name: str | None = None
@@ -215,14 +214,14 @@ class Parameter:
 
     @property
     def place(self) -> str:
-        """Category and name, as faults tell them."""
+        """Category and name, as faults name it."""
         return f"{self.category}.{self.name}"
 
 
 def check_numbers(parameters: Iterable[Parameter], source: str) -> None:
     """Raise an `InputError` with one fault for each number that its parameter cannot have.
 
-    For those that are told: what is calculated of them would be wrong for the same reason.
+    For parameters that are set: what is calculated from them would be wrong for the same reason.
     """
     known = {one.name: one for one in parameters}
     refuse([*_not_numbers(known, source), *_misspelt(known, source)])
@@ -240,7 +239,7 @@ def check(parameters: Mapping[str, Parameter], source: str) -> None:
 
 
 def _fault(one: Parameter, source: str, problem: str) -> Fault:
-    value = one.taken if one.taken is not None else _plain(one.value)
+    value = one.raw if one.raw is not None else _plain(one.value)
     return Fault.of(one.place, value, problem, source)
 
 
@@ -251,8 +250,8 @@ def _plain(value: float) -> float | int:
 def _not_numbers(parameters: Mapping[str, Parameter], source: str) -> Iterator[Fault]:
     for one in parameters.values():
         if not math.isfinite(one.value):
-            yield _fault(one, source, "is not finite: look at the figures it is calculated from")
-        elif one.name in WHOLE and (one.value < 1 or not one.value.is_integer()):
+            yield _fault(one, source, "is not finite: check the values it is calculated from")
+        elif one.name in COUNTS and (one.value < 1 or not one.value.is_integer()):
             rest = "" if one.origin != "calculated" else f" ({_formula(one.name, parameters)})"
             yield _fault(one, source, f"must be a whole number of at least 1{rest}")
         elif one.value < 0 or (one.value == 0 and any(word in one.name for word in _POSITIVE)):
@@ -277,7 +276,7 @@ def _formula(name: str, parameters: Mapping[str, Parameter]) -> str:
 
 
 def _values(parameters: Mapping[str, Parameter]) -> Callable[[str], float | None]:
-    """Look a value up, or work it out where AMPeD's formula and all its inputs are there."""
+    """Return a value, computed by AMPeD's formula where the file does not set it; or None."""
 
     def value(name: str) -> float | None:
         if name in parameters:
@@ -300,10 +299,10 @@ def _contradicting(parameters: Mapping[str, Parameter], source: str) -> Iterator
         inputs = [value(needed) for needed in DERIVED[name].inputs]
         if None in inputs:
             continue
-        worked_out = float(DERIVED[name].function(*inputs))
-        if abs(worked_out - one.value) > _SAME * abs(worked_out):
-            told = f"{_formula(name, parameters)} make it {_plain(worked_out):g}"
-            yield _fault(one, source, f"{told}; mark it calculated")
+        computed = float(DERIVED[name].function(*inputs))
+        if abs(computed - one.value) > _SAME * abs(computed):
+            inputs_make = f"{_formula(name, parameters)} make it {_plain(computed):g}"
+            yield _fault(one, source, f"{inputs_make}; mark it calculated")
     nodes, per_node = value("number_of_nodes"), value("number_of_accelerators_per_node")
     needed, one = value("number_of_accelerators_required"), parameters.get("number_of_nodes")
     if one is not None and nodes and per_node and needed and nodes * per_node < needed - _SAME:
@@ -313,17 +312,17 @@ def _contradicting(parameters: Mapping[str, Parameter], source: str) -> Iterator
 
 def _dividing(parameters: Mapping[str, Parameter], source: str) -> Iterator[Fault]:
     value = _values(parameters)
-    for divisor, whole in _DIVIDE:
-        small, large = value(divisor), value(whole)
+    for divisor, divided in _DIVIDE:
+        small, large = value(divisor), value(divided)
         if small and large and large.is_integer() and large % small:
             one = parameters.get(divisor) or Parameter(
                 name=divisor, category=CATEGORIES[1], value=small
             )
-            yield _fault(one, source, f"must divide {whole} {_plain(large):,}")
+            yield _fault(one, source, f"must divide {divided} {_plain(large):,}")
 
 
 def _too_many_tokens(parameters: Mapping[str, Parameter], source: str) -> Iterator[Fault]:
-    """A batch told in tokens where AMPeD counts sequences."""
+    """A batch in tokens where AMPeD counts sequences."""
     batch, context = parameters.get("batch_size"), parameters.get("context")
     if batch is None or context is None:
         return

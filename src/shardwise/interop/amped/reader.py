@@ -36,14 +36,14 @@ _HINTS = {
 
 
 def has_network(config: AmpedConfig) -> bool:
-    """Whether a configuration tells of a network between nodes."""
+    """Whether a configuration has a network between nodes."""
     return "inter_node_bandwidth" in config or "bandwidth_per_network_card" in config
 
 
 class Reader:
-    """Numbers by name; what is missing or wrong is kept until `done`.
+    """Numbers by name; what is missing or wrong is collected until `done`.
 
-    A number that cannot be had is 1, so that whoever asks can go on to the next.
+    A missing number is read as 1, so that the caller can go on to the next.
     """
 
     def __init__(self, config: AmpedConfig) -> None:
@@ -59,7 +59,7 @@ class Reader:
             return 1.0
         return float(default)
 
-    def whole(self, name: str, default: int | None = None) -> int:
+    def count(self, name: str, default: int | None = None) -> int:
         """The same of a count or a number of bits."""
         value = self.number(name, default)
         if not value.is_integer() or value < 1:
@@ -68,11 +68,11 @@ class Reader:
         return int(value)
 
     def fault(self, name: str, problem: str) -> None:
-        """Keep a fault of a parameter that is there, or of what it is calculated from."""
+        """Collect a fault of a parameter that is there, or of what it is calculated from."""
         self._faults.append(self._named(name, problem))
 
     def missing(self, name: str, what: str) -> None:
-        """Keep a fault of a parameter that is not there."""
+        """Collect a fault of a parameter that is not there."""
         hint = nearest(name, [one for one in self.config.parameters if one not in KNOWN])
         fault = Fault(source=self.config.source, field=name, problem=f"is missing: {what}{hint}")
         self._faults.append(fault)
@@ -87,7 +87,7 @@ class Reader:
         one: Parameter | None = self.config.parameters.get(name)
         if one is None:
             return Fault(**place)
-        value = one.taken if one.taken is not None else one.value
+        value = one.raw if one.raw is not None else one.value
         return Fault(**(place | {"field": one.place, "value": value, "has_value": True}))
 
 
@@ -108,15 +108,15 @@ def model_fields(config: AmpedConfig, name: str) -> dict[str, Any]:
         With one fault for each parameter that is missing or has no model.
     """
     read = Reader(config)
-    hidden = read.whole("dimensionality")
-    heads = read.whole("attention_heads")
-    ffn = read.whole("hidden_layer_dimension_MLP_2")
-    vocab = read.whole("number_of_tokens_in_vocabulary")
-    layers = read.whole("layers")
-    context = read.whole("context")
-    experts = read.whole("number_of_experts", 1)
+    hidden = read.count("dimensionality")
+    heads = read.count("attention_heads")
+    ffn = read.count("hidden_layer_dimension_MLP_2")
+    vocab = read.count("number_of_tokens_in_vocabulary")
+    layers = read.count("layers")
+    context = read.count("context")
+    experts = read.count("number_of_experts", 1)
     head_dim = _head_dim(read, hidden, heads)
-    if "hidden_layer_dimension_MLP_1" in config and read.whole("hidden_layer_dimension_MLP_1") != (
+    if "hidden_layer_dimension_MLP_1" in config and read.count("hidden_layer_dimension_MLP_1") != (
         hidden
     ):
         problem = f"must be the dimensionality {hidden}, the width that an MLP reads and writes"
@@ -136,7 +136,7 @@ def model_fields(config: AmpedConfig, name: str) -> dict[str, Any]:
         "moe": {"experts": experts, "top_k": 1, "ffn": ffn, "activation": "gelu", "bias": True},
     }
     row = config.rows.get(CATEGORIES[0])
-    told = {"": _published(config, "neural_network_training_parameters")}
+    published = {"": _published(config, "neural_network_training_parameters")}
     alternating = {"layers": [dense, sparse], "interleave": [1, 1]} if experts > 1 else {}
     return {
         "name": catalog.canonical(row) if row else name,
@@ -149,17 +149,17 @@ def model_fields(config: AmpedConfig, name: str) -> dict[str, Any]:
         "norm": "layernorm",
         "position": "learned",
         "tied_embeddings": True,
-        "sources": told | _assumed_of_model(experts),
+        "sources": published | _assumed_of_model(experts),
     }
 
 
 def _head_dim(read: Reader, hidden: int, heads: int) -> int:
-    """Width of a head: told, or told as that of all heads, or the equal part of the whole."""
+    """Width of a head: set, or set as that of all heads, or an equal share of the model's width."""
     names = ("hidden_layer_dimension_for_attention_sublayers", "key_query_value_length")
     found = {}
     for name in names:
         if name in read.config:
-            width = read.whole(name)
+            width = read.count(name)
             if width == hidden and heads > 1:
                 if hidden % heads:
                     read.fault(name, f"is the width of all heads, which {heads} do not divide")
@@ -177,44 +177,44 @@ def _head_dim(read: Reader, hidden: int, heads: int) -> int:
 
 
 def _assumed_of_model(experts: int) -> dict[str, Any]:
-    of_gpt2 = "not told; as in GPT-2"
+    of_gpt2 = "not set; as in GPT-2"
     sources = {
         "norm": _assumed(of_gpt2),
-        "position": _assumed("not told; learned as in GPT-2, one row for each token of a context"),
+        "position": _assumed("not set; learned as in GPT-2, one row for each token of a context"),
         "tied_embeddings": _assumed("AMPeD counts the embedding's parameters once"),
         "layers.0.attention.bias": _assumed(of_gpt2),
         "layers.0.mlp.activation": _assumed(of_gpt2),
         "layers.0.mlp.bias": _assumed(of_gpt2),
     }
     if experts > 1:
-        one = "not told; AMPeD counts the products of one expert for each token"
+        one = "not set; AMPeD counts the products of one expert for each token"
         sources["layers.1.moe.top_k"] = _assumed(one)
         sources["interleave"] = _assumed("AMPeD has experts in every second layer")
     return sources
 
 
 def strategy_fields(config: AmpedConfig) -> dict[str, Any]:
-    """Degrees, batch, types and what AMPeD's time model takes for granted.
+    """Degrees, batch, types and what AMPeD's time model assumes.
 
     Raises
     ------
     InputError
-        With one fault for each parameter that is missing, contradicts others, or cannot be said.
+        With one fault for each parameter that is missing, contradicts others or has no counterpart.
     """
     read = Reader(config)
     inside, degrees = _degrees(read)
-    batch = read.whole("batch_size")
-    micro_batches = read.whole("number_of_microbatches_per_minibatch", degrees["pp"])
+    batch = read.count("batch_size")
+    micro_batches = read.count("number_of_microbatches_per_minibatch", degrees["pp"])
     if "batch_size" in config and batch % (degrees["dp"] * micro_batches):
         problem = f"must be a multiple of {micro_batches} micro-batches x {degrees['dp']} replicas"
         read.fault("batch_size", problem)
     types = _types(read)
-    experts = read.whole("number_of_experts", 1)
+    experts = read.count("number_of_experts", 1)
     fields = {
         **degrees,
         "micro_batch_size": max(batch // (degrees["dp"] * micro_batches), 1),
         "global_batch_size": batch,
-        "seq_len": read.whole("context"),
+        "seq_len": read.count("context"),
         **types,
         "dp_overlap": False,
         **fields_by_degrees(experts=experts, **degrees),
@@ -226,8 +226,8 @@ def strategy_fields(config: AmpedConfig) -> dict[str, Any]:
 
 
 def fields_by_degrees(*, tp: int, pp: int, dp: int, experts: int) -> dict[str, Any]:
-    """What AMPeD's models of time and memory take for granted, as far as degrees matter."""
-    # Experts need tokens split along the sequence; both exchanges pass the same bytes.
+    """What AMPeD's models of time and memory assume, as far as degrees matter."""
+    # Experts need tokens split along the sequence; both ways send the same bytes.
     fields: dict[str, Any] = {"tp_exchange": "rs_ag" if experts > 1 and tp > 1 else "all_reduce"}
     if tp > 1:
         fields["tp_overlap"] = "none"
@@ -239,30 +239,30 @@ def fields_by_degrees(*, tp: int, pp: int, dp: int, experts: int) -> dict[str, A
 
 
 def _degrees(read: Reader) -> tuple[dict[str, int], dict[str, int]]:
-    """Members of each axis inside a node, and in all; a degree that is not told is 1."""
-    inside, whole = {}, {}
+    """Members of each axis inside a node, and in all; a degree that is not set is 1."""
+    inside, total = {}, {}
     for axis, words in _AXES.items():
         intra, inter, product = (
             f"{part}{words}_parallel_degree" for part in ("intra_node_", "inter_node_", "")
         )
         if product in read.config and intra not in read.config and inter not in read.config:
-            problem = f"{intra} and {inter} say where its members are; give them"
+            problem = f"{intra} and {inter} place its members; set them"
             read.missing(intra, problem)
-        inside[axis] = read.whole(intra, 1)
-        whole[axis] = inside[axis] * read.whole(inter, 1)
-    return inside, whole
+        inside[axis] = read.count(intra, 1)
+        total[axis] = inside[axis] * read.count(inter, 1)
+    return inside, total
 
 
 def _types(read: Reader) -> dict[str, Any]:
     """Types of weights and activations, of gradients, and of the optimizer's state."""
-    weights = read.whole("weight_precision")
-    activations = read.whole("activation_precision", weights)
+    weights = read.count("weight_precision")
+    activations = read.count("activation_precision", weights)
     if "weight_precision" in read.config and weights not in DTYPES:
         read.fault("weight_precision", f"allowed: {', '.join(map(str, DTYPES))} bits")
     elif "weight_precision" in read.config and activations != weights:
         problem = f"must be as weight_precision {weights}: a strategy has one type for both"
         read.fault("activation_precision", problem)
-    gradients = read.whole("gradient_precision", 32)
+    gradients = read.count("gradient_precision", 32)
     types: dict[str, Any] = {"dtype": DTYPES.get(weights, "bf16")}
     if types["dtype"] == "bf16" and _lacks_bf16(read.config):
         types["dtype"] = "fp16"
@@ -272,7 +272,7 @@ def _types(read: Reader) -> dict[str, Any]:
         types["stack"] = {"base": _STACK, "gradient_dtype": "compute"}
     elif gradients != max(DTYPES):
         read.fault("gradient_precision", "allowed: 16, 32 bits")
-    state = read.whole("optimizer_state_precision", 32)
+    state = read.count("optimizer_state_precision", 32)
     if state not in _OPTIMIZERS:
         allowed = ", ".join(map(str, _OPTIMIZERS))
         read.fault("optimizer_state_precision", f"allowed: {allowed} bits")

@@ -1,7 +1,7 @@
 """AMPeD's accelerator and network as fields of our `System`.
 
 AMPeD has one rate for products, one for the rest, and latency and bandwidth of two networks. It has
-no memory: that has to be told beside its parameters, or is that of the catalog's system of the same
+no memory: that is set in addition to its parameters, or is that of the catalog's system of the same
 name.
 """
 
@@ -64,9 +64,9 @@ def system_fields(config: AmpedConfig, name: str) -> dict[str, Any]:
     memory, origin = _memory(read, row)
     peak = 2 * _rate(read, "peak_compute_8bit_MACs")
     vector = FLOPS_PER_NON_LINEAR * _rate(read, "peak_compute_8bit_NLINs")
-    share, told = _efficiency(read)
+    share, share_source = _efficiency(read)
     curve = {"points": [[0, share]]}
-    per_node = read.whole("number_of_accelerators_per_node")
+    per_node = read.count("number_of_accelerators_per_node")
     network = _network(read, per_node)
     cores = read.number("number_of_cores", 1)
     read.done()
@@ -89,7 +89,7 @@ def system_fields(config: AmpedConfig, name: str) -> dict[str, Any]:
         "network": network,
         "sources": {
             "": {"kind": "published", "text": text},
-            "accelerator.matmul_curve": told,
+            "accelerator.matmul_curve": share_source,
             "accelerator.memory": origin,
             **_ASSUMED,
         },
@@ -99,7 +99,7 @@ def system_fields(config: AmpedConfig, name: str) -> dict[str, Any]:
 _ASSUMED = {
     "accelerator.matrix": {
         "kind": "published",
-        "text": "AMPeD's peak rate, which holds for all types of up to 32 bits there; 2 FLOP "
+        "text": "AMPeD's peak rate, the same for all types of up to 32 bits there; 2 FLOP "
         "for a multiply-accumulate",
     },
     "accelerator.vector": {
@@ -121,7 +121,7 @@ _ASSUMED = {
 
 
 def _rate(read: Reader, peak: str) -> float:
-    """A peak rate: told, or the product of what it is calculated from [operation/s]."""
+    """A peak rate: set, or the product of what it is calculated from [operation/s]."""
     if peak in read.config:
         return read.number(peak)
     inputs = [read.number(needed) for needed in DERIVED[peak].inputs]
@@ -129,27 +129,27 @@ def _rate(read: Reader, peak: str) -> float:
 
 
 def _efficiency(read: Reader) -> tuple[float, dict[str, str]]:
-    """Share of the peak: AMPeD's constant, or that of the four kinds of products where told.
+    """Share of the peak: AMPeD's constant, or that of the four kinds of products where set.
 
-    What is told is joined as times of one layer are: sum of MAC / sum of (MAC / share). AMPeD
-    calculates the four for its list of products; only told ones count here.
+    Shares that are set combine as the times of one layer do: sum of MAC / sum of (MAC / share).
+    AMPeD calculates the four for its list of products; only those that are set count here.
     """
     config = read.config
-    told = [n for n in _SHARES if n in config and config[n].origin != "calculated"]
+    own = [n for n in _SHARES if n in config and config[n].origin != "calculated"]
     constant = {"kind": "fitted", "text": "AMPeD's constant share of the peak, 0.51"}
-    whole = ["efficiency"] if "efficiency" in config else []
-    if not told and not whole:
+    overall = ["efficiency"] if "efficiency" in config else []
+    if not own and not overall:
         return EFFICIENCY, constant
-    for name in [*whole, *told]:
+    for name in [*overall, *own]:
         if not LEAST_SHARE <= config[name].value <= 1:
             read.fault(name, f"must be a share from {LEAST_SHARE:g} to 1")
             return EFFICIENCY, constant
-    if whole:
-        return config["efficiency"].value, {"kind": "published", "text": "told in its file"}
+    if overall:
+        return config["efficiency"].value, {"kind": "published", "text": "set in its file"}
     work = {n: _operations(read, *of) for n, of in _SHARES.items()}
-    shares = {n: config[n].value if n in told else EFFICIENCY for n in _SHARES}
+    shares = {n: config[n].value if n in own else EFFICIENCY for n in _SHARES}
     time = sum(work[n] / shares[n] for n in _SHARES)
-    text = f"{', '.join(told)} of the configuration, weighted by the operations of a layer"
+    text = f"{', '.join(own)} of the configuration, weighted by the operations of a layer"
     return sum(work.values()) / time, {"kind": "published", "text": text}
 
 
@@ -183,7 +183,7 @@ def _network(read: Reader, per_node: int) -> list[dict[str, Any]]:
                 read.number("bandwidth_per_network_card")
                 break
         return [first]
-    cards = read.whole("number_of_network_cards_per_node", _cards(read))
+    cards = read.count("number_of_network_cards_per_node", _cards(read))
     if "inter_node_bandwidth" in read.config:
         card = read.number("inter_node_bandwidth") / cards
     else:
@@ -196,7 +196,7 @@ def _cards(read: Reader) -> int:
     """One for each accelerator that is used, as AMPeD calculates it."""
     used = 1
     for words in ("data", "tensor", "pipeline"):
-        used *= read.whole(f"intra_node_{words}_parallel_degree", 1)
+        used *= read.count(f"intra_node_{words}_parallel_degree", 1)
     return used
 
 
@@ -220,26 +220,31 @@ def _tier(name: str, bit_per_s: float, latency: float) -> dict[str, Any]:
 
 
 def _memory(read: Reader, row: str | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Capacity and bandwidth: told in the file, in the row, or of the catalog's system."""
+    """Capacity and bandwidth: from the file, from the row, or of the catalog's system."""
     found: dict[str, Any] = {"name": "hbm"}
-    told = []
+    read_from = []
     for figure, names, range_ in (
         ("capacity", MEMORY_CAPACITY, _CAPACITY),
         ("bandwidth", MEMORY_BANDWIDTH, _BANDWIDTH),
     ):
         if (name := next((n for n in names if n in read.config), None)) is not None:
             one = read.config[name]
-            value, taken, where = one.value, one.taken, "the configuration"
-        elif (name := next((n for n in names if n in read.config.beside), None)) is not None:
-            taken, where = read.config.beside[name], f"row {row} of {read.config.tables_source}"
-            value = _number(read, name, taken)
+            value, raw, where = one.value, one.raw, "the configuration"
+        elif (
+            name := next((n for n in names if n in read.config.accelerator_row), None)
+        ) is not None:
+            raw, where = (
+                read.config.accelerator_row[name],
+                f"row {row} of {read.config.tables_source}",
+            )
+            value = _number(read, name, raw)
         else:
             continue
         found[figure] = value
-        told.append(f"{name} of {where}")
-        _check_memory(read, name, taken, value, range_)
+        read_from.append(f"{name} of {where}")
+        _check_memory(read, name, raw, value, range_)
     if {"capacity", "bandwidth"} <= found.keys():
-        return found, {"kind": "published", "text": f"{' and '.join(told)}; in bytes"}
+        return found, {"kind": "published", "text": f"{' and '.join(read_from)}; in bytes"}
     known = _of_catalog(row)
     if known is None:
         lacking = {"capacity": "memory_capacity", "bandwidth": "memory_bandwidth"}
@@ -264,10 +269,10 @@ def _number(read: Reader, name: str, value: object) -> float:
 
 
 def _check_memory(
-    read: Reader, name: str, taken: object, value: float, range_: tuple[float, float]
+    read: Reader, name: str, raw: object, value: float, range_: tuple[float, float]
 ) -> None:
-    """Refuse what is told in bits, or is so small or large that it has another unit."""
-    letters = unit_letters(taken)
+    """Refuse a value in bits, or so small or large that it must have another unit."""
+    letters = unit_letters(raw)
     if re.match(r"b($|/|it|ps)", letters):
         read.fault(name, f"must be in bytes, not {letters}")
     elif not range_[0] <= value <= range_[1]:

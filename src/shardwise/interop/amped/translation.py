@@ -1,4 +1,4 @@
-"""What AMPeD would say of a run: our nouns, or its own parameters."""
+"""Runs as AMPeD describes them: shardwise configurations, or its own parameters."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmpedCase:
-    """A run as AMPeD takes it."""
+    """A run as AMPeD describes it."""
 
     parameters: Mapping[str, float]
     """By its names, without what follows from them."""
@@ -40,7 +40,7 @@ class AmpedCase:
     rows: Mapping[str, str] = field(default_factory=dict)
     """Rows of the lookup tables: `transformer`, `accelerator`."""
     assumed: Mapping[str, float] = field(default_factory=dict)
-    """Those of the parameters that nobody gave."""
+    """Those of the parameters that were assumed."""
     source: str = "parameters"
 
     def figures(self) -> dict[str, float]:
@@ -51,10 +51,10 @@ class AmpedCase:
     def answer(self) -> dict[str, Any]:
         """Return the lines of its breakdown, memory, batches, and what was assumed, if anything."""
         figures = self.figures()
-        told: dict[str, Any] = {label: figures[name] for label, name in LABELS.items()}
-        told |= {name: figures[name] for name in MEMORY}
-        told["number_of_batches"] = figures["number_of_batches"]
-        return told | ({"assumed": dict(self.assumed)} if self.assumed else {})
+        found: dict[str, Any] = {label: figures[name] for label, name in LABELS.items()}
+        found |= {name: figures[name] for name in MEMORY}
+        found["number_of_batches"] = figures["number_of_batches"]
+        return found | ({"assumed": dict(self.assumed)} if self.assumed else {})
 
     def layers(self) -> list[dict[str, Any]]:
         """Return the terms of its time model, of one layer and batch [s]."""
@@ -78,13 +78,13 @@ def amped_case_of_parameters(
     fill: bool = False,
     source: str = "parameters",
 ) -> AmpedCase:
-    """Take a run in AMPeD's own parameters.
+    """Return a run described by AMPeD's own parameters.
 
     Parameters
     ----------
     parameters
         By its names; bandwidths in bit/s. What it can calculate need not be there, but for
-        `decoder_flag`; what is, is taken as it is.
+        `decoder_flag`; what is, is used as it is.
     rows
         Rows of the lookup tables that were used: `transformer`, `accelerator`.
     fill
@@ -138,7 +138,7 @@ def _assumed(parameters: Mapping[str, float]) -> dict[str, float]:
 
 
 def free_parameters(parameters: Mapping[str, float]) -> dict[str, float]:
-    """Parameters without what degrees and batch say again: they stay true whatever these are."""
+    """Parameters that do not follow from degrees and batch, and so are valid for any of these."""
     follow = {*BY_DEFINITION}
     if "tokens_to_train" in parameters:
         follow |= {"samples", "number_of_batches"}
@@ -155,19 +155,19 @@ def amped_case_with(
     rows: Mapping[str, str],
     source: str,
 ) -> AmpedCase:
-    """Take a run in AMPeD's own parameters with another strategy.
+    """Return a run described by AMPeD's own parameters, with another strategy.
 
     Degrees, batch and length are the strategy's; its type of weights and activations counts where
-    it was changed. All else, such as efficiency and tokens to train, stays as it is told.
+    it was changed. All else, such as efficiency and tokens to train, stays as it is set.
 
     Parameters
     ----------
     parameters
-        As they are told, by AMPeD's names.
+        By AMPeD's names.
     model, system
-        What they say in our words.
+        The shardwise model and system of the parameters.
     strategy
-        What they say, with fields that were put over.
+        The strategy of the parameters, with some fields changed.
     changed
         Names of these fields.
 
@@ -177,9 +177,9 @@ def amped_case_with(
         If AMPeD has no word for something.
     """
     resolved = strategy.resolved(model)
-    # Types that the parameters tell are among them: only other ones need a word.
-    told = {"optimizer": Optimizer.ADAMW, "quantization": Quantization.NONE}
-    resolved = resolved.model_copy(update={n: v for n, v in told.items() if n not in changed})
+    # Types of the parameters are among them: only changed ones must be expressed.
+    known = {"optimizer": Optimizer.ADAMW, "quantization": Quantization.NONE}
+    resolved = resolved.model_copy(update={n: v for n, v in known.items() if n not in changed})
     mapping = mapping_for_amped(model, system, resolved, "strategy")
     for own in ("number_of_accelerators_per_node", "tokens_to_train"):
         del mapping[own]
@@ -187,8 +187,8 @@ def amped_case_with(
     if "dtype" in changed:
         types = ("weight_precision", "activation_precision")
         mapping |= dict.fromkeys(types, float(BITS[resolved.dtype]))
-    whole = free_parameters(parameters) | mapping
-    return amped_case_of_parameters(whole, rows=rows, fill=True, source=source)
+    changed_parameters = free_parameters(parameters) | mapping
+    return amped_case_of_parameters(changed_parameters, rows=rows, fill=True, source=source)
 
 
 def amped_case(
@@ -199,7 +199,7 @@ def amped_case(
     efficiency: float | MicrobatchEfficiency = EFFICIENCY,
     source: str = "strategy",
 ) -> AmpedCase:
-    """Say a run in AMPeD's words.
+    """Describe a run in AMPeD's words.
 
     Parameters
     ----------

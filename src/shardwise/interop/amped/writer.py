@@ -1,4 +1,4 @@
-"""Our nouns in AMPeD's parameters.
+"""Shardwise configurations in AMPeD's parameters.
 
 A node is a domain of the first network tier, as far as the run fills one; links have the bandwidth
 of the data sheet, and one hop of a ring the latency per further member of an all-gather. The peak
@@ -11,10 +11,10 @@ Left out, because it has nothing of the kind:
 - of a model its name, positions, residuals, causal masks (all pairs are scored), dropout, the kinds
   of norm and of activation, and which products have biases;
 - of a system its names, price, power, kernels of every kind (products reach 0.51 of the peak),
-  memory, network tiers between the first and the outermost, and what sets exchanges apart;
-- of a strategy the stack, what hides exchanges (nothing does), ZeRO (its memory is always divided
-  by all accelerators, its exchanges always grow by a quarter) and how tensor-parallel ranks
-  exchange what two all-reduces would; of experts where they lie (spread over the nodes).
+  memory, network tiers between the first and the outermost, and what sets collectives apart;
+- of a strategy the stack, what hides communication (nothing does), ZeRO (memory is always divided by
+  all accelerators, communication always grows by a quarter) and which tensor-parallel collectives
+  stand for two all-reduces; of experts their placement (distributed over the nodes).
 
 Whatever else it has no word for is refused by name.
 """
@@ -53,7 +53,7 @@ def model_for_amped(
     seq_len
         Tokens of a sequence; by default the model's.
     dtype
-        Type of weights, activations and gradients; the optimizer keeps three states in 32 bits.
+        Type of weights, activations and gradients; the optimizer has three states of 32 bits.
     """
     loaded = Model.load(model)
     length = seq_len or loaded.seq_len
@@ -101,34 +101,34 @@ def _model_faults(model: Model, length: int | None) -> Iterator[Fault]:
 
 
 def _kinds_faults(model: Model) -> Iterator[Fault]:
-    """All layers alike, or experts in every second one."""
+    """All layers equal, or experts in every second one."""
     moe = [layer.count for layer in model.layers if layer.moe is not None]
     kinds = len(model.layers)
-    alike = kinds == 1 and not moe
+    equal = kinds == 1 and not moe
     second = kinds == _MOST_KINDS and len(moe) == 1 and model.interleave == (1, 1)
-    if not alike and not (second and moe[0] == sum(one.count for one in model.layers) // 2):
+    if not equal and not (second and moe[0] == sum(one.count for one in model.layers) // 2):
         problem = "knows one kind of layer, or experts in every second layer (interleave 1, 1)"
         yield _fault(model.name, "layers", kinds, problem)
     elif second:
         first, last = model.layers
         if first.attention != last.attention or first.feed_forward.ffn != last.feed_forward.ffn:
-            problem = "has attention and inner width of all layers and experts alike"
+            problem = "has equal attention and inner width in all layers and experts"
             yield _fault(model.name, "layers[1]", "another", problem)
 
 
 def system_for_amped(system: System | str | Path, *, dtype: str = "bf16") -> dict[str, float]:
-    """Return a system of the catalog or of a file in AMPeD's parameters, a node filled whole."""
+    """Return a system of the catalog or of a file in AMPeD's parameters, with full nodes."""
     loaded = System.load(system)
     refuse(_system_faults(loaded, dtype))
-    near, far = loaded.network[0], loaded.network[-1]
-    domain, node = near.domain or loaded.node.accelerators, loaded.node.accelerators
+    inner, outer = loaded.network[0], loaded.network[-1]
+    domain, node = inner.domain or loaded.node.accelerators, loaded.node.accelerators
     return _units(loaded.accelerator, dtype) | {
         "number_of_accelerators_per_node": float(domain),
-        "number_of_network_cards_per_node": domain * (far.links_per_node or node) / node,
-        "bandwidth_per_network_card": far.bandwidth * _BITS_PER_BYTE,
-        "inter_node_latency": _latency(far),
-        "inter_accelerator_bandwidth": near.bandwidth * _BITS_PER_BYTE,
-        "inter_accelerator_latency": _latency(near),
+        "number_of_network_cards_per_node": domain * (outer.links_per_node or node) / node,
+        "bandwidth_per_network_card": outer.bandwidth * _BITS_PER_BYTE,
+        "inter_node_latency": _latency(outer),
+        "inter_accelerator_bandwidth": inner.bandwidth * _BITS_PER_BYTE,
+        "inter_accelerator_latency": _latency(inner),
     }
 
 
@@ -170,7 +170,7 @@ def _system_faults(system: System, dtype: str) -> Iterator[Fault]:
 def mapping_for_amped(
     model: Model, system: System, strategy: Strategy, source: str
 ) -> dict[str, float]:
-    """Return degrees, batch and tokens of a resolved strategy, and the part of a node it fills.
+    """Return degrees, batch, tokens and used accelerators per node of a resolved strategy.
 
     `source` is what faults call it.
     """
@@ -179,10 +179,10 @@ def mapping_for_amped(
     found: dict[str, float] = {}
     inside = 1
     for axis, word in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline")):
-        near, degree = int(getattr(extents, axis)[0, 0]), getattr(strategy, axis)
-        found[f"intra_node_{word}_parallel_degree"] = near
-        found[f"inter_node_{word}_parallel_degree"] = degree // near
-        inside *= near
+        intra, degree = int(getattr(extents, axis)[0, 0]), getattr(strategy, axis)
+        found[f"intra_node_{word}_parallel_degree"] = intra
+        found[f"inter_node_{word}_parallel_degree"] = degree // intra
+        inside *= intra
     batch = strategy.global_batch_size or 1
     found["batch_size"] = batch
     replica = batch / (strategy.dp or 1)
@@ -221,5 +221,4 @@ def _strategy_faults(strategy: Strategy, source: str, *, experts: bool) -> Itera
 
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:
-    whole = f"AMPeD {problem}"
-    return Fault.of(field, value, whole, source)
+    return Fault.of(field, value, f"AMPeD {problem}", source)

@@ -1,6 +1,6 @@
 """Calculon's 96 statistics and what stands for each of them in an `Estimate`.
 
-Where both mean the same, the figures agree to rounding (tests hold them together); where not, the
+Where both mean the same, the figures agree to rounding (tests check that); where not, the
 reason says what differs. docs/conformance.md shows the sizes.
 """
 
@@ -8,33 +8,33 @@ from shardwise.interop.counterpart import Counterpart
 
 __all__ = ["CALCULON"]
 
-_VECTOR = "vector FLOPs of norms, softmax and dropout are counted otherwise; matrix FLOPs are equal"
-_BYTES = "traffic of element-wise operations is counted otherwise; that of products is equal"
+_VECTOR = (
+    "vector FLOPs of norms, softmax and dropout are counted differently; matrix FLOPs are equal"
+)
+_BYTES = "traffic of element-wise operations is counted differently; that of products is equal"
 _ADDED = "gradients are added to what is there: read and written here, written there"
-_CORE = "attn_only: the whole core is run again here, all but its last product there"
+_CORE = "attn_only: the full core is recomputed here, all but its last product there"
 _TIME = "follows from FLOPs and bytes"
 _PREFIX = "theirs adds up running sums instead of the recomputed operations' own"
 _EDGE = "p2p_rs_ag: what differs at the edge of a stage is in comm_s.pp here"
-_MESSAGES = (
-    "what comes in to the slowest stage here: of 2 v messages one less at an end of the model"
-)
+_MESSAGES = "messages into the critical stage here: of 2 v one less at an end of the model"
 _WAITS = (
-    "the slowest stage waits here, processor 0 there; each stage has its own time, with its end"
+    "the critical stage waits here, processor 0 there; each stage has its own time, with its end"
 )
 _LINK = "theirs also times the additions of the reduction"
-_EXPOSED = "ring hides one piece in T for nothing there, stale values are kept between passes"
+_EXPOSED = "ring hides one piece in T for nothing there, stale values remain between passes"
 _REDO = "attn_only: theirs gathers the attention input again in any case"
 _OPTIMIZER = "theirs reads the state once; here gradients are read, all is written back"
 _BIAS = "biases are parameters here"
 _ENDS = "embedding, head and loss stand at the ends here"
-_STATE = "theirs keeps whole checkpoints and forgets some inputs; here each rank's share of all"
-_OFFLOAD = "the link runs beside kernels here; there it must wait for their traffic"
+_STATE = "theirs saves full checkpoints and omits some inputs; here each rank's share of all"
+_OFFLOAD = "the link runs in parallel with kernels here; there it must wait for their traffic"
 _STREAM = "optimizer state moves once a step here, with every micro-batch there"
 _WINDOW = "windows there are shortened by running sums, one chunk stands for all but one"
 _GRADIENTS = "gradients have the stack's type here; 2 bytes there, 4 for one block"
 _FOLLOWS = "follows from the rows above"
 _LIVE = "the largest working set here, the sum of all there"
-_MOMENT = "what is live at the fullest moment here, be it the update; a block's gradients there"
+_MOMENT = "what is live at the memory peak here, which may be the update; a block's gradients there"
 _ON_STAGE = "layers.0.{}_bytes * stages.0.layers"
 
 _PASSES = (
@@ -59,7 +59,7 @@ def _block(theirs: str, ours: str, flops: str, moved: str) -> tuple[Counterpart,
     )
 
 
-def _exchange(kind: str, theirs: str, ours: str, link: str) -> tuple[Counterpart, ...]:
+def _communication(kind: str, theirs: str, ours: str, link: str) -> tuple[Counterpart, ...]:
     return (
         Counterpart(f"{kind}block_{theirs}", f"layers.0.{ours}.time_s", link),
         Counterpart(f"{kind}block_{theirs}_exposed", f"layers.0.{ours}.exposed_s", _EXPOSED),
@@ -78,7 +78,7 @@ CALCULON: tuple[Counterpart, ...] = (
             ("agrad_tp_time", "tp_backward", edge or _LINK),
             ("recomm_time", "tp_again", edge or _REDO),
         )
-        for row in _exchange(kind, theirs, ours, link)
+        for row in _communication(kind, theirs, ours, link)
     ),
     Counterpart("baseblock_fw_tp_size", "layers.0.tp_forward.volume_bytes"),
     Counterpart("edgeblock_fw_tp_size", "layers.0.tp_forward.volume_bytes", _EDGE),
@@ -126,14 +126,14 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart(
         "tp_comm_link_time",
         "comm_s.tp.total - " + _LAYERS_TIMES_BATCHES.format("time_s"),
-        _LINK + "; embedding and head exchange too",
+        _LINK + "; embedding and head communicate too",
     ),
     Counterpart("pp_comm_link_time", "comm_s.pp.total", _EDGE),
     Counterpart("dp_comm_link_time", "comm_s.dp.total", _ENDS + ", with gradients of their own"),
     Counterpart(
         "tp_comm_exposed_time",
         "comm_s.tp.exposed - " + _LAYERS_TIMES_BATCHES.format("exposed_s"),
-        _LINK + "; embedding and head exchange too",
+        _LINK + "; embedding and head communicate too",
     ),
     Counterpart("pp_comm_exposed_time", "comm_s.pp.exposed", _MESSAGES + "; " + _EDGE),
     Counterpart("dp_comm_exposed_time", "comm_s.dp.exposed", _ENDS + "; overlapped, " + _WINDOW),

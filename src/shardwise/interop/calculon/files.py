@@ -1,7 +1,7 @@
 """Calculon's three JSON files, typed: a model (application), a system and an execution.
 
 Figures keep the names and units of the files (Calculon 0.1.0, commit caa4b11), so that writing one
-gives back what was read. What Calculon would stop at with a traceback, or read wrongly, is a fault.
+gives back what was read. What Calculon would stop at with a traceback, or misread, is a fault.
 """
 
 from collections.abc import Iterator, Mapping
@@ -114,7 +114,7 @@ class CalculonFile(ConfigBase):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], source: str = "") -> Self:
-        """Validate what a file holds.
+        """Validate a parsed file.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class CalculonNetwork(ConfigBase):
     must_be_filled: Flag
     """Whether the product of the groups placed on it must divide `size`."""
     processor_usage: Annotated[NonNegative, Field(lt=1)]
-    """Share of the compute that hidden traffic of this network takes."""
+    """Share of the compute that hidden traffic of this network uses."""
 
 
 class CalculonSystem(CalculonFile):
@@ -321,7 +321,7 @@ def _model_faults(model: CalculonModel, e: CalculonExecution, source: str) -> It
 
 
 def too_large(model: CalculonModel, sequences: int) -> str:
-    """Say that a block's tensors are too large to count exactly; empty if they are not."""
+    """Return the problem of a block whose tensors are too large to count exactly, or ""."""
     widest = max(model.hidden, model.feedforward, 3 * model.attn_heads * model.attn_size)
     if widest * max(model.hidden, sequences * model.seq_size) <= _MOST_ELEMENTS:
         return ""
@@ -352,9 +352,9 @@ _COMMON = {
     "attention_type",
     "training",
 }
-# Keys that no file of ours and no model of Hugging Face has, and how many of them tell the file,
-# so that one is known, and its other faults are told, though half of it is missing or misspelt.
-_TELLING: tuple[tuple[Kind, int, frozenset[str]], ...] = (
+# Keys that no shardwise file and no Hugging Face model has, and how many of them identify the file,
+# so that it is recognised, and its other faults are reported, though half of it is missing.
+_IDENTIFYING: tuple[tuple[Kind, int, frozenset[str]], ...] = (
     ("model", 2, frozenset({"feedforward", "attn_heads", "attn_size", "num_blocks"})),
     ("system", 2, frozenset({"mem1", "mem2", "processing_mode", "networks"})),
     ("system", 3, frozenset({"matrix", "vector", "networks"})),
@@ -363,6 +363,8 @@ _TELLING: tuple[tuple[Kind, int, frozenset[str]], ...] = (
 
 
 def looks_like(data: Mapping[str, Any]) -> Kind | None:
-    """Tell which of Calculon's files a mapping is by its keys; None if it is none of them."""
-    found = (kind for kind, least, telling in _TELLING if len(data.keys() & telling) >= least)
+    """Return which of Calculon's files a mapping is by its keys, or None."""
+    found = (
+        kind for kind, least, identifying in _IDENTIFYING if len(data.keys() & identifying) >= least
+    )
     return next(found, None)

@@ -1,7 +1,7 @@
-"""Calculon's files as fields of our nouns, and back.
+"""Calculon's files as fields of `Model`, `System` and `Strategy`.
 
-Both ways work on plain mappings. What one side cannot say is refused by name, never dropped; what
-our nouns would refuse is refused here under the keys of the file.
+What cannot be expressed is refused by name, never dropped; values that those types would refuse are
+refused here under the keys of the file.
 """
 
 import math
@@ -25,20 +25,20 @@ __all__ = ["DTYPES", "model_fields", "strategy_fields", "system_fields"]
 
 DTYPES = {"float8": "fp8", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 RECOMPUTES = {"full": "full", "attn_only": "selective", "none": "none"}
-EXCHANGES = {"ar": "all_reduce", "p2p_rs_ag": "p2p_rs_ag", "rs_ag": "rs_ag"}
+TP_EXCHANGES = {"ar": "all_reduce", "p2p_rs_ag": "p2p_rs_ag", "rs_ag": "rs_ag"}
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "p2p")
 GIB, GB, TERA, GIGA, MEGA = 2**30, 1e9, 1e12, 1e9, 1e6
-# Words in the table of Calculon's parameter calculator, which its model files do not name.
-VOCABULARY = 51_200
+# Vocabulary of Calculon's parameter calculator, which its model files do not name.
+VOCAB = 51_200
 _SOURCE = "Calculon's file"
 _LEAST_RATE = 1.0  # of a `System` [byte/s, FLOP/s]
-# Flags and files of ours go through our nouns on their way to Calculon.
+# Flags and shardwise files go through `Model`, `System` and `Strategy` on their way to Calculon.
 _THEIRS = "--reference calculon takes it where the strategy is an execution file without flags"
 
 
 def model_fields(model: CalculonModel, name: str, source: str = "") -> dict[str, Any]:
-    """The layers that Calculon assumes, with the words that its parameter calculator adds.
+    """Fields of the layers that Calculon assumes, with the vocabulary of its parameter calculator.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def model_fields(model: CalculonModel, name: str, source: str = "") -> dict[str,
         "name": name,
         "description": "Imported from a Calculon model: ungated, multi-head, no final norm.",
         "hidden": model.hidden,
-        "vocab": VOCABULARY,
+        "vocab": VOCAB,
         "seq_len": model.seq_size,
         "layers": [
             {
@@ -80,7 +80,7 @@ def system_fields(system: CalculonSystem, name: str, source: str = "") -> dict[s
     Raises
     ------
     InputError
-        With one fault that names `source` for each thing that Calculon takes and we do not.
+        With one fault that names `source` for each value that Calculon accepts but `System` not.
     """
     _refuse(_system_faults(system), source)
     memory = [_memory("hbm", system.mem1)]
@@ -254,7 +254,7 @@ def strategy_fields(execution: CalculonExecution, source: str = "") -> dict[str,
         "recompute": RECOMPUTES[execution.activation_recompute],
         "zero": int(execution.optimizer_sharding),
         "training": execution.training,
-        "tp_exchange": EXCHANGES[execution.tensor_par_comm_type],
+        "tp_exchange": TP_EXCHANGES[execution.tensor_par_comm_type],
         "tp_overlap": execution.tensor_par_overlap,
         "tp_regather": execution.seq_par_ag_redo,
         "dp_overlap": execution.data_par_overlap,

@@ -1,4 +1,4 @@
-"""What Calculon would say of a run: our nouns, or its own files, in its words."""
+"""Runs as Calculon describes them: shardwise configurations, or its own files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ T = TypeVar("T", bound=CalculonFile)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalculonCase:
-    """A run as Calculon takes it."""
+    """A run as Calculon describes it."""
 
     model: CalculonModel
     system: CalculonSystem
@@ -74,10 +74,10 @@ def calculon_case(
     *,
     source: str = "",
 ) -> CalculonCase:
-    """Say a run in Calculon's words; its own files are taken as they are.
+    """Describe a run in Calculon's words; its own files are used as they are.
 
-    Sequences are as long as the strategy says; an execution file of Calculon's says nothing of it,
-    and leaves the length to the model.
+    Sequences are as long as the strategy says; one of Calculon's execution files leaves the length
+    to the model.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def calculon_case(
     InputError
         If Calculon has no word for something, or something is wrong.
     """
-    told = source or _file_name(strategy, Strategy) or "strategy"
+    named = source or _file_name(strategy, Strategy) or "strategy"
     the_system = system_for_calculon(system)
     execution = _own_file(strategy, Strategy, "execution", CalculonExecution)
     if execution is not None:
@@ -98,17 +98,17 @@ def calculon_case(
         loaded = Model.load(model)
         resolved = Strategy.load(strategy).resolved(loaded)
         the_model = model_for_calculon(model, seq_len=resolved.seq_len)
-        execution = _execution(loaded, System.load(system), resolved, told)
-    check_together(the_model, the_system, execution, source=told)
+        execution = _execution(loaded, System.load(system), resolved, named)
+    check_together(the_model, the_system, execution, source=named)
     return CalculonCase(model=the_model, system=the_system, execution=execution)
 
 
 def model_for_calculon(model: Model | str | Path, *, seq_len: int | None = None) -> CalculonModel:
-    """Return a model of the catalog or of a file as Calculon's, its sequences of a given length."""
+    """Return a model of the catalog or of a file as Calculon's, its sequences of a set length."""
     theirs = _own_file(model, Model, "model", CalculonModel)
-    given = {} if seq_len is None else {"seq_len": seq_len}
+    length = {} if seq_len is None else {"seq_len": seq_len}
     if theirs is None:
-        return calculon_model(Model.load(model).to_dict() | given, _file_name(model, Model))
+        return calculon_model(Model.load(model).to_dict() | length, _file_name(model, Model))
     return theirs if seq_len is None else theirs.model_copy(update={"seq_size": seq_len})
 
 
@@ -118,21 +118,21 @@ def system_for_calculon(system: System | str | Path) -> CalculonSystem:
     return theirs or calculon_system(System.load(system).to_dict(), _file_name(system, System))
 
 
-def _file_name(name: object, noun: type[ConfigBase]) -> str:
+def _file_name(name: object, config_type: type[ConfigBase]) -> str:
     """Name of the file that `ConfigBase.load` would read; empty if it is none."""
     if not isinstance(name, (str, Path)):
         return ""
     text = str(name).strip()
-    if noun.CATALOG is not None and catalog.find(noun.CATALOG, text) is not None:
+    if config_type.CATALOG is not None and catalog.find(config_type.CATALOG, text) is not None:
         return ""
     return text if isinstance(name, Path) or (text and files.is_file_name(text)) else ""
 
 
-def _own_file(name: object, noun: type[ConfigBase], kind: str, file: type[T]) -> T | None:
+def _own_file(name: object, config_type: type[ConfigBase], kind: str, file: type[T]) -> T | None:
     """Parse a file or mapping that is already Calculon's."""
     if isinstance(name, Mapping):
         data, source = dict(name), kind
-    elif source := _file_name(name, noun):
+    elif source := _file_name(name, config_type):
         data = files.read_mapping(source)
     else:
         return None
@@ -142,11 +142,11 @@ def _own_file(name: object, noun: type[ConfigBase], kind: str, file: type[T]) ->
 def _execution(model: Model, system: System, resolved: Strategy, source: str) -> CalculonExecution:
     extents = place(system, Table.of(model, [resolved]))
     tiers = {axis: _outermost(getattr(extents, axis)[:, 0]) for axis in ("tp", "pp", "dp")}
-    given = {axis: getattr(resolved, f"{axis}_tier") for axis in tiers}
+    chosen = {axis: getattr(resolved, f"{axis}_tier") for axis in tiers}
     return calculon_execution(
         resolved.to_dict(),
         multiquery=all(layer.attention.kv_heads == 1 for layer in model.layers),
-        tiers=tiers | {axis: tier for axis, tier in given.items() if tier is not None},
+        tiers=tiers | {axis: tier for axis, tier in chosen.items() if tier is not None},
         source=source,
     )
 

@@ -1,11 +1,11 @@
-"""Our nouns as Calculon's files, where Calculon can say them.
+"""Shardwise configurations as Calculon's files, where Calculon can express them.
 
 Left out, because Calculon has nothing of the kind:
 
 - of a model its name, vocabulary, embedding, head, loss and final norm, positions, biases, dropout,
   causal masks (all pairs are scored), the kinds of norm (a weight and a bias) and of activation;
 - of a system its names, price, power, the size of a node, the multiprocessors and all-to-all;
-- of a strategy the stack, with what hides tensor-parallel exchanges where that is left to it
+- of a strategy the stack, with what hides tensor-parallel communication where that is left to it
   (nothing does), and the order of the axes: each stands on the outermost network that it spans.
 
 Whatever else it has no word for is refused by name.
@@ -19,20 +19,20 @@ from shardwise.interop.calculon.files import CalculonExecution, CalculonModel, C
 from shardwise.interop.calculon.reader import (
     COLLECTIVES,
     DTYPES,
-    EXCHANGES,
     GB,
     GIB,
     GIGA,
     MEGA,
     RECOMPUTES,
     TERA,
+    TP_EXCHANGES,
 )
 
 __all__ = ["calculon_execution", "calculon_model", "calculon_system"]
 
 _DTYPE_OF = {ours: theirs for theirs, ours in DTYPES.items()}
 _RECOMPUTE_OF = {ours: theirs for theirs, ours in RECOMPUTES.items()}
-_EXCHANGE_OF = {ours: theirs for theirs, ours in EXCHANGES.items()}
+_COMM_TYPE_OF = {ours: theirs for theirs, ours in TP_EXCHANGES.items()}
 _TYPES = f"allowed: {', '.join(_DTYPE_OF)}"
 _MEMORY_TIERS = 2
 # Times of kernels that Calculon has no word for, with what it has.
@@ -48,8 +48,7 @@ _NO_MEMORY = {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1]]}
 
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:
-    whole = f"Calculon {problem}"
-    return Fault.of(field, value, whole, source)
+    return Fault.of(field, value, f"Calculon {problem}", source)
 
 
 def calculon_model(model: Mapping[str, Any], source: str = "") -> CalculonModel:
@@ -297,7 +296,7 @@ def calculon_execution(
             "activation_recompute": _RECOMPUTE_OF[recompute],
             "pipeline_interleaving": strategy["vpp"],
             "optimizer_sharding": strategy["zero"] >= 1 and strategy["dp"] > 1,
-            "tensor_par_comm_type": _EXCHANGE_OF[strategy["tp_exchange"]],
+            "tensor_par_comm_type": _COMM_TYPE_OF[strategy["tp_exchange"]],
             "tensor_par_overlap": "none" if overlap == "stack" else overlap,
             "seq_par_ag_redo": redo,
             "data_par_overlap": strategy["dp_overlap"] and training and strategy["dp"] > 1,

@@ -44,7 +44,7 @@ def _llama(c: Config) -> Fields:
 
 
 def _mistral(c: Config) -> Fields:
-    if not c.says("sliding_window"):  # the default of the class is a window
+    if not c.has("sliding_window"):  # the default of the class is a window
         c.needed("sliding_window")
     return decoder(c, sliding(c, attention_of(c, "num_key_value_heads")), gated_mlp(c))
 
@@ -176,7 +176,7 @@ def _gpt2(c: Config) -> Fields:
         "position": "learned",
         "max_positions": c.count("n_positions"),
         "tied_embeddings": c.flag("tie_word_embeddings", default=True),
-        "dropout": c.drops(),
+        "dropout": c.has_dropout(),
     }
 
 
@@ -217,7 +217,7 @@ def _leading_dense(c: Config, experts: Fields) -> list[Fields]:
     """The first `first_k_dense_replace` layers are dense; of the others every n-th has experts."""
     depth, step = c.depth("num_hidden_layers"), c.count("moe_layer_freq", 1)
     c.needed("first_k_dense_replace")
-    first = c.whole("first_k_dense_replace")
+    first = c.natural("first_k_dense_replace")
     if first > depth and not c.faults:
         problem = f"must be at most num_hidden_layers {depth}"
         c.wrong("first_k_dense_replace", problem, first)
@@ -226,14 +226,14 @@ def _leading_dense(c: Config, experts: Fields) -> list[Fields]:
 
 def _deepseek_experts(c: Config, **more: Any) -> Fields:
     """Routed and shared experts of one width."""
-    shared = c.whole("n_shared_experts") * c.count("moe_intermediate_size")
+    shared = c.natural("n_shared_experts") * c.count("moe_intermediate_size")
     more |= _groups(c, "n_routed_experts")
     return experts_of(c, "n_routed_experts", "moe_intermediate_size", shared_ffn=shared, **more)
 
 
 def _groups(c: Config, experts: str) -> Fields:
     """How many groups of experts a token's are chosen from, where it is not any."""
-    groups, chosen, number = c.whole("n_group"), c.whole("topk_group"), c.count(experts)
+    groups, chosen, number = c.natural("n_group"), c.natural("topk_group"), c.count(experts)
     if groups > 1 and number % groups and not c.faults:
         c.wrong("n_group", f"must divide {experts} {number}", groups)
     if chosen > max(1, groups) and not c.faults:
@@ -254,7 +254,7 @@ def _deepseek_latent(c: Config, *, method: str) -> Fields:
     if grouped != heads:
         problem = f"must be num_attention_heads {heads}: latent attention has no groups"
         c.wrong("num_key_value_heads", problem, grouped)
-    rank = c.whole("q_lora_rank")
+    rank = c.natural("q_lora_rank")
     attention = {
         "heads": heads,
         "kv_heads": heads,
@@ -265,7 +265,7 @@ def _deepseek_latent(c: Config, *, method: str) -> Fields:
     methods = {"greedy": "loss", "group_limited_greedy": "loss", "noaux_tc": "bias"}
     by_bias = c.one_of("topk_method", methods, method) == "bias"
     blocks = _leading_dense(c, _deepseek_experts(c, selection_bias=by_bias))
-    return decoder(c, attention, blocks, mtp=c.whole("num_nextn_predict_layers"))
+    return decoder(c, attention, blocks, mtp=c.natural("num_nextn_predict_layers"))
 
 
 def _deepseek_v2(c: Config) -> Fields:
@@ -286,7 +286,7 @@ def _glm4_moe(c: Config) -> Fields:
     attention |= {"qk_norm": "head"} if c.flag("use_qk_norm") else {}
     c.needed("n_shared_experts")
     blocks = _leading_dense(c, _deepseek_experts(c, selection_bias=True))
-    return decoder(c, attention, blocks, mtp=c.whole("num_nextn_predict_layers"))
+    return decoder(c, attention, blocks, mtp=c.natural("num_nextn_predict_layers"))
 
 
 def _bailing_moe_v2(c: Config) -> Fields:
@@ -300,11 +300,11 @@ def _bailing_moe_v2(c: Config) -> Fields:
         c,
         "num_experts",
         "moe_intermediate_size",
-        shared_ffn=c.whole("num_shared_experts") * c.count("moe_intermediate_size"),
+        shared_ffn=c.natural("num_shared_experts") * c.count("moe_intermediate_size"),
         selection_bias=c.flag("moe_router_enable_expert_bias"),
         **_groups(c, "num_experts"),
     )
-    mtp = c.whole("num_nextn_predict_layers")
+    mtp = c.natural("num_nextn_predict_layers")
     return decoder(c, attention, _leading_dense(c, experts), mtp=mtp)
 
 

@@ -45,7 +45,7 @@ class Config:
         self._read.add(key)
         return self.data[key] if key in self.data else self.defaults.get(key)
 
-    def says(self, key: str) -> bool:
+    def has(self, key: str) -> bool:
         """Whether a key is there, or has a default; either may be null."""
         return key in self.data or key in self.defaults
 
@@ -68,7 +68,7 @@ class Config:
             return 1
         return self._integer(key, default if value is None else value, least=1)
 
-    def whole(self, key: str, default: int = 0) -> int:
+    def natural(self, key: str, default: int = 0) -> int:
         """An integer of at least 0."""
         value = self.value(key)
         return self._integer(key, default if value is None else value, least=0)
@@ -144,7 +144,7 @@ class Config:
             self.wrong(key, f"must be layers from 0 to {depth - 1}", listed)
         return set(listed)
 
-    def drops(self) -> bool:
+    def has_dropout(self) -> bool:
         """Whether any probability of dropout is above 0."""
         keys = [key for key in self.data if key.endswith(("_dropout", "_pdrop"))]
         shares = [self.share(key, 0.0) for key in keys if not key.startswith(_OF_OTHER_HEADS)]

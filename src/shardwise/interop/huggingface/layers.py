@@ -118,7 +118,7 @@ def sliding(c: Config, attention: Fields) -> list[Fields]:
 def qwen_windows(c: Config, attention: Fields) -> list[Fields]:
     """With `use_sliding_window`, the layers from `max_window_layers` on."""
     if c.flag("use_sliding_window"):
-        first = c.whole("max_window_layers", 28)
+        first = c.natural("max_window_layers", 28)
         return with_windows(c, attention, lambda i: i >= first)
     return with_windows(c, attention, lambda _: False)
 
@@ -154,5 +154,5 @@ def decoder(
         "norm": "rmsnorm",
         "position": "rope",
         "tied_embeddings": c.flag("tie_word_embeddings", default=tied),
-        "dropout": c.drops(),
+        "dropout": c.has_dropout(),
     } | more

@@ -30,7 +30,7 @@ __all__ = [
 EFFICIENCY = 0.51
 """Share of the peak in the version that was described."""
 CAP = 0.91
-"""What its curve never passes."""
+"""Largest share of its curve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ TERMS = (
 
 _TABLE: Mapping[str, Derived] = {**DERIVED, **COMPUTE, **COMMUNICATION, **TOTALS}
 _WANTED = (*LABELS.values(), *MEMORY, *TERMS, "number_of_batches", "microbatch_size")
-# As published its formula gives no flag: it has to be given.
+# As published its formula gives no flag: it must be set.
 _NEVER_CALCULATED = "decoder_flag"
 _MAY_BE_ZERO = frozenset(
     {
@@ -180,24 +180,24 @@ def evaluate(
     wanted: Iterable[str] = _WANTED,
     source: str = "parameters",
 ) -> dict[str, Floats]:
-    """Work out what AMPeD says of runs.
+    """Compute AMPeD's figures of runs.
 
     Parameters
     ----------
     parameters
         By AMPeD's names: numbers, or columns of equal length, one run a row. What AMPeD can
-        calculate need not be among them, but for `decoder_flag`, 0 or 1; what is, is taken as it
+        calculate need not be among them, but for `decoder_flag`, 0 or 1; what is, is used as it
         is, also `CONSTANTS`. Bandwidths are in bit/s, latencies in seconds.
     efficiency
         Share of the peak of products, unless `parameters` has it.
     wanted
-        Names of what to work out; by default all that it prints.
+        Names of what to compute; by default all that it prints.
     source
         What faults call the parameters.
 
     Returns
     -------
-    All parameters and quantities that this took, by AMPeD's names.
+    All parameters and quantities that this used, by AMPeD's names.
 
     Raises
     ------
@@ -210,10 +210,10 @@ def evaluate(
         table["efficiency"] = efficiency.derived()
     else:
         given.setdefault("efficiency", efficiency)
-    asked = list(wanted)
-    if unknown := [name for name in asked if name not in table and name not in given]:
+    names = list(wanted)
+    if unknown := [name for name in names if name not in table and name not in given]:
         raise InputError([_unknown(name, table, source) for name in unknown])
-    calculated, needed = _needed(asked, given, table)
+    calculated, needed = _needed(names, given, table)
     used = {name: value for name, value in given.items() if name in needed}
     if faults := list(_faults(used, source)):
         raise InputError(faults)
@@ -223,16 +223,16 @@ def evaluate(
 def _needed(
     wanted: Iterable[str], given: Mapping[str, object], table: Mapping[str, Derived]
 ) -> tuple[list[str], set[str]]:
-    """What has to be worked out, and everything that this reads."""
+    """What has to be computed, and everything that this reads."""
     seen: dict[str, None] = {}
-    left = list(wanted)
-    while left:
-        name = left.pop()
+    pending = list(wanted)
+    while pending:
+        name = pending.pop()
         if name in seen:
             continue
         seen[name] = None
         if name in table and name not in given and name != _NEVER_CALCULATED:
-            left.extend(table[name].inputs)
+            pending.extend(table[name].inputs)
     calculated = [n for n in seen if n in table and n not in given and n != _NEVER_CALCULATED]
     return calculated, set(seen)
 
@@ -296,13 +296,13 @@ _CHIP = frozenset(
     }
 )
 _NO_PARAMETERS = frozenset({*LABELS.values(), *TERMS, *CONSTANTS, *COMPUTE, "efficiency"})
-_WHOLE = 1e15
+_LARGEST_INTEGER = 1e15
 
 
 def breakdown_text(figures: Mapping[str, float]) -> str:
     """Return its breakdown: every label filled up with dashes to the longest, a blank, the value.
 
-    Programs that read it split lines at five dashes and take the last word.
+    Programs that read it split lines at five dashes and use the last word.
 
     Parameters
     ----------
@@ -331,7 +331,9 @@ def summary_text(
         names = [name for name in figures if _category(name) == number]
         lines += ["", f"{number + 1}: {category}"]
         width = max(map(len, names), default=0)
-        lines += [f"{name:<{width}} : {_told(figures[name])}{_described(name)}" for name in names]
+        lines += [
+            f"{name:<{width}} : {_number_text(figures[name])}{_described(name)}" for name in names
+        ]
     return "\n".join(lines)
 
 
@@ -345,9 +347,9 @@ def _category(name: str) -> int | None:
     return int(name in MACHINE or name.endswith("parallel_degree"))
 
 
-def _told(value: float) -> str:
+def _number_text(value: float) -> str:
     """A whole number without a point, as programs that read it expect."""
-    return str(int(value)) if value == int(value) and abs(value) < _WHOLE else repr(value)
+    return str(int(value)) if value == int(value) and abs(value) < _LARGEST_INTEGER else repr(value)
 
 
 def _described(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Times of compute and communication of one layer, whole batch (section 3).
+"""Times of compute and communication of one layer, global batch (section 3).
 
 Compute is timed as if one accelerator did it. Volumes are in elements, precisions in bits,
 bandwidths in bit/s. Every all-reduce is a ring: 2 (n - 1) latencies and 2 (n - 1) / n of its
@@ -170,7 +170,7 @@ def forward_tensor_parallel_inter(
     activation_precision: Floats,
     inter_node_bandwidth: Floats,
 ) -> Floats:
-    """Two all-reduces among nodes: ring of 2 A, of the whole batch."""
+    """Two all-reduces among nodes: ring of 2 A, of the global batch."""
     bits = 2 * activations_volume_per_layer_batch * activation_precision
     degree = inter_node_tensor_parallel_degree
     return ring(degree, inter_node_latency, bits, inter_node_bandwidth)
@@ -191,9 +191,9 @@ def forward_pipeline_parallelism(
     """(latency + A Sa / bandwidth) / L within nodes or among them, whichever is more."""
     bits = activations_volume_per_layer_batch * activation_precision
     intra, inter = intra_node_pipeline_parallel_degree, inter_node_pipeline_parallel_degree
-    near = message(intra, inter_accelerator_latency, bits, inter_accelerator_bandwidth)
-    far = message(inter, inter_node_latency, bits, inter_node_bandwidth)
-    return np.maximum(near, far) / layers
+    intra_s = message(intra, inter_accelerator_latency, bits, inter_accelerator_bandwidth)
+    inter_s = message(inter, inter_node_latency, bits, inter_node_bandwidth)
+    return np.maximum(intra_s, inter_s) / layers
 
 
 @_communication("s")
@@ -210,7 +210,7 @@ def MoE_overhead_per_layer_fw_pass(
 
     (nodes - 1) (latency + bits / (E nodes) / bandwidth) [s]. Low trust: AMPeD's expression was not
     found, only that it splits the volume over experts and nodes. Here each node sends each other
-    node what one of its experts takes, one after another.
+    node the tokens of one of its experts, one after another.
     """
     bits = activations_volume_per_layer_batch * activation_precision
     nodes = number_of_nodes_required
@@ -226,7 +226,7 @@ def forward_zero_DP(
     forward_pipeline_parallelism: Floats,
     MoE_overhead_per_layer_fw_pass: Floats,
 ) -> Floats:
-    """Weights gathered again, as a share z of the other exchanges, whatever is sharded."""
+    """Weights gathered again, as a share z of the other communication, whatever is sharded."""
     tensor = forward_tensor_model_intra + forward_tensor_parallel_inter
     return M_f_DP * (tensor + 2 * MoE_overhead_per_layer_fw_pass + forward_pipeline_parallelism)
 
@@ -275,9 +275,9 @@ def all_reduce_gradients_for_DP_intra(
     inter_accelerator_bandwidth: Floats,
     r_non_overlapping: Floats,
 ) -> Floats:
-    """R times a ring, within a node, of the gradients of a layer that one accelerator holds.
+    """R times a ring, within a node, of the gradients of a layer on one accelerator.
 
-    Gradients of experts but the first are left out.
+    Gradients of experts but the first are omitted.
     """
     bits = number_of_parameters_per_layer / tensor_parallel_degree * gradient_precision
     degree = intra_node_data_parallel_degree
@@ -295,7 +295,7 @@ def all_reduce_gradients_for_DP_inter(
     inter_node_bandwidth: Floats,
     r_non_overlapping: Floats,
 ) -> Floats:
-    """The same among nodes, again of all of the gradients, at the bandwidth of a whole node."""
+    """The same among nodes, again of all gradients, at the bandwidth of all cards of a node."""
     bits = number_of_parameters_per_layer / tensor_parallel_degree * gradient_precision
     degree = inter_node_data_parallel_degree
     return r_non_overlapping * ring(degree, inter_node_latency, bits, inter_node_bandwidth)

@@ -23,8 +23,8 @@ DEGREES = (
 """What it permutes besides the batch size."""
 
 MOST_ACCELERATORS = 1 << 20
-"""Of a search: beyond, there are too many permutations to hold."""
-# Candidates timed at a time: their columns take some 50 MB.
+"""Limit of a search: beyond it there are too many permutations for memory."""
+# Candidates timed at a time: their columns use about 50 MB.
 _CHUNK = 1 << 16
 
 
@@ -33,7 +33,7 @@ class Found:
     """One permutation that a search found."""
 
     time_s: float
-    """Of the whole training."""
+    """Of the training run."""
     batch_size: int
     degrees: dict[str, int]
 
@@ -47,7 +47,7 @@ class SearchResult:
     good: int
     """Those whose degrees within a node divide its accelerators."""
     best: tuple[Found, ...]
-    """Best first; of equals the first tried, batch sizes first as given."""
+    """Best first; of equals the first tried, batch sizes in their order."""
 
 
 def count(*, accelerators: int, per_node: int, batch_sizes: Sequence[int]) -> tuple[int, int]:
@@ -71,7 +71,7 @@ def search(
 ) -> SearchResult:
     """Find the degrees and the batch size with the least time to train.
 
-    Neither memory nor divisors of layers, heads or batch are looked at, as there.
+    Neither memory nor divisors of layers, heads or batch are checked, as in AMPeD.
 
     Parameters
     ----------
@@ -133,17 +133,17 @@ def _times(
 
 
 def _permutations(accelerators: int, per_node: int) -> tuple[Ints, ...]:
-    """Columns of `DEGREES`: all whose product is given, intra product dividing a node.
+    """Columns of `DEGREES`: all with this product, the intra product dividing a node.
 
     Ordered by the product within a node, largest first, then by the degrees as they stand.
     """
     blocks = []
     for inside in reversed(_divisors(math.gcd(accelerators, per_node))):
-        near, far = _triples(inside), _triples(accelerators // inside)
-        first = np.repeat(np.arange(len(near)), len(far))
-        second = np.tile(np.arange(len(far)), len(near))
+        intra, inter = _triples(inside), _triples(accelerators // inside)
+        first = np.repeat(np.arange(len(intra)), len(inter))
+        second = np.tile(np.arange(len(inter)), len(intra))
         block = np.empty((first.size, len(DEGREES)), dtype=np.int64)
-        block[:, ::2], block[:, 1::2] = near[first], far[second]
+        block[:, ::2], block[:, 1::2] = intra[first], inter[second]
         blocks.append(block[np.lexsort(block.T[::-1])])
     return tuple(np.concatenate(blocks).T)
 

@@ -1,4 +1,4 @@
-"""The bubble, and what the whole training takes (sections 3 and 4)."""
+"""The bubble, and the totals of the training run (sections 3 and 4)."""
 
 # ruff: noqa: N802, N803 - the names of AMPeD's parameters
 
@@ -8,7 +8,7 @@ from shardwise.interop.amped.formulas import Derived, as_derived, formulas
 __all__ = ["TOTALS"]
 
 TOTALS: dict[str, Derived] = {}
-"""Times of the whole training, by the names of AMPeD's methods."""
+"""Times of the training run, by the names of AMPeD's methods."""
 _of = formulas(TOTALS)
 
 _DAY, _YEAR = 86_400.0, 365.0
@@ -32,13 +32,13 @@ def waiting_time_due_to_pipeline_bubbles(
     Fault: multiplied by L layers later, the compute part is that of one layer of a stage.
     """
     compute = compute_time_forward_pass + compute_time_backward_pass
-    exchanges = communication_time_forward_pass + communication_time_backward_pass
-    pass_time = compute / (number_of_accelerators_required * layers) + exchanges
+    communication = communication_time_forward_pass + communication_time_backward_pass
+    pass_time = compute / (number_of_accelerators_required * layers) + communication
     waits = r_non_overlapping * (pipeline_parallel_degree - 1)
     return waits * pass_time / number_of_microbatches_per_minibatch
 
 
-def _whole(term: str, name: str) -> None:
+def _add_total(term: str, name: str) -> None:
     """Add a total: a term in all layers and batches."""
     TOTALS[name] = Derived(
         inputs=("number_of_batches", "layers", term),
@@ -48,8 +48,8 @@ def _whole(term: str, name: str) -> None:
     )
 
 
-def _shared(term: str, name: str) -> None:
-    """Add a total of compute, which all accelerators share: N of them take 1 / N."""
+def _add_shared_total(term: str, name: str) -> None:
+    """Add a total of compute, which N accelerators share: 1 / N of it."""
     TOTALS[name] = Derived(
         inputs=("number_of_batches", "layers", term, "number_of_accelerators_required"),
         function=lambda batches, layers, time, accelerators: batches * layers * time / accelerators,
@@ -58,29 +58,29 @@ def _shared(term: str, name: str) -> None:
     )
 
 
-_shared("compute_time_forward_pass", "total_computation_time_forward_pass")
-_shared("compute_time_backward_pass", "total_computation_time_backward_pass")
-_shared("weight_update_time", "total_computation_time_weight_updates")
-_shared("gating_network_compute_overhead", "total_MoE_gating_network_compute_overhead")
+_add_shared_total("compute_time_forward_pass", "total_computation_time_forward_pass")
+_add_shared_total("compute_time_backward_pass", "total_computation_time_backward_pass")
+_add_shared_total("weight_update_time", "total_computation_time_weight_updates")
+_add_shared_total("gating_network_compute_overhead", "total_MoE_gating_network_compute_overhead")
 for _pass in ("forward", "backward"):
     for _part in ("tensor_model_intra", "tensor_parallel_inter", "pipeline_parallelism", "zero_DP"):
-        _whole(f"{_pass}_{_part}", f"total_{_pass}_{_part}")
-    _whole(f"communication_time_{_pass}_pass", f"total_communication_time_{_pass}_pass")
-_whole("all_reduce_gradients_for_DP_intra", "total_all_reduce_gradients_for_DP_intra")
-_whole("all_reduce_gradients_for_DP_inter", "total_all_reduce_gradients_for_inter")
-_whole("communication_time_backwards_DP_all_reduce", "total_all_reduce_gradients_for_DP")
-_whole("waiting_time_due_to_pipeline_bubbles", "total_waiting_time_due_to_pipeline_bubbles")
+        _add_total(f"{_pass}_{_part}", f"total_{_pass}_{_part}")
+    _add_total(f"communication_time_{_pass}_pass", f"total_communication_time_{_pass}_pass")
+_add_total("all_reduce_gradients_for_DP_intra", "total_all_reduce_gradients_for_DP_intra")
+_add_total("all_reduce_gradients_for_DP_inter", "total_all_reduce_gradients_for_inter")
+_add_total("communication_time_backwards_DP_all_reduce", "total_all_reduce_gradients_for_DP")
+_add_total("waiting_time_due_to_pipeline_bubbles", "total_waiting_time_due_to_pipeline_bubbles")
 
 
-def _two_exchanges(number_of_batches: Floats, layers: Floats, exchange: Floats) -> Floats:
+def _both_all_to_alls(number_of_batches: Floats, layers: Floats, all_to_all_s: Floats) -> Floats:
     """Both all-to-alls of all layers and batches."""
-    return number_of_batches * layers * 2 * exchange
+    return number_of_batches * layers * 2 * all_to_all_s
 
 
 for _short in ("fw", "bw"):
     TOTALS[f"total_MoE_overhead_{_short}_pass"] = Derived(
         inputs=("number_of_batches", "layers", f"MoE_overhead_per_layer_{_short}_pass"),
-        function=_two_exchanges,
+        function=_both_all_to_alls,
         unit="s",
         description="Both all-to-alls of all layers and batches.",
     )
@@ -90,7 +90,7 @@ for _short in ("fw", "bw"):
 def total_MoE_overhead(
     total_MoE_overhead_fw_pass: Floats, total_MoE_overhead_bw_pass: Floats
 ) -> Floats:
-    """All exchanges of experts."""
+    """All communication of experts."""
     return total_MoE_overhead_fw_pass + total_MoE_overhead_bw_pass
 
 

@@ -36,7 +36,7 @@ from shardwise.interop.calculon.reference.times import (
 __all__ = [
     "BlockSpaces",
     "BlockTimes",
-    "Exchange",
+    "Communication",
     "Pass",
     "block_spaces",
     "block_times",
@@ -47,7 +47,7 @@ __all__ = [
     "summed",
 ]
 
-T = TypeVar("T", "Pass", "Exchange")
+T = TypeVar("T", "Pass", "Communication")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Communication:
     """Tensor-parallel communication of one pass, per operation or summed over a block."""
 
     size: Floats
@@ -74,25 +74,29 @@ class Exchange:
     """What lengthens the step [s]."""
 
 
+Pair = tuple[Communication, Communication]
+"""Of a base and of an edge block."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationTimes:
-    """Every operation of a block: arrays of shape (places, rows); exchanges as (base, edge)."""
+    """Every operation of a block: arrays of shape (operations, rows)."""
 
     fw: Pass
     agrad: Pass
     wgrad: Pass
-    fw_tp: tuple[Exchange, Exchange]
-    agrad_tp: tuple[Exchange, Exchange]
-    recomm: tuple[Exchange, Exchange]
-    recomm_late: tuple[Exchange, Exchange]
+    fw_tp: Pair
+    agrad_tp: Pair
+    recomm: Pair
+    recomm_late: Pair
     """As `recomm`, but exposed as the weight gradient's pass leaves it: so `-l` shows it."""
     bandwidth_needed: Floats
-    """Bandwidth that hides a fused product's communication wholly, forward or backward [B/s]."""
+    """Bandwidth that hides all of a fused product's communication, forward or backward [B/s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTimes:
-    """One block and micro-batch on one processor; exchanges as (base, edge)."""
+    """One block and micro-batch on one processor."""
 
     fw: Pass
     re: Pass
@@ -100,29 +104,29 @@ class BlockTimes:
     [Q9]."""
     agrad: Pass
     wgrad: Pass
-    fw_tp: tuple[Exchange, Exchange]
-    agrad_tp: tuple[Exchange, Exchange]
-    recomm: tuple[Exchange, Exchange]
+    fw_tp: Pair
+    agrad_tp: Pair
+    recomm: Pair
     bandwidth_needed: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSpaces:
-    """What one block holds for one micro-batch [bytes], and its number of weights."""
+    """Memory of one block and micro-batch [bytes], and its number of weights."""
 
     weights: Floats
     working: Floats
-    """Activations of the block that is being run."""
+    """Activations of the block that is being computed."""
     storage: Floats
-    """Activations kept from forward to backward pass."""
+    """Activations saved from forward to backward pass."""
     checkpoint: Floats
-    """Input kept for recomputing the whole block."""
+    """Input saved for recomputing the block."""
     gradient: Floats
     """Gradients of the activations."""
 
 
 def operations_of(model: CalculonModel, columns: Columns) -> tuple[Operations, Shapes]:
-    """The operations of a block of each row: shape (places, rows)."""
+    """The operations of a block of each row: shape (operations, rows)."""
     shape = shapes_of(model, columns)
     rows = len(columns)
     plain = plain_operations(shape)
@@ -154,21 +158,21 @@ def operation_times(
     fw_own = np.where(shape.fused, 0.0, processing_time(compute[0], memory[0], system))
     agrad_own = np.where(shape.fused, 0.0, processing_time(compute[1], memory[1], system))
 
-    def exchanges(name: str, own: Floats, fused_exposed: Floats) -> tuple[Exchange, Exchange]:
+    def communications(name: str, own: Floats, fused_exposed: Floats) -> Pair:
         return (
-            _exchange(getattr(base, name), own, fused_exposed, ops, shape),
-            _exchange(getattr(edge, name), own, fused_exposed, ops, shape),
+            _communication(getattr(base, name), own, fused_exposed, ops, shape),
+            _communication(getattr(edge, name), own, fused_exposed, ops, shape),
         )
 
     return OperationTimes(
         fw=Pass(ops.fw_flops, compute[0], ops.fw_bytes, memory[0], fw_s),
         agrad=Pass(ops.agrad_flops, compute[1], ops.agrad_bytes, memory[1], agrad_s),
         wgrad=Pass(ops.wgrad_flops, compute[2], ops.wgrad_bytes, memory[2], wgrad_s),
-        fw_tp=exchanges("fw", fw_own, fw_exposed),
-        agrad_tp=exchanges("agrad", agrad_own, agrad_exposed),
+        fw_tp=communications("fw", fw_own, fw_exposed),
+        agrad_tp=communications("agrad", agrad_own, agrad_exposed),
         # What the forward pass has left over [Q8].
-        recomm=exchanges("again", nothing, fw_exposed * ops.communicates_again),
-        recomm_late=exchanges("again", nothing, late),
+        recomm=communications("again", nothing, fw_exposed * ops.communicates_again),
+        recomm_late=communications("again", nothing, late),
         bandwidth_needed=_bandwidth_needed(base, edge, compute, shape, columns, system),
     )
 
@@ -202,14 +206,16 @@ def _times(
     return np.where(fused, fused_s, alone), np.where(fused, exposed, 0.0)
 
 
-def _exchange(
+def _communication(
     link: Stage, own: Floats, fused_exposed: Floats, operations: Operations, shape: Shapes
-) -> Exchange:
+) -> Communication:
     """Link time of each operation: all of it exposed, unless fused."""
     communicates = operations.gathers | operations.reduces
     reduction = np.where(shape.fused, link.reduction_s, 0.0)
     time = np.where(communicates, link.net_s + own + reduction, 0.0)
-    return Exchange(size=link.size, time=time, exposed=np.where(shape.fused, fused_exposed, time))
+    return Communication(
+        size=link.size, time=time, exposed=np.where(shape.fused, fused_exposed, time)
+    )
 
 
 def _bandwidth_needed(
@@ -250,7 +256,7 @@ def block_times(operations: Operations, times: OperationTimes, columns: Columns)
 
 
 def _over_places(values: Floats) -> Floats:
-    """Add up a block, place by place: numpy's own sum would round one row unlike many."""
+    """Add up the operations in order: numpy's own sum rounds one row and many rows differently."""
     return total(values, values[0])
 
 
@@ -259,9 +265,7 @@ def summed(work: T, counts: Bools | bool = True) -> T:
     return combined(lambda values: _over_places(values) * counts, work)
 
 
-def _sum_pair(
-    pair: tuple[Exchange, Exchange], counts: Bools | bool = True
-) -> tuple[Exchange, Exchange]:
+def _sum_pair(pair: Pair, counts: Bools | bool = True) -> Pair:
     base, edge = pair
     return summed(base, counts), summed(edge, counts)
 
@@ -277,11 +281,11 @@ def _repeated(fw: Pass, recomputed: Bools) -> Pass:
 
 
 def block_spaces(operations: Operations, shape: Shapes, columns: Columns) -> BlockSpaces:
-    """What one block holds (sections 1.3, 1.8 and 1.10).
+    """Memory of one block (sections 1.3, 1.8 and 1.10).
 
     working = sum of activations that are not another operation's; storage = sum of stored ones
     less the outputs that are dropped, 0 under full recompute. In inference storage, which only
-    offloading uses, is the sum of all activations. The checkpoint of full recompute is the whole
+    offloading uses, is the sum of all activations. The checkpoint of full recompute is the full
     input, also where sequence parallelism has sharded it [Q11].
     """
     ops, b, trained = operations, columns.element_bytes, columns.training

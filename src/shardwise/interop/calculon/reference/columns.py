@@ -35,7 +35,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "tensor_par_comm_type": COMM_TYPES,
     "tensor_par_overlap": OVERLAPS,
 }
-"""The fields that hold a word; their columns hold its position here."""
+"""The fields whose values are words; their columns have the word's position here."""
 
 MULTIQUERY = ATTENTIONS.index("multiquery")
 FULL, ATTN_ONLY = RECOMPUTES.index("full"), RECOMPUTES.index("attn_only")

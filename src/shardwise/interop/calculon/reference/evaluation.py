@@ -21,7 +21,7 @@ from shardwise.interop.calculon.files import (
 )
 from shardwise.interop.calculon.reference.columns import Columns
 from shardwise.interop.calculon.reference.statistics import STAT_FIELDS, layers_of, statistics_of
-from shardwise.interop.calculon.reference.step import batch_of, holding_of
+from shardwise.interop.calculon.reference.step import batch_of, memory_use_of
 
 __all__ = [
     "VERDICTS",
@@ -45,8 +45,8 @@ class Statistics:
     values: dict[str, Floats]
     """The 96 statistics by name, in the order of `STAT_FIELDS`.
 
-    NaN where Calculon says nothing, and in rows that fail before memory is known; a row that only
-    lacks memory has them, and `proc_mem_tier1_cap_req` says how much it needs.
+    NaN where Calculon gives no figure, and in rows that fail before memory is known; a row that
+    only lacks memory has them, and `proc_mem_tier1_cap_req` is how much it needs.
     """
 
     def __getitem__(self, name: str) -> Floats:
@@ -71,10 +71,10 @@ def evaluate(model: CalculonModel, system: CalculonSystem, executions: Columns) 
     some = gather(executions, placed)
     values = {name: np.full(len(executions), np.nan) for name in STAT_FIELDS}
     if placed.size:
-        holding = holding_of(model, some)
-        memory = holding.memory
+        memory_use = memory_use_of(model, some)
+        memory = memory_use.memory
         verdict[placed] = memory_verdict(memory.tier1, memory.tier2, system)
-        batch = batch_of(model, system, some, holding)
+        batch = batch_of(model, system, some, memory_use)
         for name, column in statistics_of(batch, some, system).items():
             values[name][placed] = column
     return Statistics(verdict=verdict, values=values)
@@ -110,7 +110,7 @@ def layer_statistics(
 ) -> list[dict[str, Any]]:
     """List the operations of a block as Calculon's `-l`: 48 fields each.
 
-    Inference does not change them: Calculon shows what the backward pass would take.
+    Inference does not change them: Calculon shows the times of a backward pass.
     """
     statistics(model, system, execution)  # refuses what cannot run
     columns = Columns.of([execution])
@@ -152,7 +152,7 @@ _SENTENCES = {
 
 
 class Infeasible(ShardwiseError):  # noqa: N818 - an answer, not a fault
-    """Calculon refuses an execution: `reason` of `VERDICTS`, and a sentence that says why."""
+    """Calculon refuses an execution: `reason` of `VERDICTS`, and a sentence with the reason."""
 
     def __init__(self, reason: str, sentence: str) -> None:
         self.reason = reason
@@ -178,7 +178,7 @@ def placement_verdict(model: CalculonModel, system: CalculonSystem, columns: Col
 
 
 def network_verdict(system: CalculonSystem, degrees: Axes, networks: Axes) -> Ints:
-    """Check that every network holds what is placed on it; axes are tensor, pipeline, data."""
+    """Check that what is placed on each network fits; axes are tensor, pipeline, data."""
     return _first(_network_checks(system, degrees, networks))
 
 
@@ -226,7 +226,7 @@ def explain(
     execution: CalculonExecution,
     memory_bytes: Mapping[str, float],
 ) -> str:
-    """Say why an execution is infeasible; `memory_bytes` are the needs of each tier."""
+    """Return why an execution is infeasible; `memory_bytes` are the needs of each tier."""
     e = execution
     degrees = (e.tensor_par, e.pipeline_par, e.data_par)
     facts: dict[str, Any] = {

@@ -12,12 +12,12 @@ from shardwise.interop.calculon.files import CalculonModel
 from shardwise.interop.calculon.reference.block import BlockSpaces, state_bytes
 from shardwise.interop.calculon.reference.columns import FULL, Columns
 
-__all__ = ["BlockMemory", "Depth", "Memory", "Parts", "depth_of", "memory_of"]
+__all__ = ["BlockMemory", "Depth", "Memory", "MemoryComponents", "depth_of", "memory_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """Counts of blocks, chunks and micro-batches on processor 0, which holds the most blocks."""
+    """Counts of blocks, chunks and micro-batches on processor 0, which has the most blocks."""
 
     blocks: Ints
     """k_p = ceil(num_blocks / P)."""
@@ -28,7 +28,7 @@ class Depth:
     microbatches: Ints
     """N."""
     in_flight: Floats
-    """phi: micro-batches whose activations are held at once, in units of all blocks."""
+    """phi: micro-batches whose activations are in memory at once, in units of all blocks."""
 
 
 def depth_of(model: CalculonModel, columns: Columns) -> Depth:
@@ -53,7 +53,7 @@ _GRADIENT_BYTES = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMemory:
-    """What one block adds to what its activations hold [bytes]."""
+    """Memory of one block besides its activations [bytes]."""
 
     weights: Floats
     gradient: Floats
@@ -64,8 +64,8 @@ class BlockMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """Memory by what it holds [bytes]."""
+class MemoryComponents:
+    """Memory by component [bytes]."""
 
     weights: Floats
     activations: Floats
@@ -80,22 +80,22 @@ class Memory:
     """Memory of one processor [bytes]."""
 
     block: BlockMemory
-    whole: Parts
-    """All there is."""
-    resident: Parts
-    """What stays in tier 1 of a part that is offloaded; NaN where Calculon says nothing."""
+    total: MemoryComponents
+    """Of both tiers."""
+    resident: MemoryComponents
+    """What stays in tier 1 of an offloaded component; NaN where Calculon gives no figure."""
     tier1: Floats
     tier2: Floats
 
 
 def block_memory(spaces: BlockSpaces, columns: Columns) -> BlockMemory:
     """Weights, gradients and optimizer state of one block; the last two only in training."""
-    b, held = columns.element_bytes, spaces.weights * columns.training
-    share = held / columns.optimizer_shards
+    b, trained = columns.element_bytes, spaces.weights * columns.training
+    share = trained / columns.optimizer_shards
     return BlockMemory(
         weights=b * spaces.weights,
         gradient=b * share,
-        gradient_unsharded=_GRADIENT_BYTES * held,
+        gradient_unsharded=_GRADIENT_BYTES * trained,
         optimizer=state_bytes(b) * share,
     )
 
@@ -106,19 +106,19 @@ def memory_of(spaces: BlockSpaces, depth: Depth, columns: Columns) -> Memory:
     activations = working + storage (k_p phi - 1), checkpoints = k_p phi checkpoint; only the
     working set in inference. Weight gradients are fp32 for one block and in the datatype, sharded,
     for the others. Offloading activations moves the checkpoints under full recompute, else the
-    activations; offloading the optimizer takes the sharded gradients of all blocks along.
+    activations; offloading the optimizer moves the sharded gradients of all blocks too.
     """
     c, block = columns, block_memory(spaces, columns)
-    held = depth.blocks * depth.in_flight
-    whole = Parts(
+    in_flight = depth.blocks * depth.in_flight
+    total = MemoryComponents(
         weights=depth.blocks * block.weights,
-        activations=spaces.working + spaces.storage * (held - 1) * c.training,
-        checkpoints=held * spaces.checkpoint,
+        activations=spaces.working + spaces.storage * (in_flight - 1) * c.training,
+        checkpoints=in_flight * spaces.checkpoint,
         activation_gradients=spaces.gradient,
         weight_gradients=block.gradient_unsharded + (depth.blocks - 1) * block.gradient,
         optimizer=depth.blocks * block.optimizer,
     )
-    resident = Parts(
+    resident = MemoryComponents(
         weights=2 * block.weights,
         activations=spaces.working + spaces.storage,
         checkpoints=np.where(c.training, 2 * spaces.checkpoint, np.nan),
@@ -127,20 +127,20 @@ def memory_of(spaces: BlockSpaces, depth: Depth, columns: Columns) -> Memory:
         optimizer=2 * block.optimizer,
     )
 
-    def kept(offload: Bools, *names: str) -> Floats:
-        near = sum(np.nan_to_num(getattr(resident, name)) for name in names)
-        return np.where(offload, near, sum(getattr(whole, name) for name in names))
+    def in_tier1(offload: Bools, *names: str) -> Floats:
+        stays = sum(np.nan_to_num(getattr(resident, name)) for name in names)
+        return np.where(offload, stays, sum(getattr(total, name) for name in names))
 
     full = c.activation_recompute == FULL
     tier1 = (
-        whole.activation_gradients
-        + kept(c.weight_offload, "weights")
-        + kept(c.activations_offload, "activations", "checkpoints")
-        + kept(c.optimizer_offload, "weight_gradients", "optimizer")
+        total.activation_gradients
+        + in_tier1(c.weight_offload, "weights")
+        + in_tier1(c.activations_offload, "activations", "checkpoints")
+        + in_tier1(c.optimizer_offload, "weight_gradients", "optimizer")
     )
     tier2 = (
-        c.weight_offload * whole.weights
-        + c.activations_offload * np.where(full, whole.checkpoints, whole.activations)
-        + c.optimizer_offload * (depth.blocks * block.gradient + whole.optimizer)
+        c.weight_offload * total.weights
+        + c.activations_offload * np.where(full, total.checkpoints, total.activations)
+        + c.optimizer_offload * (depth.blocks * block.gradient + total.optimizer)
     )
-    return Memory(block=block, whole=whole, resident=resident, tier1=tier1, tier2=tier2)
+    return Memory(block=block, total=total, resident=resident, tier1=tier1, tier2=tier2)

@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """Numbers of elements, unless a name says otherwise."""
+    """Numbers of elements, unless documented otherwise."""
 
     tp: Ints
     element_bytes: Floats
@@ -150,7 +150,7 @@ NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation as columns; scalars hold for all rows.
+    """One operation as columns; scalars apply to all rows.
 
     FLOPs and bytes are those of the forward pass, the gradient of the input (`agrad`) and that of
     the weights (`wgrad`).
@@ -169,7 +169,7 @@ class Operation:
     weights: Floats | float = 0.0
     """Elements; their gradient and optimizer state follow from it."""
     activation_bytes: Floats | float = 0.0
-    """Held for the backward pass."""
+    """Saved for the backward pass."""
     gradient_bytes: Floats | float = 0.0
     """Gradient of the activations."""
     matrix: Bools | bool = False
@@ -177,7 +177,7 @@ class Operation:
     reuses: Bools | bool = False
     """Its activation is another operation's: not counted in the working set."""
     stored: Bools | bool = False
-    """Its activation is kept from forward to backward pass."""
+    """Its activation is saved from forward to backward pass."""
     output_dropped: Bools | bool = False
     """Its output, which the next operation stores, is recomputed instead."""
     recomputed: Bools | bool = False
@@ -191,7 +191,7 @@ class Operation:
 
 
 class Operations(Operation):
-    """All operations of a block: arrays of shape (places, rows)."""
+    """All operations of a block: arrays of shape (operations, rows)."""
 
     fw_flops: Floats
     agrad_flops: Floats
@@ -215,7 +215,7 @@ class Operations(Operation):
 
 
 def stacked(operations: Sequence[Operation], rows: int) -> Operations:
-    """Stack operations to arrays of shape (places, rows)."""
+    """Stack operations to arrays of shape (operations, rows)."""
 
     def stack(name: str, kind: type[np.generic]) -> Any:
         filled = np.zeros((len(operations), rows), dtype=kind)
@@ -415,7 +415,7 @@ def _attention_core(shape: Shapes) -> list[Operation]:
             output_dropped=again,
             recomputed=again,
         ),
-        _masked(z, b, stored=~again, recomputed=again),
+        _dropout_of(z, b, stored=~again, recomputed=again),
         Operation(
             inputs=scores + q,
             outputs=q,
@@ -432,7 +432,7 @@ def _attention_core(shape: Shapes) -> list[Operation]:
     ]
 
 
-def _masked(
+def _dropout_of(
     size: Floats, element_bytes: Floats, *, stored: Bools | bool, recomputed: Bools
 ) -> Operation:
     """Dropout: one FLOP per element, two moves, and a mask of one byte per element."""
@@ -452,7 +452,9 @@ def _masked(
 
 
 def _dropout(shape: Shapes) -> Operation:
-    return _masked(shape.local, shape.element_bytes, stored=True, recomputed=shape.recompute_full)
+    return _dropout_of(
+        shape.local, shape.element_bytes, stored=True, recomputed=shape.recompute_full
+    )
 
 
 def _residual(shape: Shapes) -> Operation:
@@ -475,7 +477,7 @@ def _residual(shape: Shapes) -> Operation:
 def _gelu(shape: Shapes) -> Operation:
     """8 and 13 FLOPs per element; fused it stores nothing, but takes the same time."""
     g, b = shape.inner, shape.element_bytes
-    kept = np.where(shape.fused_activation, 0.0, g * b)
+    saved = np.where(shape.fused_activation, 0.0, g * b)
     return Operation(
         inputs=g,
         outputs=g,
@@ -483,8 +485,8 @@ def _gelu(shape: Shapes) -> Operation:
         agrad_flops=13 * g,
         fw_bytes=2 * g * b,
         agrad_bytes=2 * g * b,
-        activation_bytes=kept,
-        gradient_bytes=kept,
+        activation_bytes=saved,
+        gradient_bytes=saved,
         stored=True,
         recomputed=shape.recompute_full,
     )

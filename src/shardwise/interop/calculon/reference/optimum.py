@@ -24,11 +24,11 @@ from shardwise.interop.calculon.reference.evaluation import (
 )
 from shardwise.interop.calculon.reference.space import Limits, Piece, columns_of, pieces
 from shardwise.interop.calculon.reference.statistics import statistics_of
-from shardwise.interop.calculon.reference.step import Batch, batch_of, holding_of
+from shardwise.interop.calculon.reference.step import Batch, batch_of, memory_use_of
 
 __all__ = ["SearchResult", "SpaceSize", "count", "rows", "search"]
 
-# Rows evaluated at a time: their columns take some 50 MB.
+# Rows evaluated at a time: their columns use about 50 MB.
 _CHUNK_ROWS = 1 << 16
 
 Progress = Callable[[int, int], None]
@@ -40,7 +40,7 @@ class SpaceSize:
 
     candidates: int
     network_feasible: int
-    """Those whose degrees the networks they are placed on can hold."""
+    """Those whose degrees fit the networks they are placed on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,22 +151,22 @@ def search(
     if top_n < 1:
         problem = "must be at least 1"
         raise InputError(Fault.of("top_n", top_n, problem))
-    whole = sum(_size(piece) for piece in pieces(model, system, limits, _CHUNK_ROWS))
+    total = sum(_size(piece) for piece in pieces(model, system, limits, _CHUNK_ROWS))
     tally: Counter[str] = Counter()
     best = _Best(top_n)
     covered = 0
     for group in _groups(model, system, limits):
         chunk = _evaluated(model, system, group, limits)
-        kept, refused = _tried(group, chunk.verdict == 0, mbs_break=mbs_break)
+        tried, refused = _tried(group, chunk.verdict == 0, mbs_break=mbs_break)
         tally.update(refused)
-        codes = np.bincount(chunk.verdict[kept], minlength=len(VERDICTS))
+        codes = np.bincount(chunk.verdict[tried], minlength=len(VERDICTS))
         tally.update(dict(zip(VERDICTS, codes.tolist(), strict=True)))
         if chunk.batch is not None:
             rates = chunk.good.batch_size / chunk.batch.step.total
-            best.add(np.where(kept[chunk.rows], rates, -np.inf), chunk.good)
+            best.add(np.where(tried[chunk.rows], rates, -np.inf), chunk.good)
         covered += sum(map(_size, group))
         if progress is not None:
-            progress(covered, whole)
+            progress(covered, total)
     return _result(model, system, tally, best)
 
 
@@ -191,7 +191,7 @@ def _groups(model: CalculonModel, system: CalculonSystem, limits: Limits) -> Ite
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     verdict: Ints
-    """Of each row that networks can hold."""
+    """Of each row that fits its networks."""
     rows: Ints
     """Positions of the feasible ones."""
     good: Columns
@@ -211,19 +211,19 @@ def _evaluated(
         return _Chunk(verdict, placed, gather(columns, placed), None)
     if placed.size < len(columns):
         columns = gather(columns, placed)
-    holding = holding_of(model, columns)
-    verdict[placed] = memory_verdict(holding.memory.tier1, holding.memory.tier2, system)
+    memory_use = memory_use_of(model, columns)
+    verdict[placed] = memory_verdict(memory_use.memory.tier1, memory_use.memory.tier2, system)
     fits = np.flatnonzero(verdict[placed] == 0)
     good = gather(columns, fits)
     if not fits.size:
         return _Chunk(verdict, fits, good, None)
-    batch = batch_of(model, system, good, gather(holding, fits))
+    batch = batch_of(model, system, good, gather(memory_use, fits))
     return _Chunk(verdict, placed[fits], good, batch)
 
 
 def _tried(group: list[Piece], good: Bools, *, mbs_break: bool) -> tuple[Bools, Counter[str]]:
-    """Rows that the search gets to, and how many others it tries that networks cannot hold."""
-    kept = np.ones(good.size, dtype=np.bool_)
+    """Rows that the search tries, and how many others it tries that exceed their networks."""
+    tried = np.ones(good.size, dtype=np.bool_)
     refused: Counter[str] = Counter()
     start = 0
     for piece in group:
@@ -233,11 +233,11 @@ def _tried(group: list[Piece], good: Bools, *, mbs_break: bool) -> tuple[Bools, 
         if mbs_break:
             some_good = good[start:end].reshape(piece.shape).any(axis=2)
             reached[:, 1:] = np.logical_and.accumulate(some_good, axis=1)[:, :-1]
-            kept[start:end] = np.repeat(reached.ravel(), networks)
+            tried[start:end] = np.repeat(reached.ravel(), networks)
         start = end
         for reason, number in piece.refused.items():
             refused[reason] += number * int(reached.sum())
-    return kept, refused
+    return tried, refused
 
 
 def _joined(first: Any, second: Any) -> Any:
@@ -253,7 +253,7 @@ class _Best:
         self.columns: Columns | None = None
 
     def add(self, rates: Floats, columns: Columns) -> None:
-        """Take up the best of some more rows."""
+        """Add the best of some more rows."""
         least = self.rates[-1] if self.rates.size == self.size else -np.inf
         better = np.flatnonzero(rates > least)
         order = better[np.argsort(-rates[better], kind="stable")[: self.size]]

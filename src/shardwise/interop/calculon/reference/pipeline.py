@@ -31,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTransfer:
-    """What a micro-batch hands to the next stage and gets back, per chunk."""
+    """What a micro-batch sends to the next stage and receives back, per chunk."""
 
     fw_size: Floats
     bw_size: Floats
@@ -67,7 +67,7 @@ class Walls:
 
 
 def walls_of(times: BlockTimes, transfer: StageTransfer) -> Walls:
-    """Wall time of one block: work and exposed communication; the edge block hands over."""
+    """Wall time of one block: work and exposed communication; the edge block also sends."""
     (fw_base, fw_edge), (bw_base, bw_edge) = times.fw_tp, times.agrad_tp
     again_base, again_edge = times.recomm
     backward = times.re.time + times.agrad.time + times.wgrad.time
@@ -88,7 +88,7 @@ def bubble_time(model: CalculonModel, walls: Walls, depth: Depth, columns: Colum
     """Time [s] that processor 0 waits for the others.
 
     (P - 1 + extra) chunks, with extra = (v - 1) (P - N mod P) if P does not divide N; less what
-    the stages that hold one block less save: P - L mod P of them, if P does not divide L, times
+    the stages that have one block less save: P - L mod P of them, if P does not divide L, times
     (F_b + F_e + B_b + B_e) / 2 if k > 1, else F_e + B_e.
     """
     stages, micro = columns.pipeline_par, depth.microbatches
@@ -109,7 +109,7 @@ class Transfers:
     """Bytes that one block and micro-batch moves between the tiers."""
 
     activations: Floats
-    """What its activations or its checkpoint hold, offloaded or not."""
+    """Its activations or its checkpoint, offloaded or not."""
     fw: Floats
     """S_F = max(weights if offloaded, activations if offloaded)."""
     bw: Floats
@@ -157,14 +157,14 @@ def overheads(
     fw_s, bw_s = (memory_time(size, system.mem2) for size in (transfers.fw, transfers.bw))
     fw_busy, bw_busy = _busy(times)
 
-    def beyond(transfer: Floats, busy: Floats, wall: Floats, moved: Bools) -> Floats:
+    def excess(transfer: Floats, busy: Floats, wall: Floats, moved: Bools) -> Floats:
         return np.where(moved, np.maximum(0.0, transfer + busy - wall), 0.0)
 
     return Walls(
-        fw_base=beyond(fw_s, fw_busy, walls.fw_base, transfers.fw > 0),
-        fw_edge=beyond(fw_s, fw_busy, walls.fw_edge, transfers.fw > 0),
-        bw_base=beyond(bw_s, bw_busy, walls.bw_base, transfers.bw > 0),
-        bw_edge=beyond(bw_s, bw_busy, walls.bw_edge, transfers.bw > 0),
+        fw_base=excess(fw_s, fw_busy, walls.fw_base, transfers.fw > 0),
+        fw_edge=excess(fw_s, fw_busy, walls.fw_edge, transfers.fw > 0),
+        bw_base=excess(bw_s, bw_busy, walls.bw_base, transfers.bw > 0),
+        bw_edge=excess(bw_s, bw_busy, walls.bw_edge, transfers.bw > 0),
     )
 
 

@@ -92,7 +92,7 @@ class Piece:
     options: _Options
     microbatches: Ints
     networks: Ints
-    """Assignments that hold the degrees: one per row; tensor, pipeline, data."""
+    """Assignments that fit the degrees: one per row; tensor, pipeline, data."""
     refused: dict[str, int]
     """Number of the other assignments by reason."""
 
@@ -111,7 +111,7 @@ class Piece:
 def pieces(
     model: CalculonModel, system: CalculonSystem, limits: Limits, most_rows: int
 ) -> Iterator[Piece]:
-    """Yield the space in order, in pieces of about `most_rows` rows that networks can hold."""
+    """Yield the space in order, in pieces of about `most_rows` rows that fit their networks."""
     options = {key: _options(system, limits, *key) for key in product((False, True), (False, True))}
     for tp, pp, dp, chunks in _layouts(model, limits.num_procs):
         batch = limits.max_batch_size // dp * dp
@@ -158,7 +158,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _networks(system: CalculonSystem, degrees: tuple[int, int, int]) -> tuple[Ints, dict[str, int]]:
-    """Assignments of networks that hold the degrees, and the number of others by reason."""
+    """Assignments of networks that fit the degrees, and the number of others by reason."""
     every = range(len(system.networks))
     tried = np.array(list(product(*(every if d > 1 else (0,) for d in degrees))), dtype=np.int64)
     codes = network_verdict(system, degrees, (tried[:, 0], tried[:, 1], tried[:, 2]))
@@ -196,7 +196,7 @@ def _options(system: CalculonSystem, limits: Limits, tensor: bool, data: bool) -
 
 
 def columns_of(group: list[Piece], limits: Limits) -> Columns:
-    """Executions of several pieces that networks can hold, in order."""
+    """Executions of several pieces that fit their networks, in order."""
     rows = sum(int(np.prod(piece.shape)) for piece in group)
 
     def fixed(value: int) -> Ints:

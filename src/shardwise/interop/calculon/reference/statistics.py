@@ -10,7 +10,7 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.interop.calculon.files import DATATYPES, CalculonModel, CalculonSystem
 from shardwise.interop.calculon.reference.block import (
-    Exchange,
+    Communication,
     Pass,
     operation_times,
     operations_of,
@@ -18,7 +18,7 @@ from shardwise.interop.calculon.reference.block import (
     state_bytes,
 )
 from shardwise.interop.calculon.reference.columns import Columns
-from shardwise.interop.calculon.reference.memory import Parts
+from shardwise.interop.calculon.reference.memory import MemoryComponents
 from shardwise.interop.calculon.reference.operations import NAMES, Operations, Shapes
 from shardwise.interop.calculon.reference.step import Batch
 from shardwise.interop.calculon.reference.tensor_parallel import FUSED_NAMES, MULTIQUERY_NAMES
@@ -42,16 +42,16 @@ def _stat_fields() -> tuple[str, ...]:
     def block(name: str) -> list[str]:
         return [f"block_{name}_{field}" for field in _PASS]
 
-    def exchange(name: str) -> list[str]:
+    def communication(name: str) -> list[str]:
         return [f"{kind}block_{name}{end}" for end in ("", "_exposed") for kind in ("base", "edge")]
 
     return (
         *block("fw"),
-        *exchange("fw_tp_time"),
+        *communication("fw_tp_time"),
         *block("re"),
-        *exchange("recomm_time"),
+        *communication("recomm_time"),
         *block("agrad"),
-        *exchange("agrad_tp_time"),
+        *communication("agrad_tp_time"),
         *block("wgrad"),
         *block("optim"),
         *(
@@ -112,7 +112,7 @@ def statistics_of(batch: Batch, columns: Columns, system: CalculonSystem) -> dic
     """The 96 statistics of each row, in Calculon's order; NaN where it gives none."""
     found: dict[str, Floats] = {
         **_work(batch),
-        **_exchanges(batch),
+        **_communications(batch),
         **_spaces(batch),
         **_times(batch),
         **_efficiencies(batch, columns, system),
@@ -135,7 +135,7 @@ def _work(batch: Batch) -> dict[str, Floats]:
     )
 
 
-def _exchanges(batch: Batch) -> dict[str, Floats]:
+def _communications(batch: Batch) -> dict[str, Floats]:
     block, found = batch.block, {}
     pairs = (
         ("fw_tp_time", "fw_tp_size", block.fw_tp),
@@ -143,25 +143,25 @@ def _exchanges(batch: Batch) -> dict[str, Floats]:
         ("recomm_time", "recomm_size", block.recomm),
     )
     for time, size, pair in pairs:
-        for kind, exchange in zip(("base", "edge"), pair, strict=True):
-            found[f"{kind}block_{time}"] = exchange.time
-            found[f"{kind}block_{time}_exposed"] = exchange.exposed
-            found[f"{kind}block_{size}"] = exchange.size
+        for kind, communication in zip(("base", "edge"), pair, strict=True):
+            found[f"{kind}block_{time}"] = communication.time
+            found[f"{kind}block_{time}_exposed"] = communication.exposed
+            found[f"{kind}block_{size}"] = communication.size
     return found | {
         "block_fw_pp_size": batch.transfer.fw_size,
         "block_bw_pp_size": batch.transfer.bw_size,
-        "block_dp_size": batch.exchange.size,
+        "block_dp_size": batch.dp.size,
         "tp_bw_overlap_req": block.bandwidth_needed,
-        "dp_bw_overlap_req_chunk": batch.exchange.chunk_bandwidth,
-        "dp_bw_overlap_req_tail": batch.exchange.tail_bandwidth,
+        "dp_bw_overlap_req_chunk": batch.dp.chunk_bandwidth,
+        "dp_bw_overlap_req_tail": batch.dp.tail_bandwidth,
     }
 
 
 def _spaces(batch: Batch) -> dict[str, Floats]:
-    spaces, memory = batch.holding.spaces, batch.holding.memory
+    spaces, memory = batch.memory_use.spaces, batch.memory_use.memory
     block, offload = memory.block, batch.offload
 
-    def of(parts: Parts, end: str) -> dict[str, Floats]:
+    def of(parts: MemoryComponents, end: str) -> dict[str, Floats]:
         return {f"{name}{end}": getattr(parts, field) for field, name in _PARTS}
 
     return {
@@ -174,7 +174,7 @@ def _spaces(batch: Batch) -> dict[str, Floats]:
         "block_act_grad_space": spaces.gradient,
         "block_optimizer_space": block.optimizer,
         **of(memory.resident, "_with_offload"),
-        **of(memory.whole, ""),
+        **of(memory.total, ""),
         "act_offload_bw_req": offload.activations,
         "weight_offload_bw_req": offload.weights,
         "optim_offload_bw_req": offload.optimizer,
@@ -196,7 +196,7 @@ def _times(batch: Batch) -> dict[str, Floats]:
         "bubble_time": step.bubble,
         "tp_comm_link_time": step.tp_link,
         "pp_comm_link_time": step.pp,
-        "dp_comm_link_time": batch.exchange.link,
+        "dp_comm_link_time": batch.dp.link,
         "tp_comm_exposed_time": step.tp,
         "pp_comm_exposed_time": step.pp,
         "dp_comm_exposed_time": step.dp,
@@ -211,7 +211,7 @@ def _efficiencies(batch: Batch, columns: Columns, system: CalculonSystem) -> dic
 
     perfect = k_p N useful_flops / peak: the optimizer's FLOPs count for every micro-batch [Q12].
     """
-    block, depth, step = batch.block, batch.holding.depth, batch.step
+    block, depth, step = batch.block, batch.memory_use.depth, batch.step
     useful = block.fw.flops + block.agrad.flops + block.wgrad.flops + batch.optimizer.flops
     perfect = depth.blocks * depth.microbatches * useful / _matrix_peak(columns, system)
     work = step.fw + step.bw + step.optimizer
@@ -245,11 +245,11 @@ def layers_of(
         "inputs_size": operations.inputs,
         "outputs_size": operations.outputs,
         **_operation_pass("fw", times.fw),
-        **_operation_exchanges("fw_tp_comm", times.fw_tp, shape),
+        **_operation_communications("fw_tp_comm", times.fw_tp, shape),
         **_operation_pass("agrad", times.agrad),
-        **_operation_exchanges("bw_tp_comm", times.agrad_tp, shape),
+        **_operation_communications("bw_tp_comm", times.agrad_tp, shape),
         **_operation_pass("wgrad", times.wgrad),
-        **_operation_exchanges("recomm", times.recomm_late, shape),
+        **_operation_communications("recomm", times.recomm_late, shape),
         **_operation_pass("optim", optimizer),
         "weight": b * weights,
         "activation": operations.activation_bytes,
@@ -286,19 +286,19 @@ def _operation_pass(name: str, work: Pass) -> dict[str, Floats]:
     }
 
 
-def _operation_exchanges(
-    name: str, pair: tuple[Exchange, Exchange], shape: Shapes
+def _operation_communications(
+    name: str, pair: tuple[Communication, Communication], shape: Shapes
 ) -> dict[str, Floats]:
     """A tile of a fused product's communication is a T-th of it."""
     found = {}
     tiles = np.where(shape.fused, shape.tp, 1)
     for field in ("tile", "size", "time", "time_exposed"):
-        for kind, exchange in zip(("base", "edge"), pair, strict=True):
+        for kind, communication in zip(("base", "edge"), pair, strict=True):
             values = {
-                "tile": exchange.size / tiles,
-                "size": exchange.size,
-                "time": exchange.time,
-                "time_exposed": exchange.exposed,
+                "tile": communication.size / tiles,
+                "size": communication.size,
+                "time": communication.time,
+                "time_exposed": communication.exposed,
             }
             found[f"{kind}block_{name}_{field}"] = values[field]
     return found

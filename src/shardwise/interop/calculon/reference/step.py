@@ -1,4 +1,4 @@
-"""One step of the whole model on processor 0 (sections 1.5, 1.7 and 1.11 of the specification).
+"""One step of the model on processor 0 (sections 1.5, 1.7 and 1.11 of the specification).
 
 Calculon 0.1.0, commit caa4b11. Data-parallel communication of gradients and weights may be hidden.
 """
@@ -44,12 +44,12 @@ from shardwise.interop.calculon.reference.pipeline import (
 )
 from shardwise.interop.calculon.reference.times import network_time, processor_usage, volume_factor
 
-__all__ = ["Batch", "batch_of", "holding_of"]
+__all__ = ["Batch", "batch_of", "memory_use_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel:
-    """The exchange among replicas of one step."""
+    """Data-parallel communication of one step."""
 
     size: Floats
     """Bytes per block; gradients travel in the datatype."""
@@ -58,21 +58,21 @@ class DataParallel:
     """Time [s]."""
     chunk_bandwidth: Floats
     tail_bandwidth: Floats
-    """Bandwidth that hides the exchange of the first chunks, and that of the last [byte/s]."""
+    """Bandwidth that hides the communication of the first chunks, and of the last [byte/s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Overlap:
-    """What the exchange may hide behind, with the names of the specification."""
+    """What data-parallel communication may hide behind, by the names of the specification."""
 
     t: Floats
-    """Exchange of one block [s]."""
+    """Communication of one block [s]."""
     chunk: Floats
     """w: window of one chunk [s]."""
     tail: Floats
     """w_l: window of the last chunk [s]."""
     compute: Floats
-    """c_b: compute time of one block, which the exchange slows by `usage` [s]."""
+    """c_b: compute time of one block, which communication slows by `usage` [s]."""
     usage: Floats
     """u."""
     chunk_bw: Floats
@@ -89,11 +89,11 @@ def data_parallel(
     columns: Columns,
     system: CalculonSystem,
 ) -> DataParallel:
-    """Times of the exchange; none without replicas or without training."""
+    """Times of the communication; none without replicas or without training."""
     c = columns
     active = c.training & (c.data_par > 1)
     size = block.weights * active
-    t = _block_exchange(block.weights, c, system) * active
+    t = _block_communication(block.weights, c, system) * active
     overlap = _overlap(t, times, optimizer, walls, transfer, depth, c, system)
     first = _first_chunks(overlap, transfer, depth, c)
     last = _last_chunk(overlap, depth)
@@ -109,7 +109,7 @@ def data_parallel(
     )
 
 
-def _block_exchange(size: Floats, columns: Columns, system: CalculonSystem) -> Floats:
+def _block_communication(size: Floats, columns: Columns, system: CalculonSystem) -> Floats:
     """Reduce-scatter and all-gather if the optimizer is sharded, else an all-reduce [s]."""
     scatter, gather, reduce = (
         network_time(size, operation, columns.data_par, system, columns.data_par_net)
@@ -131,7 +131,7 @@ def _overlap(
     """Windows: backward wall time less the time that memory is busy.
 
     The memory time of recompute is inflated [Q9]. An optimizer that is not sharded runs within
-    the window. Tensor-parallel traffic on the same network takes its time away.
+    the window. Tensor-parallel traffic on the same network shortens it by its time.
     """
     c = columns
     step = np.where(c.optimizer_sharding, 0.0, optimizer.time - optimizer.mem_time)
@@ -163,13 +163,13 @@ def _first_chunks(o: _Overlap, transfer: StageTransfer, depth: Depth, columns: C
     and n_c counts collisions with transfers between stages on the same network.
     """
     stages = columns.pipeline_par
-    exchange = depth.chunk_blocks * o.t
+    communication = depth.chunk_blocks * o.t
     per_round = np.where(depth.microbatches % stages > 0, depth.microbatches % stages, stages)
-    met = np.minimum(np.floor(exchange / np.where(o.chunk_bw > 0, o.chunk_bw, 1.0)), per_round)
+    met = np.minimum(np.floor(communication / np.where(o.chunk_bw > 0, o.chunk_bw, 1.0)), per_round)
     collisions = np.where(_same_network(columns), met, 0.0)
     slowdown = stages * depth.chunk_blocks * o.compute * o.usage
-    idle = exchange - (stages * o.chunk - collisions * transfer.bw_s) + slowdown
-    exposed: Floats = np.where(idle > 0, idle, exchange * o.usage)
+    idle = communication - (stages * o.chunk - collisions * transfer.bw_s) + slowdown
+    exposed: Floats = np.where(idle > 0, idle, communication * o.usage)
     return (depth.chunks - 1) * exposed
 
 
@@ -178,9 +178,9 @@ def _last_chunk(o: _Overlap, depth: Depth) -> Floats:
 
     I = (k - 1) t + c_b u - w_l; I if I > 0, else (k - 1) t u.
     """
-    exchange = (depth.chunk_blocks - 1) * o.t
-    idle = exchange + o.compute * o.usage - o.tail
-    return np.where(idle > 0, idle, exchange * o.usage)
+    communication = (depth.chunk_blocks - 1) * o.t
+    idle = communication + o.compute * o.usage - o.tail
+    return np.where(idle > 0, idle, communication * o.usage)
 
 
 def _needs(
@@ -234,8 +234,8 @@ _OPTIMIZER_KEYS = ("tensor_par", "datatype", "attention_type", "tensor_par_overl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """What a row holds; known before anything is timed."""
+class MemoryUse:
+    """Memory of each row, known before anything is timed."""
 
     depth: Depth
     spaces: BlockSpaces
@@ -266,16 +266,16 @@ class StepTimes:
 class Batch:
     """All that the statistics are made of."""
 
-    holding: Holding
+    memory_use: MemoryUse
     block: BlockTimes
     optimizer: Pass
     transfer: StageTransfer
-    exchange: DataParallel
+    dp: DataParallel
     offload: OffloadNeeds
     step: StepTimes
 
 
-def holding_of(model: CalculonModel, columns: Columns) -> Holding:
+def memory_use_of(model: CalculonModel, columns: Columns) -> MemoryUse:
     """Memory of each row."""
 
     def evaluate(rows: Ints) -> BlockSpaces:
@@ -286,31 +286,31 @@ def holding_of(model: CalculonModel, columns: Columns) -> Holding:
     firsts, position = distinct_rows([getattr(columns, name) for name in _SPACE_KEYS])
     spaces = gather(evaluate(firsts), position)
     depth = depth_of(model, columns)
-    return Holding(depth=depth, spaces=spaces, memory=memory_of(spaces, depth, columns))
+    return MemoryUse(depth=depth, spaces=spaces, memory=memory_of(spaces, depth, columns))
 
 
 def batch_of(
-    model: CalculonModel, system: CalculonSystem, columns: Columns, holding: Holding
+    model: CalculonModel, system: CalculonSystem, columns: Columns, memory_use: MemoryUse
 ) -> Batch:
     """Time each row."""
-    depth, block = holding.depth, holding.memory.block
+    depth, block = memory_use.depth, memory_use.memory.block
     times = _block_times(model, system, columns)
     optimizer = _optimizer(model, system, columns)
     transfer = stage_transfer(model, columns, system)
     bare = walls_of(times, transfer)
-    moved = transfers_of(holding.spaces, block, columns)
+    moved = transfers_of(memory_use.spaces, block, columns)
     more = overheads(moved, bare, times, system)
     walls = combined(operator.add, bare, more)
-    exchange = data_parallel(block, times, optimizer, walls, transfer, depth, columns, system)
+    dp = data_parallel(block, times, optimizer, walls, transfer, depth, columns, system)
     bubble = bubble_time(model, walls, depth, columns)
     return Batch(
-        holding=holding,
+        memory_use=memory_use,
         block=times,
         optimizer=optimizer,
         transfer=transfer,
-        exchange=exchange,
+        dp=dp,
         offload=bandwidth_needs(moved, block, bare, times, columns),
-        step=_step_times(times, optimizer, transfer, more, exchange, bubble, depth, columns),
+        step=_step_times(times, optimizer, transfer, more, dp, bubble, depth, columns),
     )
 
 
@@ -340,7 +340,7 @@ def _step_times(
     optimizer: Pass,
     transfer: StageTransfer,
     offload: Walls,
-    exchange: DataParallel,
+    dp: DataParallel,
     bubble: Floats,
     depth: Depth,
     columns: Columns,
@@ -371,7 +371,7 @@ def _step_times(
         "bubble": bubble,
         "tp": chunked(fw_base.exposed, fw_edge.exposed) + chunked(bw_base.exposed, bw_edge.exposed),
         "pp": chunk_runs * handed,
-        "dp": exchange.exposed,
+        "dp": dp.exposed,
     }
     return StepTimes(
         **parts,

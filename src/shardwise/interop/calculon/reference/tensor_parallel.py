@@ -160,7 +160,7 @@ def fused_operations(shape: Shapes, plain: list[Operation]) -> list[Operation]:
 
 
 def _where(condition: Bools, operation: Operation) -> Operation:
-    """Keep an operation in some rows; elsewhere its place is empty."""
+    """Return an operation in some rows; elsewhere it is empty."""
     names = Operation.__dataclass_fields__
     return Operation(**{name: getattr(operation, name) * condition for name in names})
 
@@ -168,30 +168,30 @@ def _where(condition: Bools, operation: Operation) -> Operation:
 def _gathering(shape: Shapes, inputs: int, outputs: Ints, *, again: Bools) -> Operation:
     """Gather, then a column-parallel product.
 
-    Under rs_ag it keeps only its own part of the input, whether or not it gathers again; otherwise
-    it holds no gradient of its output [Q5].
+    Under rs_ag it saves only its own shard of the input, whether or not it gathers again;
+    otherwise it has no gradient of its output [Q5].
     """
     plain = linear(shape, inputs, outputs)
     read, written = shape.tokens * inputs, shape.tokens * outputs
-    kept = np.where(shape.rs_ag, read // shape.tp, read)
+    saved = np.where(shape.rs_ag, read // shape.tp, read)
     gradient = np.where(shape.rs_ag, written, 0)
-    return _fused(shape, plain, kept, gradient, gathers=True, again=again)
+    return _fused(shape, plain, saved, gradient, gathers=True, again=again)
 
 
 def _reducing(shape: Shapes, inputs: Ints, outputs: int) -> Operation:
-    """A row-parallel product, then a reduction; without rs_ag it keeps no input [Q5]."""
+    """A row-parallel product, then a reduction; without rs_ag it saves no input [Q5]."""
     plain = linear(shape, inputs, outputs)
     read, written = shape.tokens * inputs, shape.tokens * outputs
-    kept = np.where(shape.rs_ag, read, 0)
+    saved = np.where(shape.rs_ag, read, 0)
     gradient = 2 * np.where(shape.rs_ag, written // shape.tp, written)
-    return _fused(shape, plain, kept, gradient, gathers=False, again=shape.recompute_full)
+    return _fused(shape, plain, saved, gradient, gathers=False, again=shape.recompute_full)
 
 
 def _fused(
-    shape: Shapes, plain: Operation, kept: Ints, gradient: Ints, *, gathers: bool, again: Bools
+    shape: Shapes, plain: Operation, saved: Ints, gradient: Ints, *, gathers: bool, again: Bools
 ) -> Operation:
-    """Forward as the plain product; backward moves weights, kept input and gradient."""
-    moved = shape.element_bytes * (plain.weights + kept + gradient)
+    """Forward as the plain product; backward moves weights, saved input and gradient."""
+    moved = shape.element_bytes * (plain.weights + saved + gradient)
     return Operation(
         inputs=plain.inputs,
         outputs=plain.outputs,
@@ -202,7 +202,7 @@ def _fused(
         agrad_bytes=moved,
         wgrad_bytes=moved,
         weights=plain.weights,
-        activation_bytes=shape.element_bytes * kept,
+        activation_bytes=shape.element_bytes * saved,
         gradient_bytes=shape.element_bytes * gradient,
         matrix=True,
         stored=True,
@@ -226,7 +226,7 @@ def overlapped(
     """Time of a fused product, and of that what its communication exposes [s].
 
     With tf, tm the compute and memory time, n the link time, T tiles, u the share of the compute
-    that the network takes, c = proc(tf, tm), c' = proc(tf / (1 - u), tm) and
+    that the network uses, c = proc(tf, tm), c' = proc(tf / (1 - u), tm) and
     gap = (n - tf / (1 - u)) / T::
 
         n = 0:    time = c,                              exposed = 0

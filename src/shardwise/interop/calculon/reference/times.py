@@ -1,7 +1,7 @@
 """Primitive times: compute, memory, processing, network (section 1.2 of the specification).
 
-Calculon 0.1.0, commit caa4b11. The efficiency is looked up for the operation as a whole, all heads,
-the whole matrix product; shapes do not matter.
+Calculon 0.1.0, commit caa4b11. The efficiency is looked up by the size of the full operation: all
+heads, the full matrix product; shapes do not matter.
 """
 
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ def network_time(
 ) -> Floats:
     """Time [s] = latency + bytes x scalar x (1 + offset / participants) / (bandwidth x efficiency).
 
-    The latency is charged for nothing sent, too, and once however many take part.
+    The latency is charged once, whatever the number of participants, and for 0 bytes too.
     """
     networks = system.networks
     rate = np.array([n.bandwidth * GIGA * n.efficiency for n in networks])[network]
@@ -109,5 +109,5 @@ def volume_factor(operation: NetworkOperation, system: CalculonSystem, network: 
 
 
 def processor_usage(system: CalculonSystem, network: Ints) -> Floats:
-    """Share of the compute that a network takes while its traffic is hidden."""
+    """Share of the compute that a network uses while its traffic is hidden."""
     return np.array([n.processor_usage for n in system.networks])[network]
