@@ -132,7 +132,10 @@ def test_the_example_is_whole():
     per_layer = 4 * 12288 * 128 * 96 + 8 * 6144 + 2 * 12288 * 49152 + 51200 * 12288 / 80
     assert values["total_number_of_parameters_without_embedding"] == 80 * per_layer
     assert values["inter_node_bandwidth"] == 1.6e12
-    assert (config["number_of_tokens_in_vocabulary"].raw, config.accelerator_row["MAC_per_cycle"]) == (
+    assert (
+        config["number_of_tokens_in_vocabulary"].raw,
+        config.accelerator_row["MAC_per_cycle"],
+    ) == (
         51200,
         256,
     )

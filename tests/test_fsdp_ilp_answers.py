@@ -40,7 +40,7 @@ def test_no_plan_is_told_with_a_reason():
     answer = solve(info, comm, gpus, 1, solver=SOLVER).to_dict(modules=True)
     assert (answer["feasible"], answer["optimal"], answer["units"]) == (False, False, [])
     assert answer["objective_ms"] is answer["peak_memory_bytes"] is answer["exposed_s"] is None
-    assert answer["reason"] == "no choice of units keeps the budget"
+    assert answer["reason"] == "no choice of units fits the budget"
 
 
 def test_given_units_that_are_no_solution_are_told_why():
@@ -129,7 +129,7 @@ def test_a_missing_package_is_named(solver, told, monkeypatch):
             {"units": ["R.m55"]},
             "units: 'R.m55': no such module in module info; did you mean 'R.m5'",
         ),
-        ({"units": ["R.m5", "R.m5"]}, "units: 'R.m5': is given twice"),
+        ({"units": ["R.m5", "R.m5"]}, "units: 'R.m5': is listed twice"),
         ({"forbidden": ["R"]}, "forbidden: 'R': the root always is a unit"),
         ({"units": ["R.m5"], "forbidden": ["R.m5"]}, "forbidden: 'R.m5': is also among the units"),
         ({"solver": "scipy", "solver_path": "/x"}, "solver_path: '/x': scipy has its own HiGHS"),

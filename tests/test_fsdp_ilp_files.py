@@ -293,11 +293,11 @@ def test_times_are_read_in_both_forms(tmp_path):
         ({"all_gather": PLAIN}, "reduce_scatter: is missing and has no default"),
         (
             {"all_gather": PLAIN, "reduce_scatter": {**PLAIN, "latency": "1 us"}},
-            "reduce_scatter: latency and latency_ms are given both; give one",
+            "reduce_scatter: latency and latency_ms are both set; set one",
         ),
         (
             {"all_gather": PLAIN, "reduce_scatter": {"latency_ms": 1}},
-            "reduce_scatter: bandwidth and bandwidth_bytes_per_ms are missing; give one",
+            "reduce_scatter: bandwidth and bandwidth_bytes_per_ms are missing; set one",
         ),
         (
             {"all_gather": PLAIN, "reduce_scatter": {**PLAIN, "latency_ms": -1}},
@@ -312,7 +312,10 @@ def test_times_are_read_in_both_forms(tmp_path):
             "reduce_scatter.bandwidth: '100 GB': unit 'GB' is not one of",
         ),
         ({"comm": 3}, "comm: 3: must be a mapping of all_gather and reduce_scatter"),
-        ({"comm": {"all_gather": PLAIN, "reduce_scatter": PLAIN}, "gpus": 3}, "has gpus beside"),
+        (
+            {"comm": {"all_gather": PLAIN, "reduce_scatter": PLAIN}, "gpus": 3},
+            "has gpus in addition",
+        ),
         ({"all_gather": PLAIN, "reduce_scatter": PLAIN, "allgather": 1}, "allgather: unknown key"),
     ],
 )

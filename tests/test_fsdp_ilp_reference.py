@@ -57,7 +57,7 @@ def test_the_programme_as_written_has_the_same_optima(name):
     size = len(info.names)
     problem, x = original(info, comm, gpus, 5, allowed=np.ones(size, dtype=bool))
     assert problem.cost.size == 17 * size + 2
-    assert problem.whole.nonzero()[0].tolist() == x.tolist()
+    assert problem.integer.nonzero()[0].tolist() == x.tolist()
 
 
 def test_reference_points_of_the_gpt():

@@ -76,7 +76,7 @@ def test_also_prints_both(shardwise, b200):
     assert [row.name for row in NERSC if row.name not in out] == []
     (line,) = (line for line in out.splitlines() if line.split()[:1] == ["acts_mem"])
     assert "53.1 GiB" in line  # 57.06 GB
-    assert "gathered inputs of products are kept whole there" in line
+    assert "gathered inputs of products are saved unsplit there" in line
 
 
 def test_every_statistic_but_shares_and_placement_has_a_counterpart_in_our_units():

@@ -1,4 +1,4 @@
-"""A statistic of a predecessor beside ours: where in an `Estimate` it is, and why it differs."""
+"""A predecessor's statistic and ours: where ours is in an `Estimate`, and why the two differ."""
 
 import math
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ class Counterpart:
     """Why the two differ; empty where they mean the same."""
 
     def value(self, result: Estimate) -> float:
-        """Return our figure."""
-        whole, *less = self.ours.split(" - ")
-        total = sum(_product(result, term) for term in whole.split(" + "))
-        return total - sum(_product(result, term) for term in less)
+        """Return our value."""
+        added, *subtracted = self.ours.split(" - ")
+        total = sum(_product(result, term) for term in added.split(" + "))
+        return total - sum(_product(result, term) for term in subtracted)
 
 
 def _product(result: Estimate, term: str) -> float:

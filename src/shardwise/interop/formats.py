@@ -1,4 +1,4 @@
-"""How a tool's folder tells the registry of the files that it reads."""
+"""How a tool's folder describes the files that it reads to the registry."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class FileFormat:
     """One kind of file of another tool."""
 
     tool: str
-    holds: str
-    """What it holds, in the tool's words."""
+    content: str
+    """What it is, in the tool's words."""
     kinds: tuple[Kind, ...]
     """What `read` can return the fields of."""
     recognise: Callable[[Mapping[str, Any]], bool]
@@ -31,18 +31,18 @@ class FileFormat:
 
 def typed_format(
     tool: str,
-    holds: str,
+    content: str,
     kind: Kind,
     looks_like: Callable[[Mapping[str, Any]], str | None],
     file_type: type[T],
     fields: Callable[[T, str, str], Fields],
 ) -> FileFormat:
-    """Return the format of a file that is validated by a type and holds one thing.
+    """Return the format of a file that is validated by a type and holds one kind.
 
     Parameters
     ----------
     looks_like
-        Returns which of the tool's files a mapping is, as in `holds`.
+        Returns which of the tool's files a mapping is, as in `content`.
     fields
         Returns the shardwise fields from the validated file, a name and the source.
     """
@@ -52,8 +52,8 @@ def typed_format(
 
     return FileFormat(
         tool=tool,
-        holds=holds,
+        content=content,
         kinds=(kind,),
-        recognise=lambda data: looks_like(data) == holds,
+        recognise=lambda data: looks_like(data) == content,
         read=read,
     )

@@ -27,7 +27,7 @@ FORMATS: tuple[FileFormat, ...] = (
 def recognised(data: Mapping[str, Any]) -> tuple[Kind, str] | None:
     """Return what a file of another tool holds, here and in its own words; None if it is none."""
     found = _format_of(data)
-    return None if found is None else (found.kinds[0], f"{found.tool} {found.holds}")
+    return None if found is None else (found.kinds[0], f"{found.tool} {found.content}")
 
 
 def native_fields(
@@ -53,7 +53,7 @@ def native_fields(
     if found is None:
         return data
     if kind not in found.kinds:
-        problem = f"holds a {found.tool} {found.holds}, not a {kind}"
+        problem = f"holds a {found.tool} {found.content}, not a {kind}"
         raise InputError(Fault(source=source, problem=problem))
     return found.read(kind, data, name, source)
 

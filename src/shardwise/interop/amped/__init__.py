@@ -21,14 +21,14 @@ _ALL: tuple[Kind, ...] = ("model", "system", "strategy")
 FORMATS = (
     FileFormat(
         tool="AMPeD",
-        holds="configuration",
+        content="configuration",
         kinds=_ALL,
         recognise=lambda data: looks_like(data) == "configuration",
         read=lambda kind, data, name, source: fields_of(kind, read_config(data, source), name),
     ),
     FileFormat(
         tool="AMPeD",
-        holds="lookup tables",
+        content="lookup tables",
         kinds=_ALL,
         recognise=lambda data: looks_like(data) == "lookup tables",
         read=_refuse_tables,

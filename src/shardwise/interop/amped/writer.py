@@ -12,9 +12,9 @@ Left out, because it has nothing of the kind:
   of norm and of activation, and which products have biases;
 - of a system its names, price, power, kernels of every kind (products reach 0.51 of the peak),
   memory, network tiers between the first and the outermost, and what sets collectives apart;
-- of a strategy the stack, what hides communication (nothing does), ZeRO (memory is always divided by
-  all accelerators, communication always grows by a quarter) and which tensor-parallel collectives
-  stand for two all-reduces; of experts their placement (distributed over the nodes).
+- of a strategy the stack, what hides communication (nothing does), ZeRO (memory is always divided
+  by all accelerators, communication always grows by a quarter) and which tensor-parallel
+  collectives stand for two all-reduces; of experts their placement (distributed over the nodes).
 
 Whatever else it has no word for is refused by name.
 """

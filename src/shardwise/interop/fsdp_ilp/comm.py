@@ -59,13 +59,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommTimes:
-    """What the two collectives of FSDP take."""
+    """Times of the two collectives of FSDP."""
 
     all_gather: Line
     reduce_scatter: Line
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form that `read_comm` takes."""
+        """Return the form that `read_comm` reads."""
         return {
             name: {"latency_ms": line.latency_ms, "bandwidth_bytes_per_ms": line.bytes_per_ms}
             for name, line in (
@@ -87,13 +87,13 @@ def comm_times(
         latency = 6.6 + (W - N) max(0.6, 1.0 if N > 1) + (N - 1) 2.7   [us]
 
     GB is 2^30 bytes. Source: sanketpurandare/scyther, commit 9cd9397, comm_analysis.py and
-    commtime_estimator.py (section 1.6). Fault kept (1.8.1): reduce-scatter has all-gather's
-    figures; by this rule they would be the same, since both take W - 1 steps.
+    commtime_estimator.py (section 1.6). Fault reproduced (1.8.1): reduce-scatter has all-gather's
+    figures; by this rule they would be the same, since both have W - 1 steps.
 
     Raises
     ------
     InputError
-        If a number is not allowed; one GPU has nobody to exchange with.
+        If a number is not allowed; one GPU communicates with nobody.
     """
     faults = [_whole("gpus", gpus, 2), _whole("gpus_per_node", gpus_per_node, 1)]
     if generation not in GENERATIONS:
@@ -140,12 +140,12 @@ class _Collective(ConfigBase):
         for plain, ours in (("latency", "latency_ms"), ("bandwidth", "bandwidth_bytes_per_ms")):
             given = [name for name in (plain, ours) if getattr(self, name) is not None]
             if len(given) != 1:
-                problem = "are given both; give one" if given else "are missing; give one"
+                problem = "are both set; set one" if given else "are missing; set one"
                 raise ValueError(f"{plain} and {ours} {problem}")
         return self
 
     def line(self) -> Line:
-        """What it takes, in the planner's units."""
+        """Its line, in the planner's units."""
         latency, rate = self.latency_ms, self.bandwidth_bytes_per_ms
         if self.latency is not None:
             latency = self.latency * _MS_PER_S
@@ -181,7 +181,7 @@ def parse_comm(data: Mapping[str, Any], *, source: str = "comm") -> CommTimes:
         raise InputError(fault)
     if inner is not data and len(data) > 1:
         others = ", ".join(sorted(map(str, data.keys() - {"comm"})))
-        raise InputError(Fault(source=source, problem=f"has {others} beside comm"))
+        raise InputError(Fault(source=source, problem=f"has {others} in addition to comm"))
     found = _Comm.validated(inner, source=source)
     return CommTimes(all_gather=found.all_gather.line(), reduce_scatter=found.reduce_scatter.line())
 

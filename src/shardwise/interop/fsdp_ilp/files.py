@@ -1,9 +1,10 @@
 """`GPT_modules_info.json`: what the FSDP planner of scyther, and torch after it, know of a model.
 
-Two layouts hold the same: scyther's (sanketpurandare/scyther, commit 9cd9397, aggregate_stats.py)
-has the orders at the top and `modstats`; `torch.distributed._tools` nests them under `mod_order`,
-has `mod_stats` and calls ac_* sac_*. Bytes and milliseconds. Their parsers sort nothing out: a name
-that is missing, a negative size or NaN becomes a wrong plan there and is a fault here.
+Two layouts have the same content: scyther's (sanketpurandare/scyther, commit 9cd9397,
+aggregate_stats.py) has the orders at the top and `modstats`; `torch.distributed._tools` nests them
+under `mod_order`, has `mod_stats` and calls ac_* sac_*. Bytes and milliseconds. Their parsers sort
+nothing out: a name that is missing, a negative size or NaN becomes a wrong plan there and is a
+fault here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +22,9 @@ from shardwise.errors import Fault, InputError, refuse
 
 __all__ = ["ModuleInfo", "looks_like", "module_info", "read_module_info"]
 
-# A file of a thousand modules with its trade-off curves takes some megabytes.
+# A file of a thousand modules with its trade-off curves is some megabytes large.
 _MOST_FILE_BYTES = 256 * 2**20
-# Sums of sizes up to here are exact in float64, and no machine comes near; a million seconds.
+# Sums of sizes up to here are exact in float64, and far above any machine; a million seconds.
 _MOST_BYTES, _MOST_MS = 2**50, 1e9
 
 Size = Annotated[float, Strict(), Field(ge=0, le=_MOST_BYTES)]
@@ -45,9 +46,9 @@ class ModuleInfo:
     """One past the last module of its subtree in pre-order."""
     is_leaf: Bools
     parameter_bytes: Floats
-    """P, of the whole subtree."""
+    """P, of the subtree."""
     gradient_bytes: Floats
-    """G, of the whole subtree."""
+    """G, of the subtree."""
     gradient_total_bytes: Floats
     """TG, gradients there already when the module's backward pass begins."""
     activation_total_bytes: Floats
@@ -55,15 +56,15 @@ class ModuleInfo:
     activation_gradient_bytes: Floats
     """AG, what temporaries grow by inside the module's backward pass."""
     activation_forward_bytes: Floats
-    """What the module's forward pass keeps, without its output."""
+    """What the module's forward pass saves, without its output."""
     input_bytes: Floats
     output_bytes: Floats
     forward_ms: Floats
-    """F, of the whole subtree."""
+    """F, of the subtree."""
     backward_ms: Floats
-    """B, of the whole subtree."""
+    """B, of the subtree."""
     recompute_ms: Floats
-    """What recomputing the whole subtree takes; 0 for leaves."""
+    """Time of recomputing the subtree; 0 for leaves."""
     recomputable_bytes: Floats
     """What recomputing could discard of it."""
 
@@ -114,7 +115,7 @@ class _Flat(_Orders):
 
 
 class _Nested(ConfigBase):
-    """The file as torch holds it."""
+    """The file as torch writes it."""
 
     mod_order: _Orders
     mod_stats: list[_Statistics]
@@ -125,7 +126,7 @@ _OF_NESTED = frozenset({"mod_stats", "mod_order"})
 
 
 def looks_like(data: Mapping[str, Any]) -> bool:
-    """Tell whether a mapping is module information, by keys that no other file has."""
+    """Return whether a mapping is module information, by keys that no other file has."""
     return bool(data.keys() & (_OF_FLAT | _OF_NESTED))
 
 

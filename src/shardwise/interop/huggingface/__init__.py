@@ -8,7 +8,7 @@ __all__ = ["FORMATS"]
 FORMATS = (
     FileFormat(
         tool="Hugging Face",
-        holds="model",
+        content="model",
         kinds=("model",),
         recognise=looks_like,
         read=lambda _, data, name, source: model_fields(data, name, source),

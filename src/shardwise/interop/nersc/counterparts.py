@@ -1,6 +1,6 @@
 """NERSC's statistics and what stands for each of them in an `Estimate`.
 
-Where both mean the same, the figures agree to rounding (tests hold them together); where not, the
+Where both mean the same, the figures agree to rounding (tests check that); where not, the
 reason says what differs. Its shares of the step (`*_frac`) follow from its times.
 """
 
@@ -45,23 +45,24 @@ NERSC: tuple[Counterpart, ...] = (
         "t_tp_comm",
         "comm_s.tp.exposed + comm_s.cp.exposed",
         "all of it is exposed there but panels of SUMMA, what the stack hides is not here; each "
-        "member adds the latency of a hop there; embedding and head exchange too",
+        "member adds the latency of a hop there; embedding and head communicate too",
     ),
     Counterpart(
         "t_pp_comm",
         "comm_s.pp.exposed",
-        "messages of all micro-batches there, those the slowest stage waits for here; messages "
+        "messages of all micro-batches there, those the critical stage waits for here; messages "
         "between domains cost nothing there where some stages share one",
     ),
     Counterpart(
         "t_bubble",
         "time_s.bubble",
-        "the slowest stage waits here, with its end of the model; messages count in it there",
+        "the critical stage waits here, with its end of the model; messages count in it there",
     ),
     Counterpart(
         "t_dp_comm",
         "comm_s.dp.exposed",
-        _ENDS + ", with gradients of their own; there only the pass of one layer hides an exchange",
+        _ENDS
+        + ", with gradients of their own; there only the pass of one layer hides a collective",
     ),
     Counterpart(
         "t", "step_time_s", "follows from the rows above; the optimizer step is timed here"
@@ -69,7 +70,7 @@ NERSC: tuple[Counterpart, ...] = (
     Counterpart(
         "wts_mem",
         _ON_STAGE.format("weight"),
-        "there 1d holds biases after a row split as a whole, and query, key and value have none; "
+        "there 1d has unsplit biases after a row split, and query, key and value have none; "
         "norms of SUMMA are l / m1 wide",
     ),
     Counterpart(
@@ -83,7 +84,7 @@ NERSC: tuple[Counterpart, ...] = (
     Counterpart(
         "acts_mem",
         _ON_STAGE.format("kept") + " * stages.0.in_flight",
-        "gathered inputs of products are kept whole there; dropout keeps a mask, attention 2 "
+        "gathered inputs of products are saved unsplit there; dropout saves a mask, attention 2 "
         "numbers per row",
     ),
     Counterpart(

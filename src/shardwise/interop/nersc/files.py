@@ -1,7 +1,7 @@
 """NERSC's system files and model dictionaries, typed.
 
 Figures keep the names and units of the files (transformer-perf-estimates, commit 54278b0): TFLOP/s,
-10^9 byte/s, 10^9 bytes, seconds. What its solver takes without a word and computes nonsense with,
+10^9 byte/s, 10^9 bytes, seconds. What its solver silently accepts and computes nonsense with,
 such as a negative bandwidth, an efficiency of 5 or a misspelt key, is a fault.
 """
 
@@ -124,15 +124,15 @@ class NerscSystem(ConfigBase):
         return self
 
 
-# Keys that no file of ours and of no other system has, and how many of them tell the file, so that
-# one is known though half of it is missing or misspelt.
+# Keys that no shardwise file and no other tool's has, and how many of them identify the file, so
+# that one is recognised though half of it is missing or misspelt.
 _OF_MODELS = frozenset({"l", "e", "h", "f", "depth"})
 _OF_SYSTEMS = frozenset(NerscSystem.model_fields) - {"empirical"}
 _ENOUGH = 3
 
 
 def looks_like(data: Mapping[str, Any]) -> Literal["model", "system"] | None:
-    """Tell which of NERSC's files a mapping is by its keys; None if it is none of them."""
+    """Return which of NERSC's files a mapping is by its keys, or None."""
     if len(data.keys() & _OF_SYSTEMS) >= _ENOUGH:
         return "system"
     return "model" if len(data.keys() & _OF_MODELS) >= _ENOUGH else None

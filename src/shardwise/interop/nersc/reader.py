@@ -1,4 +1,4 @@
-"""NERSC's systems and models as fields of our nouns. `docs/nersc.md` says what each key is here."""
+"""NERSC's systems and models as fields of `System` and `Model`; see `docs/nersc.md`."""
 
 from typing import Any
 

@@ -52,7 +52,7 @@ _BROKEN = (
 
 
 def is_results_file(path: str | Path) -> bool:
-    """Tell whether the ending of a file is that of numpy's arrays."""
+    """Return whether a file has the ending of numpy's arrays."""
     return str(path).lower().endswith(_ENDING)
 
 

@@ -1,4 +1,4 @@
-"""What NERSC's perf-estimates would say of a run: our nouns in its words.
+"""Runs as NERSC's perf-estimates describes them.
 
 Left out, because it has nothing of the kind:
 
@@ -7,10 +7,10 @@ Left out, because it has nothing of the kind:
   activation (a layer norm and GELU) and which products have biases (all but query, key and value);
 - of a system its names, price, power, the size of a node, kernels of every kind (products and
   vectors reach 0.8 of their peak), memory beyond the first tier, network tiers between the first
-  and the outermost, and what sets exchanges of one tier apart: all have the figures of all-gather
+  and the outermost, and what sets collectives of one tier apart: all have the figures of all-gather
   among the largest group listed;
-- of a strategy the stack, what hides exchanges (SUMMA's panels and those among replicas always
-  hide) and whether inputs are gathered again.
+- of a strategy the stack, what hides communication (SUMMA's panels and data-parallel collectives
+  always hide) and whether inputs are gathered again.
 
 Whatever else it has no word for is refused by name.
 """
@@ -50,7 +50,7 @@ _TIERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NerscCase:
-    """A run as NERSC's model takes it."""
+    """A run as NERSC's model describes it."""
 
     model: NerscModel
     system: NerscSystem
@@ -61,8 +61,8 @@ class NerscCase:
         found: dict[str, Any] = nersc.statistics(self.model, self.system, self.configuration)
         if found["mem"] <= self.system.hbm_capacity:
             return found
-        told = f"mem needs {found['mem']:.6g} GB and has {self.system.hbm_capacity:.6g} GB"
-        return found | {"infeasible": "mem", "message": told}
+        message = f"mem needs {found['mem']:.6g} GB and has {self.system.hbm_capacity:.6g} GB"
+        return found | {"infeasible": "mem", "message": message}
 
     def layers(self) -> list[dict[str, Any]]:
         """Return its figures by layer."""
@@ -76,7 +76,7 @@ def nersc_case(
     *,
     source: str = "strategy",
 ) -> NerscCase:
-    """Say a run in NERSC's words.
+    """Describe a run in NERSC's words.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def nersc_case(
     Raises
     ------
     InputError
-        If its model has no word for something, or something is wrong.
+        If its model cannot express something, or something is wrong.
     """
     loaded, machine = Model.load(model), System.load(system)
     resolved = Strategy.load(strategy).resolved(loaded)
@@ -170,7 +170,7 @@ def collective_for_nersc(
     Parameters
     ----------
     operation
-        As a tier of ours names it.
+        As a shardwise network tier names it.
     """
     members = np.full(buffer_bytes.shape, inside * nodes)
     kind, volume = operation.replace("_", ""), buffer_bytes / _GB
@@ -260,5 +260,4 @@ def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
 
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:
-    whole = f"NERSC's model {problem}"
-    return Fault.of(field, value, whole, source)
+    return Fault.of(field, value, f"NERSC's model {problem}", source)

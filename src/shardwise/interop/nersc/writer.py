@@ -1,4 +1,4 @@
-"""Our nouns as NERSC's files, where they can say them.
+"""Shardwise models and systems as NERSC's files, where these can express them.
 
 Left out, because NERSC has nothing of the kind:
 
@@ -23,7 +23,7 @@ from shardwise.interop.nersc.translation import model_for_nersc
 __all__ = ["nersc_model", "nersc_system"]
 
 _TIERS = 2
-# Fields that its files say nothing of, with the only values that they then may have.
+# Fields that its files do not have, with the only values that they may have then.
 _CHIP: dict[str, Any] = {
     "matmul": {},
     "matmul_table": {},
@@ -38,8 +38,7 @@ _RATES = {"scale": None, "offset": None, "bulk": None}
 
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:
-    whole = f"NERSC {problem}"
-    return Fault.of(field, value, whole, source)
+    return Fault.of(field, value, f"NERSC {problem}", source)
 
 
 def nersc_model(model: Model, source: str = "") -> NerscModel:
@@ -98,7 +97,7 @@ def nersc_system(system: Mapping[str, Any], source: str = "") -> NerscSystem:
         },
         source=name,
     )
-    again = json.loads(json.dumps(_whole(system_fields(theirs, name))))
+    again = json.loads(json.dumps(_with_defaults(system_fields(theirs, name))))
     compared = {"accelerator": (chip, again["accelerator"])}
     for index, tier in enumerate(system["network"]):
         compared[f"network[{index}]"] = (tier, again["network"][index])
@@ -134,7 +133,7 @@ def _form_faults(system: Mapping[str, Any], name: str) -> Iterator[Fault]:
         yield _fault(name, "network", len(tiers), problem)
 
 
-def _whole(fields: dict[str, Any]) -> dict[str, Any]:
+def _with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields of a `System` with what its files leave to the defaults."""
     chip = fields["accelerator"]
     chip |= _CHIP
@@ -158,7 +157,7 @@ def _equal_but_for_rounding(ours: Any, theirs: Any) -> bool:
 
 
 def _differences(place: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, str]]:
-    """Fields that are not what the file would say: where, what they are, what is allowed.
+    """Fields that the file would not reproduce: place, value, what is allowed.
 
     Types of 16 bits other than fp16 need not be there.
     """

@@ -311,8 +311,8 @@ def _fault(field: str, value: object, problem: str) -> Fault:
 Kind = Literal["model", "system", "strategy"]
 # Keys of a strategy that other files may have, too.
 _COMMON = {"seq_len", "dtype", "fp8", "micro_batch_size", "global_batch_size", "world_size"}
-# Keys that no file of ours and of the others has, and how many of them tell the file.
-_TELLING: tuple[tuple[Kind, int, frozenset[str]], ...] = (
+# Keys that no shardwise file and no other tool's has, and how many of them identify the file.
+_IDENTIFYING: tuple[tuple[Kind, int, frozenset[str]], ...] = (
     (
         "model",
         2,
@@ -325,8 +325,10 @@ _TELLING: tuple[tuple[Kind, int, frozenset[str]], ...] = (
 
 
 def looks_like(data: Mapping[str, Any]) -> Kind | None:
-    """Tell which of SimuMax's files a mapping is by its keys; None if it is none of them."""
-    found = (kind for kind, least, telling in _TELLING if len(data.keys() & telling) >= least)
+    """Return which of SimuMax's files a mapping is by its keys, or None."""
+    found = (
+        kind for kind, least, identifying in _IDENTIFYING if len(data.keys() & identifying) >= least
+    )
     return next(found, None)
 
 
@@ -428,7 +430,7 @@ class SimumaxCollective(ConfigBase):
     fixed_latency_us: Latency | None = None
     fixed_latency_us_by_comm_num: ByMembers | None = None
     dp_fixed_bw: dict[Members, Rate] | None = None
-    """Of exchanges among replicas on PCIe, by members [2^30 byte/s]."""
+    """Of data-parallel communication on PCIe, by members [2^30 byte/s]."""
 
 
 class SimumaxNetwork(ConfigBase):

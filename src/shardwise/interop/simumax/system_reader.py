@@ -37,7 +37,7 @@ def system_fields(system: SimumaxSystem, name: str, source: str = "") -> dict[st
     Raises
     ------
     InputError
-        With one fault that names `source` for each thing that SimuMax takes and we do not.
+        With one fault that names `source` for each value that SimuMax accepts but `System` not.
     """
     refuse(_faults(system, source))
     tiers = _ladder(system) if system.networks.intra_with_pcie else [_inside(system)]
@@ -119,7 +119,7 @@ def _ladder(system: SimumaxSystem) -> list[dict[str, Any]]:
 
     A group that fills the domain inside sends over as many links as this has devices. The link is
     chosen so that it comes out as SimuMax has it: gbps x efficiency over these. Replicas that are
-    apart send over fewer, and have `dp_fixed_bw` where it is given, else the same. Latencies of
+    apart send over fewer, and have `dp_fixed_bw` where it is set, else the same. Latencies of
     tiers add up, so that each has what it adds to those inside.
     """
     tiers = []
@@ -159,9 +159,9 @@ def _shares_by_inner(
 
 
 def _between(system: SimumaxSystem) -> dict[str, Any]:
-    """The network between nodes: gbps is of a whole node, whose devices share it.
+    """The network between nodes: gbps is of a node, whose devices share it.
 
-    All-to-all exchanges use no more than the device's own part, as messages do. Latencies are
+    All-to-alls use no more than the device's own share, as messages do. Latencies are
     those of one device in each node.
     """
     network = system.networks.inter_node
@@ -227,7 +227,7 @@ def _base_us(network: SimumaxNetwork, operation: SimumaxCollective) -> float:
 
 
 def _fixed_us(network: SimumaxNetwork, operation: SimumaxCollective, members: int) -> float:
-    """Latency beside that of the ring's steps: of so many members, or of any."""
+    """Latency in addition to the ring's steps: of so many members, or of any."""
     rates = network.bandwidth
     for by_members, any_number in (
         (operation.fixed_latency_us_by_comm_num, operation.fixed_latency_us),
@@ -242,7 +242,7 @@ def _fixed_us(network: SimumaxNetwork, operation: SimumaxCollective, members: in
 def _latency(network: SimumaxNetwork, operation: SimumaxCollective, members: int) -> float:
     """Latency of n members: base (n + offset) scale, each step of the ring, and what is fixed [s].
 
-    In nodes of other than 8 devices SimuMax takes the base alone, which is a fault.
+    In nodes of other than 8 devices SimuMax uses the base alone, which is a fault.
     """
     steps = (members + operation.offset) * operation.scale
     fixed = _fixed_us(network, operation, members)
@@ -261,10 +261,10 @@ def _line(network: SimumaxNetwork, operation: SimumaxCollective) -> tuple[float,
     counts = sorted({2, 3} if not by_members else map(int, by_members))
     times = [_latency(network, operation, count) for count in counts]
     mean, middle = math.fsum(times) / len(times), math.fsum(counts) / len(counts)
-    spread = math.fsum((count - middle) ** 2 for count in counts)
+    squares = math.fsum((count - middle) ** 2 for count in counts)
     pairs = zip(counts, times, strict=True)
     product = math.fsum((count - middle) * (time - mean) for count, time in pairs)
-    step = max(0.0, product / spread) if spread else 0.0
+    step = max(0.0, product / squares) if squares else 0.0
     return max(0.0, mean + step * (2 - middle)), step
 
 
@@ -274,7 +274,7 @@ def _faults(system: SimumaxSystem, source: str) -> Iterator[Fault]:
 
     chip = system.accelerator
     if chip.mode != "roofline":
-        problem = "must be roofline: else the bytes of products would take no time"
+        problem = "must be roofline: else the bytes of products would have no time"
         yield fault("accelerator.mode", chip.mode, problem)
     for name, operation in chip.op.items():
         ratio = operation.tflops / chip.op["default"].tflops
@@ -307,7 +307,7 @@ _Measured = list[tuple[str, tuple[float, ...], float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """One measured kernel: what its key says, and its share of the peak of the matrix units."""
+    """One measured kernel: its key, and its share of the peak of the matrix units."""
 
     place: str
     """Field of the file."""
@@ -324,7 +324,7 @@ class _Entry:
         return int(text)
 
     def word(self, name: str, allowed: Mapping[str, Any], default: str = "") -> Any:
-        """What one of the words that a key may have stands for."""
+        """Meaning of one of the words that a key may have."""
         text = self.parts.get(name, default)
         if text not in allowed:
             raise self.fault(f"must have {name}=one of {', '.join(allowed)}")
@@ -430,11 +430,11 @@ def attention_table(chip: SimumaxAccelerator, source: str = "") -> dict[str, Any
     for kind, phase in kinds.items():
         entries = list(_entries(chip, kind, source))
         shapes = [_heads(entry) for entry in entries]
-        beside = {
+        contiguous = {
             shape for shape, entry in zip(shapes, entries, strict=True) if _is_contiguous(entry)
         }
         for shape, entry in zip(shapes, entries, strict=True):
-            if shape in beside and not _is_contiguous(entry):
+            if shape in contiguous and not _is_contiguous(entry):
                 continue
             qk, v = shape[-2:]
             ours = (3 * qk + 2 * v) / (2.5 * (qk + v)) if phase == "input_grad" else 1.0

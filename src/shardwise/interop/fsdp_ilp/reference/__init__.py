@@ -1,22 +1,22 @@
-"""The FSDP unit planner of scyther: its programme exactly as published, faults included.
+"""The FSDP unit planner of scyther: its program exactly as published, faults included.
 
 Repository sanketpurandare/scyther, commit 9cd9397 (2024-10-14), `fsdp_ilp.py` and the files it
 calls. Section numbers in the docstrings are those of the project's specification of it. Its choice
 of units is solved in two ways with the same optima: as it is written, and as a flow with no big M.
 
-Faults kept:
+Faults reproduced:
 
 - modules without parameters and each holder of tied ones may be units; tied ones count once in the
-  root and twice among units, so the root is said to keep less than it does;
+  root and twice among units, so the root's share is too small;
 - the all-gather that begins the backward pass is free; compute of modules that are no unit hides
   nothing; where no unit follows, a latency is paid, unless it is the last module;
 - the peak adds twice the largest unit to the worst moment, whether they meet or not, and leaves out
   optimizer states and master weights;
-- units that are given are not refused when one is inside another, but counted twice;
-- in the programme as written, and only there, its M of a second cuts off slower collectives.
+- units that are set are not refused when one is inside another, but counted twice;
+- in the program as written, and only there, its M of a second cuts off slower collectives.
 
-Not kept: reduce-scatter may have times of its own in a file, where its command line takes those of
-all-gather; CBC's answer at its time limit is not called optimal.
+Not reproduced: reduce-scatter may have its own times in a file, where its command line uses those
+of all-gather; CBC's answer at its time limit is not called optimal.
 """
 
 from shardwise.interop.fsdp_ilp.comm import (

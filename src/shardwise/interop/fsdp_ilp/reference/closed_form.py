@@ -31,7 +31,7 @@ GIB = 2.0**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """All that the planner says of each module under each plan: (plans, modules) arrays."""
+    """All figures of each module under each plan: (plans, modules) arrays."""
 
     unit: Bools
     """Whether the module is a unit; the root always is."""
@@ -42,13 +42,13 @@ class Columns:
     a: Floats
     """Activations and their gradients at the module [GiB]."""
     m: Floats
-    """All memory at the module, the prefetched unit left out [GiB]."""
+    """All memory at the module, without the prefetched unit [GiB]."""
     ag: Floats
     """All-gather of what the module gathers [ms]; its latency where that is nothing."""
     rs: Floats
     """Reduce-scatter of what the module scatters [ms]."""
     fw_ag: Floats
-    """All-gather fetched ahead while a unit's forward pass computes [ms]."""
+    """All-gather prefetched while a unit's forward pass computes [ms]."""
     bw_ag: Floats
     """The same of its backward pass [ms]; 0 for the root, where the original leaves it open."""
     bw_rs: Floats
@@ -74,9 +74,11 @@ def plain(info: ModuleInfo) -> Plain:
 
     Source: sanketpurandare/scyther, commit 9cd9397, ilp_utils.py.
     """
-    held = info.gradient_total_bytes + info.activation_gradient_bytes + info.activation_total_bytes
+    states = (
+        info.gradient_total_bytes + info.activation_gradient_bytes + info.activation_total_bytes
+    )
     return Plain(
-        peak_gib=float((info.parameter_bytes[0] + held).max()) / GIB,
+        peak_gib=float((info.parameter_bytes[0] + states).max()) / GIB,
         compute_ms=float(info.forward_ms[0] + info.backward_ms[0]),
     )
 
@@ -92,7 +94,7 @@ def static_bytes(info: ModuleInfo, world_size: int) -> Floats:
     return sharded + info.activation_total_bytes + info.activation_gradient_bytes
 
 
-def owned_bytes(whole: Floats, units: Bools) -> Floats:
+def owned_bytes(total: Floats, units: Bools) -> Floats:
     """Parameters, or gradients, that each unit has [bytes]: (plans, modules).
 
         p_i = P_i x_i;  p_0 = P_0 - sum of the others
@@ -100,8 +102,8 @@ def owned_bytes(whole: Floats, units: Bools) -> Floats:
     The root's share is negative where shared tensors count twice; such a plan is not allowed.
     Source: sanketpurandare/scyther, commit 9cd9397, fsdp_ilp.py.
     """
-    own = np.where(units, whole, 0.0)
-    own[:, 0] = whole[0] - own[:, 1:].sum(axis=1)
+    own = np.where(units, total, 0.0)
+    own[:, 0] = total[0] - own[:, 1:].sum(axis=1)
     return own
 
 
@@ -141,12 +143,12 @@ def columns(info: ModuleInfo, comm: CommTimes, world_size: int, units: ArrayLike
     fw_e = np.where(chosen, np.maximum(0.0, fw_ag - info.forward_ms), 0.0)
     bw_e = np.where(chosen, np.maximum(0.0, bw_ag + bw_rs - info.backward_ms), 0.0)
     fw_e[:, 0] = bw_e[:, 0] = 0.0
-    kept = info.activation_total_bytes + info.activation_gradient_bytes
+    activations = info.activation_total_bytes + info.activation_gradient_bytes
     return Columns(
         unit=chosen,
         p=p / GIB,
         g=g / GIB,
-        a=np.broadcast_to(kept / GIB, p.shape),
+        a=np.broadcast_to(activations / GIB, p.shape),
         m=(static_bytes(info, world_size) + _along_ancestors(p + g, info.end)) / GIB,
         ag=ag,
         rs=rs,
@@ -194,7 +196,7 @@ def peak_gib(found: Columns) -> Floats:
 
         max_i m_i + 2 max_i p_i
 
-    The second term is for the unit that is gathered ahead, and for its buffers.
+    The second term is for the prefetched unit, and for its buffers.
     Source: sanketpurandare/scyther, commit 9cd9397, fsdp_ilp.py.
     """
     most: Floats = found.m.max(axis=1)

@@ -1,9 +1,9 @@
 """The published objective and peak as a shortest path, for `fsdp.search`: exact, without a solver.
 
 Quantities of a label, of which less is never worse: the cost so far; minus the forward compute of
-the last unit; minus its backward compute left over by the gather that it hides; the gather of the
-last unit; parameters and gradients left in the root; the fullest unit; the largest unit. Terms and
-sentinels are those of the closed form (`closed_form`), in milliseconds and bytes.
+the last unit; minus its backward compute not needed to hide its gather; the gather of the
+last unit; parameters and gradients left in the root; the unit with the highest memory; the largest
+unit. Terms and sentinels are those of the closed form (`closed_form`), in milliseconds and bytes.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class IlpRules:
 
     @property
     def memory_rows(self) -> Sequence[int]:
-        """Quantities that say nothing of time."""
+        """Quantities that do not depend on time."""
         return (_FULLEST, _LARGEST)
 
     @cached_property
@@ -85,7 +85,7 @@ class IlpRules:
     def _ahead(self) -> tuple[Floats, Floats]:
         """Longest gather and scatter of a unit from a position on, or of the end's sentinel [ms].
 
-        More compute than that hides no more, so labels that have more are alike.
+        More compute than that hides no more, so labels that have more are equal.
         """
         found = []
         for times, line in zip(
@@ -101,7 +101,7 @@ class IlpRules:
 
     @property
     def time_rows(self) -> Sequence[int]:
-        """Quantities that say nothing of memory."""
+        """Quantities that do not depend on memory."""
         return (_COST, _FORWARD, _SLACK, _GATHER, _NONE, _SOME)
 
     def start(self) -> Floats:

@@ -1,7 +1,7 @@
-"""The same programme without a big M: which size the next unit has, as a flow along the modules.
+"""The same program without a big M: which size the next unit has, as a flow along the modules.
 
 In place of a time that jumps, each place of an order carries for each distinct size of units the
-0-1 quantity "the next unit has this size"; a unit takes it up, any other module hands it on. The
+0-1 quantity "the next unit has this size"; a unit uses it, any other module passes it on. The
 optimum is that of the original where its M is no limit; the linear relaxation is nearly tight.
 Costs are those of fsdp_ilp.py (sanketpurandare/scyther, commit 9cd9397; section 3.1).
 """
@@ -37,14 +37,14 @@ class _Chain:
 
     first: Ints
     """Columns "the first unit of the order has size c"."""
-    taken: Ints
+    next_size: Ints
     """Columns "module i is a unit, and the next one has size c": (modules, sizes)."""
 
 
 def flow(
     info: ModuleInfo, comm: CommTimes, world_size: int, budget_gib: float, *, allowed: Bools
 ) -> tuple[Milp, Ints]:
-    """Return the programme in GiB and ms, and the columns of x, one for each module.
+    """Return the program in GiB and ms, and the columns of x, one for each module.
 
     Parameters
     ----------
@@ -54,17 +54,17 @@ def flow(
     builder = Builder()
     able = allowed & _fits_alone(info, world_size, budget_gib)
     able[0] = False  # the root is one in any case; its terms are written apart
-    x = builder.columns(able.size, upper=able, whole=True, cost=_gain(info, comm))
+    x = builder.columns(able.size, upper=able, integer=True, cost=_gain(info, comm))
     _antichain_and_memory(builder, info, world_size, budget_gib, x)
     sizes = _sizes(info, comm, able)
     forward = np.flatnonzero(able)
     backward = walk_backward(info)
     backward = backward[able[backward]]
-    ahead = _chain(builder, x, sizes, forward)
-    behind = _chain(builder, x, sizes, backward)
+    forward_chain = _chain(builder, x, sizes, forward)
+    backward_chain = _chain(builder, x, sizes, backward)
     last = able.size - 1, int(walk_backward(info)[-1])
-    _costs(builder, info, sizes, x[forward], forward, ahead, behind, last)
-    # What the root takes for itself does not depend on any variable but x, whose cost is its gain.
+    _costs(builder, info, sizes, x[forward], forward, forward_chain, backward_chain, last)
+    # The root's own collectives do not depend on any variable but x, whose cost is its gain.
     root = comm.all_gather.time_ms(info.parameter_bytes[0])
     root += comm.reduce_scatter.time_ms(info.gradient_bytes[0])
     builder.columns(1, cost=root, lower=1.0, upper=1.0)
@@ -72,9 +72,9 @@ def flow(
 
 
 def _fits_alone(info: ModuleInfo, world_size: int, budget: float) -> Bools:
-    """Modules that could be a unit if all others took nothing."""
-    held = info.parameter_bytes + info.gradient_bytes + _most_inside(info, world_size)
-    fits: Bools = held + 2 * info.parameter_bytes <= (budget + 1e-6) * GIB
+    """Modules that could be a unit if all others needed nothing."""
+    states = info.parameter_bytes + info.gradient_bytes + _most_inside(info, world_size)
+    fits: Bools = states + 2 * info.parameter_bytes <= (budget + 1e-6) * GIB
     return fits
 
 
@@ -85,7 +85,7 @@ def _most_inside(info: ModuleInfo, world_size: int) -> Floats:
 
 
 def _gain(info: ModuleInfo, comm: CommTimes) -> Floats:
-    """What each unit takes off the root's collectives: P / ba + G / br [ms]."""
+    """What each unit saves of the root's collectives: P / ba + G / br [ms]."""
     gather = info.parameter_bytes / comm.all_gather.bytes_per_ms
     return -gather - info.gradient_bytes / comm.reduce_scatter.bytes_per_ms
 
@@ -105,7 +105,7 @@ def _chain(builder: Builder, x: Ints, sizes: _Sizes, order: Ints) -> _Chain:
     """Flow of the sizes from the end of an order to its beginning.
 
     With y(k, c) "the first unit at place k or after it has size c", z(k, c) what the unit at
-    place k takes up, and i the module at k, of size c(i):
+    place k uses, and i the module at k, of size c(i):
 
         y(k + 1, c) = z(k, c) + y(k, c) - [c = c(i)] x_i;  sum over c of z(k, c) = x_i
         y(k, c(i)) >= x_i;  at the end the size of nothing
@@ -118,8 +118,8 @@ def _chain(builder: Builder, x: Ints, sizes: _Sizes, order: Ints) -> _Chain:
     lower[-1] = upper[-1] = end
     y = builder.columns((places + 1, kinds), lower=lower, upper=upper)
     z = builder.columns((places, kinds), upper=1.0)
-    taken = np.full((x.size, kinds), -1, dtype=np.int64)
-    taken[order] = z
+    next_size = np.full((x.size, kinds), -1, dtype=np.int64)
+    next_size[order] = z
     if places:
         own = sizes.of[order][:, None] == np.arange(kinds)
         unit = np.broadcast_to(x[order][:, None], own.shape)
@@ -130,7 +130,7 @@ def _chain(builder: Builder, x: Ints, sizes: _Sizes, order: Ints) -> _Chain:
         builder.rows(np.column_stack([z, x[order]]), [1.0] * kinds + [-1.0], lower=0.0, upper=0.0)
         reached = y[np.arange(places), sizes.of[order]]
         builder.rows(np.column_stack([reached, x[order]]), [1.0, -1.0], lower=0.0)
-    return _Chain(first=y[0], taken=taken)
+    return _Chain(first=y[0], next_size=next_size)
 
 
 def _costs(
@@ -139,8 +139,8 @@ def _costs(
     sizes: _Sizes,
     x: Ints,
     able: Ints,
-    ahead: _Chain,
-    behind: _Chain,
+    forward_chain: _Chain,
+    backward_chain: _Chain,
     last: tuple[int, int],
 ) -> None:
     """Exposed time of the first unit, of forward and of backward passes [ms].
@@ -150,7 +150,7 @@ def _costs(
         backward    e_i >= sum over c of z'(i, c) A(c) + sum over c of z(i, c) R(c) - B_i x_i
 
     with z along the forward, z' along the backward order. What follows the last module of either
-    order takes no time, not even a latency (an artefact of the original).
+    order has no time, not even a latency (an artefact of the original).
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def _costs(
         The last modules of pre-order and of backward pre-order.
     """
     if last[0] > 0:  # the root alone has nothing to fetch
-        builder.pay(ahead.first, sizes.gather + sizes.scatter)
+        builder.pay(forward_chain.first, sizes.gather + sizes.scatter)
     if not able.size:
         return
     gather = np.tile(sizes.gather, (able.size, 1))
@@ -166,11 +166,11 @@ def _costs(
     back = gather.copy()
     gather[able == last[0], 0] = scatter[able == last[0], 0] = 0.0
     back[able == last[1], 0] = 0.0
-    z, behind_z = ahead.taken[able], behind.taken[able]
+    z, backward_z = forward_chain.next_size[able], backward_chain.next_size[able]
     builder.pay(z, np.maximum(0.0, gather - info.forward_ms[able][:, None]))
     e = builder.columns(able.size, cost=1.0)
     compute = info.backward_ms[able]
-    entries = np.column_stack([e, behind_z, z, x])
+    entries = np.column_stack([e, backward_z, z, x])
     builder.rows(
         entries, np.column_stack([np.ones(able.size), -back, -scatter, compute]), lower=0.0
     )
@@ -205,7 +205,7 @@ def _antichain_and_memory(
 
 
 def _paths(info: ModuleInfo) -> list[list[int]]:
-    """Modules on the way to each leaf, the root left out."""
+    """Modules on the path to each leaf, without the root."""
     paths: list[list[int]] = []
     open_: list[int] = []
     for i, end in enumerate(info.end.tolist()):

@@ -25,13 +25,13 @@ __all__ = ["SOLVERS", "Answer", "Builder", "Milp", "Solver", "Status", "run_solv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Milp:
-    """Minimise cost x; lower <= x <= upper; row_lower <= A x <= row_upper; some x whole."""
+    """Minimise cost x; lower <= x <= upper; row_lower <= A x <= row_upper; some x integers."""
 
     cost: Floats
     lower: Floats
     upper: Floats
-    whole: Bools
-    """Which columns must be whole numbers."""
+    integer: Bools
+    """Which columns must be integers."""
     row_lower: Floats
     row_upper: Floats
     starts: Ints
@@ -57,16 +57,16 @@ class Builder:
         cost: ArrayLike = 0.0,
         lower: ArrayLike = 0.0,
         upper: ArrayLike = np.inf,
-        whole: bool = False,
+        integer: bool = False,
     ) -> Ints:
-        """Add columns; return their numbers in the shape asked for."""
+        """Add columns; return their numbers in the requested shape."""
         size = int(np.prod(shape))
         self._columns.append(
             (
                 _spread(cost, shape).ravel(),
                 _spread(lower, shape).ravel(),
                 _spread(upper, shape).ravel(),
-                np.full(size, whole),
+                np.full(size, integer),
             )
         )
         self._count += size
@@ -88,15 +88,15 @@ class Builder:
         lower: ArrayLike = -np.inf,
         upper: ArrayLike = np.inf,
     ) -> None:
-        """Add rows: columns and their factors as (rows, entries); factors of 0 are left out."""
+        """Add rows: columns and their factors as (rows, entries); factors of 0 are dropped."""
         which = np.atleast_2d(np.asarray(places, dtype=np.int64))
         count = which.shape[0]
         factors = _spread(values, which.shape)
         self._rows.append((which, factors, _spread(lower, count), _spread(upper, count)))
 
     def build(self) -> Milp:
-        """Return the whole programme."""
-        cost, lower, upper, whole = (
+        """Return the program."""
+        cost, lower, upper, integer = (
             np.concatenate(parts) for parts in zip(*self._columns, strict=True)
         )
         for places, more in self._costs:
@@ -108,7 +108,7 @@ class Builder:
             cost=cost,
             lower=lower,
             upper=upper,
-            whole=whole,
+            integer=integer,
             row_lower=np.concatenate([row[2] for row in self._rows]),
             row_upper=np.concatenate([row[3] for row in self._rows]),
             starts=np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64),
@@ -141,7 +141,7 @@ class Answer:
     values: Floats | None = None
     objective: float | None = None
     bound: float | None = None
-    """No solution is below it; None if the solver does not say."""
+    """No solution is below it; None if the solver gives none."""
 
 
 def run_solver(
@@ -152,7 +152,7 @@ def run_solver(
     log: bool = False,
     time_limit_s: float | None = None,
 ) -> Answer:
-    """Minimise a mixed-integer linear programme.
+    """Minimise a mixed-integer linear program.
 
     Parameters
     ----------
@@ -183,14 +183,14 @@ def run_solver(
 
 @contextmanager
 def _output_aside(log: bool) -> Iterator[None]:
-    """Keep what solvers write off standard output, which is for answers: to standard error, or off.
+    """Redirect what solvers write to standard output: to standard error, or away.
 
-    HiGHS 1.12, which is that of scipy 1.17, now and then writes a line though told to be silent
+    HiGHS 1.12, which is that of scipy 1.17, now and then writes a line though set to be silent
     (ERGO-Code/HiGHS issue 2783).
     """
     try:
         sys.stdout.flush()
-        kept = os.dup(_STDOUT)
+        saved = os.dup(_STDOUT)
     except (OSError, ValueError, AttributeError):  # there is none, or it is closed
         yield
         return
@@ -200,14 +200,14 @@ def _output_aside(log: bool) -> Iterator[None]:
         yield
     finally:
         _flush_c()
-        os.dup2(kept, _STDOUT)
-        os.close(kept)
+        os.dup2(saved, _STDOUT)
+        os.close(saved)
         os.close(aside)
 
 
 def _flush_c() -> None:
-    """Write out what the C library still holds; Python cannot see it."""
-    with suppress(OSError, TypeError, AttributeError):  # where no library can be asked
+    """Flush the buffers of the C library, which Python cannot see."""
+    with suppress(OSError, TypeError, AttributeError):  # where there is no such library
         ctypes.CDLL(None).fflush(None)
 
 
@@ -231,7 +231,7 @@ def _with_highs(problem: Milp, log: bool, time_limit_s: float | None) -> Answer:
     model.a_matrix_.start_ = problem.starts
     model.a_matrix_.index_, model.a_matrix_.value_ = problem.places, problem.values
     kinds = (highs.HighsVarType.kContinuous, highs.HighsVarType.kInteger)
-    model.integrality_ = [kinds[one] for one in problem.whole.tolist()]
+    model.integrality_ = [kinds[one] for one in problem.integer.tolist()]
     solver = highs.Highs()
     options = _highs_options(log, time_limit_s) | {
         "mip_feasibility_tolerance": _TOLERANCE,
@@ -259,7 +259,7 @@ def _highs_options(log: bool, time_limit_s: float | None) -> dict[str, Any]:
 
 
 def _with_scipy(problem: Milp, log: bool, time_limit_s: float | None) -> Answer:
-    remedy = "pip install 'scipy>=1.11', or take solver highs"
+    remedy = "pip install 'scipy>=1.11', or use solver highs"
     optimize = _needed("scipy.optimize", "scipy", remedy)
     sparse = _needed("scipy.sparse", "scipy", remedy)
     shape = (problem.row_lower.size, problem.cost.size)
@@ -267,7 +267,7 @@ def _with_scipy(problem: Milp, log: bool, time_limit_s: float | None) -> Answer:
     limit = {} if time_limit_s is None else {"time_limit": float(time_limit_s)}
     found = optimize.milp(
         problem.cost,
-        integrality=problem.whole.astype(int),
+        integrality=problem.integer.astype(int),
         bounds=optimize.Bounds(problem.lower, problem.upper),
         constraints=optimize.LinearConstraint(matrix, problem.row_lower, problem.row_upper),
         options={"disp": log, "mip_rel_gap": 0.0} | limit,
@@ -290,7 +290,7 @@ def _with_pulp(
     Of CBC at its time limit PuLP says that its answer is optimal (fault 1.8.12); whether it is
     proven to be stands in another field.
     """
-    pulp = _needed("pulp", solver, "pip install pulp, or take solver highs without a path")
+    pulp = _needed("pulp", solver, "pip install pulp, or use solver highs without a path")
     model, columns = _pulp_model(pulp, problem)
     program = _pulp_program(pulp, solver, path, msg=log, timeLimit=time_limit_s, gapRel=0.0)
     if not program.available():
@@ -320,13 +320,13 @@ def _pulp_program(pulp: Any, solver: Solver, path: str | None, **options: Any) -
 
 
 def _pulp_model(pulp: Any, problem: Milp) -> tuple[Any, list[Any]]:
-    """The programme as PuLP's objects."""
+    """The program as PuLP's objects."""
     model = pulp.LpProblem("FSDP", pulp.LpMinimize)
     add = getattr(model, "add_variable", pulp.LpVariable)  # the one way in PuLP 4
-    bounds = zip(problem.lower.tolist(), problem.upper.tolist(), problem.whole, strict=True)
+    bounds = zip(problem.lower.tolist(), problem.upper.tolist(), problem.integer, strict=True)
     columns = [
-        add(f"v{place}", low, None if math.isinf(high) else high, _kind(pulp, whole))
-        for place, (low, high, whole) in enumerate(bounds)
+        add(f"v{place}", low, None if math.isinf(high) else high, _kind(pulp, integer))
+        for place, (low, high, integer) in enumerate(bounds)
     ]
     used = np.flatnonzero(problem.cost)
     model += pulp.lpSum(problem.cost[place] * columns[place] for place in used)
@@ -346,8 +346,8 @@ def _pulp_model(pulp: Any, problem: Milp) -> tuple[Any, list[Any]]:
     return model, columns
 
 
-def _kind(pulp: Any, whole: bool) -> Any:
-    return pulp.LpInteger if whole else pulp.LpContinuous
+def _kind(pulp: Any, integer: bool) -> Any:
+    return pulp.LpInteger if integer else pulp.LpContinuous
 
 
 def _answer(

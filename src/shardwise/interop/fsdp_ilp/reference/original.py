@@ -1,4 +1,4 @@
-"""The published programme as it was written: 17 n + 2 variables, implications by a big M.
+"""The published program as it was written: 17 n + 2 variables, implications by a big M.
 
 Source of all constraints: sanketpurandare/scyther, commit 9cd9397, fsdp_ilp.py (section 1.3).
 """
@@ -14,7 +14,7 @@ from shardwise.interop.fsdp_ilp.reference.milp import Builder, Milp
 __all__ = ["original"]
 
 BIG_M = 1000.0
-"""[ms]. Fault kept (1.8.2): plans with a collective that takes longer are cut off."""
+"""[ms]. Fault reproduced (1.8.2): plans with a longer collective are cut off."""
 
 
 def original(
@@ -26,21 +26,21 @@ def original(
     allowed: Bools,
     fixed: Bools | None = None,
 ) -> tuple[Milp, Ints]:
-    """Return the programme in GiB and ms, and the columns of x, one for each module.
+    """Return the program in GiB and ms, and the columns of x, one for each module.
 
     Parameters
     ----------
     allowed
         Modules that may be units; x of the others is 0.
     fixed
-        The units, if they are given; nested ones are not refused then (fault kept, 1.8.11).
+        The units, if they are set; nested ones are not refused then (fault reproduced, 1.8.11).
     """
     builder = Builder()
     size = len(info.names)
     low = np.zeros(size) if fixed is None else fixed.astype(np.float64)
     high = allowed.astype(np.float64) if fixed is None else low.copy()
     low[0] = high[0] = 1.0
-    x = builder.columns(size, lower=low, upper=high, whole=True)
+    x = builder.columns(size, lower=low, upper=high, integer=True)
     if fixed is None:
         _no_nesting(builder, info, x)
     p = _owned(builder, info.parameter_bytes / GIB, x)
@@ -58,7 +58,7 @@ def original(
 
 
 def _no_nesting(builder: Builder, info: ModuleInfo, x: Ints) -> None:
-    """x_i + x_j <= 1 for each module j inside module i, the root left out."""
+    """x_i + x_j <= 1 for each module j inside module i, without the root."""
     for i in range(1, x.size):
         inside = x[i + 1 : info.end[i]]
         if inside.size:
@@ -66,13 +66,13 @@ def _no_nesting(builder: Builder, info: ModuleInfo, x: Ints) -> None:
             builder.rows(pairs, 1.0, upper=1.0)
 
 
-def _owned(builder: Builder, whole: Floats, x: Ints) -> Ints:
+def _owned(builder: Builder, total: Floats, x: Ints) -> Ints:
     """p_i = P_i x_i; p_0 = P_0 - sum of the others [GiB]."""
     own = builder.columns(x.size)
     if x.size > 1:
-        factors = np.column_stack([np.ones(x.size - 1), -whole[1:]])
+        factors = np.column_stack([np.ones(x.size - 1), -total[1:]])
         builder.rows(np.column_stack([own[1:], x[1:]]), factors, lower=0.0, upper=0.0)
-    builder.rows(own, 1.0, lower=whole[0], upper=whole[0])
+    builder.rows(own, 1.0, lower=total[0], upper=total[0])
     return own
 
 
@@ -83,16 +83,16 @@ def _memory(
     size = p.size
     a, m = builder.columns(size), builder.columns(size)
     max_m, max_p = builder.column(), builder.column()
-    kept = (info.activation_total_bytes + info.activation_gradient_bytes) / GIB
-    builder.rows(a[:, None], 1.0, lower=kept, upper=kept)
-    states = static_bytes(info, world_size) / GIB - kept
+    activations = (info.activation_total_bytes + info.activation_gradient_bytes) / GIB
+    builder.rows(a[:, None], 1.0, lower=activations, upper=activations)
+    states = static_bytes(info, world_size) / GIB - activations
     for i in range(size):
         above = [j for j in range(i + 1) if info.end[j] > i]
         entries = np.concatenate([[m[i], a[i]], p[above], g[above]])
         factors = np.concatenate([[1.0, -1.0], np.full(2 * len(above), -1.0)])
         builder.rows(entries, factors, lower=states[i], upper=states[i])
-    builder.rows(_beside(max_m, m), [1.0, -1.0], lower=0.0)
-    builder.rows(_beside(max_p, p), [1.0, -1.0], lower=0.0)
+    builder.rows(_pairs(max_m, m), [1.0, -1.0], lower=0.0)
+    builder.rows(_pairs(max_p, p), [1.0, -1.0], lower=0.0)
     builder.rows([max_m, max_p], [1.0, 2.0], upper=budget)
 
 
@@ -126,9 +126,9 @@ def _chain(builder: Builder, x: Ints, time: Ints, order: Ints, *, with_root: boo
         passed = np.column_stack([t[here], t[after], x[here]])
         builder.rows(passed, [1.0, -1.0, -BIG_M], upper=0.0)
         builder.rows(passed, [1.0, -1.0, BIG_M], lower=0.0)
-        taken = np.column_stack([t[here], time[here], x[here]])
-        builder.rows(taken, [1.0, -1.0, BIG_M], upper=BIG_M)
-        builder.rows(taken, [1.0, -1.0, -BIG_M], lower=-BIG_M)
+        own = np.column_stack([t[here], time[here], x[here]])
+        builder.rows(own, [1.0, -1.0, BIG_M], upper=BIG_M)
+        builder.rows(own, [1.0, -1.0, -BIG_M], lower=-BIG_M)
     builder.rows([hidden[last]], 1.0, lower=0.0, upper=0.0)
     first = 0 if with_root else 1
     here, after = order[first:-1], order[first + 1 :]
@@ -158,5 +158,5 @@ def _exposed(builder: Builder, x: Ints, hidden: list[Ints], compute: Floats) -> 
         _product(builder, x[1:], t[1:], e[1:])
 
 
-def _beside(one: int, many: Ints) -> Ints:
+def _pairs(one: int, many: Ints) -> Ints:
     return np.column_stack([np.full(many.size, one), many])

@@ -1,4 +1,4 @@
-"""From module information to units: the programme is solved, its answer checked and told.
+"""From module information to units: the program is solved and its answer checked.
 
 Objective and peak of an answer are those of the closed form; a solver whose own figures differ from
 them is not believed.
@@ -34,30 +34,30 @@ Formulation = Literal["flow", "original"]
 FORMULATIONS: tuple[Formulation, ...] = ("flow", "original")
 
 # How far a solver may be from the closed form, relative or in ms or GiB; and what of a budget is
-# rounding where units are given.
+# rounding where units are set.
 _AGREED, _ROUNDING_GIB = 1e-6, 1e-9
 _MS_PER_S = 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsdpIlpResult:
-    """Units, and what the original says they cost."""
+    """Units, and their cost by the original."""
 
     names: tuple[str, ...]
     """All modules in forward pre-order, as the columns have them."""
     units: tuple[str, ...]
-    """Units in forward pre-order, the root left out, which always is one."""
+    """Units in forward pre-order, without the root, which always is one."""
     objective_ms: float | None
     """Exposed communication; None where no plan was found."""
     peak_gib: float | None
     root_parameter_gib: float | None
     """Parameters that stay with the root."""
     columns: Columns | None
-    """Everything it says of each module, with one row."""
+    """All figures of each module, with one row."""
     status: Status | Literal["given"]
     """`given`: the units were not searched for."""
     feasible: bool
-    """Whether the plan, or any, is known to keep the budget."""
+    """Whether the plan, or any, is known to fit the budget."""
     optimal: bool
     """Whether it is proven that no plan is better."""
     bound_ms: float | None
@@ -146,14 +146,14 @@ def solve(
     """
     _check(info, world_size, budget_gib, formulation, solver, time_limit_s, units, forbidden)
     start = time.perf_counter()
-    asked: dict[str, Any] = {"budget_gib": float(budget_gib), "world_size": world_size}
+    settings: dict[str, Any] = {"budget_gib": float(budget_gib), "world_size": world_size}
     if units is not None:
         chosen = np.isin(np.array(info.names), list(units))
         result = _of_plan(info, comm, world_size, chosen)
         reason = _why_not(result, budget_gib)
-        asked |= {"feasible": not reason, "optimal": False, "reason": reason}
-        asked |= {"status": "given", "bound_ms": None, "solver": "", "formulation": ""}
-        return FsdpIlpResult(**result, **asked, elapsed_s=time.perf_counter() - start)
+        settings |= {"feasible": not reason, "optimal": False, "reason": reason}
+        settings |= {"status": "given", "bound_ms": None, "solver": "", "formulation": ""}
+        return FsdpIlpResult(**result, **settings, elapsed_s=time.perf_counter() - start)
     allowed = ~np.isin(np.array(info.names), list(forbidden))
     write = flow if formulation == "flow" else original
     problem, x = write(info, comm, world_size, budget_gib, allowed=allowed)
@@ -164,7 +164,7 @@ def solve(
         _believe(solver, answer.objective, result, budget_gib)
     return FsdpIlpResult(
         **result,
-        **asked,
+        **settings,
         status=answer.status,
         feasible=answer.values is not None,
         optimal=answer.status == "optimal",
@@ -180,7 +180,7 @@ def solve(
 _REASONS: dict[Status, str] = {
     "optimal": "",
     "feasible": "the time limit was reached before a better plan was ruled out",
-    "infeasible": "no choice of units keeps the budget",
+    "infeasible": "no choice of units fits the budget",
     "unknown": "the time limit was reached before a plan was found",
 }
 
@@ -205,7 +205,7 @@ def _of_plan(info: ModuleInfo, comm: CommTimes, world_size: int, chosen: Bools) 
 
 
 def _why_not(result: dict[str, Any], budget: float) -> str:
-    """Why given units are no solution of the programme; nothing if they are one."""
+    """Why requested units are no solution of the program; empty if they are one."""
     found: Columns = result["columns"]
     for what, own in (("parameters", found.p), ("gradients", found.g)):
         if own[0, 0] < -_ROUNDING_GIB:
@@ -220,7 +220,7 @@ def _believe(solver: str, objective: float, result: dict[str, Any], budget: floa
     """Compare a solver's figures with those of its own units."""
     own = result["objective_ms"]
     if not math.isclose(objective, own, rel_tol=_AGREED, abs_tol=_AGREED):
-        figures = f"{objective:.9g} ms for units that take {own:.9g} ms"
+        figures = f"{objective:.9g} ms for units whose cost is {own:.9g} ms"
         raise ShardwiseError(f"{solver}: its answer is not exact: {figures}")
     if result["peak_gib"] > budget + _AGREED * max(1.0, budget):
         figures = f"{result['peak_gib']:.9g} GiB for a budget of {budget:g} GiB"
@@ -283,7 +283,7 @@ def _name_faults(field: str, names: Sequence[str], info: ModuleInfo) -> Iterator
         if name not in known:
             problem = f"no such module in {info.source}{nearest(str(name), known)}"
         elif name in seen:
-            problem = "is given twice"
+            problem = "is listed twice"
         elif name == info.names[0] and field == "forbidden":
             problem = "the root always is a unit"
         if problem:

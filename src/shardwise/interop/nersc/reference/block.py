@@ -7,7 +7,7 @@ import numpy as np
 from shardwise.arrays import Floats, Ints, total
 from shardwise.interop.nersc.reference.inputs import Columns, Method, NerscModel, NerscSystem
 from shardwise.interop.nersc.reference.layers import (
-    Exchange,
+    Collective,
     Layer,
     attention,
     bias,
@@ -36,12 +36,12 @@ class Block:
 
     @property
     def boundary(self) -> Floats:
-        """What one stage hands to the next: what the MLP's norm keeps [GB]."""
+        """What one stage sends to the next: what the MLP's norm saves [GB]."""
         return self.mlp[-1].stored
 
     @property
     def stored(self) -> Floats:
-        """Kept from forward to backward [GB]."""
+        """Saved from forward to backward [GB]."""
         return total((layer.stored for layer in self.layers), self.boundary)
 
     @property
@@ -116,8 +116,8 @@ def _split_block(
     e, size = float(model.e), system.element_size
     width = np.full_like(sizes.e, e)
     part = _float(columns.b * (model.l // columns.m2 // columns.m1))
-    gathered = (Exchange("allgather", sizes.tokens * e * size),)
-    scattered = (Exchange("reducescatter", sizes.tokens * e * size),)
+    gathered = (Collective("allgather", sizes.tokens * e * size),)
+    scattered = (Collective("reducescatter", sizes.tokens * e * size),)
     norm = {"fwd": gathered, "bwd": scattered}
     inner = sizes.tokens * sizes.ffn
     mlp = (
@@ -158,8 +158,8 @@ def _summa_block(model: NerscModel, system: NerscSystem, columns: Columns, sizes
     gradients = 2 * model.e // columns.m1 + 2 * columns.b * model.l // columns.m2
     narrow = _float(model.l // columns.m1)
     norm = {
-        "fwd": (Exchange("allreduce", statistics * size),),
-        "bwd": (Exchange("allreduce", _float(gradients) * size),),
+        "fwd": (Collective("allreduce", statistics * size),),
+        "bwd": (Collective("allreduce", _float(gradients) * size),),
     }
 
     def product(name: str, k: float, width: Floats, parts: tuple[Floats, Floats]) -> Layer:

@@ -17,7 +17,7 @@ from shardwise.interop.nersc.reference.inputs import (
     check_together,
 )
 from shardwise.interop.nersc.reference.layers import (
-    Exchange,
+    Collective,
     Layer,
     LayerTime,
     collective_time,
@@ -50,7 +50,7 @@ class BlockTime:
     weights: Floats
     """[GB]."""
     boundary: Floats
-    """What one stage hands to the next [GB]."""
+    """What one stage sends to the next [GB]."""
 
 
 def block_time(block: Block, columns: Columns, system: NerscSystem) -> BlockTime:
@@ -107,11 +107,11 @@ def memory_of(
         Of one transformer layer [GB].
     """
     layers = model.depth // columns.pp
-    held = weights * layers
+    weights_gb = weights * layers
     return Memory(
-        weights=held,
-        gradients=held,
-        optimizer=6 * held / _replicas(method, columns),
+        weights=weights_gb,
+        gradients=weights_gb,
+        optimizer=6 * weights_gb / _replicas(method, columns),
         activations=stored * layers * np.minimum(columns.pp, microbatches),
     )
 
@@ -170,7 +170,7 @@ def step_of(
 
 
 def _replicas(method: Method, columns: Columns) -> Ints:
-    """Ranks that hold the same weights."""
+    """Ranks that have the same weights."""
     return columns.dp * columns.m2 if method == "2d-seqp" else columns.dp
 
 
@@ -183,9 +183,10 @@ def _dp_time(
     weights: Floats,
     system: NerscSystem,
 ) -> Floats:
-    """Exposed exchange among replicas: c + (d - 1) max(c - T, 0), with c that of one layer [s].
+    """Exposed data-parallel communication: c + (d - 1) max(c - T, 0), with c that of one layer [s].
 
-    Fault: T, the pass of one layer of one micro-batch that hides it, includes its own exchanges.
+    Fault: T, the pass of one layer of one micro-batch that hides it, includes its own
+    communication.
     """
     inside = columns.t_dp * columns.t2 if method == "2d-seqp" else columns.t_dp
     one = collective_time(kind, weights, _replicas(method, columns), inside, system)
@@ -280,20 +281,20 @@ def placement(configuration: NerscConfiguration) -> dict[str, int]:
 def configuration_words(configuration: NerscConfiguration) -> dict[str, int]:
     """Degrees, micro-batch and panels of a configuration, under the published names."""
     c = configuration
-    words = {"dp": c.dp, "tp": c.m1 * c.m2}
+    published = {"dp": c.dp, "tp": c.m1 * c.m2}
     if c.method != "1d":
-        words |= {"tp1": c.m1, "tp2": c.m2}
-    words |= {"pp": c.pp, "mbs": c.b}
-    return words | {"nb": c.nb} if c.method == "2d" else words
+        published |= {"tp1": c.m1, "tp2": c.m2}
+    published |= {"pp": c.pp, "mbs": c.b}
+    return published | {"nb": c.nb} if c.method == "2d" else published
 
 
 def layer_statistics(
     model: NerscModel, system: NerscSystem, configuration: NerscConfiguration
 ) -> list[dict[str, Any]]:
-    """Figures of each layer of one micro-batch, then of the exchanges among replicas and stages.
+    """Figures of each layer of one micro-batch, then of data-parallel and pipeline communication.
 
     The last two, `dp_comms` and `pp_comms`, have the volume of one layer and of one message, and
-    times of a whole step.
+    times of a step.
 
     Raises
     ------
@@ -311,8 +312,8 @@ def layer_statistics(
     messages = ("p2p", step.messages), ("p2p", step.messages)
     return [
         *records,
-        _exchange("dp_comms", layer.weights, *replicas),
-        _exchange("pp_comms", layer.boundary, *messages),
+        _communication_record("dp_comms", layer.weights, *replicas),
+        _communication_record("pp_comms", layer.boundary, *messages),
     ]
 
 
@@ -338,10 +339,10 @@ def _layer(layer: Layer, time: LayerTime) -> dict[str, Any]:
     return _plain(figures | {"t": time.fwd.total + time.bwd.total})
 
 
-def _volumes(name: str, exchanges: Sequence[Exchange]) -> dict[str, Any]:
-    """Volume and kind of the exchanges of a pass: lists where there are several."""
-    volumes = [float(one.volume[0]) for one in exchanges] or [0.0]
-    kinds = [one.kind for one in exchanges] or ["none"]
+def _volumes(name: str, collectives: Sequence[Collective]) -> dict[str, Any]:
+    """Volume and kind of the collectives of a pass: lists where there are several."""
+    volumes = [float(one.volume[0]) for one in collectives] or [0.0]
+    kinds = [one.kind for one in collectives] or ["none"]
     several = len(volumes) > 1
     return {
         f"comm_{name}": volumes if several else volumes[0],
@@ -349,10 +350,10 @@ def _volumes(name: str, exchanges: Sequence[Exchange]) -> dict[str, Any]:
     }
 
 
-def _exchange(
+def _communication_record(
     name: str, volume: Floats, fwd: tuple[str, Floats], bwd: tuple[str, Floats]
 ) -> dict[str, Any]:
-    """An exchange as a layer that does nothing else."""
+    """Communication as a layer that does nothing else."""
     figures: dict[str, Any] = {"name": name} | dict.fromkeys(
         ("weights_mem", "weights_grad_mem", "flops_fwd", "activation_buffer"), 0.0
     )

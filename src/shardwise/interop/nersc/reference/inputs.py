@@ -1,6 +1,6 @@
 """What the model takes: a transformer, a system and configurations, in its own words and units.
 
-Its own code takes any number, negative bandwidths too (section 10); these types do not.
+Its own code accepts any number, negative bandwidths too (section 10); these types do not.
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def check_together(
     Raises
     ------
     InputError
-        If parts of a group would have nothing to do, or more than a domain is asked for.
+        If parts of a group would have nothing to do, or more members than a domain has.
     """
     inside = configuration.t1 * configuration.t2 * configuration.t_dp * configuration.t_pp
     wrong = {

@@ -15,7 +15,7 @@ from shardwise.arrays import Floats, Ints
 from shardwise.interop.nersc.reference.inputs import Columns, NerscSystem
 
 __all__ = [
-    "Exchange",
+    "Collective",
     "Layer",
     "LayerTime",
     "attention",
@@ -55,7 +55,7 @@ def collective_time(
     kind
         The collective's name.
     volume
-        V, the whole buffer [GB].
+        V, the full buffer [GB].
     """
     slow, fast = _rates(system)
     passing = volume if kind in _WHOLE_BUFFER else (members - 1) / members * volume
@@ -65,8 +65,8 @@ def collective_time(
     nics = system.nic_factor * inside * slow
     mixed = factor * np.maximum(passing / nics, passing / fast) + steps
     alone = system.ib_latency * (members - 1) + passing / slow
-    whole = system.nvlink_latency * (members - 1) + passing / fast
-    time = np.where(inside == 1, alone, np.where(domains == 1, whole, mixed))
+    one_domain = system.nvlink_latency * (members - 1) + passing / fast
+    time = np.where(inside == 1, alone, np.where(domains == 1, one_domain, mixed))
     return np.where((members == 1) | (volume == 0), 0.0, time)
 
 
@@ -89,12 +89,12 @@ _EFFICIENCY = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class Collective:
     """One collective of a pass."""
 
     kind: str
     volume: Floats
-    """The whole buffer [GB]."""
+    """The full buffer [GB]."""
     axis: Literal[1, 2] = 1
     """Whether the group is that of m1 or of m2."""
 
@@ -111,15 +111,15 @@ class Layer:
     """Memory traffic [GB]."""
     moved_bwd: Floats
     stored: Floats
-    """Kept from forward to backward [GB]."""
+    """Saved from forward to backward [GB]."""
     weights: Floats
     """[GB]."""
-    fwd: Sequence[Exchange] = ()
-    bwd: Sequence[Exchange] = ()
+    fwd: Sequence[Collective] = ()
+    bwd: Sequence[Collective] = ()
     vector: bool = True
     """Whether the vector units run it; if not, the matrix units."""
     panels: bool = False
-    """Whether it exchanges panel by panel beside its product (SUMMA)."""
+    """Whether it communicates panel by panel during its product (SUMMA)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class PassTime:
 
     comp: Floats
     mem: Floats
-    """What memory takes longer than compute."""
+    """Time of memory beyond that of compute."""
     comm: Floats
     intensity: Floats
     """Time of compute over time of memory."""
@@ -151,13 +151,13 @@ def layer_time(layer: Layer, columns: Columns, system: NerscSystem) -> LayerTime
     """Time of both passes of one layer."""
     peak = system.vector_flops_fp16 if layer.vector else system.matrix_flops_fp16
 
-    def one(flops: Floats, moved: Floats, exchanges: Sequence[Exchange]) -> PassTime:
+    def one(flops: Floats, moved: Floats, collectives: Sequence[Collective]) -> PassTime:
         comp = _START + flops / (_EFFICIENCY * peak)
         memory = moved / system.hbm_bandwidth
         mem = np.maximum(memory - comp, 0.0)
         comm = np.zeros_like(comp)
-        for exchange in exchanges:
-            comm = comm + _exchange_time(exchange, layer, columns, system)
+        for collective in collectives:
+            comm = comm + _collective_time(collective, layer, columns, system)
         if layer.panels:
             comm = comm + np.maximum(columns.nb * comm - (comp + mem), 0.0)
         return PassTime(comp=comp, mem=mem, comm=comm, intensity=comp / memory)
@@ -168,21 +168,21 @@ def layer_time(layer: Layer, columns: Columns, system: NerscSystem) -> LayerTime
     )
 
 
-def _exchange_time(
-    exchange: Exchange, layer: Layer, columns: Columns, system: NerscSystem
+def _collective_time(
+    collective: Collective, layer: Layer, columns: Columns, system: NerscSystem
 ) -> Floats:
-    """Time of an exchange, or of one panel of it [s]."""
-    first = exchange.axis == 1
+    """Time of a collective, or of one panel of it [s]."""
+    first = collective.axis == 1
     members, inside = (columns.m1, columns.t1) if first else (columns.m2, columns.t2)
-    volume = exchange.volume / columns.nb if layer.panels else exchange.volume
-    return collective_time(exchange.kind, volume, members, inside, system)
+    volume = collective.volume / columns.nb if layer.panels else collective.volume
+    return collective_time(collective.kind, volume, members, inside, system)
 
 
 def column_split(name: str, tokens: Floats, k: float, width: Floats, system: NerscSystem) -> Layer:
     """Product (b L, k) x (k, F) of a weight split by columns, F = `width` on each of m1.
 
     FLOPs b L F (2 k - 1), and b L k (2 F - 1) + k F (2 b L - 1). Backward reduces and scatters the
-    gradient of the input; the gathered input is kept.
+    gradient of the input; the gathered input is saved.
     """
     size, data, weight = system.element_size, tokens * k, k * width
     flops = tokens * width * (2 * k - 1), data * (2 * width - 1) + weight * (2 * tokens - 1)
@@ -195,8 +195,8 @@ def column_split(name: str, tokens: Floats, k: float, width: Floats, system: Ner
         moved_bwd=(2 * weight + 2 * data + 2 * tokens * width) * size,
         stored=data * size,
         weights=weight * size,
-        fwd=(Exchange("reducescatter", np.zeros_like(reduced)),),
-        bwd=(Exchange("reducescatter", reduced),),
+        fwd=(Collective("reducescatter", np.zeros_like(reduced)),),
+        bwd=(Collective("reducescatter", reduced),),
         vector=False,
     )
 
@@ -218,8 +218,8 @@ def row_split(name: str, tokens: Floats, width: Floats, e: float, system: NerscS
         moved_bwd=(2 * weight + 2 * data + 2 * tokens * e) * size,
         stored=data * size,
         weights=weight * size,
-        fwd=(Exchange("reducescatter", reduced),),
-        bwd=(Exchange("reducescatter", np.zeros_like(reduced)),),
+        fwd=(Collective("reducescatter", reduced),),
+        bwd=(Collective("reducescatter", np.zeros_like(reduced)),),
         vector=False,
     )
 
@@ -240,13 +240,13 @@ def summa(
     Parameters
     ----------
     parts
-        Rows of the kept input, k // m1, and of the kept weight, k // m2.
+        Rows of the saved input, k // m1, and of the stored weight, k // m2.
     panels
         How many.
     """
     size, data, weight = system.element_size, tokens * k, k * width
-    across, along = Exchange("broadcast", data * size), Exchange("broadcast", weight * size, 2)
-    reduced = Exchange("reduce", data * size), Exchange("reduce", weight * size, 2)
+    across, along = Collective("broadcast", data * size), Collective("broadcast", weight * size, 2)
+    reduced = Collective("reduce", data * size), Collective("reduce", weight * size, 2)
     moved = data + weight + tokens * width * panels
     return Layer(
         name=name,
@@ -302,7 +302,7 @@ def attention(
     )
     stored = 4 * data + 2 * rows
     both = 2 * columns * size
-    gathered = Exchange("allgather", both, 2)
+    gathered = Collective("allgather", both, 2)
     return Layer(
         name="fusedla",
         flops_fwd=forward * units,
@@ -312,7 +312,7 @@ def attention(
         stored=stored * size,
         weights=np.zeros_like(rows),
         fwd=(gathered,) if gathers else (),
-        bwd=(gathered, Exchange("reducescatter", both, 2)) if gathers else (),
+        bwd=(gathered, Collective("reducescatter", both, 2)) if gathers else (),
         vector=False,
     )
 
@@ -333,7 +333,7 @@ def bias(name: str, rows: Floats, width: Floats, system: NerscSystem) -> Layer:
 
 
 def gelu(name: str, n: Floats, system: NerscSystem) -> Layer:
-    """GELU: 8 N and 13 N FLOPs, 2 N and 3 N elements moved, its input kept."""
+    """GELU: 8 N and 13 N FLOPs, 2 N and 3 N elements moved, its input saved."""
     return Layer(
         name=name,
         flops_fwd=8 * n * system.flops_units,
@@ -346,7 +346,7 @@ def gelu(name: str, n: Floats, system: NerscSystem) -> Layer:
 
 
 def dropout(name: str, n: Floats, system: NerscSystem) -> Layer:
-    """Dropout: N FLOPs, 2 N elements and N of the mask moved, in either pass; the mask kept."""
+    """Dropout: N FLOPs, 2 N elements and N of the mask moved, in either pass; the mask saved."""
     mask = n * system.mask_element_size
     flops, moved = n * system.flops_units, 2 * n * system.element_size + mask
     return Layer(
@@ -366,12 +366,12 @@ def layer_norm(
     width: Floats,
     system: NerscSystem,
     *,
-    fwd: Sequence[Exchange],
-    bwd: Sequence[Exchange],
+    fwd: Sequence[Collective],
+    bwd: Sequence[Collective],
 ) -> Layer:
     """Layer norm over R rows of width w.
 
-    FLOPs 9 R w and 8 R w + 4 R (w - 1); moved 2 R w + 2 R + 2 w and 5 R w + 2 w; the input kept.
+    FLOPs 9 R w and 8 R w + 4 R (w - 1); moved 2 R w + 2 R + 2 w and 5 R w + 2 w; the input saved.
     """
     n, size = rows * width, system.element_size
     return Layer(

@@ -90,8 +90,8 @@ class Space:
     panels: Choices
     placements: Choices
     """(t1, t2, t_dp, t_pp)."""
-    whole: bool
-    """Whether one domain holds all accelerators, and so every group."""
+    one_domain: bool
+    """Whether one domain contains all accelerators, and so every group."""
 
     @property
     def sizes(self) -> Ints:
@@ -106,7 +106,7 @@ class Space:
         panel, place = np.divmod(number, self.placements.count[layout])
         chosen = gather(self.layouts, layout)
         groups = chosen.m1, chosen.m2, chosen.dp, chosen.pp
-        inside = groups if self.whole else self.placements.take(layout, place).T
+        inside = groups if self.one_domain else self.placements.take(layout, place).T
         return Columns(
             b=chosen.b,
             m1=chosen.m1,
@@ -124,12 +124,12 @@ class Space:
 def space_of(model: NerscModel, method: Method, gpus: int, global_batch: int, domain: int) -> Space:
     """Everything that a search tries on n accelerators with domains of `domain`."""
     layouts = _layouts(model, method, gpus, global_batch)
-    whole = gpus <= domain
+    one_domain = gpus <= domain
     return Space(
         layouts=layouts,
         panels=_panels(model, method, layouts),
-        placements=_placements(layouts, 1 if whole else domain),
-        whole=whole,
+        placements=_placements(layouts, 1 if one_domain else domain),
+        one_domain=one_domain,
     )
 
 
@@ -139,11 +139,11 @@ def _layouts(model: NerscModel, method: Method, gpus: int, global_batch: int) ->
     pp divides n / tp and depth; dp is the rest, and divides the batch.
     """
     m1, m2, pp = _grid(*_degrees(model, method, gpus), np.array(_divisors(model.depth)))
-    kept = np.flatnonzero(gpus % (m1 * m2 * pp) == 0)
-    m1, m2, pp = m1[kept], m2[kept], pp[kept]
+    fits = np.flatnonzero(gpus % (m1 * m2 * pp) == 0)
+    m1, m2, pp = m1[fits], m2[fits], pp[fits]
     dp = gpus // (m1 * m2 * pp)
-    kept = np.flatnonzero(global_batch % dp == 0)
-    row, b = _grid(kept, np.array(_divisors(global_batch)))
+    fits = np.flatnonzero(global_batch % dp == 0)
+    row, b = _grid(fits, np.array(_divisors(global_batch)))
     split = {"1d": m1, "2d": m2, "2d-seqp": m1 * m2}[method]
     fits = (global_batch // dp[row] % b == 0) & (b * model.l % split[row] == 0)
     row, b = row[fits], b[fits]
@@ -215,11 +215,11 @@ def _factorisations(number: int) -> Ints:
     """All (t1, t2, t_dp, t_pp) whose product it is, t1 varying slowest."""
     t1, t2, t_dp = _grid(*[np.array(_divisors(number))] * 3)
     product = t1 * t2 * t_dp
-    whole = np.stack([t1, t2, t_dp, number // product], axis=1)
-    return whole[number % product == 0]
+    factors = np.stack([t1, t2, t_dp, number // product], axis=1)
+    return factors[number % product == 0]
 
 
-# Candidates timed at a time: their columns take some 20 MB.
+# Candidates timed at a time: their columns use about 20 MB.
 _CHUNK = 1 << 16
 
 Progress = Callable[[int, int], None]
@@ -380,7 +380,7 @@ class _Best:
         self.columns: Columns | None = None
 
     def add(self, throughput: Floats, columns: Columns) -> None:
-        """Take up the best of some more candidates."""
+        """Add the best of some more candidates."""
         self.seen += throughput.size
         if throughput.size > self.size:
             least = np.partition(throughput, -self.size)[-self.size]
