@@ -34,8 +34,8 @@ from shardwise.cli.space import (
     read_space,
 )
 from shardwise.config import files
+from shardwise.config.strategy import explicit_fields
 from shardwise.config.strategy_fields import SHORT_NAMES
-from shardwise.config.strategy_given import explicit_fields
 from shardwise.config.system import System
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -60,7 +61,7 @@ from shardwise.config.roles import (
 from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError
 
-__all__ = ["Strategy"]
+__all__ = ["Strategy", "explicit_fields"]
 
 # Of fields that are sets: their words, and what stands in place of none of them.
 _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
@@ -425,3 +426,17 @@ class Strategy(ConfigBase):
         elif dp * product != gpus:
             fault("gpus", f"must equal {degrees} x dp {dp} = {dp * product}", gpus)
         return gpus, dp
+
+
+def explicit_fields(strategy: Strategy | Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    """Fields that a strategy names, as plain values, with levels in place of their extents.
+
+    A `Strategy` that was made already has its extents.
+
+    Raises
+    ------
+    InputError
+        If anything in it is wrong.
+    """
+    loaded, resolved = Strategy.explained(strategy)
+    return loaded.explicit_fields(resolved.data)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.config.model import Model
-from shardwise.config.strategy import Strategy
+from shardwise.config.strategy import Strategy, explicit_fields
 from shardwise.config.strategy_fields import SHORT_NAMES
-from shardwise.config.strategy_given import explicit_fields
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.planning.search.query import load_space
