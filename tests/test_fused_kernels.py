@@ -8,8 +8,8 @@ import pytest
 import samples
 from samples import flops, moved, saved
 from shardwise import InputError, Stack, catalog, estimate_many
-from shardwise.ops.accumulation import with_accumulation
 from shardwise.ops.layer import layer_operations
+from shardwise.ops.linear import with_accumulation
 from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase
 

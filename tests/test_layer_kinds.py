@@ -61,12 +61,12 @@ def test_unknown_kinds_are_refused() -> None:
 
 
 def test_names_are_taken_once() -> None:
-    """The same function again is fine, another one is not; our own kind is ours."""
+    """The same function again is fine, another one is not; the built-in kind is reserved."""
     register_layer("widened", widened)
     assert operations_of_kind("widened") is widened
     with pytest.raises(InputError, match="is registered already"):
         register_layer("widened", layer_operations)
-    with pytest.raises(InputError, match="is our own kind"):
+    with pytest.raises(InputError, match="is the built-in kind"):
         register_layer("transformer", widened)
 
 

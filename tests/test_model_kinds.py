@@ -9,8 +9,7 @@ from described_layers import gqa, model, moe, runs
 from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
 from shardwise.config.enums import CpExchange, RecomputePart
 from shardwise.config.model import Model
-from shardwise.ops.layer import layer_operations
-from shardwise.ops.mtp import mtp_operations
+from shardwise.ops.layer import layer_operations, mtp_operations
 from shardwise.ops.operation import Operation, Phase
 from shardwise.ops.param_count import REPLICATED, count_parameters, flops_per_token
 

@@ -14,10 +14,8 @@ from shardwise import InputError, Model, System
 from shardwise.analysis.results import Estimate
 from shardwise.config.enums import OffloadPart
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, walk
-from shardwise.ops.layer import layer_operations
+from shardwise.ops.layer import layer_operations, mtp_operations, part_of
 from shardwise.ops.linear import linear
-from shardwise.ops.mtp import mtp_operations
-from shardwise.ops.offloaded_parts import part_of
 from shardwise.ops.operation import Operation, RankWork
 from shardwise.ops.registry import register_layer
 

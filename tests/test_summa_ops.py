@@ -13,9 +13,9 @@ import pytest
 import samples
 from samples import exchanges, flops, moved, operations, rank_work
 from shardwise.config.model import Model
-from shardwise.ops.accumulation import with_accumulation
 from shardwise.ops.embedding import head_operations
 from shardwise.ops.layer import layer_operations
+from shardwise.ops.linear import with_accumulation
 from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase
 
 GRID: dict[str, Any] = {"tp": 2, "tp2": 4, "summa": True, "panels": 8, "seq_len": 8}

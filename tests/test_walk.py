@@ -19,8 +19,7 @@ from shardwise import Model
 from shardwise.config.enums import RecomputePart
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, step_of, walk
 from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.layer import layer_operations
-from shardwise.ops.mtp import mtp_operations
+from shardwise.ops.layer import layer_operations, mtp_operations
 from shardwise.ops.operation import Operation
 
 fast = examples(200)

@@ -74,7 +74,7 @@ def _layer(
     training, recomputed = bool(table.training[0]), recomputed_parts(table, "layer")
     parameters = sum(float(cost.operation.parameters[0]) for cost in costs)
     quantized = sum(float(cost.operation.read_quantized[0]) for cost in costs)
-    weights = blocks.weight_sizes.held(np.array([parameters]), np.array([quantized]))
+    weights = blocks.weight_sizes.resident(np.array([parameters]), np.array([quantized]))
     owned, gradients = _trained_shard(costs, table, 1), _trained_shard(costs, table, 2)
     state = float(state_bytes(table.optimizer, blocks.element_bytes, owned)[0])
     checkpoint = float(blocks.boundary_bytes[0]) if recomputed == FULL_LAYER else 0.0
@@ -321,7 +321,7 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
     last = slowest.on(lambda t: t.backward_pass_s - t.offload_backward_exposed_s)
     last = last + after_backward(table, evaluation.time_s)
     element = blocks.element_bytes
-    weights = blocks.weight_sizes.held(
+    weights = blocks.weight_sizes.resident(
         layer_bytes(blocks, slowest.work, lambda held: held.all_parameters),
         layer_bytes(blocks, slowest.work, lambda held: held.all_quantized_parameters),
     )

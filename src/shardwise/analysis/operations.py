@@ -98,7 +98,7 @@ def missed_operations(table: Table, parts: Sequence[ComponentOperations]) -> tup
 
 def _weight_bytes(cost: OperationCost, blocks: ComponentCosts) -> Floats:
     """Bytes of an operation's weights with their quantized copies."""
-    return blocks.weight_sizes.held(cost.operation.parameters, cost.operation.read_quantized)
+    return blocks.weight_sizes.resident(cost.operation.parameters, cost.operation.read_quantized)
 
 
 def _rows(

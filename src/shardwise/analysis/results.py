@@ -402,7 +402,7 @@ class EstimateTable:
 
     table: Table
     refused: Ints
-    """Position in `constraints.RULES` of the first rule that a row breaks, or -1."""
+    """Position in `constraints.CONSTRAINTS` of the first one that a row violates, or -1."""
     step_time_s: Floats
     tokens_per_s: Floats
     mfu: Floats

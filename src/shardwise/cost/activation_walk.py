@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import OffloadPart, RecomputePart
-from shardwise.ops.offloaded_parts import part_of
+from shardwise.ops.layer import part_of
 from shardwise.ops.operation import Operation
 
 __all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "step_of", "walk"]

@@ -27,11 +27,10 @@ from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.cost.trained_weights import TrainedWeights
 from shardwise.cost.weight_bytes import WeightBytes, weight_bytes
 from shardwise.distinct import Distinct, evaluate_distinct
-from shardwise.ops.accumulation import with_accumulation
 from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.layer import layer_operations, rank_work
+from shardwise.ops.layer import layer_operations, mtp_operations, rank_work
+from shardwise.ops.linear import with_accumulation
 from shardwise.ops.lora import Subset, with_subset
-from shardwise.ops.mtp import mtp_operations
 from shardwise.ops.operation import Matmul, Phase, RankWork
 from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.parallel.placement import Extents
@@ -324,7 +323,9 @@ def _component_costs(model: Model, totals: _Totals, choices: _Choices) -> Compon
         return with_offload(
             choices.system,
             one,
-            weight_bytes=sizes.held(one.bytes.all_parameters, one.bytes.all_quantized_parameters),
+            weight_bytes=sizes.resident(
+                one.bytes.all_parameters, one.bytes.all_quantized_parameters
+            ),
             training=training,
             weights=choices.offload_weights,
             activations=choices.offload_activations,

@@ -20,7 +20,7 @@ from shardwise.cost.trained_weights import TrainedWeights
 from shardwise.engine.critical_stage import CriticalStage, LargestStage
 from shardwise.engine.overlap_windows import Windows, windows
 from shardwise.engine.zero import releases, splits_last
-from shardwise.ops.embedding import vocabulary_part
+from shardwise.ops.embedding import vocabulary_share
 from shardwise.ops.layer import rank_work
 from shardwise.ops.lora import Subset
 from shardwise.ops.operation import CollectiveKind
@@ -352,7 +352,7 @@ def _copied_embeddings(
     """
     several = (table.pp > 1) & table.training & ~table.joins_ends
     several &= ~Subset.of(table).freezes("head" if model.tied_embeddings else "embedding")
-    rows = vocabulary_part(model, rank_work(table))
+    rows = vocabulary_share(model, rank_work(table))
     copied = np.where(several, rows * model.hidden / table.tp2, 0.0)
     pair = _ends_of_pipeline(table, extents)
     return collective_time(system, CollectiveKind.ALL_REDUCE, copied * gradient_bytes, pair)

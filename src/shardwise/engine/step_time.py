@@ -136,7 +136,7 @@ def _offload(
     owned = trained.over(dense_shards).plus(expert.over(expert_shards))
     state = state_bytes(table.optimizer, blocks.element_bytes, owned)
     updated = trained.plus(expert)
-    weights = blocks.weight_sizes.held(updated.weights, updated.quantized)
+    weights = blocks.weight_sizes.resident(updated.weights, updated.quantized)
     back = slowest.on(lambda part: part.backward_pass_s)
     busy = slowest.on(lambda part: part.offload_backward_s)
     alone, exposed = optimizer_transfer(

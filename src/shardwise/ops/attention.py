@@ -7,7 +7,7 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import AttentionKind
 from shardwise.config.model import Attention, Model
-from shardwise.ops.context import CoreWork, context_exchanges, core_work, keys_met, swaps_heads
+from shardwise.ops.context import CoreWork, context_collectives, core_work, keys_met, swaps_heads
 from shardwise.ops.linear import linear
 from shardwise.ops.mla import ROPE_FLOPS, latent_projections, latent_rope
 from shardwise.ops.norm import norm
@@ -22,7 +22,7 @@ from shardwise.ops.operation import (
     zeros,
 )
 from shardwise.ops.summa import row_split
-from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel, summed_over_ranks
+from shardwise.ops.tp_comm import after_row_parallel, all_reduced, before_column_parallel
 
 __all__ = ["attention_operations", "key_value_heads"]
 
@@ -116,7 +116,7 @@ def _projection(
 def _qk_norm(
     model: Model, attention: Attention, work: RankWork, heads: Floats, kv_heads: Floats
 ) -> Operation:
-    """Normalise queries and keys: each head (with the same weights for all), or the whole width.
+    """Normalize queries and keys: each head (with the same weights for all), or the whole width.
 
     Over the whole width, ranks add up the sums of squares of their heads, two numbers per token in
     fp32 (OLMo 2: arXiv 2501.00656, section 3).
@@ -131,7 +131,7 @@ def _qk_norm(
         tokens=work.tokens * normed_heads,
         width=attention.head_dim,
         parameters=weighted[attention.qk_norm] * attention.head_dim * per_width,
-        collectives=summed_over_ranks(work, work.tokens * 2 * FP32_BYTES) if whole else (),
+        collectives=all_reduced(work, work.tokens * 2 * FP32_BYTES) if whole else (),
         reruns_with=_QKV,
         dropped_with=_QKV,
     )
@@ -225,7 +225,7 @@ def _core(
     products = Operation(
         name="attention.core",
         kernels=(*flash, *_unfused_products(model, attention, work, core)),
-        collectives=context_exchanges(attention, work, core, kv_heads),
+        collectives=context_collectives(attention, work, core, kv_heads),
         parameters=heads if attention.sinks else zeros(work),
         saved_bytes=core.resident_bytes,
         working_bytes=core.resident_bytes + 2 * core.output_bytes + core.buffer_bytes,

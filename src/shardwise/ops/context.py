@@ -1,10 +1,10 @@
 """Context parallelism around the attention core.
 
-Each rank holds S / cp tokens of every sequence, but their queries meet the keys of all of it. In a
-zigzag, each rank has one part from the front and its mirror image from the back, so that causal
-work is even. Windows shorter than a rank's part would need the keys of neighbours only; that all
-keys are exchanged all the same is what Transformer Engine does. Ranks that 2D products split the
-sequence among share it in the same way, and gather keys and values.
+Each rank has S / cp tokens of every sequence, but their queries attend to the keys of all of it. In
+a zigzag, each rank has one slice from the front and its mirror image from the back, so that causal
+work is even. Windows shorter than a rank's slice would need the keys of neighbors only;
+Transformer Engine communicates all keys nevertheless. With 2D products tp2 ranks split the sequence
+in the same way, and gather keys and values.
 """
 
 from dataclasses import dataclass
@@ -17,27 +17,27 @@ from shardwise.config.model import Attention
 from shardwise.ops.operation import Collective, CollectiveKind, Phase, RankWork, zeros
 from shardwise.ops.summa import shared_keys
 
-__all__ = ["CoreWork", "context_exchanges", "core_work", "keys_met", "swaps_heads"]
+__all__ = ["CoreWork", "context_collectives", "core_work", "keys_met", "swaps_heads"]
 
-# Keys and values that wait while others are used, and their gradients: two buffers of each in a
-# ring (Transformer Engine's attention with point-to-point exchanges).
+# Keys, values and their gradients: two buffers of each in a ring, one in use and one in transfer
+# (Transformer Engine's attention with point-to-point communication).
 _RING_BUFFERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreWork:
-    """The part of the attention core that one rank does."""
+    """Work of one rank in the attention core."""
 
     queries: Floats
-    """Tokens of a sequence whose queries it has."""
+    """Tokens of a sequence whose queries are on the rank."""
     sequence: Floats
-    """Tokens of the whole sequence."""
+    """Tokens of the full sequence."""
     heads: Floats
     """Query heads."""
     kv_heads: Floats
     """Heads of keys and values."""
     resident_bytes: Floats
-    """Queries, keys and values as the core takes them [byte]."""
+    """Queries, keys and values at the input of the core [byte]."""
     output_bytes: Floats
     """Its output [byte]."""
     buffer_bytes: Floats
@@ -45,19 +45,20 @@ class CoreWork:
 
 
 def swaps_heads(work: RankWork) -> Bools:
-    """Rows that swap the sequence for heads (Ulysses)."""
+    """Rows that trade the sequence for heads with all-to-alls (Ulysses)."""
     return (work.cp > 1) & (work.cp_exchange == CpExchange.ALL_TO_ALL.code)
 
 
 def core_work(attention: Attention, work: RankWork, heads: Floats, kv_heads: Floats) -> CoreWork:
     """Queries and heads of one rank in the core.
 
-    With all_to_all a rank has all tokens of heads / cp; key-value heads fewer than that are copied.
+    With all_to_all a rank has all tokens of heads / cp; fewer key-value heads than cp are
+    replicated.
 
     Parameters
     ----------
     heads, kv_heads
-        Of one tensor-parallel rank.
+        Heads of one tensor-parallel rank, (rows,).
     """
     swapped = swaps_heads(work)
     shared = np.where(swapped, work.cp, 1.0)
@@ -91,7 +92,7 @@ def core_work(attention: Attention, work: RankWork, heads: Floats, kv_heads: Flo
 
 
 def keys_met(attention: Attention, sequence: Floats, document_len: Floats) -> Floats:
-    """Keys k, such that the pairs scored are queries x k, or half of that when causal.
+    """Keys k per query, such that queries x k pairs are scored, or half of that when causal.
 
     Triangles of length L (the sequence, a packed document or a chunk, whichever is shortest):
     k = L. A window of w < L tokens that slides over them scores w L - w^2 / 2 pairs when causal:
@@ -109,29 +110,29 @@ def keys_met(attention: Attention, sequence: Floats, document_len: Floats) -> Fl
     return 2 * window - window**2 / length
 
 
-def context_exchanges(
+def context_collectives(
     attention: Attention, work: RankWork, core: CoreWork, kv_heads: Floats
 ) -> tuple[Collective, ...]:
-    """Exchanges of keys and values (or heads) forward and backward.
+    """Collectives of keys and values (or heads) forward and backward.
 
-    ring: cp - 1 times a rank's keys and values pass on, in backward with their gradients, behind
-    the core (arXiv 2310.01889). all_gather: keys and values are gathered before the core, again in
-    backward, and their gradients reduce-scattered (arXiv 2407.21783, section 3.3.2). all_to_all:
-    queries, keys and values go from all heads of S / cp tokens to heads / cp of all tokens, the
-    output goes back, and so do the gradients (arXiv 2309.14509).
+    ring: cp - 1 times a rank sends keys and values on, in backward with their gradients, while the
+    core computes (arXiv 2310.01889). all_gather: keys and values are gathered before the core,
+    again in backward, and their gradients reduce-scattered (arXiv 2407.21783, section 3.3.2).
+    all_to_all: queries, keys and values go from all heads of S / cp tokens to heads / cp of all
+    tokens, the output goes back, and so do the gradients (arXiv 2309.14509).
 
     Parameters
     ----------
     kv_heads
-        Heads of keys and values before the exchange.
+        Heads of keys and values before communication.
     """
     widths = attention.head_dim + attention.value_dim
     own = work.tokens * kv_heads * widths * work.element_bytes
-    whole = work.cp * own
+    gathered = work.cp * own
     passed = (work.cp - 1) * own
     forward, back = Phase.FORWARD, Phase.INPUT_GRAD
 
-    def exchange(
+    def collective(
         phase: Phase, way: str, kind: CollectiveKind, size: Floats, behind: Phase | None = None
     ) -> Collective:
         runs = (work.cp > 1) & (work.cp_exchange == CpExchange(way).code)
@@ -144,14 +145,14 @@ def context_exchanges(
     gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
     swap = CollectiveKind.ALL_TO_ALL
     return (
-        exchange(forward, "ring", CollectiveKind.P2P, passed, behind=forward),
-        exchange(back, "ring", CollectiveKind.P2P, 2 * passed, behind=back),
-        exchange(forward, "all_gather", gather, whole),
-        exchange(back, "all_gather", gather, whole),
-        exchange(back, "all_gather", scatter, whole),
-        exchange(forward, "all_to_all", swap, core.resident_bytes),
-        exchange(forward, "all_to_all", swap, core.output_bytes),
-        exchange(back, "all_to_all", swap, core.output_bytes),
-        exchange(back, "all_to_all", swap, core.resident_bytes),
+        collective(forward, "ring", CollectiveKind.P2P, passed, behind=forward),
+        collective(back, "ring", CollectiveKind.P2P, 2 * passed, behind=back),
+        collective(forward, "all_gather", gather, gathered),
+        collective(back, "all_gather", gather, gathered),
+        collective(back, "all_gather", scatter, gathered),
+        collective(forward, "all_to_all", swap, core.resident_bytes),
+        collective(forward, "all_to_all", swap, core.output_bytes),
+        collective(back, "all_to_all", swap, core.output_bytes),
+        collective(back, "all_to_all", swap, core.resident_bytes),
         *shared_keys(work, own),
     )

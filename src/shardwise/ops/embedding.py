@@ -1,4 +1,4 @@
-"""What stands before the first and after the last layer: embedding, head and loss."""
+"""Before the first and after the last layer: embedding, head and loss."""
 
 import numpy as np
 
@@ -16,24 +16,24 @@ from shardwise.ops.operation import (
     RankWork,
     zeros,
 )
-from shardwise.ops.summa import norm_statistics, own_part, swapped_columns
+from shardwise.ops.summa import norm_statistics, swapped_columns, tp_share
 from shardwise.ops.tp_comm import before_column_parallel
 
-__all__ = ["embedding_operations", "head_operations", "vocabulary_part"]
+__all__ = ["embedding_operations", "head_operations", "vocabulary_share"]
 
-# Per token the loss exchanges, in fp32: largest logit, target's logit, sum of exponents.
-_LOSS_EXCHANGES = 3
+# All-reduced per token, in fp32: largest logit, target's logit, sum of exponents.
+_LOSS_ALL_REDUCES = 3
 # Vector FLOPs per logit: maximum, subtraction, exponent, sum; backward: subtraction, scale.
 _LOSS_FLOPS = (4.0, 2.0)
 
 
-def vocabulary_part(model: Model, work: RankWork) -> Floats:
+def vocabulary_share(model: Model, work: RankWork) -> Floats:
     """Rows of the vocabulary on one rank: ceil(V / (m tp)) m, padded to a multiple m."""
     return np.ceil(model.vocab / (work.vocab_multiple * work.tp)) * work.vocab_multiple
 
 
 def _nothing(name: str, work: RankWork) -> Operation:
-    """What stands at an end of a model without a vocabulary."""
+    """Embedding or head of a model without a vocabulary."""
     none = zeros(work)
     return Operation(
         name=name,
@@ -48,21 +48,21 @@ def _nothing(name: str, work: RankWork) -> Operation:
 def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     """Look up tokens in a table split along the vocabulary; add learned positions.
 
-    Each rank finds the tokens of its part, the rest are zero; the sum over the ranks is the
-    embedding. Backward adds the gradients of the tokens to rows of the table. Beside 2D products it
-    is split along its width, too: each rank looks up the tokens of all sequences, and swaps columns
-    for tokens before that sum. Without a vocabulary there is nothing to do.
+    Each rank finds the tokens in its rows, the rest are zero; the sum over the ranks is the
+    embedding. Backward adds the gradients of the tokens to rows of the table. With 2D products the
+    width is split, too: each rank looks up the tokens of all sequences, and swaps columns for
+    tokens with an all-to-all before that sum. Without a vocabulary there is nothing to do.
     """
     if not model.vocab:
         return [_nothing("embedding", work)]
-    rows = vocabulary_part(model, work)
+    rows = vocabulary_share(model, work)
     size = work.tokens * model.hidden * work.element_bytes
-    kept = work.split_tokens * model.hidden
+    mask = work.split_tokens * model.hidden
     positions = zeros(work)
     if model.position == "learned":
-        positions = np.ceil(own_part(work, model.max_positions or model.seq_len or 0))
+        positions = np.ceil(tp_share(work, model.max_positions or model.seq_len or 0))
     scatters = work.sequence_parallel | work.summa
-    exchange = tuple(
+    collectives = tuple(
         Collective(
             phase=Phase.FORWARD if kind is not CollectiveKind.ALL_GATHER else Phase.INPUT_GRAD,
             kind=kind,
@@ -85,9 +85,9 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
                     phase=Phase.WEIGHT_GRAD, bytes=gradient, flops=work.tokens * model.hidden
                 ),
             ),
-            collectives=(*exchange, *swapped_columns(work, size)),
+            collectives=(*collectives, *swapped_columns(work, size)),
             parameters=(rows + positions) * model.hidden / work.tp2,
-            saved_bytes=kept if model.dropout else np.zeros_like(kept),
+            saved_bytes=mask if model.dropout else np.zeros_like(mask),
             working_bytes=size,
         )
     ]
@@ -96,15 +96,15 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
 def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[Operation]:
     """Final norm, product with the vocabulary and cross entropy, split along the vocabulary.
 
-    Without a vocabulary the norm is all there is.
+    Without a vocabulary there is only the norm.
 
     Parameters
     ----------
     holds_copy
-        Rows in which the head holds weights of its own: untied models, and tied ones whose
-        embedding is on another stage.
+        Rows in which the head has its own weights: untied models, and tied ones whose embedding is
+        on another stage.
     """
-    columns = vocabulary_part(model, work)
+    columns = vocabulary_share(model, work)
     operations = []
     if model.final_norm:
         operations.append(
@@ -113,7 +113,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
                 work,
                 tokens=work.split_tokens,
                 width=model.hidden,
-                parameters=own_part(work, model.norm_parameters),
+                parameters=tp_share(work, model.norm_parameters),
                 collectives=norm_statistics(model, work),
             )
         )
@@ -133,9 +133,9 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         )
     )
     logits = work.tokens * columns
-    exchanged = np.where(work.tp > 1, work.tokens * FP32_BYTES, 0.0)
+    reduced = np.where(work.tp > 1, work.tokens * FP32_BYTES, 0.0)
     reduce = Collective(
-        phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=exchanged
+        phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=reduced
     )
     forward, backward = _LOSS_FLOPS
     operations.append(
@@ -155,7 +155,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
                     kind="loss",
                 ),
             ),
-            collectives=(reduce,) * _LOSS_EXCHANGES,
+            collectives=(reduce,) * _LOSS_ALL_REDUCES,
             parameters=zeros(work),
             saved_bytes=logits * work.loss_saved_bytes,
             working_bytes=zeros(work),

@@ -1,32 +1,83 @@
-"""A whole layer as a list of operations, and the columns it is built from."""
+"""Operations of layers and multi-token prediction modules, and the columns they are built from."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
+from shardwise.arrays import Bools
 from shardwise.config.enums import AttentionImplementation, Dtype, GradientDtype
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
 from shardwise.ops.attention import attention_operations
+from shardwise.ops.embedding import embedding_operations, head_operations
+from shardwise.ops.linear import linear
 from shardwise.ops.mlp import mlp_operations
 from shardwise.ops.moe import moe_operations
 from shardwise.ops.norm import norm, residual
-from shardwise.ops.operation import Operation, RankWork
+from shardwise.ops.operation import Operation, RankWork, zeros
 from shardwise.ops.quantization import dispatch_bytes
 from shardwise.ops.registry import operations_of_kind
-from shardwise.ops.summa import norm_statistics, own_part
+from shardwise.ops.summa import norm_statistics, tp_share
+from shardwise.ops.tp_comm import before_column_parallel, gathered_columns
 
-__all__ = ["DTYPE_BYTES", "layer_operations", "rank_work"]
+__all__ = ["DTYPE_BYTES", "layer_operations", "mtp_operations", "part_of", "rank_work"]
 
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 _NORM_PARTS = frozenset({"attention_norm", "mlp_norm", "every_other"})
 _Block = Callable[[frozenset[str]], list[Operation]]
 _BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in Dtype])
+# Operations by `OffloadPart`. Every operation has one part, so the parts make up a layer. Of the
+# modules of Megatron Core 0.19 (--offload-modules) attn_norm, qkv_linear, core_attn, attn_proj and
+# mlp_norm are the first five parts, expert_fc1 is expert_up, and moe_act is activation (also of
+# dense layers).
+# A norm saves its input, a product its own, an activation the outputs of the products before it.
+_OFFLOAD_PARTS = {
+    # With the mask of the residual after the block; in a parallel layer there is one of each.
+    "attention_norm": (
+        "attention.norm",
+        "attention.post_norm",
+        "attention.residual",
+        "norm",
+        "residual",
+    ),
+    # All projections to queries, keys and values, and what lies between them and the core.
+    "qkv": (
+        "attention.qkv",
+        "attention.q",
+        "attention.q_down",
+        "attention.q_norm",
+        "attention.q_up",
+        "attention.kv_down",
+        "attention.kv_norm",
+        "attention.kv_up",
+        "attention.qk_norm",
+        "attention.relative",
+        "attention.rope",
+    ),
+    "core_attention": ("attention.core", "attention.softmax"),
+    "attention_out": ("attention.out",),
+    "mlp_norm": ("mlp.norm", "mlp.post_norm", "mlp.residual"),
+    "mlp": ("mlp.up", "mlp.down", "moe.shared_up", "moe.shared_down"),
+    # Router and shared experts read one input, which the router saves.
+    "router": (
+        "moe.router",
+        "moe.top_k",
+        "moe.dispatch",
+        "moe.combine",
+        "moe.shared_gate",
+        "moe.add",
+    ),
+    "expert_up": ("moe.up",),
+    "activation": ("mlp.activation", "moe.activation", "moe.shared_activation"),
+    "expert_down": ("moe.down",),
+}
+_OFFLOAD_PART_OF = {name: part for part, names in _OFFLOAD_PARTS.items() for name in names}
 
 
 def rank_work(table: Table) -> RankWork:
-    """Turn strategies into what one rank does of one micro-batch."""
+    """The work of one rank on one micro-batch, for the strategies of a table."""
     element_bytes = _BYTES_BY_CODE[table.dtype]
     accumulates = table.by_stack(_gradient_bytes)
     return RankWork(
@@ -73,11 +124,20 @@ def _gradient_bytes(stack: Stack) -> float:
 
 
 def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operation]:
-    """Attention and feed-forward block, each with its norms and residual; or both side by side.
+    """Operations of a layer in forward order: attention and MLP, each with norms and residual.
 
-    In a parallel layer both blocks read one norm, share one exchange before and one after, and
-    are added in one residual (arXiv 2204.02311, section 2). Layers of a registered kind do what
-    that says.
+    In a parallel layer both blocks read one norm, share one collective before and one after, and
+    are added in one residual (arXiv 2204.02311, section 2). Layers of a registered kind have the
+    operations that it was registered with.
+
+    Parameters
+    ----------
+    model
+        Width, norms, dropout.
+    layer
+        Attention, MLP or experts.
+    work
+        Columns of one rank, one row per strategy.
     """
     if layer.kind != OWN_KIND:
         return operations_of_kind(layer.kind)(model, layer, work)
@@ -94,7 +154,7 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
             work,
             tokens=work.split_tokens,
             width=model.hidden,
-            parameters=own_part(work, model.norm_parameters),
+            parameters=tp_share(work, model.norm_parameters),
             collectives=norm_statistics(model, work),
             reruns_with=parts,
             dropped_with=rebuilt | (parts & {"every_other"}),
@@ -107,7 +167,7 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
     if layer.parallel:
         assert layer.mlp is not None  # noqa: S101 - validated
         attention = attention_operations(model, layer.attention, work, norm_parts=_NORM_PARTS)
-        mlp = mlp_operations(model, layer.mlp, work, exchange=False, norm_parts=_NORM_PARTS)
+        mlp = mlp_operations(model, layer.mlp, work, communicate=False, norm_parts=_NORM_PARTS)
         shared = norm_here("norm", _NORM_PARTS)
         return [shared, *attention, *mlp, residual_here("residual", branches=2)]
 
@@ -130,9 +190,70 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
         if layer.moe is not None:
             return moe_operations(model, layer.moe, work, norm_parts=parts)
         assert layer.mlp is not None  # noqa: S101 - validated
-        return mlp_operations(model, layer.mlp, work, exchange=True, norm_parts=parts)
+        return mlp_operations(model, layer.mlp, work, communicate=True, norm_parts=parts)
 
     return [
         *with_norms("attention", "attention_norm", attention_block),
         *with_norms("mlp", "mlp_norm", feed_forward),
     ]
+
+
+def mtp_operations(
+    model: Model, work: RankWork, *, holds_table: Bools | None = None
+) -> list[Operation]:
+    """One module: embedding, two norms, projection, a layer of the last kind, norm, head, loss.
+
+    The embedding of the next token and the hidden state are normalized, concatenated and projected
+    from 2 h to h; table and head are shared with the model (arXiv 2412.19437, section 2.2).
+    The projection is column-parallel and its output gathered (Megatron-LM core 0.13,
+    multi_token_prediction.py).
+
+    Parameters
+    ----------
+    holds_table
+        Rows in which the rank needs a copy of the table: the embedding is on another rank, and no
+        tied head is a copy already. None: no row.
+    """
+    copied = np.zeros(work.tp.shape, dtype=np.bool_) if holds_table is None else holds_table
+    lookup = [
+        replace(o, parameters=np.where(copied, o.parameters, zeros(work)))
+        for o in embedding_operations(model, work)
+    ]
+    norms = [
+        norm(
+            name,
+            work,
+            tokens=work.split_tokens,
+            width=model.hidden,
+            parameters=float(model.norm_parameters),
+        )
+        for name in ("embedding_norm", "hidden_norm")
+    ]
+    projection = linear(
+        "projection",
+        work,
+        tokens=work.tokens,
+        inputs=2 * model.hidden,
+        outputs=model.hidden / work.tp,
+        saved_tokens=work.saved_tokens,
+        sixteen_bits=True,
+        collectives=(
+            *before_column_parallel(work, 2 * model.hidden),
+            *gathered_columns(work, model.hidden),
+        ),
+    )
+    layer = layer_operations(model, model.layers[-1], work)
+    shared = np.zeros(work.tp.shape, dtype=np.bool_)
+    head = head_operations(model, work, holds_copy=shared)
+    operations = [*lookup, *norms, projection, *layer, *head]
+    return [replace(o, name=f"mtp.{o.name}") for o in operations]
+
+
+def part_of(operation: str) -> str:
+    """Offload part of an operation by its name; adapters count with their product.
+
+    "other" stands for what modules of multi-token prediction save in addition to their layer, what
+    embedding and head save, and what layers of registered kinds save under other names.
+    """
+    product = operation.removeprefix("mtp.").removesuffix(".lora_a").removesuffix(".lora_b")
+    return _OFFLOAD_PART_OF.get(product, "other")

@@ -1,13 +1,16 @@
 """Products of activations with weights: forward, gradient of the input, gradient of the weights."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
 from shardwise.ops.operation import Collective, Matmul, MemoryBound, Operation, Phase, RankWork
-from shardwise.ops.quantized_linear import Operands, quantized
+from shardwise.ops.quantization import Operands, quantized
 from shardwise.ops.summa import in_panels
 
-__all__ = ["linear"]
+__all__ = ["linear", "with_accumulation"]
 
 
 def linear(
@@ -41,7 +44,7 @@ def linear(
     tokens
         Rows of X.
     inputs, outputs
-        This rank's share of the widths; of a 2D product, the whole width of X.
+        This rank's share of the widths; of a 2D product, the full width of X.
     bias
         Elements of b on this rank.
     saved_tokens
@@ -49,15 +52,15 @@ def linear(
     parameters
         Weights and biases on this rank, if not inputs x outputs + bias.
     batch
-        Layers of this shape side by side, each with its own X, W and b.
+        Number of such layers, each with its own X, W and b.
     grouped
-        Whether these are the grouped products of experts, be it of one.
+        Whether these are the grouped products of experts, even of a single one.
     sixteen_bits
-        Whether no recipe quantises these products.
-    arriving_bytes, normed, kept_elsewhere
-        Where one does: as in `Operands`; what arrives is of the row's type unless told otherwise.
+        Whether no recipe quantizes these products.
+    arriving_bytes, normed, saved_elsewhere
+        With a recipe, as in `Operands`; `arriving_bytes` defaults to the row's type.
     expert, reruns_with, dropped_with
-        As in `Operation`; what is dropped is X.
+        As in `Operation`; the dropped tensor is X.
     """
     one = np.ones_like(work.tp)
     batch = batch * one
@@ -85,14 +88,14 @@ def linear(
     if biased.any():  # forward it is an epilogue of the product
         summed = np.where(biased, batch * tokens * outputs, 0.0)
         kernels.append(MemoryBound(phase=Phase.WEIGHT_GRAD, bytes=summed * size, flops=summed))
-    held = batch * (inputs * outputs + bias) if parameters is None else parameters * one
-    kept = tokens if saved_tokens is None else saved_tokens
+    weights = batch * (inputs * outputs + bias) if parameters is None else parameters * one
+    saved = tokens if saved_tokens is None else saved_tokens
     operation = Operation(
         name=name,
         kernels=tuple(kernels),
         collectives=collectives,
-        parameters=held,
-        saved_bytes=batch * kept * inputs * size,
+        parameters=weights,
+        saved_bytes=batch * saved * inputs * size,
         working_bytes=batch * tokens * (inputs + outputs) * size,
         expert=expert,
         reruns_with=reruns_with,
@@ -111,3 +114,44 @@ def linear(
         saved_elsewhere=np.full(one.shape, saved_elsewhere),
     )
     return quantized(operation, work, operands)
+
+
+def with_accumulation(operations: Sequence[Operation], work: RankWork) -> list[Operation]:
+    """Add kernels that accumulate weight gradients, for stacks whose products do not.
+
+    The product writes a gradient of its weights in the compute type; another kernel reads it, and
+    reads and writes the sum: w + (w + 2 g) bytes per weight instead of 2 g. Until then the gradient
+    is live in addition to the rest. 2D products do the same with the shard that a rank has after
+    the ranks have reduced theirs.
+    """
+    if np.all(_fused(work)):
+        return list(operations)
+    return [_with_added_kernel(operation, work) for operation in operations]
+
+
+def _fused(work: RankWork) -> Bools:
+    """Rows whose products accumulate gradients: not those that ranks must reduce first."""
+    return work.fused_accumulation & (work.tp2 == 1)
+
+
+def _with_added_kernel(operation: Operation, work: RankWork) -> Operation:
+    separate = np.where(_fused(work), 0.0, 1.0)
+    forward_working = operation.forward_working_bytes
+    for kernel in operation.kernels:
+        if not isinstance(kernel, Matmul) or kernel.phase is not Phase.WEIGHT_GRAD:
+            continue
+        weights = separate * kernel.batch * kernel.own_rows * kernel.n
+        moved = weights * (work.element_bytes + 2 * work.gradient_bytes)
+        written = np.where(separate > 0, work.element_bytes, kernel.output_bytes)
+        product = replace(kernel, output_bytes=written)
+        others = (one for one in operation.kernels if one is not kernel)
+        added = MemoryBound(phase=Phase.WEIGHT_GRAD, bytes=moved, flops=weights)
+        return replace(
+            operation,
+            kernels=(*others, product, added),
+            working_bytes=operation.working_bytes + weights * work.element_bytes,
+            forward_working_bytes=(
+                operation.working_bytes if forward_working is None else forward_working
+            ),
+        )
+    return operation

@@ -1,8 +1,8 @@
 """Multi-head latent attention: queries, keys and values through narrow projections.
 
-Equations: arXiv 2405.04434, section 2.1. Down projections and their norms are whole on every
-tensor-parallel rank and see its part of the sequence; what they give is gathered before the up
-projections, which are split over heads (Megatron-LM core 0.12, multi_latent_attention.py).
+Equations: arXiv 2405.04434, section 2.1. Down projections and their norms are replicated on
+every tensor-parallel rank and process its shard of the sequence; their output is gathered before
+the up projections, which are split over heads (Megatron-LM core 0.12, multi_latent_attention.py).
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ from shardwise.ops.tp_comm import before_column_parallel, shared_by_heads
 __all__ = ["ROPE_FLOPS", "latent_projections", "latent_rope"]
 
 ROPE_FLOPS = 3.0
-"""Per element turned: four multiplications and two additions for a pair."""
-_WHOLE = frozenset({"attention", "qkv"})
-_UP = _WHOLE | {"mla_up"}
+"""Per rotated element: four multiplications and two additions for a pair."""
+_ALL = frozenset({"attention", "qkv"})
+_UP = _ALL | {"mla_up"}
 
 
 def latent_projections(
@@ -29,10 +29,10 @@ def latent_projections(
     work: RankWork,
     norm_parts: frozenset[str],
 ) -> list[Operation]:
-    """Compress, normalise and expand queries (or project them at once), then keys and values.
+    """Compress, normalize and expand queries (or project them at once), then keys and values.
 
-    The compressed keys and values have the shared rotated keys beside them. Both down projections
-    keep one input.
+    The compressed keys and values include the shared rotary keys. Both down projections save one
+    input.
     """
     heads = attention.heads / work.tp
     query_width = heads * attention.head_dim
@@ -52,18 +52,18 @@ def latent_projections(
                 dropped_with=norm_parts,
             )
         ]
-        kept = np.where(work.saved_tokens > work.split_tokens, work.split_tokens, 0.0)
+        saved = np.where(work.saved_tokens > work.split_tokens, work.split_tokens, 0.0)
     else:
         queries = [
             _down("q", model, work, norm_parts, latent.q_rank, work.split_tokens, biased=biased),
             *_normed_up("q", model, work, latent.q_rank, query_width),
         ]
-        kept = zeros(work)
+        saved = zeros(work)
     compressed = latent.kv_rank + latent.rope_dim
     expanded = heads * (attention.head_dim - latent.rope_dim + attention.value_dim)
     return [
         *queries,
-        _down("kv", model, work, norm_parts, compressed, kept, biased=biased),
+        _down("kv", model, work, norm_parts, compressed, saved, biased=biased),
         *_normed_up("kv", model, work, latent.kv_rank, expanded),
     ]
 
@@ -86,7 +86,7 @@ def _down(
         outputs=rank,
         bias=rank if biased else 0.0,
         saved_tokens=saved_tokens,
-        reruns_with=_WHOLE,
+        reruns_with=_ALL,
         dropped_with=norm_parts,
     )
 
@@ -100,8 +100,8 @@ def _normed_up(
         tokens=work.split_tokens,
         width=rank,
         parameters=rank * model.norm_parameters / model.hidden,
-        reruns_with=_WHOLE,
-        dropped_with=_WHOLE,
+        reruns_with=_ALL,
+        dropped_with=_ALL,
     )
     up = linear(
         f"attention.{what}_up",
@@ -113,25 +113,25 @@ def _normed_up(
         collectives=before_column_parallel(work, rank),
         normed=True,
         reruns_with=_UP,
-        dropped_with=_WHOLE,
+        dropped_with=_ALL,
     )
     return [normed, up]
 
 
 def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operation:
-    """Turn the rotated part of queries in place; put keys together from their two parts.
+    """Rotate the rotary dimensions of queries in place; concatenate the two halves of keys.
 
-    Keys and values are read as they were projected, with the one rotated key of all heads, and
-    written apart. Backward the same the other way round.
+    Keys and values are read as projected, with the one rotary key of all heads, and written
+    separately. Backward does the reverse.
     """
     heads = attention.heads / work.tp
-    turned = heads * latent.rope_dim
+    rotated = heads * latent.rope_dim
     plain = heads * (attention.head_dim - latent.rope_dim + attention.value_dim)
-    elements = 2 * turned + (plain + latent.rope_dim) + (plain + turned)
+    elements = 2 * rotated + (plain + latent.rope_dim) + (plain + rotated)
     moved = work.tokens * elements * work.element_bytes
     kernels = tuple(
         MemoryBound(
-            phase=phase, bytes=moved, flops=ROPE_FLOPS * work.tokens * (turned + latent.rope_dim)
+            phase=phase, bytes=moved, flops=ROPE_FLOPS * work.tokens * (rotated + latent.rope_dim)
         )
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
     )
@@ -141,6 +141,6 @@ def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operati
         collectives=shared_by_heads(work, latent.rope_dim),
         parameters=zeros(work),
         saved_bytes=zeros(work),
-        working_bytes=work.tokens * (2 * plain + turned) * work.element_bytes,
+        working_bytes=work.tokens * (2 * plain + rotated) * work.element_bytes,
         reruns_with=_UP,
     )

@@ -1,4 +1,4 @@
-"""The feed-forward block of a layer."""
+"""The MLP of a layer."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def mlp_operations(
     mlp: Mlp,
     work: RankWork,
     *,
-    exchange: bool,
+    communicate: bool,
     norm_parts: frozenset[str],
     name: str = "mlp.",
     block: str = "mlp",
@@ -31,30 +31,30 @@ def mlp_operations(
 ) -> list[Operation]:
     """Up (and gate) projection, activation, down projection on one rank.
 
-    With `exchange` false the block shares the input and output exchanges of the attention beside
-    it (parallel blocks).
+    With `communicate` false the MLP shares the input and output collectives of the attention that
+    runs in parallel to it (parallel layers).
 
     Parameters
     ----------
     norm_parts
-        Parts whose recompute rebuilds the input of the block; none where no norm stands before it.
+        Recompute parts that rebuild the input of the MLP; none without a norm before it.
     name
-        What the names of the operations begin with.
+        Prefix of the operations' names.
     block
-        Part whose recompute runs the whole block again.
+        Recompute part that runs the full MLP again.
     saved_tokens
-        Tokens of the input that it keeps, if these are a copy of what others keep; None: it keeps
+        Tokens of the input that it saves, if other operations save the input too; None: it saves
         the input itself.
     """
     inner = mlp.ffn / work.tp
     gates = 2 if mlp.gated else 1
-    before = before_column_parallel(work, model.hidden) if exchange else ()
-    after = after_row_parallel(work, model.hidden) if exchange else ()
+    before = before_column_parallel(work, model.hidden) if communicate else ()
+    after = after_row_parallel(work, model.hidden) if communicate else ()
     split = row_split(work, mlp.ffn, model.hidden)
     is_shared = saved_tokens is not None
     rebuilt_by = norm_parts if saved_tokens is None else norm_parts | {block}
     if saved_tokens is None:
-        saved_tokens = work.saved_tokens if exchange else zeros(work)
+        saved_tokens = work.saved_tokens if communicate else zeros(work)
     up = linear(
         f"{name}up",
         work,
@@ -90,14 +90,14 @@ def mlp_operations(
 def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block: str) -> Operation:
     """Read the projections, write the activated product; backward read dy and x, write dx.
 
-    The projections are kept, and the product by the next one. Fused, the product is not kept for
-    the gradient of the next weights but written a second time beside dx. Where activation and
-    product with the gate are kernels of their own, the tensor between them is kept, and it and its
+    The projections are saved, and the product by the next operation. Fused, the product is not
+    saved for the gradient of the next weights but written again with dx. Where activation and
+    product with the gate are separate kernels, the tensor between them is saved, and it and its
     gradient are written and read: 2 + 3 elements instead of 3 forward, 6 + 3 instead of 5 backward.
-    The part `every_other` keeps one projection of two, and nothing between the kernels.
+    The part `every_other` saves one projection of two, and nothing between the kernels.
     """
     size = elements * work.element_bytes
-    apart = np.where(work.fused_swiglu | (gates == 1), 0.0, 1.0)
+    separate = np.where(work.fused_swiglu | (gates == 1), 0.0, 1.0)
     again = np.where(work.fused_activation, 1.0, 0.0)
     forward, backward = _ACTIVATION_FLOPS
     return Operation(
@@ -109,19 +109,19 @@ def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block
                 bytes=(2 * gates + 1 + again) * size,
                 flops=(backward + again * forward) * elements,
             ),
-            *_apart(apart * size),
+            *_gate_kernels(separate * size),
         ),
         parameters=zeros(work),
-        saved_bytes=(gates + apart) * size,
-        working_bytes=(gates + 1 + apart) * size,
+        saved_bytes=(gates + separate) * size,
+        working_bytes=(gates + 1 + separate) * size,
         reruns_with=frozenset({block, "activation", "every_other"}),
         dropped_with=frozenset({block, "mlp_up"} | ({"every_other"} if block == "mlp" else set())),
-        half_rebuilt_bytes=(gates - 1 + apart) * size,
+        half_rebuilt_bytes=(gates - 1 + separate) * size,
     )
 
 
-def _apart(size: Floats) -> tuple[MemoryBound, ...]:
-    """What a second kernel for the product with the gate moves beside one for both, each way."""
+def _gate_kernels(size: Floats) -> tuple[MemoryBound, ...]:
+    """Extra kernels for the product with the gate, where the activation is not fused with it."""
     if not np.any(size):
         return ()
     return (

@@ -1,9 +1,9 @@
 """Mixture of experts in place of the feed-forward block.
 
-Each rank routes its own tokens, sends copies of them to the ranks that hold the chosen experts and
-takes them back (arXiv 2401.06066, 2412.19437; Megatron-LM core 0.12, all-to-all dispatcher). With
-sequence parallelism a rank's tokens are 1/tp of the sequence's, without it each of the tp ranks
-routes all of them.
+Each rank routes its own tokens, sends copies of them to the ranks of the chosen experts and
+receives the results (arXiv 2401.06066, 2412.19437; Megatron-LM core 0.12, all-to-all dispatcher).
+With sequence parallelism a rank's tokens are 1/tp of the sequence's, without it each of the tp
+ranks routes all of them.
 """
 
 from dataclasses import dataclass, replace
@@ -27,9 +27,9 @@ from shardwise.ops.operation import (
 
 __all__ = ["Routed", "moe_operations", "routed"]
 
-_WHOLE = frozenset({"moe"})
-_UP = _WHOLE | {"mlp_up"}
-# Kept per token and expert: the fp32 probability and the row that the copy went to.
+_ALL = frozenset({"moe"})
+_UP = _ALL | {"mlp_up"}
+# Saved per token and expert: the fp32 probability and the destination row of the copy.
 _ROUTING_BYTES = 8
 # Vector FLOPs per logit: maximum, subtraction, exponent, sum, division, selection; and backward.
 _ROUTING_FLOPS = (6.0, 4.0)
@@ -37,39 +37,39 @@ _ROUTING_FLOPS = (6.0, 4.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """Tokens of one rank, the copies it sends, and those that its experts get."""
+    """Tokens of one rank, the copies it sends, and those that its experts receive."""
 
     tokens: Floats
     copies: Floats
-    """Rows it sends: top_k per token, or with a capacity all places that experts have for it."""
+    """Rows it sends: top_k per token, or with a capacity all slots that experts have for it."""
     arriving: Floats
     """Rows that arrive from the expert-parallel ranks."""
     rows: Floats
-    """Rows its experts work on: those of all ranks that share the experts' tensor parallelism."""
+    """Rows its experts process: those of all etp ranks together."""
     per_expert: Floats
     """Rows of each of its experts."""
     experts: Floats
-    """Experts it holds, or parts of them."""
+    """Experts on the rank, or shards of them."""
     top_k: int
     """Experts of a token."""
     top_groups: int | None
-    """Nodes that these are on at most."""
+    """Most nodes that these are on."""
 
 
 def routed(moe: Moe, work: RankWork) -> Routed:
-    """Spread a rank's tokens over experts.
+    """Distribute a rank's tokens over experts.
 
     An even load is k T / E copies from each rank for each expert; a capacity c gives it exactly
-    ceil(c k T / E) places. The fullest rank's experts get `imbalance` times an even load, at most
-    what there is: all tokens of the ep ranks, once for each of min(k, E / ep) experts.
+    ceil(c k T / E) slots. The most loaded rank's experts get `imbalance` times an even load, at
+    most all tokens of the ep ranks, once for each of min(k, E / ep) experts.
     """
     tokens = work.split_tokens
     even = tokens * moe.top_k / moe.experts
     limited = work.capacity > 0
-    places = np.where(limited, np.ceil(work.capacity * even), even)
-    copies = moe.experts * places
-    fullest = np.minimum(work.imbalance, np.minimum(work.ep, moe.experts / moe.top_k))
-    arriving = copies * np.where(limited, 1.0, fullest)
+    slots = np.where(limited, np.ceil(work.capacity * even), even)
+    copies = moe.experts * slots
+    most = np.minimum(work.imbalance, np.minimum(work.ep, moe.experts / moe.top_k))
+    arriving = copies * np.where(limited, 1.0, most)
     rows = arriving * work.etp
     experts = moe.experts / work.ep
     return Routed(
@@ -89,13 +89,13 @@ def moe_operations(
 ) -> list[Operation]:
     """Shared experts, router, dispatch, routed experts, combine on one rank.
 
-    Router and shared experts read one input, which is kept once. Probabilities weigh the experts'
-    inner activation, so that combining only adds up.
+    Router and shared experts read one input, which is saved once. Probabilities weight the experts'
+    inner activation, so that combining only adds.
 
     Parameters
     ----------
     norm_parts
-        Parts whose recompute rebuilds the input of the block; none where no norm stands before it.
+        Recompute parts that rebuild the input; none without a norm before it.
     """
     load = routed(moe, work)
     return [
@@ -119,7 +119,7 @@ def _shared_experts(
         model,
         dense,
         work,
-        exchange=True,
+        communicate=True,
         norm_parts=norm_parts,
         name="moe.shared_",
         block="moe",
@@ -134,7 +134,7 @@ def _shared_experts(
             outputs=1.0,
             saved_tokens=zeros(work),
             sixteen_bits=True,
-            reruns_with=_WHOLE,
+            reruns_with=_ALL,
         )
         operations.append(gate)
     return operations
@@ -180,8 +180,8 @@ def _router(
 def _dispatch(model: Model, work: RankWork, load: Routed) -> Operation:
     """Copy tokens in the order of experts, send them, sort what arrives by local expert.
 
-    Tokens that travel in fp8 are cast before they are copied, and back after they are sorted where
-    no recipe takes them as they come (arXiv 2412.19437, section 3.3.2).
+    Tokens sent in fp8 are cast before they are copied, and back after they are sorted where no
+    recipe reads fp8 (arXiv 2412.19437, section 3.3.2).
     """
     moved = _moved_rows(model, work, load, "moe.dispatch", outwards=True)
     counted = np.where(work.capacity > 0, 0.0, 1.0)
@@ -199,7 +199,7 @@ def _dispatch(model: Model, work: RankWork, load: Routed) -> Operation:
 
 
 def _combine(model: Model, work: RankWork, load: Routed) -> Operation:
-    """Put rows back in the order they came in, send them back, add up the copies of each token."""
+    """Restore the order of rows, send them back, add the copies of each token."""
     return _moved_rows(model, work, load, "moe.combine", outwards=False)
 
 
@@ -209,18 +209,18 @@ def _moved_rows(
     """Dispatch, or combine, which is dispatch backward: each is the other's gradient.
 
     Kernels: read tokens and write their copies (or read copies and write their sum); read and write
-    all rows once more to sort them where a rank has more than one expert. Exchanges: copies go to
+    all rows once more to sort them where a rank has more than one expert. Collectives: copies go to
     the ranks of their experts (all-to-all over ep), rows are gathered by the ranks that share
     experts (over etp), and the reverse.
     """
     width = model.hidden * work.element_bytes
-    ahead = model.hidden * work.dispatch_bytes if outwards else width
+    forward_width = model.hidden * work.dispatch_bytes if outwards else width
     rows = np.where(load.experts > 1, 2 * load.rows, 0.0)
     summed = load.copies * model.hidden
 
     def kernels(phase: Phase, *, out: bool) -> tuple[MemoryBound, ...]:
         kind = "permute" if phase is Phase.FORWARD else "permute_backward"
-        size = ahead if phase is Phase.FORWARD else width
+        size = forward_width if phase is Phase.FORWARD else width
         added = zeros(work) if out else summed
         copied = (load.tokens + load.copies) * size
         return (
@@ -228,8 +228,8 @@ def _moved_rows(
             MemoryBound(phase=phase, bytes=rows * size, flops=zeros(work), kind=kind),
         )
 
-    def exchanges(phase: Phase, *, out: bool) -> tuple[Collective, ...]:
-        size = ahead if phase is Phase.FORWARD else width
+    def collectives(phase: Phase, *, out: bool) -> tuple[Collective, ...]:
+        size = forward_width if phase is Phase.FORWARD else width
         sent = np.where(work.ep > 1, load.arriving * size, 0.0)
         gathered = np.where(work.etp > 1, load.rows * size, 0.0)
         kind = CollectiveKind.ALL_GATHER if out else CollectiveKind.REDUCE_SCATTER
@@ -248,12 +248,12 @@ def _moved_rows(
     return Operation(
         name=name,
         kernels=(*kernels(forward, out=outwards), *kernels(back, out=not outwards)),
-        collectives=(*exchanges(forward, out=outwards), *exchanges(back, out=not outwards)),
+        collectives=(*collectives(forward, out=outwards), *collectives(back, out=not outwards)),
         parameters=zeros(work),
         saved_bytes=zeros(work),
         working_bytes=(load.copies + load.rows) * width,
-        reruns_with=_UP if outwards else _WHOLE,
-        dropped_with=_WHOLE,
+        reruns_with=_UP if outwards else _ALL,
+        dropped_with=_ALL,
     )
 
 
@@ -288,17 +288,17 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         grouped=True,
         expert=True,
         saved_elsewhere=work.fused_activation,
-        reruns_with=_WHOLE,
-        dropped_with=_WHOLE | {"activation", "every_other"},
+        reruns_with=_ALL,
+        dropped_with=_ALL | {"activation", "every_other"},
     )
     return [up, middle, down]
 
 
 def _added(model: Model, moe: Moe, work: RankWork) -> list[Operation]:
-    """Add what routed and shared experts give.
+    """Add the outputs of routed and shared experts.
 
     Backward, the gradients of their common input are added. A gate scales the shared experts'
-    output, which is kept for its gradient and read again with it.
+    output, which is saved for its gradient and read again with it.
     """
     if not moe.shared_ffn:
         return []
@@ -318,7 +318,7 @@ def _added(model: Model, moe: Moe, work: RankWork) -> list[Operation]:
         parameters=zeros(work),
         saved_bytes=gated * size,
         working_bytes=size,
-        reruns_with=_WHOLE,
-        dropped_with=_WHOLE,
+        reruns_with=_ALL,
+        dropped_with=_ALL,
     )
     return [added]

@@ -48,16 +48,16 @@ def norm(
     dropped_with: frozenset[str] = frozenset(),
     input_rebuilt: bool = False,
 ) -> Operation:
-    """Normalise (tokens, width): read and write forward; read dy and x and write dx backward.
+    """Normalize (tokens, width): read and write forward; read dy and x and write dx backward.
 
-    The input is kept for backward. Unfused, several kernels pass over the elements, most of them in
-    fp32; an fp32 copy of the input is kept, and what is weighed. The part `every_other` rebuilds
-    the copy.
+    The input is saved for backward. Unfused, several kernels pass over the elements, most of them
+    in fp32; an fp32 copy of the input and the normalized tensor are saved. The part `every_other`
+    rebuilds the copy.
 
     Parameters
     ----------
     input_rebuilt
-        Whether it rebuilds the input, too.
+        Whether `every_other` rebuilds the input, too.
     """
     elements = tokens * width
     size = elements * work.element_bytes
@@ -82,7 +82,7 @@ def norm(
 def _norm_kernels(
     phase: Phase, work: RankWork, elements: Floats, moved: int, flops: float
 ) -> list[MemoryBound]:
-    """One kernel that moves so many elements, or the passes of an unfused norm."""
+    """One kernel that moves `moved` tensors, or the passes of an unfused norm."""
     fused, size = work.fused_norm, work.element_bytes
     one = MemoryBound(
         phase=phase,
@@ -111,8 +111,8 @@ def residual(
 ) -> Operation:
     """Add the outputs of one or more branches to the residual stream: read all, write the sum.
 
-    With dropout, a mask of one byte per element is written, kept, and read in backward. Without
-    it the gradient passes unchanged to both branches and is added where they meet.
+    With dropout, a mask of one byte per element is written, saved, and read in backward. Without
+    it the gradient passes unchanged to both branches and is added where they join.
     """
     elements = work.split_tokens * width
     size = elements * work.element_bytes

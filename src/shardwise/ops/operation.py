@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 FP32_BYTES = 4
-"""Of one number, whatever the row's own type is."""
+"""Size of an fp32 number [byte]."""
 
 
 class Phase(StrEnum):
@@ -36,13 +36,13 @@ class Phase(StrEnum):
 
     FORWARD = "forward"
     INPUT_GRAD = "input_grad"
-    """Backward: the gradient of the input, on the way to the layer before."""
+    """Backward: the gradient of the input, for the layer before."""
     WEIGHT_GRAD = "weight_grad"
     """Backward: the gradient of the weights."""
 
 
 class CollectiveKind(StrEnum):
-    """What a group exchanges."""
+    """Collective of a group, or point-to-point message."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
@@ -55,14 +55,14 @@ class CollectiveKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWork:
-    """What one rank has to do of one micro-batch: the columns that operations are built from."""
+    """Work of one rank on one micro-batch: the columns that operations are built from."""
 
     sequences: Floats
     """Sequences in the micro-batch."""
     seq_len: Floats
     """Tokens of a sequence on this rank: 1 / (cp tp2) of the sequence."""
     document_len: Floats
-    """Tokens that attention stays inside, at most: a packed document, or the whole sequence."""
+    """Longest span of tokens that attend to each other: a packed document, or the full sequence."""
     tp: Floats
     """Tensor-parallel degree."""
     tp2: Floats
@@ -70,20 +70,20 @@ class RankWork:
     summa: Bools
     """Whether products are 2D, split by both degrees."""
     panels: Floats
-    """Panels that each of these is cut in; 1 for other products."""
+    """Panels of each 2D product; 1 for other products."""
     cp: Floats
     """Context-parallel degree."""
     cp_exchange: Ints
     """Code of `CpExchange`."""
     ep: Floats
-    """Expert-parallel degree: groups that the experts of a layer are spread over."""
+    """Expert-parallel degree: ranks that share the experts of a layer."""
     etp: Floats
     """Tensor-parallel degree inside experts."""
     capacity: Floats
-    """Tokens an expert takes over those of an even load; more are dropped, fewer are padded. 0: as
-    many as are sent."""
+    """Capacity of an expert over its even load; more tokens are dropped, fewer are padded. 0: no
+    limit."""
     imbalance: Floats
-    """Tokens of the fullest rank's experts over those of an even load."""
+    """Tokens of the most loaded rank's experts over those of an even load."""
     vocab_multiple: Floats
     """Rows of the vocabulary on one rank are padded to a multiple of this."""
     sequence_parallel: Bools
@@ -91,9 +91,10 @@ class RankWork:
     attention: Ints
     """Code of `AttentionKind`."""
     regather: Bools
-    """Whether what sequence parallelism splits is kept in parts and gathered again in backward."""
+    """Whether inputs that sequence parallelism splits are saved as shards and gathered again in
+    backward."""
     fused_activation: Bools
-    """Whether the activation of the MLP is computed again beside its gradient instead of kept."""
+    """Whether the activation of the MLP is recomputed with its gradient instead of saved."""
     element_bytes: Floats
     """Size of a weight or activation [byte]."""
     quantization: Ints
@@ -101,7 +102,7 @@ class RankWork:
     dispatch_bytes: Floats
     """Size of an element of tokens on the way to their experts [byte]."""
     training: Bools
-    """Whether quantised inputs are kept for backward."""
+    """Whether quantized inputs are saved for backward."""
     gradient_bytes: Floats
     """Size of an accumulated weight gradient [byte]."""
     flash: Bools
@@ -111,12 +112,12 @@ class RankWork:
     fused_swiglu: Bools
     """Whether a gated activation is one kernel."""
     fused_accumulation: Bools
-    """Whether products add their gradients of weights to those of earlier micro-batches."""
+    """Whether products accumulate their weight gradients over micro-batches."""
     loss_forward_bytes: Floats
     """Bytes the loss moves per logit, forward."""
     loss_backward_bytes: Floats
     loss_saved_bytes: Floats
-    """Bytes per logit held at most from forward to backward of the loss."""
+    """Peak bytes per logit saved from forward to backward of the loss."""
 
     @property
     def tokens(self) -> Floats:
@@ -125,31 +126,31 @@ class RankWork:
 
     @property
     def sequence(self) -> Floats:
-        """Tokens of a whole sequence."""
+        """Tokens of a full sequence."""
         return self.seq_len * self.cp * self.tp2
 
     @property
     def split_tokens(self) -> Floats:
         """Tokens of norms and residuals on one rank: 1/tp of them with sequence parallelism.
 
-        Beside 2D products it has 1/tp of the width of all its tokens: as many elements.
+        With 2D products it has 1/tp of the width of all its tokens: as many elements.
         """
         return self.tokens / np.where(self.sequence_parallel | self.summa, self.tp, 1.0)
 
     @property
     def saved_tokens(self) -> Floats:
-        """Tokens of the input of a column-parallel product that stay on one rank for backward."""
+        """Tokens of the input of a column-parallel product that one rank saves for backward."""
         return np.where(self.regather | self.summa, self.split_tokens, self.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panels:
-    """How a 2D product is cut: along the width of its input, which its weights reduce."""
+    """Panels of a 2D product, along the width of its input, which its weights reduce."""
 
     count: Floats
-    """Panels, a kernel each; 1: the product is whole."""
+    """Number of panels, a kernel each; 1: one product."""
     ranks: Floats
-    """Ranks that the rows of the weights are split over."""
+    """Ranks that share the rows of the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,31 +167,31 @@ class Matmul:
     """Bytes moved per element of the result: twice its size where it is accumulated."""
     batch: Floats
     grouped: bool = False
-    """Whether they are those of experts, each with weights of its own."""
+    """Whether they are grouped products of experts, each with its own weights."""
     quantized: bool = False
-    """Whether they run in the type of each row's recipe, where it has one."""
+    """Whether they run in the number format of each row's recipe."""
     panels: Panels | None = None
-    """How each of them is cut; None: not at all."""
+    """Panels of each of them; None: not split."""
 
     @property
     def own_rows(self) -> Floats:
-        """Of a gradient of weights, the rows that this rank holds."""
+        """Rows of a weight gradient on this rank."""
         return self.m if self.panels is None else self.m / self.panels.ranks
 
     def panel(self, panels: Panels) -> "Matmul":
         """The mean panel of each.
 
-        The cut goes through the reduction of a forward product: all panels but the first read the
-        sum of those before. Gradients are cut along their result: each panel reads all of dY.
+        A forward product is split along its reduction: all panels but the first read the sum of the
+        ones before. Gradients are split along their result: each panel reads all of dY.
         """
         count = panels.count
-        whole = replace(self, panels=None)
+        product = replace(self, panels=None)
         if self.phase is Phase.FORWARD:
             summed = self.output_bytes * (2 * count - 1) / count
-            return replace(whole, k=self.k / count, output_bytes=summed)
+            return replace(product, k=self.k / count, output_bytes=summed)
         if self.phase is Phase.INPUT_GRAD:
-            return replace(whole, n=self.n / count)
-        return replace(whole, m=self.m / count)
+            return replace(product, n=self.n / count)
+        return replace(product, m=self.m / count)
 
     @property
     def flops(self) -> Floats:
@@ -215,7 +216,7 @@ class FlashAttention:
     seq_len: Floats
     """Queries of a sequence on this rank."""
     keys: Floats
-    """Keys of a sequence that they meet: all of it, or what a window, chunk or document leaves."""
+    """Keys of a sequence that they attend to: all, or those in a window, chunk or document."""
     heads: Floats
     kv_heads: Floats
     head_dim: float
@@ -229,8 +230,8 @@ class FlashAttention:
     def scores(self) -> Floats:
         """Pairs of a query and a key that are scored: half of them when causal.
 
-        Queries and keys of one causal triangle (a packed document, a chunk, the sequence) meet by
-        half; a window of w keys slides over longer triangles and is counted in `keys` already.
+        In a causal triangle (a packed document, a chunk, the sequence) half of the pairs count; a
+        window of w keys slides over longer triangles and is counted in `keys` already.
         """
         half = 0.5 if self.causal else 1.0
         return half * self.sequences * self.heads * self.seq_len * self.keys
@@ -239,7 +240,7 @@ class FlashAttention:
     def flops(self) -> Floats:
         """Two products forward, five backward [FLOP].
 
-        Forward: 2 d_qk + 2 d_v per score. Backward computes the scores again (d_qk) and the
+        Forward: 2 d_qk + 2 d_v per score. Backward recomputes the scores (d_qk) and computes the
         gradients of scores (d_v), queries and keys (d_qk each), and values (d_v).
         """
         qk, v = self.head_dim, self.v_head_dim
@@ -250,12 +251,12 @@ class FlashAttention:
     def bytes(self) -> Floats:
         """Queries, keys, values and output; backward also their gradients [byte].
 
-        Keys and values of other context-parallel ranks are met, too.
+        Keys and values of other context-parallel ranks are read, too.
         """
         qk_and_v = (self.head_dim + self.v_head_dim) * self.element_bytes
-        met = np.maximum(self.seq_len, self.keys)
+        keys = np.maximum(self.seq_len, self.keys)
         passes = 1 if self.phase is Phase.FORWARD else 2
-        read = self.seq_len * self.heads + met * self.kv_heads
+        read = self.seq_len * self.heads + keys * self.kv_heads
         return passes * self.sequences * read * qk_and_v
 
 
@@ -269,7 +270,7 @@ class MemoryBound:
     flops: Floats
     """Vector FLOPs."""
     kind: str = "default"
-    """Class of kernels that a system may give rates of their own: `system.MemoryClass`."""
+    """Class of kernels for which a system may have separate rates: `system.MemoryClass`."""
 
 
 Kernel = Matmul | FlashAttention | MemoryBound
@@ -277,29 +278,29 @@ Kernel = Matmul | FlashAttention | MemoryBound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """An exchange among the members of one axis."""
+    """A collective, or messages, among the members of one axis."""
 
     phase: Phase
     kind: CollectiveKind
     axis: str
     """tp, tp2, cp, ep or etp."""
     bytes: Floats
-    """The whole buffer: gathered, before scattering, or reduced [byte]; 0: not in this row."""
+    """The full buffer: gathered, before scattering, or reduced [byte]; 0: not in this row."""
     behind: Phase | None = None
-    """Phase of the same operation whose product it may run behind, if the stack does so."""
+    """Phase of the same operation whose product it may overlap, if the stack does so."""
     split_with: Phase | None = None
-    """Phase whose product it may be cut in pieces with, each piece behind the one before."""
+    """Phase whose product it may be split with, each piece overlapping the one before."""
     stack_splits: bool = False
-    """Whether stacks that cut exchanges in pieces by themselves do so with this one."""
+    """Whether stacks that split communication by default do so with this one."""
     copies: int = 1
-    """Members that one piece of it may go to: what goes to several of a domain may travel once."""
+    """Members that one piece of it may go to: one message may serve several in a domain."""
     most_domains: int | None = None
-    """Domains that one piece of it goes to at most; None: as many as there are."""
+    """Most domains that one piece of it goes to; None: all."""
     in_ring: bool = False
-    """Whether it is a message to the next member, as often as there are others, each beside a piece
-    of the product that it runs behind."""
+    """Whether it is a message to the next member, once per other member, each overlapping a piece
+    of the product of phase `behind`."""
     panels: Floats | None = None
-    """Panels that it is cut in with the 2D product of its phase; None: not cut."""
+    """Panels that it is split in with the 2D product of its phase; None: not split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,29 +311,29 @@ class Operation:
     kernels: tuple[Kernel, ...] = ()
     collectives: tuple[Collective, ...] = ()
     parameters: Floats
-    """Weights held by this rank."""
+    """Weights on this rank."""
     trained_parameters: Floats | None = None
     """Those of them that are trained; None: all."""
     quantized_parameters: Floats | None = None
-    """Those of them that products read quantised; None: none."""
+    """Those of them that products read quantized; None: none."""
     saved_bytes: Floats
-    """Kept from forward to backward when nothing is recomputed [byte]."""
+    """Saved from forward to backward when nothing is recomputed [byte]."""
     working_bytes: Floats
-    """Live beside what is saved while its backward runs: gradients and copies [byte]."""
+    """Live in addition to saved bytes while its backward runs: gradients and copies [byte]."""
     forward_working_bytes: Floats | None = None
     """The same while its forward runs: inputs and outputs; None: as much [byte]."""
     host_waits: Floats | None = None
     """Times that the host waits for its result, in each direction; None: never."""
     expert: bool = False
-    """Whether the weights are those of routed experts, which have replicas of their own."""
+    """Whether the weights are those of routed experts, which have their own replicas."""
     reruns_with: frozenset[str] = frozenset()
     """Parts of `RecomputePart` whose recompute runs its forward again."""
     rerun_share: float = 1.0
     """Share of its forward that the part `every_other` runs again."""
     dropped_with: frozenset[str] = frozenset()
-    """Parts whose recompute rebuilds what it saved."""
+    """Recompute parts that rebuild what it saved."""
     half_rebuilt_bytes: Floats | None = None
-    """What of it the part `every_other` rebuilds; None: all, where it rebuilds any [byte]."""
+    """Saved bytes that the part `every_other` rebuilds; None: all, where it rebuilds any [byte]."""
 
     @property
     def trained(self) -> Floats:
@@ -341,12 +342,12 @@ class Operation:
 
     @property
     def read_quantized(self) -> Floats:
-        """Weights that products read quantised, as a column."""
+        """Weights that products read quantized, as a column."""
         quantized = self.quantized_parameters
         return np.zeros(self.parameters.shape) if quantized is None else quantized
 
     def rebuilt_by(self, parts: Iterable[str]) -> Floats:
-        """What of what it saved is not kept where some parts are run again [byte]."""
+        """Saved bytes that are dropped where these parts are recomputed [byte]."""
         rebuilding = self.dropped_with & set(parts)
         if not rebuilding:
             return np.zeros(self.saved_bytes.shape)

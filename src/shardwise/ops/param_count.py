@@ -9,9 +9,8 @@ import numpy as np
 from shardwise.config.model import Attention, Layer, Model
 from shardwise.ops.context import keys_met
 from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.layer import layer_operations
+from shardwise.ops.layer import layer_operations, mtp_operations
 from shardwise.ops.lora import Subset, goes_back, with_subset
-from shardwise.ops.mtp import mtp_operations
 from shardwise.ops.operation import Operation, RankWork
 
 __all__ = [

@@ -1,33 +1,48 @@
 """Recipes that run the products of layers with their weights in fewer than 16 bits.
 
 Both operands of all three products (forward, gradient of the input, gradient of the weights) are
-quantised. Each product reads both operands along its reduction, so an input, a gradient of an
-output and a weight are each needed in two orientations, quantised or transposed apart
-(NVIDIA/TransformerEngine, docs/features/low_precision_training/performance_considerations.rst).
-Embedding, head, router, norms, the attention core, residuals, gradients of weights and the
-optimizer keep their types (arXiv 2209.05433, section 3.2; 2412.19437, section 3.3.1; 2509.25149,
-section 4).
+quantized. Each product reads both operands along its reduction, so an input, a gradient of an
+output and a weight are each needed in two orientations, quantized twice or transposed. The input is
+quantized before its product, the gradient of the output before both of its own; the quantized input
+is saved, and tensor-parallel ranks gather it (NVIDIA/TransformerEngine,
+docs/features/low_precision_training/performance_considerations.rst). Embedding, head, router,
+norms, the attention core, residuals, gradients of weights and the optimizer keep their types (arXiv
+2209.05433, section 3.2; 2412.19437, section 3.3.1; 2509.25149, section 4).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.enums import DispatchDtype, Quantization
 from shardwise.config.strategy_table import Table
+from shardwise.ops.operation import (
+    Collective,
+    CollectiveKind,
+    Kernel,
+    Matmul,
+    MemoryBound,
+    Operation,
+    Phase,
+    RankWork,
+)
 
 __all__ = [
     "RECIPES",
+    "Operands",
     "Recipe",
     "WeightSizes",
     "by_recipe",
     "dispatch_bytes",
+    "quantized",
     "weight_sizes",
 ]
 
 _BF16_BYTES = 2.0
+# Along the rows and along the columns.
+_ORIENTATIONS = 2
 # Tokens on the way to experts: fp8 with an fp32 scale for each 128 elements (arXiv 2412.19437,
 # section 3.3.2).
 _DISPATCHED_BYTES = 1 + 4 / 128
@@ -35,34 +50,34 @@ _DISPATCHED_BYTES = 1 + 4 / 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a recipe does with an element of an operand [byte, scales shared out]."""
+    """Sizes and casts of a recipe [bytes per element, scales included]."""
 
     matrix: str
     """Type of the matrix units that its products run on."""
     operand_bytes: float
-    """An element of an input or of a gradient, quantised."""
+    """An element of an input or of a gradient, quantized."""
     weight_bytes: float
-    """A weight, quantised, in one orientation."""
+    """A weight, quantized, in one orientation."""
     gathered_bytes: float
-    """A weight as replicas gather it where it is held in this type alone."""
+    """A weight as replicas gather it where it is stored in this type alone."""
     transposable: bool
-    """Whether the other orientation of a weight can be had from the first without loss."""
+    """Whether one orientation of a weight can be transposed to the other without loss."""
     reads: float
-    """Times that what is quantised is read."""
+    """Times that a tensor is read to quantize it."""
     fuses: bool
-    """Whether norms write their output quantised, in both orientations, instead of in 16 bits, and
+    """Whether norms write their output quantized, in both orientations, instead of in 16 bits, and
     gradients of biases are summed while gradients of outputs are cast."""
     gathered_gradients: float
     """Orientations of the gradient of an output that tensor-parallel ranks gather."""
 
 
-# fp8_tensor is delayed scaling: the scale is known before, so one pass quantises and transposes
+# fp8_tensor is delayed scaling: the scale is known before, so one pass quantizes and transposes
 # (arXiv 2209.05433). Weights of fp8_block have a scale for 128 x 128 (arXiv 2412.19437, section
-# 3.3.2), those of nvfp4 for 16 x 16, held as one for 16, so they are transposed without loss;
+# 3.3.2), those of nvfp4 for 16 x 16, stored as one for 16, so they are transposed without loss;
 # mxfp8 scales 32 elements in a row (OCP Microscaling Formats, version 1.0), so the other
-# orientation is of other scales: Megatron-LM gathers such weights in bf16 and quantises them
+# orientation is of other scales: Megatron-LM gathers such weights in bf16 and quantizes them
 # after it (fp8_utils.py, --reuse-grad-buf-for-mxfp8-param-ag). nvfp4 also needs the largest value
-# of the tensor first: a pass more (arXiv 2509.25149, appendix B). Which norms quantise and what is
+# of the tensor first: a pass more (arXiv 2509.25149, appendix B). Which norms quantize and what is
 # gathered: NVIDIA/TransformerEngine 2.x (layernorm_linear.py, distributed.py).
 RECIPES = {
     "fp8_tensor": Recipe(
@@ -110,19 +125,19 @@ RECIPES = {
 
 
 def by_recipe(
-    quantization: Ints, figure: Callable[[Recipe], float], *, none: float = 0.0
+    quantization: Ints, number: Callable[[Recipe], float], *, none: float = 0.0
 ) -> Floats:
-    """A figure of each row's recipe.
+    """A number of each row's recipe.
 
     Parameters
     ----------
     quantization
         Codes of `Quantization`.
     none
-        The figure of rows that quantise nothing.
+        The number of rows without a recipe.
     """
-    figures = [figure(RECIPES[name]) if name in RECIPES else none for name in Quantization]
-    return np.array(figures, dtype=np.float64)[quantization]
+    numbers = [number(RECIPES[name]) if name in RECIPES else none for name in Quantization]
+    return np.array(numbers, dtype=np.float64)[quantization]
 
 
 def dispatch_bytes(dispatch_dtype: Ints, element_bytes: Floats) -> Floats:
@@ -138,39 +153,39 @@ def dispatch_bytes(dispatch_dtype: Ints, element_bytes: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightSizes:
-    """Sizes of a weight that products read quantised, and of any other, by row [byte]."""
+    """Sizes of weights that products read quantized, and of all others, by row [byte]."""
 
     plain: Floats
-    """Of any other."""
+    """A weight that is not quantized."""
     stored: Floats
-    """As it is held, and split where weights are."""
+    """A quantized one as stored, and sharded where weights are."""
     gathered: Floats
-    """As replicas gather it."""
+    """A quantized one as replicas gather it."""
     copies: Floats
-    """Of its quantised copies beside it."""
+    """Its additional quantized copies."""
     quantizing: Floats
-    """Moved to make these copies, or to transpose what is held in that type alone."""
+    """Bytes moved to make these copies, or to transpose weights stored in that type alone."""
 
     def total(self, parameters: Floats, quantized: Floats, size: Floats) -> Floats:
-        """Bytes of so many weights, some of which are of another size [byte]."""
+        """Bytes of weights of which `quantized` have another `size` [byte]."""
         return (parameters - quantized) * self.plain + quantized * size
 
     def moved(self, parameters: Floats, quantized: Floats) -> Floats:
-        """Bytes of so many weights as replicas gather them [byte]."""
+        """Bytes of weights as replicas gather them [byte]."""
         return self.total(parameters, quantized, self.gathered)
 
-    def held(self, parameters: Floats, quantized: Floats) -> Floats:
-        """Bytes of so many weights with their copies, where none are split [byte]."""
+    def resident(self, parameters: Floats, quantized: Floats) -> Floats:
+        """Bytes of weights with their copies, where none are sharded [byte]."""
         return self.total(parameters, quantized, self.stored + self.copies)
 
 
 def weight_sizes(table: Table, element_bytes: Floats) -> WeightSizes:
     """Sizes of weights by recipe.
 
-    Without `quantized_weights` quantised copies in both orientations stand beside the 16 bits, from
-    the first micro-batch of a step to the last (weight caching of Transformer Engine). With it the
-    weights are one orientation, of mxfp8 both, and the other stands beside. Forward only there is
-    one orientation.
+    Without `quantized_weights` there are quantized copies in both orientations in addition to the
+    16 bits, from the first micro-batch of a step to the last (weight caching of Transformer
+    Engine). With it one orientation is stored, of mxfp8 both, and the other is a copy. A
+    forward-only step has one orientation.
     """
     quantized, alone = table.quantization > 0, table.quantized_weights
     one = by_recipe(table.quantization, lambda recipe: recipe.weight_bytes)
@@ -190,3 +205,102 @@ def weight_sizes(table: Table, element_bytes: Floats) -> WeightSizes:
             alone, transposing, np.where(quantized, reads * element_bytes, 0.0) + every
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """Operands of the products of a linear layer Y = X W on one rank."""
+
+    inputs: Floats
+    """Elements of X."""
+    outputs: Floats
+    """Elements of Y."""
+    weights: Floats
+    """Elements of W."""
+    arriving_bytes: Floats
+    """Size of an element of X as it arrives; below 16 bits it is quantized already [byte]."""
+    normed: bool
+    """Whether X comes from a norm that nothing else reads."""
+    saved_elsewhere: Bools
+    """Whether X is saved, or recomputed, in 16 bits for others, and need not be saved again."""
+
+
+def quantized(operation: Operation, work: RankWork, operands: Operands) -> Operation:
+    """The same linear layer in each row's recipe.
+
+    Casts, in bytes for each element, q that of the recipe's operands, e that of the type, r passes
+    over the tensor: X forward r e + q, and q more for the orientation that the gradient of the
+    weights reads, which is saved; that one backward instead, r e + q, where X is saved in 16 bits.
+    dY backward r e + 2 q. None for X where a norm writes it quantized. With sequence parallelism
+    each rank casts its shard before the all-gather. Recipes that fuse also sum the gradient of the
+    bias in the cast.
+    """
+    rows = work.quantization > 0
+    size = by_recipe(work.quantization, lambda recipe: recipe.operand_bytes)
+    fuses = by_recipe(work.quantization, lambda recipe: recipe.fuses) > 0
+    share = np.where(rows, size / work.element_bytes, 1.0)
+    kernels = [_in_recipe(kernel, rows, size, fuses) for kernel in operation.kernels]
+    saved = np.where(operands.saved_elsewhere, 1.0, share)
+    copies = np.where(rows, _ORIENTATIONS * size * operands.outputs, 0.0)
+    return replace(
+        operation,
+        kernels=(*kernels, *_casts(operation, work, operands, size, fuses)),
+        collectives=tuple(_gathered(c, work, share) for c in operation.collectives),
+        quantized_parameters=np.where(rows, operands.weights, 0.0),
+        saved_bytes=operation.saved_bytes * saved,
+        working_bytes=operation.working_bytes + copies,
+    )
+
+
+def _in_recipe(kernel: Kernel, rows: Bools, size: Floats, fuses: Bools) -> Kernel:
+    """A product on operands of the recipe; no bias gradient sum where a cast includes it."""
+    if isinstance(kernel, Matmul):
+        operand = np.where(rows, size, kernel.input_bytes)
+        return replace(kernel, input_bytes=operand, quantized=True)
+    if isinstance(kernel, MemoryBound):
+        summed = np.where(fuses, 0.0, 1.0)
+        return replace(kernel, bytes=summed * kernel.bytes, flops=summed * kernel.flops)
+    return kernel
+
+
+def _casts(
+    operation: Operation, work: RankWork, operands: Operands, size: Floats, fuses: Bools
+) -> tuple[MemoryBound, ...]:
+    rows, element = work.quantization > 0, work.element_bytes
+    read = element * by_recipe(work.quantization, lambda recipe: recipe.reads)
+    eight_bits = by_recipe(work.quantization, lambda recipe: recipe.matrix == "fp8") > 0
+    arrives = operands.arriving_bytes < element
+    saved = work.training & ~operands.saved_elsewhere
+    written = size * (np.where(arrives & eight_bits, 0.0, 1.0) + np.where(saved, 1.0, 0.0))
+    forward = np.where(arrives, operands.arriving_bytes, read) + written
+    fused = operands.normed & fuses & ~operands.saved_elsewhere
+    inputs = np.where(rows, operands.inputs, 0.0) * _own_share(operation, work, Phase.FORWARD)
+    outputs = np.where(rows, operands.outputs, 0.0) * _own_share(operation, work, Phase.INPUT_GRAD)
+    return (
+        _cast(Phase.FORWARD, inputs, np.where(fused | (written == 0), 0.0, forward)),
+        _cast(Phase.INPUT_GRAD, outputs, read + _ORIENTATIONS * size),
+        _cast(Phase.WEIGHT_GRAD, inputs, np.where(operands.saved_elsewhere, read + size, 0.0)),
+    )
+
+
+def _cast(phase: Phase, elements: Floats, element_bytes: Floats) -> MemoryBound:
+    moved = elements * element_bytes
+    return MemoryBound(phase=phase, bytes=moved, flops=np.where(moved > 0, elements, 0.0))
+
+
+def _own_share(operation: Operation, work: RankWork, phase: Phase) -> Floats:
+    """Share of an operand that a rank casts: its own shard of what a phase gathers."""
+    gathers = np.zeros(work.tp.shape, dtype=np.bool_)
+    for collective in operation.collectives:
+        if collective.phase is phase and collective.kind is CollectiveKind.ALL_GATHER:
+            gathers = gathers | (collective.bytes > 0)
+    return np.where(gathers, 1 / work.tp, 1.0)
+
+
+def _gathered(collective: Collective, work: RankWork, share: Floats) -> Collective:
+    """Inputs are gathered in one orientation, gradients of outputs in those of the recipe."""
+    if collective.kind is not CollectiveKind.ALL_GATHER:
+        return collective
+    if collective.phase is Phase.INPUT_GRAD:
+        share = share * by_recipe(work.quantization, lambda r: r.gathered_gradients, none=1.0)
+    return replace(collective, bytes=collective.bytes * share)

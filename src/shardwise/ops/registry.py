@@ -1,4 +1,4 @@
-"""Kinds of layers that others register: what they do, in our operations."""
+"""Registered kinds of layers and the operations they consist of."""
 
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -24,15 +24,15 @@ def register_layer(name: str, operations: LayerOperations) -> None:
     Parameters
     ----------
     name
-        What `Layer.kind` says.
+        Value of `Layer.kind`.
     operations
         Called with the model, the layer (its `options` are the kind's own) and the work of a rank;
-        gives the operations in the order in which they run forward.
+        returns the operations in forward order.
 
     Raises
     ------
     InputError
-        If the name is taken by another function.
+        If another function is registered under the name.
 
     Examples
     --------
@@ -45,18 +45,18 @@ def register_layer(name: str, operations: LayerOperations) -> None:
     """
     taken = _registered.get(name, operations) is not operations
     if name == OWN_KIND or taken:
-        problem = "is registered already" if taken else "is our own kind"
+        problem = "is registered already" if taken else "is the built-in kind"
         raise InputError(Fault(field="name", value=name, has_value=True, problem=problem))
     _registered[name] = operations
 
 
 def operations_of_kind(name: str) -> LayerOperations:
-    """Return what a registered kind of layer does.
+    """Operations of a registered kind of layer.
 
     Raises
     ------
     InputError
-        If nobody has registered it.
+        If the kind is not registered.
     """
     if name not in _registered:
         for entry in entry_points(group=_ENTRY_POINTS, name=name):

@@ -1,10 +1,10 @@
-"""Exchanges of tensor parallelism around a pair of split products.
+"""Communication of tensor parallelism around a pair of split products.
 
 Column-parallel products split their output, row-parallel ones their reduction. Without sequence
 parallelism the partial sums are all-reduced; with it they are reduce-scattered along the sequence
 and gathered again before the next column-parallel product (arXiv 2205.05198, section 4.2). The
-variant that scatters between stages only all-reduces inside them. 2D products have exchanges of
-their own (`ops.summa`).
+variant that scatters between stages only all-reduces inside them. 2D products have other
+collectives (`ops.summa`).
 """
 
 import numpy as np
@@ -14,105 +14,107 @@ from shardwise.ops.operation import Collective, CollectiveKind, Phase, RankWork
 
 __all__ = [
     "after_row_parallel",
+    "all_reduced",
     "before_column_parallel",
-    "joined_columns",
+    "gathered_columns",
     "shared_by_heads",
-    "summed_over_ranks",
 ]
 
 
 def _where(work: RankWork, *, sequence_parallel: bool, width: Floats | float) -> Floats:
-    """Bytes of the whole activation (tokens, width) in the rows that use this exchange."""
+    """Bytes of the full activation (tokens, width) in rows with or without sequence parallelism."""
     uses = (work.tp > 1) & (work.sequence_parallel == sequence_parallel) & ~work.summa
     return np.where(uses, work.tokens * width * work.element_bytes, 0.0)
 
 
 def before_column_parallel(work: RankWork, width: Floats | float) -> tuple[Collective, ...]:
-    """Exchanges of the input (tokens, width) of a column-parallel product.
+    """Collectives of the input (tokens, width) of a column-parallel product.
 
     Forward: gather the sequence (sequence parallelism only). Backward: gather the input again for
-    the gradient of the weights unless it was kept whole, behind the gradient of the input; reduce
-    the gradient of the input, behind the gradient of the weights. All may be cut in pieces with
-    their product; stacks that do so by themselves only cut what sequence parallelism exchanges
+    the gradient of the weights unless it was saved in full, overlapping the gradient of the input;
+    reduce the gradient of the input, overlapping the gradient of the weights. All may be split with
+    their product; stacks that do so by default only split the collectives of sequence parallelism
     (Transformer Engine's user buffers).
     """
     split = _where(work, sequence_parallel=True, width=width)
-    whole = _where(work, sequence_parallel=False, width=width)
+    full = _where(work, sequence_parallel=False, width=width)
     gather, scatter, reduce = (
         CollectiveKind.ALL_GATHER,
         CollectiveKind.REDUCE_SCATTER,
         CollectiveKind.ALL_REDUCE,
     )
-    back, behind = Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
+    backward, behind = Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
     return (
         _piecewise(Phase.FORWARD, gather, split),
         Collective(
             phase=behind,
             kind=gather,
             axis="tp",
-            bytes=np.where(work.regather, split, 0.0),  # of which only a part was kept
-            behind=back,
+            bytes=np.where(work.regather, split, 0.0),  # of which only a shard was saved
+            behind=backward,
             split_with=behind,
         ),
-        _piecewise(back, scatter, split, behind=behind),
-        Collective(phase=back, kind=reduce, axis="tp", bytes=whole, behind=behind, split_with=back),
+        _piecewise(backward, scatter, split, behind=behind),
+        Collective(
+            phase=backward, kind=reduce, axis="tp", bytes=full, behind=behind, split_with=backward
+        ),
     )
 
 
 def after_row_parallel(work: RankWork, width: Floats | float) -> tuple[Collective, ...]:
-    """Exchanges of the output (tokens, width) of a row-parallel product.
+    """Collectives of the output (tokens, width) of a row-parallel product.
 
     Forward: reduce the partial sums. Backward: gather the gradient (sequence parallelism only).
     """
     split = _where(work, sequence_parallel=True, width=width)
-    whole = _where(work, sequence_parallel=False, width=width)
+    full = _where(work, sequence_parallel=False, width=width)
     scatter, reduce = CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE
     gather = CollectiveKind.ALL_GATHER
     return (
         _piecewise(Phase.FORWARD, scatter, split),
         Collective(
-            phase=Phase.FORWARD, kind=reduce, axis="tp", bytes=whole, split_with=Phase.FORWARD
+            phase=Phase.FORWARD, kind=reduce, axis="tp", bytes=full, split_with=Phase.FORWARD
         ),
         _piecewise(Phase.INPUT_GRAD, gather, split),
     )
 
 
 def shared_by_heads(work: RankWork, width: float) -> tuple[Collective, ...]:
-    """Exchanges of (tokens, width) that the heads of all ranks use, made from parts of a sequence.
+    """Collectives of (tokens, width) that the heads of all ranks share, made from sequence shards.
 
-    Forward: gather (sequence parallelism only). Backward: add up what the ranks' heads give.
+    Forward: gather (sequence parallelism only). Backward: reduce the gradients of the heads.
     """
     split = _where(work, sequence_parallel=True, width=width)
-    whole = _where(work, sequence_parallel=False, width=width)
-    forward, back = Phase.FORWARD, Phase.INPUT_GRAD
+    full = _where(work, sequence_parallel=False, width=width)
+    forward, backward = Phase.FORWARD, Phase.INPUT_GRAD
     return (
         Collective(phase=forward, kind=CollectiveKind.ALL_GATHER, axis="tp", bytes=split),
-        Collective(phase=back, kind=CollectiveKind.REDUCE_SCATTER, axis="tp", bytes=split),
-        Collective(phase=back, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=whole),
+        Collective(phase=backward, kind=CollectiveKind.REDUCE_SCATTER, axis="tp", bytes=split),
+        Collective(phase=backward, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=full),
     )
 
 
-def joined_columns(work: RankWork, width: float) -> tuple[Collective, ...]:
-    """Exchanges that join the columns of an output (tokens, width), which goes on split as before.
+def gathered_columns(work: RankWork, width: float) -> tuple[Collective, ...]:
+    """Collectives that gather the columns of an output (tokens, width), split again afterwards.
 
-    Forward: gather. Backward: reduce-scatter, before it a gather of the sequence's parts (sequence
+    Forward: gather. Backward: reduce-scatter, after a gather of the sequence shards (sequence
     parallelism only).
     """
     split = _where(work, sequence_parallel=True, width=width)
-    whole = split + _where(work, sequence_parallel=False, width=width)
+    full = split + _where(work, sequence_parallel=False, width=width)
     gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
     return (
-        Collective(phase=Phase.FORWARD, kind=gather, axis="tp", bytes=whole),
+        Collective(phase=Phase.FORWARD, kind=gather, axis="tp", bytes=full),
         Collective(phase=Phase.INPUT_GRAD, kind=gather, axis="tp", bytes=split),
-        Collective(phase=Phase.INPUT_GRAD, kind=scatter, axis="tp", bytes=whole),
+        Collective(phase=Phase.INPUT_GRAD, kind=scatter, axis="tp", bytes=full),
     )
 
 
-def summed_over_ranks(work: RankWork, size: Floats) -> tuple[Collective, ...]:
+def all_reduced(work: RankWork, size: Floats) -> tuple[Collective, ...]:
     """All-reduces of `size` bytes forward and backward."""
-    exchanged = np.where(work.tp > 1, size, 0.0)
+    reduced = np.where(work.tp > 1, size, 0.0)
     return tuple(
-        Collective(phase=phase, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=exchanged)
+        Collective(phase=phase, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=reduced)
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
     )
 

@@ -263,8 +263,8 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
         axes=axes,
         coordinates={axis: coordinates[axis] for axis in axes},
         node=np.arange(pipelines.size) // per_node,
-        previous_rank=_neighbours(pipelines[:, ::-1], around=around),
-        next_rank=_neighbours(pipelines, around=around),
+        previous_rank=_neighbors(pipelines[:, ::-1], around=around),
+        next_rank=_neighbors(pipelines, around=around),
         embedding_groups=pipelines[:, [0, -1]] if shares else pipelines[:0, [0, -1]],
     )
 
@@ -353,14 +353,14 @@ def axis_groups(coordinates: Mapping[str, Ints], axis: str) -> Ints:
     return groups[np.argsort(groups[:, 0])]
 
 
-def _neighbours(pipelines: Ints, *, around: bool) -> Ints:
+def _neighbors(pipelines: Ints, *, around: bool) -> Ints:
     """For each rank, the one that follows in its row; -1 at the end, or the first if `around`."""
     following = np.roll(pipelines, -1, axis=1)
     if not around:
         following[:, -1] = _NOBODY
-    neighbour = np.empty(pipelines.size, dtype=np.int64)
-    neighbour[pipelines] = following
-    return neighbour
+    neighbor = np.empty(pipelines.size, dtype=np.int64)
+    neighbor[pipelines] = following
+    return neighbor
 
 
 def _or_none(rank: Any) -> int | None:
