@@ -1,4 +1,4 @@
-"""Which of the best plans are too near to be told apart, which is the safer, what is shown."""
+"""Which of the best plans cannot be distinguished, which is safer, what is shown."""
 
 import json
 from collections.abc import Sequence
@@ -126,9 +126,9 @@ def test_no_run_did_what_is_called_untried() -> None:
 @pytest.mark.parametrize(
     ("found", "line"),
     [
-        ({"safer": 0}, "within 4.0 %: too near to tell apart; the first is also the safer"),
-        ({"safer": 1}, "2 is the safer: 12.5 % of its step are exchanges and waits"),
-        ({"safer": 1, "untried": ("fused_activation",)}, "which no measured run had"),
+        ({"safer": 0}, "within 4.0 %: too close to distinguish; plan 1 is also the safest"),
+        ({"safer": 1}, "plan 2 is safer: communication and waiting take 12.5 % of its step"),
+        ({"safer": 1, "untried": ("fused_activation",)}, "which no measured run has used"),
     ],
 )
 def test_the_report_of_a_search(

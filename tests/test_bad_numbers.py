@@ -186,10 +186,10 @@ SEARCH = ("search", "llama3-8b", "h100-sxm", "--gpus", 8)
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (SEARCH, "search: global_batch_size: is missing: give it (gbs)"),
+        (SEARCH, "search: global_batch_size: is missing: set it (gbs)"),
         (
             ("search", "llama3-8b", "h100-sxm", "--gbs", 8),
-            "search: gpus: is required",
+            "search: gpus: is missing: set it",
         ),
         ((*SEARCH, "--gbs", 8, "--top", 0), "command line: top: '0': {}"),
         ((*SEARCH, "--gbs", 8, "--top", "many"), "command line: top: 'many': {}"),

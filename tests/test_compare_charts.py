@@ -29,7 +29,7 @@ def test_bars_add_up_to_the_step(found):
         assert whole == pytest.approx(outcome.step_time_s, rel=1e-12)
         assert figure.data[0].y[place] == outcome.name
     assert figure.data[0].marker.color == TIME_COLORS["forward"]
-    assert {trace.name for trace in figure.data} >= {"recompute", "tensor-parallel exchange"}
+    assert {trace.name for trace in figure.data} >= {"recompute", "tensor-parallel comm"}
 
 
 def test_memory_stands_beside_what_the_accelerator_has(found):
@@ -102,7 +102,7 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
     page = tmp_path / "page.html"
     code, out, err = shardwise("compare", *files, "--plot", page)
     assert (code, err) == (0, "")
-    assert "asked differently" in out
+    assert "inputs that differ" in out
     text = page.read_text()
     assert "<h1>one and two side by side</h1>" in text
     assert "differences: tp 2 / 4; dp 4 / 2; micro batches 8 / 16</p>" in text

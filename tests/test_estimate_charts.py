@@ -199,7 +199,7 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
     assert "where the step goes" in out
     text = page.read_text()
     assert "llama3-70b on h100-sxm" in text
-    assert "fits: 16.4 GiB to spare on the fullest stage" in text
+    assert "fits: 16.4 GiB free on the peak-memory stage" in text
     assert text.count("<section") == 5
     assert text.count('class="abreast"') == 4
 

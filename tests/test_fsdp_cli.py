@@ -151,7 +151,7 @@ class TestCode:
         file = tmp_path / "shard.py"
         _, out, _ = shardwise("fsdp", *OPERATIONS, "--emit", form, "--output", file)
         compile(file.read_text(), "emitted", "exec")
-        assert "Beside other wrappings" in out
+        assert "Comparison with other wrappings" in out
 
     def test_code_in_json(self, plan):
         _, record = plan(*OPERATIONS, "--emit", "huggingface")

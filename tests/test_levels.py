@@ -269,7 +269,7 @@ def test_levels_are_a_table_best_first(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        (["--axes", "tp,pp"], "axes: 'tp,pp': has no effect beside --levels"),
+        (["--axes", "tp,pp"], "axes: 'tp,pp': has no effect with --levels"),
         (["--fix", "extents=tp=4"], "extents: 'tp=4': contradicts levels, which tries all extents"),
         (["--count"], "levels: needs a search"),
     ],

@@ -273,13 +273,13 @@ def test_the_report_of_an_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     assert result.interval is not None
     print_estimate(result)
     shown = capsys.readouterr().out
-    assert "in 8 of 10 runs; the nearest measured one is" in shown
+    assert "in 8 of 10 runs; closest measured run (" in shown
     assert result.interval.nearest in shown
     far = result.interval.model_copy(update={"distance": 9.0})
     print_estimate(result.model_copy(update={"interval": far}))
-    assert "is far off:" in capsys.readouterr().out
+    assert "closest measured run (very different):" in capsys.readouterr().out
     print_estimate(result.model_copy(update={"interval": None}))
-    assert "nearest measured" not in capsys.readouterr().out
+    assert "closest measured" not in capsys.readouterr().out
 
 
 def test_both_are_in_the_json_of_an_estimate(shardwise: Any) -> None:

@@ -56,7 +56,7 @@ def print_model(model: Model) -> None:
     table.add_row("of it embeddings", f"{counted.embedding:,}", "")
     table.add_row("active per token", f"{counted.active:,}", "")
     if counted.mtp:
-        table.add_row("beside it, multi-token prediction", f"{counted.mtp:,}", "")
+        table.add_row("plus multi-token prediction", f"{counted.mtp:,}", "")
     show(table)
 
 

@@ -32,7 +32,7 @@ _BY_WORDS = {
     "tokens_per_s": "tokens/s",
     "tokens_per_s_per_gpu": "tokens/s per GPU",
     "usd_per_billion_tokens": "price of a token",
-    "effective_days": "days of the whole run",
+    "effective_days": "days of the training run",
 }
 # Longer names are told once, and letters stand for them in tables.
 _LONGEST = 16
@@ -54,9 +54,9 @@ def print_comparison(found: Comparison) -> None:
     if found.asked:
         show(_asked(found))
         if not all(all(one.given) for one in found.asked):
-            show("(in brackets: not given; it follows, or is the usual)\n", style="dim")
+            show("(in brackets: not set; derived or default)\n", style="dim")
     else:
-        show("nothing was asked differently\n")
+        show("the inputs are the same\n")
     show(_outcomes(found))
     for change in found.changes:
         if any(part.delta_s for part in change.parts):
@@ -103,7 +103,7 @@ def who_runs(found: Comparison) -> str:
 def _asked(found: Comparison) -> Table:
     names = [one.name for one in found.scenarios]
     table = plain_table(
-        "asked differently",
+        "inputs that differ",
         *names,
         _WHAT,
         left=1,
@@ -185,11 +185,11 @@ def _change(change: Change, per: str) -> Table:
         change.against,
         change.name,
         "change",
-        "of the part",
-        "of the whole",
+        "of the term",
+        "of the total",
         _BEARS,
         title=f"\n{change_words(change, per)}",
-        goes=("of the part", "of the whole", change.against),
+        goes=("of the term", "of the total", change.against),
         wraps=(_BEARS,),
     )
     table.columns[-1].justify = "left"

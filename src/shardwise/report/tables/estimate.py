@@ -22,22 +22,27 @@ PART_NAMES = {
     "backward": "backward",
     "recompute": "recompute",
     "optimizer": "optimizer",
-    "tp_comm": "tensor-parallel exchange",
-    "cp_comm": "context-parallel exchange",
-    "ep_comm": "expert-parallel exchange",
+    "tp_comm": "tensor-parallel comm",
+    "cp_comm": "context-parallel comm",
+    "ep_comm": "expert-parallel comm",
     "pp_comm": "stage-to-stage transfer",
-    "dp_comm": "data-parallel exchange",
+    "dp_comm": "data-parallel comm",
     "offload": "offload",
     "bubble": "pipeline bubble",
     "other": "overhead and stragglers",
 }
 _MOST_STAGES = 8
-# Words for how unlike the nearest measured run is, by the most distance of each.
-_LIKENESS = ((0.5, "much like it"), (1.5, "akin"), (2.5, "of another kind"), (math.inf, "far off"))
+# How similar the closest measured run is, by its largest distance.
+_SIMILARITY = (
+    (0.5, "very similar"),
+    (1.5, "similar"),
+    (2.5, "different"),
+    (math.inf, "very different"),
+)
 _OFFLOADED = ("weights", "activations", "optimizer")
 _AXES = ("tp", "cp", "dp", "pp")
-_PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")  # 1 needs no telling
-# Of what nobody gave, these are told; the others are off or follow from them.
+_PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")  # not listed if 1
+# Defaults that are listed; the others are off or follow from these.
 _TOLD = (
     "gpus",
     "tp",
@@ -108,7 +113,7 @@ def _options(strategy: dict[str, Any]) -> list[str]:
         and strategy["tp_exchange"] == "summa",
         f"{strategy['tp_overlap']} overlap": several and strategy["tp_overlap"] in ("ring", "pipe"),
         "no tensor-parallel overlap": several and strategy["tp_overlap"] == "none",
-        "inputs kept whole": training
+        "full inputs saved": training
         and strategy["tp_exchange"] == "rs_ag"
         and not strategy["tp_regather"],
         "no data-parallel overlap": training and not strategy["dp_overlap"] and strategy["dp"] > 1,
@@ -218,7 +223,7 @@ def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
     table = plain_table(
         "operation",
         "pass",
-        "kernel or exchange",
+        "kernel or collective",
         "FLOPs",
         "bytes",
         "volume",
@@ -234,7 +239,7 @@ def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
         left=3,
         goes=(
             *("pass", "weights", "saved", "bound by", "group", "memory", "compute", "bytes"),
-            *("FLOPs", "volume", "kernel or exchange"),
+            *("FLOPs", "volume", "kernel or collective"),
         ),
     )
     part = ""
@@ -283,12 +288,12 @@ def _closing(result: Estimate) -> str:
     lines = [f"assumed: {told}"] if told else []
     if result.missed_operations:
         missed = ", ".join(result.missed_operations)
-        lines.append(f"no measured shape is near those of: {missed}; a mean efficiency holds there")
+        lines.append(f"no similar measured shapes for {missed}: mean efficiency used")
     stack = result.strategy["stack"]
     stack = stack if isinstance(stack, str) else stack.get("base", stack.get("name"))
     named = (("systems", result.system), ("stacks", stack))
     shown = [f"shardwise {folder} {name}" for folder, name in named if catalog.find(folder, name)]
-    lines.append(f"figures by origin: {origins}" + ("; each is shown by" if shown else ""))
+    lines.append(f"parameters by origin: {origins}" + ("; to see each:" if shown else ""))
     lines += ["  " + ", ".join(shown)] if shown else []
     lines += _interval(result)
     lines.append(verdict(result.memory_bytes, fits=result.fits))
@@ -296,24 +301,22 @@ def _closing(result: Estimate) -> str:
 
 
 def _interval(result: Estimate) -> list[str]:
-    """Say what the measured time may be, and how like the nearest measured run is."""
+    """Range of the measured time, and the most similar measured run."""
     found = result.interval
     if found is None:
         return []
-    like = next(word for most, word in _LIKENESS if found.distance <= most)
+    similarity = next(word for most, word in _SIMILARITY if found.distance <= most)
     expected = f"{seconds(found.low_s)} to {seconds(found.high_s)} in 8 of 10 runs"
-    return [f"expect {expected}; the nearest measured one is {like}:", f"  {found.nearest}"]
+    return [f"expect {expected}; closest measured run ({similarity}):", f"  {found.nearest}"]
 
 
 def verdict(memory: Memory, *, fits: bool) -> str:
-    """Say in a line whether it fits, and by how much."""
-    margins = {"on the fullest stage": memory.capacity - memory.reserved}
+    """One line: whether the model fits, and by how much."""
+    margins = {"on the peak-memory stage": memory.capacity - memory.reserved}
     if memory.offloaded:
         margins["in the second memory tier"] = memory.offload_capacity - memory.offloaded
     if fits:
-        told = [
-            f"{readable(margin, 'bytes')} to spare {where}" for where, margin in margins.items()
-        ]
+        told = [f"{readable(margin, 'bytes')} free {where}" for where, margin in margins.items()]
         return f"fits: {', '.join(told)}"
     lacks = [f"lacks {readable(-m, 'bytes')} {where}" for where, m in margins.items() if m < 0]
     return f"does not fit: {', '.join(lacks)}"

@@ -81,7 +81,7 @@ def _proof(planned: Planned) -> tuple[str, str]:
     if planned.optimal:
         return "optimal", "no wrapping of the space that fits costs less"
     gap = f"{percent(1 - planned.bound_s / planned.cost_s)} gap"
-    return gap, f"none that fits costs less than {seconds(planned.bound_s)} beside compute"
+    return gap, f"none that fits costs less than {seconds(planned.bound_s)} plus compute"
 
 
 def _units(plan: Evaluated) -> Table:
@@ -114,8 +114,8 @@ def _memory(plan: Evaluated) -> Table:
     """What is held at the fullest moment."""
     peak = plan.peak
     where = f"{peak.phase}, {peak.module or 'root'}"
-    title = f"Memory at the fullest moment: {where}"
-    table = plain_table("", "held", "share", " ", title=title)
+    title = f"Memory at the peak: {where}"
+    table = plain_table("", "size", "share", " ", title=title)
     table.columns[-1].justify = "left"
     for name, words in CATEGORY_WORDS.items():
         held = peak.bytes[name]
@@ -127,14 +127,14 @@ def _memory(plan: Evaluated) -> Table:
 
 
 def _comparison(result: FsdpPlan) -> Table:
-    """Usual wrappings and the user's beside the plan."""
+    """The plan, the usual wrappings and those of the user."""
     best = None if result.planned is None else result.planned.plan
     rows = [] if best is None else [("best", best)]
     rows += [(one.name, one.plan) for one in result.usual]
     rows += [] if result.own is None else [(result.own.name, result.own.plan)]
-    beside = () if best is None else ("beside best",)
-    heads = ("wrapping", "units", "step", *beside, "exposed", "peak", "")
-    table = plain_table(*heads, title="Beside other wrappings", goes=("units",))
+    versus = () if best is None else ("versus best",)
+    heads = ("wrapping", "units", "step", *versus, "exposed", "peak", "")
+    table = plain_table(*heads, title="Comparison with other wrappings", goes=("units",))
     for name, plan in rows:
         more = [] if best is None else [_more(plan.step_s, best.step_s)]
         table.add_row(
@@ -180,7 +180,7 @@ def _front(result: FsdpPlan, plans: Sequence[Planned]) -> Table:
 
 
 def _checked(found: Checked) -> Text:
-    """The peak beside what PyTorch's own FSDP2 held."""
+    """The peak, and that of PyTorch's FSDP2."""
     told = f"verified with torch on fake tensors: {_size(found.tracked_bytes)} held at most, in "
     told += f"{found.phase} ({found.place}); predicted {_size(found.predicted_bytes)}, "
     told += f"{100 * found.error:+.1f} %"

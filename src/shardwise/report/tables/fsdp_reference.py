@@ -58,7 +58,7 @@ def _summary(result: FsdpIlpResult, record: Mapping[str, Any]) -> Text:
     if reason and result.bound_ms is not None:
         reason += f"; none takes less than {result.bound_ms:.6g} ms"
     rows = [
-        ("exposed", exposed, f"beside {compute} of compute without recompute"),
+        ("exposed", exposed, f"plus {compute} of compute without recompute"),
         ("peak", f"{result.peak_gib or 0.0:.4g} GiB", plain),
         ("units", str(len(result.units)), kept),
         ("status", result.status, reason),

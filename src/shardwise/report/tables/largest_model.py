@@ -30,15 +30,24 @@ def _headline(found: LargestModel) -> Text:
         text.append(f"largest dense GPT that fits on {where}: {told}", style="bold")
     room = f"{gib(found.capacity_bytes)} GiB of each accelerator"
     if found.second_capacity_bytes:
-        room += f" and {gib(found.second_capacity_bytes)} GiB beside it"
+        room += f" and {gib(found.second_capacity_bytes)} GiB of host memory"
     batch = f"global batch {found.global_batch_size} x {found.seq_len} tokens"
-    text.append(f"\n{batch}; {room} may be used\n")
+    text.append(f"\n{batch}; {room} usable\n")
     return text
 
 
 def _ladder(found: LargestModel) -> Table:
-    heads = ("hidden", "layers", "heads", "ffn", "fits", "spare GiB", "of", "with most room")
-    goes = ("heads", "ffn", "of", "spare GiB")
+    heads = (
+        "hidden",
+        "layers",
+        "heads",
+        "ffn",
+        "fits",
+        "free GiB",
+        "of",
+        "most free memory",
+    )
+    goes = ("heads", "ffn", "of", "free GiB")
     table = plain_table("model", "parameters", *heads, goes=goes, wraps=heads[-1:])
     for column in table.columns[-2:]:
         column.justify = "left"
@@ -90,7 +99,7 @@ def _fastest(found: LargestModel) -> list[Text]:
         f"{gib(best.memory_bytes.reserved)} GiB reserved",
     ]
     return [
-        Text(f"its fastest strategy of {found.candidates:,}: {', '.join(told)}"),
+        Text(f"fastest of {found.candidates:,} strategies: {', '.join(told)}"),
         Text(", ".join(figures)),
-        Text(f"{found.judged} shapes judged", style="dim"),
+        Text(f"{found.judged} shapes evaluated", style="dim"),
     ]

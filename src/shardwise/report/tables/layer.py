@@ -23,7 +23,7 @@ _EXCHANGES = {
     "ep": "experts' exchanges, all passes",
 }
 _NEEDED = {
-    "tp_overlap": "tensor-parallel exchanges behind their products",
+    "tp_overlap": "tensor-parallel communication behind GEMMs",
     "dp_chunks": "gradients of all chunks but the last",
     "dp_tail": "gradients of the last chunk",
     "offload_weights": "weights in the second tier",

@@ -109,25 +109,25 @@ def _headline(result: SearchResult) -> Text:
     text = Text("\n")
     text.append(f"{result.model} on {result.system}", style="bold")
     told = f"{result.candidates:,} strategies, "
-    told += "" if result.complete else f"{result.looked_at:,} of them looked at, "
+    told += "" if result.complete else f"{result.looked_at:,} of them evaluated, "
     told += f"{result.feasible:,} {'of them ' if result.complete else ''}feasible"
     told += "" if result.objective == "step_time" else f"; best by {result.objective}"
     text.append(f"\n{told}\n")
     if not result.complete:
-        text.append("interrupted: this is the best of what was looked at\n", style="bold red")
+        text.append("interrupted: the best so far\n", style="bold red")
     return text
 
 
 def _alike(found: Ties) -> str:
-    """Say which of the best are as good as equal, and which of them is the safer."""
-    told = f"~ the first {found.plans} are within {percent(found.within)}: too near to tell apart"
+    """The plans that cannot be told apart, and which of them is safer."""
+    text = f"~ the first {found.plans} are within {percent(found.within)}: too close to distinguish"
     if found.safer == 0:
-        return f"{told}; the first is also the safer"
-    why = f"{percent(found.uncertain)} of its step are exchanges and waits"
+        return f"{text}; plan 1 is also the safest"
+    reason = f"communication and waiting take {percent(found.uncertain)} of its step"
     if found.untried:
         names = ", ".join(SWITCHES.get(f, _short(f).replace("_", " ")) for f in found.untried)
-        why = f"without {names}, which no measured run had"
-    return f"{told}; {found.safer + 1} is the safer: {why}"
+        reason = f"plan 1 relies on {names}, which no measured run has used"
+    return f"{text}; plan {found.safer + 1} is safer: {reason}"
 
 
 def _best(best: Sequence[Estimate], alike: Ties | None) -> Table:

@@ -22,7 +22,7 @@ def runs_table(found: TrainingRuns) -> Table:
         *heads,
         "degrees",
         left=0,
-        title=f"Time to train on {tokens} tokens, the first to end first",
+        title=f"Time to train on {tokens} tokens, shortest first",
         goes=("GPU-hours", "failures", "batch", "price"),
     )
     table.columns[-1].justify = "left"

@@ -13,7 +13,7 @@ __all__ = ["print_trace"]
 _AXES = ("tp", "tp2", "cp", "pp", "dp")
 _MOST_RANKS = 16
 _AFTER_NAMES = {
-    "replicas": "data-parallel exchange",
+    "replicas": "data-parallel comm",
     "offload": "offload",
     "optimizer": "optimizer",
     "overhead": "overhead and stragglers",
