@@ -338,8 +338,8 @@ def _strategy_faults(strategy: Mapping[str, Any], source: str) -> Iterator[Fault
         yield _fault(source, "zero", strategy["zero"], "shards the optimizer; allowed: 0, 1")
     if strategy["dtype"] not in _DTYPE_OF:
         yield _fault(source, "dtype", strategy["dtype"], f"does not know it; {_TYPES}")
-    if strategy["tp_exchange"] not in _EXCHANGE_OF:
-        problem = f"does not know it; allowed: {', '.join(_EXCHANGE_OF)}"
+    if strategy["tp_exchange"] not in _COMM_TYPE_OF:
+        problem = f"does not know it; allowed: {', '.join(_COMM_TYPE_OF)}"
         yield _fault(source, "tp_exchange", strategy["tp_exchange"], problem)
     for field, usual in _USUAL.items():
         if strategy[field] != usual:
