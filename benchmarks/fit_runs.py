@@ -32,7 +32,7 @@ from shardwise.validate.measured.fit import (
     linear,
     load_parameters,
 )
-from shardwise.validate.measured.predict import Translation, described, translate
+from shardwise.validate.measured.predict import Translation, describe_translation, translate
 from shardwise.validate.measured.rewrite import figures_moved, rewritten, with_moves
 from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.statistics import summary
@@ -80,11 +80,11 @@ def _translated(
         if run.grade != grade or run.measured_step_time_s is None:
             continue
         try:
-            said = translate(run)
+            translation = translate(run)
         except NotModelledError:
             continue
-        if said.system.name in systems:
-            found[place] = said
+        if translation.system.name in systems:
+            found[place] = translation
     return found
 
 
@@ -108,15 +108,15 @@ def _print(title: str, at: Linear, errors: np.ndarray) -> None:
 
 def _write_values(parameters: Sequence[Parameter], offsets: np.ndarray) -> None:
     """Put the figures in place of those of the catalog."""
-    for of, noun in (("systems", System), ("stacks", Stack)):
+    for of, record in (("systems", System), ("stacks", Stack)):
         moving = [p for p in parameters if p.of == of]
         now: dict[str, Any] = {}
         for name in catalog.names(of):
-            one: Any = noun.load(name)
+            one: Any = record.load(name)
             for parameter, offset in zip(parameters, offsets, strict=True):
                 if parameter.of == of and parameter.moves(name):
                     one = parameter.apply(one, float(offset))
-            now[name] = noun.validated(one.to_dict(), source=name).to_dict(units=True)
+            now[name] = record.validated(one.to_dict(), source=name).to_dict(units=True)
         for name, values in now.items():
             path = _CATALOG / of / f"{name}.yaml"
             told = files.read_mapping(path)
@@ -140,7 +140,7 @@ def _write_errors(at: Linear, errors: np.ndarray, others: Linear) -> None:
     rows = [json.dumps(["id", "source", "error", *names])]
     pairs = [*zip(at.runs, errors, strict=True), *zip(others.runs, others.errors, strict=True)]
     for run, error in pairs:
-        what = described(translate(run))
+        what = describe_translation(translate(run))
         figures = [getattr(what, name) for name in names]
         rows.append(json.dumps([run.id, run.study, round(float(error), 4), *figures]))
     text = "[\n" + ",\n".join(rows) + "\n]\n"

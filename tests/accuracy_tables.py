@@ -71,7 +71,7 @@ CAUSES = (
 
 def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
     """Text of every block of the page, by name, in order."""
-    board = scoreboard(predictions, beside=references(predictions))
+    board = scoreboard(predictions, references=references(predictions))
     unseen = left_out_errors(predictions)
     return {
         "headline": _headline(predictions, board),

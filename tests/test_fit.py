@@ -18,7 +18,7 @@ from shardwise.config.stack import Stack as StackNoun
 from shardwise.config.strategy import Strategy
 from shardwise.validate.measured.fit import (
     Linear,
-    Moved,
+    MovedFigures,
     Parameter,
     fitted,
     left_out,
@@ -112,7 +112,7 @@ def test_translations_are_moved_by_what_concerns_them() -> None:
         strategy=Strategy.validated({"dp": 1, "gbs": 1, "stack": samples.stack(host_launch=1e-6)}),
         assumed=(),
     )
-    moved = Moved(mine)
+    moved = MovedFigures(mine)
     assert moved.applying(said) == [0, 2]
     system, strategy = moved.apply(said, np.array([0.0, 1.0, 0.0]))
     assert system is said.system

@@ -10,7 +10,7 @@ from measured_samples import predicted, refused, run_of
 from shardwise.report.tables.measured import print_runs
 from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import scoreboard
-from shardwise.validate.measured.statistics import Beside
+from shardwise.validate.measured.statistics import ReferencePrediction
 from shardwise.validate.measured.store import load_runs
 
 OWN = [
@@ -207,9 +207,15 @@ def test_predecessors_are_asked_where_wanted(shardwise, monkeypatch):
     def references(predictions):
         asked.extend(one.run.id for one in predictions)
         pairs = [
-            Beside(id=one.run.id, measured_s=1.0, ours_s=1.1, theirs_s=0.7) for one in predictions
+            ReferencePrediction(id=one.run.id, measured_s=1.0, ours_s=1.1, theirs_s=0.7)
+            for one in predictions
         ]
-        return {"elder": (*pairs, Beside(id="x", measured_s=1.0, ours_s=1.0, refused="no word"))}
+        return {
+            "elder": (
+                *pairs,
+                ReferencePrediction(id="x", measured_s=1.0, ours_s=1.0, refused="no word"),
+            )
+        }
 
     module = ModuleType("shardwise.validate.references")
     module.references = references

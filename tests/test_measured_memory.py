@@ -146,7 +146,13 @@ def test_what_megatron_does_not_tell_is_its_default():
 
 def test_the_last_stages_of_internevo_take_what_is_left_over():
     assert described("internevo-mem-7B-3-tp1pp3").strategy.stage_layers == (10, 11, 11)
-    assert described("internevo-mem-7B-5-tp1pp5").strategy.stage_layers == (6, 6, 6, 7, 7)
+    assert described("internevo-mem-7B-5-tp1pp5").strategy.stage_layers == (
+        6,
+        6,
+        6,
+        7,
+        7,
+    )
 
 
 @pytest.mark.parametrize(

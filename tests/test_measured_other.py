@@ -7,7 +7,7 @@ import pytest
 from measured_samples import run_of
 from shardwise import Stack
 from shardwise.validate.measured.predict import Translation, predict_runs, translate
-from shardwise.validate.measured.remat import policy_of, remat_fields
+from shardwise.validate.measured.recompute import policy_of, remat_fields
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.store import load_runs
 

@@ -8,7 +8,7 @@ from shardwise.interop.amped.translation import amped_case
 from shardwise.interop.calculon.translation import calculon_case
 from shardwise.interop.nersc.translation import nersc_case
 from shardwise.validate.measured.predict import predict_runs, translate
-from shardwise.validate.measured.statistics import Beside
+from shardwise.validate.measured.statistics import ReferencePrediction
 from shardwise.validate.measured.store import load_runs
 from shardwise.validate.references import references
 from shardwise.validate.simumax import Measured
@@ -100,7 +100,7 @@ def test_simumax_says_what_it_published():
     assert len(found["simumax"]) == len(ours) == 30
     assert all(pair.theirs_s == theirs[pair.id] for pair in found["simumax"])
     last = next(run for run in measured.runs if run.id == "llama3-8b_l32_tp8_mbc32")
-    assert found["simumax-a100"][-1] == Beside(
+    assert found["simumax-a100"][-1] == ReferencePrediction(
         id="simumax-a100-llama3-8b_l32_tp8_mbc32",
         measured_s=27.56859,
         ours_s=measured.estimated(last, 1.0).step_time_s,

@@ -21,8 +21,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "measured-runs.md"
 LEAST = {"id": "a", "model": {"name": "m"}, "hardware": {"accelerator": "H100"}}
 PACKED = {"format": "shardwise-measured-runs-1", "group": "g"}
 NO_RUNS = (
-    "holds no measured runs; allowed: a JSON list or lines of rows with an id, or a file of "
-    "measured runs of ours"
+    "holds no measured runs; allowed: a JSON list or lines of rows with an id, or a packed "
+    "file of measured runs"
 )
 # Rows of each group by grade A, B, C.
 COUNTS = {
@@ -164,7 +164,7 @@ def test_a_file_of_ones_own_may_have_any_of_three_forms(tmp_path):
         ('{"format": "x"}', "format: 'x': allowed: shardwise-measured-runs-1"),
         (
             json.dumps({**PACKED, "rows": [{"id": "a", "model": "m"}]}),
-            "a: model: 'm': no part of that name in `shared`",
+            "a: model: 'm': no section of that name in `shared`",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from shardwise.analysis.prediction_interval import ValidatedRuns, validated_runs
 from shardwise.report.tables.measured import print_runs
 from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import scoreboard
-from shardwise.validate.measured.statistics import Beside
+from shardwise.validate.measured.statistics import ReferencePrediction
 from shardwise.validate.measured.store import load_runs
 
 ROW = [
@@ -167,13 +167,13 @@ def test_choices_are_between_ways_to_run_the_same():
 def test_predecessors_are_scored_on_what_they_can_express(four):
     """Their errors and ours over the same runs, by hand; those of others' runs count, too."""
     pairs = (
-        Beside(id="a", measured_s=10.0, ours_s=11.0, theirs_s=8.0),
-        Beside(id="b", measured_s=20.0, ours_s=14.0, theirs_s=24.0),
-        Beside(id="c", measured_s=2.0, ours_s=3.0, refused="no gated MLP"),
-        Beside(id="e", measured_s=None, ours_s=3.0, theirs_s=2.0),
-        Beside(id="f", measured_s=4.0, ours_s=4.0, theirs_s=4.0),
+        ReferencePrediction(id="a", measured_s=10.0, ours_s=11.0, theirs_s=8.0),
+        ReferencePrediction(id="b", measured_s=20.0, ours_s=14.0, theirs_s=24.0),
+        ReferencePrediction(id="c", measured_s=2.0, ours_s=3.0, refused="no gated MLP"),
+        ReferencePrediction(id="e", measured_s=None, ours_s=3.0, theirs_s=2.0),
+        ReferencePrediction(id="f", measured_s=4.0, ours_s=4.0, theirs_s=4.0),
     )
-    board = scoreboard(four, beside={"elder": pairs, "silent": pairs[2:3]})
+    board = scoreboard(four, references={"elder": pairs, "silent": pairs[2:3]})
     found = board.to_dict()
     assert list(found["summary"]["references"]) == ["elder", "silent"]
     assert found["summary"]["references"]["elder"] == {

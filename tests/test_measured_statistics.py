@@ -10,7 +10,6 @@ from shardwise.validate.measured.statistics import (
     Summary,
     constant_mfu,
     coverage,
-    grouped,
     kendall_tau,
     pairs_in_order,
     regrets,
@@ -56,13 +55,6 @@ def test_a_summary_of_nothing():
     none = summary(np.array([]))
     assert none.n == 0
     assert np.isnan([none.mape, none.median_ape, none.bias, none.p90]).all()
-
-
-def test_groups_are_summarised_apart():
-    """Each by its name, in order."""
-    found = grouped(np.array([0.1, 0.3, -0.5]), np.array(["b", "b", "a"]))
-    assert list(found) == ["a", "b"]
-    assert (found["a"].bias, found["b"].mape) == (-0.5, pytest.approx(0.2))
 
 
 def test_the_baseline_takes_what_other_sources_have():

@@ -19,7 +19,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
 from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.run import Grade
-from shardwise.validate.measured.statistics import Beside
+from shardwise.validate.measured.statistics import ReferencePrediction
 from shardwise.validate.measured.store import load_runs, read_runs
 
 _RUNS = "runs"
@@ -193,7 +193,7 @@ def _validate_runs(
     return 0
 
 
-def _other_models(predictions: Sequence[Prediction]) -> Mapping[str, Sequence[Beside]]:
+def _other_models(predictions: Sequence[Prediction]) -> Mapping[str, Sequence[ReferencePrediction]]:
     """Predictions of other models for the same runs."""
     from shardwise.validate.references import references  # noqa: PLC0415 - slow to import
 

@@ -1,8 +1,8 @@
-"""Calls on the modules of a wrapping as lines of Python: in order, and as loops where they repeat.
+"""Write calls on the modules of a wrapping as lines of Python, with loops where they repeat.
 
-Calls go from the inside out, as `fully_shard` leaves to a unit what no earlier call has taken
-(https://docs.pytorch.org/docs/2.13/distributed.fsdp.fully_shard.html), and neighbours in a list of
-layers that are wrapped alike become one loop.
+Calls go from the inside out, because a call of `fully_shard` owns the parameters that no earlier
+call owns (https://docs.pytorch.org/docs/2.13/distributed.fsdp.fully_shard.html). Neighbors in a
+list of layers that are wrapped alike become one loop.
 """
 
 import json
@@ -15,11 +15,11 @@ from keyword import iskeyword
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Unit
 
-__all__ = ["Page", "bottom_up", "by_pattern", "patterns"]
+__all__ = ["CallWriter", "bottom_up", "by_pattern", "patterns"]
 
 _Path = tuple[str, ...]  # parts of a name; a key of a dictionary stands in quotes
 _Write = Callable[[list[str], bool, str], list[str]]
-_TAKEN = frozenset(
+_RESERVED = frozenset(
     {"fully_shard", "list", "mesh", "model", "mixed", "recomputed", "shared", "torch"}
 )
 _WIDTH = 88
@@ -35,7 +35,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """The same calls on neighbours in a list: on each, or where it is wide on each group."""
+    """The same calls on neighbors in a list: on each, or on each group of `width`."""
 
     container: _Path
     keyed: bool
@@ -45,23 +45,23 @@ class _Loop:
     steps: int = 1
 
     def at(self, step: int) -> _Path:
-        """Where a module of the list stands, counted from its first."""
+        """Path of a module of the list, counted from the first of the loop."""
         index = str(self.first + step)
         return (*self.container, f'"{index}"' if self.keyed else index)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where calls stand: in which module, as Python and as a path, and among which loops."""
+class _Scope:
+    """Scope of calls: a module, as Python and as a path, and the variables of the loops around."""
 
     expression: str = "model"
     path: _Path = ()
     margin: str = "    "
-    variables: frozenset[str] = _TAKEN
+    variables: frozenset[str] = _RESERVED
 
 
-class Page:
-    """Writes calls, as loops where neighbours agree.
+class CallWriter:
+    """Writes calls, with loops where neighbors agree.
 
     `modules` are names of the model: where they cover a list, its loop has no bounds. `keyed` are
     the names of containers that are dictionaries with numbers for keys; `*` is any number.
@@ -77,7 +77,7 @@ class Page:
             _Call(tuple(map(self._path, unit.modules)), unit.reshard_after_forward)
             for unit in bottom_up(units)
         ]
-        return self._lines(calls, _Place(), _fully_shard)
+        return self._lines(calls, _Scope(), _fully_shard)
 
     def checkpoints(self, names: Sequence[str]) -> list[str]:
         """Checkpointing: before sharding, and all modules looked up before any is wrapped."""
@@ -89,12 +89,12 @@ class Page:
         lines = ["    # A cache would be filled a second time when layers are computed again."]
         lines += ['    if getattr(getattr(model, "config", None), "use_cache", False):']
         lines += ["        model.config.use_cache = False", "    recomputed = set()"]
-        lines += self._lines(calls, _Place(), _add)
+        lines += self._lines(calls, _Scope(), _add)
         check = "check_fn=lambda module: module in recomputed"
         return [*lines, f"    apply_activation_checkpointing(model, {check})"]
 
     def _path(self, name: str) -> _Path:
-        """The parts of a name, keys of dictionaries told from places in lists."""
+        """A name split at its dots, with keys of dictionaries in quotes."""
         parts = name.split(".")
         for place, part in enumerate(parts):
             holder = ".".join(name.split(".")[:place])
@@ -102,8 +102,8 @@ class Page:
                 parts[place] = f'"{part}"'
         return tuple(parts)
 
-    def _lines(self, calls: Sequence[_Call], place: _Place, write: _Write) -> list[str]:
-        """Lines for calls on what is below a place."""
+    def _lines(self, calls: Sequence[_Call], place: _Scope, write: _Write) -> list[str]:
+        """Lines for calls in a scope."""
         lines: list[str] = []
         for item in _collapse(calls):
             if isinstance(item, _Call):
@@ -111,49 +111,49 @@ class Page:
                 lines += write(named, item.reshard, place.margin)
             elif item.steps == 1:
                 one = item.at(0)
-                held = _expression(place, one)
-                inner = replace(place, expression=held, path=(*place.path, *one))
+                container = _expression(place, one)
+                inner = replace(place, expression=container, path=(*place.path, *one))
                 lines += self._lines(item.body, inner, write)
             else:
                 lines += self._loop(item, place, write)
         return lines
 
-    def _loop(self, loop: _Loop, place: _Place, write: _Write) -> list[str]:
-        """Lines for the same calls on neighbours."""
+    def _loop(self, loop: _Loop, place: _Scope, write: _Write) -> list[str]:
+        """Lines for the same calls on neighbors."""
         name = _variable(loop.container, place.variables)
-        inner = _Place(
+        inner = _Scope(
             name, (*place.path, *loop.at(0)), f"{place.margin}    ", place.variables | {name}
         )
         if loop.width == 1:
             head = f"for {name} in {self._neighbours(place, loop)}:"
             return [f"{place.margin}{head}", *self._lines(loop.body, inner, write)]
-        held, after = _expression(place, loop.container), f"i + {loop.width}"
+        container, after = _expression(place, loop.container), f"i + {loop.width}"
         (call,) = loop.body
         if loop.keyed:
-            one = replace(inner, expression=f"{held}[str(j)]")
+            one = replace(inner, expression=f"{container}[str(j)]")
             group = f"*({_expression(one, call.paths[0])} for j in range(i, {after}))"
         elif call.paths[0]:
-            group = f"*({_expression(inner, call.paths[0])} for {name} in {held}[i : {after}])"
+            group = f"*({_expression(inner, call.paths[0])} for {name} in {container}[i : {after}])"
         else:
-            group = f"*{held}[i : {after}]"
+            group = f"*{container}[i : {after}]"
         last = loop.first + loop.steps * loop.width
         head = f"for i in range({loop.first}, {last}, {loop.width}):"
         return [f"{place.margin}{head}", *write([group], call.reshard, inner.margin)]
 
-    def _neighbours(self, place: _Place, loop: _Loop) -> str:
-        """What a loop runs over: a whole list, or a part of it."""
-        held = _expression(place, loop.container)
+    def _neighbours(self, place: _Scope, loop: _Loop) -> str:
+        """The iterable of a loop: a full list, or a slice of it."""
+        container = _expression(place, loop.container)
         last = loop.first + loop.steps
-        generic = ".".join(map(_star, (*place.path, *loop.container)))
+        generic = ".".join(map(_index_pattern, (*place.path, *loop.container)))
         if loop.first == 0 and self._lengths.get(generic) == {last}:
-            return f"{held}.values()" if loop.keyed else held
+            return f"{container}.values()" if loop.keyed else container
         if loop.keyed:
-            return f"({held}[str(i)] for i in range({loop.first}, {last}))"
-        return f"{held}[{loop.first or ''}:{last}]"
+            return f"({container}[str(i)] for i in range({loop.first}, {last}))"
+        return f"{container}[{loop.first or ''}:{last}]"
 
 
-def _expression(place: _Place, names: _Path) -> str:
-    """Python for the module that has these names below a place."""
+def _expression(place: _Scope, names: _Path) -> str:
+    """Python for the module that has these names in a scope."""
     text = place.expression
     for name in names:
         if _is_place(name):
@@ -166,22 +166,22 @@ def _expression(place: _Place, names: _Path) -> str:
 
 
 def _fully_shard(named: list[str], reshard: bool, margin: str) -> list[str]:
-    """One call, on a module or on a list, broken as ruff and black would."""
+    """One call, on a module or on a list, formatted as by ruff and black."""
     listed = len(named) > 1 or named[0].startswith("*")
     what = f"[{', '.join(named)}]" if listed else named[0]
-    given = ["**shared"] if reshard else ["**shared", "reshard_after_forward=False"]
-    line = f"{margin}fully_shard({', '.join([what, *given])})"
+    arguments = ["**shared"] if reshard else ["**shared", "reshard_after_forward=False"]
+    line = f"{margin}fully_shard({', '.join([what, *arguments])})"
     if len(line) <= _WIDTH:
         return [line]
     inner = f"{margin}    "
     first = [f"{inner}{what},"]
     if listed and len(first[0]) > _WIDTH:
         first = [f"{inner}[", *(f"{inner}    {name}," for name in named), f"{inner}],"]
-    return [f"{margin}fully_shard(", *first, *(f"{inner}{one}," for one in given), f"{margin})"]
+    return [f"{margin}fully_shard(", *first, *(f"{inner}{one}," for one in arguments), f"{margin})"]
 
 
 def _add(named: list[str], _reshard: bool, margin: str) -> list[str]:
-    """Note a module for checkpointing."""
+    """Add a module to the checkpointed ones."""
     return [f"{margin}recomputed.add({named[0]})"]
 
 
@@ -195,7 +195,7 @@ def _variable(container: _Path, taken: frozenset[str]) -> str:
 
 
 def _collapse(calls: Sequence[_Call]) -> Iterator[_Call | _Loop]:
-    """Join calls on the same layer, then layers side by side that are called alike."""
+    """Join calls on the same layer, then consecutive layers with the same calls."""
     last: _Loop | None = None
     for item in _layers(calls):
         if isinstance(item, _Loop) and last is not None:
@@ -213,7 +213,7 @@ def _collapse(calls: Sequence[_Call]) -> Iterator[_Call | _Loop]:
 
 
 def _unless_alone(loop: _Loop) -> Iterator[_Call | _Loop]:
-    """A loop; where it has one step, of one call, that call."""
+    """A loop, or its call if it has a single one."""
     if loop.steps == 1 and len(loop.body) == 1:
         (call,) = loop.body
         paths = [(*loop.at(step), *p) for step in range(loop.width) for p in call.paths]
@@ -223,8 +223,8 @@ def _unless_alone(loop: _Loop) -> Iterator[_Call | _Loop]:
 
 
 def _layers(calls: Sequence[_Call]) -> Iterator[_Call | _Loop]:
-    """Calls in turn, those on the same layer of a list together, with paths from there."""
-    for (spot, width), group in groupby(calls, key=_spot):
+    """Calls in order, those on the same layer of a list together, with paths relative to it."""
+    for (spot, width), group in groupby(calls, key=_common_layer):
         if spot is None:
             yield from group
             continue
@@ -237,8 +237,8 @@ def _layers(calls: Sequence[_Call]) -> Iterator[_Call | _Loop]:
                 yield _Loop(spot[:-1], keyed, first, width, (replace(call, paths=call.paths[:1]),))
 
 
-def _spot(call: _Call) -> tuple[_Path | None, int]:
-    """The layer in a list that all paths are in, or the first of those they stand for in turn."""
+def _common_layer(call: _Call) -> tuple[_Path | None, int]:
+    """The layer that all paths are in, or the first of consecutive layers, one for each path."""
     places = [next((i for i, n in enumerate(p) if _is_place(n)), None) for p in call.paths]
     at = places[0]
     if at is None or any(place != at for place in places):
@@ -258,16 +258,16 @@ def pattern(name: str) -> str:
 
 
 def _is_index(name: str) -> bool:
-    """Whether a part of a name is a number, as PyTorch writes it."""
+    """Whether a component of a name is a number, as PyTorch writes it."""
     return name.isascii() and name.isdecimal() and str(int(name)) == name
 
 
 def _is_place(part: str) -> bool:
-    """Whether a part of a path is a place in a list, or the key of one."""
+    """Whether a component of a path is an index of a list, or a key in quotes."""
     return _is_index(part.strip('"'))
 
 
-def _star(part: str) -> str:
+def _index_pattern(part: str) -> str:
     """`*` for a place."""
     return "*" if _is_place(part) else part
 
@@ -295,7 +295,7 @@ def _lengths(modules: Collection[str]) -> dict[str, set[int]]:
 
 
 def bottom_up(units: Sequence[Unit]) -> tuple[Unit, ...]:
-    """Order units as `fully_shard` wants them: what is inside another comes before it."""
+    """Order units as `fully_shard` requires: units inside another come before it."""
     _check(units)
     inside: dict[str, list[int]] = defaultdict(list)
     for place, unit in enumerate(units):
@@ -323,7 +323,7 @@ def bottom_up(units: Sequence[Unit]) -> tuple[Unit, ...]:
 
 
 def _check(units: Sequence[Unit]) -> None:
-    """Refuse what no call can say: no modules, the root, a module twice."""
+    """Refuse units that no call can express: no modules, the root, a module twice."""
     seen: set[str] = set()
     for unit in units:
         if not unit.modules:
@@ -336,12 +336,12 @@ def _check(units: Sequence[Unit]) -> None:
 
 
 def _check_name(field: str, name: str) -> None:
-    """Refuse what names no module below the root."""
+    """Refuse a name that names no module below the root."""
     if not all(name.split(".")):
         raise _refusal(field, name, "must name a module below the root")
 
 
 def _refusal(field: str, value: object, problem: str) -> InputError:
-    """Refuse a part of a wrapping."""
+    """Error about a wrapping."""
     fault = Fault(source="wrapping", field=field, value=value, has_value=True, problem=problem)
     return InputError(fault)

@@ -1,9 +1,9 @@
-"""A wrapping as code: for PyTorch alone, for torchtitan, and as a plan of transformers."""
+"""Emit a wrapping as code: for plain PyTorch, for torchtitan, and as a plan of transformers."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwise.fsdp.call_writer import Page, bottom_up, by_pattern, patterns
+from shardwise.fsdp.call_writer import CallWriter, bottom_up, by_pattern, patterns
 from shardwise.fsdp.plan import Dtype, Setting, Wrapping
 
 __all__ = ["Form", "bottom_up", "huggingface_form", "python_code", "torchtitan_form"]
@@ -18,7 +18,7 @@ _FREE, _KEEP = "free_full_weight", "keep_full_weight"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """A wrapping in the words of another library, and what those words cannot say."""
+    """A wrapping in the form of another library, with notes on what that form cannot express."""
 
     text: str
     notes: tuple[str, ...] = ()
@@ -33,12 +33,12 @@ def python_code(
     keyed: Collection[str] = (),
     device: str = "cuda",
 ) -> str:
-    """A Python module whose `shard(model, mesh=None)` does what the wrapping says.
+    """A Python module whose `shard(model, mesh=None)` applies the wrapping.
 
-    `modules` are all names of the model: with them, a loop over a whole list of layers needs no
+    `modules` are all names of the model: with them, a loop over a full list of layers needs no
     bounds. `keyed` are the names of those containers that are `nn.ModuleDict`s.
     """
-    page = Page(modules, keyed)
+    page = CallWriter(modules, keyed)
     mesh = _mesh(setting)
     lines = ["def shard(model, mesh=None):"]
     lines += [
@@ -62,9 +62,9 @@ def torchtitan_form(
     modules: Collection[str] = (),
     keyed: Collection[str] = ("layers",),
 ) -> Form:
-    """An `apply_fsdp` to stand in for that of torchtitan's `models/*/parallelize.py`.
+    """An `apply_fsdp` that replaces that of torchtitan's `models/*/parallelize.py`.
 
-    The signature is torchtitan's of 2026; its models keep their layers in an `nn.ModuleDict`.
+    The signature is torchtitan's of 2026; its models have their layers in an `nn.ModuleDict`.
     """
     lines = ["def apply_fsdp(", "    model,", "    dp_mesh,", "    param_dtype,"]
     lines += ["    reduce_dtype,", "    pp_enabled,", "    cpu_offload=False,"]
@@ -74,7 +74,10 @@ def torchtitan_form(
     lines += ["    mixed = MixedPrecisionPolicy(param_dtype, reduce_dtype)"]
     lines += ['    shared = {"mesh": dp_mesh, "mp_policy": mixed}', "    if cpu_offload:"]
     lines += ['        shared["offload_policy"] = CPUOffloadPolicy()']
-    lines += [*Page(modules, keyed).shards(wrapping.units), "    fully_shard(model, **shared)"]
+    lines += [
+        *CallWriter(modules, keyed).shards(wrapping.units),
+        "    fully_shard(model, **shared)",
+    ]
     names = "CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard"
     head = [*_header(setting, model_name), f"from torch.distributed.fsdp import {names}", "", ""]
     shards, replicas = setting.shards, setting.replicas
@@ -95,7 +98,7 @@ def huggingface_form(
 ) -> Form:
     """The wrapping as `fsdp_plan` of transformers 5 (`transformers/distributed/fsdp.py`).
 
-    A rule's name has `*` for every number, so it holds for all layers of a list or for none; its
+    A rule's name has `*` for every number, so it applies to all layers of a list or to none; its
     style is "free_full_weight" (gathered again in backward) or "keep_full_weight".
     """
     plan: dict[str, str] = {}
@@ -105,18 +108,18 @@ def huggingface_form(
             plan.setdefault(rule, style)
     notes = [*_rule_notes(wrapping, plan, modules), *_group_notes(wrapping, plan)]
     notes += _setting_notes(wrapping, setting)
-    given = [f"fsdp_size={setting.shards}"]
-    given += [f"dp_replicate_size={setting.replicas}"] if setting.replicas > 1 else []
-    given += ["fsdp_plan=fsdp_plan"]
-    given += ["fsdp_mixed_precision=True"] if _mixed(setting) else []
+    arguments = [f"fsdp_size={setting.shards}"]
+    arguments += [f"dp_replicate_size={setting.replicas}"] if setting.replicas > 1 else []
+    arguments += ["fsdp_plan=fsdp_plan"]
+    arguments += ["fsdp_mixed_precision=True"] if _mixed(setting) else []
     lines = ["from transformers.distributed import DistributedConfig", "", "fsdp_plan = {"]
     lines += [*(f'    "{rule}": "{style}",' for rule, style in plan.items()), "}"]
-    lines += [f"distributed_config = DistributedConfig({', '.join(given)})", ""]
+    lines += [f"distributed_config = DistributedConfig({', '.join(arguments)})", ""]
     return Form(text="\n".join(lines), notes=tuple(dict.fromkeys(notes)))
 
 
 def _header(setting: Setting, model_name: str) -> list[str]:
-    """What the code was made for."""
+    """Comments on the model and the setting."""
     gpus = f"{setting.gpus} GPUs"
     if setting.replicas > 1:
         gpus += f" ({setting.replicas} replicas of {setting.shards} shards)"
@@ -127,7 +130,7 @@ def _header(setting: Setting, model_name: str) -> list[str]:
 
 
 def _imports(wrapping: Wrapping, policy: str | None) -> list[str]:
-    """What the code needs of PyTorch."""
+    """Imports from PyTorch."""
     lines = [] if policy is None else ["import torch"]
     if wrapping.checkpointed:
         lines.append("from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (")
@@ -147,18 +150,18 @@ def _mesh(setting: Setting) -> str:
 
 def _policy(setting: Setting) -> str | None:
     """The mixed precision, if any dtype differs from the one before it."""
-    given = []
+    arguments = []
     if setting.compute_dtype != setting.stored_dtype:
-        given.append(f"param_dtype=torch.{_TORCH[setting.compute_dtype]}")
+        arguments.append(f"param_dtype=torch.{_TORCH[setting.compute_dtype]}")
     if setting.reduce_dtype != setting.compute_dtype:
-        given.append(f"reduce_dtype=torch.{_TORCH[setting.reduce_dtype]}")
-    return f"MixedPrecisionPolicy({', '.join(given)})" if given else None
+        arguments.append(f"reduce_dtype=torch.{_TORCH[setting.reduce_dtype]}")
+    return f"MixedPrecisionPolicy({', '.join(arguments)})" if arguments else None
 
 
 def _rule_notes(
     wrapping: Wrapping, plan: Mapping[str, str], modules: Collection[str]
 ) -> Iterator[str]:
-    """Where a rule says more than was planned."""
+    """Where a rule differs from the plan."""
     for unit in wrapping.units:
         style = _FREE if unit.reshard_after_forward else _KEEP
         for rule in patterns(unit.modules):
@@ -175,13 +178,14 @@ def _rule_notes(
 
 
 def _group_notes(wrapping: Wrapping, plan: Mapping[str, str]) -> Iterator[str]:
-    """Where groups differ: one pair alone is grouped, final norm and head, if nothing else is kept.
+    """Where groups differ from the plan.
 
+    transformers groups one pair alone, a final norm and head, if no other weights are kept.
     Source: `is_norm_and_head_pair` in `transformers/distributed/fsdp.py` of 5.23.
     """
-    kept = sorted(rule for rule, style in plan.items() if style == _KEEP)
-    normed = any(rule == "norm" or rule.endswith(".norm") for rule in kept)
-    pair = kept if normed and len(kept) == 2 else []  # noqa: PLR2004 - a pair
+    unsharded = sorted(rule for rule, style in plan.items() if style == _KEEP)
+    with_norm = any(rule == "norm" or rule.endswith(".norm") for rule in unsharded)
+    pair = unsharded if with_norm and len(unsharded) == 2 else []  # noqa: PLR2004 - a pair
     grouped = [unit.modules for unit in wrapping.units if len(unit.modules) > 1]
     for names in grouped:
         if sorted(patterns(names)) != pair:
@@ -192,7 +196,7 @@ def _group_notes(wrapping: Wrapping, plan: Mapping[str, str]) -> Iterator[str]:
 
 
 def _setting_notes(wrapping: Wrapping, setting: Setting) -> Iterator[str]:
-    """What `DistributedConfig` cannot set."""
+    """What `DistributedConfig` cannot express."""
     if wrapping.checkpointed:
         named = ", ".join(patterns(wrapping.checkpointed))
         yield f"checkpointing is no part of a plan: {named}"

@@ -46,11 +46,11 @@ _CHECKPOINT = "_checkpoint_wrapped_module"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What is held at one moment, or at the fullest moment of a stretch of time."""
+    """Memory at one moment, or at the peak between two events."""
 
     phase: Phase
     place: str
-    """The last thing that began or ended: `enter model.layers.0`, `gathered norm, lm_head`."""
+    """The last event: `enter model.layers.0`, `gathered norm, lm_head`."""
     operation: str
     """The operator after which it was counted, as PyTorch names it; empty: between two."""
     total_bytes: int
@@ -60,40 +60,40 @@ class Moment:
 
 @dataclass(slots=True)
 class Ledger:
-    """Keeps the fullest moment of each stretch while the tracker runs."""
+    """Records the peak between every two events while the tracker runs."""
 
-    held: Callable[[], Mapping[Any, int]] = dict
-    """What the tracker counts now, by category, with the sum as "Total" [byte]."""
+    current: Callable[[], Mapping[Any, int]] = dict
+    """Current bytes of the tracker by category, with the sum as "Total" [byte]."""
     phase: Phase = "forward"
     place: str = "start"
     operation: str = ""
-    closed: list[Moment] = field(default_factory=list)
-    _fullest: Moment | None = None
+    moments: list[Moment] = field(default_factory=list)
+    _peak: Moment | None = None
 
     def count(self) -> None:
-        """Look at what is held now."""
-        held = self.held()
-        total = held.get("Total", 0)
-        if self._fullest is None or total > self._fullest.total_bytes:
-            self._fullest = Moment(
+        """Compare the current memory with the peak since the last event."""
+        current = self.current()
+        total = current.get("Total", 0)
+        if self._peak is None or total > self._peak.total_bytes:
+            self._peak = Moment(
                 phase=self.phase,
                 place=self.place,
                 operation=self.operation,
                 total_bytes=total,
-                by_category={k.value: v for k, v in held.items() if k != "Total" and v},
+                by_category={k.value: v for k, v in current.items() if k != "Total" and v},
             )
 
-    def turn(self, place: str, phase: Phase | None = None) -> None:
-        """Close a stretch and begin the next."""
-        if self._fullest is not None:
-            self.closed.append(self._fullest)
-            self._fullest = None
+    def event(self, place: str, phase: Phase | None = None) -> None:
+        """Record an event: store the peak since the last one and start again."""
+        if self._peak is not None:
+            self.moments.append(self._peak)
+            self._peak = None
         self.operation, self.place, self.phase = "", place, phase or self.phase
         self.count()
 
 
 def track_step(module: Any, optimizer: Any, inputs: Any, step: Callable[[Ledger], None]) -> Ledger:
-    """Run one step under the tracker and keep the fullest moment after every turn."""
+    """Run one step under the tracker and record the peak after every event."""
     kind = import_module("torch.distributed._tools.fsdp2_mem_tracker").FSDPMemTracker
     device = import_module("torch").device("cpu")
     ledger = Ledger()
@@ -103,7 +103,7 @@ def track_step(module: Any, optimizer: Any, inputs: Any, step: Callable[[Ledger]
         return kind.__torch_dispatch__(self, func, types, args, kwargs)
 
     tracker = type("Tracker", (kind,), {"__torch_dispatch__": dispatch})(module, optimizer)
-    ledger.held = lambda: tracker._curr_mem_snap.get(device, {})
+    ledger.current = lambda: tracker._curr_mem_snap.get(device, {})
     with ExitStack() as undo:
         undo.callback(setattr, warnings, "formatwarning", warnings.formatwarning)  # ModTracker's
         tracker._update_peak_stats = lambda _state: ledger.count()
@@ -112,26 +112,26 @@ def track_step(module: Any, optimizer: Any, inputs: Any, step: Callable[[Ledger]
         tracker.track_inputs((inputs,))
         with tracker:
             step(ledger)
-            ledger.turn("end")
+            ledger.event("end")
     return ledger
 
 
 def _unhook_optimizer(tracker: Any) -> None:
-    """Take the tracker's own hooks off the optimizer."""
+    """Remove the tracker's own hooks from the optimizer."""
     for handle in tracker._optimizer_hook_handles or ():
         handle.remove()
     tracker._optimizer_hook_handles = None
 
 
 def _instrument(tracker: Any, module: Any, ledger: Ledger, undo: ExitStack) -> None:
-    """Label what stands there before the step, and watch modules, groups and recomputation."""
+    """Label existing tensors, and instrument modules, parameter groups and recomputation."""
     found = {m: n.replace(f"{_CHECKPOINT}.", "") for n, m in module.named_modules()}
     names = {m: n.removesuffix(f".{_CHECKPOINT}") or "root" for m, n in found.items()}
     tracker._mod_tracker.register_user_hooks(
-        lambda m, _inputs: ledger.turn(f"enter {names.get(m, '?')}"),
-        lambda m, _inputs, _outputs: ledger.turn(f"exit {names.get(m, '?')}"),
-        lambda m, _gradients: ledger.turn(f"enter {names.get(m, '?')}"),
-        lambda m, _gradients: ledger.turn(f"exit {names.get(m, '?')}"),
+        lambda m, _inputs: ledger.event(f"enter {names.get(m, '?')}"),
+        lambda m, _inputs, _outputs: ledger.event(f"exit {names.get(m, '?')}"),
+        lambda m, _gradients: ledger.event(f"enter {names.get(m, '?')}"),
+        lambda m, _gradients: ledger.event(f"exit {names.get(m, '?')}"),
     )
     undo.callback(tracker._mod_tracker.clear_user_hooks)
     for buffer in module.buffers():
@@ -151,7 +151,7 @@ def _instrument(tracker: Any, module: Any, ledger: Ledger, undo: ExitStack) -> N
 
 
 def _watch_recomputation(tracker: Any, inner: Any, undo: ExitStack) -> None:
-    """Have what is computed again count as activations; PyTorch stops midway, hence always."""
+    """Count recomputed tensors as activations; PyTorch stops midway, hence `always_call`."""
 
     def begin(*_: Any) -> None:
         tracker._in_ac = tracker._mod_tracker.is_bw
@@ -164,7 +164,7 @@ def _watch_recomputation(tracker: Any, inner: Any, undo: ExitStack) -> None:
 
 
 class _Group:
-    """Stands between FSDP2 and a parameter group, to label tensors as they change hands."""
+    """Wraps the methods of a parameter group of FSDP2, to label tensors and record events."""
 
     def __init__(self, tracker: Any, group: Any, name: str, ledger: Ledger) -> None:
         self._tracker, self._group, self._name, self._ledger = tracker, group, name, ledger
@@ -173,7 +173,7 @@ class _Group:
         self._real = {method: getattr(group, method) for method in methods}
 
     def track_step(self, undo: ExitStack) -> None:
-        """Label what is there, and put these methods in place of the group's until `undo`."""
+        """Label existing tensors, and replace the group's methods by these until `undo`."""
         self._tracker._instrument_fsdp_sharded_params_grads(self._group)
         for one in self._group.fsdp_params:
             for gathered in one.all_gather_outputs:  # empty for now, but the same storages later
@@ -187,38 +187,38 @@ class _Group:
             undo.callback(delattr, self._group, method)
 
     def unshard(self, async_op: bool = False) -> None:
-        """Start a gather: FSDP2 calls this again and again, and it does nothing but once."""
+        """Start a gather; FSDP2 calls this repeatedly, and only the first call has an effect."""
         idle = self._group._all_gather_result is None
         usual, self._tracker._fsdp_state = self._tracker._fsdp_state, self._states.PRE_FW
         self._real["unshard"](async_op)
         self._tracker._fsdp_state = usual
         if idle and self._group._all_gather_result is not None:
-            self._ledger.turn(f"gather {self._name}")
+            self._ledger.event(f"gather {self._name}")
 
     def wait_for_unshard(self) -> None:
         """Copy weights out of the gather buffer."""
         pending = self._group._all_gather_result is not None
         self._real["wait_for_unshard"]()
         if pending:
-            self._ledger.turn(f"gathered {self._name}")
+            self._ledger.event(f"gathered {self._name}")
 
     def reshard(self) -> None:
-        """Drop gathered weights."""
+        """Free gathered weights."""
         before = self._group._sharded_state
         self._real["reshard"]()
         if self._group._sharded_state != before:
-            self._ledger.turn(f"reshard {self._name}")
+            self._ledger.event(f"reshard {self._name}")
 
     def post_backward(self, *unused: Any) -> None:
         """Reduce the gradients."""
-        self._ledger.turn(f"reduce {self._name}")
+        self._ledger.event(f"reduce {self._name}")
         usual, self._tracker._fsdp_state = self._tracker._fsdp_state, self._states.POST_BW
         self._real["post_backward"](*unused)
         self._tracker._fsdp_state = usual
         for one in self._group.fsdp_params:
             if one.sharded_param.grad is not None:
                 self._label(one.sharded_param.grad, self._kinds.SHARDED_GRAD)
-        self._ledger.turn(f"reduced {self._name}")
+        self._ledger.event(f"reduced {self._name}")
 
     def _accumulated(self, weight: Any) -> None:
         self._label(weight.grad, self._kinds.UNSHARDED_GRAD)
@@ -227,7 +227,7 @@ class _Group:
         self._tracker._update_and_maybe_create_winfos(tensor, kind)
 
 
-_Called = tuple[Sequence[Any], Mapping[str, Any]]
+_Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 class Trackable(Protocol):
@@ -237,7 +237,7 @@ class Trackable(Protocol):
         """Build the module, on the current device and in the default dtype."""
 
     def inputs(self, module: Any, batch: int, seq_len: int) -> Any:
-        """Make what the module is called with: `(args, kwargs)`, a tuple or a mapping."""
+        """Make the inputs of the module: `(args, kwargs)`, a tuple or a mapping."""
 
     def loss(self, output: Any) -> Any:
         """Reduce the module's output to a scalar."""
@@ -249,67 +249,78 @@ class Verified:
 
     peak: Moment
     forward: Moment
-    """Fullest moment of the forward pass and the loss."""
+    """Peak of the forward pass and the loss."""
     backward: Moment
     optimizer: Moment
-    """Fullest moment of the optimizer's step; its start where there is no optimizer."""
+    """Peak of the optimizer's step; its start if there is no optimizer."""
     moments: tuple[Moment, ...]
-    """Fullest moment after each entry and exit of a module and each act of a unit, in order."""
+    """Peak after each entry and exit of a module and each event of a unit, in order."""
     elapsed_seconds: float
     notes: tuple[str, ...] = ()
-    """What the figures leave out, and what PyTorch warned of."""
+    """What the figures leave out, and PyTorch's warnings."""
 
     @property
     def peak_bytes(self) -> int:
-        """Fullest moment of the whole step [byte]."""
+        """Peak of the full step [byte]."""
         return self.peak.total_bytes
 
 
 def verify(
     load: Trackable, wrapping: Wrapping, setting: Setting, *, batch: int, seq_len: int
 ) -> Verified:
-    """Run one training step of the wrapped model on fake tensors and count what is held.
+    """Run one training step of the wrapped model on fake tensors and track its memory.
 
-    Rank 0 of `setting.gpus` is run: of unevenly split weights it holds the most. The output of the
-    module lives until the loss is computed, the loss until the end. A tensor counts from the call
-    that makes it to the one that drops it, whatever streams would do.
+    It runs rank 0 of `setting.gpus`, which has the largest shards of unevenly split weights. The
+    output of the module lives until the loss is computed, the loss until the end. A tensor counts
+    from the call that allocates it to the one that frees it, regardless of streams.
+
+    Parameters
+    ----------
+    load
+        The model: how to build it, its inputs and its loss.
+    wrapping
+        Units and checkpointed modules.
+    setting
+        Ranks, types and optimizer.
+    batch, seq_len
+        Sequences on a rank and tokens of each.
     """
     began = time.perf_counter()
     torch = _torch()
     with _warnings() as warned, _fake_world(torch, setting) as mesh:
         module = load.build()
         module.train()
-        called = _called(load.inputs(module, batch, seq_len))
+        inputs = _called(load.inputs(module, batch, seq_len))
         _wrap(module, wrapping, setting, mesh)
         optimizer = _optimizer(torch, module, setting)
         with _kernels(load):
-            _step(load, module, optimizer, called)
+            _step(load, module, optimizer, inputs)
             module.zero_grad()
             with no_garbage_collection():
                 ledger = track_step(
                     module,
                     optimizer,
-                    called,
-                    lambda ledger: _step(load, module, optimizer, called, ledger.turn),
+                    inputs,
+                    lambda ledger: _step(load, module, optimizer, inputs, ledger.event),
                 )
-    return _verified(ledger, time.perf_counter() - began, (*_left_out(load), *warned))
+    return _verified(ledger, time.perf_counter() - began, (*_omissions(load), *warned))
 
 
 def _kernels(load: Trackable) -> AbstractContextManager[Any]:
-    """Those that stand in for an accelerator's, where the load has them."""
+    """Stand-ins for an accelerator's kernels, if the model has them."""
     stand_ins = getattr(load, "stand_ins", nullcontext)
     return stand_ins()
 
 
-def _left_out(load: Trackable) -> Iterator[str]:
-    """What the figures do not have."""
+def _omissions(load: Trackable) -> Iterator[str]:
+    """What the figures leave out."""
     yield "without the allocator's rounding and fragments, NCCL's buffers and the CUDA context"
     if not hasattr(load, "stand_ins"):
         yield "with kernels of the CPU, whose attention keeps its probabilities where it drops some"
 
 
 def _torch() -> Any:
-    """PyTorch with FSDP2 and its tracker, or a refusal that says what to install."""
+    """Import PyTorch with FSDP2 and its tracker, or raise an error that says what to install."""
     try:
         torch = import_module("torch")
     except ImportError:
@@ -332,7 +343,7 @@ def _refusal(name: str, value: object, problem: str) -> InputError:
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Collect what is warned of, each once; afterwards warnings are shown as before."""
+    """Collect warnings, each once; afterwards warnings are shown as before."""
     collected: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -342,7 +353,7 @@ def _warnings() -> Iterator[list[str]]:
 
 @contextmanager
 def _fake_world(torch: Any, setting: Setting) -> Iterator[Any]:
-    """Stand on rank 0 of a process group that moves nothing; leave everything as it was."""
+    """Be rank 0 of a process group that communicates nothing; restore everything afterwards."""
     dist = torch.distributed
     if dist.is_initialized():
         problem = "a process group exists already; check in a process without one"
@@ -368,8 +379,8 @@ def _mesh(setting: Setting) -> Any:
     return make("cpu", shape, mesh_dim_names=("replicate", "shard"))
 
 
-def _called(inputs: Any) -> _Called:
-    """Arguments and keywords, however the load gives them."""
+def _called(inputs: Any) -> _Inputs:
+    """Inputs as positional and keyword arguments."""
     match inputs:
         case Mapping():
             return (), inputs
@@ -382,7 +393,7 @@ def _called(inputs: Any) -> _Called:
 
 
 def _wrap(module: Any, wrapping: Wrapping, setting: Setting, mesh: Any) -> None:
-    """Do what the emitted code does: checkpoint, then shard from the inside out, root last."""
+    """Wrap as the emitted code does: checkpoint, then shard from the inside out, root last."""
     checkpoint = import_module("torch.distributed.algorithms._checkpoint.checkpoint_wrapper")
     fully_shard = import_module("torch.distributed.fsdp").fully_shard
     found = dict(module.named_modules(remove_duplicate=False))
@@ -398,8 +409,8 @@ def _wrap(module: Any, wrapping: Wrapping, setting: Setting, mesh: Any) -> None:
         for unit in bottom_up(wrapping.units):
             named = ", ".join(unit.modules)
             modules = [module.get_submodule(name) for name in unit.modules]
-            given = modules if len(modules) > 1 else modules[0]
-            fully_shard(given, **shared, reshard_after_forward=unit.reshard_after_forward)
+            target = modules if len(modules) > 1 else modules[0]
+            fully_shard(target, **shared, reshard_after_forward=unit.reshard_after_forward)
         named = "all of them"
         fully_shard(module, **shared)
         module._get_fsdp_state()._lazy_init()
@@ -408,7 +419,7 @@ def _wrap(module: Any, wrapping: Wrapping, setting: Setting, mesh: Any) -> None:
 
 
 def _policy(setting: Setting) -> Any:
-    """The dtypes; None where nothing is to be cast."""
+    """Dtypes of the mixed precision; None: no cast."""
     compute = torch_dtype(setting.compute_dtype)
     reduce = torch_dtype(setting.reduce_dtype)
     return import_module("torch.distributed.fsdp").MixedPrecisionPolicy(
@@ -418,7 +429,7 @@ def _policy(setting: Setting) -> Any:
 
 
 def _optimizer(torch: Any, module: Any, setting: Setting) -> Any:
-    """PyTorch's own, on lists of tensors, as it chooses on a GPU."""
+    """PyTorch's own optimizer in its `foreach` form, the default on a GPU."""
     if setting.optimizer == "none":
         return None
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[setting.optimizer]
@@ -429,31 +440,31 @@ def _step(
     load: Trackable,
     module: Any,
     optimizer: Any,
-    called: _Called,
-    turn: Callable[[str, Phase], None] = lambda _place, _phase: None,
+    inputs: _Inputs,
+    event: Callable[[str, Phase], None] = lambda _place, _phase: None,
 ) -> None:
-    """One training step; the module's output is dropped as soon as the loss is known."""
-    turn("start", "forward")
-    loss = load.loss(module(*called[0], **called[1]))
-    turn("loss.backward()", "backward")
+    """One training step; the module's output is freed as soon as the loss is known."""
+    event("start", "forward")
+    loss = load.loss(module(*inputs[0], **inputs[1]))
+    event("loss.backward()", "backward")
     loss.backward()
-    turn("optimizer.step()", "optimizer")
+    event("optimizer.step()", "optimizer")
     if optimizer is not None:
         optimizer.step()
 
 
 def _verified(ledger: Ledger, seconds: float, notes: Sequence[str]) -> Verified:
-    """The fullest moments of the step and of its three phases."""
+    """Peaks of the step and of its three phases."""
 
-    def fullest(*phases: Phase) -> Moment:
-        return max((m for m in ledger.closed if m.phase in phases), key=lambda m: m.total_bytes)
+    def peak_of(*phases: Phase) -> Moment:
+        return max((m for m in ledger.moments if m.phase in phases), key=lambda m: m.total_bytes)
 
     return Verified(
-        peak=fullest("forward", "backward", "optimizer"),
-        forward=fullest("forward"),
-        backward=fullest("backward"),
-        optimizer=fullest("optimizer"),
-        moments=tuple(ledger.closed),
+        peak=peak_of("forward", "backward", "optimizer"),
+        forward=peak_of("forward"),
+        backward=peak_of("backward"),
+        optimizer=peak_of("optimizer"),
+        moments=tuple(ledger.moments),
         elapsed_seconds=seconds,
         notes=tuple(notes),
     )

@@ -14,12 +14,12 @@ from shardwise.fsdp.profile import Profile
 __all__ = ["parse_wrapping"]
 
 _ENDINGS = (".txt", ".json", ".yaml", ".yml", ".toml", ".gz")
-_KEPT = ":keep"
+_KEEP_SUFFIX = ":keep"
 _MEMBERS = {"modules", "reshard_after_forward"}
 
 
-def parse_wrapping(given: object, planner: Planner) -> Wrapping:
-    """The wrapping that a user means.
+def parse_wrapping(entry: object, planner: Planner) -> Wrapping:
+    """Parse the wrapping that a user specifies.
 
     Parameters
     ----------
@@ -27,28 +27,30 @@ def parse_wrapping(given: object, planner: Planner) -> Wrapping:
         A `Wrapping`; a list of units; their text, comma-separated; or a file: lines of text, or a
         mapping with `units` or `unit_details`, as results have them, and `checkpointed`. A unit is
         a name, names joined by ``+`` or in a list for a group, or a mapping of `modules` and
-        `reshard_after_forward`. ``*`` stands for any number, ``:keep`` behind a unit for weights
-        that stay after forward.
+        `reshard_after_forward`. ``*`` matches any number; ``:keep`` after a unit keeps its weights
+        unsharded after forward.
+    planner
+        The profile, and whether all blocks are checkpointed.
 
     Raises
     ------
     InputError
         If it is none of these.
     """
-    if isinstance(given, Wrapping):
-        return given
-    again = planner.checkpoint == "all"
+    if isinstance(entry, Wrapping):
+        return entry
+    recompute = planner.checkpoint == "all"
     profile = planner.profile
-    names = tuple(profile.modules[at].name for at in planner.checkpointable) if again else ()
-    units: Any = given
-    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(_ENDINGS)):
-        units, said = _of_file(given)
-        names = names if said is None else said
+    names = tuple(profile.modules[at].name for at in planner.checkpointable) if recompute else ()
+    units: Any = entry
+    if isinstance(entry, Path) or (isinstance(entry, str) and entry.endswith(_ENDINGS)):
+        units, checkpointed = _read_file(entry)
+        names = names if checkpointed is None else checkpointed
     if isinstance(units, str):
         units = [part.strip() for part in units.split(",") if part.strip()]
     if not isinstance(units, Sequence):
         raise _fault(units, "must be names of modules, or lists of them for groups")
-    found = [unit for one in units for unit in _units(one, profile)]
+    found = [unit for one in units for unit in _parse_units(one, profile)]
     return Wrapping(units=tuple(found), checkpointed=names)
 
 
@@ -56,8 +58,8 @@ def _fault(value: object, problem: str) -> InputError:
     return InputError(Fault(field="units", value=value, has_value=True, problem=problem))
 
 
-def _of_file(path: str | Path) -> tuple[Any, tuple[str, ...] | None]:
-    """Units of a file, and what it says of checkpointing."""
+def _read_file(path: str | Path) -> tuple[Any, tuple[str, ...] | None]:
+    """Units of a file, and its checkpointed modules; None: not specified."""
     if str(path).removesuffix(".gz").endswith(".txt"):
         lines = (line.partition("#")[0].strip() for line in files.read_text(path).splitlines())
         return [line for line in lines if line], None
@@ -66,42 +68,42 @@ def _of_file(path: str | Path) -> tuple[Any, tuple[str, ...] | None]:
     if not isinstance(units, list):
         problem = "has no list of units; allowed: a list `units`, or lines of text in a .txt"
         raise InputError(Fault(source=str(path), field="units", problem=problem))
-    again = data.get("checkpointed")
-    if again is not None and not _are_names(again):
+    recompute = data.get("checkpointed")
+    if recompute is not None and not _are_names(recompute):
         problem = "must be a list of names"
         raise InputError(Fault(source=str(path), field="checkpointed", problem=problem))
     # The root is a unit in every plan; results list it with no modules.
     kept = [one for one in units if not (isinstance(one, Mapping) and one.get("modules") == [])]
-    return kept, None if again is None else tuple(again)
+    return kept, None if recompute is None else tuple(recompute)
 
 
 def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def _units(given: object, profile: Profile) -> Iterator[Unit]:
-    """Units that one entry stands for; several where it has a ``*``."""
+def _parse_units(entry: object, profile: Profile) -> Iterator[Unit]:
+    """Units of one entry; several if it has a ``*``."""
     reshard = True
-    if isinstance(given, Unit):
-        yield given
+    if isinstance(entry, Unit):
+        yield entry
         return
-    if isinstance(given, Mapping):
-        reshard = given.get("reshard_after_forward", True)
-        # Results say more of each unit; that follows from these two.
-        if "modules" not in given or not isinstance(reshard, bool):
+    if isinstance(entry, Mapping):
+        reshard = entry.get("reshard_after_forward", True)
+        # Further fields of a unit in results follow from these two.
+        if "modules" not in entry or not isinstance(reshard, bool):
             problem = f"a unit as a mapping has {' and '.join(sorted(_MEMBERS))}"
-            raise _fault(dict(given), problem)
-        given = given["modules"]
-    if isinstance(given, str):
-        reshard = reshard and not given.endswith(_KEPT)
-        given = [part.strip() for part in given.removesuffix(_KEPT).split("+")]
-    if not isinstance(given, (list, tuple)) or not given or not all(_is_name(n) for n in given):
-        raise _fault(given, "must be the name of a module, or a list of names for a group")
+            raise _fault(dict(entry), problem)
+        entry = entry["modules"]
+    if isinstance(entry, str):
+        reshard = reshard and not entry.endswith(_KEEP_SUFFIX)
+        entry = [part.strip() for part in entry.removesuffix(_KEEP_SUFFIX).split("+")]
+    if not isinstance(entry, (list, tuple)) or not entry or not all(_is_name(n) for n in entry):
+        raise _fault(entry, "must be the name of a module, or a list of names for a group")
     root = f"{profile.modules[0].kind}."
-    named = [str(name) for name in given]
-    # Statistics call a module by its class first; so may who reads them.
+    named = [str(name) for name in entry]
+    # Statistics put the class of the model before a name; users may do so too.
     named = [n.removeprefix(root) if n not in profile.positions else n for n in named]
-    for names in _filled(named, profile):
+    for names in _expand(named, profile):
         yield Unit(modules=names, reshard_after_forward=reshard)
 
 
@@ -109,8 +111,8 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _filled(names: Sequence[str], profile: Profile) -> Iterator[tuple[str, ...]]:
-    """Names with each ``*`` filled by the numbers that the first of them has in the model."""
+def _expand(names: Sequence[str], profile: Profile) -> Iterator[tuple[str, ...]]:
+    """Names with each ``*`` replaced by the numbers that match the first of them in the model."""
     first = next((name for name in names if "*" in name), None)
     if first is None:
         yield tuple(names)

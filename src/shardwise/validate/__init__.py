@@ -1,4 +1,4 @@
-"""How accurate we are: published figures, our estimates and the predecessors' side by side."""
+"""Accuracy: published figures, our estimates and those of the predecessors side by side."""
 
 from collections.abc import Callable, Collection
 
@@ -22,7 +22,7 @@ __all__ = [
     "validate",
 ]
 
-# Name of each suite, what it compares, and the function that does it.
+# Name of each suite, a description, and the function that runs it.
 SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
     "seqsel": (
         "sequence-parallelism paper: memory formulas, 8 measured steps and 10 passes",
@@ -42,7 +42,7 @@ SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
     ),
 }
 
-# Of the command line alone: collections of rows, ours or in files, with scoreboards of their own.
+# Of the command line alone: collections of rows, shipped or in files, with their own scoreboards.
 COLLECTIONS = {
     "runs": "1,597 published training runs: step time and peak memory, or rows of your own",
     "kernels": "your tables of measured kernels and collectives, given by --data",
@@ -70,6 +70,6 @@ def validate(suite: str) -> Scoreboard:
 
 
 def no_such_suite(suite: str, known: Collection[str]) -> InputError:
-    """Return the error that a suite is not among those known."""
+    """Return the error for an unknown suite."""
     problem = f"no such suite; allowed: {', '.join(known)}{nearest(suite, known)}"
     return InputError(Fault(field="suite", value=suite, has_value=True, problem=problem))

@@ -1,13 +1,13 @@
-"""What AMPeD (ISPASS 2023) is compared with: GPipe's and Megatron-LM's measured runs.
+"""The measured runs that AMPeD (ISPASS 2023) was validated on: GPipe's and Megatron-LM's.
 
-The criterion is AMPeD's own: a largest error of 12 %. Its own predictions were not published as
-data; what its formulas give as they were described stands beside ours.
+The criterion is AMPeD's own: a largest error of 12 %. Its predictions were not published as data;
+ours are compared with its formulas as they were described.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from shardwise.config.base import ConfigBase, Count, Number, Sourced
+from shardwise.config.base import ConfigBase, Count, Number
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.estimator import estimate
@@ -15,7 +15,7 @@ from shardwise.interop.amped.translation import amped_case
 from shardwise.validate.measured.predict import Prediction, predict_runs, translate
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.store import load_runs
-from shardwise.validate.scores import Compared, Criterion, Part, Row, Scoreboard
+from shardwise.validate.scores import Compared, Criterion, Part, PublishedFigures, Row, Scoreboard
 
 __all__ = ["amped"]
 
@@ -37,42 +37,35 @@ _THEIRS = (
     "second forward pass)."
 )
 _BUBBLE = "its formulas as they were described, with a bubble too small by the layers."
-# What of a strategy AMPeD has words for.
-_SAID = ("tp", "pp", "dp", "micro_batch_size", "global_batch_size", "seq_len", "dtype")
+# Strategy fields that AMPeD can express.
+_AMPED_FIELDS = ("tp", "pp", "dp", "micro_batch_size", "global_batch_size", "seq_len", "dtype")
 
 
 class Gpipe(ConfigBase):
-    """A model, and how its throughput grows with the stages."""
+    """A model, and its throughput by number of stages."""
 
     system: str
     stack: str
     micro_batches: Count
     to_stages: Count
-    """Stages of the run that throughput is over."""
+    """Stages of the run that throughput is relative to."""
     throughput: dict[Count, Number]
     """By stages."""
     model: dict[str, Any]
 
 
-class Published(Sourced):
-    """Figures as `catalog/validation/amped.yaml` has them."""
-
-    CATALOG: ClassVar[str | None] = "validation"
+class Published(PublishedFigures):
+    """Figures of `catalog/validation/amped.yaml`."""
 
     limit: Number
     """Largest error that the paper claims."""
     study: str
     """Group of measured runs."""
     confirmed: tuple[str, ...]
-    """Those of them that were read in the paper's text."""
+    """Runs whose figures are in the paper's text."""
     gpipe: Gpipe
     beyond: dict[str, str]
     """Why rows are beyond the limit, by part and case, or a part's `*`."""
-
-    def text(self, field: str) -> str:
-        """Return where a figure is from."""
-        source = self.source_of(field)
-        return source.text if source is not None else ""
 
 
 def amped() -> Scoreboard:
@@ -93,14 +86,14 @@ def amped() -> Scoreboard:
         parts=parts,
         criterion=Criterion(
             limit=published.limit,
-            source=published.text("limit"),
+            source=published.source_text("limit"),
             why=_explained(parts, published.beyond),
         ),
     )
 
 
 def _explained(parts: Sequence[Part], beyond: Mapping[str, str]) -> dict[str, str]:
-    """Reasons by row, also of those that are told for a whole part."""
+    """Reasons by row, also those of a full part."""
     found = {}
     for part in parts:
         for row in part.rows:
@@ -123,14 +116,14 @@ def _steps(
         title=f"{title}, time of a step",
         unit="s",
         kind="measured",
-        source=published.text("study"),
+        source=published.source_text("study"),
         compared=Compared(reference=_BY_THEIR_COUNT, ours=_OURS, theirs=_THEIRS),
         rows=tuple(
             Row(
                 case=case.removeprefix(prefix),
                 reference=one.measured_step_time_s or 0.0,
                 ours=one.step_time_s or 0.0,
-                theirs=_of_run(one.run),
+                theirs=_their_run_s(one.run),
                 status="confirmed" if one.run.id in published.confirmed else "recalled",
             )
             for case, one in predicted.items()
@@ -141,7 +134,7 @@ def _steps(
 
 def _gpipe(published: Published) -> Part:
     gpipe = published.gpipe
-    sources = {"": {"kind": "published", "text": published.text("gpipe.model")}}
+    sources = {"": {"kind": "published", "text": published.source_text("gpipe.model")}}
     model = Model.validated({**gpipe.model, "sources": sources}, source=published.name)
     first = _step_s(gpipe, model, gpipe.to_stages)
     their_first = _their_step_s(gpipe, model, gpipe.to_stages)
@@ -150,7 +143,7 @@ def _gpipe(published: Published) -> Part:
         title=f"GPipe, table 3: throughput on K GPUs over that on {gpipe.to_stages}",
         unit="x",
         kind="measured",
-        source=published.text("gpipe.throughput"),
+        source=published.source_text("gpipe.throughput"),
         compared=Compared(
             reference=(
                 f"{model.name} on P100 without NVLink, {gpipe.micro_batches} micro-batches. A "
@@ -181,7 +174,7 @@ def _gpipe(published: Published) -> Part:
 
 
 def _step_s(gpipe: Gpipe, model: Model, stages: int) -> float:
-    """Time of a step of one replica on so many stages [s]."""
+    """Step time of one replica by its stages [s]."""
     strategy = {
         "pp": stages,
         "dp": 1,
@@ -195,18 +188,18 @@ def _step_s(gpipe: Gpipe, model: Model, stages: int) -> float:
     return estimate(model, gpipe.system, strategy).step_time_s
 
 
-def _of_run(run: Run) -> float:
-    """What AMPeD says of a step of a measured run [s]."""
-    said = translate(run)
-    words = {name: getattr(said.strategy, name) for name in _SAID}
-    return _asked(said.model, said.system, words)
+def _their_run_s(run: Run) -> float:
+    """AMPeD's step time of a measured run [s]."""
+    case = translate(run)
+    fields = {name: getattr(case.strategy, name) for name in _AMPED_FIELDS}
+    return _their_time_s(case.model, case.system, fields)
 
 
 def _their_step_s(gpipe: Gpipe, model: Model, stages: int) -> float:
-    """What it says of one of one replica on so many stages [s]."""
-    words = {"pp": stages, "dp": 1, "gbs": gpipe.micro_batches, "dtype": "fp32"}
-    return _asked(model, gpipe.system, words)
+    """AMPeD's step time of one replica by its stages [s]."""
+    fields = {"pp": stages, "dp": 1, "gbs": gpipe.micro_batches, "dtype": "fp32"}
+    return _their_time_s(model, gpipe.system, fields)
 
 
-def _asked(model: Model, system: System | str, words: Mapping[str, Any]) -> float:
-    return float(amped_case(model, system, words).answer()["Total time to train (s)"])
+def _their_time_s(model: Model, system: System | str, fields: Mapping[str, Any]) -> float:
+    return float(amped_case(model, system, fields).answer()["Total time to train (s)"])

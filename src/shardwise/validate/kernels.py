@@ -1,7 +1,7 @@
-"""Measured kernels and collectives of a folder of tables, against the formulas of `cost`.
+"""Measured kernels and collectives of a folder of tables, compared with the formulas of `cost`.
 
-The tables are the reader's: any of those in `calibrate.tables.KINDS`. Errors are given by GPU, type
-and kind, over all rows and over those of the sizes that training has.
+The tables are the user's: any of those in `calibrate.tables.KINDS`. Errors are by GPU, type and
+kind, over all rows and over rows of training sizes.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ class Group:
     kind: str
     """Mode of a product, mask of attention, routing of experts, operation of a collective."""
     region: str
-    """`all` rows, or the `large` ones: of the sizes that training has."""
+    """`all` rows, or the `large` ones, of training sizes."""
     score: Score
 
 
@@ -76,7 +76,7 @@ class KernelScores:
     refused: tuple[Refused, ...]
 
     def to_dict(self, *, rows: bool = False) -> dict[str, Any]:
-        """Return plain values, ready for JSON; each row too, if asked for."""
+        """Return plain values, ready for JSON; with `rows` also each row."""
         summary: dict[str, Any] = {}
         for name in dict.fromkeys(table.kind for table, _ in self.tables):
             signed = np.concatenate([_errors(p) for t, p in self.tables if t.kind == name])
@@ -135,12 +135,12 @@ def kernel_scores(folder: str | Path) -> KernelScores:
 
 
 def save_rows(scores: KernelScores, path: str | Path) -> None:
-    """Write what was measured and predicted of every row as Parquet or CSV.
+    """Write the measured and predicted time of every row as Parquet or CSV.
 
     Raises
     ------
     InputError
-        If the ending is not one of these.
+        If the ending is neither.
     """
     import polars as pl  # noqa: PLC0415 - heavy; only where rows are saved
 
@@ -178,7 +178,7 @@ def save_rows(scores: KernelScores, path: str | Path) -> None:
 
 
 def gpu_system(gpu: str) -> str:
-    """Name that the catalog would have for the system of a GPU in a table."""
+    """Catalog name of the system of a GPU in a table."""
     return GPU_SYSTEMS.get(gpu, gpu.replace("_", "-"))
 
 

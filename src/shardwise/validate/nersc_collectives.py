@@ -1,20 +1,20 @@
-"""Measured collectives of Perlmutter: what NCCL took, and what `cost.collective` says."""
+"""Measured NCCL collectives of Perlmutter, compared with `cost.collective`."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from shardwise.arrays import Floats
-from shardwise.config.base import ConfigBase, Count, Sourced
+from shardwise.config.base import ConfigBase, Count
 from shardwise.config.network import Collective, CollectiveName
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.interop.nersc.translation import collective_for_nersc
 from shardwise.ops.operation import CollectiveKind
 from shardwise.units import ByteRate, readable
-from shardwise.validate.scores import Compared, Part, Row, Scoreboard
+from shardwise.validate.scores import Compared, Part, PublishedFigures, Row, Scoreboard
 
 __all__ = ["MeasuredCollectives", "Series", "nersc_collectives"]
 
@@ -53,7 +53,7 @@ class Series(ConfigBase):
 
 
 class _Wiring(ConfigBase):
-    """How the nodes differ from those of the catalog's system."""
+    """Differences of the nodes from those of the catalog's system."""
 
     accelerators: Count
     """GPUs of a node, each with a NIC of its own."""
@@ -61,24 +61,22 @@ class _Wiring(ConfigBase):
     """Of the links that join two GPUs of a node directly."""
 
 
-class MeasuredCollectives(Sourced):
-    """Series and their machine, as `catalog/validation/nersc-collectives.yaml` has them."""
-
-    CATALOG: ClassVar[str | None] = "validation"
+class MeasuredCollectives(PublishedFigures):
+    """Series and their machine, of `catalog/validation/nersc-collectives.yaml`."""
 
     system: str
-    """Whose collectives are compared."""
+    """The catalog's system."""
     node: _Wiring
     rates: tuple[dict[CollectiveName, Collective], ...]
-    """Of NCCL alone, by tier, inside out; those of systems are of collectives beside compute."""
+    """Of NCCL alone, by tier, inside out; those of systems overlap with compute."""
     series: tuple[Series, ...]
 
     @property
     def machine(self) -> System:
         """The catalog's system with the nodes of this machine, idle but for one collective.
 
-        GPUs that are joined directly have the links of their pairs: two of them one pair's, where
-        a switch gives each all its links.
+        GPUs that are connected directly have the links of their pairs: two of them use those of
+        one pair, where a switch would give each all its links.
         """
         fields = System.load(self.system).to_dict()
         inside, fabric = fields["network"]
@@ -95,7 +93,7 @@ class MeasuredCollectives(Sourced):
         return System.validated(fields)
 
     def predicted_us(self, series: Series) -> Floats:
-        """What our formula says of a series, in its order [us]."""
+        """Our times of a series, in its order [us]."""
         sizes = np.array(list(series.us), dtype=np.float64)
         reached = (series.gpus_per_node, series.gpus_per_node * series.nodes)
         extents = np.repeat(np.array(reached)[:, None], len(sizes), axis=1)
@@ -103,14 +101,14 @@ class MeasuredCollectives(Sourced):
         return collective_time(self.machine, kind, sizes, extents) / _MICRO
 
     def their_us(self, series: Series) -> Floats:
-        """What the predecessor's formula says, with its figures of the machine [us]."""
+        """Times by the predecessor's formula, with its figures of the machine [us]."""
         sizes = np.array(list(series.us), dtype=np.float64)
         inside, nodes = series.gpus_per_node, series.nodes
         return collective_for_nersc(_THEIRS, series.operation, sizes, inside, nodes) / _MICRO
 
 
 def nersc_collectives() -> Scoreboard:
-    """Compare times of collectives with what was measured on 1 to 256 nodes."""
+    """Compare times of collectives with measurements on 1 to 256 nodes."""
     measured = MeasuredCollectives.load("nersc-collectives")
     rows: dict[tuple[str, str], list[Row]] = {
         (operation, band.name): []
@@ -159,14 +157,13 @@ def _band_of(size: int) -> _Band:
 
 
 def _part(measured: MeasuredCollectives, operation: str, band: _Band, rows: list[Row]) -> Part:
-    source = measured.source_of("series")
     words = operation.replace("_", "-")
     return Part(
         name=f"{operation}_{band.name}",
         title=f"{words}, {band.title}",
         unit="us",
         kind="measured",
-        source=source.text if source is not None else "",
+        source=measured.source_text("series"),
         listed=False,
         compared=Compared(
             reference="nccl-tests, out of place, one sample for each size and group.",

@@ -1,15 +1,15 @@
-"""What the predecessors predict for measured runs.
+"""Predictions of the predecessors for measured runs.
 
-Calculon, NERSC's model and AMPeD answer by their formulas as published (`interop/*/reference`), for
-runs put in their words in the way of `estimate --also`:
+Calculon, NERSC's model and AMPeD predict by their formulas as published (`interop/*/reference`),
+for runs translated as by `estimate --also`:
 
-- Calculon on its own files of an A100 and an H100, as it times kernels by curves that our systems
-  have not, with its own network whatever the row says of it; bf16 as fp16, as both have one rate;
+- Calculon on its own files of an A100 and an H100, because it times kernels by curves that our
+  systems do not have, always with its own network; bf16 as fp16, as both have one rate;
 - NERSC's model on our system, converted;
 - AMPeD likewise, its products at 0.51 of the peak.
 
-What they refuse, be it for lack of words or of memory, has their reason. SimuMax answers with the
-predictions that it published, for 30 rows and for the steps of its A100 server, which are no rows.
+Runs that they cannot express or fit in memory have their reason. SimuMax has the predictions that
+it published, for 30 rows and for the steps of its A100 server, which are not among the rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from shardwise.interop.calculon.translation import calculon_case
 from shardwise.interop.nersc.translation import nersc_case
 from shardwise.validate.measured.predict import Prediction, Translation, translate
 from shardwise.validate.measured.run import NotModelledError
-from shardwise.validate.measured.statistics import Beside
+from shardwise.validate.measured.statistics import ReferencePrediction
 from shardwise.validate.simumax import Measured
 
 __all__ = ["references"]
@@ -29,21 +29,23 @@ __all__ = ["references"]
 _CALCULON_SYSTEMS = {"a100-80gb-sxm": "calculon-a100-80g", "h100-sxm": "calculon-h100-80g-nvl8"}
 
 
-def references(predictions: Sequence[Prediction]) -> dict[str, tuple[Beside, ...]]:
-    """Put what each predecessor says beside our predictions, of runs that we have one for."""
+def references(predictions: Sequence[Prediction]) -> dict[str, tuple[ReferencePrediction, ...]]:
+    """Predict runs by each predecessor, of those that we have a prediction for."""
     ours = [one for one in predictions if one.step_time_s is not None]
-    told = [(one, translate(one.run)) for one in ours]
+    translated = [(one, translate(one.run)) for one in ours]
     found = {
-        name: tuple(_beside(one, said, answer) for one, said in told)
+        name: tuple(_predict_by(one, translation, answer) for one, translation in translated)
         for name, answer in _FORMULAS.items()
     }
     return found | _of_simumax(ours)
 
 
-def _beside(one: Prediction, said: Translation, answer: Callable[[Translation], float]) -> Beside:
+def _predict_by(
+    one: Prediction, translation: Translation, answer: Callable[[Translation], float]
+) -> ReferencePrediction:
     theirs, refused = None, None
     try:
-        theirs = answer(said)
+        theirs = answer(translation)
     except NotModelledError as reason:
         refused = str(reason)
     except InputError as error:
@@ -51,9 +53,9 @@ def _beside(one: Prediction, said: Translation, answer: Callable[[Translation], 
     return _pair(one, theirs, refused)
 
 
-def _pair(one: Prediction, theirs: float | None, refused: str | None = None) -> Beside:
-    assert one.step_time_s is not None  # noqa: S101 - chosen by it
-    return Beside(
+def _pair(one: Prediction, theirs: float | None, refused: str | None = None) -> ReferencePrediction:
+    assert one.step_time_s is not None  # noqa: S101 - selected by it
+    return ReferencePrediction(
         id=one.run.id,
         measured_s=one.measured_step_time_s,
         ours_s=one.step_time_s,
@@ -62,31 +64,31 @@ def _pair(one: Prediction, theirs: float | None, refused: str | None = None) -> 
     )
 
 
-def _calculon(said: Translation) -> float:
+def _calculon(translation: Translation) -> float:
     """Calculon's `total_time` [s]."""
-    system = _CALCULON_SYSTEMS.get(said.system.name)
+    system = _CALCULON_SYSTEMS.get(translation.system.name)
     if system is None:
-        raise NotModelledError(f"Calculon has no file of {said.system.name}")
-    strategy = said.strategy
+        raise NotModelledError(f"Calculon has no file of {translation.system.name}")
+    strategy = translation.strategy
     if strategy.dtype == "bf16":
         strategy = strategy.model_copy(update={"dtype": Dtype.FP16})
-    found = calculon_case(said.model, system, strategy).answer()
+    found = calculon_case(translation.model, system, strategy).answer()
     if "infeasible" in found:
         raise NotModelledError(str(found["message"]))
     return float(found["total_time"])
 
 
-def _nersc(said: Translation) -> float:
+def _nersc(translation: Translation) -> float:
     """`t` of NERSC's model [s]."""
-    found = nersc_case(said.model, said.system, said.strategy).answer()
+    found = nersc_case(translation.model, translation.system, translation.strategy).answer()
     if "infeasible" in found:
         raise NotModelledError(str(found["message"]))
     return float(found["t"])
 
 
-def _amped(said: Translation) -> float:
+def _amped(translation: Translation) -> float:
     """Time of one batch by AMPeD [s]."""
-    found = amped_case(said.model, said.system, said.strategy).answer()
+    found = amped_case(translation.model, translation.system, translation.strategy).answer()
     return float(found["Total time to train (s)"])
 
 
@@ -97,8 +99,8 @@ _FORMULAS: dict[str, Callable[[Translation], float]] = {
 }
 
 
-def _of_simumax(ours: Sequence[Prediction]) -> dict[str, tuple[Beside, ...]]:
-    """Its predictions of rows by their id, and with these of the steps of its A100 server."""
+def _of_simumax(ours: Sequence[Prediction]) -> dict[str, tuple[ReferencePrediction, ...]]:
+    """Its predictions of rows, and of the steps of its A100 server."""
     measured = Measured.load("simumax")
     published = {f"simumax-b200-{run.id}_cef": run.their_step_s for run in measured.of("b200")}
     rows = tuple(
@@ -107,11 +109,11 @@ def _of_simumax(ours: Sequence[Prediction]) -> dict[str, tuple[Beside, ...]]:
     return {"simumax": rows, "simumax-a100": tuple(_a100(measured))} if rows else {}
 
 
-def _a100(measured: Measured) -> Iterator[Beside]:
+def _a100(measured: Measured) -> Iterator[ReferencePrediction]:
     speed = measured.servers["a100"].speed
     for run in measured.of("a100"):
         if run.step_s is not None:
-            yield Beside(
+            yield ReferencePrediction(
                 id=f"simumax-a100-{run.id}",
                 measured_s=run.step_s,
                 ours_s=measured.estimated(run, speed).step_time_s,

@@ -1,29 +1,42 @@
-"""What a validation gives: rows of reference and prediction, and their errors by part."""
+"""Results of a validation: rows of reference and prediction, and their errors by part."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-__all__ = ["Compared", "Criterion", "Part", "Row", "Score", "Scoreboard"]
+from shardwise.config.base import Sourced
+
+__all__ = ["Compared", "Criterion", "Part", "PublishedFigures", "Row", "Score", "Scoreboard"]
 
 Kind = Literal["formula", "measured"]
 
 
+class PublishedFigures(Sourced):
+    """Figures of a suite and how to reproduce them, as files of `catalog/validation` have them."""
+
+    CATALOG: ClassVar[str | None] = "validation"
+
+    def source_text(self, field: str) -> str:
+        """Return the source of a figure."""
+        source = self.source_of(field)
+        return "" if source is None else source.text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure of a reference, what we say, and what the predecessor says."""
+    """One figure of a reference, our value, and the predecessor's."""
 
     case: str
     reference: float
     ours: float
     theirs: float | None
-    """None where the predecessor says nothing."""
+    """None if the predecessor has no value."""
     status: str | None = None
-    """How sure the reference is, where a suite tells."""
+    """How certain the reference is, in suites that rate it."""
     groups: tuple[str, ...] = ()
-    """What it counts among beside its part, of each kind of group one."""
+    """Groups within its part, one of each kind."""
 
     @property
     def ours_error(self) -> float:
@@ -52,7 +65,7 @@ class Score:
     median_ape: float
     """Median of the absolute errors."""
     p90: float
-    """What nine of ten absolute errors are below."""
+    """90th percentile of the absolute errors."""
 
     @classmethod
     def of(cls, errors: Sequence[float]) -> "Score":
@@ -72,12 +85,12 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What stands beside what in a part, in sentences."""
+    """What a part compares, in sentences."""
 
     reference: str
     ours: str
     theirs: str | None
-    """None where the predecessor says nothing."""
+    """None if the predecessor has no values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +103,11 @@ class Part:
     kind: Kind
     """Whether the reference is a formula or was measured."""
     source: str
-    """Where the reference is from."""
+    """Source of the reference."""
     compared: Compared
     rows: tuple[Row, ...]
     listed: bool = True
-    """Whether people see every row; if not, scores of its groups."""
+    """Whether tables show every row; if not, scores of its groups."""
 
     @property
     def groups(self) -> dict[str, Score]:
@@ -103,7 +116,7 @@ class Part:
 
     @property
     def their_groups(self) -> dict[str, Score]:
-        """The predecessor's, of groups that it says something of."""
+        """The predecessor's, of groups that it has values for."""
         errors = {
             name: [row.their_error for row in rows if row.their_error is not None]
             for name, rows in self._grouped()
@@ -123,19 +136,19 @@ class Part:
 
     @property
     def theirs(self) -> Score | None:
-        """Score of the predecessor's; None where it says nothing."""
+        """Score of the predecessor's; None if it has none."""
         errors = [row.their_error for row in self.rows if row.their_error is not None]
         return Score.of(errors) if errors else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """How far off rows may be, and why those are that are farther."""
+    """Largest error that rows may have, and reasons for those beyond it."""
 
     limit: float
     """Largest absolute error."""
     source: str
-    """Who set it."""
+    """Its source."""
     why: Mapping[str, str] = field(default_factory=dict)
     """Reasons, by name of a row: its part, a slash, its case."""
 
@@ -147,13 +160,13 @@ class Scoreboard:
     suite: str
     title: str
     predecessor: str
-    """Whose figures stand beside ours."""
+    """The predecessor whose figures are compared with ours."""
     parts: tuple[Part, ...]
     criterion: Criterion | None = None
 
     @property
     def beyond(self) -> dict[str, float]:
-        """Rows whose error is beyond the criterion, with it."""
+        """Rows whose error is beyond the criterion, with the error."""
         limit = float("inf") if self.criterion is None else self.criterion.limit
         return {
             _name(part, row): row.ours_error
@@ -163,7 +176,7 @@ class Scoreboard:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON: rows of all parts, their scores, what they are."""
+        """Return plain values, ready for JSON: rows of all parts, scores, and descriptions."""
         plain: dict[str, Any] = {
             "suite": self.suite,
             "title": self.title,
@@ -210,7 +223,7 @@ def _name(part: Part, row: Row) -> str:
 
 
 def _by_number(name: str) -> tuple[int, str]:
-    """Order of names that begin with a number and go on alike: `2 nodes` before `16 nodes`."""
+    """Sort key of names that differ in their first number: `2 nodes` before `16 nodes`."""
     return len(name), name
 
 
@@ -234,7 +247,7 @@ def _summary(part: Part, predecessor: str) -> dict[str, Any]:
 
 
 def _record(part: Part, row: Row, predecessor: str) -> dict[str, Any]:
-    """Names as every suite has them, times of steps by the names that measured runs have."""
+    """One row by the names of every suite; step times also by the names of measured runs."""
     record = {
         "id": _name(part, row),
         "part": part.name,

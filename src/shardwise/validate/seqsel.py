@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 from shardwise.analysis.results import Estimate
-from shardwise.config.base import ConfigBase, Count, Sourced
+from shardwise.config.base import ConfigBase, Count
 from shardwise.estimator import estimate
 from shardwise.interop.calculon.translation import calculon_case
-from shardwise.validate.scores import Compared, Part, Row, Scoreboard
+from shardwise.validate.scores import Compared, Part, PublishedFigures, Row, Scoreboard
 
 __all__ = ["seqsel"]
 
@@ -23,7 +23,7 @@ _MS = 1e3
 
 
 class Layout(ConfigBase):
-    """How the paper runs a model, and what Calculon calls it in our catalog."""
+    """How the paper runs a model, and Calculon's name of it in the catalog."""
 
     tp: Count
     pp: Count
@@ -34,16 +34,14 @@ class Layout(ConfigBase):
 
 
 class Mode(ConfigBase):
-    """What is recomputed, and whether sequences are split too."""
+    """What is recomputed, and whether sequence parallelism is on."""
 
     recompute: str
     tp_exchange: str
 
 
-class Published(Sourced):
-    """Figures of the paper and how to run them, as `catalog/validation/seqsel.yaml` has them."""
-
-    CATALOG: ClassVar[str | None] = "validation"
+class Published(PublishedFigures):
+    """Figures of the paper and how to run them, of `catalog/validation/seqsel.yaml`."""
 
     system: str
     stack: str
@@ -59,11 +57,6 @@ class Published(Sourced):
     table_4_ms: dict[str, dict[str, float]]
     table_5_s: dict[str, dict[str, float]]
 
-    def text(self, field: str) -> str:
-        """Return where a figure is from."""
-        source = self.source_of(field)
-        return source.text if source is not None else ""
-
 
 @dataclass(frozen=True)
 class _Run:
@@ -75,7 +68,7 @@ class _Run:
 
     @property
     def strategy(self) -> dict[str, Any]:
-        """Fields of the strategy that both are given."""
+        """Strategy fields of both estimates."""
         layout = self.published.models[self.model].to_dict()
         del layout["calculon"]
         software = {"dtype": self.published.dtype, "stack": self.published.stack}
@@ -109,13 +102,13 @@ class _Run:
 
     @property
     def activation_bytes(self) -> float:
-        """What the layers of the first stage keep: per layer x layers x in flight [byte]."""
+        """Activations of the first stage: per layer x layers x micro-batches in flight [byte]."""
         flying = self.ours.stages[0].in_flight
         return self.ours.layers[0].kept_bytes * self.first_stage_layers * flying
 
     @property
     def layer_ms(self) -> dict[str, float]:
-        """What a layer takes of one micro-batch in each pass, with what is exposed [ms]."""
+        """Time of a layer for one micro-batch in each pass, with exposed communication [ms]."""
         layer = self.ours.layers[0]
         passes = (layer.input_grad, layer.weight_grad, layer.recompute)
         exposed = layer.tp_backward.exposed_s + layer.tp_again.exposed_s
@@ -166,7 +159,7 @@ def _state(published: Published, runs: _Runs) -> Part:
         title="Figure 1: weights, gradients and optimizer state of a rank",
         unit="GiB",
         kind="formula",
-        source=published.text("figure_1_state_gib"),
+        source=published.source_text("figure_1_state_gib"),
         compared=Compared(
             reference=(
                 "the paper's own, not a measurement. 12 L h^2 / (t p) parameters of 18 bytes."
@@ -203,7 +196,7 @@ def _activations(published: Published, runs: _Runs) -> Part:
         title="Figure 1: activations of a rank of the first stage",
         unit="GiB",
         kind="formula",
-        source=published.text("figure_1_activations_gib"),
+        source=published.source_text("figure_1_activations_gib"),
         compared=Compared(
             reference=(
                 "the paper's own, not a measurement. s b h L {10 + 24 / t + 5 a s / (h t)} for "
@@ -236,7 +229,7 @@ def _shares(published: Published, runs: _Runs) -> Part:
         title="Figure 7: activations as a share of those of none",
         unit="percent",
         kind="formula",
-        source=published.text("figure_7_percent"),
+        source=published.source_text("figure_7_percent"),
         compared=Compared(
             reference=(
                 "a chart of the paper's own formulas, within 0.14 points of them, not a "
@@ -274,7 +267,7 @@ def _layers(published: Published, runs: _Runs) -> Part:
         title=f"Table 4: passes of a layer of {model}",
         unit="ms",
         kind="measured",
-        source=published.text("table_4_ms"),
+        source=published.source_text("table_4_ms"),
         compared=Compared(
             reference="one micro-batch on 8 NVIDIA A100 with Megatron-LM.",
             ours=(
@@ -306,7 +299,7 @@ def _times(published: Published, runs: _Runs) -> Part:
         title="Table 5: time of a step",
         unit="s",
         kind="measured",
-        source=published.text("table_5_s"),
+        source=published.source_text("table_5_s"),
         compared=Compared(
             reference=("8 runs on NVIDIA A100 with Megatron-LM."),
             ours=(
@@ -343,6 +336,6 @@ def _cases(figures: Mapping[str, Mapping[str, float]]) -> dict[tuple[str, str], 
 
 
 def _span(shares: Iterable[float]) -> str:
-    """Say the least and the largest of some shares: `0.1 to 2.4 %`."""
+    """The range of some shares: `0.1 to 2.4 %`."""
     found = [100 * share for share in shares]
     return f"{min(found):.1f} to {max(found):.1f} %"

@@ -1,27 +1,27 @@
-"""Measured runs of SimuMax: peak memory and step time of a server, as it is and declared."""
+"""Measured runs of SimuMax: peak memory and step time, at nominal and at declared speed."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from shardwise.analysis.results import Estimate
-from shardwise.config.base import ConfigBase, Sourced
+from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.estimator import estimate
-from shardwise.validate.scores import Compared, Part, Row, Scoreboard
+from shardwise.validate.scores import Compared, Part, PublishedFigures, Row, Scoreboard
 
 __all__ = ["Measured", "fitted_speed", "simumax"]
 
 _GIB = 2.0**30
 _AS_THEY_ARE = "time of a step, figures as they are"
-# Speeds that a fit may end at, and how near it comes.
-_SLOWEST, _FASTEST, _NEAR = 0.25, 4.0, 1e-3
+# Bounds of a fitted speed, and its tolerance.
+_SLOWEST, _FASTEST, _TOLERANCE = 0.25, 4.0, 1e-3
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -30,7 +30,7 @@ class Server(ConfigBase):
 
     system: str
     speed: Seconds
-    """Declared rate of its products and attention over that of the system's figures."""
+    """Declared speed of its products and attention, relative to the system's figures."""
     strategy: dict[str, Any]
     """Fields that all its runs share."""
     stack: dict[str, Any]
@@ -43,7 +43,7 @@ class Server(ConfigBase):
 
 
 class Run(ConfigBase):
-    """One measured run, and what SimuMax predicted for it."""
+    """One measured run, and SimuMax's prediction of it."""
 
     id: str
     group: str
@@ -57,17 +57,15 @@ class Run(ConfigBase):
 
     @property
     def topology(self) -> str:
-        """What runs have in common that differ in the number of micro-batches only."""
+        """Common name of runs that differ only in the number of micro-batches."""
         return self.id.rsplit("_mbc", 1)[0]
 
 
-class Measured(Sourced):
-    """Runs and how to run them, as `catalog/validation/simumax.yaml` has them."""
-
-    CATALOG: ClassVar[str | None] = "validation"
+class Measured(PublishedFigures):
+    """Runs and how to run them, of `catalog/validation/simumax.yaml`."""
 
     groups: dict[str, str]
-    """By group of runs, their server."""
+    """Server of each group of runs."""
     servers: dict[str, Server]
     models: dict[str, dict[str, Any]]
     runs: tuple[Run, ...]
@@ -95,7 +93,7 @@ class _Pair:
 
 
 def simumax() -> Scoreboard:
-    """Compare peak memory and step time with what was measured on B200 and A100."""
+    """Compare peak memory and step time with measurements on B200 and A100."""
     measured = Measured.load("simumax")
     plain = {name: _estimates(measured, name, 1.0) for name in measured.servers}
     server = measured.servers["b200"]
@@ -124,11 +122,11 @@ def simumax() -> Scoreboard:
 def fitted_speed(measured: Measured, server: str) -> float:
     """Speed of a server at which the mean error of the first half of the runs is 0.
 
-    Times fall with the speed, so that halving an interval finds it.
+    Times fall with the speed, so bisection finds it.
     """
     runs = _halves([run for run in measured.of(server) if run.step_s is not None])[0]
     slow, fast = _SLOWEST, _FASTEST
-    while fast - slow > _NEAR:
+    while fast - slow > _TOLERANCE:
         middle = (slow + fast) / 2
         errors = [
             measured.estimated(run, middle).step_time_s / (run.step_s or np.nan) - 1 for run in runs
@@ -154,7 +152,7 @@ def _peaks(measured: Measured, server: str, pairs: Sequence[_Pair]) -> Part:
         title=f"{server.upper()}: peak memory of the fullest rank",
         unit="GiB",
         kind="measured",
-        source=_source(measured, "runs"),
+        source=measured.source_text("runs"),
         compared=Compared(
             reference=f"largest max_memory_allocated of all ranks.{reconstructed}",
             ours="memory of the fullest stage, without the allocator's slack.",
@@ -179,7 +177,7 @@ def _steps(measured: Measured, name: str, title: str, pairs: Sequence[_Pair]) ->
         title=title,
         unit="s",
         kind="measured",
-        source=_source(measured, "runs"),
+        source=measured.source_text("runs"),
         compared=Compared(
             reference="time of a step as logged, the faster of two.",
             ours="step_time_s. Nothing but a declared speed is set for these runs.",
@@ -212,7 +210,7 @@ def _slopes(measured: Measured, pairs: Sequence[_Pair]) -> tuple[Part, Part]:
             title=title,
             unit="s",
             kind="measured",
-            source=_source(measured, "runs"),
+            source=measured.source_text("runs"),
             compared=Compared(
                 reference="least squares over the runs of a topology, by number of micro-batches.",
                 ours="the same through our step times, figures as they are.",
@@ -240,8 +238,3 @@ def _line(pairs: Sequence[_Pair], times: Sequence[float | None]) -> tuple[float,
     counts = [pair.ours.micro_batches for pair in pairs]
     slope, fixed = np.polyfit(counts, np.array(times, dtype=np.float64), 1)
     return float(slope), float(fixed)
-
-
-def _source(measured: Measured, field: str) -> str:
-    source = measured.source_of(field)
-    return source.text if source is not None else ""

@@ -38,7 +38,7 @@ _HEADS = (
 
 
 def config_of(file: Path) -> Any:
-    """Read a config; one that needs code from elsewhere is refused."""
+    """Read a config; refuse one that needs remote code."""
     transformers = _transformers(str(file))
     try:
         with _quiet(transformers):
@@ -53,7 +53,7 @@ def config_of(file: Path) -> Any:
 
 
 def model_of(config: Any) -> Any:
-    """The class that a config names, or else the first kind that there is one of."""
+    """The class that a config names, or else the first of `_HEADS` that exists for it."""
     transformers = _transformers("model")
     own = deepcopy(config)  # building writes to it
     _forget_dtype(own)
@@ -70,7 +70,7 @@ def model_of(config: Any) -> Any:
 
 
 def _forget_dtype(config: Any) -> None:
-    """Build in the default type, as all else here, not in that of the published weights."""
+    """Build in the default type, not in that of the published weights."""
     config.dtype = None
     for name in config.sub_configs:
         if (part := getattr(config, name, None)) is not None:
@@ -78,7 +78,7 @@ def _forget_dtype(config: Any) -> None:
 
 
 def model_inputs(module: Any, batch: int, seq_len: int) -> dict[str, Any] | None:
-    """Token ids, as labels too where it is a language model, sound or images; None: cannot tell.
+    """Token ids (for language models also as labels), sound or images; None: unknown inputs.
 
     Zeros: they have no numbers on fake tensors, and a token 0 is in every vocabulary.
     """
@@ -110,7 +110,7 @@ def _transformers(source: str) -> Any:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep its advice on generating text to itself."""
+    """Silence its warnings about text generation."""
     logging = transformers.logging
     usual = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -127,28 +127,28 @@ _PAIR = 2
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model that can be built as often as needed, and run."""
+    """A model that can be built any number of times, and run."""
 
     name: str
     """For people; empty: as the class of the module."""
     source: str
-    """Where it comes from."""
+    """Its origin."""
     assumed: tuple[str, ...] = ()
-    """What was taken for granted, for people."""
+    """Assumptions, for people."""
     make: Callable[[], Any]
     """Returns a module, or a module and its inputs."""
     given: Any = field(default_factory=WeakKeyDictionary)
     """Inputs that the factory made, by module."""
 
     def build(self) -> Any:
-        """Make the module under the current fake mode, in the default dtype, for training."""
+        """Build the module under the current fake mode, in the default dtype, for training."""
         torch = torch_module()
         try:
             with without_numbers():
                 made = self.make()
         except InputError:
             raise
-        except Exception as error:  # a factory is the user's: whatever it raises is an answer
+        except Exception as error:  # a user's factory may raise anything
             raise _refusal(self.source, f"cannot be built: {describe_error(error)}") from error
         paired = isinstance(made, tuple) and len(made) == _PAIR
         module, given = made if paired else (made, None)
@@ -186,9 +186,9 @@ class LoadedModel:
 
     @staticmethod
     def stand_ins() -> AbstractContextManager[None]:
-        """What to run it in, forward and backward: kernels of an accelerator for some of the CPU's.
+        """Context to run it in, forward and backward, with kernels of an accelerator.
 
-        Dropout, attention and RMSNorm hold there what they hold on a GPU; nothing is computed, so
+        Dropout, attention and RMSNorm save there what they save on a GPU; nothing is computed, so
         it is for fake tensors alone.
         """
         return stand_ins()
@@ -197,7 +197,7 @@ class LoadedModel:
 def load_module(
     source: object, *, batch: int = 1, seq_len: int = 1024, name: str | None = None
 ) -> LoadedModel:
-    """Find out how a model is made; nothing is built yet.
+    """Find out how a model is built; nothing is built yet.
 
     Parameters
     ----------
@@ -236,10 +236,10 @@ def _refusal(source: str, problem: str, value: object = None) -> InputError:
 
 
 def _taken(factory: Callable[..., Any], sizes: dict[str, int]) -> dict[str, int]:
-    """Those of some keywords that a factory has in its signature."""
+    """The keywords that a factory has in its signature."""
     try:
         names = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # some callables in C tell none
+    except (TypeError, ValueError):  # some callables in C have no signature
         return {}
     return {name: size for name, size in sizes.items() if name in names}
 
@@ -315,7 +315,7 @@ def _of_config(path: Path, name: str | None) -> LoadedModel:
 
 
 def _called(inputs: Any) -> Called:
-    """Positional and keyword arguments, however they were given."""
+    """Inputs as positional and keyword arguments."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     if isinstance(inputs, (tuple, list)):

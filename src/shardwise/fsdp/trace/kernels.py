@@ -35,7 +35,7 @@ _FREE = {
     "aten::item", "aten::lift_fresh", "aten::new_empty", "aten::new_empty_strided",
     "aten::resize_", "aten::scalar_tensor", "aten::set_",
 }  # fmt: skip
-"""Operators that launch nothing, beside those that PyTorch marks as views and its `prim` ones."""
+"""Operators that launch nothing, in addition to PyTorch's views and `prim` operators."""
 _WRITE_ONLY = {
     "aten::bernoulli_", "aten::fill_", "aten::normal_", "aten::uniform_", "aten::zero_",
 }  # fmt: skip
@@ -94,8 +94,8 @@ class KernelLog:
     backward: bool = False
     _rules: dict[Any, "_Rule | None"] = field(default_factory=dict)
 
-    def ran(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
-        """Note the kernel of one operator."""
+    def record(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Record the kernel of one operator."""
         try:
             rule = self._rules[func]
         except KeyError:
@@ -112,7 +112,7 @@ class KernelLog:
         *,
         grouped: bool = False,
     ) -> None:
-        """Note a product of shape (groups, m, n, k); bytes are those of the tensors it touches."""
+        """Record a product of shape (groups, m, n, k); its bytes are those of its tensors."""
         groups, m, n, k = shape
         read = sum(map(_bytes, operands)) / max(groups * (m + n) * k, 1)
         written = _bytes(out) / max(groups * m * n, 1)
@@ -120,11 +120,11 @@ class KernelLog:
         self.products.append(Product(self.segment, dtype, *shape, read, written, phase, grouped))
 
     def phase_of(self, first: Any) -> str:
-        """Of a plain product in backward: transposed, the first operand sums over tokens."""
+        """Phase of a plain product; in backward a transposed first operand sums over tokens."""
         if not self.backward:
             return "forward"
-        turned = first.dim() > 1 and first.stride(-1) != 1 and first.stride(-2) == 1
-        return "weight_grad" if turned else "input_grad"
+        transposed = first.dim() > 1 and first.stride(-1) != 1 and first.stride(-2) == 1
+        return "weight_grad" if transposed else "input_grad"
 
 
 _BATCHED = 3
@@ -134,7 +134,7 @@ _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
 def _rule(func: Any) -> _Rule | None:
-    """How an operator is looked at; None: it launches nothing."""
+    """The rule that records an operator; None: it launches nothing."""
     schema = func._schema
     name = schema.name
     if name.startswith("prim::") or name in _FREE or getattr(func, "is_view", False):
@@ -172,7 +172,7 @@ def _gathers(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: A
 
 
 def _puts(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
-    """Values are read, and read and written where they are put; out of place all is copied too."""
+    """Values are read, their destinations read and written; out of place, all is copied too."""
     del kwargs
     copied = 0.0 if out is args[0] else 2 * _bytes(out)
     log.moved.append((log.segment, copied + 3 * _bytes(args[2]) + _bytes(args[1])))
@@ -200,7 +200,7 @@ def _convolution(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], ou
 def _convolution_backward(
     log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any
 ) -> None:
-    """Two products of the size of the forward one, each where its gradient is asked for."""
+    """Two products of the size of the forward one, each if its gradient is requested."""
     del kwargs
     gradient, data, weight = args[:3]
     groups, m, n, k = _convolved(data, weight, gradient, *args[7:10:2])
@@ -213,7 +213,7 @@ def _convolution_backward(
 def _convolved(
     data: Any, weight: Any, out: Any, transposed: bool, groups: int
 ) -> tuple[float, float, float, float]:
-    """Products that a convolution is: places x (channels of a group x kernel) x channels."""
+    """A convolution as products: places x (channels of a group x kernel) x channels."""
     places = data if transposed else out
     rows = places.shape[0] * prod(places.shape[2:])
     return groups, rows, weight.shape[0] / groups, prod(weight.shape[1:])
@@ -255,18 +255,18 @@ def _grouped_backward(
 
 def _attention(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
     del out
-    given = args[4] if len(args) > 4 else kwargs.get("is_causal", False)  # noqa: PLR2004
-    _attend(log, args[:3], causal=given, backward=False)
+    causal = args[4] if len(args) > 4 else kwargs.get("is_causal", False)  # noqa: PLR2004
+    _record_attention(log, args[:3], causal=causal, backward=False)
 
 
 def _attention_backward(
     log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any
 ) -> None:
     del out, kwargs
-    _attend(log, args[1:4], causal=args[7], backward=True)
+    _record_attention(log, args[1:4], causal=args[7], backward=True)
 
 
-def _attend(log: KernelLog, of: Sequence[Any], *, causal: bool, backward: bool) -> None:
+def _record_attention(log: KernelLog, of: Sequence[Any], *, causal: bool, backward: bool) -> None:
     """Queries, keys and values of shape (batch, heads, tokens, width)."""
     query, key, value = of
     log.attention.append(
@@ -315,7 +315,7 @@ _RULES: dict[str, _Rule] = {
 _STACK = "torchtitan-eager"
 """PyTorch's own kernels; only its figures for products and attention are used."""
 _ANY_MODEL = "llama2-7b"
-"""Rates are columns of a table of strategies, which is that of a model; they depend on none."""
+"""Rates are columns of a strategy table, which needs a model; they do not depend on it."""
 
 _Group = tuple[Kernel, Ints, list[str]]
 """Kernels of one kind as columns, with the segment and the type of each."""
@@ -347,9 +347,9 @@ def segment_seconds(log: KernelLog, segments: int, system: System, dtype: Dtype)
 
 
 def _rates(system: System, dtypes: Sequence[str]) -> KernelRates:
-    """Rates in each type, a row each."""
-    usual = {"gpus": 1, "global_batch_size": 1, "stack": _STACK}
-    table = Table.of(Model.load(_ANY_MODEL), [{**usual, "dtype": name} for name in dtypes])
+    """Rates of each type, one row each."""
+    rows = [{"gpus": 1, "global_batch_size": 1, "stack": _STACK, "dtype": name} for name in dtypes]
+    table = Table.of(Model.load(_ANY_MODEL), rows)
     return KernelRates.of(system, table)
 
 
@@ -394,7 +394,7 @@ def _products(products: Sequence[Product]) -> Iterator[_Group]:
 
 
 def _attentions(kernels: Sequence[Attention]) -> Iterator[_Group]:
-    """Attention kernels by direction, mask and head width, each of which is evaluated apart."""
+    """Attention kernels by direction, mask and head width; each group is one evaluation."""
 
     def kind(one: Attention) -> tuple[bool, bool, int, int]:
         return one.backward, one.causal, one.head_dim, one.v_head_dim

@@ -1,8 +1,9 @@
-"""What runs otherwise on an accelerator than on the CPU that fake tensors are on.
+"""Stand-ins for kernels of an accelerator, for fake tensors on the CPU.
 
-A CUDA device computes attention, dropout and RMSNorm in kernels of their own, which keep little for
-backward; the CPU makes them of many, which keep more: with dropout it writes all scores. The shapes
-here are those of PyTorch 2.13's CUDA kernels. Fake tensors have no numbers, so none are computed.
+A CUDA device computes attention, dropout and RMSNorm in kernels of their own, which save little for
+backward; the CPU composes them of many, which save more: with dropout it writes all scores. The
+shapes here are those of PyTorch 2.13's CUDA kernels. Fake tensors have no numbers, so nothing is
+computed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ _HEADS = 4
 
 @contextmanager
 def stand_ins() -> Iterator[None]:
-    """Run modules as on an accelerator; for the whole step, with what backward computes again."""
+    """Run modules as on an accelerator; for the full step, recomputation in backward included."""
     with ExitStack() as undo:
         undo.enter_context(_whole_sequences())
         undo.enter_context(_kernels())
@@ -40,10 +41,10 @@ def stand_ins() -> Iterator[None]:
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
-    """Build modules that look at the numbers of tensors while they are made.
+    """Build modules that read numbers of tensors in their constructors.
 
-    Truncated normal weights are drawn until all lie inside: here, not at all. Rates that grow from
-    layer to layer are read off a `linspace`, which is therefore real, as is what is cut from it.
+    Truncated normal weights are drawn until all lie inside the bounds: here they are not drawn.
+    Rates that grow from layer to layer are read from a `linspace`, which is therefore real.
     """
     init, torch = torch_module("torch.nn.init"), torch_module()
     drawn, spaced = init._no_grad_trunc_normal_, torch.linspace
@@ -62,7 +63,7 @@ def without_numbers() -> Iterator[None]:
 
 @cache
 def _real_tensor() -> Any:
-    """A tensor whose functions run outside of fake modes, unless fake tensors take part."""
+    """A tensor whose functions run outside of fake modes, unless an argument is fake."""
     torch = torch_module()
     fake_tensor = torch_module("torch._subclasses.fake_tensor")
     usual = torch.Tensor.__torch_function__.__func__
@@ -78,9 +79,9 @@ def _real_tensor() -> Any:
 
 @contextmanager
 def _whole_sequences() -> Iterator[None]:
-    """Have models of Hugging Face take inputs as not packed.
+    """Make models of Hugging Face treat inputs as not packed.
 
-    They look at the positions to tell, which fake tensors do not have, and would then build a mask
+    They detect packing by the positions, which fake tensors do not have, and would build a mask
     that a real run does not have.
     """
     try:
@@ -102,10 +103,7 @@ def _whole_sequences() -> Iterator[None]:
 
 @contextmanager
 def _kernels() -> Iterator[None]:
-    """Have the dispatcher run some functions as on an accelerator.
-
-    It is asked by whoever calls them, and by checkpointing in backward too.
-    """
+    """Register the stand-ins with the dispatcher, which also serves checkpointing in backward."""
     torch_module()
     scoped = torch_module("torch.library")._scoped_library
     with scoped("aten", "IMPL") as library:
@@ -119,7 +117,7 @@ def _kernels() -> Iterator[None]:
 
 
 def _or_usual(name: str, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-    """What a kernel makes or, where it does not take this, what the CPU does."""
+    """The result of a stand-in or, if it does not support the arguments, of the CPU's kernel."""
     out = kernel(*args, **kwargs)
     if out is not NotImplemented:
         return out
@@ -129,7 +127,7 @@ def _or_usual(name: str, kernel: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _dropout(data: Any, share: float, train: bool) -> Any:
-    """Dropout in one kernel, which keeps a byte for each number."""
+    """Dropout in one kernel, which saves a byte for each number."""
     if not train or not 0 < share < 1:
         return NotImplemented
     return torch_module().native_dropout(data, share, True)[0]
@@ -146,9 +144,9 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention in one kernel, with dropout or a mask too; what is masked is computed all the same.
+    """Attention in one kernel, also with dropout or a mask; masked scores are computed too.
 
-    A mask of booleans is made one of numbers first, as PyTorch does.
+    A boolean mask is converted to numbers first, as in PyTorch.
     """
     del dropout_p, scale, enable_gqa
     if not query.dim() == key.dim() == value.dim() == _HEADS:
@@ -168,9 +166,9 @@ def _rms_norm(data: Any, shape: Sequence[int], weight: Any = None, eps: Any = No
 
 @cache
 def _operators() -> Any:
-    """Operators that make what these kernels make, and their namespace.
+    """Operators with the outputs of these kernels, and their library.
 
-    They are of the dispatcher's, so that whoever watches it sees them as one kernel each.
+    They are registered with the dispatcher, so that a dispatch mode sees one kernel each.
     """
     torch = torch_module()
     library = torch.library.Library("shardwise", "FRAGMENT")
@@ -219,7 +217,7 @@ def _norm_gradients(grad: Any, x: Any, weight: Any, rstd: Any) -> tuple[Any, Any
 
 @cache
 def _functions() -> tuple[Any, Any]:
-    """The same with gradients: attention and RMSNorm."""
+    """Differentiable versions of attention and RMSNorm."""
     ops = _operators()[0]
 
     def attention(ctx: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:

@@ -35,33 +35,33 @@ __all__ = ["Ledger", "trace"]
 
 @dataclass(slots=True)
 class Ledger:
-    """What is held now, and the fullest moment and the end of each segment so far."""
+    """Live bytes, and the peak and the end of each segment so far."""
 
-    held: list[int] = field(default_factory=list)
-    """Most bytes in each closed segment."""
-    left: list[int] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)
+    """Peak of each closed segment [byte]."""
+    ends: list[int] = field(default_factory=list)
     """Bytes at the end of each."""
-    now: int = 0
-    most: int = 0
-    begun: bool = False
+    live: int = 0
+    peak: int = 0
+    started: bool = False
     _known: dict[int, Any] = field(default_factory=dict)
 
     @property
     def segment(self) -> int:
-        """Number of the segment that is open."""
-        return len(self.held)
+        """Number of the open segment."""
+        return len(self.peaks)
 
     def cut(self) -> int:
-        """End a segment and begin the next; its number. The first cut begins segment 0."""
-        if self.begun:
-            self.held.append(self.most)
-            self.left.append(self.now)
-        self.begun = True
-        self.most = self.now
-        return len(self.held)
+        """End a segment, begin the next and return its number; the first cut begins segment 0."""
+        if self.started:
+            self.peaks.append(self.peak)
+            self.ends.append(self.live)
+        self.started = True
+        self.peak = self.live
+        return len(self.peaks)
 
-    def leave_out(self, tensors: Iterable[Any]) -> float:
-        """Never count these tensors; the bytes of their storages."""
+    def exclude(self, tensors: Iterable[Any]) -> float:
+        """Never count these tensors; return the bytes of their storages."""
         found: dict[int, int] = {}
         for tensor in tensors:
             storage = tensor.untyped_storage()
@@ -69,20 +69,20 @@ class Ledger:
             self._known.setdefault(storage._cdata, storage)
         return float(sum(found.values()))
 
-    def made(self, storage: Any) -> None:
-        """Count a storage that an operator returned, unless it is known."""
+    def record_storage(self, storage: Any) -> None:
+        """Count a storage that an operator returned, once."""
         place = storage._cdata
         if place in self._known:
             return
         size = storage.nbytes()
 
         def gone(_: Any) -> None:
-            self.now -= size
+            self.live -= size
             del self._known[place]
 
         self._known[place] = weakref.ref(storage, gone)
-        self.now += size
-        self.most = max(self.most, self.now)
+        self.live += size
+        self.peak = max(self.peak, self.live)
 
 
 def trace(
@@ -96,18 +96,18 @@ def trace(
 ) -> Profile:
     """Profile one unsharded training step of a model, without weights and without a GPU.
 
-    The step runs on PyTorch's fake tensors, which have shapes and no numbers, on a CPU. Bytes are
+    The step runs on the CPU on PyTorch's fake tensors, which have shapes and no numbers. Bytes are
     those of the tensors' storages, without an allocator's rounding. Times are those of the kernels
     on the system, one after the other.
 
     Parameters
     ----------
     source
-        What the model is, as `load_module` takes it.
+        A model, in any form that `load_module` accepts.
     system
-        Whose kernels are timed.
+        Accelerator that kernels are timed for.
     batch, seq_len
-        Sequences on the device and tokens of each, where the model does not bring its own inputs.
+        Sequences on the device and tokens of each, if the model does not make its own inputs.
     dtype
         Of weights, activations and gradients.
     name
@@ -116,7 +116,7 @@ def trace(
     Raises
     ------
     InputError
-        If anything given is wrong, or the model does not run on fake tensors.
+        If an argument is wrong, or the model does not run on fake tensors.
     """
     if system is None:
         raise InputError(Fault(source="trace", field="system", problem="is missing: give one"))
@@ -137,20 +137,20 @@ def trace(
 
 
 class _Step:
-    """One step: what it runs on, and what was noted."""
+    """One step: its model and inputs, and what was recorded."""
 
     def __init__(self, load: LoadedModel, batch: int, seq_len: int) -> None:
         self.load = load
         self.module = load.build()
-        self.called = load.inputs(self.module, batch, seq_len)
+        self.inputs = load.inputs(self.module, batch, seq_len)
         self.ledger = Ledger()
         self.log = KernelLog()
         self.calls = Calls(self._cut)
         self.forward_segments = 0
         self.gradient_segments: dict[int, int] = {}
-        self.ledger.leave_out(self.module.parameters())
-        fixed = [*self.module.buffers(), *tensors(self.called)]
-        self.fixed_bytes = self.ledger.leave_out(fixed)
+        self.ledger.exclude(self.module.parameters())
+        fixed = [*self.module.buffers(), *tensors(self.inputs)]
+        self.fixed_bytes = self.ledger.exclude(fixed)
 
     def _cut(self) -> int:
         self.log.segment = self.ledger.cut()
@@ -159,26 +159,26 @@ class _Step:
     def run(self) -> None:
         """Forward, loss and backward; the output is dropped as soon as the loss is known."""
         handles = [
-            parameter.register_post_accumulate_grad_hook(self._accumulated)
+            parameter.register_post_accumulate_grad_hook(self._gradient_complete)
             for parameter in self.module.parameters()
             if parameter.requires_grad
         ]
-        self.calls.watch(self.module)
+        self.calls.install(self.module)
         try:
             with _recording(self.ledger, self.log):
                 self._run()
         except InputError:
             raise
-        except Exception as error:  # the model is the user's: whatever it raises is an answer
+        except Exception as error:  # a user's model may raise anything
             problem = f"does not run: {describe_error(error)}"
             raise InputError(Fault(source=self.load.source, problem=problem)) from error
         finally:
-            self.calls.release()
+            self.calls.remove()
             for handle in handles:
                 handle.remove()
 
     def _run(self) -> None:
-        args, kwargs = self.called
+        args, kwargs = self.inputs
         loss = self.load.loss(self.module(*args, **kwargs))
         self.forward_segments = self._cut()
         if not loss.requires_grad:
@@ -188,12 +188,12 @@ class _Step:
         loss.backward()
         self._cut()
 
-    def _accumulated(self, parameter: Any) -> None:
+    def _gradient_complete(self, parameter: Any) -> None:
         self.gradient_segments[id(parameter)] = self.ledger.segment
 
     def profile(self, system: System, dtype: Dtype) -> Profile:
-        """What was noted, with times."""
-        segments = len(self.ledger.held)
+        """Turn the recorded step into a profile, with times."""
+        segments = len(self.ledger.peaks)
         parameters, never_run = self._parameters()
         return Profile(
             name=self.load.name or type(self.module).__name__,
@@ -202,23 +202,23 @@ class _Step:
             parameters=tuple(parameters),
             forward_segments=self.forward_segments,
             seconds=segment_seconds(self.log, segments, system, dtype),
-            resident_bytes=np.array(self.ledger.held, dtype=np.float64),
-            end_bytes=np.array(self.ledger.left, dtype=np.float64),
+            resident_bytes=np.array(self.ledger.peaks, dtype=np.float64),
+            end_bytes=np.array(self.ledger.ends, dtype=np.float64),
             fixed_bytes=self.fixed_bytes,
             assumed=(*self.load.assumed, *_assumed(self.log, system)),
             never_run=tuple(never_run),
         )
 
     def _profiled(self, segments: int) -> Iterator[ProfiledModule]:
-        for place, call in enumerate(self.calls.made):
+        for place, call in enumerate(self.calls.calls):
             begin, after = call.backward_begin, call.backward_after
-            if begin < 0 <= after:  # outputs in objects that nobody looks into: begins with a child
-                inside = self.calls.made[place + 1 : call.end]
+            if begin < 0 <= after:  # its outputs are in opaque objects: it begins with a child
+                inside = self.calls.calls[place + 1 : call.end]
                 begin = min(
                     [one.backward_begin for one in inside if one.backward_begin >= 0] + [after]
                 )
-            ran = begin >= 0
-            reduced_last = ran and after < 0
+            record = begin >= 0
+            reduced_last = record and after < 0
             yield ProfiledModule(
                 name=call.name,
                 kind=call.kind,
@@ -226,8 +226,8 @@ class _Step:
                 end=call.end,
                 forward=(call.begin, call.after),
                 backward=(
-                    begin if ran else segments,
-                    after if ran and not reduced_last else segments,
+                    begin if record else segments,
+                    after if record and not reduced_last else segments,
                 ),
                 output_bytes=call.output_bytes,
                 reduced_last=reduced_last,
@@ -235,7 +235,7 @@ class _Step:
             )
 
     def _parameters(self) -> tuple[list[Parameter], list[str]]:
-        """Weights, each with the calls that hold it, and modules with weights that never ran."""
+        """Weights, each with the calls that own it, and modules with weights that never ran."""
         holders: dict[int, set[int]] = {}
         never_run = []
         for name, module in self.module.named_modules():
@@ -258,14 +258,14 @@ class _Step:
         return found, never_run
 
     def _nearest_runs(self, name: str) -> list[int]:
-        """Calls of a module or, where it never ran, of the nearest one around it that did."""
+        """Calls of a module or, if it never ran, of its innermost ancestor that did."""
         while not (runs := self.calls.runs(name)) and name:
             name = name.rpartition(".")[0]
         return runs
 
 
 def _assumed(log: KernelLog, system: System) -> list[str]:
-    """What stands in for what a real run does."""
+    """Assumptions of the times, for people."""
     found = [f"one kernel per operator (no torch.compile), timed for {system.name}"]
     if log.attention:
         found.append("attention in one fused kernel")
@@ -275,10 +275,10 @@ def _assumed(log: KernelLog, system: System) -> list[str]:
 
 
 def _recording(ledger: Ledger, log: KernelLog) -> Any:
-    """A mode that shows every operator and what it returns to both."""
+    """A dispatch mode that records every operator and its outputs in both."""
     torch = torch_module()
     tensor = torch.Tensor
-    skipped = torch.ops.prim.device.default  # asked for most of all, and runs nothing
+    skipped = torch.ops.prim.device.default  # the most frequent operator; it runs nothing
 
     def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del self, types
@@ -287,8 +287,8 @@ def _recording(ledger: Ledger, log: KernelLog) -> Any:
             several = out if isinstance(out, (tuple, list)) else (out,)
             for one in several:
                 if isinstance(one, tensor):
-                    ledger.made(one.untyped_storage())
-            log.ran(func, args, kwargs or {}, out)
+                    ledger.record_storage(one.untyped_storage())
+            log.record(func, args, kwargs or {}, out)
         return out
 
     base = torch_module("torch.utils._python_dispatch").TorchDispatchMode

@@ -26,7 +26,7 @@ _NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "floa
 
 
 def torch_module(name: str = "torch") -> Any:
-    """A module of PyTorch, or a refusal that says what to install."""
+    """Import a module of PyTorch, or raise an error that says what to install."""
     try:
         return import_module(name)
     except ImportError:
@@ -35,7 +35,7 @@ def torch_module(name: str = "torch") -> Any:
 
 
 def describe_error(error: Exception) -> str:
-    """The kind of an error and the first line of what it says."""
+    """The class of an error and the first line of its message."""
     kind = type(error).__name__
     lines = str(error).strip().splitlines()
     text = f"{kind}: {lines[0]}" if lines else kind
@@ -45,7 +45,7 @@ def describe_error(error: Exception) -> str:
 
 
 def torch_dtype(dtype: Dtype) -> Any:
-    """PyTorch's word for a type."""
+    """PyTorch's dtype of a type."""
     if dtype not in _NAMES:
         problem = f"no such type; allowed: {', '.join(_NAMES)}"
         fault = Fault(source="trace", field="dtype", value=dtype, has_value=True, problem=problem)
@@ -55,7 +55,7 @@ def torch_dtype(dtype: Dtype) -> Any:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Keep the garbage collector out: when it runs is no property of a model or a wrapping."""
+    """Disable the garbage collector, whose timing is no property of a model or a wrapping."""
     gc.collect()
     was = gc.isenabled()
     gc.disable()
@@ -99,9 +99,9 @@ def grad_tensors(value: Any) -> list[Any]:
 
 
 def replace_tensors(value: Any, new: Iterator[Any]) -> Any:
-    """The same with other tensors in place of those of `grad_tensors`, in their order.
+    """The value with new tensors in place of those of `grad_tensors`, in their order.
 
-    What holds none of them is not made anew.
+    Containers without any of them are not copied.
     """
     if isinstance(value, torch_module().Tensor):
         return next(new) if value.requires_grad else value

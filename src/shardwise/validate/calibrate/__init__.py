@@ -1,1 +1,1 @@
-"""Figures of a system from measurements: tables of kernels, predictions of their rows, fits."""
+"""Calibrate the figures of a system: tables of measured kernels, measured runs, and fits."""

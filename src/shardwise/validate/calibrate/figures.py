@@ -1,4 +1,4 @@
-"""Which figures of a system a table of measurements can tell, and where each may lie."""
+"""Figures of a system that a table of measurements determines, with the bounds of each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,16 +36,16 @@ class Free:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fittable:
-    """Rows of a table that tell some figures of a system."""
+    """Rows of a table that determine some figures of a system."""
 
     prefix: str
-    """Where these figures stand, for their source."""
+    """Dotted path of these figures, for their source."""
     table: KernelTable
     free: tuple[Free, ...]
 
 
-# Where fits may go: wide enough for any chip of the last ten years, narrow enough that what the
-# rows do not tell stays near where it was.
+# Bounds of fits: wide enough for any chip of the last ten years, narrow enough that figures that
+# the rows do not determine stay close to their start.
 _BOUNDS: dict[str, tuple[float, float]] = {
     "efficiency": (0.05, 1.0),
     "fill_depth": (1.0, 4000.0),
@@ -85,7 +85,7 @@ _OF_TILING: dict[type, tuple[str, ...]] = {
 
 
 def with_starting_figures(system: System, tables: list[KernelTable]) -> System:
-    """The system with figures of every kind in the tables: those it lacks as those of training."""
+    """The system with figures of every kind in the tables; missing ones start as for training."""
     fields = system.to_dict()
     chip = fields["accelerator"]
     known = chip["benchmark"] or {}
@@ -109,7 +109,7 @@ def with_starting_figures(system: System, tables: list[KernelTable]) -> System:
 
 
 def _known(names: Any, kinds: Any) -> list[str]:
-    """Kinds that the rows are of; others have no figures."""
+    """Kinds of the rows that have figures."""
     return [name for name in np.unique(names).tolist() if name in get_args(kinds)]
 
 
@@ -124,7 +124,7 @@ def _matmul(chip: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def _attention(chip: Mapping[str, Any], table: KernelTable, name: str) -> dict[str, Any]:
-    """The figures of training, at the head widths that the rows have."""
+    """The figures of training, at the head widths of the rows."""
     widths = np.unique(table.columns["head_dim"][attention_names(table) == name]).astype(int)
     trained = chip["attention"]
     known = {int(width): share for width, share in trained["efficiency"].items()}
@@ -160,7 +160,7 @@ def _experts(chip: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def _frees(figures: Any, at: FigurePath, names: tuple[str, ...]) -> Iterator[Free]:
-    """The figures of some names, each entry of those that are told by size."""
+    """The figures of some names; of mappings by size, each entry."""
     for name in names:
         value = getattr(figures, name)
         low, high = _BOUNDS[name]
@@ -170,7 +170,7 @@ def _frees(figures: Any, at: FigurePath, names: tuple[str, ...]) -> Iterator[Fre
 
 
 def fittable(system: System, table: KernelTable) -> list[Fittable]:
-    """Parts of a table that tell figures of a system, with these figures."""
+    """Row groups of a table that determine figures of a system, with these figures."""
     kinds = {"gemm": _matmuls, "attention": _attentions, "moe": _expert_blocks}
     kinds["collective"] = _collectives
     return list(kinds[table.kind](system, table)) if table.kind in kinds else []

@@ -1,8 +1,8 @@
-"""Fitting the figures of a system to a table of measurements.
+"""Fit the figures of a system to a table of measurements.
 
-Robust least squares of logarithms of predicted over measured times: a row that is out by a factor
-counts as one that is out by some tenths. The present figures are weak priors, so that what the rows
-do not tell stays where it was.
+Robust least squares of the logarithm of predicted over measured times: a row that is off by a
+factor counts as one that is off by some tenths. The present figures are weak priors, so that
+figures that the rows do not determine stay where they were.
 """
 
 import zlib
@@ -24,7 +24,7 @@ from shardwise.validate.calibrate.tables import KINDS, KernelTable
 __all__ = ["Calibration", "Errors", "Fit", "calibrated", "folds"]
 
 _SPREAD = 0.05
-"""Error of a row above which it counts less: that of another version of the software."""
+"""Error above which a row counts less: that of another version of the software."""
 _PRIOR = 2.0
 """Width of a prior in logarithms, in the unit in which rows are `_SPREAD` wide."""
 _SMALL_ROWS = 0.3
@@ -67,13 +67,13 @@ class Fit:
     """Figures of one kind, fitted."""
 
     prefix: str
-    """Where they stand."""
+    """Their dotted path."""
     rows: int
     before: Errors
-    """Of rows of the sizes that training has, or of all where none are."""
+    """Of rows of training sizes, or of all if there are none."""
     after: Errors
     left_out: Errors | None
-    """Of rows that took no part in the fit which predicts them; None where that was not asked."""
+    """Of rows that were left out of the fit which predicts them; None: not requested."""
     figures: dict[FigurePath, float]
 
 
@@ -101,7 +101,7 @@ class Calibration:
 
 
 def folds(table: KernelTable, count: int) -> Ints:
-    """Number of the part that each row is in: by a hash of what was measured, not of how."""
+    """Fold of each row: by a hash of what was measured, not of how long it took."""
     kind = KINDS[table.kind]
     names = [n for n in (*kind.words, *kind.sizes, *kind.counts) if n in table.columns]
     columns = [table.columns[name].tolist() for name in names]
@@ -112,20 +112,21 @@ def folds(table: KernelTable, count: int) -> Ints:
 def calibrated(
     system: System, tables: Sequence[KernelTable], *, parts: int | None = None
 ) -> Calibration:
-    """Fit the figures of a system that the tables tell.
+    """Fit the figures of a system that the tables determine.
 
     Parameters
     ----------
+    system
+        The system.
     tables
         Rows of this system only.
     parts
-        Also fit so many times with one part of the configurations left out, for the errors of
-        these parts.
+        Number of folds for cross-validation; None: no cross-validation.
 
     Raises
     ------
     InputError
-        If scipy is missing or the tables tell nothing.
+        If scipy is missing or the tables determine no figure.
     """
     start = with_starting_figures(system, list(tables))
     found = [part for table in tables for part in fittable(start, table)]
@@ -138,9 +139,9 @@ def calibrated(
     sources = dict(new.sources)
     for fit in fits:
         sources[fit.prefix] = _source(fit, tables)
-    told = new.model_copy(update={"sources": sources})
+    predicted = new.model_copy(update={"sources": sources})
     return Calibration(
-        system=System.validated(told.to_dict(), source=system.name), fits=tuple(fits)
+        system=System.validated(predicted.to_dict(), source=system.name), fits=tuple(fits)
     )
 
 
@@ -197,7 +198,7 @@ def _fitted(
     rows: Bools,
     begin: Mapping[FigurePath, float] | None = None,
 ) -> dict[FigurePath, float]:
-    """Figures with the least robust error on some rows, sought from `begin` or the present ones."""
+    """Figures with the least robust error on some rows, starting from `begin` or the present."""
     table = _sample(part, rows)
     large = table.large
     weights = np.ones(len(table)) if large is None else np.where(large, 1.0, _SMALL_ROWS)
@@ -212,8 +213,8 @@ def _fitted(
         first = np.clip(fitted, low + inside, high - inside)
 
     def residuals(places: Floats) -> Floats:
-        told = _predicted(with_figures(system, _values(part.free, places)), table)
-        errors = weights * (np.log(told) - measured) / _SPREAD
+        predicted = _predicted(with_figures(system, _values(part.free, places)), table)
+        errors = weights * (np.log(predicted) - measured) / _SPREAD
         return np.concatenate([errors, (places - start) / _PRIOR])
 
     found = _least_squares(residuals, first, (low, high))
@@ -225,7 +226,7 @@ def _values(free: Sequence[Free], places: Floats) -> dict[FigurePath, float]:
 
 
 def _present(system: System, free: Free) -> float:
-    """The figure as it is; where it is 0, the least that a fit may find."""
+    """The present figure; if it is 0, the lower bound of the fit."""
     value: Any = system
     for step in free.path:
         inside = isinstance(value, dict | tuple)
@@ -234,7 +235,7 @@ def _present(system: System, free: Free) -> float:
 
 
 def _sample(part: Fittable, rows: Bools) -> KernelTable:
-    """At most so many rows as a fit needs, the same ones each time."""
+    """At most `_MOST_ROWS` rows, the same ones each time."""
     tiled = any("tiling" in free.path for free in part.free)
     most = _MOST_ROWS_OF_TILES if tiled else _MOST_ROWS
     places = np.flatnonzero(rows)

@@ -68,14 +68,14 @@ class RunTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unusable:
-    """A run that says nothing of the system, and why."""
+    """A run that cannot be used, and why."""
 
     name: str
     reason: str
 
 
 class _Time(ConfigBase):
-    """What was measured of a run: one of the two."""
+    """Measured value of a run: one of the two."""
 
     step_time_s: Amount | None = None
     tokens_per_s_per_gpu: Amount | None = None
@@ -110,28 +110,30 @@ def given_runs(path: str | Path, system: System) -> tuple[list[RunTime], list[Un
 
 
 def _of_row(run: Run, system: System) -> RunTime | Unusable:
-    """A row of the schema in our words, if it ran on the system."""
+    """Translate a row of the schema, if it ran on the system."""
     time = run.measured_step_time_s
     if time is None:
         return Unusable(name=run.id, reason="has no time of a step")
     try:
-        said = translate(run)
+        translation = translate(run)
     except NotModelledError as reason:
         return Unusable(name=run.id, reason=str(reason))
-    if not _is(said.system, system):
-        return Unusable(name=run.id, reason=f"ran on {said.system.name}")
-    return RunTime(name=run.id, model=said.model, strategy=said.strategy, measured_s=time)
+    if not _is(translation.system, system):
+        return Unusable(name=run.id, reason=f"ran on {translation.system.name}")
+    return RunTime(
+        name=run.id, model=translation.model, strategy=translation.strategy, measured_s=time
+    )
 
 
 def _is(found: System, system: System) -> bool:
-    """Whether a row's system is the given one: of that name, or that accelerator in one's own."""
+    """Whether a row ran on the system: by name, or for user-defined systems by accelerator."""
     if system.name in catalog.names("systems"):
         return found.name == system.name
     return found.accelerator.name == system.accelerator.name
 
 
 def _short_rows(path: str | Path, ending: str) -> list[dict[str, Any]]:
-    """Rows of a short table, each with what all share."""
+    """Rows of a short table, each with the common fields."""
     if ending == ".csv":
         rows = csv.DictReader(io.StringIO(files.read_text(path)), restkey="", skipinitialspace=True)
         return [{key: value for key, value in row.items() if value} for row in rows]
@@ -140,7 +142,7 @@ def _short_rows(path: str | Path, ending: str) -> list[dict[str, Any]]:
 
 
 def _of_short(rows: list[dict[str, Any]], path: str | Path) -> Iterator[RunTime | Unusable]:
-    """Rows of a short table as nouns; raises with the faults of all."""
+    """Translate the rows of a short table; raises with the faults of all."""
     faults: list[Fault] = []
     for number, row in enumerate(rows, start=1):
         name = str(row.get("name", f"run {number}"))
@@ -195,24 +197,24 @@ _DIGITS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """How far off the predictions for a machine are, in logarithms of time."""
+    """Mean error of the predictions for a machine, in logarithms of time."""
 
     mean: float
     """Robust mean of log predicted - log measured."""
     expected: float
-    """What of it counts as the machine's: the posterior mean."""
+    """The machine's share of it: the posterior mean."""
     deviation: float
-    """Standard deviation of that."""
+    """Posterior standard deviation."""
     prior: float
-    """Standard deviation of the levels of machines before."""
+    """Prior standard deviation of the levels of machines."""
     scatter: float
-    """Standard deviation of runs about their level: as validated runs have, or as these do."""
+    """Standard deviation of runs about their level: of validated runs, or of these runs."""
     scatter_of: Literal["validated runs", "these runs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedRun:
-    """A run with its time predicted before and after, and the errors of these."""
+    """A run with its predicted times before and after calibration, and their errors."""
 
     name: str
     measured_s: float
@@ -224,7 +226,7 @@ class CalibratedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """A system with the speed that runs tell, and how well it fits them."""
+    """A system with the speed fitted to runs, and its errors."""
 
     system: System
     speed: float
@@ -236,12 +238,12 @@ class Calibrated:
 
     @property
     def before(self) -> Summary:
-        """Errors as the system was."""
+        """Errors before calibration."""
         return summary(np.array([run.error_before for run in self.runs]))
 
     @property
     def after(self) -> Summary:
-        """Errors with the speed."""
+        """Errors with the fitted speed."""
         return summary(np.array([run.error_after for run in self.runs]))
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,30 +267,29 @@ def calibrated_by_runs(system: System, path: str | Path) -> Calibrated:
     Raises
     ------
     InputError
-        If the file is wrong, tells of fewer than three runs on the system, or no speed explains
-        them.
+        If the file is invalid, has fewer than three runs on the system, or no speed explains them.
     """
     usable, unusable = given_runs(path, system)
     tables = _tables(usable)
-    told = _predicted(tables, [system])[:, 0]
-    known = np.isfinite(told)
+    predicted = _predicted(tables, [system])[:, 0]
+    known = np.isfinite(predicted)
     refused = [_refused(run, system) for run, ok in zip(usable, known, strict=True) if not ok]
     runs = [run for run, ok in zip(usable, known, strict=True) if ok]
     unusable += refused
     if len(runs) < _LEAST_RUNS:
         raise InputError(_too_few(path, len(runs), unusable))
     measured = np.array([run.measured_s for run in runs])
-    before = told[known]
+    before = predicted[known]
     level = level_of(
         np.log(before / measured), prior=error_levels().between, scatter=error_levels().within
     )
     speed, low, high = _speeds(system, runs, measured, level, path)
-    told_speed = float(f"{speed:.{_DIGITS}g}")
-    after = _predicted(_tables(runs), [_at(system, told_speed)])[:, 0]
+    rounded_speed = float(f"{speed:.{_DIGITS}g}")
+    after = _predicted(_tables(runs), [_at(system, rounded_speed)])[:, 0]
     errors = (signed_errors(before, measured), signed_errors(after, measured))
     found = Calibrated(
-        system=_at(system, told_speed),
-        speed=told_speed,
+        system=_at(system, rounded_speed),
+        speed=rounded_speed,
         speed_range=(low, high),
         level=level,
         runs=tuple(
@@ -310,7 +311,7 @@ def calibrated_by_runs(system: System, path: str | Path) -> Calibrated:
 
 
 def robust_mean(values: Floats) -> float:
-    """Mean of values, those far from it weighing like lines.
+    """Robust mean of values: those far from it have linear weights.
 
     Examples
     --------
@@ -326,7 +327,7 @@ def robust_mean(values: Floats) -> float:
 
 
 def level_of(errors: Floats, *, prior: float, scatter: float) -> Level:
-    """What of the errors of some runs is their machine's.
+    """Level of a machine from the errors of its runs.
 
     Parameters
     ----------
@@ -335,7 +336,7 @@ def level_of(errors: Floats, *, prior: float, scatter: float) -> Level:
     prior
         Standard deviation of the levels of machines.
     scatter
-        The same of runs about their level; the runs' own where they scatter more.
+        The same of runs about their level; these runs' own if it is larger.
     """
     mean = robust_mean(errors)
     weights = 1 / np.sqrt(1 + ((errors - mean) / _SOFT) ** 2)
@@ -353,7 +354,7 @@ def level_of(errors: Floats, *, prior: float, scatter: float) -> Level:
 
 
 def _tables(runs: Sequence[RunTime]) -> list[list[tuple[int, RunTime]]]:
-    """Runs of one model, which are evaluated at once."""
+    """Group runs of one model, which are evaluated at once."""
     tables: dict[str, list[tuple[int, RunTime]]] = defaultdict(list)
     for place, run in enumerate(runs):
         tables[run.model.model_dump_json(exclude={"name"})].append((place, run))
@@ -374,16 +375,16 @@ def _predicted(tables: Sequence[Sequence[tuple[int, RunTime]]], systems: list[Sy
 def _speeds(
     system: System, runs: Sequence[RunTime], measured: Floats, level: Level, path: str | Path
 ) -> tuple[float, float, float]:
-    """Speeds at which the errors' mean is what the level leaves, and a deviation to each side.
+    """Speeds at which the mean error is the level's unexplained rest, and a deviation either way.
 
-    Parts of a step do not depend on it, so that it is sought: on a coarse grid of all speeds, then
-    on a fine one about the place.
+    Some components of a step do not depend on the speed, so it is searched: on a coarse grid of all
+    speeds, then on a fine one.
     """
     tables = _tables(runs)
     present = system.accelerator.speed
 
     def means(speeds: Floats) -> Floats:
-        """Falls with the speed."""
+        """Mean errors, which fall with the speed."""
         times = _predicted(tables, [_at(system, float(speed)) for speed in speeds])
         errors = np.log(times / measured[:, np.newaxis])
         return np.array([robust_mean(column) for column in errors.T])
@@ -417,7 +418,7 @@ def _at(system: System, speed: float) -> System:
 
 
 def _refused(run: RunTime, system: System) -> Unusable:
-    """Say why a run is not predicted on the system."""
+    """Why a run cannot be predicted on the system."""
     try:
         estimate(run.model, system, run.strategy)
     except InputError as error:
@@ -426,15 +427,15 @@ def _refused(run: RunTime, system: System) -> Unusable:
 
 
 def _too_few(path: str | Path, count: int, unusable: Sequence[Unusable]) -> list[Fault]:
-    told = f"{count or 'no'} usable run{'' if count == 1 else 's'}"
+    counted = f"{count or 'no'} usable run{'' if count == 1 else 's'}"
     why = "a level of one or two is mostly their own scatter and would make others worse"
-    problem = f"has {told}; at least {_LEAST_RUNS} are needed: {why}"
+    problem = f"has {counted}; at least {_LEAST_RUNS} are needed: {why}"
     others = [Fault(source=f"{path}: {one.name}", problem=one.reason) for one in unusable]
     return [Fault(source=str(path), problem=problem), *others[:_LEAST_RUNS]]
 
 
 def _with_source(found: Calibrated, path: str | Path) -> System:
-    """The system, telling where its speed is from."""
+    """The system with the source of its speed."""
     before, after = (f"{100 * one.mape:.1f} %" for one in (found.before, found.after))
     text = (
         f"by shardwise calibrate on {len(found.runs)} runs of {Path(path).name}; mean error of "

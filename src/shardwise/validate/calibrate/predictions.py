@@ -1,8 +1,8 @@
-"""What the formulas of `cost` say of the rows of a table of measured kernels.
+"""Predictions by the formulas of `cost` for the rows of a table of measured kernels.
 
 Single kernels are predicted from `Accelerator.benchmark`; those of training layouts, casts and
-collectives from the figures that estimates use. Rows that a system has no figures for stay without
-a prediction, with the reason.
+collectives from the figures that estimates use. Rows without figures of the system have a reason
+instead of a prediction.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,9 +46,9 @@ class Predictions:
     dtype: Texts
     """Type of the rows' kernels."""
     kind: Texts
-    """What the rows count among."""
+    """Group of each row within GPU and type."""
     predicted_us: Floats
-    """NaN where there is a reason why not."""
+    """NaN where there is a reason."""
     measured_us: Floats
     reason: Texts
     """Empty where there is a prediction."""
@@ -79,8 +79,10 @@ def predictions(table: KernelTable, systems: Mapping[str, System | str]) -> list
 
     Parameters
     ----------
+    table
+        Measured rows.
     systems
-        By the names that the table has for GPUs: a system, or the reason why there is none.
+        By the table's names of GPUs: a system, or the reason why there is none.
     """
     return [_predicted(table, systems, measured) for measured in table.times]
 
@@ -89,7 +91,7 @@ def _predicted(
     table: KernelTable, systems: Mapping[str, System | str], measured: str
 ) -> Predictions:
     size = len(table)
-    told = np.full(size, np.nan)
+    predicted = np.full(size, np.nan)
     reason = np.full(size, "", dtype=object)
     for gpu in np.unique(table.columns["gpu"]):
         rows = table.columns["gpu"] == gpu
@@ -102,11 +104,11 @@ def _predicted(
             if isinstance(found, str):
                 reason[places] = found
             else:
-                told[places] = found / _MICRO
+                predicted[places] = found / _MICRO
     return Predictions(
         dtype=_dtypes(table),
         kind=_kinds(table, measured),
-        predicted_us=told,
+        predicted_us=predicted,
         measured_us=table.columns[measured],
         reason=reason,
     )
@@ -120,7 +122,7 @@ def _dtypes(table: KernelTable) -> Texts:
 
 
 def _kinds(table: KernelTable, measured: str) -> Texts:
-    """What rows are grouped by beside GPU and type."""
+    """Groups of the rows in addition to GPU and type."""
     of = table.columns
     if table.kind == "attention":
         return _masks(table)
@@ -130,14 +132,14 @@ def _kinds(table: KernelTable, measured: str) -> Texts:
     if table.kind == "collective":
         op = np.where(of["op"] == "alltoall", "all_to_all", of["op"])
         return np.char.add(op, np.where(of["nodes"] > 1, " between nodes", ""))
-    told = {"gemm": "mode", "train_gemm": "layout", "train_attention": "direction"}
-    if table.kind in told:
-        return of[told[table.kind]]
+    columns = {"gemm": "mode", "train_gemm": "layout", "train_attention": "direction"}
+    if table.kind in columns:
+        return of[columns[table.kind]]
     return np.full(len(table), measured.removesuffix("_us"))
 
 
 def _of_system(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
-    """Times [s] of groups of rows that one call predicts, or why there are none."""
+    """Times [s] of groups of rows that one call predicts, or the reason why there are none."""
     predict = {
         "gemm": _matmuls,
         "attention": _attention,
@@ -252,13 +254,13 @@ def _collectives(table: KernelTable, system: System) -> Iterator[tuple[Bools, Fl
 
 
 def _distinct(places: Floats, choices: Floats) -> Floats:
-    """Of so many places, those that evenly drawn choices meet."""
-    met: Floats = places * (1 - (1 - 1 / places) ** choices)
-    return met
+    """Expected number of distinct places among uniformly drawn choices."""
+    distinct: Floats = places * (1 - (1 - 1 / places) ** choices)
+    return distinct
 
 
 def _dispatches(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
-    """All-to-alls of a token to each rank that has one of its experts, once to each node."""
+    """All-to-alls of a token to each rank with one of its experts, once to each node."""
     of = table.columns
     inside = np.full(len(table), float(system.node.accelerators))
     domain = system.network[0].domain

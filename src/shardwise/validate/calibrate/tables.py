@@ -1,7 +1,7 @@
-"""Tables of measured kernels and collectives: what columns they have, reading and checking them.
+"""Tables of measured kernels and collectives: their columns, reading and validation.
 
 A table is a Parquet or CSV file (also gzipped) of one kind of measurement, times in microseconds,
-sizes in bytes. A folder holds any of them, each named by its kind.
+sizes in bytes. A folder has any of them, each named by its kind.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """What a table of one kind has."""
+    """Columns of one kind of table."""
 
     words: tuple[str, ...]
     """Columns of text."""
@@ -33,9 +33,9 @@ class _Kind:
     times: tuple[str, ...] = ("latency_us",)
     """Measured times, above 0."""
     optional: Mapping[str, Any] | None = None
-    """Further columns, with what holds where a table lacks them."""
+    """Further columns, with their defaults."""
     allowed: Mapping[str, tuple[str, ...]] | None = None
-    """Words of a column, where others are a mistake."""
+    """Allowed words of some columns."""
 
 
 KINDS: dict[str, _Kind] = {
@@ -111,13 +111,13 @@ class KernelTable:
         return KINDS[self.kind].times
 
     def take(self, rows: Bools) -> "KernelTable":
-        """Some of the rows."""
+        """Select rows."""
         columns = {name: values[rows] for name, values in self.columns.items()}
         return KernelTable(kind=self.kind, source=self.source, columns=columns)
 
     @property
     def large(self) -> Bools | None:
-        """Rows of sizes that training has; None where nothing sets them apart."""
+        """Rows of training sizes; None if the kind has no such distinction."""
         of = self.columns
         large: Bools
         if self.kind == "gemm":
@@ -139,7 +139,7 @@ def read_folder(folder: str | Path) -> list[KernelTable]:
     Raises
     ------
     InputError
-        If the folder has none, or one is not as it should be.
+        If the folder has none, or one is invalid.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -158,12 +158,14 @@ def read_folder(folder: str | Path) -> list[KernelTable]:
 
 
 def read_table(path: str | Path, kind: str | None = None) -> KernelTable:
-    """Read and check one table.
+    """Read and validate one table.
 
     Parameters
     ----------
+    path
+        A Parquet or CSV file.
     kind
-        A key of `KINDS`; None: as the file is named.
+        A key of `KINDS`; None: by the name of the file.
 
     Raises
     ------
@@ -193,7 +195,7 @@ def read_table(path: str | Path, kind: str | None = None) -> KernelTable:
 
 
 def _checked(place: Path, frame: Any, kind: _Kind) -> dict[str, Any]:
-    """The columns of a table that are used, each of its type."""
+    """The known columns of a table, each of its type."""
     numbers = (*kind.sizes, *kind.counts, *kind.times)
     needed = (*kind.words, *numbers)
     if lacking := [name for name in needed if name not in frame.columns]:

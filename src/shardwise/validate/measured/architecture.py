@@ -1,4 +1,4 @@
-"""What a measured run says of its model, as a `Model`."""
+"""The `Model` of a measured run."""
 
 import re
 from typing import Any
@@ -23,118 +23,118 @@ _USUAL_LATENT = 1536, 512  # of queries, of keys and values: arXiv 2412.19437, s
 
 
 def model_of(run: Run, assumed: list[str]) -> Model:
-    """Translate; what nobody printed is assumed, and said so in `assumed`.
+    """Translate; values that no source printed are assumed and listed in `assumed`.
 
     Raises
     ------
     NotModelledError
-        For architectures that are no transformers, and those without their main widths.
+        For architectures that are not transformers, and those without their main widths.
     """
-    told = run.model
-    if "hybrid" in (told.arch or "") or "mamba" in (told.arch or ""):
+    row = run.model
+    if "hybrid" in (row.arch or "") or "mamba" in (row.arch or ""):
         raise NotModelledError("layers of a state space model (Mamba) are not modelled")
     for name in ("layers", "hidden"):
-        if getattr(told, name) is None:
+        if getattr(row, name) is None:
             raise NotModelledError(f"model.{name} is not told")
-    if told.ffn is None and told.moe_ffn is None:
+    if row.ffn is None and row.moe_ffn is None:
         raise NotModelledError("model.ffn is not told")
-    vocab = told.vocab
+    vocab = row.vocab
     if vocab is None:
         megatron = run.software.framework == "Megatron-LM"
         vocab = _GPT_VOCABULARY if megatron else _USUAL_VOCABULARY
         assumed.append(f"vocabulary {vocab}")
     fields: dict[str, Any] = {
-        "name": told.name or run.id,
-        "hidden": told.hidden,
+        "name": row.name or run.id,
+        "hidden": row.hidden,
         "vocab": vocab,
-        "seq_len": told.seq_len,
+        "seq_len": row.seq_len,
         "layers": _layers(run, assumed),
-        "norm": "rmsnorm" if "rms" in (told.norm or "rmsnorm").lower() else "layernorm",
-        "position": _position(told),
-        "tied_embeddings": bool(told.tied_embeddings),
-        "dropout": _drops_out(run, assumed),
-        "mtp": told.mtp_layers or 0,
+        "norm": "rmsnorm" if "rms" in (row.norm or "rmsnorm").lower() else "layernorm",
+        "position": _position(row),
+        "tied_embeddings": bool(row.tied_embeddings),
+        "dropout": _has_dropout(run, assumed),
+        "mtp": row.mtp_layers or 0,
     }
-    runs = fields["layers"]
-    if len(runs) > 1 and _alternate(told):
-        fields["interleave"] = _turns(told)
+    groups = fields["layers"]
+    if len(groups) > 1 and _layers_alternate(row):
+        fields["interleave"] = _interleave(row)
     return Model.validated(fields, source=run.id)
 
 
-def _drops_out(run: Run, assumed: list[str]) -> bool:
-    """By the default of the software; no row says it."""
+def _has_dropout(run: Run, assumed: list[str]) -> bool:
+    """By the default of the software; no row has it."""
     software = run.software.framework or ""
     plain = "Megatron" in software and "DeepSpeed" not in software
     early = run.year is not None and run.year <= _LAST_WITH_DROPOUT
-    # Models with rotary positions are told not to, with that software alone others are not.
-    drops = plain and (early or (software == "Megatron-LM" and _position(run.model) == "learned"))
-    if drops:
+    # Recipes with rotary positions turn it off; others do so with newer software alone.
+    dropout = plain and (early or (software == "Megatron-LM" and _position(run.model) == "learned"))
+    if dropout:
         assumed.append("dropout")
-    return drops
+    return dropout
 
 
-def _position(told: Architecture) -> str:
-    text = (told.pos_emb or "rope").lower()
+def _position(row: Architecture) -> str:
+    text = (row.pos_emb or "rope").lower()
     if "learned" in text and "alibi" not in text:
         return "learned"
     return "alibi" if "alibi" in text else "rope"
 
 
 def _layers(run: Run, assumed: list[str]) -> list[dict[str, Any]]:
-    """Runs of equal layers: leading dense ones, or those that alternate."""
-    told = run.model
-    assert told.layers is not None  # noqa: S101 - checked before
+    """Groups of equal layers: leading dense ones, or those that alternate."""
+    row = run.model
+    assert row.layers is not None  # noqa: S101 - checked before
     attentions = _attentions(run, assumed)
-    if not told.experts:
-        block: dict[str, Any] = {"mlp": _mlp(told)}
+    if not row.experts:
+        layer: dict[str, Any] = {"mlp": _mlp(row)}
         if len(attentions) == 1:
-            return [{"count": told.layers, "attention": attentions[0][1], **block}]
-        return _shared_out(told.layers, attentions, block)
-    experts = {"moe": _experts(told, assumed)}
-    dense = told.dense_layers or 0
+            return [{"count": row.layers, "attention": attentions[0][1], **layer}]
+        return _alternating_layers(row.layers, attentions, layer)
+    experts = {"moe": _experts(row, assumed)}
+    dense = row.dense_layers or 0
     if dense and len(attentions) > 1:
         raise NotModelledError(
             "leading dense layers beside windows that alternate are not modelled"
         )
     if dense:
-        counts = ((dense, {"mlp": _mlp(told)}), (told.layers - dense, experts))
+        counts = ((dense, {"mlp": _mlp(row)}), (row.layers - dense, experts))
         return [{"count": n, "attention": attentions[0][1], **b} for n, b in counts]
     if len(attentions) == 1:
-        return [{"count": told.layers, "attention": attentions[0][1], **experts}]
-    return _shared_out(told.layers, attentions, experts)
+        return [{"count": row.layers, "attention": attentions[0][1], **experts}]
+    return _alternating_layers(row.layers, attentions, experts)
 
 
-def _shared_out(
-    layers: int, kinds: list[tuple[int, dict[str, Any]]], block: dict[str, Any]
+def _alternating_layers(
+    layers: int, kinds: list[tuple[int, dict[str, Any]]], layer: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Layers of kinds that alternate, so many of each in turn."""
+    """Layers of kinds that alternate, a number of each in turn."""
     turn = sum(count for count, _ in kinds)
-    whole, rest = divmod(layers, turn)
-    runs = []
+    full, rest = divmod(layers, turn)
+    groups = []
     for count, attention in kinds:
         more = min(rest, count)
         rest -= more
-        runs.append({"count": whole * count + more, "attention": attention, **block})
-    return [run for run in runs if run["count"]]
+        groups.append({"count": full * count + more, "attention": attention, **layer})
+    return [run for run in groups if run["count"]]
 
 
-def _alternate(told: Architecture) -> bool:
-    """Whether kinds of layers take turns, rather than follow one another."""
-    return _windows(told) is not None or _every_other_dense(told)
+def _layers_alternate(row: Architecture) -> bool:
+    """Whether kinds of layers alternate, rather than follow one another."""
+    return _windows(row) is not None or _every_other_dense(row)
 
 
-def _every_other_dense(told: Architecture) -> bool:
-    return told.dense_layers is not None and told.dense_layers * 2 == told.layers
+def _every_other_dense(row: Architecture) -> bool:
+    return row.dense_layers is not None and row.dense_layers * 2 == row.layers
 
 
-def _turns(told: Architecture) -> list[int]:
-    windows = _windows(told)
+def _interleave(row: Architecture) -> list[int]:
+    windows = _windows(row)
     return [1, 1] if windows is None else [windows[0], 1]
 
 
-def _windows(told: Architecture) -> tuple[int, int] | None:
-    """Layers with a sliding window to one without, and the window."""
-    text = told.attention or ""
+def _windows(row: Architecture) -> tuple[int, int] | None:
+    """Layers with a sliding window for each without, and the window."""
+    text = row.attention or ""
     if found := re.search(r"alternating full / sliding-window-(\d+)", text):
         return 1, int(found[1])
     if found := re.search(r"(\d+):1 local\((\d+)\)", text):
@@ -143,43 +143,43 @@ def _windows(told: Architecture) -> tuple[int, int] | None:
 
 
 def _attentions(run: Run, assumed: list[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Kinds of attention, each with how many of it follow one another."""
-    told = run.model
-    whole = _attention(run, assumed)
-    windows = _windows(told)
+    """Kinds of attention, each with its number of consecutive layers."""
+    row = run.model
+    full = _attention(run, assumed)
+    windows = _windows(row)
     if windows is None:
-        return [(1, whole)]
+        return [(1, full)]
     count, window = windows
-    return [(count, whole | {"window": window}), (1, whole)]
+    return [(count, full | {"window": window}), (1, full)]
 
 
 def _attention(run: Run, assumed: list[str]) -> dict[str, Any]:
-    told = run.model
-    assert told.hidden is not None  # noqa: S101 - checked before
-    text = (told.attention or "").lower()
-    heads = told.heads
+    row = run.model
+    assert row.hidden is not None  # noqa: S101 - checked before
+    text = (row.attention or "").lower()
+    heads = row.heads
     if heads is None:
-        heads = _likely_heads(told.hidden, run.parallelism.tp or 1)
+        heads = _likely_heads(row.hidden, run.parallelism.tp or 1)
         assumed.append(f"{heads} attention heads")
     if "mla" in text:
-        return _latent_attention(told, heads, assumed)
+        return _latent_attention(row, heads, assumed)
     fields: dict[str, Any] = {
         "heads": heads,
-        "kv_heads": told.kv_heads or heads,
-        "head_dim": told.head_dim or told.hidden // heads,
-        "causal": "encoder" not in (told.arch or ""),
-        "bias": _attention_bias(told),
+        "kv_heads": row.kv_heads or heads,
+        "head_dim": row.head_dim or row.hidden // heads,
+        "causal": "encoder" not in (row.arch or ""),
+        "bias": _attention_bias(row),
         "sinks": "sink" in text,
         "qk_norm": "head" if "qk-norm" in text else "none",
     }
-    if found := re.search(r"rotary_percent ([\d.]+)", told.pos_emb or ""):
+    if found := re.search(r"rotary_percent ([\d.]+)", row.pos_emb or ""):
         fields["rotary_dim"] = int(fields["head_dim"] * float(found[1]))
     return fields
 
 
-def _latent_attention(told: Architecture, heads: int, assumed: list[str]) -> dict[str, Any]:
-    rope, plain = told.qk_rope_head_dim or 64, told.qk_nope_head_dim or 128
-    q_rank, kv_rank = told.q_lora_rank, told.kv_lora_rank
+def _latent_attention(row: Architecture, heads: int, assumed: list[str]) -> dict[str, Any]:
+    rope, plain = row.qk_rope_head_dim or 64, row.qk_nope_head_dim or 128
+    q_rank, kv_rank = row.q_lora_rank, row.kv_lora_rank
     if kv_rank is None:
         q_rank, kv_rank = _USUAL_LATENT
         assumed.append(f"latent attention of ranks {q_rank} and {kv_rank}")
@@ -187,58 +187,58 @@ def _latent_attention(told: Architecture, heads: int, assumed: list[str]) -> dic
         "heads": heads,
         "kv_heads": heads,
         "head_dim": rope + plain,
-        "v_head_dim": told.v_head_dim or plain,
+        "v_head_dim": row.v_head_dim or plain,
         "latent": {"q_rank": q_rank, "kv_rank": kv_rank, "rope_dim": rope},
     }
 
 
-def _attention_bias(told: Architecture) -> str:
-    if told.linear_bias is True:
+def _attention_bias(row: Architecture) -> str:
+    if row.linear_bias is True:
         return "all"
-    text = str(told.linear_bias or "")
+    text = str(row.linear_bias or "")
     if "qkv/o" in text:
         return "all"
     return "qkv" if "qkv" in text else "none"
 
 
 def _likely_heads(hidden: int, tp: int) -> int:
-    """Heads of a width nearest to the usual one that divide the hidden width and the ranks."""
+    """Number of heads of about the usual width that divides the hidden width and the ranks."""
     counts = [n for n in range(tp, hidden // 32 + 1, tp) if hidden % n == 0]
     if not counts:
         raise NotModelledError("model.heads is not told")
     return min(counts, key=lambda n: abs(hidden / n - _USUAL_HEAD))
 
 
-def _activation(told: Architecture) -> str:
-    text = (told.mlp or "swiglu").lower()
+def _activation(row: Architecture) -> str:
+    text = (row.mlp or "swiglu").lower()
     return next((ours for name, ours in _ACTIVATIONS.items() if text.startswith(name)), "swiglu")
 
 
-def _mlp(told: Architecture) -> dict[str, Any]:
-    if told.ffn is None:
+def _mlp(row: Architecture) -> dict[str, Any]:
+    if row.ffn is None:
         raise NotModelledError("model.ffn is not told")
     return {
-        "ffn": told.ffn,
-        "activation": _activation(told),
-        "bias": told.linear_bias is True,
+        "ffn": row.ffn,
+        "activation": _activation(row),
+        "bias": row.linear_bias is True,
     }
 
 
-def _experts(told: Architecture, assumed: list[str]) -> dict[str, Any]:
-    top_k = told.topk
+def _experts(row: Architecture, assumed: list[str]) -> dict[str, Any]:
+    top_k = row.topk
     if top_k is None:
         top_k = 2
         assumed.append(f"{top_k} experts a token")
-    biased = told.linear_bias is True
-    latent = "mla" in (told.attention or "").lower()
-    in_groups = latent and (told.experts, top_k) == _CHOSEN_IN_GROUPS
+    biased = row.linear_bias is True
+    latent = "mla" in (row.attention or "").lower()
+    in_groups = latent and (row.experts, top_k) == _CHOSEN_IN_GROUPS
     return {
-        "experts": told.experts,
+        "experts": row.experts,
         "top_k": top_k,
         "top_groups": _CHOSEN_GROUPS if in_groups else None,
-        "ffn": told.moe_ffn or told.ffn,
-        "activation": _activation(told),
+        "ffn": row.moe_ffn or row.ffn,
+        "activation": _activation(row),
         "bias": biased,
         "router_bias": biased,
-        "shared_ffn": told.shared_expert_ffn or 0,
+        "shared_ffn": row.shared_expert_ffn or 0,
     }

@@ -31,7 +31,7 @@ from shardwise.estimator import estimate_many
 from shardwise.validate.measured.predict import Translation, tables_of
 from shardwise.validate.measured.run import Run
 
-__all__ = ["Linear", "Moved", "Parameter", "fitted", "left_out", "linear", "load_parameters"]
+__all__ = ["Linear", "MovedFigures", "Parameter", "fitted", "left_out", "linear", "load_parameters"]
 
 _FILE = "steps.yaml"
 
@@ -60,11 +60,11 @@ class Parameter(ConfigBase):
         """Whether it moves an entry of the catalog."""
         return name in self.names
 
-    def apply(self, noun: Any, offset: float) -> Any:
+    def apply(self, record: Any, offset: float) -> Any:
         """Move its figures of a system or stack."""
         for name in self.fields:
-            noun = _replaced(noun, name, lambda value: self._moved(value, offset))
-        return noun
+            record = _replaced(record, name, lambda value: self._moved(value, offset))
+        return record
 
     def _moved(self, value: Any, offset: float) -> Any:
         if isinstance(value, Mapping):
@@ -76,18 +76,18 @@ class Parameter(ConfigBase):
         return float(1 / (1 + (1 / value - 1) * np.exp(-offset)))
 
 
-def _replaced(noun: Any, name: str, change: Callable[[Any], Any]) -> Any:
+def _replaced(record: Any, name: str, change: Callable[[Any], Any]) -> Any:
     """The noun with another value of a dotted field; as it is where it has no such field."""
     head, _, rest = name.partition(".")
-    if isinstance(noun, BaseModel):
-        value = getattr(noun, head)
+    if isinstance(record, BaseModel):
+        value = getattr(record, head)
         if value is None:
-            return noun
-        return noun.model_copy(update={head: _inside(value, rest, change)})
-    if isinstance(noun, tuple):
-        items = dict(enumerate(noun))
+            return record
+        return record.model_copy(update={head: _inside(value, rest, change)})
+    if isinstance(record, tuple):
+        items = dict(enumerate(record))
         return tuple(_changed(items, head, rest, change).values())
-    return _changed(noun, head, rest, change)
+    return _changed(record, head, rest, change)
 
 
 def _changed(
@@ -113,40 +113,40 @@ def load_parameters() -> tuple[Parameter, ...]:
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedFigures:
     """Translations with figures moved from those of the catalog; each noun is made once."""
 
     parameters: Sequence[Parameter]
-    made: dict[tuple[int, tuple[tuple[int, float], ...]], Any] = field(default_factory=dict)
-    kept: list[Any] = field(default_factory=list)
+    cache: dict[tuple[int, tuple[tuple[int, float], ...]], Any] = field(default_factory=dict)
+    alive: list[Any] = field(default_factory=list)
     """Nouns whose identity is part of a key, so that none is reused."""
 
-    def applying(self, said: Translation) -> list[int]:
+    def applying(self, translation: Translation) -> list[int]:
         """Positions of the parameters that concern a run."""
-        names = {"systems": said.system.name, "stacks": _stack(said.strategy).name}
+        names = {"systems": translation.system.name, "stacks": _stack(translation.strategy).name}
         return [i for i, p in enumerate(self.parameters) if p.moves(names[p.of])]
 
-    def apply(self, said: Translation, offsets: Floats) -> tuple[System, Strategy]:
+    def apply(self, translation: Translation, offsets: Floats) -> tuple[System, Strategy]:
         """System and strategy of a run with each parameter moved by its offset."""
-        some = self.applying(said)
-        stack = self._moved(_stack(said.strategy), "stacks", some, offsets)
-        strategy = said.strategy.model_copy(update={"stack": stack})
-        return self._moved(said.system, "systems", some, offsets), strategy
+        positions = self.applying(translation)
+        stack = self._moved(_stack(translation.strategy), "stacks", positions, offsets)
+        strategy = translation.strategy.model_copy(update={"stack": stack})
+        return self._moved(translation.system, "systems", positions, offsets), strategy
 
-    def _moved(self, noun: Any, of: str, some: Sequence[int], offsets: Floats) -> Any:
+    def _moved(self, record: Any, of: str, positions: Sequence[int], offsets: Floats) -> Any:
         chosen = tuple(
-            (i, float(offsets[i])) for i in some if self.parameters[i].of == of and offsets[i]
+            (i, float(offsets[i])) for i in positions if self.parameters[i].of == of and offsets[i]
         )
         if not chosen:
-            return noun
-        key = id(noun), chosen
-        if key not in self.made:
-            changed = noun
+            return record
+        key = id(record), chosen
+        if key not in self.cache:
+            changed = record
             for i, offset in chosen:
                 changed = self.parameters[i].apply(changed, offset)
-            self.made[key] = changed
-            self.kept.append(noun)
-        return self.made[key]
+            self.cache[key] = changed
+            self.alive.append(record)
+        return self.cache[key]
 
 
 def _stack(strategy: Strategy) -> Stack:
@@ -202,15 +202,15 @@ def linear(
     row_of = {place: row for row, place in enumerate(places)}
     errors = np.full(len(places), np.nan)
     slopes = np.zeros((len(places), len(parameters)))
-    moved = Moved(parameters)
+    moved = MovedFigures(parameters)
     for group in tables_of(translated):
         systems, strategies, what = [], [], []
-        for place, said in group:
-            for parameter in (None, *(moved.applying(said) if derivatives else ())):
+        for place, translation in group:
+            for parameter in (None, *(moved.applying(translation) if derivatives else ())):
                 at = offsets.copy()
                 if parameter is not None:
                     at[parameter] += _DIFFERENCE
-                system, strategy = moved.apply(said, at)
+                system, strategy = moved.apply(translation, at)
                 systems.append(system)
                 strategies.append(strategy)
                 what.append((row_of[place], parameter))
@@ -234,11 +234,11 @@ def linear(
 def fitted(at: Linear, parameters: Sequence[Parameter], rows: Bools | None = None) -> Floats:
     """Offsets of the least sum, from errors that are linear in them; of some rows, or all."""
     chosen = np.ones(len(at.runs), dtype=np.bool_) if rows is None else rows
-    some = [run for run, is_in in zip(at.runs, chosen, strict=True) if is_in]
+    positions = [run for run, is_in in zip(at.runs, chosen, strict=True) if is_in]
     slopes = at.derivatives[chosen]
-    deciding = _decided_by(some, slopes, parameters)
+    deciding = _decided_by(positions, slopes, parameters)
     errors = at.errors[chosen]
-    weights = _weights(some)
+    weights = _weights(positions)
     prior = np.diag([1 / p.spread**2 for p in parameters])
     offsets = at.offsets
     for _ in range(_ROUNDS):

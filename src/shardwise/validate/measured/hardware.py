@@ -1,4 +1,4 @@
-"""What a measured run says of its machine, as a `System` of the catalog with its own network."""
+"""The `System` of a measured run: one of the catalog with the network of the run."""
 
 import re
 from typing import Any
@@ -15,8 +15,8 @@ _BETWEEN_NODES = 2
 # (bigscience-workshop/bigscience): at best 2 x 42 of the 400 of its four links, 0.21, where
 # InfiniBand reaches about 0.7.
 _OMNI_PATH = 0.3
-# Accelerators of the catalog by what rows call them; the first that is found in
-# "family accelerator variant" counts, so that special ones come first.
+# Accelerators of the catalog by their names in rows; the first match in "family accelerator
+# variant" counts, so that special ones come first.
 _NAMES: tuple[tuple[str, str], ...] = (
     (r"A800", "a800-sxm"),
     (r"A100.*PCI", "a100-80gb-pcie"),
@@ -53,32 +53,32 @@ _CARDS = re.compile(r"(ConnectX|CX|BlueField)-\d+|\bBF\d\b|\bMT\d+\b")
 
 
 def system_of(run: Run, assumed: list[str]) -> System:
-    """Find the system of a run, with the network between nodes that it names.
+    """Find the system of a run, with its network between nodes.
 
     Raises
     ------
     NotModelledError
-        If the accelerator is not in the catalog, or not told.
+        If the accelerator is unknown or not in the catalog.
     """
-    told = run.hardware
-    text = " ".join(str(t) for t in (told.family, told.accelerator, told.variant) if t)
-    if told.mem_gb:
-        text += f" {told.mem_gb:g} GB"
+    row = run.hardware
+    text = " ".join(str(t) for t in (row.family, row.accelerator, row.variant) if t)
+    if row.mem_gb:
+        text += f" {row.mem_gb:g} GB"
     name = next((name for pattern, name in _NAMES if re.search(pattern, text, re.IGNORECASE)), "")
     if not name:
-        raise NotModelledError(f"accelerator {told.accelerator}: not in the catalog")
+        raise NotModelledError(f"accelerator {row.accelerator}: not in the catalog")
     assumed += [said for pattern, said in _STAND_INS if re.search(pattern, text, re.IGNORECASE)]
-    system = _with_slices(System.load(name), told.extra.get("chips_per_slice"))
-    rate = _node_rate(told.inter or "", told.per_node or system.node.accelerators)
+    system = _with_slices(System.load(name), row.extra.get("chips_per_slice"))
+    rate = _node_rate(row.inter or "", row.per_node or system.node.accelerators)
     if rate is None or len(system.network) == 1:
-        if (told.count or 1) > system.node.accelerators:
+        if (row.count or 1) > system.node.accelerators:
             assumed.append("usual network between nodes")
         return system
     return _with_fabric(system, rate)
 
 
 def _with_slices(system: System, chips: int | None) -> System:
-    """The system with slices of so many chips in its innermost network; None: as they come."""
+    """The system with slices of `chips` in its innermost network; None: unchanged."""
     inner = system.network[0]
     if chips is None or inner.domain is None or chips >= inner.domain:
         return system
@@ -87,7 +87,7 @@ def _with_slices(system: System, chips: int | None) -> System:
 
 
 def _node_rate(text: str, per_node: int) -> float | None:
-    """Rate of all links between nodes of one node, one direction [byte/s]; None: not told.
+    """Rate of all links of one node to others, one direction [byte/s]; None: unknown.
 
     Examples
     --------

@@ -27,13 +27,13 @@ from shardwise.validate.measured.architecture import model_of
 from shardwise.validate.measured.hardware import system_of
 from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.software import stack_of
-from shardwise.validate.measured.strategy_of import strategy_of
+from shardwise.validate.measured.strategy import strategy_of
 
 __all__ = [
     "Metric",
     "Prediction",
     "Translation",
-    "described",
+    "describe_translation",
     "memory_gib",
     "metric_of",
     "on_last_rank",
@@ -45,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Step time and memory of a run as we predict them, or the reason why not."""
+    """Predicted step time and memory of a run, or the reason why there is none."""
 
     run: Run
     step_time_s: float | None = None
@@ -57,20 +57,20 @@ class Prediction:
     peak_flops: float | None = None
     """Dense peak of all accelerators in the run's precision, FLOP/s."""
     interval: tuple[float, float] | None = None
-    """Seconds that the step is expected between."""
+    """Bounds of the expected step time [s]."""
     assumed: tuple[str, ...] = ()
-    """What the row does not say and we took, a sentence each."""
+    """Assumptions where the row is silent, a phrase each."""
     refused: str | None = None
-    """Why nothing is predicted."""
+    """Why there is no prediction."""
 
     @property
     def measured_step_time_s(self) -> float | None:
-        """What was measured: as the row says, or converted from FLOP/s."""
+        """Measured time of the row, or converted from FLOP/s [s]."""
         return self.run.measured_step_time_s or self.converted_step_time_s
 
     @property
     def measured_mfu(self) -> float | None:
-        """Model FLOPs over what the accelerators could do in the measured time of a step."""
+        """Model FLOPs over the peak FLOPs of the accelerators in the measured time of a step."""
         time = self.measured_step_time_s
         if time is None or self.model_flops_per_step is None or self.peak_flops is None:
             return None
@@ -82,7 +82,7 @@ _GIB = 2**30
 
 
 def metric_of(run: Run) -> Metric:
-    """What the memory of a row counts; a tool that is not told counts all of the accelerator's."""
+    """What the memory of a row counts; an unknown tool counts all of the accelerator's memory."""
     text = (run.measured.mem_metric or "").lower()
     if run.measured.peak_mem_gib is None:
         return "reserved"
@@ -99,16 +99,18 @@ def on_last_rank(run: Run) -> bool:
 def memory_gib(
     run: Run, *, allocated_bytes: float, device_bytes: float, runtime_bytes: float
 ) -> float | None:
-    """What we predict for the metric of a row [GiB]; None: it has no measured memory.
+    """Predicted memory by the metric of a row [GiB]; None: it has no measured memory.
 
     Parameters
     ----------
+    run
+        The measured run.
     allocated_bytes
-        What tensors hold.
+        Allocated by tensors [byte].
     device_bytes
-        With what the allocator keeps beside them, and the runtime.
+        In addition with the allocator's cache and the runtime [byte].
     runtime_bytes
-        Of these, what the runtime holds.
+        The share of the runtime [byte].
     """
     if run.measured_memory_gib is None:
         return None
@@ -122,22 +124,22 @@ def memory_gib(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """A run in our words."""
+    """A measured run as arguments of an estimate."""
 
     model: Model
     system: System
     strategy: Strategy
     assumed: tuple[str, ...]
-    """What the row does not say and we took."""
+    """Assumptions where the row is silent."""
 
 
 def translate(run: Run) -> Translation:
-    """Put a run in our words.
+    """Translate a run to a model, a system and a strategy.
 
     Raises
     ------
     NotModelledError
-        If it cannot be.
+        If that is impossible.
     """
     if run.task == "pretrain-total":
         raise NotModelledError("the total of a project, with its restarts, is not a step")
@@ -152,32 +154,38 @@ def translate(run: Run) -> Translation:
     return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))
 
 
-def described(said: Translation, counted: Parameters | None = None) -> RunFeatures:
-    """What says how like other runs this one is.
+def describe_translation(
+    translation: Translation, counted: Parameters | None = None
+) -> RunFeatures:
+    """The features of a run that measure its similarity to others.
 
     Parameters
     ----------
+    translation
+        The run.
     counted
-        The model's parameters, if they are counted already.
+        The model's parameters, if already counted.
     """
     return run_features(
-        said.model,
-        said.system,
-        said.strategy,
-        assumed=bool(said.assumed),
+        translation.model,
+        translation.system,
+        translation.strategy,
+        assumed=bool(translation.assumed),
         counted=counted,
     )
 
 
 def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Prediction, ...]:
-    """Predict step time and memory of runs, in their order; what cannot be says why.
+    """Predict step time and memory of runs, in their order.
 
-    Runs of one model on one system are a table of strategies.
+    Runs of one model on one system are one table of strategies.
 
     Parameters
     ----------
+    runs
+        Measured runs.
     leave_out
-        Whether intervals come from runs of other sources alone.
+        Whether intervals use only runs of other sources.
     """
     found: dict[int, Prediction] = {}
     translated: dict[int, Translation] = {}
@@ -192,11 +200,14 @@ def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Predic
 
 
 def tables_of(translated: Mapping[int, Translation]) -> list[list[tuple[int, Translation]]]:
-    """Runs of one model on one system, which are evaluated as one table."""
+    """Group runs of one model on one system, which are evaluated as one table."""
     tables: dict[tuple[str, str], list[tuple[int, Translation]]] = defaultdict(list)
-    for position, said in translated.items():
-        key = said.model.model_dump_json(exclude={"name"}), said.system.model_dump_json()
-        tables[key].append((position, said))
+    for position, translation in translated.items():
+        key = (
+            translation.model.model_dump_json(exclude={"name"}),
+            translation.system.model_dump_json(),
+        )
+        tables[key].append((position, translation))
     return list(tables.values())
 
 
@@ -205,23 +216,23 @@ def _predicted(
 ) -> dict[int, Prediction]:
     """Runs of one model on one system."""
     model, system = rows[0][1].model, rows[0][1].system
-    strategies = [said.strategy for _, said in rows]
+    strategies = [translation.strategy for _, translation in rows]
     table = estimate_many(model, system, strategies)
     counted = count_parameters(model)
     found = {}
-    for row, (position, said) in enumerate(rows):
+    for row, (position, translation) in enumerate(rows):
         run = runs[position]
         if table.reason(row) is not None:
-            found[position] = Prediction(run=run, refused=_reason(said))
+            found[position] = Prediction(run=run, refused=_reason(translation))
             continue
-        found[position] = _prediction(run, said, table, row, counted, leave_out=leave_out)
+        found[position] = _prediction(run, translation, table, row, counted, leave_out=leave_out)
     return found
 
 
-def _reason(said: Translation) -> str:
-    """What an estimate says against a strategy."""
+def _reason(translation: Translation) -> str:
+    """Why an estimate refuses a strategy."""
     try:
-        estimate(said.model, said.system, said.strategy)
+        estimate(translation.model, translation.system, translation.strategy)
     except InputError as error:
         return "; ".join(str(fault) for fault in error.faults)
     raise AssertionError("a table refused what an estimate takes")
@@ -229,7 +240,7 @@ def _reason(said: Translation) -> str:
 
 def _prediction(
     run: Run,
-    said: Translation,
+    translation: Translation,
     table: EstimateTable,
     row: int,
     counted: Parameters,
@@ -240,33 +251,35 @@ def _prediction(
     flops = float(table.mfu[row]) * step_s
     tokens = float(table.tokens_per_s[row]) * step_s
     seq_len = int(table.table.seq_len[row])
-    per_step = tokens * flops_per_token(said.model, seq_len, counted=counted)
+    per_step = tokens * flops_per_token(translation.model, seq_len, counted=counted)
     without = run.study if leave_out else None
-    factor = uncertainty_of(described(said, counted), validated_runs(), without=without).factor
+    factor = uncertainty_of(
+        describe_translation(translation, counted), validated_runs(), without=without
+    ).factor
     return Prediction(
         run=run,
         step_time_s=step_s,
         interval=(step_s / factor, step_s * factor),
-        converted_step_time_s=_converted_step_time_s(run, said, tokens, counted),
-        memory_gib=_memory_gib(run, said, table, row),
+        converted_step_time_s=_converted_step_time_s(run, translation, tokens, counted),
+        memory_gib=_memory_gib(run, translation, table, row),
         model_flops_per_step=per_step,
         peak_flops=per_step / flops,
-        assumed=said.assumed,
+        assumed=translation.assumed,
     )
 
 
-def _memory_gib(run: Run, said: Translation, table: EstimateTable, row: int) -> float | None:
+def _memory_gib(run: Run, translation: Translation, table: EstimateTable, row: int) -> float | None:
     allocated = float(table.memory_total_bytes[row])
     device = float(table.memory_reserved_bytes[row])
     if on_last_rank(run) and table.table.pp[row] > 1:
-        last = estimate(said.model, said.system, said.strategy).stages[-1]
+        last = estimate(translation.model, translation.system, translation.strategy).stages[-1]
         allocated, device = last.total, last.reserved
-    runtime = Stack.load(said.strategy.stack).runtime_memory
+    runtime = Stack.load(translation.strategy.stack).runtime_memory
     return memory_gib(run, allocated_bytes=allocated, device_bytes=device, runtime_bytes=runtime)
 
 
 def _converted_step_time_s(
-    run: Run, said: Translation, tokens: float, counted: Parameters
+    run: Run, translation: Translation, tokens: float, counted: Parameters
 ) -> float | None:
     """Measured time of a step where only a rate of FLOPs is printed, as the source counts them."""
     rate = run.measured.tflops_per_gpu
@@ -275,8 +288,8 @@ def _converted_step_time_s(
     text = run.measured.flops_type or ""
     full = "non-causal" in text or "not discounted" in text or "full attention" in text
     convention: FlopsConvention = "full-attention" if full else "causal"
-    seq_len = run.model.seq_len or said.model.seq_len
+    seq_len = run.model.seq_len or translation.model.seq_len
     if seq_len is None or text.startswith("hardware"):
         return None
-    flops = tokens * flops_per_token(said.model, seq_len, convention, counted=counted)
+    flops = tokens * flops_per_token(translation.model, seq_len, convention, counted=counted)
     return flops / (rate * 1e12 * run.hardware.count)

@@ -1,10 +1,7 @@
-"""A measured training run as nouns: what was trained, where, how, and what came out.
+"""A measured training run: its model, hardware, software, parallelism and measured results.
 
-The fields are those of the rows that measured runs are collected in (`docs/measured-runs.md`).
-What a source does not say is None. Keys beyond the known ones are kept and read through `extra`.
-
-
-Why a measured run cannot be predicted.
+The fields are those of the rows of measured runs (`docs/measured-runs.md`). A value that a source
+does not have is None. Unknown keys are available through `extra`.
 """
 
 import re
@@ -36,12 +33,12 @@ Scale = Literal["1-8", "9-63", "64-255", "256-1023", "1024+", "unknown"]
 
 
 def _whole(value: object) -> object:
-    """Take 4.0 for 4: tables that went through a spreadsheet print whole numbers so."""
+    """Convert 4.0 to 4: spreadsheets print whole numbers so."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _every_rank(value: object) -> object:
-    """Take text for a number: torchtitan's settings print a degree so, -1 for what is left."""
+    """Convert text to a number: torchtitan's settings print degrees so, -1 for the rest."""
     digits = isinstance(value, str) and re.fullmatch(r"-?\d+", value.strip())
     return int(str(value)) if digits else value
 
@@ -50,7 +47,7 @@ def _nothing(value: object) -> object:
     return {} if value is None else value
 
 
-# Strict: a number in quotation marks is a mistake of the table, not a number.
+# Strict: a number in quotation marks is a mistake in the table.
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 Whole = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 Amount = Annotated[float, Field(strict=True, gt=0)]
@@ -61,27 +58,27 @@ Group = Annotated[int, BeforeValidator(_every_rank), Field(strict=True, ge=-1, l
 Words = Annotated[Mapping[str, Any], BeforeValidator(_nothing)]
 
 
-class _Part(ConfigBase):
-    """A part of a row; keys that it does not know are kept."""
+class _Section(ConfigBase):
+    """A section of a row; unknown keys are allowed."""
 
     model_config = ConfigDict(extra="allow")
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """What the row says beyond the known fields."""
+        """Values of unknown keys."""
         return self.model_extra or {}
 
 
-class Origin(_Part):
-    """Where a row is from."""
+class Origin(_Section):
+    """Source of a row."""
 
     title: str | None = None
     ref: str | None = None
     """Repository and path, paper or page."""
 
 
-class Architecture(_Part):
-    """The model that was trained, as its source describes it."""
+class Architecture(_Section):
+    """The trained model, as its source describes it."""
 
     name: str = Field(min_length=1)
     arch: str | None = None
@@ -118,7 +115,7 @@ class Architecture(_Part):
     notes: str | None = None
 
 
-class Hardware(_Part):
+class Hardware(_Section):
     """The machine."""
 
     accelerator: str = Field(min_length=1)
@@ -133,16 +130,16 @@ class Hardware(_Part):
     inter: str | None = None
 
 
-class Software(_Part):
-    """What ran it."""
+class Software(_Section):
+    """The framework."""
 
     framework: str | None = None
     version: str | None = None
     container: str | None = None
 
 
-class Parallelism(_Part):
-    """How it was laid out; `dp` is the whole data-parallel size, which EP and ETP subdivide."""
+class Parallelism(_Section):
+    """Degrees; `dp` is the full data-parallel size, which EP and ETP subdivide."""
 
     dp: Count | None = None
     tp: Count | None = None
@@ -153,13 +150,13 @@ class Parallelism(_Part):
     ep: Count | None = None
     etp: Count | None = None
     fsdp_shard: Group | None = None
-    """Members of a sharding group; -1: all that the other degrees leave."""
+    """Ranks of a sharding group; -1: the rest after the other degrees."""
     zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)] | None = None
     distributed_optimizer: Flag | None = None
 
 
-class Measured(_Part):
-    """What was measured, as printed."""
+class Measured(_Section):
+    """Measured values, as printed."""
 
     step_time_s: Amount | None = None
     tokens_per_s_per_gpu: Amount | None = None
@@ -173,29 +170,29 @@ class Measured(_Part):
     mem_metric: str | None = None
 
 
-class Derived(_Part):
-    """What follows from the printed figures."""
+class Derived(_Section):
+    """Values derived from the printed ones."""
 
     step_time_s: Amount | None = None
     step_time_note: str | None = None
     step_time_s_from_tflops: Amount | None = None
-    """There where the printed tokens per second are rounded."""
+    """Present if the printed tokens per second are rounded."""
     tokens_per_s_per_gpu: Amount | None = None
     tokens_per_s_per_gpu_from_tflops: Amount | None = None
     implied_gflop_per_token: Amount | None = None
 
 
-class Run(_Part):
+class Run(_Section):
     """One measured training run."""
 
     id: str = Field(min_length=1)
     group: str | None = None
-    """The collection that it is part of."""
+    """The collection that it belongs to."""
     grade: Grade | None = None
     source: Annotated[Origin, BeforeValidator(_nothing)] = Origin()
     year: Count | None = None
     task: str | None = None
-    """pretrain, sft, lora; pretrain-total: a whole project with its restarts."""
+    """pretrain, sft, lora; pretrain-total: a full project with its restarts."""
     model: Architecture
     hardware: Hardware
     software: Annotated[Software, BeforeValidator(_nothing)] = Software()
@@ -222,12 +219,12 @@ class Run(_Part):
 
     @property
     def is_moe(self) -> bool:
-        """Whether it has experts; hybrids of unpublished sizes say so in their kind alone."""
+        """Whether it has experts; `arch` alone says so for hybrids of unpublished sizes."""
         return bool(self.model.experts) or "moe" in (self.model.arch or "")
 
     @property
     def kind(self) -> Literal["dense", "moe"]:
-        """The word for that."""
+        """`moe` if it has experts, else `dense`."""
         return "moe" if self.is_moe else "dense"
 
     @property
@@ -237,7 +234,7 @@ class Run(_Part):
 
     @property
     def study(self) -> str:
-        """What it was measured in: its collection, else the title of its source."""
+        """Its collection, else the title of its source."""
         return self.group or self.source.title or "unknown"
 
     @property
@@ -249,10 +246,10 @@ class Run(_Part):
 
     @property
     def measured_step_time_s(self) -> float | None:
-        """Seconds of a step: printed, or from the most exact of the printed figures.
+        """Step time: printed, or from the most exact of the printed values [s].
 
-        In this order: as printed; from TFLOP/s, where tokens per second are rounded (there alone
-        the rows have it); as derived; from tokens per second and the batch.
+        In this order: as printed; from TFLOP/s, if tokens per second are rounded (only then rows
+        have it); as derived; from tokens per second and the batch.
         """
         printed, derived = self.measured, self.derived
         for found in (printed.step_time_s, derived.step_time_s_from_tflops, derived.step_time_s):
@@ -275,10 +272,10 @@ class Run(_Part):
 
     @property
     def precision_class(self) -> PrecisionClass:
-        """The type that products are computed in.
+        """The type of matrix products.
 
-        Either of the two types of 16 bits is bf16, as both have one rate; either of two types of
-        different rates is unknown.
+        fp16 or bf16 counts as bf16, as both have one rate; one of several types of different rates
+        counts as unknown.
         """
         return _precision_class(self.precision or "")
 
@@ -291,7 +288,7 @@ class Run(_Part):
         return next(name for most, name in self.SCALES if count <= most)
 
 
-# The first that fits a word is its type: `fp8_mx` before `fp8`.
+# The first match of a word is its type: `fp8_mx` before `fp8`.
 _TYPES: tuple[tuple[str, PrecisionClass], ...] = (
     (r"mx_?fp8|(fp|float)8_?mx", "mxfp8"),
     (r"(nv_?)?(fp|float)4", "nvfp4"),
@@ -303,7 +300,7 @@ _TYPES: tuple[tuple[str, PrecisionClass], ...] = (
 
 
 def _precision_class(text: str) -> PrecisionClass:
-    """Type of products by a source's words; what follows `(`, `,`, `;` or `+` is of other tensors.
+    """Type of products in a source's text; `(`, `,`, `;` or `+` begin the types of other tensors.
 
     Examples
     --------
@@ -324,4 +321,4 @@ def _precision_class(text: str) -> PrecisionClass:
 
 
 class NotModelledError(Exception):
-    """A run that the model has no words for; the text is the reason."""
+    """A run that cannot be predicted; the text is the reason."""

@@ -1,4 +1,4 @@
-"""The scoreboard of measured runs: each beside its prediction, and errors by kinds of runs."""
+"""The scoreboard of measured runs: each with its prediction, and errors by groups of runs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ from shardwise.config.files import finite
 from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.run import PrecisionClass, Run, Scale
 from shardwise.validate.measured.statistics import (
-    Beside,
     Floats,
     LeftOut,
+    ReferencePrediction,
     ReferenceScore,
     Summary,
     constant_mfu,
@@ -30,14 +30,14 @@ from shardwise.validate.measured.statistics import (
 __all__ = ["GROUPINGS", "Ranking", "RunScore", "Scoreboard", "ScoredRun", "scoreboard"]
 
 GROUPINGS = ("grade", "source", "accelerator", "kind", "scale", "precision")
-"""What runs are grouped by; each is a field of `ScoredRun`."""
-# In an order of their own; others by name.
+"""Fields of `ScoredRun` that runs are grouped by."""
+# Groups in a fixed order; others are sorted by name.
 _ORDERS = {"scale": get_args(Scale), "precision": get_args(PrecisionClass)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredRun:
-    """A measured run beside its prediction."""
+    """A measured run with its prediction."""
 
     id: str
     source: str
@@ -51,19 +51,19 @@ class ScoredRun:
     error: float | None
     """Predicted over measured, minus one."""
     interval: tuple[float, float] | None
-    """Seconds that the step was expected between."""
+    """Bounds of the expected step time [s]."""
     measured_memory_gib: float | None
     predicted_memory_gib: float | None
     memory_error: float | None
     assumed: tuple[str, ...]
     refused: str | None
-    """Why there is no prediction; None where there is one."""
-    references: Mapping[str, Beside] = field(default_factory=dict)
-    """What predecessors say, by name."""
+    """Why there is no prediction; None if there is one."""
+    references: Mapping[str, ReferencePrediction] = field(default_factory=dict)
+    """Predecessors' predictions, by name."""
 
     @classmethod
     def of(cls, prediction: Prediction) -> "ScoredRun":
-        """Put a prediction beside what its run measured."""
+        """Score one prediction."""
         run = prediction.run
         step, memory = prediction.measured_step_time_s, run.measured_memory_gib
         return cls(
@@ -86,12 +86,12 @@ class ScoredRun:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `refused` and `references` only where there are such."""
+        """Return plain values; `refused` and `references` only if not empty."""
         record = asdict(self)
-        record["references"] = {name: said.to_dict() for name, said in self.references.items()}
-        for only in ("refused", "references"):
-            if not record[only]:
-                del record[only]
+        record["references"] = {name: one.to_dict() for name, one in self.references.items()}
+        for optional in ("refused", "references"):
+            if not record[optional]:
+                del record[optional]
         return record
 
 
@@ -100,12 +100,12 @@ class RunScore:
     """Errors over a group of runs."""
 
     rows: int
-    """All of them; those without a measured time or a prediction have no error."""
+    """All of them, also those without a measured time or a prediction."""
     refused: int
     errors: Summary
     """Of the time of a step."""
     skill: float
-    """What part of the mean error of a constant-MFU guess is gone; NaN where it has none."""
+    """Over a constant-MFU guess; NaN where it has none."""
     coverage: float
     """Share of measured times inside the interval; NaN without intervals."""
     memory: Summary
@@ -120,7 +120,7 @@ class RunScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """How well predictions order runs that were measured alike.
+    """How well predictions order comparable runs.
 
     A study has one source, task, model, sequence length and accelerator, and compares throughput
     per accelerator. A choice has also one machine, count, batch, precision and release of the
@@ -136,7 +136,7 @@ class Ranking:
     """Mean of Kendall's tau over the studies."""
     choices: int
     regret: float
-    """Mean of what the way predicted best takes longer than the best."""
+    """Mean relative loss of the strategy predicted best against the best."""
     most_regret: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,8 +154,7 @@ class Scoreboard:
     """By each of `GROUPINGS`, then by its value."""
     ranking: Ranking
     left_out: dict[str, LeftOut]
-    """Of shipped runs of grade A that the figures were fitted to, each with its source left out:
-    all, dense and moe."""
+    """Of shipped runs of grade A in the fit, each with its source left out: all, dense and moe."""
     references: dict[str, ReferenceScore]
     """By predecessor: its errors and ours on the runs that it can express."""
 
@@ -179,19 +178,19 @@ def scoreboard(
     predictions: Sequence[Prediction],
     *,
     among: Sequence[Prediction] | None = None,
-    beside: Mapping[str, Sequence[Beside]] | None = None,
+    references: Mapping[str, Sequence[ReferencePrediction]] | None = None,
 ) -> Scoreboard:
     """Score predictions.
 
     Parameters
     ----------
     among
-        Predictions that the constant MFU is taken from, these among them; by default these alone.
+        Predictions that the constant MFU is computed from, including these; None: these alone.
     beside
-        What predecessors say of these runs, by their names.
+        Predecessors' predictions of these runs, by predecessor.
     """
-    beside = beside or {}
-    rows = tuple(_with_references(map(ScoredRun.of, predictions), beside))
+    references = references or {}
+    rows = tuple(_with_references(map(ScoredRun.of, predictions), references))
     baseline = _baseline_errors(predictions if among is None else among)
     guessed = np.array([baseline.get(row.id, np.nan) for row in rows])
     everything = np.arange(len(rows))
@@ -209,19 +208,19 @@ def scoreboard(
         groups=groups,
         ranking=_ranking(predictions),
         left_out=left_out_scores(predictions, baseline),
-        references={name: ReferenceScore.of(pairs) for name, pairs in beside.items()},
+        references={name: ReferenceScore.of(pairs) for name, pairs in references.items()},
     )
 
 
 def _with_references(
-    rows: Iterable[ScoredRun], beside: Mapping[str, Sequence[Beside]]
+    rows: Iterable[ScoredRun], references: Mapping[str, Sequence[ReferencePrediction]]
 ) -> Iterator[ScoredRun]:
-    said: dict[str, dict[str, Beside]] = defaultdict(dict)
-    for name, pairs in beside.items():
+    by_run: dict[str, dict[str, ReferencePrediction]] = defaultdict(dict)
+    for name, pairs in references.items():
         for pair in pairs:
-            said[pair.id][name] = pair
+            by_run[pair.id][name] = pair
     for row in rows:
-        yield replace(row, references=said[row.id]) if row.id in said else row
+        yield replace(row, references=by_run[row.id]) if row.id in by_run else row
 
 
 def _error(predicted: float | None, measured: float | None) -> float | None:
@@ -271,11 +270,11 @@ def _ranking(predictions: Sequence[Prediction]) -> Ranking:
     predicted = _column([one.step_time_s for one in predictions])
     known = np.isfinite(measured) & np.isfinite(predicted)
     measured, predicted = measured[known], predicted[known]
-    runs = [one.run for one, told in zip(predictions, known, strict=True) if told]
+    runs = [one.run for one, is_known in zip(predictions, known, strict=True) if is_known]
     work = _column([_tokens_per_accelerator(run) for run in runs])
-    told = np.isfinite(work)
-    study = _labels([_study(run) for run in runs])[told]
-    rates = ((work / measured)[told], (work / predicted)[told])
+    finite_work = np.isfinite(work)
+    study = _labels([_study(run) for run in runs])[finite_work]
+    rates = ((work / measured)[finite_work], (work / predicted)[finite_work])
     pairs, right = pairs_in_order(*rates, study)
     taus = studies_tau(*rates, study)
     lost = regrets(measured, predicted, _labels([_choice(run) for run in runs]))
@@ -300,7 +299,7 @@ def _study(run: Run) -> tuple[object, ...]:
 
 
 def _choice(run: Run) -> tuple[object, ...]:
-    """What is equal where only the way to run differs."""
+    """Fields that are equal if only the strategy differs."""
     model, software = run.model, run.software
     sizes = (model.layers, model.hidden, model.ffn, model.heads, model.kv_heads, model.vocab)
     machine = (run.hardware.variant, run.hardware.count)

@@ -1,4 +1,4 @@
-"""What a measured run says of its software, as a `Stack`: defaults by framework and release."""
+"""The `Stack` of a measured run: by framework and release, changed by the features of the row."""
 
 import re
 from typing import Any
@@ -36,7 +36,7 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
 
 
 def stack_of(run: Run, assumed: list[str]) -> Stack:
-    """Find the stack of a run, with what its features change."""
+    """Find the stack of a run, changed by its features."""
     framework = run.software.framework or ""
     group = run.group or ""
     name = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), "")
@@ -55,14 +55,14 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
 
 
 def _torchtitan(run: Run) -> str:
-    """Which of torchtitan's stacks a run has; a row that does not say whether it compiled did."""
+    """The stack of a torchtitan run; it compiled unless the row says otherwise."""
     if run.features.get("torch_compile") is False:
         return "torchtitan-eager"
     return "torchtitan-2025" if (run.year or 0) >= _COMPILED_LOSS else "torchtitan-2024"
 
 
 def _bridge_with_experts(run: Run) -> str:
-    """Which of Megatron-Bridge's ways with experts a run has."""
+    """The stack of a Megatron-Bridge run with experts."""
     features = run.features
     if truth(features.get("cutedsl_fused_grouped_mlp")) or newest(run):
         return "megatron-bridge-fused"
@@ -70,7 +70,7 @@ def _bridge_with_experts(run: Run) -> str:
         str(features.get(key) or "")
         for key in ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher")
     ).lower()
-    # Its recipes for this many experts send tokens so, whether a row says it or not.
+    # Its recipes for this many experts use the flex dispatcher, whether a row says so or not.
     many = (run.model.experts or 0) >= _MANY_EXPERTS
     flex = "hybridep" in backend or "deepep" in backend or many
     return "megatron-bridge-flex" if flex else "megatron-bridge-2025"
@@ -102,7 +102,7 @@ def _changes(run: Run) -> dict[str, Any]:
 
 
 def _gradients(run: Run) -> dict[str, Any]:
-    """Type that gradients accumulate in, where the precision says so."""
+    """Type that gradients accumulate in, if the precision names it."""
     text = (run.precision or "").lower()
     if "grads accumulated in 16 bit" in text:
         return {"gradient_dtype": GradientDtype.COMPUTE}
@@ -113,14 +113,14 @@ def _gradients(run: Run) -> dict[str, Any]:
     )
 
 
-# Bytes per logit that Megatron-LM's losses hold at most, beside the two of Transformer Engine's:
-# the logits in 16 bits and in fp32, in place (its default); or these, less their maximum, and the
-# exponents (its own fusion). The peaks of 120 of its functional tests agree.
+# Peak bytes per logit of Megatron-LM's losses (Transformer Engine's has two): the logits in 16 bits
+# and in fp32, in place (its default); or these, less their maximum, and the exponents (its own
+# fusion). The peaks of 120 of its functional tests agree.
 _UNFUSED_LOSS, _NATIVE_LOSS = 6.0, 10.0
 
 
 def _loss(run: Run) -> dict[str, Any]:
-    """What the loss holds, where Megatron-LM's settings are told."""
+    """Saved bytes of the loss, by Megatron-LM's settings."""
     features = run.features
     if features.get("cross-entropy-fusion-impl") == "native":
         return {"loss_saved_bytes": _NATIVE_LOSS}
@@ -130,19 +130,19 @@ def _loss(run: Run) -> dict[str, Any]:
 
 
 def _graphs(run: Run) -> str:
-    """What graphs capture; those of experts whose tokens are counted on the way are partial."""
+    """What graphs capture; with dropless experts (dynamic token counts) they are partial."""
     features = run.features
-    told = str(features.get("cuda_graph_impl") or "").strip('"').lower()
+    implementation = str(features.get("cuda_graph_impl") or "").strip('"').lower()
     scope = str(features.get("cuda_graph_scope") or "")
     dropless = bool(run.model.experts)
-    if told in ("none", ""):
-        on = told == "" and (
+    if implementation in ("none", ""):
+        on = implementation == "" and (
             truth(features.get("cuda_graphs")) or truth(features.get("LAYER_CUDA_GRAPH"))
         )
-        if newest(run) and told == "" and dropless:
+        if newest(run) and implementation == "" and dropless:
             return "full"
         return ("partial" if dropless else "full") if on else "none"
-    if told in ("full_iteration", "local") or not dropless:
+    if implementation in ("full_iteration", "local") or not dropless:
         return "full"
     return "full" if "moe'" in scope else "partial"
 
@@ -150,8 +150,8 @@ def _graphs(run: Run) -> str:
 def newest(run: Run) -> bool:
     """Whether a recipe of Megatron-Bridge runs as one graph with experts in fused kernels.
 
-    So do those of 26.08 by the names of their helpers, and, in 8 bits and less, those of the
-    verification cards of the same release, which name the framework without its core.
+    True for those of 26.08, by the names of their helpers, and, in 8 bits and less, for those of
+    the verification cards of the same release, which name the framework without its core.
     """
     card = run.software.framework == "Megatron-Bridge" and run.precision_class in _FUSED_TYPES
     return card or "full_iter" in str(run.features.get("helpers") or "")

@@ -1,11 +1,8 @@
-"""How far predictions are from what was measured, and how well they order it.
+"""Scores of predictions against measured runs: errors, skill over a guess, and ranking.
 
-Arrays have one value per run. Groups are arrays of labels, equal for runs that belong together.
-
-
-Measured runs as a predecessor predicts them, beside what we predict for the very same ones.
-
-Errors of shipped runs with their own source left out of the fit of the catalog's figures.
+Arrays have one value per run. Groups are arrays of labels, equal for runs of one group. Runs are
+also scored against predecessors' predictions, and with their own source left out of the fit of the
+catalog's figures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +17,12 @@ from shardwise.config.files import finite
 from shardwise.validate.measured.predict import Prediction
 
 __all__ = [
-    "Beside",
     "LeftOut",
+    "ReferencePrediction",
     "ReferenceScore",
     "Summary",
     "constant_mfu",
     "coverage",
-    "grouped",
     "kendall_tau",
     "left_out_errors",
     "left_out_scores",
@@ -41,10 +37,10 @@ __all__ = [
 Floats = NDArray[np.float64]
 Labels = NDArray[np.generic]
 
-# Runs nearer to each other than this are not ordered: releases of one software differ by 3 % in the
-# mean where nothing else does.
+# Runs closer to each other than this are not ordered: releases of one software differ by 3 % in the
+# mean when nothing else does.
 _LEAST_DIFFERENCE = 0.10
-# Two runs are ordered or not; that says little of a study, and nothing of a choice.
+# The order of two runs says little about a study, and nothing about a choice.
 _LEAST_RUNS = 3
 
 
@@ -60,7 +56,7 @@ class Summary:
     bias: float
     """Mean with signs."""
     p90: float
-    """What nine of ten sizes are below."""
+    """90th percentile of the sizes."""
 
 
 def signed_errors(predicted: Floats, measured: Floats) -> Floats:
@@ -69,7 +65,7 @@ def signed_errors(predicted: Floats, measured: Floats) -> Floats:
 
 
 def summary(errors: Floats) -> Summary:
-    """Summarise signed errors.
+    """Summarize signed errors.
 
     Examples
     --------
@@ -87,11 +83,6 @@ def summary(errors: Floats) -> Summary:
         bias=float(errors.mean()),
         p90=float(np.quantile(sizes, 0.9)),
     )
-
-
-def grouped(errors: Floats, group: Labels) -> dict[str, Summary]:
-    """Summarise the errors of each group, in the order of their names."""
-    return {str(name): summary(errors[group == name]) for name in np.unique(group)}
 
 
 def constant_mfu(mfu: Floats, family: Labels, precision: Labels, source: Labels) -> Floats:
@@ -117,9 +108,9 @@ def constant_mfu(mfu: Floats, family: Labels, precision: Labels, source: Labels)
 
 
 def skill(errors: Floats, baseline_errors: Floats) -> float:
-    """What part of a baseline's mean error is gone: 1 - MAPE / MAPE of the baseline.
+    """Skill over a baseline: 1 - MAPE / MAPE of the baseline.
 
-    Over the runs that the baseline has an answer for; NaN where it has none or no error.
+    Over the runs that the baseline predicts; NaN if it predicts none or has no error.
     """
     both = np.isfinite(baseline_errors)
     if not both.any() or not baseline_errors[both].any():
@@ -144,24 +135,24 @@ def pairs_in_order(measured: Floats, predicted: Floats, study: Labels) -> tuple[
     for of_study in _members(study, least=2):
         one, other = np.triu_indices(of_study.size, k=1)
         apart = np.log(measured[of_study])[one] - np.log(measured[of_study])[other]
-        told = np.log(predicted[of_study])[one] - np.log(predicted[of_study])[other]
+        foretold = np.log(predicted[of_study])[one] - np.log(predicted[of_study])[other]
         far = np.abs(apart) > np.log1p(_LEAST_DIFFERENCE)
         pairs += int(far.sum())
-        right += int((far & (np.sign(apart) == np.sign(told))).sum())
+        right += int((far & (np.sign(apart) == np.sign(foretold))).sum())
     return pairs, right
 
 
 def kendall_tau(measured: Floats, predicted: Floats) -> float:
-    """Kendall's tau-b of two orders: 1 if they agree, -1 if one is the other turned round.
+    """Kendall's tau-b of two orders: 1 if they agree, -1 if one is the other reversed.
 
     (C - D) / sqrt((n - ties in one) (n - ties in the other)) over all n pairs, of which C are in
     the same and D in opposite order (Kendall, Biometrika 33, 1945). NaN if one ties them all.
     """
     one, other = np.triu_indices(measured.size, k=1)
     apart = np.sign(measured[one] - measured[other])
-    told = np.sign(predicted[one] - predicted[other])
-    untied = np.sqrt(np.count_nonzero(apart) * np.count_nonzero(told))
-    return float((apart * told).sum() / untied) if untied else np.nan
+    foretold = np.sign(predicted[one] - predicted[other])
+    untied = np.sqrt(np.count_nonzero(apart) * np.count_nonzero(foretold))
+    return float((apart * foretold).sum() / untied) if untied else np.nan
 
 
 def studies_tau(measured: Floats, predicted: Floats, study: Labels) -> Floats:
@@ -171,14 +162,14 @@ def studies_tau(measured: Floats, predicted: Floats, study: Labels) -> Floats:
 
 
 def regrets(measured_s: Floats, predicted_s: Floats, choice: Labels) -> Floats:
-    """What each choice of a way to run costs: time of the one predicted best over the best, - 1.
+    """Regret of each choice of a strategy: time of the one predicted best over the best, minus 1.
 
-    Choices are among three ways or more. Of several predicted best the first is taken.
+    Choices are among three strategies or more. Of several predicted best the first counts.
     """
     of_choices = _members(choice)
-    taken = [measured_s[some][np.argmin(predicted_s[some])] for some in of_choices]
+    chosen = [measured_s[some][np.argmin(predicted_s[some])] for some in of_choices]
     best = [measured_s[some].min() for some in of_choices]
-    return np.array(taken) / np.array(best) - 1
+    return np.array(chosen) / np.array(best) - 1
 
 
 def _members(group: Labels, *, least: int = _LEAST_RUNS) -> list[NDArray[np.intp]]:
@@ -189,15 +180,15 @@ def _members(group: Labels, *, least: int = _LEAST_RUNS) -> list[NDArray[np.intp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """One run with two predictions of the time of its step [s]."""
+class ReferencePrediction:
+    """One run with a predecessor's and our prediction of its step time [s]."""
 
     id: str
     measured_s: float | None
     ours_s: float
     theirs_s: float | None = None
     refused: str | None = None
-    """Why the predecessor says nothing."""
+    """Why the predecessor has no prediction."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: the predecessor's prediction with its error, or why there is none.
@@ -219,19 +210,19 @@ class ReferenceScore:
 
     rows: int
     refused: int
-    """Runs that the predecessor has no words for."""
+    """Runs that the predecessor cannot express."""
     theirs: Summary
     ours: Summary
 
     @classmethod
-    def of(cls, pairs: Sequence[Beside]) -> "ReferenceScore":
+    def of(cls, pairs: Sequence[ReferencePrediction]) -> "ReferenceScore":
         """Score pairs; those without a measured time count as rows alone."""
-        told = [
+        known = [
             (pair.measured_s, pair.ours_s, pair.theirs_s)
             for pair in pairs
             if pair.measured_s is not None and pair.theirs_s is not None
         ]
-        measured, ours, theirs = np.array(told, dtype=np.float64).reshape(-1, 3).T
+        measured, ours, theirs = np.array(known, dtype=np.float64).reshape(-1, 3).T
         return cls(
             rows=len(pairs),
             refused=sum(pair.refused is not None for pair in pairs),
@@ -246,7 +237,7 @@ class ReferenceScore:
 
 
 _GRADE = "A"
-"""Of the runs that take part in the fit; others have no error of their own with it left out."""
+"""Of the runs in the fit; only these have an error with their source left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,9 +246,9 @@ class LeftOut:
 
     errors: Summary
     skill: float
-    """What part of the mean error of a constant-MFU guess is gone."""
+    """Over a constant-MFU guess."""
     coverage: float
-    """Share of measured times inside the interval about such a prediction."""
+    """Share of measured times inside the prediction interval."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, those of the step time at the top."""
@@ -266,7 +257,7 @@ class LeftOut:
 
 
 def left_out_errors(predictions: Sequence[Prediction]) -> dict[str, float]:
-    """Predicted over measured, minus one, of the runs of grade A that took part in the fit."""
+    """Predicted over measured, minus one, of the runs of grade A in the fit."""
     known = validated_runs()
     errors = dict(zip(known.ids, np.expm1(known.errors).tolist(), strict=True))
     return {
@@ -279,7 +270,7 @@ def left_out_errors(predictions: Sequence[Prediction]) -> dict[str, float]:
 def left_out_scores(
     predictions: Sequence[Prediction], baseline: Mapping[str, float]
 ) -> dict[str, LeftOut]:
-    """Score them, all and by kind; a group without runs is left away.
+    """Score them, all and by kind, without empty groups.
 
     Parameters
     ----------
@@ -310,7 +301,7 @@ def _score(
 
 
 def _factor(one: Prediction) -> float:
-    """What the interval reaches from the prediction, up and down."""
+    """Upper bound of the interval over the prediction."""
     if one.interval is None or one.step_time_s is None:
         return np.nan
     return one.interval[1] / one.step_time_s

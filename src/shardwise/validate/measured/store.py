@@ -1,8 +1,8 @@
-"""Rows of measured runs in files: ours, in which what rows share is written once, and plain rows.
+"""Files of measured runs: packed files, which write shared values once, and plain rows.
 
-A file of ours holds the rows of one group: `common` says what holds in each row and part that does
-not say otherwise, `shared` has parts and notes that rows refer to by name, `rows` the rest. Each
-row and each shared part is a line, so that a change of one is a change of one line.
+A packed file has the rows of one group: `common` has the defaults of all rows and their sections,
+`shared` has sections and notes that rows refer to by name, `rows` the rest. Each row and each
+shared section is one line, so that a change of one changes one line.
 """
 
 import json
@@ -26,20 +26,20 @@ __all__ = ["load_runs", "pack", "read_runs", "shipped", "unpack"]
 Row = Mapping[str, Any]
 
 _FORMAT = "shardwise-measured-runs-1"
-# What rows refer to by name where several have it; other parts differ in almost every row.
+# Sections that rows refer to by name if several have the same; others differ in almost every row.
 _SHARED = ("source", "model", "hardware", "software", "recompute", "features", "notes")
-_PARTS = (*_SHARED[:-1], "parallelism", "measured", "derived")
-# What a shared part is called after, so that a row can be read without looking it up.
-_CALLED = {"model": "name", "hardware": "accelerator", "software": "framework"}
+_SECTIONS = (*_SHARED[:-1], "parallelism", "measured", "derived")
+# The field that a shared section is named after, so that a row can be read without a lookup.
+_NAMED_AFTER = {"model": "name", "hardware": "accelerator", "software": "framework"}
 # A thousand rows with all their keys are 2 MB.
 _MOST_BYTES = 2**28
-_ALLOWED = "allowed: a JSON list or lines of rows with an id, or a file of measured runs of ours"
+_ALLOWED = "allowed: a JSON list or lines of rows with an id, or a packed file of measured runs"
 
 
 class _Packed(ConfigBase):
-    """A file of our form."""
+    """A packed file."""
 
-    model_config = ConfigDict(str_strip_whitespace=False)  # keys come back as they are
+    model_config = ConfigDict(str_strip_whitespace=False)  # keys stay as they are
 
     format: Literal["shardwise-measured-runs-1"]
     group: str
@@ -49,9 +49,9 @@ class _Packed(ConfigBase):
 
 
 def pack(rows: Iterable[Row]) -> dict[str, str]:
-    """Write rows in our form: text of a file for each group, by the name of the file.
+    """Pack rows: the text of one file for each group, by the name of the file.
 
-    `unpack` gives the rows back, equal in every key and value.
+    `unpack` returns the rows, equal in every key and value.
     """
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -60,7 +60,7 @@ def pack(rows: Iterable[Row]) -> dict[str, str]:
 
 
 def unpack(texts: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the rows of files of our form, as `pack` was given them."""
+    """Return the rows of packed files; the inverse of `pack`."""
     return [row for name, text in texts.items() for row in _rows(json.loads(text), source=name)]
 
 
@@ -77,7 +77,7 @@ def shipped() -> dict[str, str]:
 
 
 def read_runs(path: str | Path) -> tuple[Run, ...]:
-    """Read a file of runs: a JSON list of rows, JSON lines, or our form; also gzipped.
+    """Read a file of runs: a JSON list of rows, JSON lines, or a packed file; also gzipped.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def read_runs(path: str | Path) -> tuple[Run, ...]:
 
 
 def _documents(text: str, path: str | Path) -> Iterator[Any]:
-    """The values of a JSON file, or of each line where the first is a value of its own."""
+    """The value of a JSON file, or of each line if the first line is a value."""
     lines = [(n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if len(lines) > 1 and lines[0][1].rstrip().endswith("}"):
         yield from (files.parse_json(line, path, first_line=number) for number, line in lines)
@@ -108,21 +108,27 @@ def _runs(packed: Mapping[str, Any], source: str) -> tuple[Run, ...]:
 
 
 def _validated(rows: Sequence[Row], source: str) -> tuple[Run, ...]:
-    """Make nouns of rows, of a part that several share one, with the faults of all."""
+    """Validate rows, each shared section once; raises with the faults of all."""
     faults: list[Fault] = []
-    parts: dict[int, ConfigBase] = {}
+    sections: dict[int, ConfigBase] = {}
     runs: dict[str, Run] = {}
     for row in rows:
         place = f"{source}: {row.get('id')}"
         try:
-            shared = {name: parts[id(row[name])] for name in _PARTS if id(row.get(name)) in parts}
+            shared = {
+                name: sections[id(row[name])] for name in _SECTIONS if id(row.get(name)) in sections
+            }
             run = Run.validated({**row, **shared}, source=place)
         except InputError as error:
             faults.extend(error.faults)
             continue
-        nouns = {name: getattr(run, name) for name in _PARTS if isinstance(row.get(name), Mapping)}
-        parts |= {
-            id(row[name]): noun for name, noun in nouns.items() if isinstance(noun, ConfigBase)
+        configs = {
+            name: getattr(run, name) for name in _SECTIONS if isinstance(row.get(name), Mapping)
+        }
+        sections |= {
+            id(row[name]): config
+            for name, config in configs.items()
+            if isinstance(config, ConfigBase)
         }
         if run.id in runs:
             faults.append(Fault(source=place, field="id", problem="is given twice"))
@@ -133,34 +139,37 @@ def _validated(rows: Sequence[Row], source: str) -> tuple[Run, ...]:
 
 
 def _rows(data: Mapping[str, Any], *, source: str) -> list[dict[str, Any]]:
-    """Rows of a file of our form, whole; parts that they share are the same objects."""
+    """Full rows of a packed file; shared sections are the same objects."""
     packed = _Packed.validated(data, source=source)
     common = packed.common
     shared = {
-        name: {called: _whole(part, common.get(name, {})) for called, part in parts.items()}
-        for name, parts in packed.shared.items()
+        name: {
+            called: _with_defaults(section, common.get(name, {}))
+            for called, section in sections.items()
+        }
+        for name, sections in packed.shared.items()
     }
     rows = []
-    for given in packed.rows:
-        row = {"group": packed.group, **common.get("row", {}), **given}
-        for name in {*_PARTS, *_SHARED}.intersection(row):
-            part = row[name]
-            if not isinstance(part, str):
-                row[name] = _whole(part, common.get(name, {}))
-            elif part in shared.get(name, {}):
-                row[name] = shared[name][part]
+    for packed_row in packed.rows:
+        row = {"group": packed.group, **common.get("row", {}), **packed_row}
+        for name in {*_SECTIONS, *_SHARED}.intersection(row):
+            section = row[name]
+            if not isinstance(section, str):
+                row[name] = _with_defaults(section, common.get(name, {}))
+            elif section in shared.get(name, {}):
+                row[name] = shared[name][section]
             else:
                 place = f"{source}: {row.get('id')}"
-                problem = "no part of that name in `shared`"
+                problem = "no section of that name in `shared`"
                 raise InputError(
-                    Fault(source=place, field=name, value=part, has_value=True, problem=problem)
+                    Fault(source=place, field=name, value=section, has_value=True, problem=problem)
                 )
         rows.append(row)
     return rows
 
 
-def _whole(part: Any, common: Row) -> Any:
-    return {**common, **part} if isinstance(part, Mapping) else part
+def _with_defaults(section: Any, common: Row) -> Any:
+    return {**common, **section} if isinstance(section, Mapping) else section
 
 
 def _file_name(group: str) -> str:
@@ -169,16 +178,20 @@ def _file_name(group: str) -> str:
 
 def _text(group: str, rows: Sequence[Row]) -> str:
     rest = [
-        {k: dict(v) if k in _PARTS and v is not None else v for k, v in row.items() if k != "group"}
+        {
+            k: dict(v) if k in _SECTIONS and v is not None else v
+            for k, v in row.items()
+            if k != "group"
+        }
         for row in rows
     ]
-    shared = {name: _take_shared(name, rest) for name in _SHARED}
+    shared = {name: _extract_shared(name, rest) for name in _SHARED}
     common = {}
-    for name in _PARTS:
+    for name in _SECTIONS:
         inside = [row[name] for row in rest if isinstance(row.get(name), Mapping)]
         figures = name not in ("measured", "derived")
-        common[name] = _take_common([*shared.get(name, {}).values(), *inside], figures=figures)
-    common["row"] = _take_common(rest, figures=True)
+        common[name] = _extract_common([*shared.get(name, {}).values(), *inside], figures=figures)
+    common["row"] = _extract_common(rest, figures=True)
     lines = [
         f'"format": {_line(_FORMAT)}',
         f'"group": {_line(group)}',
@@ -189,51 +202,53 @@ def _text(group: str, rows: Sequence[Row]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _take_shared(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Put names in the place of a part that several rows have, or of a text; return the parts."""
+def _extract_shared(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Replace sections that several rows have, and texts, by names; return the sections."""
     uses = Counter(_line(row[name]) for row in rows if name in row)
     named: dict[str, str] = {}
     numbers: Counter[str] = Counter()
     shared: dict[str, Any] = {}
     for row in rows:
-        part = row.get(name)
-        key = _line(part)
-        if part is None or (isinstance(part, Mapping) and uses[key] == 1):
+        section = row.get(name)
+        key = _line(section)
+        if section is None or (isinstance(section, Mapping) and uses[key] == 1):
             continue
         if key not in named:
-            called = (part.get(_CALLED[name]) if name in _CALLED else None) or name
+            called = (section.get(_NAMED_AFTER[name]) if name in _NAMED_AFTER else None) or name
             numbers[called] += 1
             named[key] = f"{called}-{numbers[called]}"
-            shared[named[key]] = part
+            shared[named[key]] = section
         row[name] = named[key]
     return shared
 
 
-def _take_common(parts: Sequence[dict[str, Any]], *, figures: bool) -> dict[str, Any]:
-    """Take from parts what several of them say, of fields that all of them have.
+def _extract_common(sections: Sequence[dict[str, Any]], *, figures: bool) -> dict[str, Any]:
+    """Remove values that several sections share, of fields that all of them have; return these.
 
     Parameters
     ----------
+    parts
+        Sections, changed in place.
     figures
-        Whether numbers may be taken; what was measured stays with its row.
+        Whether numbers may be removed; measured values stay in their row.
     """
     common: dict[str, Any] = {}
-    for field in set(parts[0]).intersection(*parts) if parts else ():
-        said = Counter(_line(part[field]) for part in parts)
-        (most, uses), *_ = said.most_common(1)
+    for field in set(sections[0]).intersection(*sections) if sections else ():
+        counts = Counter(_line(section[field]) for section in sections)
+        (most, uses), *_ = counts.most_common(1)
         if uses > 1 and most[0] != "{" and (figures or most[0] in 'n"'):
             common[field] = json.loads(most)
-            for part in parts:
-                if _line(part[field]) == most:
-                    del part[field]
+            for section in sections:
+                if _line(section[field]) == most:
+                    del section[field]
     return common
 
 
-def _block(parts: Mapping[str, Any], depth: int) -> str:
-    """Parts by name, each on a line of its own."""
+def _block(sections: Mapping[str, Any], depth: int) -> str:
+    """Sections by name, one per line."""
     if depth == 0:
-        return _line(parts)
-    lines = (f"{_line(name)}: {_block(part, depth - 1)}" for name, part in parts.items())
+        return _line(sections)
+    lines = (f"{_line(name)}: {_block(section, depth - 1)}" for name, section in sections.items())
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
@@ -242,7 +257,7 @@ def _line(value: Any) -> str:
 
 
 def _in_order(value: Any) -> Any:
-    """Sort the keys of mappings: as the nouns have their fields, then by name."""
+    """Sort the keys of mappings: in the order of the fields of `Run`, then by name."""
     if isinstance(value, Mapping):
         return {key: _in_order(value[key]) for key in sorted(value, key=_place)}
     return value
@@ -252,9 +267,9 @@ def _place(key: str) -> tuple[int, str]:
     return _FIELDS.get(key, len(_FIELDS)), key
 
 
-def _field_names(noun: type[ConfigBase]) -> Iterator[str]:
-    """Names of a noun's fields, each followed by those inside it."""
-    for name, field in noun.model_fields.items():
+def _field_names(config: type[ConfigBase]) -> Iterator[str]:
+    """Names of the fields of a config type, each followed by those inside it."""
+    for name, field in config.model_fields.items():
         yield name
         for kind in unfold(field.annotation):
             if isinstance(kind, type) and issubclass(kind, ConfigBase):

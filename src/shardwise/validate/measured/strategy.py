@@ -1,6 +1,7 @@
-"""What rows leave open of batch and pipeline: what their release does by itself, or what fits.
+"""The `Strategy` of a measured run.
 
-What a measured run says of how the model was run, as a `Strategy`.
+Batch and pipeline settings that a row leaves open follow the defaults of its software, or the
+memory.
 """
 
 import math
@@ -8,67 +9,22 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwise.config.enums import ZERO_WEIGHTS, AttentionImplementation
+from shardwise.config.enums import ZERO_WEIGHTS
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.estimator import estimate_many
-from shardwise.validate.measured.remat import is_xla, policy_of, remat_fields
+from shardwise.validate.measured.recompute import is_xla, recompute_choices
 from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.software import newest, truth
 
-__all__ = ["first_that_fits", "strategy_of", "unsaid_chunks", "unsaid_sizes"]
+__all__ = ["strategy_of"]
 
 # Recipes of these stacks interleave down to a layer in a chunk (NeMo's performance recipes).
 _INTERLEAVE = ("megatron-core-2025", "nemo-2025")
-
-
-def unsaid_sizes(run: Run, pp: int, sequences: int) -> tuple[int, ...]:
-    """Micro-batches to try, the likeliest first, of so many sequences of a replica.
-
-    torchtitan cuts a batch in as many as there are stages. Without a pipeline a larger one is never
-    slower, so that users take the largest that fits; with one it adds to the bubble.
-    """
-    if pp > 1:
-        whole, rest = divmod(sequences, pp)
-        cut = "torchtitan" in (run.software.framework or "") and not rest
-        return (max(whole, 1),) if cut else (1,)
-    powers = [1 << n for n in range(sequences.bit_length()) if sequences % (1 << n) == 0]
-    return tuple(reversed(powers))
-
-
-def unsaid_chunks(run: Run, stack: Stack, layers: int, pp: int, micro_batches: int) -> int:
-    """Chunks of layers of a stage, where a row does not say how many."""
-    if "interleaved" in str(run.features.get("schedule") or "").lower():
-        return 2  # torchtitan's default of stages on a rank
-    even = layers % pp == 0 and micro_batches % pp == 0
-    return layers // pp if even and stack.name in _INTERLEAVE else 1
-
-
-def first_that_fits(
-    model: Model, system: System, fields: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Fields with the first of the choices whose memory fits; with the last if none does."""
-    if len(choices) == 1:
-        return dict(fields) | dict(choices[0])
-    tried = [Strategy.validated(dict(fields) | dict(one), source="a row") for one in choices]
-    table = estimate_many(model, system, tried)
-    found = next((n for n in range(len(tried)) if table.reason(n) is None and table.fits[n]), -1)
-    return dict(fields) | dict(choices[found])
-
-
+# Tokens of a document of SQuAD, on which NeMo fine-tunes.
 _SQUAD = 256
-
-_PARTS = {
-    "core_attn": ("core_attention",),
-    "layernorm": ("attention_norm", "mlp_norm"),
-    "mla_up_proj": ("mla_up",),
-    "moe_act": ("activation",),
-    "mlp": ("mlp",),
-    "moe": ("moe",),
-    "shared_experts": (),
-}
 
 
 def strategy_of(
@@ -79,7 +35,7 @@ def strategy_of(
     gpus = run.hardware.count
     if gpus is None:
         raise NotModelledError("hardware.count is not told")
-    tp, pp, cp = _of_accelerators(p.tp or 1, p.extra.get("unit")), p.pp or 1, p.cp or 1
+    tp, pp, cp = _accelerators_of_ranks(p.tp or 1, p.extra.get("unit")), p.pp or 1, p.cp or 1
     world = tp * pp * cp
     dp, rest = divmod(gpus, world)
     if rest:
@@ -100,35 +56,35 @@ def strategy_of(
     }
     fields |= _precision(run, stack, system, assumed)
     fields |= _sharding(run, dp, system)
-    fields |= _exchanges(run, tp)
-    fields |= _tuning(run, assumed)
+    fields |= _communication(run, tp)
+    fields |= _fine_tuning(run, assumed)
     fields |= _experts(run, model, dp, assumed)
     sizes = _batches(run, pp, dp, assumed)
     fields |= _stages(run, model, stack, pp, run.global_batch // (dp * sizes[0]), assumed)
     choices = [
-        {"micro_batch_size": size} | again
-        for again in _recomputes(run, model, stack, assumed)
+        {"micro_batch_size": size} | recompute
+        for recompute in recompute_choices(run, model, stack, assumed)
         for size in sizes
     ]
-    fields = first_that_fits(model, system, fields, choices)
+    fields = _first_that_fits(model, system, fields, choices)
     if len(sizes) > 1:
         assumed.append(f"micro_batch {fields['micro_batch_size']}")
     return Strategy.validated(fields, source=run.id)
 
 
-def _of_accelerators(ranks: int, unit: str | None) -> int:
+def _accelerators_of_ranks(ranks: int, unit: str | None) -> int:
     """Accelerators of so many tensor-parallel ranks; a Trainium chip is two of its cores."""
     found = re.search(r"(\d+) per chip", unit or "")
     return max(ranks // int(found[1]), 1) if found else ranks
 
 
 def _batches(run: Run, pp: int, dp: int, assumed: list[str]) -> tuple[int, ...]:
-    """Sequences of a micro-batch; more than one where a row leaves it to what fits."""
+    """Sequences of a micro-batch; several to try where the row does not say."""
     assert run.global_batch is not None  # noqa: S101 - checked before
     # MaxText and Pax print sequences for each accelerator, and accumulate no gradients.
     size = run.global_batch // dp if is_xla(run) else run.micro_batch
     if size is None and run.global_batch % dp == 0:
-        sizes = unsaid_sizes(run, pp, run.global_batch // dp)
+        sizes = _default_sizes(run, pp, run.global_batch // dp)
         if len(sizes) == 1:
             assumed.append(f"micro_batch {sizes[0]}")
         return sizes
@@ -163,10 +119,10 @@ def _precision(run: Run, stack: Stack, system: System, assumed: list[str]) -> di
 
 
 def _type_of_products(run: Run, assumed: list[str]) -> str:
-    """What a row says of it; switches of fp8 alone, which its files may leave to others, say fp8.
+    """Precision of a row; fp8 also where only a switch for fp8 is set.
 
     Submissions to MLPerf since 4.1 train language models in fp8 or less (config_common.sh of
-    mlcommons/training_results); a file that does not set it leaves it at that.
+    mlcommons/training_results) unless a file overrides it.
     """
     text = (run.precision or "").lower()
     if "fp8" in text or "fp4" in text:
@@ -188,10 +144,10 @@ def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
     if zero3:
         fields: dict[str, Any] = {"zero": ZERO_WEIGHTS}
         if is_xla(run) and (shard is None or shard < 1 or p.dp is None):
-            shard = _slice(run, dp, system)
+            shard = _slice_replicas(run, dp, system)
         if shard is not None and 1 < shard < dp and dp % shard == 0:
             fields["dp_shard"] = shard
-        if (p.pp or 1) > 1:  # PyTorch's FSDP keeps the weights of a stage from one pass to the next
+        if (p.pp or 1) > 1:  # PyTorch's FSDP keeps the weights of a stage between its passes
             fields["fsdp_reshard"] = False
         return fields
     stage = p.zero_stage
@@ -204,13 +160,13 @@ def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
     return fields
 
 
-def _slice(run: Run, dp: int, system: System) -> int | None:
-    """Replicas of a slice, which share shards where a recipe of MaxText names no other number."""
+def _slice_replicas(run: Run, dp: int, system: System) -> int | None:
+    """Replicas of a slice, which share shards unless a recipe of MaxText has another number."""
     chips = system.network[0].domain
     return math.gcd(dp, chips // (run.parallelism.tp or 1)) if chips else None
 
 
-def _exchanges(run: Run, tp: int) -> dict[str, Any]:
+def _communication(run: Run, tp: int) -> dict[str, Any]:
     features = run.features
     fields: dict[str, Any] = {}
     if tp > 1:
@@ -231,55 +187,6 @@ def _exchanges(run: Run, tp: int) -> dict[str, Any]:
     return fields
 
 
-def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict[str, Any]:
-    told = run.recompute or {}
-    modules = re.findall(r"\w+", str(told.get("recompute_modules") or ""))
-    parts = {part for m in modules for part in _PARTS.get(m, ())}
-    text = str(told.get("granularity") or told.get("recompute_granularity") or "").lower()
-    number = str(told.get("recompute_num_layers"))
-    layers = int(number) if number.isdigit() else None
-    if "full" in text and "flash" not in text:
-        return {"recompute": "full"} | ({"recompute_layers": layers} if layers else {})
-    if parts:
-        return {"recompute": "selective", "recompute_parts": tuple(sorted(parts))}
-    if "op-level" in text or "selective op" in text:
-        # Products in float8 were kept like those of 16 bits (pytorch/ao, issue 893).
-        return {"recompute": "selective", "recompute_parts": ("every_other",)}
-    if "selective" in text and "no-op" not in text:
-        if "every 2nd" in text:
-            return {"recompute": "full", "recompute_layers": math.ceil(model.depth / 2)}
-        if stack.attention == AttentionImplementation.UNFUSED or "core" in text:
-            return {"recompute": "selective", "recompute_parts": ("core_attention",)}
-    if not told or "unknown" in text:
-        assumed.append("no recompute")
-    return {}
-
-
-def _recomputes(
-    run: Run, model: Model, stack: Stack, assumed: list[str]
-) -> tuple[dict[str, Any], ...]:
-    """What runs again; with sharded weights and nothing told, the least that fits."""
-    told = [str(value) for value in (run.recompute or {}).values() if value]
-    silent = not told or "unknown" in told[0]
-    framework = run.software.framework or ""
-    if silent and run.parallelism.zero_stage == ZERO_WEIGHTS and "MaxText" not in framework:
-        assumed.append("the least recompute that fits")
-        if is_xla(run):
-            return remat_fields(run, "minimal"), remat_fields(run, "full")
-        return {}, {"recompute": "full"}
-    chosen = _remat(run, assumed) if is_xla(run) else _recompute(run, model, stack, assumed)
-    return (chosen,)
-
-
-def _remat(run: Run, assumed: list[str]) -> dict[str, Any]:
-    """By the policy that the row names, or else MaxText's default (configs/base.yml)."""
-    policy = policy_of(run)
-    if policy is None:
-        policy = "full"
-        assumed.append("recompute of all but the last product of layers")
-    return remat_fields(run, policy)
-
-
 def _stages(
     run: Run, model: Model, stack: Stack, pp: int, micro_batches: int, assumed: list[str]
 ) -> dict[str, Any]:
@@ -287,7 +194,7 @@ def _stages(
         return {}
     vpp = run.parallelism.vpp
     if vpp is None:
-        vpp = unsaid_chunks(run, stack, model.depth, pp, micro_batches)
+        vpp = _default_chunks(run, stack, model.depth, pp, micro_batches)
         assumed.append("no interleaving" if vpp == 1 else f"vpp {vpp}")
     fields: dict[str, Any] = {"vpp": vpp}
     if str(run.features.get("schedule")) == "DualPipe":
@@ -295,15 +202,17 @@ def _stages(
     chunks, layers = pp * vpp, model.depth
     layout = run.features.get("pp_layout")
     if layout:
-        return fields | {"stage_layers": tuple(chunk.count("t") for chunk in _unrolled(layout))}
+        return fields | {
+            "stage_layers": tuple(chunk.count("t") for chunk in _expand_layout(layout))
+        }
     if layers % chunks == 0:
         return fields
     assumed.append("layers spread over the stages")
-    return fields | _spread(model, stack, chunks)
+    return fields | _uneven_stages(model, stack, chunks)
 
 
-def _spread(model: Model, stack: Stack, chunks: int) -> dict[str, Any]:
-    """Layers of chunks that do not divide them."""
+def _uneven_stages(model: Model, stack: Stack, chunks: int) -> dict[str, Any]:
+    """Layers of each chunk, where the chunks do not divide the layers."""
     layers = model.depth
     if stack.name.startswith("internevo"):  # its last stages take what is left over
         whole, more = divmod(layers, chunks)
@@ -323,14 +232,14 @@ def _spread(model: Model, stack: Stack, chunks: int) -> dict[str, Any]:
     return {"stage_layers": tuple(lengths)}
 
 
-def _unrolled(layout: str) -> list[str]:
+def _expand_layout(layout: str) -> list[str]:
     """Chunks of a pipeline layout such as Et*4|(t*4|)*14tmL."""
     text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), layout)
     text = re.sub(r"(\w)\*(\d+)", lambda m: m[1] * int(m[2]), text)
     return text.split("|")
 
 
-def _tuning(run: Run, assumed: list[str]) -> dict[str, Any]:
+def _fine_tuning(run: Run, assumed: list[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if run.task in ("sft", "lora") and "packed sequences" in (run.notes or ""):
         # Paragraphs and questions of SQuAD, on which NeMo's recipes fine-tune.
@@ -346,7 +255,7 @@ def _experts(run: Run, model: Model, dp: int, assumed: list[str]) -> dict[str, A
         return {}
     fields: dict[str, Any] = {}
     if run.parallelism.ep is None and "DeepEP" in str(run.features.get("kernels") or ""):
-        # It sends tokens to the experts of other ranks; recipes spread them over up to 64.
+        # DeepEP sends tokens to the experts of other ranks; recipes use up to 64 ranks.
         fields["ep"] = math.gcd(dp, run.model.experts or 1, 64)
         assumed.append(f"ep {fields['ep']}")
     capacity = run.features.get("moe_capacity_factor") or run.features.get("capacity_factor")
@@ -354,3 +263,37 @@ def _experts(run: Run, model: Model, dp: int, assumed: list[str]) -> dict[str, A
     if capacity is None and (dropping or "capacity factor 1" in str(run.features.get("moe") or "")):
         capacity = 1.0
     return fields | ({"expert_capacity": float(capacity)} if capacity else {})
+
+
+def _default_sizes(run: Run, pp: int, sequences: int) -> tuple[int, ...]:
+    """Micro-batch sizes to try, the most likely first, for the sequences of a replica.
+
+    torchtitan splits a batch into as many micro-batches as stages. Without a pipeline a larger
+    one is never slower, so users take the largest that fits; with one it adds to the bubble.
+    """
+    if pp > 1:
+        whole, rest = divmod(sequences, pp)
+        cut = "torchtitan" in (run.software.framework or "") and not rest
+        return (max(whole, 1),) if cut else (1,)
+    powers = [1 << n for n in range(sequences.bit_length()) if sequences % (1 << n) == 0]
+    return tuple(reversed(powers))
+
+
+def _default_chunks(run: Run, stack: Stack, layers: int, pp: int, micro_batches: int) -> int:
+    """Chunks of layers of a stage, where the row does not have them."""
+    if "interleaved" in str(run.features.get("schedule") or "").lower():
+        return 2  # torchtitan's default of stages on a rank
+    even = layers % pp == 0 and micro_batches % pp == 0
+    return layers // pp if even and stack.name in _INTERLEAVE else 1
+
+
+def _first_that_fits(
+    model: Model, system: System, fields: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Fields with the first choice whose memory fits, or with the last if none does."""
+    if len(choices) == 1:
+        return dict(fields) | dict(choices[0])
+    tried = [Strategy.validated(dict(fields) | dict(one), source="a row") for one in choices]
+    table = estimate_many(model, system, tried)
+    found = next((n for n in range(len(tried)) if table.reason(n) is None and table.fits[n]), -1)
+    return dict(fields) | dict(choices[found])
