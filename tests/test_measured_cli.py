@@ -34,10 +34,7 @@ def asked(monkeypatch):
         seen.extend(runs)
         return tuple(map(_told, runs))
 
-    module = ModuleType("shardwise.validate.measured.predict")
-    module.predict_runs = predict_runs
-    module.Prediction = Prediction
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("shardwise.validate.measured.predict.predict_runs", predict_runs)
     return seen
 
 

@@ -141,9 +141,9 @@ def test_every_figure_has_a_source():
     published = Published.load("seqsel")
     for field in ("figure_1_state_gib", "figure_1_activations_gib", "figure_7_percent"):
         assert published.sources[field].kind == "published"
-        assert "arXiv 2205.05198, figure" in published.text(field)
+        assert "arXiv 2205.05198, figure" in published.source_text(field)
     assert published.sources["table_5_s"].kind == "measured"
-    assert published.text("models.megatron-22b.tp").startswith("arXiv 2205.05198")
+    assert published.source_text("models.megatron-22b.tp").startswith("arXiv 2205.05198")
 
 
 def test_the_tables_say_what_is_formula_and_what_was_measured(shardwise):

@@ -178,7 +178,7 @@ def _validate_runs(
     log.info("predicted %d runs in %s", len(predictions), watch)
     # The baseline uses all runs: the runs of one source alone have none.
     others = _other_models(selected) if options.references else None
-    board = scoreboard(selected, among=predictions, beside=others)
+    board = scoreboard(selected, among=predictions, references=others)
 
     def tables() -> None:
         from shardwise.report.tables.measured import print_runs  # noqa: PLC0415 - slow to import
