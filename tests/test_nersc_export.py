@@ -62,7 +62,7 @@ def test_convert_writes_their_files(shardwise: Any, tmp_path: Any) -> None:
         ("calculon-a100-80g", "accelerator.memory: 2: NERSC knows one tier of memory"),
         ("llama2-7b", "layers[0].mlp.activation: 'swiglu': NERSC's model knows no gated MLP"),
         ("mixtral-8x7b", "kv_heads: 8: NERSC's model has keys and values of its own for each head"),
-        ("simumax", "simumax: holds a stack, for which NERSC has no file"),
+        ("simumax", "simumax: contains a stack, for which NERSC has no format"),
     ],
 )
 def test_what_they_cannot_say_is_refused(shardwise: Any, name: str, told: str) -> None:
