@@ -5,7 +5,7 @@ import pytest
 
 import samples
 from samples import column
-from shardwise.cost.data_parallel import exposed_exchange, gradient_communication
+from shardwise.cost.overlap import exposed_exchange, gradient_communication
 
 
 def test_gradients_are_reduced_or_scattered_and_gathered() -> None:

@@ -21,7 +21,7 @@ from shardwise import InputError, Model, estimate
 from shardwise.analysis.results import Estimate, Gemm
 from shardwise.cli import run as command
 from shardwise.cli.estimate import Destination
-from shardwise.cost.trained_weights import newton_schulz_flops
+from shardwise.cost.optimizer import newton_schulz_flops
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 FP8 = {"matrix": {"bf16": 1e14, "fp8": 2e14}}

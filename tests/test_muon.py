@@ -14,8 +14,12 @@ from samples import column
 from shardwise import Model, estimate_many
 from shardwise.analysis.results import Estimate
 from shardwise.config.enums import Optimizer
-from shardwise.cost.optimizer import least_state_bytes, state_bytes
-from shardwise.cost.trained_weights import TrainedWeights, newton_schulz_flops
+from shardwise.cost.optimizer import (
+    TrainedWeights,
+    least_state_bytes,
+    newton_schulz_flops,
+    state_bytes,
+)
 
 WORDS = 64 * 1000
 MATRICES = 4 * (64 * 96 + 64 * 64 + 64 * 384 + 192 * 64)

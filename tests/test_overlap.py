@@ -15,7 +15,7 @@ from shardwise import System
 from shardwise.analysis.results import Estimate, OperationEstimate
 from shardwise.config.strategy_table import Table
 from shardwise.cost.operations import hidden_by_pieces, processor_share
-from shardwise.engine.overlap_windows import Windows, windows
+from shardwise.engine.data_parallel import Windows, windows
 from shardwise.parallel.placement import place
 
 SIZE = 8192

@@ -15,8 +15,8 @@ from profiles import examples
 from samples import GB, layer, run, stack, system, tier
 from shardwise import Model, Strategy, System, estimate, estimate_many, trace
 from shardwise.config.strategy_table import Table
-from shardwise.cost.layer_times import COMM_AXES
-from shardwise.engine.overlap_windows import windows
+from shardwise.cost.layer_cost import COMM_AXES
+from shardwise.engine.data_parallel import windows
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import Operation

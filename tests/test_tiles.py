@@ -11,8 +11,14 @@ from samples import column
 from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
 from shardwise.config.system import System
 from shardwise.cost.benchmark import training_matmul
-from shardwise.cost.deepgemm import Blocks, block_times, chosen_blocks
-from shardwise.cost.tiles import by_waves, tile_speed, tiled_times
+from shardwise.cost.matmul import (
+    Blocks,
+    block_times,
+    by_waves,
+    chosen_blocks,
+    tile_speed,
+    tiled_times,
+)
 
 fast = examples(60)
 PEAK = 1e14

@@ -19,8 +19,8 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentOperations
 from shardwise.cost.operations import KernelCost, OperationCost
-from shardwise.cost.optimizer import MUON
-from shardwise.cost.trained_weights import (
+from shardwise.cost.optimizer import (
+    MUON,
     NEWTON_SCHULZ_STEPS,
     newton_schulz_flops,
     updated_matrices,

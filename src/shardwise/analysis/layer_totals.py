@@ -26,18 +26,19 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentOperations, layer_bytes, layer_times, trained_on
 from shardwise.cost.kernels import product_peak
-from shardwise.cost.layer_times import COMM_AXES
+from shardwise.cost.layer_cost import COMM_AXES
 from shardwise.cost.operations import CollectiveCost, OperationCost
 from shardwise.cost.optimizer import (
     MUON,
+    TrainedWeights,
     newton_schulz_time,
     optimizer_time,
     quantizing_time,
     state_bytes,
+    trained_weights,
 )
-from shardwise.cost.trained_weights import TrainedWeights, trained_weights
+from shardwise.engine.data_parallel import windows
 from shardwise.engine.evaluate import Evaluation
-from shardwise.engine.overlap_windows import windows
 from shardwise.engine.step_time import after_backward
 from shardwise.engine.zero import shards
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase

@@ -1,4 +1,4 @@
-"""Cost of a rank's part of a micro-batch: a layer of each kind, the embedding, the head."""
+"""Cost of a micro-batch on a rank, by component: a layer of each kind, the embedding, the head."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -12,20 +12,21 @@ from shardwise.config.enums import Recompute
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.expert_overlap import with_expert_overlap
 from shardwise.cost.layer_cost import (
     LayerBytes,
     LayerCost,
+    LayerTimes,
     LayerWork,
     RecomputedRows,
+    WeightBytes,
     layer_cost,
     layer_work,
+    weight_bytes,
 )
-from shardwise.cost.layer_times import LayerTimes
 from shardwise.cost.offload import with_offload
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
-from shardwise.cost.trained_weights import TrainedWeights
-from shardwise.cost.weight_bytes import WeightBytes, weight_bytes
+from shardwise.cost.optimizer import TrainedWeights
+from shardwise.cost.overlap import with_expert_overlap
 from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, mtp_operations, rank_work
@@ -33,15 +34,12 @@ from shardwise.ops.linear import with_accumulation
 from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.operation import Matmul, Phase, RankWork
 from shardwise.ops.quantization import WeightSizes, weight_sizes
-from shardwise.parallel.placement import Extents
+from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
+from shardwise.parallel.placement import Extents, place
 
-__all__ = [
-    "ComponentCosts",
-    "ComponentOperations",
-    "component_costs",
-    "operation_costs",
-]
-__all__ += ["component_times", "layer_bytes", "layer_times", "part_bytes", "trained_on"]
+__all__ = ["ComponentCosts", "ComponentOperations", "OperationInputs", "PlacedCosts"]
+__all__ += ["component_costs", "component_times", "layer_bytes", "layer_times"]
+__all__ += ["operation_costs", "part_bytes", "trained_on"]
 
 T = TypeVar("T")
 
@@ -368,3 +366,36 @@ def _matrix_rate(machine: Machine, width: int, element_bytes: Floats) -> Floats:
         phase=Phase.FORWARD, m=side, n=side, k=side, input_bytes=size, output_bytes=size, batch=one
     )
     return product.flops / machine.kernels.times(product)[2]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCosts:
+    """Extents, layer costs and stages of a table's rows, each distinct one once."""
+
+    extents: Distinct[Extents]
+    components: Distinct[ComponentCosts]
+    stages: Distinct[tuple[StageGroup, ...]]
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        system: System,
+        table: Table,
+        costs: Sequence[ComponentOperations] | None = None,
+    ) -> "PlacedCosts":
+        """Place the axes, cost the layers and lay out the stages.
+
+        Parameters
+        ----------
+        costs
+            `operation_costs` of a table of one row, if they are known already.
+        """
+        extents = evaluate_distinct(partial(place, system), table)
+        components = component_costs(model, system, table, extents, costs)
+        return cls(extents, components, distinct_stage_groups(model, table))
+
+    def without_times(self, rows: Ints | slice) -> ComponentCosts:
+        """Costs of some rows for `memory` alone, which reads none of their times."""
+        position = self.components.position[rows]
+        return gather(self.components.values, position, but=(LayerTimes, TrainedWeights))

@@ -10,16 +10,51 @@ from shardwise.arrays import Bools, Floats, Ints, by_code
 from shardwise.config.accelerator import MatmulKernel
 from shardwise.config.enums import Dtype, GroupedProducts, Quantization
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import Accelerator, EfficiencyCurve, ShapeTable, System
+from shardwise.config.system import Accelerator, EfficiencyCurve, Processing, ShapeTable, System
 from shardwise.cost.attention import AttentionRates, attention_times
-from shardwise.cost.curve import RowCurves, share_at
+from shardwise.cost.curve import RowCurves, joined_times, share_at
 from shardwise.cost.matmul import MatmulRates, matmul_times, product_times, separate_matmul_times
-from shardwise.cost.memory_bound import memory_bound_times
 from shardwise.cost.shape_table import RowTables
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, MemoryBound, Phase
 from shardwise.ops.quantization import RECIPES
 
-__all__ = ["KernelRates", "by_dtype", "product_peak"]
+__all__ = ["KernelRates", "by_dtype", "memory_bound_times", "product_peak"]
+
+_JOIN_EXPONENT = np.inf  # the larger
+
+
+def memory_bound_times(
+    moved_bytes: Floats,
+    flops: Floats,
+    *,
+    memory_rate: Floats | float,
+    vector_rate: Floats | float,
+    launch_s: float,
+    compute_latency_s: float = 0.0,
+    processing: Processing = "measured",
+) -> tuple[Floats, Floats, Floats]:
+    """Return compute, memory and whole time [s]: t = t0 + max(t1 + flops / V, bytes / B).
+
+    Processing without overlap: t = t0 + t1 + flops / V + bytes / B.
+
+    Parameters
+    ----------
+    moved_bytes
+        Bytes read and written [byte]; where zero, the kernel does not run.
+    memory_rate
+        Bandwidth times the share of it that such kernels reach [byte/s].
+    vector_rate
+        Peak of the vector units times the share of it that these FLOPs reach [FLOP/s].
+    launch_s
+        t0, time of a kernel without work [s].
+    compute_latency_s
+        t1, its compute time [s].
+    """
+    compute = flops / vector_rate + compute_latency_s * (moved_bytes > 0)
+    memory = moved_bytes / memory_rate
+    joined = joined_times(compute, memory, processing, _JOIN_EXPONENT)
+    return compute, memory, np.where(moved_bytes > 0, launch_s + joined, 0.0)
+
 
 _MATRIX_TYPES = (*Dtype, "fp8", "fp4")
 

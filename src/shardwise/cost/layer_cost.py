@@ -1,4 +1,4 @@
-"""Totals of a run of operations: one layer, the embedding, or the head, on one rank."""
+"""Times and bytes of a list of operations: one layer, the embedding or the head, on one rank."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -8,12 +8,78 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, combined, gather, total
 from shardwise.config.enums import RecomputePart
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, Walk, step_of, walk
-from shardwise.cost.layer_times import COMM_AXES, ByAxis, LayerTimes
 from shardwise.cost.operations import CollectiveCost, Machine, OperationCost, with_host
-from shardwise.cost.trained_weights import TrainedWeights, trained_weights
+from shardwise.cost.optimizer import TrainedWeights, state_bytes, trained_weights
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
+from shardwise.ops.quantization import WeightSizes
 
-__all__ = ["LayerBytes", "LayerCost", "LayerWork", "RecomputedRows", "layer_cost", "layer_work"]
+__all__ = ["COMM_AXES", "ByAxis", "LayerBytes", "LayerCost", "LayerTimes", "LayerWork"]
+__all__ += ["RecomputedRows", "WeightBytes", "layer_cost", "layer_work", "weight_bytes"]
+
+COMM_AXES = ("tp", "cp", "ep")
+"""Axes that exchange inside layers; exchanges of tp2 are counted with those of tp, of etp with
+those of ep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByAxis:
+    """A time of each axis that exchanges inside layers [s]."""
+
+    tp: Floats
+    cp: Floats
+    ep: Floats
+
+    @property
+    def total(self) -> Floats:
+        """All axes together."""
+        return self.tp + self.cp + self.ep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """Times of one rank and one micro-batch, as columns [s], and FLOPs run again."""
+
+    forward_s: Floats
+    """Kernels, exchanges not included."""
+    backward_s: Floats
+    weight_grad_s: Floats
+    """What of `backward_s` gives gradients of weights."""
+    recompute_s: Floats
+    alone_forward_s: ByAxis
+    """Exchanges, as if nothing hid them."""
+    alone_backward_s: ByAxis
+    """With those that recompute repeats."""
+    exposed_forward_s: ByAxis
+    exposed_backward_s: ByAxis
+    offload_forward_s: Floats
+    """Transfers to and from the second memory tier, alone."""
+    offload_backward_s: Floats
+    offload_forward_exposed_s: Floats
+    offload_backward_exposed_s: Floats
+    recompute_flops: Floats
+    """FLOPs of the matrix products and attention that recompute runs again."""
+
+    @property
+    def offload_exposed_s(self) -> Floats:
+        """Transfers to and from the second memory tier as far as they lengthen the step."""
+        return self.offload_forward_exposed_s + self.offload_backward_exposed_s
+
+    @property
+    def forward_pass_s(self) -> Floats:
+        """Forward with its exposed exchanges and transfers."""
+        return self.forward_s + self.exposed_forward_s.total + self.offload_forward_exposed_s
+
+    @property
+    def backward_pass_s(self) -> Floats:
+        """Backward with recompute, their exposed exchanges and transfers."""
+        exposed = self.exposed_backward_s.total + self.offload_backward_exposed_s
+        return self.backward_s + self.recompute_s + exposed
+
+    @property
+    def time_s(self) -> Floats:
+        """Forward and backward."""
+        return self.forward_pass_s + self.backward_pass_s
+
 
 _EVERY_OTHER = RecomputePart.bits(["every_other"])
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
@@ -38,7 +104,7 @@ class LayerBytes:
     movable_bytes: Floats
     """What of it moves where activations are offloaded: all, or that of the parts named."""
     over_bytes: Floats
-    """Live beyond what is kept at the fullest moment (see `cost.walk`)."""
+    """Live beyond what is kept at the fullest moment (see `cost.activation_walk`)."""
     peak: Ints
     """The operation that runs then: its position, plus their number if it runs forward."""
     gradient_buffer_bytes: Floats
@@ -345,3 +411,56 @@ def _forward_flops(cost: OperationCost) -> Floats:
         if k.kernel.phase is Phase.FORWARD and not isinstance(k.kernel, MemoryBound)
     ]
     return total(flops, cost.operation.parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightBytes:
+    """Of the weights that a rank of a stage has, before replicas split them, as columns [byte]."""
+
+    stored: Floats
+    """As they are held, and split where weights are."""
+    copies: Floats
+    """Quantised, beside them."""
+    frozen: Floats
+    """What of the weights is not trained, in the type of the row."""
+    gradients: Floats
+    state: Floats
+    """Of the optimizer, with its fp32 copy of weights in a smaller type."""
+
+
+def weight_bytes(
+    part: LayerWork | None,
+    *,
+    expert: bool,
+    sizes: WeightSizes,
+    gradient_bytes: Floats,
+    optimizer: Ints,
+    training: Bools,
+) -> WeightBytes | None:
+    """What the weights of a part take, without those of routed experts, or those.
+
+    None without the part, or where it has no experts. Forward only there are neither gradients nor
+    state.
+
+    Parameters
+    ----------
+    gradient_bytes
+        Of one gradient.
+    optimizer
+        Codes of `Optimizer`.
+    """
+    if part is None or (expert and not np.any(part.expert_parameters)):
+        return None
+    held, quantized, trained = (
+        (part.expert_parameters, part.quantized_expert_parameters, part.expert_trained)
+        if expert
+        else (part.parameters, part.quantized_parameters, part.trained)
+    )
+    state = state_bytes(optimizer, sizes.plain, trained)
+    return WeightBytes(
+        stored=sizes.total(held, quantized, sizes.stored),
+        copies=quantized * sizes.copies,
+        frozen=(held - trained.weights) * sizes.plain,
+        gradients=np.where(training, trained.weights * gradient_bytes, 0.0),
+        state=np.where(training, state, 0.0),
+    )

@@ -12,8 +12,8 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.component_costs import ComponentCosts, component_times, trained_on
-from shardwise.cost.layer_times import LayerTimes
-from shardwise.cost.trained_weights import TrainedWeights
+from shardwise.cost.layer_cost import LayerTimes
+from shardwise.cost.optimizer import TrainedWeights
 from shardwise.ops.operation import CollectiveKind
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.placement import Extents

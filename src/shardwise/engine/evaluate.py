@@ -15,8 +15,12 @@ from shardwise.arrays import Bools, Floats, Ints, combined, total
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import ComponentCosts, ComponentOperations, component_times
-from shardwise.cost.placed_costs import PlacedCosts
+from shardwise.cost.component_costs import (
+    ComponentCosts,
+    ComponentOperations,
+    PlacedCosts,
+    component_times,
+)
 from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage, boundary_of
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step_time import step_times

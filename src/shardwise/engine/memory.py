@@ -81,9 +81,9 @@ def stage_memory(
     Activations: kept bytes of the stage's layers for every micro-batch in flight, and on the first
     stage the embedding's for those whose first chunk is. Buffers: what one micro-batch needs beyond
     that at its fullest moment, in a layer or, on the last stage, in the head with its logits (see
-    `cost.walk`); and a buffer for each shape of weights where the stack keeps them. In the
-    update no activations are held, but gradients of 16 bits are copied to fp32, each rank its
-    shard, and there is what the stack's optimizer needs beside. Forward only, there are weights,
+    `cost.activation_walk`); and a buffer for each shape of weights where the stack keeps them. In
+    the update no activations are resident, but gradients of 16 bits are copied to fp32, each rank
+    its shard, and there is what the stack's optimizer needs in addition. Forward only, there are weights,
     and the working set beside the residual stream.
 
     Parameters

@@ -13,10 +13,13 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns, SystemRows
-from shardwise.cost.component_costs import ComponentCosts, component_costs, component_times
-from shardwise.cost.layer_cost import LayerBytes
-from shardwise.cost.placed_costs import PlacedCosts
-from shardwise.cost.weight_bytes import WeightBytes
+from shardwise.cost.component_costs import (
+    ComponentCosts,
+    PlacedCosts,
+    component_costs,
+    component_times,
+)
+from shardwise.cost.layer_cost import LayerBytes, WeightBytes
 from shardwise.distinct import Distinct
 from shardwise.engine.evaluate import timed
 from shardwise.ops.quantization import WeightSizes

@@ -9,7 +9,7 @@ from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.enums import Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
-from shardwise.cost.layer_times import LayerTimes
+from shardwise.cost.layer_cost import LayerTimes
 from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.engine.critical_stage import Boundary, CriticalStage
 from shardwise.parallel.pipeline_layout import StageGroup

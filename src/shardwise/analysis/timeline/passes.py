@@ -17,8 +17,7 @@ from shardwise.cost.component_costs import (
     layer_bytes,
     part_bytes,
 )
-from shardwise.cost.layer_cost import LayerCost
-from shardwise.cost.layer_times import COMM_AXES, LayerTimes
+from shardwise.cost.layer_cost import COMM_AXES, LayerCost, LayerTimes
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import moves, stage_memory

@@ -20,8 +20,7 @@ from shardwise.arrays import Floats, Ints, gather
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, System
-from shardwise.cost.kernels import KernelRates
-from shardwise.cost.memory_bound import memory_bound_times
+from shardwise.cost.kernels import KernelRates, memory_bound_times
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, Phase

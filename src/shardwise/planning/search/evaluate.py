@@ -16,7 +16,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
-from shardwise.cost.placed_costs import PlacedCosts
+from shardwise.cost.component_costs import PlacedCosts
 from shardwise.distinct import distinct_rows
 from shardwise.engine.evaluate import Holding, Timing, fits, held, timed
 from shardwise.engine.on_systems import OnSystems

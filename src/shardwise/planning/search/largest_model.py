@@ -17,8 +17,8 @@ from shardwise.arrays import Floats
 from shardwise.config.enums import Optimizer
 from shardwise.config.model import Model
 from shardwise.config.system import System
+from shardwise.cost.component_costs import PlacedCosts
 from shardwise.cost.optimizer import least_state_bytes
-from shardwise.cost.placed_costs import PlacedCosts
 from shardwise.engine.evaluate import held
 from shardwise.errors import Fault, InputError
 from shardwise.ops.layer import DTYPE_BYTES

@@ -21,7 +21,7 @@ from shardwise.cost.benchmark import (
     training_matmul,
 )
 from shardwise.cost.collective import collective_time
-from shardwise.cost.memory_bound import memory_bound_times
+from shardwise.cost.kernels import memory_bound_times
 from shardwise.ops.operation import CollectiveKind
 from shardwise.validate.calibrate.tables import KernelTable
 
