@@ -269,7 +269,7 @@ def required_bandwidth(
 
     Tensor parallelism: the largest over the collectives of a layer that overlap with a GEMM, bytes
     of the buffer over time of the GEMM (of a 2D product, all buffers together). Data parallelism:
-    bytes of gradients over their overlap windows (`engine.overlap_windows`).
+    bytes of gradients over their overlap windows (`engine.data_parallel`).
 
     Parameters
     ----------

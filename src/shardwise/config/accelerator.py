@@ -51,7 +51,7 @@ ExpertsName = Literal[
 
 
 class MatmulTiles(ConfigBase):
-    """Products timed by waves of tiles; the library takes the fastest (see `cost.tiles`)."""
+    """Products timed by waves of tiles; the library takes the fastest (see `cost.matmul`)."""
 
     wave_share: NonNegative
     """Share of a whole wave that a last wave with few tiles costs: 1, all of it."""
@@ -131,7 +131,7 @@ class AttentionKernel(ConfigBase):
 
 
 class MemoryKernel(ConfigBase):
-    """How near element-wise kernels come to the memory bandwidth (see `cost.memory_bound`)."""
+    """How near element-wise kernels come to the memory bandwidth (see `cost.kernels`)."""
 
     efficiency: Fraction
     """Share of the memory bandwidth."""

@@ -83,8 +83,8 @@ def stage_memory(
     that at its fullest moment, in a layer or, on the last stage, in the head with its logits (see
     `cost.activation_walk`); and a buffer for each shape of weights where the stack keeps them. In
     the update no activations are resident, but gradients of 16 bits are copied to fp32, each rank
-    its shard, and there is what the stack's optimizer needs in addition. Forward only, there are weights,
-    and the working set beside the residual stream.
+    its shard, and there is what the stack's optimizer needs in addition. Forward only, there are
+    weights, and the working set in addition to the residual stream.
 
     Parameters
     ----------
