@@ -195,7 +195,7 @@ class ReferencePrediction:
 
         Examples
         --------
-        >>> Beside(id="x", measured_s=2.0, ours_s=2.0, theirs_s=3.0).to_dict()
+        >>> ReferencePrediction(id="x", measured_s=2.0, ours_s=2.0, theirs_s=3.0).to_dict()
         {'predicted_step_time_s': 3.0, 'error': 0.5}
         """
         if self.theirs_s is None:
