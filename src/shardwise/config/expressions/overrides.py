@@ -9,16 +9,18 @@ from unicodedata import normalize
 
 from pydantic import BaseModel
 
-from shardwise.config.expressions.bases import Path, descend, merged
 from shardwise.config.expressions.dimensions import canonical_names
 from shardwise.config.expressions.formula import Part
 from shardwise.config.expressions.records import (
     BASE,
     PARAMETERS,
     Inherited,
+    Place,
     Row,
     Rows,
     UnknownRowError,
+    descend,
+    merged,
 )
 from shardwise.errors import Fault, InputError, UnknownNameError
 
@@ -36,9 +38,9 @@ class Told:
     tree: Mapping[str, Any]
     """Fields and, as `parameters`, figures that formulas use and the noun does not see."""
     base: Row | None
-    again: tuple[Path, ...]
+    again: tuple[Place, ...]
     """Places of what is told beside a base."""
-    inherited: Mapping[Path, Inherited]
+    inherited: Mapping[Place, Inherited]
     """Formulas of the base that nothing is told in place of."""
 
     @classmethod
@@ -61,7 +63,7 @@ class Told:
         words = {word: fields.pop(word) for word in WORDS if word in fields}
         whole = _with_formulas(base)
         of_base = {name: item for name, item in whole.items() if name not in WORDS}
-        again: list[Path] = []
+        again: list[Place] = []
         try:
             tree = merged(of_base, {**fields, PARAMETERS: parameters}, (), again) | words
         except ValueError as error:
@@ -83,7 +85,7 @@ def _with_formulas(base: Row) -> dict[str, Any]:
     return tree
 
 
-def _step(tree: Any, at: Path) -> Part | None:
+def _step(tree: Any, at: Place) -> Part | None:
     """The last key of a place as the tree has it; None if it does not have the place."""
     try:
         return descend(tree, at, "")[1][-1]
@@ -91,7 +93,7 @@ def _step(tree: Any, at: Path) -> Part | None:
         return None
 
 
-def _at(tree: Any, at: Path) -> Any:
+def _at(tree: Any, at: Place) -> Any:
     """What stands at a place, if anything does."""
     try:
         return descend(tree, at, "")[0]

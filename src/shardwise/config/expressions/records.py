@@ -1,29 +1,173 @@
-"""What is asked and told about figures: rows, origins, and the fields they come to."""
+"""Records of figures that are looked up or calculated: rows, origins, inheritance, checks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from shardwise.config.expressions.bases import Path, is_figure
-from shardwise.config.expressions.formula import path_text
+from shardwise.config.expressions.formula import Part, path_text
 from shardwise.config.expressions.quantity import Quantity
-from shardwise.errors import Fault
+from shardwise.errors import Fault, nearest
 
 __all__ = [
     "BASE",
+    "FORMS",
     "PARAMETERS",
+    "UNTOLD",
     "Inherited",
     "Origin",
+    "Place",
     "Resolved",
     "Row",
     "Rows",
     "UnknownRowError",
+    "check_agreement",
+    "check_keys",
+    "descend",
     "formula_of",
     "has_figures",
+    "is_figure",
     "is_formula",
+    "lookup_words",
+    "merged",
+    "sources_of",
 ]
+
+Place = tuple[Part, ...]
+FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
+"""Keys of a figure in its long form."""
+UNTOLD = {"kind": "assumed", "text": "told beside the base, without a source"}
+
+
+def is_figure(node: object) -> bool:
+    """Whether a mapping is one figure in its long form, rather than a record of several."""
+    if not isinstance(node, Mapping):
+        return False
+    keys = node.keys()
+    return "lookup" in keys or "formula" in keys or ("value" in keys and keys <= set(FORMS))
+
+
+def merged(base: Any, told: Any, at: Place, again: list[Place]) -> Any:
+    """What a base has, with what is told over it.
+
+    Mappings merge; items of a list are told by a mapping of their names or positions; anything else
+    that is told replaces what the base has.
+
+    Parameters
+    ----------
+    at
+        Where this stands.
+    again
+        Gets the place of all that is told.
+
+    Raises
+    ------
+    ValueError
+        If an item that is told is none of the base's.
+    """
+    plain = isinstance(told, Mapping) and not is_figure(told)
+    if plain and isinstance(base, Mapping):
+        result = dict(base)
+        for key, item in told.items():
+            own = _key(base, key)
+            result[own] = merged(base.get(own), item, (*at, own), again)
+        return result
+    if plain and told and isinstance(base, (list, tuple)):
+        items = list(base)
+        for key, item in told.items():
+            index = _position(items, key)
+            if index is None:
+                problem = f"the base has no item {key!r} in {path_text(at)}"
+                raise ValueError(problem + _hint(key, _names(items)))
+            items[index] = merged(items[index], item, (*at, index), again)
+        return items
+    again.append(at)
+    return told
+
+
+def descend(node: Any, parts: Iterable[Part], whose: str) -> tuple[Any, Place]:
+    """Follow a path into plain values; return what stands there and the keys and positions passed.
+
+    Raises
+    ------
+    ValueError
+        Naming the first step that is not there.
+    """
+    at: Place = ()
+    for part in parts:
+        step: Part | None = None
+        known: list[str] = []
+        if isinstance(node, Mapping):
+            step, known = _key(node, part), [str(key) for key in node]
+            step = step if step in node else None
+        elif isinstance(node, (list, tuple)):
+            step, known = _position(node, part), _names(node)
+        if step is None:
+            raise ValueError(f"{whose} has no {path_text((*at, part))}{_hint(part, known)}")
+        node, at = node[step], (*at, step)
+    return node, at
+
+
+def sources_of(
+    own: Mapping[str, Any],
+    of_base: Mapping[str, Any],
+    told: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Origins of the figures of a noun and its base, by dotted prefix.
+
+    What the base says of a figure does not stand for one told again: that has a source of its own,
+    or the one for all that is told, or what is known of it from how it was told.
+
+    Parameters
+    ----------
+    own
+        What the file says.
+    told
+        What is known of each figure that is told, by its dotted place.
+    """
+    kept = {
+        field: source
+        for field, source in of_base.items()
+        if not any(f"{field}.".startswith(f"{place}.") for place in told)
+    }
+    covered = {place: _covering(own, place) or source for place, source in told.items()}
+    return kept | covered | {field: source for field, source in own.items() if field}
+
+
+def _covering(sources: Mapping[str, Any], field: str) -> Any:
+    """The source of the longest prefix of a field that has one."""
+    parts = field.split(".")
+    prefixes = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
+    return next((sources[prefix] for prefix in prefixes if prefix in sources), None)
+
+
+def _key(node: Mapping[Any, Any], part: Any) -> Any:
+    """The key of a mapping that a step means: a number as a key may be text in one of two files."""
+    return part if part in node else next((key for key in node if str(key) == str(part)), part)
+
+
+def _position(items: list[Any] | tuple[Any, ...], part: Any) -> int | None:
+    """The item of a list that a step means: by its name, or its position."""
+    named = [n for n, item in enumerate(items) if isinstance(item, Mapping) and _is(item, part)]
+    if len(named) == 1:
+        return named[0]
+    text = str(part)
+    return int(text) if text.isdecimal() and len(text) < 10 and int(text) < len(items) else None  # noqa: PLR2004
+
+
+def _is(item: Mapping[Any, Any], part: Any) -> bool:
+    return isinstance(part, str) and item.get("name") == part
+
+
+def _names(items: list[Any] | tuple[Any, ...]) -> list[str]:
+    names = [str(item["name"]) for item in items if isinstance(item, Mapping) and "name" in item]
+    return names or [str(position) for position in range(len(items))]
+
+
+def _hint(part: object, known: list[str]) -> str:
+    return nearest(str(part), known) or (f"; allowed: {', '.join(known)}" if known else "")
+
 
 BASE = "base"
 PARAMETERS = "parameters"
@@ -44,7 +188,7 @@ class Row:
     told: Mapping[str, Any]
     """Without what nobody told."""
     parameters: Mapping[str, Quantity]
-    formulas: Mapping[Path, "Inherited"]
+    formulas: Mapping[Place, "Inherited"]
     """By place: what it calculates, and so calculates anew where something else is told."""
 
 
@@ -78,9 +222,9 @@ class Resolved:
 
     data: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Quantity] = field(default_factory=dict)
-    origins: Mapping[Path, Origin] = field(default_factory=dict)
+    origins: Mapping[Place, Origin] = field(default_factory=dict)
     """By place; the longest prefix counts, and nothing told is given."""
-    formulas: Mapping[Path, Inherited] = field(default_factory=dict)
+    formulas: Mapping[Place, Inherited] = field(default_factory=dict)
     """For files that this one is the base of."""
 
     def told(self, fault: Fault) -> Fault:
@@ -116,3 +260,56 @@ def is_formula(node: Any) -> bool:
 def formula_of(text: str) -> str:
     """The formula of a text, without that sign."""
     return " ".join(text.strip().removeprefix("=").split())
+
+
+_TOLERANCE = 1e-6
+_NEEDS = (("field", "lookup"), ("times", "lookup"), ("lookup", "field"))
+
+
+def check_keys(node: Mapping[str, Any]) -> None:
+    """Raise unless a figure has keys and values that it may have.
+
+    Raises
+    ------
+    ValueError
+        Naming the first that it may not have.
+    """
+    for key in node:
+        if key not in FORMS:
+            raise ValueError(f"unknown key {key!r} of a figure{nearest(str(key), FORMS)}")
+    for part, whole in _NEEDS:
+        if part in node and whole not in node:
+            raise ValueError(f"{part} needs {whole}")
+    for word in ("lookup", "field", "formula"):
+        if word in node and not isinstance(node[word], str):
+            raise ValueError(f"{word} must be text, not {node[word]!r}")
+    times = node.get("times", 1)
+    if isinstance(times, bool) or not isinstance(times, (int, float)):
+        raise ValueError(f"times must be a number, not {times!r}")  # noqa: TRY004 - as others
+    if is_formula(node.get("value")) or is_figure(node.get("value")):
+        raise ValueError("value must be given; what is calculated is a formula")
+
+
+def lookup_words(node: Mapping[str, Any]) -> str:
+    """A look-up as people say it: row, field and factor."""
+    times = node.get("times", 1)
+    return f"{node['lookup']} {node['field']}" + (f" times {times:g}" if times != 1 else "")
+
+
+def check_agreement(figures: Mapping[str, Quantity], node: Mapping[str, Any]) -> None:
+    """Raise if a figure told in several ways is not the same.
+
+    Raises
+    ------
+    ValueError
+        Naming all ways, with what each gives.
+    """
+    first = next(iter(figures.values()))
+    for figure in figures.values():
+        plain = not any(figure.powers) or not any(first.powers)
+        away = abs(figure.value - first.value)
+        near = away <= _TOLERANCE * max(abs(figure.value), abs(first.value))
+        if not near or not (plain or figure.powers == first.powers):
+            words = {"lookup": f"lookup {lookup_words(node)}" if "lookup" in node else ""}
+            told = (f"{words.get(way, way)} gives {one}" for way, one in figures.items())
+            raise ValueError(f"contradicts itself: {', '.join(told)}")

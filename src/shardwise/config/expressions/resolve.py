@@ -6,23 +6,29 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from shardwise.config.expressions.bases import UNTOLD, Path, descend, is_figure, sources_of
+from shardwise.config.expressions.chain import RowFigures, figure_in
 from shardwise.config.expressions.dimensions import canonical_names, kind_at, kinds_at
-from shardwise.config.expressions.forms import check_agreement, check_keys, lookup_words
 from shardwise.config.expressions.formula import Part, evaluated, parts_of, path_text
 from shardwise.config.expressions.overrides import WORDS, Told
 from shardwise.config.expressions.quantity import Quantity, powers_of
 from shardwise.config.expressions.records import (
     BASE,
     PARAMETERS,
+    UNTOLD,
     Inherited,
     Origin,
+    Place,
     Resolved,
     Rows,
+    check_agreement,
+    check_keys,
+    descend,
     formula_of,
+    is_figure,
     is_formula,
+    lookup_words,
+    sources_of,
 )
-from shardwise.config.expressions.rows import RowFigures, figure_in
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.units import parse_quantity
 
@@ -60,11 +66,11 @@ class _Resolver:
     told: Told
     rows: RowFigures
     own_sources: Any
-    known: dict[Path, Any] = field(default_factory=dict)
-    failed: dict[Path, InputError] = field(default_factory=dict)
-    at_work: list[Path] = field(default_factory=list)
-    origins: dict[Path, Origin] = field(default_factory=dict)
-    derived_sources: dict[Path, Any] = field(default_factory=dict)
+    known: dict[Place, Any] = field(default_factory=dict)
+    failed: dict[Place, InputError] = field(default_factory=dict)
+    at_work: list[Place] = field(default_factory=list)
+    origins: dict[Place, Origin] = field(default_factory=dict)
+    derived_sources: dict[Place, Any] = field(default_factory=dict)
     """Of what was looked up or calculated, as far as known."""
 
     def resolved(self) -> Resolved:
@@ -100,15 +106,15 @@ class _Resolver:
                 self.origins.pop(at, None)
                 self.derived_sources.pop(at, None)
 
-    def _calculates(self, at: Path) -> bool:
+    def _calculates(self, at: Place) -> bool:
         node, _ = self._node(at)
         return isinstance(node, str) or "formula" in node
 
-    def _handed_on(self, at: Path) -> Inherited:
+    def _handed_on(self, at: Place) -> Inherited:
         own = Inherited(node=self._node(at)[0], base=self.told.base, rows=self.rows.find)
         return self.told.inherited.get(at, own)
 
-    def figure(self, at: Path) -> Quantity:
+    def figure(self, at: Place) -> Quantity:
         """The figure at a place, with what it counts.
 
         Raises
@@ -124,7 +130,7 @@ class _Resolver:
         except ValueError as error:
             raise self._fault(at, value, str(error)) from None
 
-    def value(self, at: Path) -> Any:
+    def value(self, at: Place) -> Any:
         """What stands at a place of the tree, worked out if it is to be."""
         node, whole = self._node(at)
         if whole != at or not (is_formula(node) or is_figure(node)):
@@ -139,7 +145,7 @@ class _Resolver:
                 raise
         return self.known[at]
 
-    def _node(self, at: Path) -> tuple[Any, Path]:
+    def _node(self, at: Place) -> tuple[Any, Place]:
         """What stands at a place, and the place up to which it is of the tree, not looked up."""
         node: Any = self.told.tree
         for length, part in enumerate(at):
@@ -150,7 +156,7 @@ class _Resolver:
             node = node[part]
         return node, at
 
-    def _worked_out(self, node: Any, at: Path) -> Any:
+    def _worked_out(self, node: Any, at: Place) -> Any:
         """A formula or a figure in its long form."""
         if at in self.at_work:
             circle = [*self.at_work[self.at_work.index(at) :], at]
@@ -167,13 +173,13 @@ class _Resolver:
             self.at_work.pop()
         return value
 
-    def _calculated(self, text: str, at: Path) -> Quantity:
+    def _calculated(self, text: str, at: Place) -> Quantity:
         formula = formula_of(text)
         self.origins[at] = Origin(how="calculated", by=formula)
         self.derived_sources[at] = {"kind": "assumed", "text": f"calculated: {formula}"}
         return evaluated(formula, lambda parts: self._named(parts, at), self._rows_of(at).figure)
 
-    def _long(self, node: Mapping[str, Any], at: Path) -> Any:
+    def _long(self, node: Mapping[str, Any], at: Place) -> Any:
         """A figure told in one or several ways, which must agree."""
         check_keys(node)
         found: dict[str, Any] = {}
@@ -188,10 +194,10 @@ class _Resolver:
         self._tell(node, at, found)
         return next(iter(found.values()))
 
-    def _as_figure(self, value: Any, at: Path) -> Quantity:
+    def _as_figure(self, value: Any, at: Place) -> Quantity:
         return value if isinstance(value, Quantity) else self._of_literal(value, at)
 
-    def _tell(self, node: Mapping[str, Any], at: Path, found: Mapping[str, Any]) -> None:
+    def _tell(self, node: Mapping[str, Any], at: Place, found: Mapping[str, Any]) -> None:
         """Keep how a figure in its long form came to be, and its source if it names one."""
         ways = [way for way in found if way != "value"]
         known = self.origins.get(at, Origin(how="given"))
@@ -205,7 +211,7 @@ class _Resolver:
             if isinstance(self.own_sources, Mapping):
                 self.own_sources = {**self.own_sources, ".".join(map(str, at)): told}
 
-    def _looked_up(self, node: Mapping[str, Any], at: Path) -> Any:
+    def _looked_up(self, node: Mapping[str, Any], at: Place) -> Any:
         row, path, times = node["lookup"], node["field"], node.get("times", 1)
         by = lookup_words(node)
         self.origins[at] = Origin(how="looked up", by=by)
@@ -214,12 +220,12 @@ class _Resolver:
             self.derived_sources[(*at, *inside)] = one
         return rows.value(row, path, times)
 
-    def _rows_of(self, at: Path) -> RowFigures:
+    def _rows_of(self, at: Place) -> RowFigures:
         """Rows that a figure may refer to: those of the file that tells it."""
         theirs = self.told.inherited.get(at)
         return self.rows if theirs is None else RowFigures(find=theirs.rows)
 
-    def _named(self, parts: tuple[Part, ...], at: Path) -> Quantity:
+    def _named(self, parts: tuple[Part, ...], at: Place) -> Quantity:
         """The figure that a name in a formula stands for: nearby first, then outward."""
         first = parts[0]
         if first == BASE:
@@ -236,7 +242,7 @@ class _Resolver:
         hint = nearest(str(first), near[:_MOST_NAMES])
         raise ValueError(f"needs {path_text(parts)}, which is not given{hint}")
 
-    def _inside(self, start: Path, rest: tuple[Part, ...]) -> Quantity:
+    def _inside(self, start: Place, rest: tuple[Part, ...]) -> Quantity:
         """Follow the rest of a path through the tree, by names and positions."""
         place = start
         for part in rest:
@@ -244,7 +250,7 @@ class _Resolver:
             place = (*place, *descend(node, [part], path_text(place))[1])
         return self.figure(place)
 
-    def _of_base(self, rest: tuple[Part, ...], at: Path) -> Quantity:
+    def _of_base(self, rest: tuple[Part, ...], at: Place) -> Quantity:
         """What the base has in the same place; a part of the file may have a base of its own."""
         for length in range(len(at) - 1, 0, -1):
             node, _ = self._node(at[:length])
@@ -259,7 +265,7 @@ class _Resolver:
             raise ValueError("needs base, but there is none: name one as base")
         return figure_in(base, rest or at, f"the base {base.name}")
 
-    def _of_literal(self, value: Any, at: Path) -> Quantity:
+    def _of_literal(self, value: Any, at: Place) -> Quantity:
         """A value as it is given, a number or text, with what its place counts."""
         kind = kind_at(self.noun, at)
         if kind is not None:
@@ -270,7 +276,7 @@ class _Resolver:
             raise ValueError("is no figure")  # noqa: TRY004 - as other faults
         return Quantity(value) * Quantity(1)
 
-    def _check(self, figure: Quantity, at: Path) -> None:
+    def _check(self, figure: Quantity, at: Place) -> None:
         """Raise if a figure does not count what its place does; plain numbers fit any."""
         kinds = kinds_at(self.noun, at)
         if not kinds or not any(figure.powers):
@@ -279,7 +285,7 @@ class _Resolver:
             wanted = " or ".join(kind or "a number" for kind in sorted(kinds, key=str))
             raise ValueError(f"gives {figure.kind}, must be {wanted}")
 
-    def _plain(self, node: Any, at: Path, faults: list[Fault]) -> Any:
+    def _plain(self, node: Any, at: Place, faults: list[Fault]) -> Any:
         """The tree from here on as plain values."""
         if at[0] in WORDS or len(faults) >= _MOST_FAULTS:
             return node
@@ -321,7 +327,7 @@ class _Resolver:
             return prefix
         return ".".join(map(str, place))
 
-    def _fault(self, at: Path, node: Any, problem: str) -> InputError:
+    def _fault(self, at: Place, node: Any, problem: str) -> InputError:
         shown = not is_figure(node)
         value = node.strip() if isinstance(node, str) else node
         return InputError(
