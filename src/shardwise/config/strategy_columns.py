@@ -35,6 +35,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     columns = _with_defaults(given)
     length = _common_length(columns)
+    _refuse_ambiguous(columns, length)
     found: dict[str, Any] = {}
     for name, field in COLUMNS.items():
         column = columns[name]
@@ -64,15 +65,21 @@ def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     return _DEFAULTS | named
 
 
-def _refuse_ambiguous(field: StrategyField, column: Any, rows: int) -> None:
+def _refuse_ambiguous(columns: Mapping[str, Any], rows: int) -> None:
     """Refuse as many words as there are rows, which may be one set or a word for each row."""
-    is_list = isinstance(column, (list, tuple)) and _is_one(column, str)
-    if rows > 1 and is_list and len(column) == rows and len(set(column)) > 1:
-        problem = f"may be one set for all rows or a word for each of the {rows}; write "
-        problem += f"{','.join(column)!r} for the set, {[[word] for word in column]} for rows"
-        raise InputError(
-            Fault(source="columns", field=field.name, value=column, has_value=True, problem=problem)
-        )
+    faults = []
+    for name, column in columns.items():
+        is_list = isinstance(column, (list, tuple)) and _is_one(column, str)
+        if FIELDS[name].kind is not Kind.SET or column is _DEFAULTS[name] or not is_list:
+            continue
+        if rows > 1 and len(column) == rows and len(set(column)) > 1:
+            problem = f"may be one set for all rows or a word for each of the {rows}; write "
+            problem += f"{','.join(column)!r} for the set, {[[word] for word in column]} for rows"
+            faults.append(
+                Fault(source="columns", field=name, value=column, has_value=True, problem=problem)
+            )
+    if faults:
+        raise InputError(faults)
 
 
 def _common_length(columns: Mapping[str, Any]) -> int:
@@ -163,8 +170,6 @@ def _is_one(value: Any, kind: type) -> bool:
 
 def _sets(field: StrategyField, column: Any, length: int) -> Ints:
     """Sets of words as bits; numbers are bits already."""
-    if column is not field.default:
-        _refuse_ambiguous(field, column, length)
     if not length:
         return np.zeros(0, dtype=np.int64)
     if _is_one(column, str):
