@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["ONLY_ROW", "Bools", "Floats", "Ints"]
-__all__ += ["by_code", "combined", "gather", "interpolated", "total"]
+__all__ += ["by_code", "combined", "gather", "interpolated", "rows_of", "total"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,6 +67,13 @@ def combined(function: Callable[..., Any], record: T, *others: T) -> T:
     return whole
 
 
+def rows_of(column: NDArray[Any], index: Any) -> NDArray[Any]:
+    """Take rows of an array, whose last axis is that of the rows."""
+    if isinstance(index, np.ndarray) and index.dtype == np.int64:
+        return column.take(index, axis=-1)  # in half the time of an index
+    return column[..., index]
+
+
 def gather(record: T, index: Ints | slice, *, but: tuple[type, ...] = ()) -> T:
     """Take rows of every array in a dataclass, following nested dataclasses and tuples.
 
@@ -81,7 +88,7 @@ def gather(record: T, index: Ints | slice, *, but: tuple[type, ...] = ()) -> T:
 
 def _gathered(value: Any, index: Ints | slice, but: tuple[type, ...]) -> Any:
     if isinstance(value, np.ndarray):
-        return value[..., index]
+        return rows_of(value, index)
     if isinstance(value, tuple):
         return tuple([_gathered(item, index, but) for item in value])
     kind: Any = type(value)

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arrays import ONLY_ROW, Ints, gather
+from shardwise.arrays import ONLY_ROW, Ints, gather, rows_of
 
 __all__ = ["Distinct", "distinct_rows", "evaluate_distinct"]
 
@@ -252,7 +252,7 @@ class _View:
         if name not in self._taken or self._source.closed:
             value = self._source.read(name)
             if isinstance(value, np.ndarray):
-                value = value[..., self._rows]
+                value = rows_of(value, self._rows)
             elif hasattr(value, "position"):
                 value = value.take(self._rows)
             self._taken[name] = value
@@ -261,7 +261,7 @@ class _View:
     def take(self, rows: Any) -> "_View":
         """Show some of the rows."""
         columns = {
-            n: v[..., rows] if isinstance(v, np.ndarray) else v for n, v in self._with.items()
+            n: rows_of(v, rows) if isinstance(v, np.ndarray) else v for n, v in self._with.items()
         }
         return _View(self._source, self._rows[rows], columns)
 
@@ -286,7 +286,7 @@ class _KeyedView:
 def _shown(value: Any, rows: Ints) -> Any:
     """Some rows of a value, taken as far as it is read."""
     if isinstance(value, np.ndarray):
-        return value[..., rows]
+        return rows_of(value, rows)
     if isinstance(value, tuple):
         return tuple(_shown(item, rows) for item in value)
     return _KeyedView(value, rows) if is_dataclass(value) else value
