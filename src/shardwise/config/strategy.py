@@ -136,11 +136,11 @@ class Strategy(ConfigBase):
     FIGURES: ClassVar[bool] = True
 
     gpus: Annotated[Count | None, Role((), (), LAYOUT, implied=True)] = None
-    """Accelerators in all: tp x tp2 x cp x dp x pp."""
+    """Number of accelerators: tp x tp2 x cp x dp x pp."""
     tp: Annotated[Count, Role(LAYERS, DIVISORS, LAYOUT)] = 1
     """Tensor-parallel degree."""
     tp2: Annotated[Count, Role(LAYERS, DEFAULT_DIVISOR, LAYOUT)] = 1
-    """Second tensor-parallel degree of 2D products (tp_exchange summa): splits the sequence, and
+    """Second tensor-parallel degree of 2D products (tp_exchange summa). It splits the sequence, and
     each weight a second time."""
     pp: Annotated[Count, Role(STAGES, DIVISORS, LAYOUT)] = 1
     """Pipeline stages."""
@@ -169,44 +169,46 @@ class Strategy(ConfigBase):
     dtype: Annotated[Dtype, _any_case(Dtype, **_DTYPE_ALIASES), Role(LAYERS)] = Dtype.BF16
     """Type of weights, activations and matrix products."""
     quantization: Annotated[Quantization, Role(LAYERS)] = Quantization.NONE
-    """Recipe for products of layers with their weights in fewer bits: fp8 scaled by tensor or block
-    (1 x 128, weights 128 x 128), mxfp8 or nvfp4; the rest stays in `dtype`."""
+    """Low-precision recipe for the GEMMs of layers: fp8 scaled by tensor or by block (1 x 128,
+    weights 128 x 128), mxfp8 or nvfp4. The rest stays in `dtype`."""
     quantized_weights: Annotated[bool, Role(ONCE_PER_STEP)] = False
-    """Whether these weights are held and gathered in that type alone, not beside 16 bits."""
+    """Whether these weights are stored and gathered in the low-precision type only, without a
+    16-bit copy."""
     document_len: Annotated[Count | None, Role((*COMPUTE, "cp_comm"))] = None
-    """Tokens of the documents packed into a sequence, which attention does not leave (of several
-    lengths l, sum l^2 / sum l); None: one sequence is one document."""
+    """Tokens of the documents packed into a sequence; attention stays inside a document (for
+    several lengths l: sum l^2 / sum l). None: one document per sequence."""
     attention: Annotated[AttentionKind, Role(LAYERS)] = AttentionKind.MODEL
-    """Key-value heads: as the model has them, one per query head, or one for all of them."""
+    """Key-value heads: as in the model, one per query head, or one for all query heads."""
     recompute: Annotated[Recompute, _any_case(Recompute), Role(RECOMPUTED, ALL)] = Recompute.NONE
-    """What the backward pass computes again: nothing, some parts of layers, or whole layers."""
+    """What backward recomputes: nothing, some parts of a layer, or full layers."""
     recompute_parts: Annotated[tuple[RecomputePart, ...], Role(RECOMPUTED)] = (
         RecomputePart.CORE_ATTENTION,
     )
-    """Parts that selective recompute runs again."""
+    """Parts of a layer that selective recompute recomputes."""
     recompute_layers: Annotated[Count | None, Role(RECOMPUTED, DEFAULT_DIVISOR)] = None
-    """Layers of each rank that recompute applies to, from its first on (in dualpipe, of each of its
-    two stages); None: all."""
+    """Layers of each rank that recompute applies to, starting from its first (in dualpipe, on each
+    of its two stages). None: all."""
     zero: Annotated[Whole, Role(ONCE_PER_STEP, (0, 1), CHOICE, every=(0, 1, 2, 3))] = 1
-    """What data parallelism shards: 0 nothing, 1 the optimizer state, 2 gradients too, 3 weights
-    too (FSDP)."""
+    """ZeRO stage, what data parallelism shards: 0 nothing, 1 optimizer state, 2 gradients too, 3
+    weights too (FSDP)."""
     dp_shard: Annotated[Count | None, Role(ONCE_PER_STEP, DEFAULT_DIVISOR, LAYOUT)] = None
-    """Replicas that share one set of shards (hybrid sharding); None: all."""
+    """Replicas that one set of shards spans (hybrid sharding). None: all."""
     fsdp_reshard: Annotated[bool, Role(("dp_comm",), group=CHOICE)] = True
-    """Whether weights sharded by ZeRO 3 are released after forward and gathered again backward."""
+    """Whether ZeRO-3 frees the gathered weights after forward and gathers them again in
+    backward."""
     fsdp_prefetch: Annotated[Whole, Role(("dp_comm",), group=CHOICE)] = 1
-    """Layers whose weights are gathered ahead of the one that computes."""
+    """Layers whose weights are prefetched before the layer that computes."""
     optimizer: Annotated[Optimizer, Role(ONCE_PER_STEP)] = Optimizer.ADAMW
     """Update rule and the type of its state."""
     frozen: Annotated[
         tuple[FrozenPart, ...], Role(("backward", *INSIDE_LAYERS, *ONCE_PER_STEP, "bubble"))
     ] = ()
-    """Parts whose weights are not trained; those of shared experts count as mlp."""
+    """Parts of the model whose weights are not trained. Shared experts count as mlp."""
     lora_rank: Annotated[Count | None, Role(LAYERS)] = None
-    """Rank of low-rank adapters, trained in place of all weights of the model; None: there are
-    none."""
+    """Rank of LoRA adapters, which are trained instead of the weights of the model. None: no
+    adapters."""
     lora_parts: Annotated[tuple[LoraPart, ...], Role(LAYERS)] = (LoraPart.ATTENTION, LoraPart.MLP)
-    """Parts whose products have adapters."""
+    """Parts of a layer whose GEMMs have adapters."""
     schedule: Annotated[
         Schedule | None,
         Role(
@@ -216,19 +218,20 @@ class Strategy(ConfigBase):
             implied=True,
         ),
     ] = None
-    """Order of the micro-batches in the pipeline."""
+    """Pipeline schedule: the order of the micro-batches."""
     first_stage_layers: Annotated[Count | None, Role(STAGES, group=LAYOUT)] = None
-    """Layers on the first stage; None: as many as on the others."""
+    """Layers on the first stage. None: as many as on the others."""
     last_stage_layers: Annotated[Count | None, Role(STAGES, group=LAYOUT)] = None
-    """Layers on the last stage; None: as many as on the others."""
+    """Layers on the last stage. None: as many as on the others."""
     stage_layers: Annotated[tuple[Whole, ...] | None, Role(STAGES, group=LAYOUT)] = None
-    """Layers of every stage, first to last; with chunks, of every chunk in the order of layers."""
+    """Layers of every stage, first to last; with `vpp`, of every chunk in the order of the
+    layers."""
     embedding_as_layer: Annotated[bool, Role(STAGES, group=LAYOUT)] = False
-    """Whether the embedding counts as a layer where layers are spread over the stages."""
+    """Whether the embedding counts as a layer when layers are assigned to stages."""
     loss_as_layer: Annotated[bool, Role(STAGES, group=LAYOUT)] = False
-    """Whether head and loss count as a layer there."""
+    """Whether head and loss count as a layer when layers are assigned to stages."""
     training: Annotated[bool, Role(ALL_TIME)] = True
-    """Whether a step also goes backward and updates the weights; if not, it is forward only."""
+    """Whether a step includes backward and the optimizer; if not, it is forward only."""
     sequence_parallel: Annotated[bool | None, Role((), implied=True)] = None
     """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
     tp_exchange: Annotated[
@@ -236,61 +239,63 @@ class Strategy(ConfigBase):
         _any_case(TpExchange, **_EXCHANGE_ALIASES),
         Role(LAYERS, (TpExchange.ALL_REDUCE, TpExchange.RS_AG, TpExchange.P2P_RS_AG), implied=True),
     ] = None
-    """How tensor-parallel ranks exchange activations: reduced in place, or with norms and residuals
-    split along the sequence (reduce-scatter, all-gather), or scattered between stages only; or
-    2D products (SUMMA), which broadcast panels of inputs and weights."""
+    """Tensor-parallel communication of activations: all-reduce; reduce-scatter and all-gather, with
+    norms and residuals split along the sequence (sequence parallelism); the same between stages
+    only; or 2D products (SUMMA), which broadcast panels of inputs and weights."""
     tp_overlap: Annotated[TpOverlap, Role(("tp_comm",), ALL)] = TpOverlap.STACK
-    """What hides these exchanges: what the stack does, nothing, or pieces of the product beside
-    them, passed on in a ring or as a pipeline of collectives."""
+    """Overlap of tensor-parallel communication: what the stack does, none, or the GEMM and its
+    collective in pieces, as a ring or as a pipeline of collectives."""
     summa_panels: Annotated[Count | None, Role((*COMPUTE, "tp_comm"), DEFAULT_DIVISOR)] = None
-    """Panels that a 2D product is cut in, each broadcast beside the product of another; None: the
-    fewest, a multiple of tp and tp2."""
+    """Panels of a 2D product; each is broadcast while another is multiplied. None: the fewest, a
+    multiple of tp and tp2."""
     tp_regather: Annotated[bool, Role(("tp_comm", "offload"), ALL)] = True
-    """Whether rs_ag keeps a rank's part of an input and gathers it again in backward."""
+    """Whether rs_ag saves only the shard of an input on each rank and gathers it again in
+    backward."""
     cp_exchange: Annotated[CpExchange, Role((*COMPUTE, "cp_comm"))] = CpExchange.RING
-    """How context-parallel ranks share keys and values: passed on in a ring beside the compute,
-    gathered, or by swapping sequence for heads (all_to_all, Ulysses)."""
+    """Context-parallel communication: keys and values sent around a ring during attention,
+    all-gathered, or an all-to-all that swaps sequence for heads (Ulysses)."""
     expert_capacity: Annotated[
         Annotated[Number, Field(gt=0)] | None, Role((*COMPUTE, "ep_comm"))
     ] = None
-    """Tokens an expert takes over those of an even load: more are dropped, room not used is padded;
-    None: none is dropped."""
+    """Capacity factor: tokens that an expert accepts over those of an even load. More are dropped,
+    unused room is padded. None: dropless."""
     expert_imbalance: Annotated[Number, Field(ge=1), Role((*COMPUTE, "ep_comm"))] = 1.0
-    """Tokens sent to the fullest rank over those of an even load."""
+    """Tokens sent to the busiest rank over those of an even load."""
     dispatch_dtype: Annotated[DispatchDtype, Role(("forward", "recompute", "ep_comm"))] = (
         DispatchDtype.DTYPE
     )
-    """Type of tokens on the way to their experts; their outputs and all gradients keep `dtype`."""
+    """Type of tokens in the dispatch to experts. Expert outputs and all gradients keep `dtype`."""
     expert_overlap: Annotated[bool, Role(("ep_comm",))] = False
-    """Whether exchanges among experts run beside the compute of another micro-batch; in dualpipe
-    they always do."""
+    """Whether expert-parallel all-to-alls overlap with the compute of another micro-batch; in
+    dualpipe they always do."""
     dp_overlap: Annotated[bool, Role(("dp_comm",), ALL, CHOICE)] = True
-    """Whether the exchange of gradients and weights runs behind the compute."""
+    """Whether data-parallel communication of gradients and weights overlaps with compute."""
     fused_activation: Annotated[bool, Role(("forward", "backward", "offload"), ALL)] = False
-    """Whether the activation of the MLP is not kept but computed again beside its gradient."""
+    """Whether the MLP activation is recomputed together with its gradient instead of saved."""
     offload_weights: Annotated[bool, Role(("offload",), ALL)] = False
-    """Whether the weights of layers wait in the second memory tier for their turn."""
+    """Whether the weights of layers are offloaded to the second memory tier."""
     offload_activations: Annotated[bool, Role(("offload",), ALL)] = False
-    """Whether what layers keep for backward waits in the second memory tier."""
+    """Whether saved activations of layers are offloaded to the second memory tier."""
     offload_parts: Annotated[tuple[OffloadPart, ...] | None, Role(("offload",))] = None
-    """Parts whose kept activations offload_activations moves; None: all of a layer."""
+    """Parts of a layer whose saved activations offload_activations moves. None: all parts."""
     offload_optimizer: Annotated[bool, Role(("offload",), ALL, CHOICE)] = False
-    """Whether the optimizer state of layers waits in the second memory tier."""
+    """Whether the optimizer state of layers is offloaded to the second memory tier."""
     placement: Annotated[str, Role(COMMUNICATION, ALL, LAYOUT, every=PLACEMENTS)] = "tp-cp-dp-pp"
-    """Order of the axes over the accelerators, innermost first."""
+    """Order of the axes over the ranks, innermost first."""
     extents: Annotated[str | None, _seats(), Role(COMMUNICATION, DEFAULT_DIVISOR, LAYOUT)] = None
-    """Members of each axis that share a domain of a network tier, such as tp=4+dp=2, instead of by
-    placement; after a slash what the next tier adds."""
+    """Members of each axis in one domain of a network tier, such as tp=4+dp=2, instead of
+    placement; after a slash, what the next tier adds."""
     tp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
-    """Network tier of all tensor-parallel exchanges, 0 innermost, instead of by placement."""
+    """Network tier of all tensor-parallel communication, 0 innermost, instead of placement."""
     cp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
-    """Network tier of all context-parallel exchanges, likewise."""
+    """Network tier of all context-parallel communication, instead of placement."""
     dp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
-    """Network tier of all exchanges among replicas, likewise."""
+    """Network tier of all data-parallel communication, instead of placement."""
     pp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
-    """Network tier of all transfers between stages, likewise."""
+    """Network tier of all stage-to-stage transfers, instead of placement."""
     stack: Annotated[str | Stack, Role(ALL_TIME)] = "megatron-core-2025"
-    """Software: catalog name or file; in a strategy file also `base` and the fields that differ."""
+    """Software stack: catalog name or file. In a strategy file also `base` and the fields that
+    differ."""
 
     @classmethod
     def located(cls, data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
