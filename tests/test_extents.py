@@ -1,4 +1,4 @@
-"""Extents that people give: their text, whom they seat where, every way to fill a domain."""
+"""Explicit extents: their text, the placement they make, every way to fill a domain."""
 
 from itertools import product
 from math import prod
@@ -13,7 +13,7 @@ import samples
 from profiles import examples
 from shardwise import InputError, estimate, search
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
-from shardwise.config.extents import canonical_extents, seats_of
+from shardwise.config.extents import canonical_extents, members_per_tier
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -55,7 +55,7 @@ def test_every_form_has_one_text(given: Any, canonical: str) -> None:
 
 def test_what_tiers_add_by_position() -> None:
     """Axes as in `EXTENT_AXES`, experts last: 0 where nobody said."""
-    assert seats_of("tp=4+dp=2/pp=9+ep=1") == ((4, 1, 1, 2, 1, 0), (1, 1, 1, 1, 9, 1))
+    assert members_per_tier("tp=4+dp=2/pp=9+ep=1") == ((4, 1, 1, 2, 1, 0), (1, 1, 1, 1, 9, 1))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_is_none_is_refused(given: Any, problem: str) -> None:
     assert [(f.field, f.problem) for f in error.value.faults] == [("extents", problem)]
 
 
-def test_given_extents_seat_the_members() -> None:
+def test_explicit_extents_place_the_members() -> None:
     """Whatever the order of the axes; the outermost tier has what is left."""
     for order in PLACEMENTS:
         found = placed(cluster(8, None), tp=4, dp=8, pp=4, extents="tp=2+pp=4", placement=order)
@@ -116,7 +116,7 @@ def test_orders_and_tiers_are_cases_of_extents(
     tiers: list[int | None],
     domains: tuple[int | None, ...],
 ) -> None:
-    """What either makes of the degrees, given as extents, seats everybody alike."""
+    """What either makes of the degrees, written as extents, places all ranks alike."""
     machine = cluster(*domains, node=4)
     columns: dict[str, Any] = dict(zip(("tp", "cp", "dp", "pp"), degrees, strict=True))
     names = ("tp_tier", "cp_tier", "dp_tier", "pp_tier")
@@ -141,7 +141,7 @@ def filled(room: int, degrees: tuple[int, ...]) -> set[tuple[int, ...]]:
 @examples(60)
 def test_every_way_to_fill_a_node_is_found_once(degrees: tuple[int, ...]) -> None:
     """Against all parts of the degrees."""
-    found = [seats_of(text) for text in all_extents(cluster(8, None), degrees)]
+    found = [members_per_tier(text) for text in all_extents(cluster(8, None), degrees)]
     assert len({*found}) == len(found)
     assert {tiers[0][:-1] for tiers in found} == filled(8, degrees)
 
@@ -149,9 +149,9 @@ def test_every_way_to_fill_a_node_is_found_once(degrees: tuple[int, ...]) -> Non
 def test_a_rack_is_filled_with_whole_nodes() -> None:
     """64 of 72 accelerators where degrees are powers of two; 72 where they are not."""
     rack = cluster(72, None, node=4)
-    sizes = {prod(seats_of(text)[0][:-1]) for text in all_extents(rack, (8, 1, 1, 64, 2))}
+    sizes = {prod(members_per_tier(text)[0][:-1]) for text in all_extents(rack, (8, 1, 1, 64, 2))}
     assert sizes == {64}
-    sizes = {prod(seats_of(text)[0][:-1]) for text in all_extents(rack, (8, 1, 1, 9, 4))}
+    sizes = {prod(members_per_tier(text)[0][:-1]) for text in all_extents(rack, (8, 1, 1, 9, 4))}
     assert sizes == {72}
 
 
@@ -179,7 +179,7 @@ def test_a_search_tries_every_seating() -> None:
     text = seated.best[0].strategy["extents"]
     one = estimate(model, machine, seated.best[0].strategy)
     assert one.step_time_s == pytest.approx(seated.best[0].step_time_s, rel=1e-12)
-    adds = seats_of(text)[0]
+    adds = members_per_tier(text)[0]
     for axis, members in zip(EXTENT_AXES, adds, strict=False):
         assert one.extents[axis] == (members, one.strategy[axis])
     layouts = [

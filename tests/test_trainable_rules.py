@@ -11,7 +11,7 @@ from profiles import examples
 from shardwise import InputError, Strategy, estimate, estimate_many
 from shardwise.config.enums import LoraPart
 from shardwise.config.strategy_table import Table
-from shardwise.ops.lora import goes_back
+from shardwise.ops.lora import runs_backward
 from trained_samples import BELOW_THE_HEAD, SIZES, mixture, run, subset
 
 NOTHING_LEFT = "leaves nothing to train; for forward only training is false"
@@ -92,11 +92,11 @@ def test_a_row_of_a_table_is_the_single_estimate(
 def test_where_layers_go_back() -> None:
     """As soon as one part that the model has before its head is trained."""
     model = samples.llama()
-    assert not goes_back(model, subset(*BELOW_THE_HEAD))[0]
-    assert goes_back(model, subset(rank=1))[0]
+    assert not runs_backward(model, subset(*BELOW_THE_HEAD))[0]
+    assert runs_backward(model, subset(rank=1))[0]
     for part in BELOW_THE_HEAD:
-        assert goes_back(model, subset(*(p for p in BELOW_THE_HEAD if p != part)))[0]
-    assert goes_back(mixture(), subset(*BELOW_THE_HEAD))[0]
+        assert runs_backward(model, subset(*(p for p in BELOW_THE_HEAD if p != part)))[0]
+    assert runs_backward(mixture(), subset(*BELOW_THE_HEAD))[0]
 
 
 def test_sets_of_words() -> None:

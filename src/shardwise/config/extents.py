@@ -18,7 +18,7 @@ __all__ = [
     "canonical_extents",
     "canonical_placement",
     "extents_text",
-    "seats_of",
+    "members_per_tier",
 ]
 
 EXTENT_NAMES = (*EXTENT_AXES, "ep")
@@ -83,7 +83,7 @@ def extents_text(tiers: Sequence[Mapping[str, int]]) -> str:
 
 
 @lru_cache(maxsize=1 << 14)
-def seats_of(text: str) -> tuple[tuple[int, ...], ...]:
+def members_per_tier(text: str) -> tuple[tuple[int, ...], ...]:
     """Members that each tier adds, of the axes in the order of `EXTENT_NAMES`; ep 0 where open."""
     tiers = [_from_text(part) for part in text.split("/")]
     return tuple(

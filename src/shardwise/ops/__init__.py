@@ -1,1 +1,1 @@
-"""What a layer does: FLOPs, bytes moved, bytes kept, weights and exchanges, as columns."""
+"""What a layer does: FLOPs, bytes moved, bytes saved, weights and collectives, as columns."""

@@ -116,14 +116,14 @@ def _projection(
 def _qk_norm(
     model: Model, attention: Attention, work: RankWork, heads: Floats, kv_heads: Floats
 ) -> Operation:
-    """Normalize queries and keys: each head (with the same weights for all), or the whole width.
+    """Normalize queries and keys: each head (with the same weights for all), or the full width.
 
-    Over the whole width, ranks add up the sums of squares of their heads, two numbers per token in
+    Over the full width, ranks add up the sums of squares of their heads, two numbers per token in
     fp32 (OLMo 2: arXiv 2501.00656, section 3).
     """
     per_width = model.norm_parameters / model.hidden
     normed_heads = heads + kv_heads
-    whole = attention.qk_norm == "width"
+    full_width = attention.qk_norm == "width"
     weighted = {"head": 2 * np.ones_like(heads), "width": normed_heads, "unweighted": zeros(work)}
     return norm(
         "attention.qk_norm",
@@ -131,7 +131,7 @@ def _qk_norm(
         tokens=work.tokens * normed_heads,
         width=attention.head_dim,
         parameters=weighted[attention.qk_norm] * attention.head_dim * per_width,
-        collectives=all_reduced(work, work.tokens * 2 * FP32_BYTES) if whole else (),
+        collectives=all_reduced(work, work.tokens * 2 * FP32_BYTES) if full_width else (),
         reruns_with=_QKV,
         dropped_with=_QKV,
     )
@@ -270,10 +270,10 @@ def _unfused_products(
 def _softmax(model: Model, work: RankWork, core: CoreWork) -> Operation:
     """Scale, mask and softmax in one kernel, dropout in another, over scores that are stored.
 
-    Kept for backward per score: the softmax and, with dropout, a mask byte and the dropped copy
+    Saved for backward per score: the softmax and, with dropout, a mask byte and the dropped copy
     (5 a s^2 b bytes in all at 2 bytes: arXiv 2205.05198, section 4.1). Flash attention does this
-    inside the core and keeps the fp32 log of each row's sum. Where ranks swap heads, the output
-    before it is swapped back is kept beside the one after it.
+    inside the core and saves the fp32 log of each row's sum. Where ranks swap heads, the output
+    before the second all-to-all is saved in addition to the one after it.
     """
     rows = work.sequences * core.heads * core.queries
     scores = np.where(work.flash, 0.0, rows * core.sequence)

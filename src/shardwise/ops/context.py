@@ -1,7 +1,7 @@
 """Context parallelism around the attention core.
 
 Each rank has S / cp tokens of every sequence, but their queries attend to the keys of all of it. In
-a zigzag, each rank has one slice from the front and its mirror image from the back, so that causal
+a zigzag, each rank has one slice from the front and its mirror image from the end, so that causal
 work is even. Windows shorter than a rank's slice would need the keys of neighbors only;
 Transformer Engine communicates all keys nevertheless. With 2D products tp2 ranks split the sequence
 in the same way, and gather keys and values.
@@ -119,7 +119,7 @@ def context_collectives(
     core computes (arXiv 2310.01889). all_gather: keys and values are gathered before the core,
     again in backward, and their gradients reduce-scattered (arXiv 2407.21783, section 3.3.2).
     all_to_all: queries, keys and values go from all heads of S / cp tokens to heads / cp of all
-    tokens, the output goes back, and so do the gradients (arXiv 2309.14509).
+    tokens, the output returns, and so do the gradients (arXiv 2309.14509).
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def context_collectives(
     own = work.tokens * kv_heads * widths * work.element_bytes
     gathered = work.cp * own
     passed = (work.cp - 1) * own
-    forward, back = Phase.FORWARD, Phase.INPUT_GRAD
+    forward, backward = Phase.FORWARD, Phase.INPUT_GRAD
 
     def collective(
         phase: Phase, way: str, kind: CollectiveKind, size: Floats, behind: Phase | None = None
@@ -146,13 +146,13 @@ def context_collectives(
     swap = CollectiveKind.ALL_TO_ALL
     return (
         collective(forward, "ring", CollectiveKind.P2P, passed, behind=forward),
-        collective(back, "ring", CollectiveKind.P2P, 2 * passed, behind=back),
+        collective(backward, "ring", CollectiveKind.P2P, 2 * passed, behind=backward),
         collective(forward, "all_gather", gather, gathered),
-        collective(back, "all_gather", gather, gathered),
-        collective(back, "all_gather", scatter, gathered),
+        collective(backward, "all_gather", gather, gathered),
+        collective(backward, "all_gather", scatter, gathered),
         collective(forward, "all_to_all", swap, core.resident_bytes),
         collective(forward, "all_to_all", swap, core.output_bytes),
-        collective(back, "all_to_all", swap, core.output_bytes),
-        collective(back, "all_to_all", swap, core.resident_bytes),
+        collective(backward, "all_to_all", swap, core.output_bytes),
+        collective(backward, "all_to_all", swap, core.resident_bytes),
         *shared_keys(work, own),
     )

@@ -1,17 +1,17 @@
-"""What is trained: operations with frozen weights, and low-rank adapters beside them.
+"""What is trained: operations with frozen weights, and low-rank adapters next to them.
 
 Finished lists of operations are rewritten. A frozen product has no gradient of its weights, and its
-input is not kept for it; its gradient of the input remains, and so does what norms, activations and
-attention keep for theirs. Only where nothing before the head is trained do layers, embedding and
-final norm go forward alone; a frozen embedding, or frozen layers below others that are trained,
-change nothing else. Modules of multi-token prediction always go backward.
+input is not saved for it; its gradient of the input remains, and so does what norms, activations
+and attention save for theirs. Only where nothing before the head is trained do layers, embedding
+and final norm run forward only; a frozen embedding, or frozen layers below others that are trained,
+change nothing else. Modules of multi-token prediction always run backward.
 
 Adapters (arXiv 2106.09685): Y = X W + X A B with A (inputs, rank) and B (rank, outputs), one for
 each product, so one for queries, keys and values together and one for up and gate, as frameworks
-on Megatron have them; no dropout. Tensor-parallel ranks split them as PEFT does beside Megatron's
-layers (peft 0.14, lora/tp_layer.py): beside a column-parallel product A is whole and B split by
-columns, beside a row-parallel one A is split by rows and B whole, beside a whole one both are
-whole. Only the rank-wide intermediate is exchanged.
+on Megatron have them; no dropout. Tensor-parallel ranks split them as PEFT does with Megatron's
+layers (peft 0.14, lora/tp_layer.py): for a column-parallel product A is replicated and B split by
+columns, for a row-parallel one A is split by rows and B replicated, for a replicated one both are
+replicated. Only the rank-wide intermediate is communicated.
 """
 
 from collections.abc import Sequence
@@ -40,18 +40,18 @@ from shardwise.ops.operation import (
 )
 from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
 
-__all__ = ["Subset", "goes_back", "parts_of_model", "with_subset"]
+__all__ = ["Subset", "components_of_model", "runs_backward", "with_subset"]
 
-_EVERY = ("embedding", "attention", "mlp", "experts", "router", "norms", "head")
-# How the product beside which an adapter stands is split over tensor-parallel ranks.
-_Split = Literal["columns", "rows", "expert_columns", "expert_rows", "whole"]
+_COMPONENTS = ("embedding", "attention", "mlp", "experts", "router", "norms", "head")
+# How the product that has an adapter is split over tensor-parallel ranks.
+_Split = Literal["columns", "rows", "expert_columns", "expert_rows", "replicated"]
 _ADAPTED: dict[str, _Split] = {
     "attention.qkv": "columns",
     "attention.q": "columns",
     "attention.q_up": "columns",
     "attention.kv_up": "columns",
-    "attention.q_down": "whole",
-    "attention.kv_down": "whole",
+    "attention.q_down": "replicated",
+    "attention.kv_down": "replicated",
     "attention.out": "rows",
     "mlp.up": "columns",
     "mlp.down": "rows",
@@ -60,8 +60,8 @@ _ADAPTED: dict[str, _Split] = {
     "moe.up": "expert_columns",
     "moe.down": "expert_rows",
 }
-# Products that may leave it to another one to keep the input of both.
-_KEPT_BY = {
+# Products whose input another product may save for both.
+_SAVED_BY = {
     "attention.kv_down": ("attention.q", "attention.q_down"),
     "mlp.up": ("attention.qkv", "attention.q", "attention.q_down"),
     "moe.shared_up": ("moe.router",),
@@ -84,55 +84,65 @@ class Subset:
     def of(cls, table: Table) -> "Subset":
         """Read it from strategies."""
         rank = table.lora_rank
-        frozen = np.where(rank > 0, FrozenPart.bits(_EVERY), table.frozen)
+        frozen = np.where(rank > 0, FrozenPart.bits(_COMPONENTS), table.frozen)
         return cls(frozen=frozen, rank=rank, adapted=table.lora_parts)
 
-    def freezes(self, part: str) -> Bools:
-        """Rows in which the model's own weights of a part are frozen."""
-        return (self.frozen & FrozenPart.bits([part])) > 0
+    def freezes(self, component: str) -> Bools:
+        """Rows in which the model's own weights of a component are frozen."""
+        return (self.frozen & FrozenPart.bits([component])) > 0
 
-    def adapts(self, part: str) -> Bools:
-        """Rows in which products of a part have adapters."""
-        if part not in tuple(LoraPart):
+    def adapts(self, component: str) -> Bools:
+        """Rows in which products of a component have adapters."""
+        if component not in tuple(LoraPart):
             return np.zeros(self.rank.shape, dtype=np.bool_)
-        return (self.rank > 0) & ((self.adapted & LoraPart.bits([part])) > 0)
+        return (self.rank > 0) & ((self.adapted & LoraPart.bits([component])) > 0)
 
 
-def parts_of_model(model: Model) -> int:
-    """Parts that a model has, as bits of `FrozenPart`."""
+def components_of_model(model: Model) -> int:
+    """Components that a model has, as bits of `FrozenPart`."""
     moe = [layer.moe for layer in model.layers if layer.moe is not None]
     dense = any(layer.mlp is not None for layer in model.layers) or any(m.shared_ffn for m in moe)
     has = {"mlp": dense, "experts": bool(moe), "router": bool(moe)}
-    return FrozenPart.bits([part for part in _EVERY if has.get(part, True)])
+    return FrozenPart.bits([component for component in _COMPONENTS if has.get(component, True)])
 
 
-def goes_back(model: Model, subset: Subset) -> Bools:
+def runs_backward(model: Model, subset: Subset) -> Bools:
     """Rows in which something before the head is trained."""
-    before = parts_of_model(model) & ~FrozenPart.bits(["head"])
+    before = components_of_model(model) & ~FrozenPart.bits(["head"])
     return (subset.rank > 0) | ((subset.frozen & before) != before)
 
 
 def with_subset(
-    model: Model, part: str, operations: Sequence[Operation], work: RankWork, subset: Subset
+    model: Model, component: str, operations: Sequence[Operation], work: RankWork, subset: Subset
 ) -> list[Operation]:
-    """Operations of a part of the model where only some weights are trained.
+    """Operations of a component of the model where only some weights are trained.
 
     Parameters
     ----------
-    part
+    model
+        Model that the operations belong to.
+    component
         Embedding, layer, mtp or head.
+    operations
+        All of the component, in order, with every weight trained.
+    work
+        Tokens and splits of one rank, columns of shape (rows,).
+    subset
+        Weights that are trained, columns of shape (rows,).
     """
     if not np.any(subset.frozen):
         return list(operations)
     needed = _inputs_needed(operations, work, subset)
-    stays = ~goes_back(model, subset)
+    stays = ~runs_backward(model, subset)
     stream = work.split_tokens * model.hidden * work.element_bytes
     rewritten = []
     for operation, needs in zip(operations, needed, strict=True):
         one = _frozen(operation, work, subset, needs)
-        if part in ("embedding", "layer") or (part == "head" and operation.name == "final_norm"):
+        if component in ("embedding", "layer") or (
+            component == "head" and operation.name == "final_norm"
+        ):
             one = _forward_only(one, stays, stream)
-        elif part == "head" and operation.name == "head":
+        elif component == "head" and operation.name == "head":
             one = _without(one, Phase.INPUT_GRAD, stays)
         rewritten += [one, *_adapters(operation, work, subset)]
     return rewritten
@@ -142,8 +152,8 @@ def _plain(name: str) -> str:
     return name.removeprefix("mtp.")
 
 
-def _part(name: str) -> str:
-    """The part of `FrozenPart` whose weights an operation has, if any.
+def _component(name: str) -> str:
+    """The component, of `FrozenPart`, whose weights an operation has, if any.
 
     The projection of multi-token prediction counts with the head.
     """
@@ -169,22 +179,23 @@ def _product(operation: Operation) -> Matmul | None:
 
 
 def _inputs_needed(operations: Sequence[Operation], work: RankWork, subset: Subset) -> list[Bools]:
-    """Rows in which the input that an operation keeps has a use in backward.
+    """Rows in which the input that an operation saves has a use in backward.
 
-    The output of attention, which the next product keeps, is read by the backward kernel of flash
+    The output of attention, which the next product saves, is read by the backward kernel of flash
     attention too (arXiv 2205.14135, algorithm 4), unless heads were swapped in between.
     """
     places = {_plain(operation.name): i for i, operation in enumerate(operations)}
     used = [
-        ~subset.freezes(_part(o.name)) | subset.adapts(_part(o.name)) & (_split(o) is not None)
+        ~subset.freezes(_component(o.name))
+        | subset.adapts(_component(o.name)) & (_split(o) is not None)
         for o in operations
     ]
     needed = list(used)
-    for name, keepers in _KEPT_BY.items():
-        for keeper in keepers:
-            if name in places and keeper in places:
+    for name, savers in _SAVED_BY.items():
+        for saver in savers:
+            if name in places and saver in places:
                 relies = used[places[name]] & (operations[places[name]].saved_bytes == 0)
-                needed[places[keeper]] = needed[places[keeper]] | relies
+                needed[places[saver]] = needed[places[saver]] | relies
     if "attention.out" in places:
         core = operations[places["attention.core"]]
         heads = [k.heads for k in core.kernels if isinstance(k, FlashAttention)]
@@ -200,25 +211,25 @@ def _split(operation: Operation) -> _Split | None:
 def _frozen(operation: Operation, work: RankWork, subset: Subset, needs: Bools) -> Operation:
     """An operation whose weights are frozen in some rows.
 
-    Where there are adapters, a rank keeps of the input what they read, in 16 bits whatever the
+    Where there are adapters, a rank saves of the input what they read, in 16 bits whatever the
     recipe.
     """
-    product, frozen = _product(operation), subset.freezes(_part(operation.name))
+    product, frozen = _product(operation), subset.freezes(_component(operation.name))
     one = _without(operation, Phase.WEIGHT_GRAD, frozen)
-    kept = one.saved_bytes
+    saved = one.saved_bytes
     if product is not None:
         read = _adapter_tokens(operation, product, work)[0] * product.k * product.batch
-        own = np.where(subset.rank > 0, read * work.element_bytes, kept)
-        kept = np.where(needs & (kept > 0), own, 0.0)
+        own = np.where(subset.rank > 0, read * work.element_bytes, saved)
+        saved = np.where(needs & (saved > 0), own, 0.0)
     elif _plain(operation.name) == "embedding":  # its gradient has no other use
         one = _without(one, Phase.INPUT_GRAD, frozen)
-        kept = np.where(frozen, 0.0, kept)
+        saved = np.where(frozen, 0.0, saved)
     trained = np.where(frozen, 0.0, one.trained)
-    return replace(one, saved_bytes=kept, trained_parameters=trained)
+    return replace(one, saved_bytes=saved, trained_parameters=trained)
 
 
 def _without(operation: Operation, phase: Phase, rows: Bools) -> Operation:
-    """An operation without its kernels and exchanges of a phase, in some rows."""
+    """An operation without its kernels and collectives of a phase, in some rows."""
 
     def kernel(one: Kernel) -> Kernel:
         if one.phase is not phase:
@@ -231,22 +242,24 @@ def _without(operation: Operation, phase: Phase, rows: Bools) -> Operation:
             one, bytes=np.where(rows, 0.0, one.bytes), flops=np.where(rows, 0.0, one.flops)
         )
 
-    exchanges = tuple(
+    collectives = tuple(
         replace(c, bytes=np.where(rows, 0.0, c.bytes)) if c.phase is phase else c
         for c in operation.collectives
     )
-    return replace(operation, kernels=tuple(map(kernel, operation.kernels)), collectives=exchanges)
+    return replace(
+        operation, kernels=tuple(map(kernel, operation.kernels)), collectives=collectives
+    )
 
 
 def _forward_only(operation: Operation, rows: Bools, stream: Floats) -> Operation:
-    """An operation that does not go backward in some rows, where only the stream is beside it."""
+    """An operation without backward in some rows, where only the residual stream is resident."""
     one = _without(_without(operation, Phase.WEIGHT_GRAD, rows), Phase.INPUT_GRAD, rows)
-    back, ahead = one.working_bytes, one.forward_working_bytes
-    ahead = back if ahead is None else ahead
+    backward, forward = one.working_bytes, one.forward_working_bytes
+    forward = backward if forward is None else forward
     one = replace(
         one,
-        working_bytes=np.where(rows, 0.0, back),
-        forward_working_bytes=np.where(rows, ahead + stream, ahead),
+        working_bytes=np.where(rows, 0.0, backward),
+        forward_working_bytes=np.where(rows, forward + stream, forward),
     )
     return replace(one, saved_bytes=np.where(rows, 0.0, one.saved_bytes))
 
@@ -254,8 +267,8 @@ def _forward_only(operation: Operation, rows: Bools, stream: Floats) -> Operatio
 def _adapter_tokens(operation: Operation, product: Matmul, work: RankWork) -> tuple[Floats, Floats]:
     """Tokens that A and B of a product read on one rank.
 
-    With sequence parallelism A reads a rank's part of the sequence before a column-parallel
-    product, B a rank's part of the scattered sum after a row-parallel one.
+    With sequence parallelism A reads a rank's share of the sequence before a column-parallel
+    product, B a rank's share of the scattered sum after a row-parallel one.
     """
     split = _split(operation)
     return (
@@ -265,20 +278,20 @@ def _adapter_tokens(operation: Operation, product: Matmul, work: RankWork) -> tu
 
 
 def _adapters(operation: Operation, work: RankWork, subset: Subset) -> list[Operation]:
-    """A and B beside a product, if any row has them.
+    """A and B of a product, if any row has them.
 
     Added to the output: read both, write the sum; backward the same with the gradients of the
-    input. The input is kept with the product; the intermediate is kept here.
+    input. The input is saved with the product; the intermediate is saved here.
     """
     product, split = _product(operation), _split(operation)
-    rows = subset.adapts(_part(operation.name))
+    rows = subset.adapts(_component(operation.name))
     if product is None or split is None or not np.any(rows):
         return []
     rank = np.maximum(subset.rank, 1) * 1.0
     batch = np.where(rows, product.batch, 0.0)
     before, after = _adapter_tokens(operation, product, work)
-    gathered, summed = _exchanges(split, work, product, np.where(rows, rank, 0.0))
-    beside = partial(
+    gathered, summed = _collectives(split, work, product, np.where(rows, rank, 0.0))
+    adapter = partial(
         linear,
         work=work,
         batch=batch,
@@ -288,7 +301,7 @@ def _adapters(operation: Operation, work: RankWork, subset: Subset) -> list[Oper
         reruns_with=operation.reruns_with,
         dropped_with=operation.reruns_with,
     )
-    down = beside(
+    down = adapter(
         f"{operation.name}.lora_a",
         tokens=before,
         inputs=product.k,
@@ -296,7 +309,7 @@ def _adapters(operation: Operation, work: RankWork, subset: Subset) -> list[Oper
         saved_tokens=np.zeros_like(before),
         collectives=summed,
     )
-    up = beside(
+    up = adapter(
         f"{operation.name}.lora_b",
         tokens=after,
         inputs=rank,
@@ -318,10 +331,10 @@ def _adding(operation: Operation, phase: Phase, elements: Floats, work: RankWork
     return replace(operation, kernels=(*operation.kernels, added))
 
 
-def _exchanges(
+def _collectives(
     split: _Split, work: RankWork, product: Matmul, rank: Floats
 ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-    """Exchanges of the rank-wide intermediate around B, and around A.
+    """Collectives of the rank-wide intermediate around B, and around A.
 
     Those of a split product of that width; among ranks that share experts, a sum.
     """
@@ -329,7 +342,7 @@ def _exchanges(
         return before_column_parallel(work, rank), ()
     if split == "rows":
         return (), after_row_parallel(work, rank)
-    if split == "whole":
+    if split == "replicated":
         return (), ()
     size = product.batch * product.m * rank * work.element_bytes
     phase = Phase.INPUT_GRAD if split == "expert_columns" else Phase.FORWARD

@@ -180,8 +180,8 @@ def _router(
 def _dispatch(model: Model, work: RankWork, load: Routed) -> Operation:
     """Copy tokens in the order of experts, send them, sort what arrives by local expert.
 
-    Tokens sent in fp8 are cast before they are copied, and back after they are sorted where no
-    recipe reads fp8 (arXiv 2412.19437, section 3.3.2).
+    Tokens sent in fp8 are cast before they are copied, and cast to 16 bits after they are sorted
+    where no recipe reads fp8 (arXiv 2412.19437, section 3.3.2).
     """
     moved = _moved_rows(model, work, load, "moe.dispatch", outwards=True)
     counted = np.where(work.capacity > 0, 0.0, 1.0)
@@ -190,16 +190,16 @@ def _dispatch(model: Model, work: RankWork, load: Routed) -> Operation:
     if not np.any(in_fp8):
         return moved
     both = (work.element_bytes + work.dispatch_bytes) * model.hidden
-    back = in_fp8 & (work.quantization == 0)
+    cast_again = in_fp8 & (work.quantization == 0)
     casts = tuple(
         MemoryBound(phase=Phase.FORWARD, bytes=rows * both, flops=rows * model.hidden)
-        for rows in (np.where(in_fp8, load.tokens, 0.0), np.where(back, load.rows, 0.0))
+        for rows in (np.where(in_fp8, load.tokens, 0.0), np.where(cast_again, load.rows, 0.0))
     )
     return replace(moved, kernels=(*moved.kernels, *casts))
 
 
 def _combine(model: Model, work: RankWork, load: Routed) -> Operation:
-    """Restore the order of rows, send them back, add the copies of each token."""
+    """Restore the order of rows, return them to their ranks, add the copies of each token."""
     return _moved_rows(model, work, load, "moe.combine", outwards=False)
 
 
@@ -244,11 +244,11 @@ def _moved_rows(
         shared = Collective(phase=phase, kind=kind, axis="etp", bytes=gathered)
         return (swap, shared) if out else (shared, swap)
 
-    forward, back = Phase.FORWARD, Phase.INPUT_GRAD
+    forward, backward = Phase.FORWARD, Phase.INPUT_GRAD
     return Operation(
         name=name,
-        kernels=(*kernels(forward, out=outwards), *kernels(back, out=not outwards)),
-        collectives=(*collectives(forward, out=outwards), *collectives(back, out=not outwards)),
+        kernels=(*kernels(forward, out=outwards), *kernels(backward, out=not outwards)),
+        collectives=(*collectives(forward, out=outwards), *collectives(backward, out=not outwards)),
         parameters=zeros(work),
         saved_bytes=zeros(work),
         working_bytes=(load.copies + load.rows) * width,

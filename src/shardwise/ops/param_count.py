@@ -10,7 +10,7 @@ from shardwise.config.model import Attention, Layer, Model
 from shardwise.ops.context import keys_met
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, mtp_operations
-from shardwise.ops.lora import Subset, goes_back, with_subset
+from shardwise.ops.lora import Subset, runs_backward, with_subset
 from shardwise.ops.operation import Operation, RankWork
 
 __all__ = [
@@ -50,9 +50,9 @@ REPLICATED = frozenset(
         "final_norm",
     }
 )
-"""Operations whose weights are whole on every tensor-parallel rank; with `mtp.` before them, those
-of multi-token prediction. So are norms of single heads, learned positions, and biases that are
-added to a sum over ranks."""
+"""Operations whose weights are replicated on every tensor-parallel rank; with `mtp.` before them,
+those of multi-token prediction. So are norms of single heads, learned positions, and biases that
+are added to a sum over ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Parameters:
     breakdown: dict[str, int]
     """By operation, over all layers."""
     mtp: int = 0
-    """Those of all modules of multi-token prediction, beside `total`."""
+    """Those of all modules of multi-token prediction, in addition to `total`."""
     mtp_active: float = 0.0
     """Those of one such module that one token passes through."""
 
@@ -78,13 +78,13 @@ def count_parameters(model: Model) -> Parameters:
     work = _unsplit_token()
     breakdown: dict[str, float] = {}
     active = 0.0
-    for operations, count, share in _parts(model, work):
+    for operations, count, share in _components(model, work):
         for operation in operations:
-            held = float(operation.parameters[0]) * count
-            if held:
-                breakdown[operation.name] = breakdown.get(operation.name, 0.0) + held
-            active += held * (share if operation.expert else 1.0)
-    counts = {name: round(held) for name, held in breakdown.items()}
+            stored = float(operation.parameters[0]) * count
+            if stored:
+                breakdown[operation.name] = breakdown.get(operation.name, 0.0) + stored
+            active += stored * (share if operation.expert else 1.0)
+    counts = {name: round(stored) for name, stored in breakdown.items()}
     module, share = _module(model, work), _expert_share(model.layers[-1])
     return Parameters(
         total=sum(counts.values()),
@@ -110,17 +110,17 @@ def count_trainable(model: Model, subset: Subset, counted: Parameters) -> int:
         return counted.total
     work = _unsplit_token()
     names = ("embedding", *("layer" for _ in model.layers), "head")
-    parts = zip(names, _parts(model, work), strict=True)
+    components = zip(names, _components(model, work), strict=True)
     return round(
         sum(
             float(operation.trained[0]) * count
-            for part, (operations, count, _) in parts
-            for operation in with_subset(model, part, operations, work, subset)
+            for component, (operations, count, _) in components
+            for operation in with_subset(model, component, operations, work, subset)
         )
     )
 
 
-def _parts(model: Model, work: RankWork) -> Iterator[tuple[list[Operation], int, float]]:
+def _components(model: Model, work: RankWork) -> Iterator[tuple[list[Operation], int, float]]:
     """Operations of the embedding, of each kind of layer, and of the head.
 
     With each, how many of it there are and the share of its routed experts that a token sees.
@@ -140,7 +140,7 @@ def _expert_share(layer: Layer) -> float:
 
 
 def _unsplit_token() -> RankWork:
-    """One token on a rank that holds the whole model: parameters depend on nothing else."""
+    """One token on a rank that holds the full model: parameters depend on nothing else."""
     one = np.ones(1)
     return RankWork(
         sequences=one,
@@ -222,16 +222,16 @@ def flops_per_token(
     if expert_capacity is not None and expert_capacity < 1:
         dense_and_modules -= (1 - expert_capacity) * _routed(model)
     flops = 6.0 * dense_and_modules
-    back = 4.0
+    backward = 4.0
     if subset is not None and np.any(subset.frozen):
         frozen, adapters = _untrained(model, subset)
         flops += 6.0 * adapters - 2.0 * frozen
-        if not goes_back(model, subset)[0]:
+        if not runs_backward(model, subset)[0]:
             flops -= 2.0 * dense
-            back = 0.0
+            backward = 0.0
     if convention == "parameters":
         return flops
-    every = [(layer, layer.count, 2.0 + back) for layer in model.layers]
+    every = [(layer, layer.count, 2.0 + backward) for layer in model.layers]
     for layer, count, each in [*every, (last, model.mtp, 6.0)]:
         attention = layer.attention
         widths = attention.heads * (attention.head_dim + attention.value_dim)
@@ -243,10 +243,10 @@ def flops_per_token(
 def _routed(model: Model) -> float:
     """Active parameters of routed experts, those of modules of multi-token prediction included."""
     work, share = _unsplit_token(), _expert_share(model.layers[-1])
-    parts = [*_parts(model, work), (_module(model, work), model.mtp, share)]
+    components = [*_components(model, work), (_module(model, work), model.mtp, share)]
     return sum(
         float(operation.parameters[0]) * count * share
-        for operations, count, share in parts
+        for operations, count, share in components
         for operation in operations
         if operation.expert
     )
@@ -256,16 +256,16 @@ def _untrained(model: Model, subset: Subset) -> tuple[float, float]:
     """Active parameters that are frozen, without the embeddings and with the head; adapters."""
     work = _unsplit_token()
     last = model.layers[-1]
-    parts = [*_parts(model, work), (_module(model, work), model.mtp, _expert_share(last))]
+    components = [*_components(model, work), (_module(model, work), model.mtp, _expert_share(last))]
     frozen = adapters = 0.0
-    for operations, count, share in parts:
+    for operations, count, share in components:
         for operation in with_subset(model, "mtp", operations, work, subset):
             active = count * (share if operation.expert else 1.0)
-            held, trained = float(operation.parameters[0]), float(operation.trained[0])
+            stored, trained = float(operation.parameters[0]), float(operation.trained[0])
             if ".lora_" in operation.name:
-                adapters += active * held
+                adapters += active * stored
             elif operation.name != "embedding":
-                frozen += active * (held - trained)
+                frozen += active * (stored - trained)
     if subset.freezes("head")[0]:  # products of tied heads and modules hold no weights of their own
         frozen += model.vocab * model.hidden * (model.mtp + model.tied_embeddings)
     return frozen, adapters
@@ -278,5 +278,5 @@ def _keys_of_a_token(
     if convention == "full-attention":
         return float(seq_len)
     half = 0.5 if attention.causal else 1.0
-    whole, document = np.array([float(seq_len)]), np.array([float(document_len)])
-    return half * float(keys_met(attention, whole, document)[0])
+    length, document = np.array([float(seq_len)]), np.array([float(document_len)])
+    return half * float(keys_met(attention, length, document)[0])

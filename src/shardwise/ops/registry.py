@@ -43,9 +43,9 @@ def register_layer(name: str, operations: LayerOperations) -> None:
     ...     return [linear("mixer", work, tokens=work.tokens, inputs=model.hidden, outputs=width)]
     >>> register_layer("mixer", mixer)
     """
-    taken = _registered.get(name, operations) is not operations
-    if name == OWN_KIND or taken:
-        problem = "is registered already" if taken else "is the built-in kind"
+    registered = _registered.get(name, operations) is not operations
+    if name == OWN_KIND or registered:
+        problem = "is registered already" if registered else "is the built-in kind"
         raise InputError(Fault(field="name", value=name, has_value=True, problem=problem))
     _registered[name] = operations
 

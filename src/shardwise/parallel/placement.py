@@ -1,9 +1,9 @@
-"""Where the members of each axis sit: extents.
+"""Placement of the members of each axis on the network: extents.
 
 The extent of an axis on a tier is how many of its members share one domain of that tier; the
-extents of all axes on a tier multiply to at most its domain. Extents may be given. Else axes are
-laid over the accelerators from the innermost out, or are given the one tier that all their
-exchanges take.
+extents of all axes on a tier multiply to at most its domain. A strategy may set extents. Else
+axes are laid over the accelerators from the innermost out, or are fixed to the one tier that all
+their communication uses.
 """
 
 import math
@@ -13,14 +13,14 @@ import numpy as np
 
 from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
-from shardwise.config.extents import EXTENT_NAMES, axis_order, seats_of
+from shardwise.config.extents import EXTENT_NAMES, axis_order, members_per_tier
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 
-__all__ = ["Extents", "fixed_tiers", "given_extents", "place"]
+__all__ = ["Extents", "explicit_extents", "fixed_tiers", "place"]
 
 
-# For each placement and position from the inside out, the axis (as its position in SEATED_AXES).
+# For each placement and position from the inside out, the axis (as its position in EXTENT_AXES).
 _ORDER = np.array([[EXTENT_AXES.index(axis) for axis in axis_order(p)] for p in PLACEMENTS])
 
 
@@ -28,7 +28,7 @@ _ORDER = np.array([[EXTENT_AXES.index(axis) for axis in axis_order(p)] for p in 
 class Extents:
     """Members of an axis in one domain of each tier, innermost tier first; shape (tiers, rows).
 
-    On the outermost tier the extent is the whole degree.
+    On the outermost tier the extent is the full degree.
     """
 
     tp: Ints
@@ -37,7 +37,7 @@ class Extents:
     dp: Ints
     pp: Ints
     ep: Ints
-    """Groups of experts; etp, ep and edp lie over the accelerators of all axes but pp together."""
+    """Groups of experts; etp, ep and edp share the accelerators of all axes but pp."""
     etp: Ints
     edp: Ints
     """Replicas of an expert."""
@@ -56,25 +56,25 @@ def place(system: System, table: Table) -> Extents:
     """Lay the axes over the domains in the order of each row's placement.
 
     Inside a node every accelerator is used: an axis of degree d takes e = gcd(d, c) of the room c.
-    Beyond it, domains are filled with whole nodes and some may stay free (64 of a rack of 72): an
+    Beyond it, domains are filled with full nodes and some may stay free (64 of a rack of 72): an
     axis takes the largest divisor of what is left of its degree that is at most the room left. A
-    domain that is larger than the job has room for the whole job. An axis with a tier of its own
-    has one member per domain inside that tier and all of them from there on. On a tier with given
-    extents the axes take those, and nothing else.
+    domain that is larger than the job has room for the full job. An axis with a tier of its own
+    has one member per domain inside that tier and all of them from there on. On a tier with
+    explicit extents the axes take those, and nothing else.
 
     Parameters
     ----------
     system
         Gives the domain of each tier and the size of a node.
     table
-        Strategies; uses the degrees, `gpus`, `placement` and what tiers or extents were given.
+        Strategies; uses the degrees, `gpus`, `placement` and the tiers or extents they set.
     """
     left = np.stack([getattr(table, axis) for axis in EXTENT_AXES])
     degrees = left.copy()
-    given = fixed_tiers(table)
-    left = np.where(given >= 0, 1, left)  # what has a tier of its own takes no room by placement
+    fixed = fixed_tiers(table)
+    left = np.where(fixed >= 0, 1, left)  # what has a tier of its own takes no room by placement
     placed = left.copy()
-    seated, experts = given_extents(table, len(system.network))
+    explicit, experts = explicit_extents(table, len(system.network))
     order = _ORDER[table.placement].T
     extents = np.ones((len(system.network), *degrees.shape), dtype=np.int64)
     inner, node = 1, system.node.accelerators
@@ -83,67 +83,68 @@ def place(system: System, table: Table) -> Extents:
         if domain is None:
             left[:] = 1
         else:
-            listed = seated[tier, 0] > 0
-            whole = (table.gpus <= domain) & ~listed
-            rest = np.maximum(left // np.maximum(seated[tier], 1), 1)
+            listed = explicit[tier, 0] > 0
+            fits = (table.gpus <= domain) & ~listed
+            rest = np.maximum(left // np.maximum(explicit[tier], 1), 1)
             left = np.where(listed, rest, left)
-            taken = np.prod(np.where(given == tier, degrees, 1), axis=0)
-            taken = np.where(listed, domain, taken)  # there is no room for anything else
+            used = np.prod(np.where(fixed == tier, degrees, 1), axis=0)
+            used = np.where(listed, domain, used)  # there is no room for anything else
             if inner < node < domain and domain % node == 0 and node % inner == 0:
-                inside = np.gcd(taken, node // inner)  # what has this tier takes whole nodes last
-                _fill(left, order, node // inner // inside, whole=whole, exact=True)
-                inner, taken = node, taken // inside
-            _fill(left, order, domain // inner // taken, whole=whole, exact=inner < node)
+                inside = np.gcd(used, node // inner)  # what has this tier takes full nodes last
+                _fill(left, order, node // inner // inside, fits=fits, exact=True)
+                inner, used = node, used // inside
+            _fill(left, order, domain // inner // used, fits=fits, exact=inner < node)
             inner = domain
-        own = np.where(given <= tier, degrees, 1)
-        extents[tier] = np.where(given >= 0, own, placed // left)
+        own = np.where(fixed <= tier, degrees, 1)
+        extents[tier] = np.where(fixed >= 0, own, placed // left)
     tp, tp2, cp, dp, pp = (extents[:, axis] for axis in range(len(EXTENT_AXES)))
     etp, ep, edp = _of_experts(table, tp * tp2 * cp * dp, experts)
     return Extents(tp=tp, tp2=tp2, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, edp=edp)
 
 
-def given_extents(table: Table, tiers: int) -> tuple[Ints, Ints]:
-    """Members that each tier was given to add: of the axes, and of the groups of experts.
+def explicit_extents(table: Table, tiers: int) -> tuple[Ints, Ints]:
+    """Members that the extents of a strategy add on each tier: of the axes, of the expert groups.
 
-    Shapes (tiers, axes, rows) and (tiers, rows), 0 where nothing was given. Tiers beyond those of
+    Shapes (tiers, axes, rows) and (tiers, rows), 0 where none is set. Tiers beyond those of
     the network are left out.
     """
     known = np.zeros((len(table.extent_lists) + 1, tiers, len(EXTENT_NAMES)), dtype=np.int64)
     for position, text in enumerate(table.extent_lists):
-        listed = seats_of(text)[:tiers]
+        listed = members_per_tier(text)[:tiers]
         known[position, : len(listed)] = listed
     members = np.moveaxis(known[table.extents], 0, -1)
     return members[:, :-1], members[:, -1]
 
 
-def _of_experts(table: Table, room: Ints, given: Ints) -> tuple[Ints, Ints, Ints]:
+def _of_experts(table: Table, room: Ints, explicit: Ints) -> tuple[Ints, Ints, Ints]:
     """Extents of etp, ep and the replicas of experts, from the inside out.
 
     They share what all axes but pp take of each tier: E_etp = gcd(etp, E), E_ep = gcd(ep, E /
-    E_etp), or as many as the tiers up to it were given, and the replicas have the rest.
+    E_etp), or the product of the explicit extents up to it, and the replicas have the rest.
 
     Parameters
     ----------
     room
         E, accelerators of all axes but pp in one domain of each tier; shape (tiers, rows).
-    given
-        Groups of experts that each tier was given to add, 0 where none.
+    explicit
+        Groups of experts that the extents of a strategy add on each tier, 0 where none is set;
+        shape (tiers, rows).
     """
     etp = np.gcd(table.etp, room)
     ep = np.gcd(table.ep, room // etp)
-    ep = np.where(given > 0, np.cumprod(np.maximum(given, 1), axis=0), ep)
+    ep = np.where(explicit > 0, np.cumprod(np.maximum(explicit, 1), axis=0), ep)
     return etp, ep, room // (etp * ep)
 
 
 def fixed_tiers(table: Table) -> Ints:
-    """The tier each axis was given, -1 where the placement decides; shape (axes, rows).
+    """The tier that each axis is fixed to, -1 where the placement decides; shape (axes, rows).
 
     Both tensor-parallel axes have the same.
     """
     return np.stack([getattr(table, f"{axis[:2]}_tier") for axis in EXTENT_AXES])
 
 
-def _fill(left: Ints, order: Ints, room: Ints, *, whole: Bools, exact: bool) -> None:
+def _fill(left: Ints, order: Ints, room: Ints, *, fits: Bools, exact: bool) -> None:
     """Take from the degrees left, in order, what fits into the room of one domain.
 
     Parameters
@@ -163,10 +164,10 @@ def _fill(left: Ints, order: Ints, room: Ints, *, whole: Bools, exact: bool) -> 
     free = np.maximum(room, 1)
     for axes in order:
         degree = left[axes, rows]
-        part = np.gcd(degree, free) if exact else _largest_divisors(degree, free)
-        taken = np.where(whole, degree, part)
-        left[axes, rows] = degree // taken
-        free //= np.where(whole, 1, taken)
+        divisor = np.gcd(degree, free) if exact else _largest_divisors(degree, free)
+        used = np.where(fits, degree, divisor)
+        left[axes, rows] = degree // used
+        free //= np.where(fits, 1, used)
 
 
 def _largest_divisors(numbers: Ints, limits: Ints) -> Ints:

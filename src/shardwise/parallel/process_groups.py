@@ -1,4 +1,4 @@
-"""Who exchanges with whom: the rank of every accelerator and the groups of every axis.
+"""Which ranks communicate: the rank of every accelerator and the groups of every axis.
 
 Ranks are numbered from the innermost network tier out, so that accelerators of one node, and of one
 domain of any tier, have consecutive ranks.
@@ -47,7 +47,7 @@ class AxisGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPeers:
-    """One rank: where it sits and whom it exchanges with."""
+    """One rank: its place and the ranks that it communicates with."""
 
     rank: int
     node: int
@@ -71,9 +71,9 @@ class RankPeers:
     ep: int | None
     edp: int | None
     etp_peers: tuple[int, ...]
-    """The other ranks that hold parts of the same experts."""
+    """The other ranks that hold shards of the same experts."""
     ep_peers: tuple[int, ...]
-    """The other ranks that it exchanges tokens with."""
+    """The other ranks of its all-to-all of tokens."""
     edp_peers: tuple[int, ...]
     """The other ranks that hold the same experts."""
     previous_rank: int | None
@@ -81,7 +81,7 @@ class RankPeers:
     next_rank: int | None
     """Rank of the next pipeline stage."""
     embedding_peer: int | None
-    """Holder of the other copy of the embedding: the last stage for the first, and back."""
+    """Rank with the other copy of the embedding: on the last stage for the first, or vice versa."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -97,7 +97,7 @@ class Peers:
     strategy: dict[str, Any]
     """All fields, defaults filled in."""
     accelerators_per_node: int
-    """That have a rank: all of them, or fewer where an axis was given an outer tier."""
+    """That have a rank: all of them, or fewer where an axis is fixed to an outer tier."""
     tiers: tuple[str, ...]
     """Names of the network tiers, inside out."""
     axes: Mapping[str, AxisGroups]
@@ -163,7 +163,7 @@ class Peers:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON.
 
-        A rank names its groups by their positions in `axes`, so that the whole grows with the
+        A rank names its groups by their positions in `axes`, so that the total size grows with the
         number of ranks, not with its square; `of` lists the peers of one.
         """
         columns = {"rank": np.arange(len(self)), "node": self.node, "stage": self.coordinates["pp"]}
@@ -249,8 +249,8 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
         axes |= _groups(within, of_experts | {"pp": coordinates["pp"]}, EXPERT_AXES)
         coordinates = coordinates | of_experts
     pipelines = axes["pp"].groups
-    given = bool(np.any(fixed_tiers(table) >= 0)) or int(table.extents[0]) >= 0
-    per_node = _used_of_a_node(system, extents) if given else system.node.accelerators
+    explicit = bool(np.any(fixed_tiers(table) >= 0)) or int(table.extents[0]) >= 0
+    per_node = _used_of_a_node(system, extents) if explicit else system.node.accelerators
     around = int(table.schedule[0]) == Schedule.INTERLEAVED.code
     copied = model.tied_embeddings or model.mtp > 0
     shares = copied and axes["pp"].degree > 1 and table.schedule[0] not in BOTH_ENDS_ON_A_RANK
@@ -296,7 +296,7 @@ def _expert_coordinates(extents: Mapping[str, Ints], stage: Ints) -> dict[str, I
 
 
 def _used_of_a_node(system: System, extents: Mapping[str, Ints]) -> int:
-    """Accelerators of a node that the extents leave a rank each, where tiers were given."""
+    """Accelerators of a node that have a rank, where tiers or extents are set."""
     node = system.node.accelerators
     used = node
     for index, tier in enumerate(system.network):
@@ -310,7 +310,7 @@ def rank_coordinates(extents: Mapping[str, Ints], order: Sequence[str]) -> dict[
     """Coordinate of each rank on each axis.
 
     A rank is a number in mixed radix. Its digits, least significant first, are for each tier from
-    the inside out, and on it for each axis in the order of placement, the part of the axis that
+    the inside out, and on it for each axis in the order of placement, the share of the axis that
     the tier adds: e[t] / e[t-1] members, with e[-1] = 1. The coordinate on an axis is the number
     that its own digits make, so it grows with the rank where the other coordinates stay.
 
@@ -328,9 +328,9 @@ def rank_coordinates(extents: Mapping[str, Ints], order: Sequence[str]) -> dict[
     for tier in range(len(extents[order[0]])):
         for axis in order:
             extent = int(extents[axis][tier])
-            part = extent // inner[axis]
-            coordinates[axis] += ranks // stride % part * inner[axis]
-            stride *= part
+            added = extent // inner[axis]
+            coordinates[axis] += ranks // stride % added * inner[axis]
+            stride *= added
             inner[axis] = extent
     return coordinates
 

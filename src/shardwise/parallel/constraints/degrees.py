@@ -173,8 +173,8 @@ def _split_routing(model: Model, _: System, table: Table) -> Bools:
 
 
 def _load(model: Model, _: System, table: Table) -> Bools:
-    given = (table.expert_capacity > 0) | (table.expert_imbalance > 1)
-    return given & (not model.has_experts)
+    limited = (table.expert_capacity > 0) | (table.expert_imbalance > 1)
+    return limited & (not model.has_experts)
 
 
 def _two_loads(_: Model, __: System, table: Table) -> Bools:
@@ -280,9 +280,9 @@ def reduced_widths(model: Model) -> list[int]:
 
 
 def _summa_panels(model: Model, _: System, table: Table) -> Bools:
-    given = np.maximum(table.summa_panels, 1)
-    uneven = [width % given != 0 for width in reduced_widths(model)]
-    wrong = (given % np.lcm(table.tp, table.tp2) != 0) | any_of(table, uneven)
+    panels = np.maximum(table.summa_panels, 1)
+    uneven = [width % panels != 0 for width in reduced_widths(model)]
+    wrong = (panels % np.lcm(table.tp, table.tp2) != 0) | any_of(table, uneven)
     return table.summa & (table.summa_panels > 0) & wrong
 
 

@@ -7,12 +7,12 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, TIER_FIELDS
-from shardwise.config.extents import seats_of
+from shardwise.config.extents import members_per_tier
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.constraints.constraint import Constraint, Test, one
-from shardwise.parallel.placement import fixed_tiers, given_extents, place
+from shardwise.parallel.placement import explicit_extents, fixed_tiers, place
 
 __all__ = ["TIER_CONSTRAINTS", "wrong_degrees"]
 
@@ -113,22 +113,22 @@ def _allowed(table: Table, domain: int, members: list[int], tier: int) -> str:
 
 def _listed_tiers(table: Table) -> Ints:
     """Tiers that each row's extents name."""
-    numbers = np.array([*(len(seats_of(text)) for text in table.extent_lists), 0])
+    numbers = np.array([*(len(members_per_tier(text)) for text in table.extent_lists), 0])
     return numbers[table.extents]
 
 
 def _undivided(system: System, table: Table) -> Bools:
     """Whether the extents of an axis do not divide its degree; shape (axes, rows)."""
-    members, _ = given_extents(table, len(system.network))
+    members, _ = explicit_extents(table, len(system.network))
     degrees = np.stack([getattr(table, axis) for axis in EXTENT_AXES])
     return degrees % np.prod(np.maximum(members, 1), axis=0) != 0
 
 
 def _wrong_expert_extents(_: Model, system: System, table: Table) -> Bools:
     """Whether the extents of expert groups do not fit the accelerators of a tier."""
-    given = given_extents(table, len(system.network))[1]
+    groups = explicit_extents(table, len(system.network))[1]
     broken = np.zeros(len(table), dtype=np.bool_)
-    rows = np.flatnonzero(np.any(given > 0, axis=0) & ~wrong_degrees(table))
+    rows = np.flatnonzero(np.any(groups > 0, axis=0) & ~wrong_degrees(table))
     if rows.size:
         some = table.take(rows)
         extents = place(system, some)

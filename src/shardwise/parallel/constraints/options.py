@@ -19,7 +19,7 @@ from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.ops.lora import Subset, goes_back, parts_of_model
+from shardwise.ops.lora import Subset, components_of_model, runs_backward
 from shardwise.parallel.constraints.constraint import Constraint, Test, one
 
 __all__ = ["DTYPE_CONSTRAINT", "OPTION_CONSTRAINTS"]
@@ -57,8 +57,8 @@ _IN_TRAINING = "has an effect in training only; leave it out"
 
 
 def _absent(model: Model) -> int:
-    """Parts that a model lacks, as bits of `FrozenPart`."""
-    return ~parts_of_model(model)
+    """Components that a model lacks, as bits of `FrozenPart`."""
+    return ~components_of_model(model)
 
 
 def _absent_adapted(model: Model) -> int:
@@ -73,7 +73,7 @@ def _adapts_nothing(model: Model, _: System, table: Table) -> Bools:
 
 
 def _nothing_trained(model: Model, _: System, table: Table) -> Bools:
-    every = parts_of_model(model)
+    every = components_of_model(model)
     nothing: Bools = (table.frozen & every) == every
     return nothing
 
@@ -84,7 +84,7 @@ def _frozen_tied(model: Model, _: System, table: Table) -> Bools:
 
 
 def _recomputes_nothing(model: Model, _: System, table: Table) -> Bools:
-    return (table.recompute != Recompute.NONE.code) & ~goes_back(model, Subset.of(table))
+    return (table.recompute != Recompute.NONE.code) & ~runs_backward(model, Subset.of(table))
 
 
 def _without_training(field: str) -> Test:

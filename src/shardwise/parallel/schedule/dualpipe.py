@@ -13,8 +13,8 @@ from shardwise.parallel.schedule.longest_path import (
     WaitPoints,
     after_stay,
     longest,
+    longest_round_trip,
     running_max,
-    slowest_round_trip,
     towards_first,
     towards_last,
 )
@@ -65,7 +65,7 @@ class _Half:
     """F, B, W of the stage of the direction that enters here."""
     far: Sequence[Passes]
     near_forward: Passes
-    """A pair of near forward and whole far backward."""
+    """A pair of near forward and full far backward."""
     far_forward: Passes
     cross_s: Floats
     """Time of a message between the two halves that occupies no rank."""
@@ -116,9 +116,9 @@ class _Half:
     @property
     def backwards_s(self) -> Floats:
         """Time of a rank's passes after its last forward [s]."""
-        (_, back, weights), (_, far_back, far_weights) = self.near, self.far
-        far = (self.depth + 1) * (far_back.time + far_weights.time)
-        return far + (self.depth + 1 + self.inner) * (back.time + weights.time)
+        (_, backward, weights), (_, far_backward, far_weights) = self.near, self.far
+        far = (self.depth + 1) * (far_backward.time + far_weights.time)
+        return far + (self.depth + 1 + self.inner) * (backward.time + weights.time)
 
     @cached_property
     def busy_s(self) -> Floats:
@@ -147,7 +147,7 @@ def _delay_s(half: _Half) -> Floats:
     every pair: to and fro in one half, or through both of them.
     """
     pair = (half.near_forward + half.far_forward) * 0.5
-    rate = slowest_round_trip(half.depth, pair, np.zeros(pair.time.shape))
+    rate = longest_round_trip(half.depth, pair, np.zeros(pair.time.shape))
     around = 2 * (pair.total - pair.before) + half.cross_s
     rate = np.maximum(rate, (around / (2 * half.inner + 2)).max(axis=0))
     return np.maximum(rate - pair.time.max(axis=0), 0.0)
@@ -160,7 +160,7 @@ def _heads(half: _Half) -> WaitPoints:
     may stay on a rank whose pace is slower there, and move on to another one as that one starts the
     next kind. From the first pairs on it may go deeper.
     """
-    (forward, _, _), (far_forward, far_back, far_weights) = half.near, half.far
+    (forward, _, _), (far_forward, far_backward, far_weights) = half.near, half.far
     inner, depth, deepest = half.inner, half.depth, half.deepest
     points = WaitPoints(forward.before, few_batches=half.few_batches)
     warm_up = 2 * inner
@@ -174,25 +174,28 @@ def _heads(half: _Half) -> WaitPoints:
     )
     points.add(work + depth * both, start)
     work = (warm_up + depth + 1 + deepest) * forward.time + (depth + 1) * far_forward.time
-    points.add_passed_on(work, towards_last, far_back)
-    crossing = points.points[-1].wait_s + work + far_back.time + far_weights.time + half.cross_s
-    split = far_back.time + far_weights.time + far_forward.time
+    points.add_passed_on(work, towards_last, far_backward)
+    crossing = points.points[-1].wait_s + work + far_backward.time + far_weights.time + half.cross_s
+    split = far_backward.time + far_weights.time + far_forward.time
     first_pair = after_stay(
-        points.own_start(work), far_back, lambda at, to: inner[to] * split[at], towards_last=True
+        points.own_start(work),
+        far_backward,
+        lambda at, to: inner[to] * split[at],
+        towards_last=True,
     )
     pairs = work + inner * split
     points.add(pairs, first_pair)
     # The deepest rank's first pair does not overlap, so its forward has been done before.
-    more = half.near_forward.time - far_back.time - far_weights.time
+    more = half.near_forward.time - far_backward.time - far_weights.time
     work = pairs + half.near_forward.time - deepest * more
     points.add_passed_on(work, towards_first, half.far_forward, deepest * crossing)
     round_ = half.near_forward.time + half.far_forward.time
 
-    def back(at: int, to: slice) -> Floats:
+    def returning(at: int, to: slice) -> Floats:
         down = depth[to] - depth[at]
         return (down > 0) * deepest[to] * more[to] - down * round_[to]
 
-    points.add(pairs, after_stay(first_pair, half.near_forward, back, towards_last=True))
+    points.add(pairs, after_stay(first_pair, half.near_forward, returning, towards_last=True))
     return points
 
 
@@ -201,7 +204,7 @@ def _tails(half: _Half) -> WaitPoints:
 
     After the pairs of both directions come pairs of far forwards alone, while any are left.
     """
-    far_back, far_weights = half.far[1:]
+    far_backward, far_weights = half.far[1:]
     inner, deepest = half.inner, half.deepest
     points = _last_backwards(half)
     pair = half.far_forward
@@ -209,7 +212,7 @@ def _tails(half: _Half) -> WaitPoints:
     points.add_passed_on(work, towards_last, pair)
     end = points.points[-1].wait_s + work
     crossing = deepest * (end + pair.time + half.cross_s)
-    turn = pair.time + far_back.time + far_weights.time
+    turn = pair.time + far_backward.time + far_weights.time
     start = after_stay(end, pair, lambda at, to: inner[to] * turn[at], towards_last=True)
     points.add(work + inner * turn, start)
     points.add_passed_on(
@@ -225,7 +228,7 @@ def _last_backwards(half: _Half) -> WaitPoints:
     both directions until another rank has only near ones left (`both`); or go deeper from a rank
     that has few of them and stay on another one until that has done its last far one (`again`).
     """
-    (_, back, weights), (_, far_back, far_weights) = half.near, half.far
+    (_, backward, weights), (_, far_backward, far_weights) = half.near, half.far
     inner, depth = half.inner, half.depth
     points = WaitPoints(np.zeros(depth.shape), few_batches=half.few_batches)
     far_late = np.floor(0.5 * (depth + 1))
@@ -236,32 +239,34 @@ def _last_backwards(half: _Half) -> WaitPoints:
         return far * far_weights.time[rank] + (depth[rank] + 1 + rounds - far) * weights.time[rank]
 
     def ending(at: int, to: slice) -> Floats:
-        return inner[to] * back.time[at] + late(inner[to], at) - work[at]
+        return inner[to] * backward.time[at] + late(inner[to], at) - work[at]
 
     def both(at: int, to: slice) -> Floats:
         rounds = depth[at] + 1
         far = np.minimum(rounds, depth[to] + 1 - far_late[to])
-        stay = rounds * (far_back.time[to] + back.time[to]) + far * far_weights.time[to]
+        stay = rounds * (far_backward.time[to] + backward.time[to]) + far * far_weights.time[to]
         return stay + np.minimum(rounds, far_late[to]) * weights.time[to]
 
     def again(at: int, to: slice) -> Floats:
         rounds = depth[to]
-        stay = (rounds + 1) * far_back.time[at] + rounds * back.time[at]
+        stay = (rounds + 1) * far_backward.time[at] + rounds * backward.time[at]
         stay += np.maximum(rounds + 1 - far_late[at], 0) * far_weights.time[at]
         stay += np.maximum(far_late[at] - depth[at] + rounds, 0) * weights.time[at]
-        first = far_back.time[to] + far_weights.time[to] - far_back.time[at]
+        first = far_backward.time[to] + far_weights.time[to] - far_backward.time[at]
         return stay + (depth[at] > rounds) * first
 
     every = slice(None)
     work = late(np.zeros(inner.shape), every)
-    points.add_passed_on(work, towards_last, back)
+    points.add_passed_on(work, towards_last, backward)
     end = points.points[-1].wait_s + work
-    crossing = half.deepest * (end + back.time + half.cross_s)
-    near = inner * back.time + late(inner, every)
-    points.add(near, after_stay(end, back, ending, towards_last=True))
+    crossing = half.deepest * (end + backward.time + half.cross_s)
+    near = inner * backward.time + late(inner, every)
+    points.add(near, after_stay(end, backward, ending, towards_last=True))
     end = points.own_start(near)
-    points.add_passed_on(near + back.time, towards_first, far_back, crossing)
-    turned = after_stay(points.own_start(near + back.time), far_back, again, towards_last=False)
-    start = np.maximum(after_stay(end, back, both, towards_last=True), turned)
+    points.add_passed_on(near + backward.time, towards_first, far_backward, crossing)
+    turned = after_stay(
+        points.own_start(near + backward.time), far_backward, again, towards_last=False
+    )
+    start = np.maximum(after_stay(end, backward, both, towards_last=True), turned)
     points.add(half.backwards_s, start)
     return points

@@ -118,8 +118,8 @@ def _zigzag(
 ) -> Floats:
     """Longest path that goes down and up again between two ranks for every round of micro-batches.
 
-    From rank a to b and back, L = b - a + 1 micro-batches take sum_a^b (f + b) + 2 (L - 1) hop:
-    more than on the slowest of these ranks alone. What is left of the last round takes as many
+    The round trip from rank a to b takes L = b - a + 1 micro-batches sum_a^b (f + b) + 2 (L - 1)
+    hop: more than on the slowest of these ranks alone. What is left of the last round takes as many
     ranks before b; the last p - 1 - b micro-batches lead the path down from b to the last rank.
     """
     index = ranks.index

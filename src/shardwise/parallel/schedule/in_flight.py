@@ -154,7 +154,7 @@ def first_stage_in_flight(
     """Peak number of micro-batches that the first virtual stage saves.
 
     1F1B and ZB-H1 min(m, p), GPipe m, ZB-V min(m, 2 p - 1), DualPipe p. Interleaved, a second group
-    of p enters the first chunk before the first group has come back to it: min(m, 2 p).
+    of p enters the first chunk before the first group has returned to it: min(m, 2 p).
     """
     m, p = micro_batches, stages
     most = _chosen(

@@ -344,7 +344,7 @@ def _gain_s(heads: _Waits, tails: _Waits, ends_s: Floats) -> Floats:
     """Gain of the longest path in every group but two where it visits the ends of the model [s].
 
     A group has p v turns of a forward and a backward. The last rank's p turns in the last chunk
-    carry the head. The rest may be on rank i: on the way there and back, p - 1 - i steps each, a
+    carry the head. The rest may be on rank i: on the path to and from it, p - 1 - i steps each, a
     step costs a turn and gains one pass. Or the way goes round, from the last rank to the first
     one and on to rank i; or one way is that and the other direct, so that all ranks are passed in
     one direction. Likewise for the embedding, whose backwards of a group meet its forwards of the
@@ -397,9 +397,9 @@ class _Turns:
         self.last_extra_s = one.last_extra_s + other.last_extra_s
         """Extra time of a turn with both passes in the last chunk."""
         self.up = self.ranks.index * np.float64(2)
-        """Steps to rank 0 and back."""
+        """Steps to rank 0 and to return."""
         self.down = 2.0 * (self.p - 1) - self.up
-        """Steps to rank p - 1 and back."""
+        """Steps to rank p - 1 and to return."""
 
     @property
     def extra_before(self) -> tuple[Floats, Floats]:
@@ -411,8 +411,8 @@ class _Turns:
 def _last_chunks_on_ways(turns: _Turns) -> list[Floats]:
     """Time of last chunks on each way of `_gain_s`: passes on it, and those rank i still does.
 
-    A way to the head, or back, may be one turn sooner or later, with passes of another chunk. With
-    two chunks, those that go round pass the last one.
+    A path to the head, or from it, may be one turn sooner or later, with passes of another chunk.
+    With two chunks, those that go round pass the last one.
     """
     p, extra_s, more = turns.p, turns.last_extra_s, turns.extra_before
     two = turns.between == 0
@@ -435,7 +435,7 @@ def _last_chunks_on_ways(turns: _Turns) -> list[Floats]:
 def _gain_off_embedding(turns: _Turns) -> Floats:
     """Gain of a path on rank 0 [s] if it spends the turns of the first chunk on rank i.
 
-    It goes there with the last forwards of the last chunk, or round with backwards, and comes back
+    It goes there with the last forwards of the last chunk, or round with backwards, and returns
     with the first backwards of that chunk, or round with forwards.
     """
     p, up, down, turn, extra_s = turns.p, turns.up, turns.down, turns.turn, turns.last_extra_s
@@ -457,7 +457,7 @@ def _gain_off_head(turns: _Turns) -> Floats:
     """Gain of a path on rank p - 1 [s] if it spends the turns of the last chunk on rank i.
 
     It goes there with the last backward of a group, or round with the last forward before the last
-    chunk, and comes back with the first forward of a group, or round with a backward.
+    chunk, and returns with the first forward of a group, or round with a backward.
     """
     p, down, turn, extra_s = turns.p, turns.down, turns.turn, turns.last_extra_s
     more, own = turns.extra_before, turns.turn.time[-1]

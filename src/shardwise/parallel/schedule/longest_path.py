@@ -35,8 +35,8 @@ __all__ = [
     "WaitPoints",
     "after_stay",
     "longest",
+    "longest_round_trip",
     "running_max",
-    "slowest_round_trip",
     "towards_first",
     "towards_last",
 ]
@@ -206,7 +206,7 @@ def after_stay(
     return start
 
 
-def slowest_round_trip(index: Floats | Ints, passes: Passes, turn_s: Floats) -> Floats:
+def longest_round_trip(index: Floats | Ints, passes: Passes, turn_s: Floats) -> Floats:
     """Longest round trip between two ranks a and b, per micro-batch it advances: b - a + 1.
 
     It takes the passes and the messages from a to b, and `turn_s` on a, where it turns round.
@@ -230,7 +230,7 @@ class WaitPoint(NamedTuple):
 
 
 class WaitPoints:
-    """Wait points from the start of the step on (heads) or, mirrored, from its end back (tails).
+    """Wait points forward from the start of the step (heads) or backward from its end (tails).
 
     With many micro-batches all heads come before all tails. With `few_batches` every pair of
     points is compared for which comes first.

@@ -10,8 +10,8 @@ from shardwise.parallel.schedule.longest_path import (
     WaitPoints,
     after_stay,
     longest,
+    longest_round_trip,
     running_max,
-    slowest_round_trip,
     towards_first,
     towards_last,
 )
@@ -22,7 +22,7 @@ __all__ = ["zb_h1", "zb_v"]
 
 Pass = tuple[str, int]
 
-# Passes of ZB-V by chunk: F0 runs towards the last rank, F1 back to the first; B1 and B0 likewise.
+# Passes of ZB-V by chunk: F0 runs towards the last rank, F1 towards the first; B1 and B0 likewise.
 F0, F1, B1, B0 = (FORWARD, 0), (FORWARD, 1), (BACKWARD, 1), (BACKWARD, 0)
 W1, W0 = (WEIGHTS, 1), (WEIGHTS, 0)
 
@@ -49,7 +49,7 @@ def zb_h1(pipelines: Pipelines) -> Solution:
     tails = _h1_tails(ranks, forward, backward, weights, m, few_batches=few_batches)
     step = longest(heads, busy, tails)
     if not pipelines.blocking and pipelines.hop_s.any():
-        turn = slowest_round_trip(ranks.index, forward + backward, weights.time)
+        turn = longest_round_trip(ranks.index, forward + backward, weights.time)
         slowest = (forward.time + backward.time + weights.time).max(axis=0)
         step = step + np.maximum(m - p, 0) * np.maximum(turn - slowest, 0.0)
     return Solution(
