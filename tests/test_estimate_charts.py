@@ -16,7 +16,7 @@ from shardwise.report.charts.estimate import (
     time_pie,
     time_sunburst,
 )
-from shardwise.report.tables.estimate_parts import operation_parts, time_parts
+from shardwise.report.charts.estimate_parts import operation_parts, time_parts
 
 pytest.importorskip("plotly")
 

@@ -20,7 +20,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.placement import place
-from shardwise.report.tables.search_levels import levels_table, levels_told
+from shardwise.report.tables.search import levels_note, levels_table
 
 MODEL = samples.model()
 DEGREES = ("tp", "tp2", "cp", "dp", "pp", "ep")
@@ -365,5 +365,5 @@ def test_the_best_of_every_split_of_experts_is_exact() -> None:
     shown = next(column for column in told.columns if column.header == "etp")
     assert [*shown.cells] == ["2"] * len(split)
     other = search(model, machine, space | {"tp_regather": False}, levels=True).levels or ()
-    assert "regather no" in levels_told(other)
-    assert "regather" not in levels_told(found)
+    assert "regather no" in levels_note(other)
+    assert "regather" not in levels_note(found)

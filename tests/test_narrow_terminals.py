@@ -128,12 +128,12 @@ words = st.text("ab c", min_size=1, max_size=40).map(lambda text: " ".join(text.
 @examples(60)
 @given(
     rows=st.lists(st.lists(words, min_size=4, max_size=4), min_size=1, max_size=4),
-    goes=st.permutations(["one", "two"]),
+    optional=st.permutations(["one", "two"]),
     width=st.integers(20, 119),
 )
-def test_a_table_leaves_out_no_more_than_it_must(rows, goes, width):
+def test_a_table_leaves_out_no_more_than_it_must(rows, optional, width):
     """Columns go in their order until the rest fits; what stays is whole."""
-    table = plain_table("kept", "one", "two", "text", goes=goes, wraps=("text",))
+    table = plain_table("kept", "one", "two", "text", optional=optional, wraps=("text",))
     for row in rows:
         table.add_row(*row)
     least = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -141,13 +141,13 @@ def test_a_table_leaves_out_no_more_than_it_must(rows, goes, width):
     needed = {name: max(size, len(name)) for name, size in names.items()}
 
     fitted, left_out = table.fitted(width)
-    assert left_out == goes[: len(left_out)]
+    assert left_out == optional[: len(left_out)]
 
     def fits(without):
         kept = [size for name, size in needed.items() if name not in without]
         return sum(kept) + 2 * len(kept) + 1 <= width  # a space on both sides, and at the end
 
-    number = next((n for n in range(3) if fits(goes[:n])), 2)
+    number = next((n for n in range(3) if fits(optional[:n])), 2)
     assert len(left_out) == number
     shown = [column.header for column in fitted.columns]
     assert shown == [name for name in needed if name not in left_out]
@@ -158,7 +158,7 @@ def test_a_table_leaves_out_no_more_than_it_must(rows, goes, width):
 
 def test_rows_keep_their_style_and_their_lines_where_columns_go(monkeypatch, capsys):
     """Red rows stay red, sections stay apart."""
-    table = plain_table("a", "b", title="t", goes=("b",))
+    table = plain_table("a", "b", title="t", optional=("b",))
     table.add_row("x" * 70, "y" * 20, style="red")
     table.add_section()
     table.add_row("1", "2")

@@ -112,7 +112,7 @@ def _from_table(
     if json:
         emit_json(found.to_dict())
     else:
-        from shardwise.report.tables.kernels import print_calibration  # noqa: PLC0415
+        from shardwise.report.tables.calibration import print_calibration  # noqa: PLC0415
 
         print_calibration(found)
     return 0

@@ -93,9 +93,9 @@ def plan_reference(
     typer.echo(f"{len(info.names):,} modules in {result.elapsed_s:.2f} s", err=True)
 
     def tables() -> None:
-        from shardwise.report.tables.fsdp_reference import print_units  # noqa: PLC0415 - slow
+        from shardwise.report.tables.fsdp import print_reference  # noqa: PLC0415 - slow
 
-        print_units(result, record)
+        print_reference(result, record)
 
     show(lambda: record, tables, json=json, output=output)
     return 0 if result.feasible else 1

@@ -88,7 +88,7 @@ def show_comparison(
     """Print the estimate next to the answer of another model."""
     tables = _tables(reference)
     if set(answer) - {"infeasible", "message"}:
-        tables.print_beside(result, answer, everything=all_)
+        tables.print_comparison(result, answer, everything=all_)
     if "message" in answer:
         tables.print_refusal(answer["message"])
 
@@ -100,7 +100,7 @@ def _tables(reference: str) -> ModuleType:
 
         return reference_nersc
     if reference == "amped":
-        from shardwise.report.tables import amped_reference as reference_amped  # noqa: PLC0415 - slow to import
+        from shardwise.report.tables import amped as reference_amped  # noqa: PLC0415 - slow to import
 
         return reference_amped
     from shardwise.report.tables import calculon as reference_calculon  # noqa: PLC0415 - slow to import

@@ -345,7 +345,7 @@ def _amped_number(flag: str, value: str | None) -> int:
 
 
 def _print_amped(record: Mapping[str, Any]) -> None:
-    from shardwise.report.tables.amped_reference import print_permutations  # noqa: PLC0415 - slow
+    from shardwise.report.tables.amped import print_permutations  # noqa: PLC0415 - slow
 
     summary = f"AMPeD's permutations: {record['candidates']:,}, of which {record['good']:,} fit "
     summary += "nodes"

@@ -146,7 +146,7 @@ def _validate_kernels(
         log.info("wrote %s", out)
 
     def tables() -> None:
-        from shardwise.report.tables.kernels import print_kernel_scores  # noqa: PLC0415
+        from shardwise.report.tables.calibration import print_kernel_scores  # noqa: PLC0415
 
         print_kernel_scores(scores)
 

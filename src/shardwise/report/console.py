@@ -48,7 +48,7 @@ class _Fitting(Table):
     """A table without frames that adapts to narrow terminals."""
 
     def __init__(
-        self, title: TextType | None, *, goes: Sequence[str] = (), wraps: Sequence[str] = ()
+        self, title: TextType | None, *, optional: Sequence[str] = (), wraps: Sequence[str] = ()
     ) -> None:
         super().__init__(
             box=box.SIMPLE_HEAD,
@@ -57,16 +57,16 @@ class _Fitting(Table):
             title_style="bold",
             padding=(0, 1, 0, 0),
         )
-        self.goes = goes
+        self.optional = optional
         self.wraps = wraps
 
     def fitted(self, width: int) -> "tuple[_Fitting, list[str]]":
         """The table in lines of so many characters, as far as possible, and the omitted columns."""
-        for left_out in range(len(self.goes) + 1):
-            table = self._copy(self.goes[:left_out])
+        for left_out in range(len(self.optional) + 1):
+            table = self._copy(self.optional[:left_out])
             if table._wrap(width):  # noqa: SLF001 - of the same class
                 break
-        return table, list(self.goes[:left_out])
+        return table, list(self.optional[:left_out])
 
     def _wrap(self, width: int) -> bool:
         """Wrap columns of text where needed; return whether the table fits."""
@@ -146,19 +146,19 @@ def plain_table(
     *columns: str,
     left: int = 1,
     title: str | None = None,
-    goes: Sequence[str] = (),
+    optional: Sequence[str] = (),
     wraps: Sequence[str] = (),
 ) -> Table:
     """Return a table without frames: the first `left` columns left-aligned, numbers to the right.
 
     Parameters
     ----------
-    goes
+    optional
         Columns that narrow terminals omit, the first one first.
     wraps
         Columns of text that wrap there.
     """
-    table = _Fitting(title, goes=goes, wraps=wraps)
+    table = _Fitting(title, optional=optional, wraps=wraps)
     for position, name in enumerate(columns):
         table.add_column(name, justify="left" if position < left else "right", no_wrap=True)
     return table

@@ -22,10 +22,10 @@ from shardwise.report.charts.common import (
     styled,
     write_page,
 )
+from shardwise.report.charts.estimate_parts import MEMORY_NAMES, NO_LIMIT
 from shardwise.report.console import GIB, percent, seconds
 from shardwise.report.tables.compare import best_words, change_words, in_words, who_runs
 from shardwise.report.tables.estimate import PART_NAMES
-from shardwise.report.tables.estimate_parts import MEMORY_NAMES, NO_LIMIT
 
 __all__ = ["charts", "memory", "times", "waterfall", "write_charts"]
 

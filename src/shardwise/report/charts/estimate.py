@@ -18,10 +18,7 @@ from shardwise.report.charts.common import (
     styled,
     write_page,
 )
-from shardwise.report.charts.plans import degrees, options_of
-from shardwise.report.console import GIB, gpu_count, percent, seconds
-from shardwise.report.tables.estimate import verdict
-from shardwise.report.tables.estimate_parts import (
+from shardwise.report.charts.estimate_parts import (
     MEMORY_NAMES,
     NO_LIMIT,
     Part,
@@ -29,6 +26,9 @@ from shardwise.report.tables.estimate_parts import (
     operation_parts,
     time_parts,
 )
+from shardwise.report.charts.plans import degrees, options_of
+from shardwise.report.console import GIB, gpu_count, percent, seconds
+from shardwise.report.tables.estimate import verdict
 
 __all__ = [
     "charts",

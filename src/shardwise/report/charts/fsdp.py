@@ -18,7 +18,7 @@ from shardwise.report.charts.common import (
     write_page,
 )
 from shardwise.report.console import GIB
-from shardwise.report.tables.fsdp_words import CATEGORY_WORDS, run_words
+from shardwise.report.tables.fsdp import CATEGORY_WORDS, run_words
 from shardwise.units import readable
 
 __all__ = ["charts", "front", "memory", "write_charts"]

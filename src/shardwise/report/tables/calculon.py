@@ -12,7 +12,7 @@ from shardwise.report.console import plain_table, show
 from shardwise.units import readable
 
 __all__ = [
-    "print_beside",
+    "print_comparison",
     "print_executions",
     "print_layers",
     "print_pairs",
@@ -92,7 +92,7 @@ def print_refusal(message: str) -> None:
     show(f"Calculon refuses this run: {message}")
 
 
-def print_beside(
+def print_comparison(
     result: Estimate, statistics: Mapping[str, float | None], *, everything: bool
 ) -> None:
     """Print Calculon's figures beside ours."""
@@ -161,7 +161,7 @@ def print_executions(
         "samples/s",
         "time",
         "tier 1",
-        goes=("networks", "overlap", "samples/s", "offload", "sharded", "exchange", "batch"),
+        optional=("networks", "overlap", "samples/s", "offload", "sharded", "exchange", "batch"),
     )
     for rank, (execution, statistics) in enumerate(found, start=1):
         options = [execution["tensor_par_comm_type"]]
@@ -191,8 +191,8 @@ def print_executions(
 def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
     """Print the operations of a block; the JSON has all of their fields."""
     title = "One block, one micro-batch"
-    goes = tuple(reversed(_LAYER_COLUMNS))
-    table = plain_table("operation", *_LAYER_COLUMNS, title=title, goes=goes)
+    optional = tuple(reversed(_LAYER_COLUMNS))
+    table = plain_table("operation", *_LAYER_COLUMNS, title=title, optional=optional)
     for layer in layers:
         cells = (_amount(name, layer[name]) for name in _LAYER_COLUMNS)
         table.add_row(layer["name"], *cells)

@@ -25,8 +25,8 @@ def print_models(models: Sequence[Model], files: Sequence[str] = ()) -> None:
     """Print one line per model, with the file that each is from if they are given."""
     figures = ("parameters", "layers", "hidden", "heads", "kv heads", "ffn", "vocab", "sequence")
     named = ("file", "model") if files else ("model",)
-    goes = ("kv heads", "vocab", "sequence", "ffn", "heads")
-    table = plain_table(*named, *figures, left=len(named), goes=goes)
+    optional = ("kv heads", "vocab", "sequence", "ffn", "heads")
+    table = plain_table(*named, *figures, left=len(named), optional=optional)
     for position, model in enumerate(models):
         layer = model.layers[0]
         table.add_row(
@@ -74,7 +74,7 @@ def print_systems(systems: Sequence[System]) -> None:
         "beyond, per GPU",
         "power",
         "$/GPU h",
-        goes=("fp16", "power", "$/GPU h", "domain", "fp8", "beyond, per GPU", "bandwidth"),
+        optional=("fp16", "power", "$/GPU h", "domain", "fp8", "beyond, per GPU", "bandwidth"),
     )
     for system in systems:
         chip, inner = system.accelerator, system.network[0]

@@ -107,7 +107,7 @@ def _asked(found: Comparison) -> Table:
         *names,
         _WHAT,
         left=1,
-        goes=(_WHAT, *reversed(names[2:])),
+        optional=(_WHAT, *reversed(names[2:])),
         wraps=(_WHAT, *names),
     )
     table.columns[-1].justify = "left"
@@ -138,8 +138,10 @@ def _outcomes(found: Comparison) -> Table:
     heads += ["tokens/s", "tokens/s/GPU", "MFU", "GiB", "of GiB", "fits"]
     heads += ["$/B tokens"] if any(o.usd_per_billion_tokens for o in found.scenarios) else []
     heads += ["days"] if any(o.effective_days for o in found.scenarios) else []
-    goes = ("of GiB", "tokens/s", "MFU", "$/B tokens", "GiB", "tokens/s/GPU")
-    table = plain_table("what came out", *heads, goes=[head for head in goes if head in heads])
+    optional = ("of GiB", "tokens/s", "MFU", "$/B tokens", "GiB", "tokens/s/GPU")
+    table = plain_table(
+        "what came out", *heads, optional=[head for head in optional if head in heads]
+    )
     shares = [None, *(change.share for change in found.changes)]
     for outcome, share in zip(found.scenarios, shares, strict=True):
         cells = _cells(outcome) | {"change": "" if share is None else signed(share)}
@@ -189,7 +191,7 @@ def _change(change: Change, per: str) -> Table:
         "of the total",
         _BEARS,
         title=f"\n{change_words(change, per)}",
-        goes=("of the term", "of the total", change.against),
+        optional=("of the term", "of the total", change.against),
         wraps=(_BEARS,),
     )
     table.columns[-1].justify = "left"

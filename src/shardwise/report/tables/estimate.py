@@ -7,14 +7,19 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise import catalog
-from shardwise.analysis.results import Estimate, Memory, OperationEstimate, StageEstimate
+from shardwise.analysis.results import (
+    Estimate,
+    LayerTotals,
+    Memory,
+    OperationEstimate,
+    StageEstimate,
+)
+from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.tables.gemms import gemm_table
-from shardwise.report.tables.layer import bandwidth_table, layer_table
-from shardwise.report.tables.training_time import training_block
 from shardwise.units import readable
 
-__all__ = ["PART_NAMES", "print_estimate"]
+__all__ = ["PART_NAMES", "print_estimate", "verdict"]
 
 _BAR = 24
 PART_NAMES = {
@@ -63,6 +68,30 @@ _TOLD = (
     "placement",
     "stack",
 )
+_PASSES = {
+    "forward": "forward",
+    "recompute": "recompute",
+    "input_grad": "gradient of inputs",
+    "weight_grad": "gradient of weights",
+    "optimizer": "optimizer, per step",
+}
+_EXCHANGES = {
+    "tp_forward": "exchanges forward",
+    "tp_backward": "exchanges backward",
+    "tp_again": "exchanges again",
+    "cp": "context exchanges, all passes",
+    "ep": "experts' exchanges, all passes",
+}
+_NEEDED = {
+    "tp_overlap": "tensor-parallel communication behind GEMMs",
+    "dp_chunks": "gradients of all chunks but the last",
+    "dp_tail": "gradients of the last chunk",
+    "offload_weights": "weights in the second tier",
+    "offload_activations": "activations in the second tier",
+    "offload_optimizer": "optimizer state in the second tier",
+    "offload": "all that is offloaded, together",
+}
+_REMARK = "range and reasons"
 
 
 def print_estimate(result: Estimate) -> None:
@@ -70,11 +99,11 @@ def print_estimate(result: Estimate) -> None:
     show(_headline(result), _summary(result), _times(result), _memory(result))
     if result.operations is not None:
         show(_operations(result.operations))
-        show(*(layer_table(layer) for layer in result.layers), bandwidth_table(result))
+        show(*(_layer_table(layer) for layer in result.layers), _bandwidths(result))
     if result.gemms is not None:
         show(gemm_table(result))
     if result.whole_run is not None:
-        show(training_block(result.whole_run))
+        show(_training_run(result.whole_run))
     show(_closing(result), style="dim")
 
 
@@ -196,7 +225,7 @@ def _memory(result: Estimate) -> Table:
         *names,
         "peak in",
         title=f"Memory by stage [GiB]; capacity {capacity}",
-        goes=("parameters", "layers", "peak in", "buffers"),
+        optional=("parameters", "layers", "peak in", "buffers"),
     )
     table.columns[-1].justify = "left"
     for stage in _shown(result.stages):
@@ -237,7 +266,7 @@ def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
         "saved",
         title="One micro-batch on one rank; group: members within each network tier, inside out",
         left=3,
-        goes=(
+        optional=(
             *("pass", "weights", "saved", "bound by", "group", "memory", "compute", "bytes"),
             *("FLOPs", "volume", "kernel or collective"),
         ),
@@ -320,3 +349,53 @@ def verdict(memory: Memory, *, fits: bool) -> str:
         return f"fits: {', '.join(told)}"
     lacks = [f"lacks {readable(-m, 'bytes')} {where}" for where, m in margins.items() if m < 0]
     return f"does not fit: {', '.join(lacks)}"
+
+
+def _layer_table(layer: LayerTotals) -> Table:
+    """One layer, one micro-batch, one rank."""
+    table = plain_table(
+        "pass",
+        "FLOPs",
+        "bytes",
+        "volume",
+        "compute",
+        "memory",
+        "time",
+        "exposed",
+        title=f"One layer of {layer.count}, added up",
+        optional=("compute", "memory", "bytes"),
+    )
+    for name, label in _PASSES.items():
+        done = getattr(layer, name)
+        if done.time_s:
+            parts = (seconds(done.compute_s), seconds(done.memory_s), seconds(done.time_s))
+            table.add_row(label, count(done.flops), readable(done.bytes, "bytes"), "-", *parts, "-")
+    for name, label in _EXCHANGES.items():
+        moved = getattr(layer, name)
+        if moved.time_s:
+            volume = readable(moved.volume_bytes, "bytes")
+            times = (seconds(moved.time_s), seconds(moved.exposed_s))
+            table.add_row(label, "-", "-", volume, "-", "-", *times)
+    return table
+
+
+def _bandwidths(result: Estimate) -> Table:
+    """Least bandwidths that would hide transfers behind compute."""
+    table = plain_table("to hide", "bandwidth needed")
+    for name, label in _NEEDED.items():
+        rate = getattr(result.required_bandwidth, name)
+        if rate != 0:
+            needed = "none would do" if rate is None else readable(rate, "byte/s")
+            table.add_row(label, needed)
+    return table
+
+
+def _training_run(run: TrainingTime) -> Table:
+    """Time to train, price, energy and emissions, and what failures leave of it."""
+    title = f"time to train on {count(run.tokens_asked)} tokens"
+    table = plain_table(title, "expected", _REMARK, wraps=(_REMARK,))
+    table.columns[-1].justify = "left"
+    for name, figure, remark in run.rows():
+        known = "dim" if figure == "unknown" else "bold"
+        table.add_row(name, Text(figure, style=known), remark)
+    return table

@@ -1,25 +1,56 @@
-"""A plan of FSDP2 units as tables."""
+"""A plan of FSDP2 units as tables, and the answer of fsdp_ilp."""
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.fsdp.planner.evaluate import Evaluated
+from shardwise.fsdp.planner.evaluate import Evaluated, UnitCost
 from shardwise.fsdp.planner.planner import Planned
 from shardwise.fsdp.result import Checked, FsdpPlan
-from shardwise.report.console import percent, plain_table, seconds, show
-from shardwise.report.tables.fsdp_units import collapsed, ranges
-from shardwise.report.tables.fsdp_words import CATEGORY_WORDS, run_words, summary
+from shardwise.report.console import gpu_count, percent, plain_table, seconds, show
 from shardwise.units import readable
 
-__all__ = ["print_plan"]
+if TYPE_CHECKING:
+    from shardwise.interop.fsdp_ilp.reference import FsdpIlpResult
+
+__all__ = [
+    "CATEGORY_WORDS",
+    "UnitRow",
+    "collapsed",
+    "name_of",
+    "print_plan",
+    "print_reference",
+    "ranges",
+    "run_words",
+]
 
 _BAR = 24
 _NOTHING_S = 1e-9
 _MOST_NAMES = 4
 _LEAST_SHARE = 5e-4
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_LONGEST_PERIOD = 24
+_DIGITS = 3
+CATEGORY_WORDS = {
+    "sharded_weights": "sharded weights",
+    "optimizer": "optimizer state",
+    "sharded_gradients": "sharded gradients",
+    "unsharded_weights": "gathered weights",
+    "gradients": "gradients",
+    "all_gather_buffers": "all-gather buffers",
+    "reduce_scatter_buffers": "reduce-scatter buffers",
+    "activations": "activations",
+    "fixed": "buffers and inputs",
+}
+_MIB = 2**20
+_MS_PER_S = 1e3
+_FIGURES = ("p", "g", "a", "m", "ag", "rs", "fw_ag", "bw_ag", "bw_rs", "fw_e", "bw_e")
+_OPTIONAL_FIGURES = ("bw_rs", "bw_ag", "fw_ag", "rs", "ag", "g", "a")
 
 
 def print_plan(result: FsdpPlan) -> None:
@@ -87,7 +118,7 @@ def _proof(planned: Planned) -> tuple[str, str]:
 def _units(plan: Evaluated) -> Table:
     """Units in the order they run; those that differ in their layer's number alone as one row."""
     heads = ("unit", "", "gathered", "gather", "reduce", "exposed forward", "backward", "then")
-    table = plain_table(*heads, goes=("reduce", "gather"), wraps=("unit",))
+    table = plain_table(*heads, optional=("reduce", "gather"), wraps=("unit",))
     for row in collapsed(plan.units):
         unit = row.unit
         table.add_row(
@@ -134,7 +165,7 @@ def _comparison(result: FsdpPlan) -> Table:
     rows += [] if result.own is None else [(result.own.name, result.own.plan)]
     versus = () if best is None else ("versus best",)
     heads = ("wrapping", "units", "step", *versus, "exposed", "peak", "")
-    table = plain_table(*heads, title="Comparison with other wrappings", goes=("units",))
+    table = plain_table(*heads, title="Comparison with other wrappings", optional=("units",))
     for name, plan in rows:
         more = [] if best is None else [_more(plan.step_s, best.step_s)]
         table.add_row(
@@ -202,3 +233,210 @@ def _closing(result: FsdpPlan) -> Iterator[str]:
     if result.verified is not None:
         yield from (f"note: {note}" for note in result.verified.notes)
     yield from (f"assumed: {line}" for line in result.assumed)
+
+
+def run_words(result: FsdpPlan) -> str:
+    """The setting in a line."""
+    setting = result.setting
+    gpus = gpu_count(setting.gpus)
+    if setting.replicas > 1:
+        gpus += f" = {setting.replicas} replicas of {setting.shards} shards"
+    told = [gpus if result.system is None else f"{gpus} of {result.system}"]
+    if result.batch is not None:
+        told.append(f"{result.batch} x {result.seq_len} tokens on each")
+    told.append(f"weights {setting.stored_dtype}, gathered {setting.compute_dtype}")
+    told.append(f"gradients reduced in {setting.reduce_dtype}")
+    told.append(f"optimizer {setting.optimizer}")
+    return ", ".join(told)
+
+
+def summary(rows: Sequence[tuple[str, str, str]]) -> Text:
+    """Lines of a name, a figure and what there is to say of it; they may wrap."""
+    first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
+    lines = [f"{name:<{first}}   {figure:<{second}}   {told}" for name, figure, told in rows]
+    return Text("\n".join(line.rstrip() for line in lines))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitRow:
+    """Units that are alike but for the number of their layer."""
+
+    name: str
+    times: int
+    unit: UnitCost
+    """The first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What a unit is but for the number of its layer, and that number."""
+
+    kind: tuple[object, ...]
+    number: int
+
+
+def name_of(modules: Sequence[str]) -> str:
+    """The modules of a call, for people; those that share a parent after it in brackets."""
+    if not modules:
+        return "root"
+    parents = {name.rpartition(".")[0] for name in modules}
+    (parent,) = parents if len(parents) == 1 else ("",)
+    if len(modules) == 1 or not parent:
+        return " + ".join(modules)
+    return f"{parent}.({' + '.join(name.rpartition('.')[2] for name in modules)})"
+
+
+def collapsed(units: Sequence[UnitCost]) -> list[UnitRow]:
+    """Rows for units in the order they run; each begins where as many as possible are alike."""
+    keys = [_key(unit) for unit in units]
+    rows: list[UnitRow] = []
+    at = 0
+    while at < len(units):
+        period, times, step = _best(keys, at)
+        for place in range(at, at + period):
+            unit = units[place]
+            name = _range(unit.modules, step, times) if times > 1 else name_of(unit.modules)
+            rows.append(UnitRow(name=name, times=times, unit=unit))
+        at += period * times
+    return rows
+
+
+def ranges(names: Sequence[str]) -> list[str]:
+    """Names in order, those that differ in the number of a layer as one."""
+    found: list[str] = []
+    at = 0
+    keys = [_Key(kind, number) for kind, number in (_numbered((name,)) for name in names)]
+    while at < len(names):
+        period, times, step = _best(keys, at)
+        found += [
+            _range((names[place],), step, times) if times > 1 else names[place]
+            for place in range(at, at + period)
+        ]
+        at += period * times
+    return found
+
+
+def _key(unit: UnitCost) -> _Key:
+    kind, number = _numbered(unit.modules)
+    times = (unit.gather_s, unit.reduce_s, unit.exposed_forward_s, unit.exposed_backward_s)
+    shown = tuple(f"{time:.{_DIGITS}g}" if time > 1e-9 else "0" for time in times)  # noqa: PLR2004
+    return _Key((*kind, unit.reshard_after_forward, unit.parameter_bytes, *shown), number)
+
+
+def _numbered(modules: Sequence[str]) -> tuple[tuple[object, ...], int]:
+    """Names with the first number of each made relative to the least; -1 without one."""
+    numbers = [int(found[0]) if (found := _NUMBER.search(name)) else -1 for name in modules]
+    if not numbers or min(numbers) < 0:
+        return tuple(modules), -1
+    least = min(numbers)
+    kinds = (_NUMBER.sub("*", name, count=1) for name in modules)
+    return tuple(zip(kinds, (number - least for number in numbers), strict=True)), least
+
+
+def _best(keys: Sequence[_Key], at: int) -> tuple[int, int, int]:
+    """Length of what repeats from a place on, how often it does, and the step of its numbers."""
+    best = 1, 1, 1
+    # A pattern of several units begins where a layer does.
+    begins = at == 0 or keys[at - 1].number != keys[at].number
+    longest = min(_LONGEST_PERIOD if begins else 1, (len(keys) - at) // 2)
+    for period in range(1, longest + 1):
+        if keys[at + period - 1].number < 0:
+            break
+        step = keys[at + period].number - keys[at].number
+        times = 1
+        while step > 0 and _repeats(keys, at, period, times, step):
+            times += 1
+        if times > 1 and period * times > best[0] * best[1]:
+            best = period, times, step
+    return best
+
+
+def _repeats(keys: Sequence[_Key], at: int, period: int, times: int, step: int) -> bool:
+    start = at + period * times
+    if start + period > len(keys):
+        return False
+    return all(
+        keys[start + i].kind == keys[at + i].kind
+        and keys[at + i].number >= 0
+        and keys[start + i].number == keys[at + i].number + step * times
+        for i in range(period)
+    )
+
+
+def _range(modules: Sequence[str], step: int, times: int) -> str:
+    """Names of all, such as `layers.0..30`, with every step but one told."""
+    last = (times - 1) * step
+    by = "" if step == 1 else f"/{step}"
+    told = [
+        _NUMBER.sub(lambda found: f"{found[0]}..{int(found[0]) + last}{by}", name, count=1)
+        for name in modules
+    ]
+    return name_of_ranges(told)
+
+
+def name_of_ranges(names: Sequence[str]) -> str:
+    """As `name_of`, of names whose numbers are ranges."""
+    if len(names) == 1:
+        return names[0]
+    # A range has dots of its own; hide them from what looks for parents.
+    hidden = [name.replace("..", "\0") for name in names]
+    return name_of(hidden).replace("\0", "..")
+
+
+def print_reference(result: "FsdpIlpResult", record: Mapping[str, Any]) -> None:
+    """Print the units and what they cost, and every module if the record has them."""
+    show(_reference_headline(result, record))
+    if result.objective_ms is None:
+        show(Text(_reference_reason(result, record), style="bold red"))
+    else:
+        show(_reference_summary(result, record))
+        units = [f"  {name}" for name in ranges(result.units)]
+        show(Text("\n".join(["", *units, ""])))
+    if "modules" in record:
+        show(_reference_modules(record))
+
+
+def _reference_headline(result: "FsdpIlpResult", record: Mapping[str, Any]) -> Text:
+    text = Text("\n")
+    text.append(f"{record['model']} by fsdp_ilp", style="bold")
+    how = f"{result.solver}, {result.formulation}" if result.formulation else result.solver
+    told = f"{result.world_size} GPUs, budget {result.budget_gib:.6g} GiB"
+    text.append(f"\n{told}{', ' if how else ''}{how}\n")
+    return text
+
+
+def _reference_reason(result: "FsdpIlpResult", record: Mapping[str, Any]) -> str:
+    told = result.reason
+    if (least := record.get("least_memory_budget_bytes")) is not None:
+        told += f"; the least that one keeps is {math.ceil(least / _MIB)} MiB"
+    return told
+
+
+def _reference_summary(result: "FsdpIlpResult", record: Mapping[str, Any]) -> Text:
+    before = record["without_fsdp"]
+    compute = seconds(before["compute_ms"] / _MS_PER_S)
+    exposed = seconds((result.objective_ms or 0.0) / _MS_PER_S)
+    plain = f"{before['peak_gib']:.4g} GiB without FSDP and recompute"
+    kept = f"{result.root_parameter_gib or 0.0:.4g} GiB of parameters stay with the root"
+    reason = result.reason
+    if reason and result.bound_ms is not None:
+        reason += f"; none takes less than {result.bound_ms:.6g} ms"
+    rows = [
+        ("exposed", exposed, f"plus {compute} of compute without recompute"),
+        ("peak", f"{result.peak_gib or 0.0:.4g} GiB", plain),
+        ("units", str(len(result.units)), kept),
+        ("status", result.status, reason),
+    ]
+    return summary(rows)
+
+
+def _reference_modules(record: Mapping[str, Any]) -> Table:
+    """Every module: GiB for p, g, a and m, ms for the others."""
+    title = "p, g, a, m [GiB]; the others [ms]"
+    table = plain_table(
+        "module", "unit", *_FIGURES, title=title, optional=_OPTIONAL_FIGURES, wraps=("module",)
+    )
+    for row in record["modules"]:
+        figures = [f"{row[name]:.4g}" for name in _FIGURES]
+        table.add_row(row["name"], "x" if row["unit"] else "", *figures)
+    return table

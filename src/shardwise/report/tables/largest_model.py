@@ -47,8 +47,8 @@ def _ladder(found: LargestModel) -> Table:
         "of",
         "most free memory",
     )
-    goes = ("heads", "ffn", "of", "free GiB")
-    table = plain_table("model", "parameters", *heads, goes=goes, wraps=heads[-1:])
+    optional = ("heads", "ffn", "of", "free GiB")
+    table = plain_table("model", "parameters", *heads, optional=optional, wraps=heads[-1:])
     for column in table.columns[-2:]:
         column.justify = "left"
     for shape in found.ladder:

@@ -49,8 +49,8 @@ def print_runs(board: Scoreboard, *, rows: bool = False) -> None:
 
 def _scores_table(*names: str) -> Table:
     heads = ("n", "refused", "mean size", "median", "9 of 10 below", "bias", "skill", "in interval")
-    goes = ("in interval", "refused", "9 of 10 below")
-    return plain_table(*names, *heads, left=len(names), goes=goes, wraps=names[-1:])
+    optional = ("in interval", "refused", "9 of 10 below")
+    return plain_table(*names, *heads, left=len(names), optional=optional, wraps=names[-1:])
 
 
 def _headline(
@@ -123,7 +123,7 @@ def _print_references(scores: Mapping[str, ReferenceScore]) -> None:
     table = plain_table(
         "predecessor", "n", "refused", "mean size", "median", "9 of 10 below", "bias",
         "ours, same runs", "ours, bias",
-        goes=("9 of 10 below", "refused", "ours, bias"),
+        optional=("9 of 10 below", "refused", "ours, bias"),
     )  # fmt: skip
     for name, score in scores.items():
         theirs, refused = score.theirs, f"{score.refused:,}" if score.refused else "-"
@@ -139,7 +139,7 @@ def _print_worst(rows: Sequence[ScoredRun]) -> None:
     )
     if wrong:
         table = plain_table(
-            "run", "grade", "measured", "predicted", "error", goes=("grade",), wraps=("run",)
+            "run", "grade", "measured", "predicted", "error", optional=("grade",), wraps=("run",)
         )
         for row in wrong[:_MOST_WORST]:
             table.add_row(row.id, row.grade, *_times(row))
@@ -174,8 +174,8 @@ def _every(rows: Sequence[ScoredRun]) -> Table:
         _REFUSED: [row.refused or "-" for row in rows],
     }
     kept = {name: cells for name, cells in columns.items() if {*cells} - {"-"}}
-    goes = ("grade", *reversed(memory))
-    table = plain_table(*kept, wraps=("run", _REFUSED), goes=goes)
+    optional = ("grade", *reversed(memory))
+    table = plain_table(*kept, wraps=("run", _REFUSED), optional=optional)
     for cells in zip(*kept.values(), strict=True):
         table.add_row(*cells)
     return table

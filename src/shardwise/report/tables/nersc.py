@@ -12,7 +12,7 @@ from shardwise.report.tables.calculon import print_pairs
 from shardwise.units import readable
 
 __all__ = [
-    "print_beside",
+    "print_comparison",
     "print_configurations",
     "print_layers",
     "print_refusal",
@@ -67,7 +67,7 @@ def print_refusal(message: str) -> None:
     show(f"It does not fit by NERSC's model: {message}")
 
 
-def print_beside(result: Estimate, statistics: Mapping[str, Any], *, everything: bool) -> None:
+def print_comparison(result: Estimate, statistics: Mapping[str, Any], *, everything: bool) -> None:
     """Print NERSC's figures beside ours."""
     shown = [row for row in NERSC if everything or row.name != "flops_per_gpu"]
     print_pairs("NERSC", shown, result, in_our_units(statistics), _ours)
@@ -82,7 +82,7 @@ def print_configurations(found: Sequence[Mapping[str, Any]], summary: str) -> No
         "",
         *("tp", "pp", "dp", "micro", "panels", "in a domain", "sequences/s"),
         *("time", "compute", "tp comm", "dp comm", "pp comm", "bubble", "memory"),
-        goes=("pp comm", "dp comm", "bubble", "tp comm", "compute", "memory"),
+        optional=("pp comm", "dp comm", "bubble", "tp comm", "compute", "memory"),
     )
     for rank, entry in enumerate(found, start=1):
         config, stats = entry["config"], entry["stats"]
@@ -108,8 +108,8 @@ def print_configurations(found: Sequence[Mapping[str, Any]], summary: str) -> No
 def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
     """Print the layers of a micro-batch, and the exchanges of a step; the JSON has all fields."""
     title = "One transformer layer, one micro-batch; dp_comms and pp_comms of a whole step"
-    goes = tuple(reversed(_LAYER_COLUMNS))
-    table = plain_table("layer", *_LAYER_COLUMNS, title=title, goes=goes)
+    optional = tuple(reversed(_LAYER_COLUMNS))
+    table = plain_table("layer", *_LAYER_COLUMNS, title=title, optional=optional)
     for layer in layers:
         table.add_row(layer["name"], *(_own(name, layer[name]) for name in _LAYER_COLUMNS))
     show(table)

@@ -1,35 +1,39 @@
 """What a search found, as tables."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from shardwise.analysis.results import Estimate
+from shardwise.config.strategy import Strategy
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.results import (
     Cell,
+    LevelsPlan,
     Plan,
     ScaleResult,
     SearchResult,
     SmallestGpus,
     Ties,
+    TrainingRuns,
 )
-from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds, show
-from shardwise.report.tables.search_levels import levels_table, levels_told
-from shardwise.report.tables.search_training_runs import runs_table, runs_told
+from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.tables.strategy_line import (
     DEGREE_HEADS,
     FOLLOWS,
     MORE_DEGREES,
     SWITCHES,
     in_brief,
+    options_in_brief,
     word,
 )
 from shardwise.units import readable
 
-__all__ = ["print_count", "print_search"]
+__all__ = ["levels_note", "levels_table", "print_count", "print_search"]
 
 _SHORT = {
     "global_batch_size": "gbs",
@@ -76,13 +80,26 @@ _IN_BRIEF = (
     *("stage_layers", "first_stage_layers", "last_stage_layers"),
 )
 _EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
+_ALWAYS_SHOWN = ("tp", "pp", "dp")
+_LEVEL_HEADS = {"micro_batch_size": "mbs"}
+_LEVEL_AXES = ("tp", "tp2", "cp", "pp", "dp", "ep")
+
+
+# Fields that columns or `options_in_brief` tell, or that others follow from.
+_SHOWN_OF_LEVELS = frozenset(
+    {
+        *(*_LEVEL_AXES, "etp", "vpp", "micro_batch_size", "gpus", "global_batch_size", "seq_len"),
+        *("extents", "placement", "dtype", "recompute", "recompute_layers", "zero"),
+        *("tp_exchange", "tp_overlap", "summa_panels", "sequence_parallel", "schedule", *SWITCHES),
+    }
+)
 
 
 def print_search(result: SearchResult) -> None:
     """Print the best strategies, what else was asked for, and why the others were rejected."""
     show(_headline(result))
     if result.levels:
-        show(levels_table(result.levels), Text(levels_told(result.levels) + "\n"))
+        show(levels_table(result.levels), Text(levels_note(result.levels) + "\n"))
     elif result.best:
         show(_best(result.best, result.alike), Text(_agreed(result) + "\n"))
         if result.alike is not None:
@@ -90,7 +107,7 @@ def print_search(result: SearchResult) -> None:
     if len(result.scales) > 1:
         show(_scales(result.scales))
     if result.runs is not None and result.runs.runs:
-        show(runs_table(result.runs), Text(runs_told(result.runs) + "\n"))
+        show(_runs_table(result.runs), Text(_runs_note(result.runs) + "\n"))
     if result.pareto is not None:
         show(_pareto(result.pareto, result.pareto_against or "memory"))
     if result.cells:
@@ -137,8 +154,8 @@ def _best(best: Sequence[Estimate], alike: Ties | None) -> Table:
     figures = ["step time", "tokens/s/GPU", "MFU", "memory GiB"]
     kept = (*DEGREE_HEADS, "gpus", "global_batch_size")
     options = [head for field, head in zip(fields, heads, strict=True) if field not in kept]
-    goes = ("tokens/s/GPU", *reversed(options), "MFU")
-    table = plain_table("", *heads, *figures, left=0, goes=goes)
+    optional = ("tokens/s/GPU", *reversed(options), "MFU")
+    table = plain_table("", *heads, *figures, left=0, optional=optional)
     for rank, estimate in enumerate(best, start=1):
         row = [word(estimate.strategy[field]) for field in fields]
         near = alike is not None and rank <= alike.plans
@@ -190,7 +207,7 @@ def _agreed(result: SearchResult) -> str:
 
 def _scales(scales: Sequence[ScaleResult]) -> Table:
     heads = ("step time", "tokens/s", "per GPU", "speed-up", "efficiency", "MFU", "best")
-    more: dict[str, Any] = {"goes": ("per GPU", "efficiency", "tokens/s"), "wraps": ("best",)}
+    more: dict[str, Any] = {"optional": ("per GPU", "efficiency", "tokens/s"), "wraps": ("best",)}
     table = plain_table("GPUs", "batch", *heads, left=0, title="By scale", **more)
     table.columns[-1].justify = "left"
     for scale in scales:
@@ -305,3 +322,152 @@ def _smallest(found: SmallestGpus) -> str:
         return f"more GPUs would not help: {found.problem}"
     told = f"the smallest number of GPUs that would do: {found.gpus:,}"
     return told if found.strategy is None else f"{told}, such as {in_brief(found.strategy)}"
+
+
+def levels_table(found: Sequence[LevelsPlan]) -> Table:
+    """One combination a line, best first, with the options that are best for it."""
+    axes = [
+        axis
+        for axis in _LEVEL_AXES
+        if axis in _ALWAYS_SHOWN or any(_is_split(one, axis) for one in found)
+    ]
+    common = _common_options(found)
+    several = len({one.plan.strategy["gpus"] for one in found}) > 1
+    plain = ["etp"] if any(one.plan.strategy["etp"] > 1 for one in found) else []
+    plain += ["vpp", "micro_batch_size"]
+    heads = (
+        *(("GPUs",) if several else ()),
+        "batch",
+        *axes,
+        *(_LEVEL_HEADS.get(n, n) for n in plain),
+    )
+    figures = ("step time", "tokens/s", "MFU", "memory GiB", "with")
+    optional = ("vpp", "memory GiB", "MFU")
+    table = plain_table("", *heads, *figures, left=0, optional=optional, wraps=("with",))
+    table.columns[-1].justify = "left"
+    for rank, one in enumerate(found, start=1):
+        plan, strategy = one.plan, one.plan.strategy
+        table.add_row(
+            str(rank),
+            *([str(strategy["gpus"])] if several else []),
+            str(strategy["global_batch_size"]),
+            *(one.levels[axis] for axis in axes),
+            *(str(strategy[name]) for name in plain),
+            seconds(plan.step_time_s),
+            f"{plan.tokens_per_s:,.0f}",
+            percent(plan.mfu),
+            gib(plan.memory_reserved_bytes),
+            ", ".join(option for option in _level_options(strategy) if option not in common),
+        )
+    return table
+
+
+def levels_note(found: Sequence[LevelsPlan]) -> str:
+    """What the columns mean, and what all lines have in common."""
+    strategy = found[0].plan.strategy
+    common = f"{gpu_count(strategy['gpus'])}, " if len({_gpus(one) for one in found}) == 1 else ""
+    return (
+        "levels: members in a domain of the innermost tier x across; each line is the best of its "
+        f"levels and batch\nall of them: {common}sequences of {strategy['seq_len']} tokens, dtype "
+        f"{', '.join([strategy['dtype'], *_common_options(found)])}"
+    )
+
+
+def _common_options(found: Sequence[LevelsPlan]) -> list[str]:
+    """Options of the first that all have."""
+    every = [_level_options(one.plan.strategy) for one in found]
+    return [option for option in every[0] if all(option in options for options in every)]
+
+
+def _level_options(strategy: Mapping[str, Any]) -> list[str]:
+    """What it takes beside levels and columns to run the same strategy."""
+    more = [
+        f"{name.removeprefix('tp_').replace('_', ' ')} {word(strategy[name])}"
+        for name, usual in _defaults().items()
+        if name not in _SHOWN_OF_LEVELS and strategy[name] != usual
+    ]
+    return [*options_in_brief(strategy), *more]
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    """What fields are where nothing is told."""
+    return Strategy().to_dict()
+
+
+def _gpus(one: LevelsPlan) -> int:
+    return int(one.plan.strategy["gpus"])
+
+
+def _is_split(one: LevelsPlan, axis: str) -> bool:
+    """Whether an axis has several members."""
+    return any(part != "1" for part in one.levels[axis].split("x"))
+
+
+def _runs_table(found: TrainingRuns) -> Table:
+    """One run a line, in the order of the calendar."""
+    tokens = count(found.runs[0].run.tokens_asked)
+    failing = found.runs[0].run.goodput is not None
+    heads = ["GPUs", "batch", "step time", "days", "GPU-hours", "price"]
+    if failing:
+        heads += ["failures", "goodput", "effective days", "effective price"]
+    table = plain_table(
+        "",
+        *heads,
+        "degrees",
+        left=0,
+        title=f"Time to train on {tokens} tokens, shortest first",
+        optional=("GPU-hours", "failures", "batch", "price"),
+    )
+    table.columns[-1].justify = "left"
+    for rank, one in enumerate(found.runs, start=1):
+        run = one.run
+        row = [
+            f"{run.gpus:,}",
+            str(one.strategy["global_batch_size"]),
+            seconds(run.step_time_s),
+            _number(run.days.expected),
+            _number(run.gpu_hours.expected),
+            _dollars(None if run.usd is None else run.usd.expected),
+        ]
+        if run.goodput is not None:
+            row += [
+                _number(run.goodput.failures),
+                percent(run.goodput.goodput),
+                _number(run.effective_days),
+                _dollars(run.effective_usd),
+            ]
+        cheapest = " $" if found.cheapest == rank - 1 else ""
+        table.add_row(f"{rank}{cheapest}", *row, in_brief(one.strategy).split(",")[0])
+    return table
+
+
+def _runs_note(found: TrainingRuns) -> str:
+    """What was ranked, and what failures do to the order."""
+    of = {
+        "scales": "each is the best of its number of GPUs and batch",
+        "best": "these are the best that were found",
+    }
+    told = [of[found.of] + ("; $ is the cheapest" if found.cheapest is not None else "")]
+    if found.runs[0].run.goodput is None:
+        told.append("failures and checkpoints are unknown: give --reliability")
+    elif found.order_is_of_steps:
+        told.append("failures lengthen all of them by one factor, and do not change the order")
+    unknown = found.runs[0].run.unknown.get("waiting")
+    if unknown is not None:
+        told.append(f"waiting for repairs is unknown and left out: {unknown}")
+    return "; ".join(told)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if not np.isfinite(value):
+        return "never"
+    return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"  # noqa: PLR2004
+
+
+def _dollars(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"${value / 1e6:,.3g} M" if value >= 1e6 else f"${value:,.0f}"  # noqa: PLR2004

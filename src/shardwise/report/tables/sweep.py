@@ -83,7 +83,7 @@ def _points(result: SweepResult) -> Table:
     heads = _heads(result)
     figures = ("step time", "speed-up", "MFU", "memory GiB", "strategy")
     table = plain_table(
-        *heads, *figures, left=len(heads), goes=("MFU", "memory GiB"), wraps=("strategy",)
+        *heads, *figures, left=len(heads), optional=("MFU", "memory GiB"), wraps=("strategy",)
     )
     table.columns[-1].justify = "left"
     first = next((point.best[0].step_time_s for point in result.points if point.best), 0.0)
@@ -110,9 +110,9 @@ def _breakdown(result: SweepResult) -> Table:
     heads = _heads(result)
     short = [part.replace("_comm", "") for part in parts]
     least = sorted(parts, key=lambda part: max(plan.time_s[part] for plan in plans))
-    goes = ["MFU", *(part.replace("_comm", "") for part in least)]
+    optional = ["MFU", *(part.replace("_comm", "") for part in least)]
     table = plain_table(
-        *heads, "step time", *short, "MFU", "memory GiB", left=len(heads), goes=goes
+        *heads, "step time", *short, "MFU", "memory GiB", left=len(heads), optional=optional
     )
     for point in _shown_points(result):
         place = _place(result, point)
@@ -152,7 +152,7 @@ def _sensitivity(result: SweepResult, point: SweepPoint) -> Table:
     again = any(one.best_saved is not None for one in point.sensitivity)
     heads = ("figure", "now", "elasticity", "change", "saves")
     more = ("best then",) if again else ()
-    table = plain_table(*heads, *more, title=title, goes=("now",))
+    table = plain_table(*heads, *more, title=title, optional=("now",))
     for one in point.sensitivity:
         if not _matters(one):
             continue

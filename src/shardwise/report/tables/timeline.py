@@ -55,7 +55,7 @@ def _ranks(record: dict[str, Any]) -> Table:
         "at",
         "in",
         left=2,
-        goes=("in", "at", "idle", "transfers", "exchanges"),
+        optional=("in", "at", "idle", "transfers", "exchanges"),
     )
     table.columns[-1].justify = "left"
     for one in _shown(record["ranks"]):

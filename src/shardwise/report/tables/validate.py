@@ -110,7 +110,9 @@ def _notes(part: Part, elder: str) -> Text:
 def _scores(board: Scoreboard, elder: str | None) -> Table:
     names = ("ours",) if elder is None else ("ours", elder)
     heads = [head for name in names for head in (name, "largest", "bias")]
-    table = plain_table("part", "against", "n", *heads, left=2, goes=("against",), wraps=("part",))
+    table = plain_table(
+        "part", "against", "n", *heads, left=2, optional=("against",), wraps=("part",)
+    )
     for part in board.parts:
         scores = (part.ours, part.theirs)[: len(names)]
         cells = (cell for score in scores for cell in _cells(score))
