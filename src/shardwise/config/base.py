@@ -1,4 +1,4 @@
-"""What the nouns have in common: frozen, keyword-only, validated, loaded by name or from a file."""
+"""Base of the config types: frozen, keyword-only, validated, loaded by name or from a file."""
 
 import re
 import types
@@ -70,20 +70,20 @@ class ConfigBase(BaseModel):
     )
 
     CATALOG: ClassVar[str | None] = None
-    """Folder of the catalog that holds the entries of this noun."""
+    """Folder of the catalog that has the entries of this config type."""
 
     KIND: ClassVar[readers.Kind | None] = None
-    """What files of other tools may hold in place of this noun; None: nothing."""
+    """What files of other tools may hold in place of this config type; None: nothing."""
 
     FIGURES: ClassVar[bool] = False
     """Whether its figures may be looked up, calculated, or left to a base."""
 
     @classmethod
     def load(cls, name: "str | Path | Mapping[str, Any] | Self") -> Self:
-        """Return the noun of a catalog name or a YAML, JSON or TOML file (also gzipped).
+        """Return the config of a catalog name or a YAML, JSON or TOML file (also gzipped).
 
-        A model may also be the owner/name of one on the Hugging Face hub. A noun is returned as it
-        is; a mapping is validated. Figures that are looked up or calculated are worked out.
+        A model may also be the owner/name of one on the Hugging Face hub. A config is returned
+        unchanged; a mapping is validated. Figures that are looked up or formulas are calculated.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class ConfigBase(BaseModel):
     def explained(
         cls, name: "str | Path | Mapping[str, Any] | Self", chain: Chain | None = None
     ) -> tuple[Self, Resolved]:
-        """Load a noun, and say which of its figures were looked up or calculated, and how.
+        """Load a config, and say which of its figures were looked up or calculated, and how.
 
         Parameters
         ----------
@@ -106,12 +106,12 @@ class ConfigBase(BaseModel):
         chain = chain or Chain()
         if isinstance(name, cls):
             return name, Resolved()
-        noun = cls.__name__.lower()
+        kind = cls.__name__.lower()
         if isinstance(name, Mapping):
-            return cls._of_data(name, noun, noun, chain.with_step(noun))
+            return cls._of_data(name, kind, kind, chain.with_step(kind))
         if not isinstance(name, (str, Path)):
-            problem = f"a {noun} is a {cls.__name__}, a mapping, a catalog name or a file"
-            raise InputError(Fault(source=noun, value=name, has_value=True, problem=problem))
+            problem = f"a {kind} is a {cls.__name__}, a mapping, a catalog name or a file"
+            raise InputError(Fault(source=kind, value=name, has_value=True, problem=problem))
         text = str(name).strip()
         if cls.CATALOG is not None:
             path = catalog.find(cls.CATALOG, text)
@@ -128,8 +128,8 @@ class ConfigBase(BaseModel):
             return cls._of_data(data, files.entry_name(text), text, chain.with_step(text))
         known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
         hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")
-        problem = f"no such {noun} in the catalog, and no such file{hint}"
-        raise UnknownNameError(Fault(source=noun, value=text, has_value=True, problem=problem))
+        problem = f"no such {kind} in the catalog, and no such file{hint}"
+        raise UnknownNameError(Fault(source=kind, value=text, has_value=True, problem=problem))
 
     @classmethod
     def _of_data(
@@ -148,7 +148,7 @@ class ConfigBase(BaseModel):
         try:
             return cls.validated(fields, source=source), resolved
         except InputError as error:
-            raise InputError([resolved.told(fault) for fault in error.faults]) from None
+            raise InputError([resolved.with_origin(fault) for fault in error.faults]) from None
 
     @classmethod
     def located(cls, data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
@@ -181,7 +181,7 @@ class ConfigBase(BaseModel):
         return readers.foreign().native_fields(cls.KIND, data, name=name, source=source)
 
     @classmethod
-    @cache  # nouns are frozen, so one of each will do
+    @cache  # configs are frozen, so one of each will do
     def _of_catalog(cls, path: Path) -> tuple[Self, Resolved]:
         return cls._of_data(files.read_mapping(path), path.stem, path.stem, Chain((path.stem,)))
 
@@ -193,14 +193,14 @@ class ConfigBase(BaseModel):
         except ValidationError as error:
             details = _root_causes(error.errors())
             raise InputError([_fault(cls, source, detail) for detail in details]) from None
-        except InputError as error:  # of a noun inside, which does not know where it stands
+        except InputError as error:  # of a nested config, which does not know where it stands
             named = [replace(f, source=f.source or source) for f in error.faults]
             raise InputError(named) from None
 
     def explicit_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that somebody told, as plain values, for others to be put over them.
+        """Return the fields that were set, as plain values, for others to be put over them.
 
-        Nouns that are told in words of which other fields follow have those words here.
+        Configs that are stated in fields from which other fields follow have those words here.
 
         Parameters
         ----------
@@ -215,7 +215,7 @@ class ConfigBase(BaseModel):
         return self.model_dump(mode="json", context={"units": units})
 
     def to_file(self, path: str | Path) -> None:
-        """Write YAML or JSON (also `.gz`) that `load` reads back as the same noun."""
+        """Write YAML or JSON (also `.gz`) that `load` reads as the same config."""
         files.write_mapping(path, self.to_dict(units=True))
 
 
@@ -229,7 +229,7 @@ class Source(ConfigBase):
 
 
 class Sourced(ConfigBase):
-    """A named noun whose figures say where they come from."""
+    """A named config whose figures say where they come from."""
 
     name: str = Field(min_length=1)
     description: str = ""
@@ -245,7 +245,7 @@ class Sourced(ConfigBase):
 
     @model_validator(mode="after")
     def _sources_are_of_fields(self) -> Self:
-        """Refuse what no field is called; what a variation of a noun took away may be named."""
+        """Refuse what no field is called; what a variation of a config took away may be named."""
         for prefix in self.sources:
             node: Any = self
             for part in prefix.split(".") if prefix else ():
@@ -282,16 +282,16 @@ def _root_causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
     return [error for error in errors if not echoes(error)]
 
 
-def _fault(noun: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
+def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
     location = details["loc"]
     kind = details["type"]
     field = _dotted(location)
-    if kind == "extra_forbidden" and location[-1] in _aliases(noun):
+    if kind == "extra_forbidden" and location[-1] in _aliases(config_type):
         return Fault(source=source, field=field, problem="is given twice, by two names")
     if kind == "missing":
         return Fault(source=source, field=field, problem="is missing and has no default")
     if kind == "extra_forbidden":
-        known = sorted({name for t in _types_at(noun, location[:-1]) for name in _fields(t)})
+        known = sorted({name for t in _types_at(config_type, location[:-1]) for name in _fields(t)})
         hint = nearest(str(location[-1]), known) or f"; allowed: {', '.join(known)}"
         return Fault(source=source, field=field, problem=f"unknown key{hint}")
     problem = details["msg"].replace("Input should be", "must be")
@@ -320,9 +320,9 @@ def _length(details: ErrorDetails) -> str:
     return f"must have {word} {number} item{'' if number == 1 else 's'}"
 
 
-def _aliases(noun: type[BaseModel]) -> set[str]:
-    """Other names that fields of a noun are read by."""
-    choices = [f.validation_alias for f in noun.model_fields.values()]
+def _aliases(config_type: type[BaseModel]) -> set[str]:
+    """Other names that fields of a config type are read by."""
+    choices = [f.validation_alias for f in config_type.model_fields.values()]
     return {
         str(c) for choice in choices if isinstance(choice, AliasChoices) for c in choice.choices
     }
@@ -335,9 +335,11 @@ def _dotted(location: tuple[int | str, ...]) -> str:
     return text
 
 
-def _types_at(noun: type[BaseModel], location: tuple[int | str, ...]) -> list[type[BaseModel]]:
+def _types_at(
+    config_type: type[BaseModel], location: tuple[int | str, ...]
+) -> list[type[BaseModel]]:
     """Follow a fault's location through the annotations to the records that may stand there."""
-    current: list[Any] = [noun]
+    current: list[Any] = [config_type]
     for part in location:
         following: list[Any] = []
         for kind in current:

@@ -40,7 +40,7 @@ from shardwise.config.enums import (
     TpOverlap,
     Word,
 )
-from shardwise.config.expressions.chain import located_part
+from shardwise.config.expressions.chain import with_located_file
 from shardwise.config.expressions.dimensions import canonical_names
 from shardwise.config.extents import canonical_extents, canonical_placement
 from shardwise.config.model import Model
@@ -300,7 +300,7 @@ class Strategy(ConfigBase):
     @classmethod
     def located(cls, data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
         """Find the file of a stack, or of its base."""
-        return located_part(data, "stack", "stacks", source)
+        return with_located_file(data, "stack", "stacks", source)
 
     def explicit_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that were told, with levels and the base of a stack as they were."""

@@ -1,4 +1,4 @@
-"""Files that refer to others: what is read for them, and that none leads back to itself."""
+"""Files that refer to others: what is read for them, and that that none refers to itself."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ from shardwise.config.expressions.quantity import Quantity
 from shardwise.config.expressions.records import Place, Row, Rows, UnknownRowError, descend
 from shardwise.errors import nearest
 
-__all__ = ["Chain", "RowFigures", "figure_in", "located_part", "row_of"]
+__all__ = ["Chain", "RowFigures", "figure_in", "row_of", "with_located_file"]
 
-# Where the nouns of the catalog are, by folder.
+# Module of the config type of each catalog folder.
 _HOMES = {"models": "model", "systems": "system", "stacks": "stack"}
 
 
@@ -34,97 +34,100 @@ class Chain:
         return Chain((*self.steps, step), self.rows)
 
 
-def row_of(named: str, noun: type[Any], chain: Chain, *, is_base: bool) -> Row:
+def row_of(named: str, config_type: type[Any], chain: Chain, *, is_base: bool) -> Row:
     """The entry or file that a file refers to.
 
     Parameters
     ----------
-    noun
-        Of the file that refers to it; a base is of the same.
+    config_type
+        Of the file that refers to it; a base has the same one.
     chain
         Files that lead to this reference.
 
     Raises
     ------
     ValueError
-        If there is none, or it leads back to itself.
+        If there is none, or it refers to itself.
     """
-    folders = [noun.CATALOG] if noun.CATALOG else []
-    folders += [] if is_base else [folder for folder in _HOMES if folder != noun.CATALOG]
+    folders = [config_type.CATALOG] if config_type.CATALOG else []
+    folders += [] if is_base else [folder for folder in _HOMES if folder != config_type.CATALOG]
     verb = " is based on " if is_base else " looks up "
     found = next((folder for folder in folders if catalog.find(folder, named)), None)
     place = Path(named)
     if found is not None:
-        noun, place = _noun_of(found), Path(found, catalog.canonical(named))
+        config_type, place = _config_type_of(found), Path(found, catalog.canonical(named))
     elif named.strip() and files.is_file_name(named):
-        named = _found_beside(named, chain.steps[-1])
+        named = _relative_to_source(named, chain.steps[-1])
         place = Path(named).resolve()
-        _refuse_circle(named, noun, chain.with_step(verb).steps)
-        noun = noun if is_base else _noun_like(named, noun)
+        _refuse_circle(named, config_type, chain.with_step(verb).steps)
+        config_type = config_type if is_base else _config_type_like(named, config_type)
     else:
         known = [name for folder in folders for name in catalog.names(folder)]
-        what = f"no such {noun.__name__.lower()}" if is_base else f"{named!r}: no such entry"
+        what = f"no such {config_type.__name__.lower()}" if is_base else f"{named!r}: no such entry"
         problem = f"{what} in the catalog, and no such file"
         raise UnknownRowError(problem + nearest(named, known))
-    if (place, noun) not in chain.rows:
-        loaded, resolved = noun.explained(named, chain.with_step(verb))
-        chain.rows[place, noun] = Row(
+    if (place, config_type) not in chain.rows:
+        loaded, resolved = config_type.explained(named, chain.with_step(verb))
+        chain.rows[place, config_type] = Row(
             name=named,
-            noun=noun,
+            config_type=config_type,
             fields=loaded.to_dict(),
-            told=loaded.explicit_fields(resolved.data),
+            explicit=loaded.explicit_fields(resolved.data),
             parameters=resolved.parameters,
             formulas=resolved.formulas,
         )
-    return chain.rows[place, noun]
+    return chain.rows[place, config_type]
 
 
-def located_part(data: Mapping[str, Any], part: str, folder: str, source: str) -> Mapping[str, Any]:
-    """Find the file that a part of a mapping is, or is based on, where it is no entry of a folder.
+def with_located_file(
+    data: Mapping[str, Any], name: str, folder: str, source: str
+) -> Mapping[str, Any]:
+    """Find the file that a field of a mapping is, or is based on, where it is no entry of a folder.
 
     Parameters
     ----------
     source
         File of the mapping.
     """
-    told = data.get(part)
-    named = told.get("base") if isinstance(told, Mapping) else told
+    value = data.get(name)
+    named = value.get("base") if isinstance(value, Mapping) else value
     if not isinstance(named, str) or catalog.find(folder, named) is not None:
         return data
-    found = _found_beside(named, source)
-    return {**data, part: {**told, "base": found} if isinstance(told, Mapping) else found}
+    found = _relative_to_source(named, source)
+    return {**data, name: {**value, "base": found} if isinstance(value, Mapping) else found}
 
 
-def _found_beside(named: str, source: str) -> str:
-    """A file as it is named, or if there is none, the one beside the file that names it."""
-    beside = Path(source).parent / named
+def _relative_to_source(named: str, source: str) -> str:
+    """A file as it is named, or if there is none, the one next to the file that names it."""
+    sibling = Path(source).parent / named
     try:
-        return str(beside) if not Path(named).exists() and beside.is_file() else named
+        return str(sibling) if not Path(named).exists() and sibling.is_file() else named
     except (OSError, ValueError):  # too long a name or with a zero byte, which reading it refuses
         return named
 
 
-def _refuse_circle(named: str, noun: type[Any], steps: Sequence[str]) -> None:
+def _refuse_circle(named: str, config_type: type[Any], steps: Sequence[str]) -> None:
     """Raise if a file that is referred to is among those that led to it."""
     if Path(named).resolve() not in [Path(place).resolve() for place in steps[::2]]:
         return
     based = all(verb == " is based on " for verb in steps[1::2])
-    told = f"no {noun.__name__.lower()} can be its own base" if based else "look-ups go in a circle"
-    raise ValueError(f"{told}: {''.join((*steps, named))}")
+    own = f"no {config_type.__name__.lower()} can be its own base"
+    problem = own if based else "look-ups go in a circle"
+    raise ValueError(f"{problem}: {''.join((*steps, named))}")
 
 
-def _noun_of(folder: str) -> type[Any]:
-    """The noun of a folder of the catalog: it stands above this module, so it is asked for late."""
+def _config_type_of(folder: str) -> type[Any]:
+    """The config type of a catalog folder, imported late: its module imports this one."""
     home = _HOMES[folder]
     found: type[Any] = getattr(import_module(f"shardwise.config.{home}"), home.capitalize())
     return found
 
 
-def _noun_like(named: str, noun: type[Any]) -> type[Any]:
-    """The noun that has most of the keys of a file, at first that of the file that refers to it."""
+def _config_type_like(named: str, config_type: type[Any]) -> type[Any]:
+    """The config type with most of the keys of a file; first that of the file that refers to it."""
     keys = files.read_mapping(named).keys()
-    nouns = dict.fromkeys((noun, *map(_noun_of, _HOMES)))
-    return max(nouns, key=lambda one: len(keys & one.model_fields.keys()))
+    config_types = dict.fromkeys((config_type, *map(_config_type_of, _HOMES)))
+    return max(config_types, key=lambda one: len(keys & one.model_fields.keys()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,7 +154,7 @@ class RowFigures:
         return figure_in(self.row(row), parts_of(path), row)
 
     def value(self, row: str, path: str, times: float) -> Any:
-        """A field of a row: a figure, or anything else if it is taken once."""
+        """A field of a row: a figure, or anything else if it is used once."""
         value, _ = descend(self.row(row).fields, parts_of(path), row)
         if times == 1 and not _is_number(value):
             return value
@@ -163,18 +166,18 @@ class RowFigures:
         Parameters
         ----------
         same
-            Whether it was taken as it is, so that it is as good as the row says.
+            Whether it is used unchanged, so that it is as good as the row says.
         """
         fields = self.row(row).fields
-        told = fields.get("sources") or {}
+        stated = fields.get("sources") or {}
         _, place = descend(fields, parts_of(path), row)
         above = [_dotted(place[:length]) for length in range(len(place), -1, -1)]
-        own = next((told[prefix] for prefix in above if prefix in told), None)
+        own = next((stated[prefix] for prefix in above if prefix in stated), None)
         text = f"looked up: {by}" + (f" ({own['text']})" if own else "")
         kind = own["kind"] if own and same else "assumed"
         found: dict[Place, dict[str, str]] = {(): {"kind": kind, "text": text}}
         inside = f"{_dotted(place)}."
-        for prefix, one in told.items() if same else ():
+        for prefix, one in stated.items() if same else ():
             if prefix.startswith(inside):
                 text = f"looked up: {row} {prefix} ({one['text']})"
                 steps = tuple(prefix.removeprefix(inside).split("."))
@@ -192,9 +195,9 @@ def figure_in(row: Row, parts: Sequence[Part], called: str) -> Quantity:
     """
     value, place = descend(row.fields, parts, called)
     if not _is_number(value):
-        told = "null" if value is None else "no figure"
-        raise ValueError(f"{path_text(place)} of {called} is {told}")
-    return Quantity.of(value, kind_at(row.noun, place))
+        shown = "null" if value is None else "no figure"
+        raise ValueError(f"{path_text(place)} of {called} is {shown}")
+    return Quantity.of(value, kind_at(row.config_type, place))
 
 
 def _is_number(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""What a field of a noun counts, by its annotation."""
+"""What a field of a config type counts, by its annotation."""
 
 import types
 import typing
@@ -16,28 +16,28 @@ __all__ = ["canonical_names", "kind_at", "kinds_at"]
 
 
 @cache
-def kinds_at(noun: type[BaseModel], path: tuple[Part, ...]) -> frozenset[str | None]:
+def kinds_at(config_type: type[BaseModel], path: tuple[Part, ...]) -> frozenset[str | None]:
     """What may stand at a path: keys of `units.UNITS`, and None for a plain number.
 
-    Empty if no number may stand there, or the path is none of the noun's.
+    Empty if no number may stand there, or the path is none of the type's.
     """
-    places: list[Any] = [noun]
+    places: list[Any] = [config_type]
     for part in path:
         places = [inside for place in places for inside in _inside(place, part)]
     return frozenset(kind for place in places for kind in _kinds(place))
 
 
-def kind_at(noun: type[BaseModel], path: tuple[Part, ...]) -> str | None:
+def kind_at(config_type: type[BaseModel], path: tuple[Part, ...]) -> str | None:
     """What a number at a path counts: a key of `units.UNITS`, or None for a plain number."""
-    kinds = kinds_at(noun, path)
+    kinds = kinds_at(config_type, path)
     return next(iter(kinds)) if len(kinds) == 1 else None
 
 
 @cache
-def canonical_names(noun: type[BaseModel]) -> dict[str, str]:
+def canonical_names(config_type: type[BaseModel]) -> dict[str, str]:
     """Other names that top-level fields are read by, with their own."""
     found: dict[str, str] = {}
-    for name, field in noun.model_fields.items():
+    for name, field in config_type.model_fields.items():
         choices = getattr(field.validation_alias, "choices", ())
         found |= {str(choice): name for choice in choices if choice != name}
     return found

@@ -40,7 +40,7 @@ _ALLOWED = "allowed: numbers, names, quoted quantities, + - * / // % ** ( ), " +
 
 
 def evaluated(text: str, named: Named, looked_up: LookedUp) -> Quantity:
-    """Work a formula out.
+    """Calculate a formula.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def evaluated(text: str, named: Named, looked_up: LookedUp) -> Quantity:
     Raises
     ------
     ValueError
-        If the formula cannot be read or worked out.
+        If the formula cannot be read or calculated.
     """
     return _Evaluation(named, looked_up).of(_parsed(text))
 
@@ -129,10 +129,10 @@ class _Evaluation:
             _refuse(node.func)
         if not plain or not node.args or (name in _OF_ONE and len(node.args) > 1):
             raise ValueError(f"{name} takes {'one figure' if name in _OF_ONE else 'figures'}")
-        given = [self.of(argument) for argument in node.args]
+        arguments = [self.of(argument) for argument in node.args]
         if name in _OF_ONE:
-            return given[0].whole(_OF_ONE[name])
-        return reduce(_OF_SEVERAL[name], given)
+            return arguments[0].rounded(_OF_ONE[name])
+        return reduce(_OF_SEVERAL[name], arguments)
 
 
 def _constant(value: object) -> Quantity:

@@ -1,4 +1,4 @@
-"""What a file tells, over what its base has, before any figure is worked out."""
+"""What a file sets, over what its base has, before any figure is calculated."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -24,57 +24,61 @@ from shardwise.config.expressions.records import (
 )
 from shardwise.errors import Fault, InputError, UnknownNameError
 
-__all__ = ["WORDS", "Told"]
+__all__ = ["METADATA_FIELDS", "Overrides"]
 
-WORDS = frozenset({"name", "description", "sources"})
-"""Of a noun itself; a base does not hand them on, but for sources of what is not told again."""
+METADATA_FIELDS = frozenset({"name", "description", "sources"})
+"""Of one config; a base does not pass them on, except sources of what is not overridden."""
 _RESERVED = {BASE, "lookup", "min", "max", "ceil", "floor"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """The tree of a file: given figures, and those to work out."""
+class Overrides:
+    """The tree of a file: its plain figures, and those to calculate."""
 
     tree: Mapping[str, Any]
-    """Fields and, as `parameters`, figures that formulas use and the noun does not see."""
+    """Fields and, as `parameters`, figures that formulas use and the config type does not have."""
     base: Row | None
-    again: tuple[Place, ...]
-    """Places of what is told beside a base."""
+    overridden: tuple[Place, ...]
+    """Places that the file sets over its base."""
     inherited: Mapping[Place, Inherited]
-    """Formulas of the base that nothing is told in place of."""
+    """Formulas of the base that the file does not override."""
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], noun: type[BaseModel], source: str, rows: Rows) -> "Told":
-        """Put what a mapping tells over its base, if it names one.
+    def of(
+        cls, data: Mapping[str, Any], config_type: type[BaseModel], source: str, rows: Rows
+    ) -> "Overrides":
+        """Put what a mapping sets over its base, if it names one.
 
         Raises
         ------
         InputError
             If the base cannot be found, or has no such item, or parameters have bad names.
         """
-        other = canonical_names(noun)
+        other = canonical_names(config_type)
         fields = {
             key if other.get(key, key) in data else other[key]: item for key, item in data.items()
         }
         parameters = _named_parameters(fields.pop(PARAMETERS, {}), source)
         if BASE not in fields:
-            return cls(tree={**fields, PARAMETERS: parameters}, base=None, again=(), inherited={})
-        base = _base(fields.pop(BASE), noun, source, rows)
-        words = {word: fields.pop(word) for word in WORDS if word in fields}
-        whole = _with_formulas(base)
-        of_base = {name: item for name, item in whole.items() if name not in WORDS}
-        again: list[Place] = []
+            return cls(
+                tree={**fields, PARAMETERS: parameters}, base=None, overridden=(), inherited={}
+            )
+        base = _base(fields.pop(BASE), config_type, source, rows)
+        words = {word: fields.pop(word) for word in METADATA_FIELDS if word in fields}
+        full = _with_formulas(base)
+        of_base = {name: item for name, item in full.items() if name not in METADATA_FIELDS}
+        overridden: list[Place] = []
         try:
-            tree = merged(of_base, {**fields, PARAMETERS: parameters}, (), again) | words
+            tree = merged(of_base, {**fields, PARAMETERS: parameters}, (), overridden) | words
         except ValueError as error:
             raise InputError(Fault(source=source, problem=str(error))) from None
         inherited = {at: one for at, one in base.formulas.items() if _at(tree, at) is one.node}
-        return cls(tree=tree, base=base, again=tuple(again), inherited=inherited)
+        return cls(tree=tree, base=base, overridden=tuple(overridden), inherited=inherited)
 
 
 def _with_formulas(base: Row) -> dict[str, Any]:
-    """What a base tells, with its formulas in place of what they came to."""
-    tree = {**base.told, PARAMETERS: dict(base.parameters)}
+    """What a base sets, with its formulas in place of their values."""
+    tree = {**base.explicit, PARAMETERS: dict(base.parameters)}
     if not base.formulas:
         return tree
     tree = {name: deepcopy(item) if name != PARAMETERS else item for name, item in tree.items()}
@@ -101,10 +105,10 @@ def _at(tree: Any, at: Place) -> Any:
         return None
 
 
-def _base(named: Any, noun: type[BaseModel], source: str, rows: Rows) -> Row:
+def _base(named: Any, config_type: type[BaseModel], source: str, rows: Rows) -> Row:
     here = Fault(source=source, field=BASE, value=named, has_value=True, problem="")
     if not isinstance(named, str):
-        problem = f"must be the name or the file of a {noun.__name__.lower()}"
+        problem = f"must be the name or the file of a {config_type.__name__.lower()}"
         raise InputError(replace(here, problem=problem))
     try:
         return rows(named, True)
@@ -114,7 +118,7 @@ def _base(named: Any, noun: type[BaseModel], source: str, rows: Rows) -> Row:
         raise InputError(replace(here, problem=str(error))) from None
 
 
-def _named_parameters(given: Any, source: str) -> dict[str, Any]:
+def _named_parameters(parameters: Any, source: str) -> dict[str, Any]:
     """Parameters by their names as formulas read them, in which some letters are alike (NFKC).
 
     Raises
@@ -122,11 +126,11 @@ def _named_parameters(given: Any, source: str) -> dict[str, Any]:
     InputError
         If they have names that a formula cannot use.
     """
-    here = Fault(source=source, field=PARAMETERS, value=given, has_value=True, problem="")
-    if not isinstance(given, Mapping):
+    here = Fault(source=source, field=PARAMETERS, value=parameters, has_value=True, problem="")
+    if not isinstance(parameters, Mapping):
         raise InputError(replace(here, problem="must be a mapping of names to figures"))
     named: dict[str, Any] = {}
-    for name, figure in given.items():
+    for name, figure in parameters.items():
         problem = ""
         own = normalize("NFKC", name) if isinstance(name, str) else ""
         if not own.isidentifier():

@@ -27,8 +27,8 @@ _POWERS: dict[str, Powers] = {
 }
 _NAMES = {powers: name for name, powers in reversed(_POWERS.items()) if any(powers)}
 _BASES = ("byte", "s", "W", "kg/kWh")
-# Whole numbers stay whole up to here; beyond, a number of thousands of digits could be asked for.
-_MOST_WHOLE = 2**63
+# Integers stay exact up to here; beyond, a formula could request a number of thousands of digits.
+_MOST_INTEGER = 2**63
 _MOST_POWER = 12
 _TOO_LARGE = "is too large for a number"
 _DIGITS = 6
@@ -62,8 +62,8 @@ class Quantity:
         value, dimension = read_quantity(text)
         if not math.isfinite(value):
             raise ValueError(_TOO_LARGE)
-        whole = dimension is None and text.strip().lstrip("+-").isdigit()
-        return cls.of(int(text) if whole and abs(value) < _MOST_WHOLE else value, dimension)
+        integer = dimension is None and text.strip().lstrip("+-").isdigit()
+        return cls.of(int(text) if integer and abs(value) < _MOST_INTEGER else value, dimension)
 
     @property
     def kind(self) -> str:
@@ -86,7 +86,7 @@ class Quantity:
         return readable(self.value, self.dimension or _NAMES[self.powers], _DIGITS)
 
     def written(self) -> str | float:
-        """As people write it in a file, so that reading it back gives the same quantity."""
+        """As people write it in a file, so that reading it gives the same quantity."""
         dimension = self.dimension or _NAMES.get(self.powers)
         return self.value if dimension is None else format_quantity(self.value, dimension)
 
@@ -104,20 +104,20 @@ class Quantity:
         return self._joined(other, operator.mod, "divide")
 
     def __floordiv__(self, other: "Quantity") -> "Quantity":
-        """How many whole times one fits into another of its kind."""
+        """How many full times one fits into another of its kind."""
         other.refuse_zero()
         return Quantity(self._joined(other, operator.floordiv, "divide wholly").value)
 
     def __mul__(self, other: "Quantity") -> "Quantity":
         """Product of any two."""
         powers = _each(operator.add, self.powers, other.powers)
-        return Quantity(_kept(operator.mul, self.value, other.value), powers)
+        return Quantity(_finite(operator.mul, self.value, other.value), powers)
 
     def __truediv__(self, other: "Quantity") -> "Quantity":
         """Quotient of any two."""
         other.refuse_zero()
         powers = _each(operator.sub, self.powers, other.powers)
-        return Quantity(_kept(operator.truediv, self.value, other.value), powers)
+        return Quantity(_finite(operator.truediv, self.value, other.value), powers)
 
     def __pow__(self, other: "Quantity") -> "Quantity":
         """Power, by a plain number."""
@@ -131,7 +131,7 @@ class Quantity:
         )
         if self.value == 0 and number < 0:
             raise ValueError("divides by zero")
-        return Quantity(_kept(_power, self.value, number), powers)
+        return Quantity(_finite(_power, self.value, number), powers)
 
     def __neg__(self) -> "Quantity":
         """Itself below zero."""
@@ -145,11 +145,11 @@ class Quantity:
         """The larger of two of one kind."""
         return self._joined(other, max, "compare")
 
-    def whole(self, rounded: Callable[[float], int]) -> "Quantity":
+    def rounded(self, rounding: Callable[[float], int]) -> "Quantity":
         """A plain number rounded up or down."""
         if self.powers != _NONE:
             raise ValueError(f"only numbers are rounded, not {self.kind}: divide by a unit first")
-        return Quantity(_kept(lambda value, _: rounded(value), self.value, 0))
+        return Quantity(_finite(lambda value, _: rounding(value), self.value, 0))
 
     def refuse_zero(self) -> None:
         """Raise if nothing can be divided by it."""
@@ -161,7 +161,7 @@ class Quantity:
     ) -> "Quantity":
         if self.powers != other.powers:
             raise ValueError(f"cannot {verb} {self.kind} and {other.kind}")
-        return Quantity(_kept(join, self.value, other.value), self.powers)
+        return Quantity(_finite(join, self.value, other.value), self.powers)
 
 
 def _each(join: Callable[[int, int], int], one: Powers, other: Powers) -> Powers:
@@ -170,8 +170,8 @@ def _each(join: Callable[[int, int], int], one: Powers, other: Powers) -> Powers
 
 
 def _power(base: float, exponent: float) -> float:
-    """A power in time that does not grow with the numbers: whole only while it is small."""
-    most = _MOST_WHOLE.bit_length()
+    """A power in time that does not grow with the numbers: exact only while it is small."""
+    most = _MOST_INTEGER.bit_length()
     if not (isinstance(base, int) and isinstance(exponent, int)):
         pass
     elif exponent >= 0 and base.bit_length() * exponent < most:
@@ -182,11 +182,11 @@ def _power(base: float, exponent: float) -> float:
     return float(result)
 
 
-def _kept(join: Callable[[float, float], float], one: float, other: float) -> float:
-    """A result that is finite, and whole while it is small."""
+def _finite(join: Callable[[float, float], float], one: float, other: float) -> float:
+    """A result that is finite, and an exact integer while it is small."""
     try:
         result = join(one, other)
-        if isinstance(result, int) and abs(result) >= _MOST_WHOLE:
+        if isinstance(result, int) and abs(result) >= _MOST_INTEGER:
             result = float(result)
     except OverflowError:
         raise ValueError(_TOO_LARGE) from None

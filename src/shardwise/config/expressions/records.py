@@ -13,8 +13,8 @@ from shardwise.errors import Fault, nearest
 __all__ = [
     "BASE",
     "FORMS",
+    "NO_SOURCE",
     "PARAMETERS",
-    "UNTOLD",
     "Inherited",
     "Origin",
     "Place",
@@ -37,7 +37,7 @@ __all__ = [
 Place = tuple[Part, ...]
 FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
 """Keys of a figure in its long form."""
-UNTOLD = {"kind": "assumed", "text": "told beside the base, without a source"}
+NO_SOURCE = {"kind": "assumed", "text": "told beside the base, without a source"}
 
 
 def is_figure(node: object) -> bool:
@@ -48,42 +48,42 @@ def is_figure(node: object) -> bool:
     return "lookup" in keys or "formula" in keys or ("value" in keys and keys <= set(FORMS))
 
 
-def merged(base: Any, told: Any, at: Place, again: list[Place]) -> Any:
-    """What a base has, with what is told over it.
+def merged(base: Any, explicit: Any, at: Place, overridden: list[Place]) -> Any:
+    """What a base has, with what a file sets over it.
 
-    Mappings merge; items of a list are told by a mapping of their names or positions; anything else
-    that is told replaces what the base has.
+    Mappings merge; items of a list are set by a mapping of their names or positions; anything else
+    that is set replaces what the base has.
 
     Parameters
     ----------
     at
         Where this stands.
     again
-        Gets the place of all that is told.
+        Receives the place of all that is set.
 
     Raises
     ------
     ValueError
-        If an item that is told is none of the base's.
+        If an item that is set is none of the base's.
     """
-    plain = isinstance(told, Mapping) and not is_figure(told)
+    plain = isinstance(explicit, Mapping) and not is_figure(explicit)
     if plain and isinstance(base, Mapping):
         result = dict(base)
-        for key, item in told.items():
+        for key, item in explicit.items():
             own = _key(base, key)
-            result[own] = merged(base.get(own), item, (*at, own), again)
+            result[own] = merged(base.get(own), item, (*at, own), overridden)
         return result
-    if plain and told and isinstance(base, (list, tuple)):
+    if plain and explicit and isinstance(base, (list, tuple)):
         items = list(base)
-        for key, item in told.items():
+        for key, item in explicit.items():
             index = _position(items, key)
             if index is None:
                 problem = f"the base has no item {key!r} in {path_text(at)}"
                 raise ValueError(problem + _hint(key, _names(items)))
-            items[index] = merged(items[index], item, (*at, index), again)
+            items[index] = merged(items[index], item, (*at, index), overridden)
         return items
-    again.append(at)
-    return told
+    overridden.append(at)
+    return explicit
 
 
 def descend(node: Any, parts: Iterable[Part], whose: str) -> tuple[Any, Place]:
@@ -112,27 +112,27 @@ def descend(node: Any, parts: Iterable[Part], whose: str) -> tuple[Any, Place]:
 def sources_of(
     own: Mapping[str, Any],
     of_base: Mapping[str, Any],
-    told: Mapping[str, Any],
+    explicit: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Origins of the figures of a noun and its base, by dotted prefix.
+    """Origins of the figures of a config and its base, by dotted prefix.
 
-    What the base says of a figure does not stand for one told again: that has a source of its own,
-    or the one for all that is told, or what is known of it from how it was told.
+    What the base says of a figure does not apply to one that is overridden. That one has its own
+    source, or the one for all overrides, or what is known of it from how it was stated.
 
     Parameters
     ----------
     own
         What the file says.
-    told
-        What is known of each figure that is told, by its dotted place.
+    explicit
+        What is known of each figure that is set, by its dotted place.
     """
-    kept = {
+    inherited = {
         field: source
         for field, source in of_base.items()
-        if not any(f"{field}.".startswith(f"{place}.") for place in told)
+        if not any(f"{field}.".startswith(f"{place}.") for place in explicit)
     }
-    covered = {place: _covering(own, place) or source for place, source in told.items()}
-    return kept | covered | {field: source for field, source in own.items() if field}
+    covered = {place: _covering(own, place) or source for place, source in explicit.items()}
+    return inherited | covered | {field: source for field, source in own.items() if field}
 
 
 def _covering(sources: Mapping[str, Any], field: str) -> Any:
@@ -182,18 +182,18 @@ class Row:
     """An entry of the catalog, or a file, that another file refers to."""
 
     name: str
-    noun: type[BaseModel]
+    config_type: type[BaseModel]
     fields: Mapping[str, Any]
     """All of it as plain values, defaults too."""
-    told: Mapping[str, Any]
-    """Without what nobody told."""
+    explicit: Mapping[str, Any]
+    """Only what its file sets."""
     parameters: Mapping[str, Quantity]
     formulas: Mapping[Place, "Inherited"]
-    """By place: what it calculates, and so calculates anew where something else is told."""
+    """By place: what it calculates, and so recalculates where a file overrides an input."""
 
 
 Rows = Callable[[str, bool], Row]
-"""Finds an entry by its name; whether it is to be a base, and so of the same noun."""
+"""Finds an entry by its name; whether it is to be a base, and so of the same config type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,17 +218,17 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """Plain fields of a noun, and where each is from."""
+    """Plain fields of a config, and where each is from."""
 
     data: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Quantity] = field(default_factory=dict)
     origins: Mapping[Place, Origin] = field(default_factory=dict)
-    """By place; the longest prefix counts, and nothing told is given."""
+    """By place; the longest prefix counts, a place without any is given."""
     formulas: Mapping[Place, Inherited] = field(default_factory=dict)
     """For files that this one is the base of."""
 
-    def told(self, fault: Fault) -> Fault:
-        """A fault of the noun, which says how its figure came to be if nobody wrote it."""
+    def with_origin(self, fault: Fault) -> Fault:
+        """A fault of the config, which says how its figure came to be if nobody wrote it."""
         ways = {path_text(path): origin for path, origin in self.origins.items() if path}
         origin = ways.get(fault.field)
         if origin is None or origin.how == "given":
@@ -277,9 +277,9 @@ def check_keys(node: Mapping[str, Any]) -> None:
     for key in node:
         if key not in FORMS:
             raise ValueError(f"unknown key {key!r} of a figure{nearest(str(key), FORMS)}")
-    for part, whole in _NEEDS:
-        if part in node and whole not in node:
-            raise ValueError(f"{part} needs {whole}")
+    for key, needed in _NEEDS:
+        if key in node and needed not in node:
+            raise ValueError(f"{key} needs {needed}")
     for word in ("lookup", "field", "formula"):
         if word in node and not isinstance(node[word], str):
             raise ValueError(f"{word} must be text, not {node[word]!r}")
@@ -297,7 +297,7 @@ def lookup_words(node: Mapping[str, Any]) -> str:
 
 
 def check_agreement(figures: Mapping[str, Quantity], node: Mapping[str, Any]) -> None:
-    """Raise if a figure told in several ways is not the same.
+    """Raise if a figure stated in several ways is not the same.
 
     Raises
     ------
@@ -308,8 +308,8 @@ def check_agreement(figures: Mapping[str, Quantity], node: Mapping[str, Any]) ->
     for figure in figures.values():
         plain = not any(figure.powers) or not any(first.powers)
         away = abs(figure.value - first.value)
-        near = away <= _TOLERANCE * max(abs(figure.value), abs(first.value))
-        if not near or not (plain or figure.powers == first.powers):
+        close = away <= _TOLERANCE * max(abs(figure.value), abs(first.value))
+        if not close or not (plain or figure.powers == first.powers):
             words = {"lookup": f"lookup {lookup_words(node)}" if "lookup" in node else ""}
-            told = (f"{words.get(way, way)} gives {one}" for way, one in figures.items())
-            raise ValueError(f"contradicts itself: {', '.join(told)}")
+            stated = (f"{words.get(way, way)} gives {one}" for way, one in figures.items())
+            raise ValueError(f"contradicts itself: {', '.join(stated)}")

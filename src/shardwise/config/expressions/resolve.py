@@ -1,4 +1,4 @@
-"""Figures of a file: what is looked up, calculated or left to a base, worked out."""
+"""Figures of a file: what is looked up, calculated or left to a base, calculated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,12 +9,12 @@ from pydantic import BaseModel
 from shardwise.config.expressions.chain import RowFigures, figure_in
 from shardwise.config.expressions.dimensions import canonical_names, kind_at, kinds_at
 from shardwise.config.expressions.formula import Part, evaluated, parts_of, path_text
-from shardwise.config.expressions.overrides import WORDS, Told
+from shardwise.config.expressions.overrides import METADATA_FIELDS, Overrides
 from shardwise.config.expressions.quantity import Quantity, powers_of
 from shardwise.config.expressions.records import (
     BASE,
+    NO_SOURCE,
     PARAMETERS,
-    UNTOLD,
     Inherited,
     Origin,
     Place,
@@ -39,7 +39,9 @@ _MOST_FAULTS = 50
 _MOST_NAMES = 200
 
 
-def resolve(data: Mapping[str, Any], noun: type[BaseModel], *, source: str, rows: Rows) -> Resolved:
+def resolve(
+    data: Mapping[str, Any], config_type: type[BaseModel], *, source: str, rows: Rows
+) -> Resolved:
     """Work out all figures of a mapping.
 
     Raises
@@ -48,10 +50,16 @@ def resolve(data: Mapping[str, Any], noun: type[BaseModel], *, source: str, rows
         With one fault for each figure that cannot be worked out.
     """
     try:
-        told = Told.of(data, noun, source, rows)
-        own = told.tree.get("sources") or {}
+        overrides = Overrides.of(data, config_type, source, rows)
+        own = overrides.tree.get("sources") or {}
         row_figures = RowFigures(find=rows)
-        resolver = _Resolver(noun=noun, source=source, told=told, rows=row_figures, own_sources=own)
+        resolver = _Resolver(
+            config_type=config_type,
+            source=source,
+            overrides=overrides,
+            rows=row_figures,
+            own_sources=own,
+        )
         return resolver.resolved()
     except RecursionError:
         raise InputError(Fault(source=source, problem="is nested too deeply")) from None
@@ -59,11 +67,11 @@ def resolve(data: Mapping[str, Any], noun: type[BaseModel], *, source: str, rows
 
 @dataclass(slots=True, kw_only=True)
 class _Resolver:
-    """Works each figure out once, when it is asked for; knows which ones it is at."""
+    """Calculates each figure once, when first needed; tracks those in progress."""
 
-    noun: type[BaseModel]
+    config_type: type[BaseModel]
     source: str
-    told: Told
+    overrides: Overrides
     rows: RowFigures
     own_sources: Any
     known: dict[Place, Any] = field(default_factory=dict)
@@ -75,17 +83,19 @@ class _Resolver:
 
     def resolved(self) -> Resolved:
         faults: list[Fault] = []
-        data = {key: self._plain(item, (key,), faults) for key, item in self.told.tree.items()}
+        data = {key: self._plain(item, (key,), faults) for key, item in self.overrides.tree.items()}
         if faults:
             raise InputError([f for n, f in enumerate(faults) if f not in faults[:n]])
         del data[PARAMETERS]
-        parameters = {name: self.figure((PARAMETERS, name)) for name in self.told.tree[PARAMETERS]}
+        parameters = {
+            name: self.figure((PARAMETERS, name)) for name in self.overrides.tree[PARAMETERS]
+        }
         self._forget_unchanged()
-        if "sources" in self.noun.model_fields and isinstance(self.own_sources, Mapping):
+        if "sources" in self.config_type.model_fields and isinstance(self.own_sources, Mapping):
             data["sources"] = self._sources(data)
-        if self.told.base is not None:
-            self.origins[()] = Origin(how="looked up", by=f"base {self.told.base.name}")
-            for place in self.told.again:
+        if self.overrides.base is not None:
+            self.origins[()] = Origin(how="looked up", by=f"base {self.overrides.base.name}")
+            for place in self.overrides.overridden:
                 self.origins.setdefault(place, Origin(how="given"))
         return Resolved(
             data=data,
@@ -96,10 +106,10 @@ class _Resolver:
 
     def _forget_unchanged(self) -> None:
         """A formula of the base that comes to what it came to there is the base's figure."""
-        base = self.told.base
+        base = self.overrides.base
         if base is None:
             return
-        for at in self.told.inherited:
+        for at in self.overrides.inherited:
             own = at[0] == PARAMETERS
             before = base.parameters[str(at[1])] if own else figure_in(base, at, base.name)
             if self.figure(at).value == before.value:
@@ -111,8 +121,8 @@ class _Resolver:
         return isinstance(node, str) or "formula" in node
 
     def _handed_on(self, at: Place) -> Inherited:
-        own = Inherited(node=self._node(at)[0], base=self.told.base, rows=self.rows.find)
-        return self.told.inherited.get(at, own)
+        own = Inherited(node=self._node(at)[0], base=self.overrides.base, rows=self.rows.find)
+        return self.overrides.inherited.get(at, own)
 
     def figure(self, at: Place) -> Quantity:
         """The figure at a place, with what it counts.
@@ -132,8 +142,8 @@ class _Resolver:
 
     def value(self, at: Place) -> Any:
         """What stands at a place of the tree, worked out if it is to be."""
-        node, whole = self._node(at)
-        if whole != at or not (is_formula(node) or is_figure(node)):
+        node, stored_at = self._node(at)
+        if stored_at != at or not (is_formula(node) or is_figure(node)):
             return node
         if at in self.failed:
             raise self.failed[at]
@@ -147,7 +157,7 @@ class _Resolver:
 
     def _node(self, at: Place) -> tuple[Any, Place]:
         """What stands at a place, and the place up to which it is of the tree, not looked up."""
-        node: Any = self.told.tree
+        node: Any = self.overrides.tree
         for length, part in enumerate(at):
             if length and is_figure(node):
                 return descend(self.value(at[:length]), at[length:], path_text(at[:length]))[0], at[
@@ -180,7 +190,7 @@ class _Resolver:
         return evaluated(formula, lambda parts: self._named(parts, at), self._rows_of(at).figure)
 
     def _long(self, node: Mapping[str, Any], at: Place) -> Any:
-        """A figure told in one or several ways, which must agree."""
+        """A figure stated in one or several ways, which must agree."""
         check_keys(node)
         found: dict[str, Any] = {}
         if "value" in node:
@@ -191,25 +201,25 @@ class _Resolver:
             found["formula"] = self._calculated(node["formula"], at)
         if len(found) > 1:
             check_agreement({way: self._as_figure(one, at) for way, one in found.items()}, node)
-        self._tell(node, at, found)
+        self._record_origin(node, at, found)
         return next(iter(found.values()))
 
     def _as_figure(self, value: Any, at: Place) -> Quantity:
         return value if isinstance(value, Quantity) else self._of_literal(value, at)
 
-    def _tell(self, node: Mapping[str, Any], at: Place, found: Mapping[str, Any]) -> None:
-        """Keep how a figure in its long form came to be, and its source if it names one."""
+    def _record_origin(self, node: Mapping[str, Any], at: Place, found: Mapping[str, Any]) -> None:
+        """Record how a figure in its long form came to be, and its source if it names one."""
         ways = [way for way in found if way != "value"]
         known = self.origins.get(at, Origin(how="given"))
         if len(ways) > 1 or (ways and "value" in found):
             by = f"{known.by} (agrees with {', '.join(w for w in found if w != ways[-1])})"
             known = replace(known, by=by)
         self.origins[at] = replace(known, description=str(node.get("description", "")))
-        if "source" in node and at not in self.told.inherited:  # of what the base came to
+        if "source" in node and at not in self.overrides.inherited:  # of what the base came to
             own = node["source"]
-            told = {"kind": "assumed", "text": own} if isinstance(own, str) else own
+            source = {"kind": "assumed", "text": own} if isinstance(own, str) else own
             if isinstance(self.own_sources, Mapping):
-                self.own_sources = {**self.own_sources, ".".join(map(str, at)): told}
+                self.own_sources = {**self.own_sources, ".".join(map(str, at)): source}
 
     def _looked_up(self, node: Mapping[str, Any], at: Place) -> Any:
         row, path, times = node["lookup"], node["field"], node.get("times", 1)
@@ -221,8 +231,8 @@ class _Resolver:
         return rows.value(row, path, times)
 
     def _rows_of(self, at: Place) -> RowFigures:
-        """Rows that a figure may refer to: those of the file that tells it."""
-        theirs = self.told.inherited.get(at)
+        """Rows that a figure may refer to: those of the file that states it."""
+        theirs = self.overrides.inherited.get(at)
         return self.rows if theirs is None else RowFigures(find=theirs.rows)
 
     def _named(self, parts: tuple[Part, ...], at: Place) -> Quantity:
@@ -234,12 +244,16 @@ class _Resolver:
         for container in (*containers, (PARAMETERS,)):
             node, _ = self._node(container)
             if isinstance(node, Mapping) and not (container and is_figure(node)):
-                own = canonical_names(self.noun).get(str(first), first) if not container else first
+                own = (
+                    canonical_names(self.config_type).get(str(first), first)
+                    if not container
+                    else first
+                )
                 if own in node:
                     return self._inside((*container, own), parts[1:])
-        near = [str(n) for c in containers for n in _keys(self._node(c)[0])]
-        near += list(self.told.tree[PARAMETERS])
-        hint = nearest(str(first), near[:_MOST_NAMES])
+        nearby = [str(n) for c in containers for n in _keys(self._node(c)[0])]
+        nearby += list(self.overrides.tree[PARAMETERS])
+        hint = nearest(str(first), nearby[:_MOST_NAMES])
         raise ValueError(f"needs {path_text(parts)}, which is not given{hint}")
 
     def _inside(self, start: Place, rest: tuple[Part, ...]) -> Quantity:
@@ -251,7 +265,7 @@ class _Resolver:
         return self.figure(place)
 
     def _of_base(self, rest: tuple[Part, ...], at: Place) -> Quantity:
-        """What the base has in the same place; a part of the file may have a base of its own."""
+        """What the base has in the same place; a section of the file may have a base of its own."""
         for length in range(len(at) - 1, 0, -1):
             node, _ = self._node(at[:length])
             named = node.get(BASE) if isinstance(node, Mapping) else None
@@ -259,15 +273,15 @@ class _Resolver:
                 return figure_in(
                     self._rows_of(at).row(named), rest or at[length:], f"the base {named}"
                 )
-        theirs = self.told.inherited.get(at)
-        base = self.told.base if theirs is None else theirs.base
+        theirs = self.overrides.inherited.get(at)
+        base = self.overrides.base if theirs is None else theirs.base
         if base is None:
             raise ValueError("needs base, but there is none: name one as base")
         return figure_in(base, rest or at, f"the base {base.name}")
 
     def _of_literal(self, value: Any, at: Place) -> Quantity:
-        """A value as it is given, a number or text, with what its place counts."""
-        kind = kind_at(self.noun, at)
+        """A value as it is written, a number or text, with what its place counts."""
+        kind = kind_at(self.config_type, at)
         if kind is not None:
             return Quantity.of(parse_quantity(value, kind), kind)
         if isinstance(value, str):
@@ -278,7 +292,7 @@ class _Resolver:
 
     def _check(self, figure: Quantity, at: Place) -> None:
         """Raise if a figure does not count what its place does; plain numbers fit any."""
-        kinds = kinds_at(self.noun, at)
+        kinds = kinds_at(self.config_type, at)
         if not kinds or not any(figure.powers):
             return
         if figure.powers not in [powers_of(kind) for kind in kinds]:
@@ -287,7 +301,7 @@ class _Resolver:
 
     def _plain(self, node: Any, at: Place, faults: list[Fault]) -> Any:
         """The tree from here on as plain values."""
-        if at[0] in WORDS or len(faults) >= _MOST_FAULTS:
+        if at[0] in METADATA_FIELDS or len(faults) >= _MOST_FAULTS:
             return node
         if is_formula(node) or is_figure(node) or (at[0] == PARAMETERS and len(at) > 1):
             try:
@@ -309,14 +323,14 @@ class _Resolver:
             for at, one in self.derived_sources.items()
             if at[0] != PARAMETERS
         }
-        told = {
-            ".".join(map(str, at)): UNTOLD
-            for at in self.told.again
+        explicit = {
+            ".".join(map(str, at)): NO_SOURCE
+            for at in self.overrides.overridden
             if at[0] not in ("sources", PARAMETERS)
         } | derived
-        if self.told.base is not None:
-            return sources_of(own, self.told.base.fields.get("sources") or {}, told)
-        return {**sources_of(own, {}, told), **({"": own[""]} if "" in own else {})}
+        if self.overrides.base is not None:
+            return sources_of(own, self.overrides.base.fields.get("sources") or {}, explicit)
+        return {**sources_of(own, {}, explicit), **({"": own[""]} if "" in own else {})}
 
     @staticmethod
     def _placed(prefix: Any, data: Mapping[str, Any]) -> Any:
@@ -342,10 +356,10 @@ class _Resolver:
 
 
 def _number(figure: Quantity) -> float:
-    """A calculated number, whole if it is."""
+    """A calculated number, as an integer if it is one."""
     value = figure.value
-    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
-    return int(value) if whole else value
+    is_integer = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if is_integer else value
 
 
 def _keys(node: Any) -> list[Any]:

@@ -16,7 +16,7 @@ _FORMULA = {
     "pattern": "^\\s*=",
     "description": "A formula, such as `= 2 * base` or `= hidden / heads`.",
 }
-_TOLD = {
+_FIGURE = {
     "type": "object",
     "description": "A figure in its long form; ways that are told together must agree.",
     "properties": {
@@ -39,12 +39,12 @@ _TOLD = {
 
 
 def with_figures(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Let the schema of a noun accept every way of giving a figure.
+    """Let the schema of a config type accept every way of stating a figure.
 
     Of a file with a base only its keys are checked: what must be there, the base has.
     """
     definitions = {name: _opened(one) for name, one in schema.get("$defs", {}).items()}
-    whole = {key: item for key, item in schema.items() if key != "$defs"}
+    full = {key: item for key, item in schema.items() if key != "$defs"}
     anywhere = {
         BASE: {"type": "string", "description": "Entry or file that has all that is not told."},
         PARAMETERS: {
@@ -56,27 +56,27 @@ def with_figures(schema: Mapping[str, Any]) -> dict[str, Any]:
             },
         },
     }
-    strict = _opened(whole)
+    strict = _opened(full)
     strict["properties"] = {
         **strict["properties"],
-        **{word: whole["properties"][word] for word in _WORDS if word in whole["properties"]},
+        **{word: full["properties"][word] for word in _WORDS if word in full["properties"]},
         PARAMETERS: {},
     }
-    named = [word for word in ("name",) if word in whole["properties"]]
+    named = [word for word in ("name",) if word in full["properties"]]
     return {
-        **{key: whole[key] for key in ("title", "description", "type") if key in whole},
+        **{key: full[key] for key in ("title", "description", "type") if key in full},
         "properties": {
-            **{name: _notes(one) for name, one in whole["properties"].items()},
+            **{name: _notes(one) for name, one in full["properties"].items()},
             **anywhere,
         },
         "additionalProperties": False,
         "anyOf": [{"$ref": "#/$defs/Whole"}, {"required": [*named, BASE]}],
-        "$defs": {**definitions, "Formula": _FORMULA, "Figure": _TOLD, "Whole": strict},
+        "$defs": {**definitions, "Formula": _FORMULA, "Figure": _FIGURE, "Whole": strict},
     }
 
 
 def _opened(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema whose parts may each be a figure."""
+    """A schema whose members may each be a figure."""
     result = dict(schema)
     if "properties" in result:
         result["properties"] = {k: _figure(one) for k, one in result["properties"].items()}
