@@ -83,7 +83,7 @@ class ConfigBase(BaseModel):
         """Return the config of a catalog name or a YAML, JSON or TOML file (also gzipped).
 
         A model may also be the owner/name of one on the Hugging Face hub. A config is returned
-        unchanged; a mapping is validated. Figures that are looked up or formulas are calculated.
+        unchanged; a mapping is validated. Look-ups and formulas are evaluated.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Files that refer to others: what is read for them, and that that none refers to itself."""
+"""Files that refer to others: what is read for them, and that none refers to itself."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

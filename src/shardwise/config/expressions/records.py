@@ -58,7 +58,7 @@ def merged(base: Any, explicit: Any, at: Place, overridden: list[Place]) -> Any:
     ----------
     at
         Where this stands.
-    again
+    overridden
         Receives the place of all that is set.
 
     Raises
