@@ -121,7 +121,7 @@ def _write_values(parameters: Sequence[Parameter], offsets: np.ndarray) -> None:
             path = _CATALOG / of / f"{name}.yaml"
             told = files.read_mapping(path)
             base = now.get(told.get("base", ""), {})
-            changes = figures_moved(moving, name, told=told, values=values, base=base)
+            changes = figures_moved(moving, name, written=told, values=values, base=base)
             text = path.read_text(encoding="utf-8")
             path.write_text(rewritten(text, changes), encoding="utf-8")
 

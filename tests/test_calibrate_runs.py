@@ -16,8 +16,8 @@ from shardwise import InputError, System, estimate
 from shardwise.analysis.prediction_interval import ValidatedRuns, error_levels
 from shardwise.validate.calibrate.from_runs import (
     calibrated_by_runs,
-    given_runs,
     level_of,
+    read_run_times,
     robust_mean,
 )
 
@@ -203,10 +203,10 @@ def test_all_forms_of_a_file_say_the_same(tmp_path):
     rates = [{k: v for k, v in row.items() if k != "step_time_s"} for row in tokens]
     saved(tmp_path / "e.yaml", rates)
     system = at(1.0)
-    first = given_runs(path, system)[0]
+    first = read_run_times(path, system)[0]
     assert len(first) == 4
     for name in ("b.csv", "c.csv.gz", "d.toml", "e.yaml"):
-        others, unusable = given_runs(tmp_path / name, system)
+        others, unusable = read_run_times(tmp_path / name, system)
         assert unusable == []
         for one, other in zip(first, others, strict=True):
             assert (other.name, other.model) == (one.name, one.model)
@@ -239,9 +239,9 @@ def test_rows_of_the_schema_are_taken(tmp_path):
     told = {one.name: one.reason for one in found.unusable}
     assert told == {"other": "ran on b200-sxm", "untimed": "has no time of a step"}
     own = at(1.0).model_copy(update={"name": "ours"})
-    assert len(given_runs(path, own)[0]) == 3
+    assert len(read_run_times(path, own)[0]) == 3
     chip = replace_name(own, "another")
-    assert given_runs(path, chip)[0] == []
+    assert read_run_times(path, chip)[0] == []
 
 
 def replace_name(system, name):
@@ -295,7 +295,7 @@ def test_wrong_rows_are_refused(tmp_path, change, problem):
     row = {key: v for key, v in ({**ROWS[0], "step_time_s": 1.0} | change).items() if v is not None}
     path = saved(tmp_path / "runs.yaml", [row, {**ROWS[1], "step_time_s": 1.0, "mbs": 0}])
     with pytest.raises(InputError) as caught:
-        given_runs(path, at(1.0))
+        read_run_times(path, at(1.0))
     told = problems(caught)
     assert problem in told[0]
     assert told[1].startswith(f"{path}: run 2: ")
@@ -305,13 +305,13 @@ def test_wrong_files_are_refused(tmp_path):
     """Of no known ending; without runs; with a row that is too long."""
     (tmp_path / "runs.txt").write_text("x")
     with pytest.raises(InputError, match=r"allowed endings: \.yaml, \.yml, \.toml, \.csv, \.json"):
-        given_runs(tmp_path / "runs.txt", at(1.0))
+        read_run_times(tmp_path / "runs.txt", at(1.0))
     (tmp_path / "a.yaml").write_text("rows: []")
     with pytest.raises(InputError, match="runs: is missing"):
-        given_runs(tmp_path / "a.yaml", at(1.0))
+        read_run_times(tmp_path / "a.yaml", at(1.0))
     (tmp_path / "a.csv").write_text("model,step_time_s\nllama3-8b,1,2\n")
     with pytest.raises(InputError, match="run 1"):
-        given_runs(tmp_path / "a.csv", at(1.0))
+        read_run_times(tmp_path / "a.csv", at(1.0))
 
 
 def test_the_verb_writes_a_system_that_is_used_at_once(tmp_path, shardwise):

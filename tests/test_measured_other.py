@@ -228,4 +228,4 @@ def test_stacks_say_where_they_are_from(name: str) -> None:
 def test_rows_without_a_model_stay_refused() -> None:
     """Names of sizes alone are not enough."""
     (found,) = predict_runs([row("neuron-trn1-gpt3-46b-32n-nemo")])
-    assert found.refused == "model.layers is not told"
+    assert found.refused == "model.layers is not stated"

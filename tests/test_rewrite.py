@@ -64,7 +64,7 @@ def test_figures_are_read_back_as_numbers(large: float, share: float) -> None:
     values = {"large": large, "share": share, "time": f"{share} us", "zero": 0}
     mine = parameter(fields=list(values))
     changes = figures_moved(
-        [mine], "mine", told=told | dict.fromkeys(values, 1), values=values, base={}
+        [mine], "mine", written=told | dict.fromkeys(values, 1), values=values, base={}
     )
     assert set(changes) == {("large",), ("share",), ("time",)}
     read = yaml.safe_load(rewritten(TEXT, changes))
@@ -86,10 +86,10 @@ def test_an_entry_has_its_own_figures_moved_alone() -> None:
         parameter(names=["low"], fields=["dp_tail", "tp_hidden"]),
         parameter(names=["mine", "low"], fields=["pp_hidden"]),
     ]
-    found = figures_moved(moving, "mine", told=told, values=values, base=base)
+    found = figures_moved(moving, "mine", written=told, values=values, base=base)
     # The base's tp_hidden was moved and this one's was not, so it has to be told from now on.
     assert found == {("host_launch",): "7 us", ("tp_hidden",): "0.6"}
-    assert figures_moved(moving, "low", told=base, values=base, base={}) == {
+    assert figures_moved(moving, "low", written=base, values=base, base={}) == {
         ("dp_tail",): "0.3",
         ("tp_hidden",): "0.7",
         ("pp_hidden",): "0.5",
@@ -128,7 +128,7 @@ def test_writing_what_the_catalog_has_changes_nothing(of: str) -> None:
         changes = figures_moved(
             parameters,
             name,
-            told=told,
+            written=told,
             values=NOUNS[of].load(name).to_dict(units=True),
             base=NOUNS[of].load(base).to_dict(units=True) if base else {},
         )

@@ -98,16 +98,16 @@ class KernelScores:
         return record | ({"rows": list(self._rows())} if rows else {})
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        for table, told in self.tables:
+        for table, result in self.tables:
             columns = {n: v.tolist() for n, v in table.columns.items() if n not in table.times}
             for number in range(len(table)):
-                measured = float(told.measured_us[number])
-                predicted = float(told.predicted_us[number])
+                measured = float(result.measured_us[number])
+                predicted = float(result.predicted_us[number])
                 row: dict[str, Any] = {"id": f"{table.kind}/{number}", "table": table.kind}
                 row |= {name: values[number] for name, values in columns.items()}
-                row |= {"kind": str(told.kind[number]), "measured_us": measured}
-                if told.reason[number]:
-                    yield row | {"refused": str(told.reason[number])}
+                row |= {"kind": str(result.kind[number]), "measured_us": measured}
+                if result.reason[number]:
+                    yield row | {"refused": str(result.reason[number])}
                 else:
                     yield row | {
                         "predicted_us": predicted,
@@ -126,11 +126,11 @@ def kernel_scores(folder: str | Path) -> KernelScores:
     tables = read_folder(folder)
     names = {str(gpu) for table in tables for gpu in np.unique(table.columns["gpu"])}
     systems = {name: _system_of(name) for name in names}
-    told = [(table, some) for table in tables for some in predictions(table, systems)]
+    result = [(table, some) for table in tables for some in predictions(table, systems)]
     return KernelScores(
-        tables=tuple(told),
-        groups=tuple(group for table, some in told for group in _groups(table, some)),
-        refused=tuple(refused for table, some in told for refused in _refused(table, some)),
+        tables=tuple(result),
+        groups=tuple(group for table, some in result for group in _groups(table, some)),
+        refused=tuple(refused for table, some in result for refused in _refused(table, some)),
     )
 
 
@@ -149,7 +149,7 @@ def save_rows(scores: KernelScores, path: str | Path) -> None:
         problem = f"cannot be written; allowed endings: {', '.join(_ENDINGS)}"
         raise InputError(Fault(source=name, problem=problem))
     frames = []
-    for table, told in scores.tables:
+    for table, result in scores.tables:
         large = np.ones(len(table), dtype=np.bool_) if table.large is None else table.large
         frames.append(
             pl.DataFrame(
@@ -157,21 +157,21 @@ def save_rows(scores: KernelScores, path: str | Path) -> None:
                     "table": [table.kind] * len(table),
                     "row": np.arange(len(table)),
                     "gpu": table.columns["gpu"],
-                    "dtype": told.dtype,
-                    "kind": told.kind,
+                    "dtype": result.dtype,
+                    "kind": result.kind,
                     "large": large,
-                    "measured_us": told.measured_us,
-                    "predicted_us": told.predicted_us,
-                    "refused": told.reason.astype(str),
+                    "measured_us": result.measured_us,
+                    "predicted_us": result.predicted_us,
+                    "refused": result.reason.astype(str),
                 }
             )
         )
-    whole = pl.concat(frames)
+    frame = pl.concat(frames)
     try:
         if name.endswith(".parquet"):
-            whole.write_parquet(name)
+            frame.write_parquet(name)
         else:
-            whole.write_csv(name, compression="gzip" if name.endswith(".gz") else "uncompressed")
+            frame.write_csv(name, compression="gzip" if name.endswith(".gz") else "uncompressed")
     except OSError as error:
         problem = f"cannot be written: {error.strerror or error}"
         raise InputError(Fault(source=name, problem=problem)) from None
@@ -191,9 +191,9 @@ def _system_of(gpu: str) -> System | str:
     return System.load(name)
 
 
-def _errors(told: Predictions) -> Any:
-    known = np.isfinite(told.predicted_us)
-    return told.predicted_us[known] / told.measured_us[known] - 1
+def _errors(result: Predictions) -> Any:
+    known = np.isfinite(result.predicted_us)
+    return result.predicted_us[known] / result.measured_us[known] - 1
 
 
 def _plain(score: Score) -> dict[str, float]:
@@ -201,25 +201,25 @@ def _plain(score: Score) -> dict[str, float]:
     return {name: record[name] for name in ("n", "mape", "median_ape", "bias", "p90", "max")}
 
 
-def _keys(table: KernelTable, told: Predictions) -> Iterator[tuple[tuple[str, str, str], Bools]]:
+def _keys(table: KernelTable, result: Predictions) -> Iterator[tuple[tuple[str, str, str], Bools]]:
     """Groups by GPU, type and kind, in their order."""
-    parts = np.char.add(np.char.add(table.columns["gpu"], "|"), told.dtype)
-    names, place = np.unique(np.char.add(np.char.add(parts, "|"), told.kind), return_inverse=True)
+    parts = np.char.add(np.char.add(table.columns["gpu"], "|"), result.dtype)
+    names, place = np.unique(np.char.add(np.char.add(parts, "|"), result.kind), return_inverse=True)
     for number, name in enumerate(names.tolist()):
         gpu, dtype, kind = name.split("|")
         yield (gpu, dtype, kind), place == number
 
 
-def _groups(table: KernelTable, told: Predictions) -> Iterator[Group]:
-    known = np.isfinite(told.predicted_us)
+def _groups(table: KernelTable, result: Predictions) -> Iterator[Group]:
+    known = np.isfinite(result.predicted_us)
     large = table.large
-    for (gpu, dtype, kind), rows in _keys(table, told):
+    for (gpu, dtype, kind), rows in _keys(table, result):
         regions = {"all": rows & known}
         if large is not None:
             regions["large"] = rows & known & large
         for region, some in regions.items():
             if some.any():
-                signed = told.predicted_us[some] / told.measured_us[some] - 1
+                signed = result.predicted_us[some] / result.measured_us[some] - 1
                 yield Group(
                     table=table.kind,
                     gpu=gpu,
@@ -230,9 +230,9 @@ def _groups(table: KernelTable, told: Predictions) -> Iterator[Group]:
                 )
 
 
-def _refused(table: KernelTable, told: Predictions) -> Iterator[Refused]:
-    for (gpu, dtype, _), rows in _keys(table, told):
-        reasons, counts = np.unique(told.reason[rows].astype(str), return_counts=True)
+def _refused(table: KernelTable, result: Predictions) -> Iterator[Refused]:
+    for (gpu, dtype, _), rows in _keys(table, result):
+        reasons, counts = np.unique(result.reason[rows].astype(str), return_counts=True)
         for reason, count in zip(reasons.tolist(), counts.tolist(), strict=True):
             if reason:
                 yield Refused(table=table.kind, gpu=gpu, dtype=dtype, reason=reason, n=count)

@@ -49,7 +49,7 @@ class Series(ConfigBase):
     """GPUs and NICs of each node that take part."""
     nodes: Count
     us: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]
-    """Measured [us] by the bytes of the whole buffer."""
+    """Measured [us] by the bytes of the full buffer."""
 
 
 class _Wiring(ConfigBase):

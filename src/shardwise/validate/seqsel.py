@@ -148,10 +148,10 @@ def seqsel() -> Scoreboard:
 
 
 def _state(published: Published, runs: _Runs) -> Part:
-    held = {model: runs[model, "none"] for model in published.figure_1_state_gib}
+    stored = {model: runs[model, "none"] for model in published.figure_1_state_gib}
     ends = _span(
         (stage.weights + stage.gradients + stage.optimizer) / run.state_bytes - 1
-        for run in held.values()
+        for run in stored.values()
         for stage in run.ours.stages[:1]
     )
     return Part(
@@ -178,8 +178,8 @@ def _state(published: Published, runs: _Runs) -> Part:
             Row(
                 case=model,
                 reference=reference,
-                ours=held[model].state_bytes / _GIB,
-                theirs=held[model].their_state_bytes / _GIB,
+                ours=stored[model].state_bytes / _GIB,
+                theirs=stored[model].their_state_bytes / _GIB,
             )
             for model, reference in published.figure_1_state_gib.items()
         ),

@@ -46,8 +46,8 @@ __all__ = [
     "RunTime",
     "Unusable",
     "calibrated_by_runs",
-    "given_runs",
     "level_of",
+    "read_run_times",
     "robust_mean",
 ]
 
@@ -88,7 +88,7 @@ class _Short(ConfigBase):
     runs: tuple[dict[str, Any], ...]
 
 
-def given_runs(path: str | Path, system: System) -> tuple[list[RunTime], list[Unusable]]:
+def read_run_times(path: str | Path, system: System) -> tuple[list[RunTime], list[Unusable]]:
     """Read the runs of a file: those on a system with a time, and the others.
 
     Raises
@@ -148,14 +148,14 @@ def _of_short(rows: list[dict[str, Any]], path: str | Path) -> Iterator[RunTime 
         name = str(row.get("name", f"run {number}"))
         source = f"{path}: {name}"
         try:
-            yield _given({k: v for k, v in row.items() if k != "name"}, name, source)
+            yield _short_row({k: v for k, v in row.items() if k != "name"}, name, source)
         except InputError as error:
             faults.extend(error.faults)
     if faults:
         raise InputError(faults)
 
 
-def _given(row: Mapping[str, Any], name: str, source: str) -> RunTime | Unusable:
+def _short_row(row: Mapping[str, Any], name: str, source: str) -> RunTime | Unusable:
     """One row of a short table."""
     if "model" not in row:
         raise InputError(Fault(source=source, field="model", problem="is missing"))
@@ -269,7 +269,7 @@ def calibrated_by_runs(system: System, path: str | Path) -> Calibrated:
     InputError
         If the file is invalid, has fewer than three runs on the system, or no speed explains them.
     """
-    usable, unusable = given_runs(path, system)
+    usable, unusable = read_run_times(path, system)
     tables = _tables(usable)
     predicted = _predicted(tables, [system])[:, 0]
     known = np.isfinite(predicted)

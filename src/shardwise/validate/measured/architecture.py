@@ -14,7 +14,7 @@ _USUAL_VOCABULARY = 32_000
 # Megatron-LM's --hidden-dropout and --attention-dropout are 0.1 unless set; recipes of later years
 # set them to 0.
 _LAST_WITH_DROPOUT = 2022
-# Routers of so many experts, so many of them a token, beside a latent attention choose among 4 of
+# Routers of so many experts, so many of them a token, with a latent attention choose among 4 of
 # 8 groups (arXiv 2412.19437, section 4.2).
 _CHOSEN_IN_GROUPS = (256, 8)
 _CHOSEN_GROUPS = 4
@@ -35,9 +35,9 @@ def model_of(run: Run, assumed: list[str]) -> Model:
         raise NotModelledError("layers of a state space model (Mamba) are not modelled")
     for name in ("layers", "hidden"):
         if getattr(row, name) is None:
-            raise NotModelledError(f"model.{name} is not told")
+            raise NotModelledError(f"model.{name} is not stated")
     if row.ffn is None and row.moe_ffn is None:
-        raise NotModelledError("model.ffn is not told")
+        raise NotModelledError("model.ffn is not stated")
     vocab = row.vocab
     if vocab is None:
         megatron = run.software.framework == "Megatron-LM"
@@ -205,7 +205,7 @@ def _likely_heads(hidden: int, tp: int) -> int:
     """Number of heads of about the usual width that divides the hidden width and the ranks."""
     counts = [n for n in range(tp, hidden // 32 + 1, tp) if hidden % n == 0]
     if not counts:
-        raise NotModelledError("model.heads is not told")
+        raise NotModelledError("model.heads is not stated")
     return min(counts, key=lambda n: abs(hidden / n - _USUAL_HEAD))
 
 
@@ -216,7 +216,7 @@ def _activation(row: Architecture) -> str:
 
 def _mlp(row: Architecture) -> dict[str, Any]:
     if row.ffn is None:
-        raise NotModelledError("model.ffn is not told")
+        raise NotModelledError("model.ffn is not stated")
     return {
         "ffn": row.ffn,
         "activation": _activation(row),

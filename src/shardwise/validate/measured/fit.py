@@ -77,7 +77,7 @@ class Parameter(ConfigBase):
 
 
 def _replaced(record: Any, name: str, change: Callable[[Any], Any]) -> Any:
-    """The noun with another value of a dotted field; as it is where it has no such field."""
+    """The config with another value of a dotted field; as it is where it has no such field."""
     head, _, rest = name.partition(".")
     if isinstance(record, BaseModel):
         value = getattr(record, head)
@@ -114,7 +114,7 @@ def load_parameters() -> tuple[Parameter, ...]:
 
 @dataclass(frozen=True)
 class MovedFigures:
-    """Translations with figures moved from those of the catalog; each noun is made once."""
+    """Translations with figures moved from those of the catalog; each config is made once."""
 
     parameters: Sequence[Parameter]
     cache: dict[tuple[int, tuple[tuple[int, float], ...]], Any] = field(default_factory=dict)
@@ -218,7 +218,7 @@ def linear(
         for value, (row, parameter) in zip(log_s, what, strict=True):
             if parameter is None:
                 measured = runs[places[row]].measured_step_time_s
-                assert measured is not None  # noqa: S101 - asked for
+                assert measured is not None  # noqa: S101 - requested
                 errors[row], base = value - np.log(measured), value
             else:
                 slopes[row, parameter] = (value - base) / _DIFFERENCE

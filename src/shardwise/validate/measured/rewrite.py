@@ -21,7 +21,7 @@ def figures_moved(
     parameters: Sequence[Parameter],
     name: str,
     *,
-    told: Mapping[str, Any],
+    written: Mapping[str, Any],
     values: Mapping[str, Any],
     base: Mapping[str, Any],
 ) -> dict[Place, str]:
@@ -35,7 +35,7 @@ def figures_moved(
         All that move entries of its folder.
     name
         The entry.
-    told
+    written
         What its file says.
     values, base
         Its figures and those of its base, moved, with units; empty where it has none.
@@ -44,7 +44,7 @@ def figures_moved(
     for parameter in parameters:
         for field in parameter.fields:
             for place, value in _places(values, field.split(".")):
-                if _at(told, place) is not None:
+                if _at(written, place) is not None:
                     if parameter.moves(name):
                         found[place] = _rounded(value)
                 elif base and len(place) == 1 and _rounded(value) != _rounded(base[str(place[0])]):

@@ -32,7 +32,7 @@ PrecisionClass = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32", "unkno
 Scale = Literal["1-8", "9-63", "64-255", "256-1023", "1024+", "unknown"]
 
 
-def _whole(value: object) -> object:
+def _integer(value: object) -> object:
     """Convert 4.0 to 4: spreadsheets print whole numbers so."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -53,7 +53,7 @@ Whole = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 Amount = Annotated[float, Field(strict=True, gt=0)]
 Flag = Annotated[bool, Field(strict=True)]
 Layers = Annotated[int, Field(strict=True, ge=1, le=MOST_LAYERS)]
-Batch = Annotated[Count, BeforeValidator(_whole)]
+Batch = Annotated[Count, BeforeValidator(_integer)]
 Group = Annotated[int, BeforeValidator(_every_rank), Field(strict=True, ge=-1, le=MOST)]
 Words = Annotated[Mapping[str, Any], BeforeValidator(_nothing)]
 

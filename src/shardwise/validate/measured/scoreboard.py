@@ -186,7 +186,7 @@ def scoreboard(
     ----------
     among
         Predictions that the constant MFU is computed from, including these; None: these alone.
-    beside
+    references
         Predecessors' predictions of these runs, by predecessor.
     """
     references = references or {}

@@ -34,14 +34,14 @@ def strategy_of(
     p = run.parallelism
     gpus = run.hardware.count
     if gpus is None:
-        raise NotModelledError("hardware.count is not told")
+        raise NotModelledError("hardware.count is not stated")
     tp, pp, cp = _accelerators_of_ranks(p.tp or 1, p.extra.get("unit")), p.pp or 1, p.cp or 1
     world = tp * pp * cp
     dp, rest = divmod(gpus, world)
     if rest:
         raise NotModelledError(f"{gpus} accelerators are no multiple of tp x pp x cp, {world}")
     if run.global_batch is None:
-        raise NotModelledError("global_batch is not told")
+        raise NotModelledError("global_batch is not stated")
     fields: dict[str, Any] = {
         "gpus": gpus,
         "tp": tp,
@@ -215,8 +215,8 @@ def _uneven_stages(model: Model, stack: Stack, chunks: int) -> dict[str, Any]:
     """Layers of each chunk, where the chunks do not divide the layers."""
     layers = model.depth
     if stack.name.startswith("internevo"):  # its last stages take what is left over
-        whole, more = divmod(layers, chunks)
-        return {"stage_layers": tuple(whole + (i >= chunks - more) for i in range(chunks))}
+        quotient, more = divmod(layers, chunks)
+        return {"stage_layers": tuple(quotient + (i >= chunks - more) for i in range(chunks))}
     if (layers + 2) % chunks == 0:
         return {"embedding_as_layer": True, "loss_as_layer": True}
     if model.mtp:
@@ -225,8 +225,8 @@ def _uneven_stages(model: Model, stack: Stack, chunks: int) -> dict[str, Any]:
         lengths[-1] = layers - most * (chunks - 1)
         if lengths[-1] >= 0:
             return {"stage_layers": tuple(lengths)}
-    whole, more = divmod(layers + 2, chunks)
-    lengths = [whole + (i < more) for i in range(chunks)]
+    quotient, more = divmod(layers + 2, chunks)
+    lengths = [quotient + (i < more) for i in range(chunks)]
     lengths[0] -= 1
     lengths[-1] -= 1
     return {"stage_layers": tuple(lengths)}
@@ -272,9 +272,9 @@ def _default_sizes(run: Run, pp: int, sequences: int) -> tuple[int, ...]:
     one is never slower, so users take the largest that fits; with one it adds to the bubble.
     """
     if pp > 1:
-        whole, rest = divmod(sequences, pp)
+        quotient, rest = divmod(sequences, pp)
         cut = "torchtitan" in (run.software.framework or "") and not rest
-        return (max(whole, 1),) if cut else (1,)
+        return (max(quotient, 1),) if cut else (1,)
     powers = [1 << n for n in range(sequences.bit_length()) if sequences % (1 << n) == 0]
     return tuple(reversed(powers))
 
