@@ -131,11 +131,11 @@ def test_without_operations_there_are_two_rings():
 
 def test_hovering_tells_what_of_an_exchange_is_hidden(dense):
     """As if alone, and what of that does not lengthen the step."""
-    told = {part.key: part.told for part in time_parts(dense)}
+    hovers = {part.key: part.hover for part in time_parts(dense)}
     moved = dense.comm_s["tp"]
-    assert f"alone it would take {moved.total:.3g} s" in told["tp_comm"]
-    assert f"{moved.total - moved.exposed:.3g} s of that is hidden" in told["tp_comm"]
-    assert "hidden" not in told["forward"]
+    assert f"alone it would take {moved.total:.3g} s" in hovers["tp_comm"]
+    assert f"{moved.total - moved.exposed:.3g} s of that is hidden" in hovers["tp_comm"]
+    assert "hidden" not in hovers["forward"]
 
 
 def test_small_slices_share_a_label_and_keep_their_lines(dense):

@@ -121,7 +121,7 @@ def _pie(
                 "inside" if part.value >= _SMALL * total else "outside" for part in ordered
             ],
             insidetextorientation="horizontal",
-            customdata=[part.told for part in ordered],
+            customdata=[part.hover for part in ordered],
             hovertemplate="%{customdata}<extra></extra>",
             domain={"x": [0.04, 0.96], "y": [0.0, 0.94]},
             name="parts",
@@ -155,7 +155,7 @@ def time_sunburst(result: Estimate) -> Figure:
             parent=piece.group,
             value=piece.value,
             color=_paler(TIME_COLORS[piece.group]),
-            hover=piece.told,
+            hover=piece.hover,
         )
         for piece in operations
     ]
@@ -216,7 +216,7 @@ def _sectors(
                 parent=centre if alone else f"group: {group}",
                 value=part.value,
                 color=colors[part.key],
-                hover=part.told,
+                hover=part.hover,
             )
 
 

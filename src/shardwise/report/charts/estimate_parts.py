@@ -40,7 +40,7 @@ NO_LIMIT = 2.0**50
 """Bytes of a tier that stand for one without limit; of that no share can be free."""
 # Schedules in which the first rank has both ends of the model.
 _BOTH_ENDS = ("zb-v", "dualpipe")
-# Axes whose exchanges count as another's.
+# Axes whose communication counts as another's.
 _COUNTED_WITH = {"tp2": "tp", "etp": "ep"}
 _PASSES = {
     "forward": "forward",
@@ -52,16 +52,16 @@ _PASSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of a whole."""
+    """One component of a total."""
 
     key: str
-    """Unique: its own word, with that of the part it belongs to before it."""
+    """Unique: its own name, after that of the component it belongs to."""
     name: str
     group: str
     value: float
     """In seconds or bytes."""
-    told: str
-    """What hovering over it tells, as lines of HTML."""
+    hover: str
+    """Text on hovering over it, as lines of HTML."""
 
 
 def time_parts(result: Estimate) -> list[Part]:
@@ -72,7 +72,7 @@ def time_parts(result: Estimate) -> list[Part]:
             name=PART_NAMES[part],
             group=group,
             value=result.time_s[part],
-            told=_time_told(result, part),
+            hover=_time_hover(result, part),
         )
         for group, parts in TIME_GROUPS.items()
         for part in parts
@@ -80,7 +80,7 @@ def time_parts(result: Estimate) -> list[Part]:
     ]
 
 
-def _time_told(result: Estimate, part: str) -> str:
+def _time_hover(result: Estimate, part: str) -> str:
     time_s = result.time_s[part]
     lines = [
         f"<b>{PART_NAMES[part]}</b>",
@@ -95,51 +95,51 @@ def _time_told(result: Estimate, part: str) -> str:
 
 
 def memory_parts(result: Estimate) -> list[Part]:
-    """Return what the fullest stage holds, with what is free there: together what there is.
+    """Return the memory of the peak-memory stage by component, free memory included.
 
     If it does not fit, nothing is free, and the parts add up to what is needed.
     """
     memory = result.memory_bytes
-    held = {name: getattr(memory, name) for name in ("weights", "gradients", "optimizer")}
-    held |= {name: getattr(memory, name) for name in ("activations", "buffers")}
-    held["runtime"] = memory.reserved - memory.total
+    sizes = {name: getattr(memory, name) for name in ("weights", "gradients", "optimizer")}
+    sizes |= {name: getattr(memory, name) for name in ("activations", "buffers")}
+    sizes["runtime"] = memory.reserved - memory.total
     unlimited = memory.capacity >= NO_LIMIT
-    held["free"] = 0.0 if unlimited else max(0.0, memory.capacity - memory.reserved)
-    whole = sum(held.values())
+    sizes["free"] = 0.0 if unlimited else max(0.0, memory.capacity - memory.reserved)
+    total = sum(sizes.values())
     return [
         Part(
             key=name,
             name=MEMORY_NAMES.get(name, name),
             group=group,
-            value=held[name],
-            told=f"<b>{MEMORY_NAMES.get(name, name)}</b><br>{held[name] / GIB:.2f} GiB, "
-            f"{percent(held[name] / whole)} of {whole / GIB:.2f} GiB",
+            value=sizes[name],
+            hover=f"<b>{MEMORY_NAMES.get(name, name)}</b><br>{sizes[name] / GIB:.2f} GiB, "
+            f"{percent(sizes[name] / total)} of {total / GIB:.2f} GiB",
         )
         for group, names in MEMORY_GROUPS.items()
         for name in names
-        if held[name] > 0
+        if sizes[name] > 0
     ]
 
 
 def operation_parts(result: Estimate) -> list[Part]:
     """Return what every operation has of each part of the step; the group is that part.
 
-    Operations are listed for one layer of each kind. How many of it the slowest stage runs is
-    told by its number of layers; where several kinds share the stages, each stage is taken to have
-    them as the model has. What the operations of a part take is then scaled to that part, so that
-    parts add up (by 1, where the stage is known).
+    Operations are listed for one layer of each kind. How many of it the critical stage runs
+    follows from its number of layers; where several kinds share the stages, each stage is assumed
+    to have them in the shares of the model. What the operations of a part take is then scaled to
+    that part, so that parts add up (by 1, where the stage is known).
     """
-    taken: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    exposed: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for row in result.operations or ():
         part = _part_of(row)
         if part in result.time_s:
             name = (
                 row.operation if row.part in ("step", "layer") else f"{row.part}: {row.operation}"
             )
-            taken[part][name.replace("_", " ")] += _copies(result, row) * row.exposed_s
+            exposed[part][name.replace("_", " ")] += _copies(result, row) * row.exposed_s
     return [
         piece
-        for part, times in taken.items()
+        for part, times in exposed.items()
         if result.time_s[part] > 0
         for piece in _scaled(result, part, times)
     ]
@@ -155,23 +155,23 @@ def _part_of(row: OperationEstimate) -> str:
 
 def _scaled(result: Estimate, part: str, times: Mapping[str, float]) -> Iterator[Part]:
     """What operations have of a part, the longest first."""
-    whole = sum(times.values())
+    total = sum(times.values())
     for name, time_s in sorted(times.items(), key=lambda item: -item[1]):
-        value = result.time_s[part] * time_s / whole if whole > 0 else 0.0
+        value = result.time_s[part] * time_s / total if total > 0 else 0.0
         if value > 0:
             share = percent(value / result.step_time_s)
-            told = f"<b>{name}</b>, {PART_NAMES[part]}<br>{seconds(value)}, {share} of the step"
-            yield Part(key=f"{part}/{name}", name=name, group=part, value=value, told=told)
+            hover = f"<b>{name}</b>, {PART_NAMES[part]}<br>{seconds(value)}, {share} of the step"
+            yield Part(key=f"{part}/{name}", name=name, group=part, value=value, hover=hover)
 
 
 def _copies(result: Estimate, row: OperationEstimate) -> float:
-    """How many of a row's part of the model the slowest stage runs for a micro-batch."""
+    """How many of a row's part of the model the critical stage runs for a micro-batch."""
     if row.part == "step":
         return 1.0
-    slowest = max(result.stages, key=lambda stage: stage.micro_batch_s)
+    critical = max(result.stages, key=lambda stage: stage.micro_batch_s)
     if row.part == "layer":
-        return slowest.layers * row.count / sum(layer.count for layer in result.layers)
+        return critical.layers * row.count / sum(layer.count for layer in result.layers)
     last = len(result.stages) - 1
-    both = last == 0 or (result.strategy["schedule"] in _BOTH_ENDS and slowest.stage == 0)
+    both = last == 0 or (result.strategy["schedule"] in _BOTH_ENDS and critical.stage == 0)
     place = 0 if row.part == "embedding" else last
-    return float(row.count * (both or slowest.stage == place))
+    return float(row.count * (both or critical.stage == place))

@@ -48,8 +48,8 @@ def print_statistics(statistics: Mapping[str, Any]) -> None:
         if name != "assumed":
             table.add_row(name, _own(name, value))
     show(table)
-    if told := [f"{name} {value:g}" for name, value in statistics.get("assumed", {}).items()]:
-        show(Text(f"assumed: {', '.join(told)}"))
+    if assumed := [f"{name} {value:g}" for name, value in statistics.get("assumed", {}).items()]:
+        show(Text(f"assumed: {', '.join(assumed)}"))
 
 
 def print_refusal(message: str) -> None:
@@ -58,7 +58,7 @@ def print_refusal(message: str) -> None:
 
 
 def print_comparison(result: Estimate, statistics: Mapping[str, Any], *, everything: bool) -> None:
-    """Print AMPeD's figures beside ours; all there are, so that nothing is added by everything."""
+    """Print AMPeD's figures next to those of shardwise; `everything` adds nothing."""
     del everything
     print_pairs("AMPeD", AMPED, result, in_our_units(statistics), _ours)
 
@@ -108,15 +108,15 @@ def _import_lines(imported: Mapping[str, Any]) -> Iterator[str]:
     tables = imported["tables"]
     rows = ", ".join(dict.fromkeys(imported["rows"].values()))
     yield f"imported from AMPeD: {imported['file']}" + (f"; {rows} of {tables}" if tables else "")
-    taken, left = imported["taken"], imported["not_used"]
-    yield f"{len(taken)} of {len(taken) + len(left)} parameters say something here; not used:"
-    told: dict[str, list[str]] = {}
-    for one in left:
+    used, unused = imported["taken"], imported["not_used"]
+    yield f"{len(used)} of {len(used) + len(unused)} parameters say something here; not used:"
+    by_reason: dict[str, list[str]] = {}
+    for one in unused:
         if one["origin"] != "calculated":
-            told.setdefault(one["why"], []).append(f"{one['parameter']} {one['value']}")
-    for why, found in told.items():
+            by_reason.setdefault(one["why"], []).append(f"{one['parameter']} {one['value']}")
+    for why, found in by_reason.items():
         yield f"  {', '.join(found)}: {why}"
-    calculated = sum(one["origin"] == "calculated" for one in left)
+    calculated = sum(one["origin"] == "calculated" for one in unused)
     if calculated:
         yield f"  {calculated} that AMPeD calculates: other formulas here (--json lists them)"
     for note in imported["notes"]:

@@ -20,7 +20,7 @@ __all__ = [
     "print_statistics",
 ]
 
-# Shown beside our estimate unless everything is asked for.
+# Shown next to the estimate unless everything is requested.
 _MAIN = (
     "total_time",
     "fw_time",
@@ -95,7 +95,7 @@ def print_refusal(message: str) -> None:
 def print_comparison(
     result: Estimate, statistics: Mapping[str, float | None], *, everything: bool
 ) -> None:
-    """Print Calculon's figures beside ours."""
+    """Print Calculon's figures next to those of shardwise."""
     shown = (row for row in CALCULON if everything or row.name in _MAIN)
     print_pairs("Calculon", shown, result, statistics, _amount)
 
@@ -107,14 +107,14 @@ def print_pairs(
     statistics: Mapping[str, float | None],
     amount: Callable[[str, float | None], str],
 ) -> None:
-    """Print a predecessor's figures beside ours, with the difference and what it comes from.
+    """Print a predecessor's figures next to the estimate, with differences and their reasons.
 
     Parameters
     ----------
     statistics
-        Its figures, in the units of ours.
+        Its figures, in the units of the estimate.
     amount
-        Tells a figure by its name and value.
+        Formats a figure, by its name and value.
     """
     table = plain_table(
         *(f"{predecessor}'s name", "shardwise", predecessor, "difference", "may come from"),
@@ -124,16 +124,16 @@ def print_pairs(
     table.columns[-1].no_wrap = False
     table.columns[-1].max_width = 70
     for counterpart in counterparts:
-        ours, theirs = counterpart.value(result), statistics[counterpart.name]
-        if not ours and not theirs:
+        value, reference = counterpart.value(result), statistics[counterpart.name]
+        if not value and not reference:
             continue
-        told = "-" if not theirs else f"{100 * (ours / theirs - 1):+.1f} %"
-        same = theirs is not None and abs(ours - theirs) <= 1e-9 * abs(theirs)
+        difference = "-" if not reference else f"{100 * (value / reference - 1):+.1f} %"
+        same = reference is not None and abs(value - reference) <= 1e-9 * abs(reference)
         table.add_row(
             counterpart.name,
-            amount(counterpart.name, ours),
-            amount(counterpart.name, theirs),
-            told,
+            amount(counterpart.name, value),
+            amount(counterpart.name, reference),
+            difference,
             "" if same else counterpart.reason,
         )
     show(table)

@@ -34,8 +34,8 @@ def print_kernel_scores(scores: KernelScores) -> None:
                 own = large.get((group.gpu, group.dtype, group.kind))
                 cells = (*_cells(group.score), *(_cells(own) if region else ()))
                 table.add_row(group.gpu, group.dtype, group.kind, *cells)
-        told = f"\n{name}" + (f": all rows, then {region}" if region else "")
-        show(Text(told, style="bold"), table)
+        heading = f"\n{name}" + (f": all rows, then {region}" if region else "")
+        show(Text(heading, style="bold"), table)
     if scores.refused:
         table = plain_table("table", "gpu", "type", "n", "not predicted", left=3)
         for refused in scores.refused:
@@ -60,8 +60,8 @@ def print_calibration(calibration: Calibration) -> None:
     table = plain_table(*heads)
     for fit in calibration.fits:
         cells = (_mean(fit.before), _mean(fit.after), f"{100 * fit.after.bias:+.1f}")
-        beside = (_mean(fit.left_out),) if left_out else ()
-        table.add_row(fit.prefix, str(fit.rows), *cells, *beside)
+        validation = (_mean(fit.left_out),) if left_out else ()
+        table.add_row(fit.prefix, str(fit.rows), *cells, *validation)
     show(table)
 
 

@@ -22,7 +22,7 @@ _NOT_FIGURES = {"sources", "name", "description"}
 
 
 def print_models(models: Sequence[Model], files: Sequence[str] = ()) -> None:
-    """Print one line per model, with the file that each is from if they are given."""
+    """Print one line per model, with the file of each if files are passed."""
     figures = ("parameters", "layers", "hidden", "heads", "kv heads", "ffn", "vocab", "sequence")
     named = ("file", "model") if files else ("model",)
     optional = ("kv heads", "vocab", "sequence", "ffn", "heads")
@@ -49,8 +49,8 @@ def print_model(model: Model) -> None:
     print_figures(model)
     counted = count_parameters(model)
     table = plain_table("part", "parameters", "share")
-    for part, held in counted.breakdown.items():
-        table.add_row(part, f"{held:,}", percent(held / counted.total))
+    for part, parameters in counted.breakdown.items():
+        table.add_row(part, f"{parameters:,}", percent(parameters / counted.total))
     table.add_section()
     table.add_row("total", f"{counted.total:,}", "")
     table.add_row("of it embeddings", f"{counted.embedding:,}", "")
@@ -78,15 +78,15 @@ def print_systems(systems: Sequence[System]) -> None:
     )
     for system in systems:
         chip, inner = system.accelerator, system.network[0]
-        near = chip.memory[0]
+        memory = chip.memory[0]
         beyond = len(system.network) - 1
         power, price = system.board_power, system.price
         rates = [chip.matrix.get(dtype) for dtype in ("bf16", "fp16", "fp8")]
         table.add_row(
             system.name,
             *(readable(rate, "FLOP/s", 4) if rate else "-" for rate in rates),
-            "unlimited" if near.capacity >= _NO_LIMIT else readable(near.capacity, "bytes"),
-            readable(near.bandwidth, "byte/s"),
+            "unlimited" if memory.capacity >= _NO_LIMIT else readable(memory.capacity, "bytes"),
+            readable(memory.bandwidth, "byte/s"),
             str(inner.domain or "all"),
             readable(system.tier_bandwidth(0), "byte/s"),
             readable(system.tier_bandwidth(beyond), "byte/s") if beyond else "-",
@@ -106,16 +106,16 @@ def print_stacks(stacks: Sequence[Stack]) -> None:
     show(table)
 
 
-def print_figures(noun: Sourced) -> None:
-    """Print every value of a noun with the origin it has, and the sources as numbered notes.
+def print_figures(config: Sourced) -> None:
+    """Print every value of a config with the origin it has, and the sources as numbered notes.
 
     Of a system only what it says: its defaults are choices of formulas, not figures of a machine.
     """
-    fields = noun.model_dump(
+    fields = config.model_dump(
         mode="json",
         context={"units": True},
         exclude=_NOT_FIGURES,
-        exclude_unset=isinstance(noun, System),
+        exclude_unset=isinstance(config, System),
     )
     table = plain_table("figure", "value", "origin", left=3, wraps=("figure",))
     table.columns[1].no_wrap = False
@@ -124,17 +124,17 @@ def print_figures(noun: Sourced) -> None:
     notes: list[str] = []
     group = ""
     for path, value in _leaves(fields):
-        size_of = path[-1].isdigit()  # a size that something is told for
+        size_of = path[-1].isdigit()  # the size that a measured value belongs to
         parent, leaf = (".".join(part) for part in (path[: -1 - size_of], path[-1 - size_of :]))
         if parent != group:
             group = parent
             table.add_row(Text(parent, style="bold"))
-        source = noun.source_of(".".join(path))
+        source = config.source_of(".".join(path))
         if source is not None and source.text not in notes:
             notes.append(source.text)
         origin = f"{source.kind} [{notes.index(source.text) + 1}]" if source else ""
         table.add_row(f"  {leaf}" if parent else leaf, written(value), Text(origin))
-    show(Text(f"{noun.name}: {noun.description}", style="bold"), table)
+    show(Text(f"{config.name}: {config.description}", style="bold"), table)
     for number, note in enumerate(notes, start=1):
         show(Text(f"[{number}] {note}"))
 

@@ -34,7 +34,7 @@ _BY_WORDS = {
     "usd_per_billion_tokens": "price of a token",
     "effective_days": "days of the training run",
 }
-# Longer names are told once, and letters stand for them in tables.
+# Longer names are listed once, and letters stand for them in tables.
 _LONGEST = 16
 _ALPHABET = 26
 _WHAT = "what it is"
@@ -42,13 +42,13 @@ _BEARS = "what bears on it"
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print what was asked differently, what came out, and what the time changes by."""
+    """Print the inputs that differ, what came out, and what the time changes by."""
     letters = _letters(found)
     if letters:
-        told = [
+        legend = [
             f"{letter}: {one.name}" for letter, one in zip(letters, found.scenarios, strict=True)
         ]
-        show("\n" + "\n".join(told))
+        show("\n" + "\n".join(legend))
         found = _renamed(found, letters)
     show(Text(f"\n{who_runs(found)}\n", style="bold"))
     if found.asked:
@@ -116,9 +116,9 @@ def _asked(found: Comparison) -> Table:
     return table
 
 
-def _values(asked: InputDifference) -> list[str]:
-    words = [in_words(value) for value in asked.values]
-    return [w if g else f"({w})" for w, g in zip(words, asked.given, strict=True)]
+def _values(difference: InputDifference) -> list[str]:
+    words = [in_words(value) for value in difference.values]
+    return [w if g else f"({w})" for w, g in zip(words, difference.given, strict=True)]
 
 
 def in_words(value: Any) -> str:
@@ -230,13 +230,13 @@ def _style(delta_s: float) -> str | None:
 
 def _bears(part: PartChange) -> str:
     """The inputs that act on a part, what is hidden of it, and what it changes with."""
-    told = [", ".join(name.replace("_", " ") for name in part.inputs)] if part.inputs else []
+    words = [", ".join(name.replace("_", " ") for name in part.inputs)] if part.inputs else []
     if part.follows:
-        told.append(FOLLOW_WORDS[part.part])
+        words.append(FOLLOW_WORDS[part.part])
     hidden = part.hidden_before_s, part.hidden_after_s
     if hidden[0] != hidden[1]:
-        told.append(f"hidden {seconds(hidden[0])} -> {seconds(hidden[1])}")
-    return "; ".join(told)
+        words.append(f"hidden {seconds(hidden[0])} -> {seconds(hidden[1])}")
+    return "; ".join(words)
 
 
 def best_words(found: Comparison) -> list[str]:

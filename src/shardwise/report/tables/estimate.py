@@ -48,7 +48,7 @@ _OFFLOADED = ("weights", "activations", "optimizer")
 _AXES = ("tp", "cp", "dp", "pp")
 _PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")  # not listed if 1
 # Defaults that are listed; the others are off or follow from these.
-_TOLD = (
+_LISTED = (
     "gpus",
     "tp",
     "pp",
@@ -75,7 +75,7 @@ _PASSES = {
     "weight_grad": "gradient of weights",
     "optimizer": "optimizer, per step",
 }
-_EXCHANGES = {
+_COLLECTIVES = {
     "tp_forward": "exchanges forward",
     "tp_backward": "exchanges backward",
     "tp_again": "exchanges again",
@@ -95,7 +95,7 @@ _REMARK = "range and reasons"
 
 
 def print_estimate(result: Estimate) -> None:
-    """Print the summary, where time and memory go, and the operations if they were asked for."""
+    """Print the summary, where time and memory go, and the operations if they were requested."""
     show(_headline(result), _summary(result), _times(result), _memory(result))
     if result.operations is not None:
         show(_operations(result.operations))
@@ -133,7 +133,7 @@ def _options(strategy: dict[str, Any]) -> list[str]:
     """What a strategy does beyond the usual, where it has an effect."""
     training, several = strategy["training"], strategy["tp"] * strategy["tp2"] > 1
     panels = strategy["summa_panels"]
-    told = {
+    flags = {
         "sequence parallel": strategy["tp_exchange"] == "rs_ag",
         "scattered between stages": several
         and strategy["pp"] > 1
@@ -155,11 +155,11 @@ def _options(strategy: dict[str, Any]) -> list[str]:
     if "activations" in away and strategy["offload_parts"]:
         away[away.index("activations")] += f" of {'+'.join(strategy['offload_parts'])}"
     tiers = [f"{axis} on {strategy[f'{axis}_tier']}" for axis in _AXES if _placed(strategy, axis)]
-    options = [label for label, holds in told.items() if holds]
+    options = [label for label, holds in flags.items() if holds]
     options += [f"offloaded {', '.join(away)}"] if away else []
     options += [f"network tiers: {', '.join(tiers)}"] if tiers else []
-    seats = strategy["extents"]
-    return options + ([f"in a domain: {seats}"] if seats is not None else [])
+    extents = strategy["extents"]
+    return options + ([f"in a domain: {extents}"] if extents is not None else [])
 
 
 def _placed(strategy: dict[str, Any], axis: str) -> bool:
@@ -234,8 +234,8 @@ def _memory(result: Estimate) -> Table:
             continue
         amounts = [gib(getattr(stage, name)) for name in names]
         style = "red" if stage.reserved > stage.capacity else None
-        held = (str(stage.layers), count(stage.parameters))
-        row = (str(stage.stage), *held, *amounts, stage.peak.operation)
+        contents = (str(stage.layers), count(stage.parameters))
+        row = (str(stage.stage), *contents, *amounts, stage.peak.operation)
         table.add_row(*row, style=style)
     return table
 
@@ -306,15 +306,15 @@ def _bytes(value: float) -> str:
 
 
 def _closing(result: Estimate) -> str:
-    taken = {
+    listed = {
         name: result.assumed[name]
-        for name in _TOLD
+        for name in _LISTED
         if name in result.assumed and (name not in _PLAIN_DEGREES or result.assumed[name] != 1)
     }
-    told = ", ".join(f"{name} {_word(value)}" for name, value in taken.items())
+    defaults = ", ".join(f"{name} {_word(value)}" for name, value in listed.items())
     kinds = [source.kind for source in result.provenance.values()]
     origins = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
-    lines = [f"assumed: {told}"] if told else []
+    lines = [f"assumed: {defaults}"] if defaults else []
     if result.missed_operations:
         missed = ", ".join(result.missed_operations)
         lines.append(f"no similar measured shapes for {missed}: mean efficiency used")
@@ -345,8 +345,8 @@ def verdict(memory: Memory, *, fits: bool) -> str:
     if memory.offloaded:
         margins["in the second memory tier"] = memory.offload_capacity - memory.offloaded
     if fits:
-        told = [f"{readable(margin, 'bytes')} free {where}" for where, margin in margins.items()]
-        return f"fits: {', '.join(told)}"
+        free = [f"{readable(margin, 'bytes')} free {where}" for where, margin in margins.items()]
+        return f"fits: {', '.join(free)}"
     lacks = [f"lacks {readable(-m, 'bytes')} {where}" for where, m in margins.items() if m < 0]
     return f"does not fit: {', '.join(lacks)}"
 
@@ -370,7 +370,7 @@ def _layer_table(layer: LayerTotals) -> Table:
         if done.time_s:
             parts = (seconds(done.compute_s), seconds(done.memory_s), seconds(done.time_s))
             table.add_row(label, count(done.flops), readable(done.bytes, "bytes"), "-", *parts, "-")
-    for name, label in _EXCHANGES.items():
+    for name, label in _COLLECTIVES.items():
         moved = getattr(layer, name)
         if moved.time_s:
             volume = readable(moved.volume_bytes, "bytes")

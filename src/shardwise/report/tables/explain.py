@@ -112,12 +112,12 @@ def _changes(found: Explanation) -> Table:
             continue
         table.add_row(
             str(change.changes),
-            _told(change),
+            _effect(change),
             seconds(change.plan.step_time_s),
             readable(change.plan.memory_reserved_bytes, "bytes"),
         )
     return table
 
 
-def _told(change: Change) -> str:
+def _effect(change: Change) -> str:
     return ", ".join(f"{field.field} {word(field.value)}" for field in change.fields)

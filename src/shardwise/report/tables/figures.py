@@ -1,4 +1,4 @@
-"""Every figure of a noun with how it came to be: given, looked up, calculated or a default."""
+"""Every figure of a config with how it came to be: given, looked up, calculated or a default."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,8 +19,8 @@ _DEFAULT = "default"
 Path = tuple[str | int, ...]
 
 
-def explained_figures(noun: ConfigBase, resolved: Resolved) -> Iterator[dict[str, Any]]:
-    """Yield a record for each figure of a noun, and for each parameter of its file.
+def explained_figures(config: ConfigBase, resolved: Resolved) -> Iterator[dict[str, Any]]:
+    """Yield a record for each figure of a config, and for each parameter of its file.
 
     Parameters
     ----------
@@ -39,16 +39,16 @@ def explained_figures(noun: ConfigBase, resolved: Resolved) -> Iterator[dict[str
     for name, figure in resolved.parameters.items():
         own = (PARAMETERS, name)
         yield _record(own, figure.value, figure, _origin_of(origins, own), None)
-    told = {path for path, _ in _leaves(_fields(noun, told=True))}
-    for path, value in _leaves(_fields(noun)):
-        origin = _origin_of(origins, path) if path in told else None
+    set_paths = {path for path, _ in _leaves(_fields(config, only_set=True))}
+    for path, value in _leaves(_fields(config)):
+        origin = _origin_of(origins, path) if path in set_paths else None
         source = None
-        if origin is not None and isinstance(noun, Sourced):
-            source = noun.source_of(".".join(map(str, path)))
-        yield _record(path, value, _figure(noun, path, value), origin, source)
+        if origin is not None and isinstance(config, Sourced):
+            source = config.source_of(".".join(map(str, path)))
+        yield _record(path, value, _figure(config, path, value), origin, source)
 
 
-def print_explained(noun: ConfigBase, resolved: Resolved) -> None:
+def print_explained(config: ConfigBase, resolved: Resolved) -> None:
     """Print every figure with its origin and, as numbered notes, its source."""
     table = plain_table("figure", "value", "origin", "by", "source", left=5, wraps=("figure", "by"))
     table.columns[1].no_wrap = False
@@ -56,7 +56,7 @@ def print_explained(noun: ConfigBase, resolved: Resolved) -> None:
     table.columns[1].max_width = _VALUE_WIDTH
     notes: list[str] = []
     group = ""
-    for figure in explained_figures(noun, resolved):
+    for figure in explained_figures(config, resolved):
         parent, _, leaf = figure["field"].rpartition(".")
         if parent != group:
             group = parent
@@ -64,23 +64,23 @@ def print_explained(noun: ConfigBase, resolved: Resolved) -> None:
         source = figure["source"]
         if source is not None and source["text"] not in notes:
             notes.append(source["text"])
-        told = f"{source['kind']} [{notes.index(source['text']) + 1}]" if source else ""
+        origin_note = f"{source['kind']} [{notes.index(source['text']) + 1}]" if source else ""
         table.add_row(
             Text(f"  {leaf}" if parent else leaf),
             Text(written(figure["written"])),
             figure["origin"],
             Text(": ".join(part for part in (figure["by"], figure["description"]) if part)),
-            Text(told),
+            Text(origin_note),
         )
-    name = getattr(noun, "name", type(noun).__name__.lower())
-    about = getattr(noun, "description", "")
+    name = getattr(config, "name", type(config).__name__.lower())
+    about = getattr(config, "description", "")
     show(Text(f"{name}: {about}" if about else name, style="bold"), table)
     for number, note in enumerate(notes, start=1):
         show(Text(f"[{number}] {note}"))
 
 
-def _fields(noun: ConfigBase, *, told: bool = False) -> dict[str, Any]:
-    return noun.model_dump(mode="json", exclude=_WORDS, exclude_unset=told)
+def _fields(config: ConfigBase, *, only_set: bool = False) -> dict[str, Any]:
+    return config.model_dump(mode="json", exclude=_WORDS, exclude_unset=only_set)
 
 
 def _record(
@@ -103,11 +103,11 @@ def _record(
     }
 
 
-def _figure(noun: ConfigBase, path: Path, value: Any) -> Quantity | None:
+def _figure(config: ConfigBase, path: Path, value: Any) -> Quantity | None:
     """A number with what its field counts; None for what is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return Quantity.of(value, kind_at(type(noun), path))
+    return Quantity.of(value, kind_at(type(config), path))
 
 
 def _origin_of(origins: Mapping[tuple[str, ...], Origin], path: Path) -> Origin:

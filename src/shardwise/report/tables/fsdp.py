@@ -103,9 +103,9 @@ def _checkpointed(plan: Evaluated) -> str:
     names = plan.wrapping.checkpointed
     if not names:
         return ""
-    told = ranges(names)
-    more = f", and {len(told) - _MOST_NAMES} more" if len(told) > _MOST_NAMES else ""
-    return f"checkpointed: {', '.join(told[:_MOST_NAMES])}{more}"
+    listed = ranges(names)
+    more = f", and {len(listed) - _MOST_NAMES} more" if len(listed) > _MOST_NAMES else ""
+    return f"checkpointed: {', '.join(listed[:_MOST_NAMES])}{more}"
 
 
 def _proof(planned: Planned) -> tuple[str, str]:
@@ -142,17 +142,17 @@ def _time(value: float) -> str:
 
 
 def _memory(plan: Evaluated) -> Table:
-    """What is held at the fullest moment."""
+    """What is resident at the moment of peak memory."""
     peak = plan.peak
     where = f"{peak.phase}, {peak.module or 'root'}"
     title = f"Memory at the peak: {where}"
     table = plain_table("", "size", "share", " ", title=title)
     table.columns[-1].justify = "left"
     for name, words in CATEGORY_WORDS.items():
-        held = peak.bytes[name]
-        share = held / peak.total_bytes
+        size = peak.bytes[name]
+        share = size / peak.total_bytes
         if share >= _LEAST_SHARE:
-            table.add_row(words, _size(held), percent(share), "█" * round(_BAR * share))
+            table.add_row(words, _size(size), percent(share), "█" * round(_BAR * share))
     table.add_row("in all", _size(peak.total_bytes), "", "", style="bold")
     return table
 
@@ -192,8 +192,8 @@ def _size(value: float) -> str:
 
 def _front(result: FsdpPlan, plans: Sequence[Planned]) -> Table:
     """Best wrappings from the fastest to the least memory."""
-    again = any(one.plan.wrapping.checkpointed for one in plans)
-    more = ("checkpointed",) if again else ()
+    recomputes = any(one.plan.wrapping.checkpointed for one in plans)
+    more = ("checkpointed",) if recomputes else ()
     heads = ("peak", "step", "exposed", "units", *more, "")
     table = plain_table(*heads, left=0, title="What memory buys")
     for one in plans:
@@ -204,7 +204,7 @@ def _front(result: FsdpPlan, plans: Sequence[Planned]) -> Table:
             seconds(plan.step_s),
             _time(plan.exposed_s),
             str(len(plan.wrapping.units)),
-            *([str(len(plan.wrapping.checkpointed))] if again else []),
+            *([str(len(plan.wrapping.checkpointed))] if recomputes else []),
             marks if one.optimal else ", ".join(filter(None, (marks, "not proved"))),
         )
     return table
@@ -219,7 +219,7 @@ def _checked(found: Checked) -> Text:
 
 
 def _closing(result: FsdpPlan) -> Iterator[str]:
-    """What would fit, and what was taken for granted."""
+    """What would fit, and what was assumed."""
     found = result.what_if
     if found is not None:
         if found.tried:
@@ -241,19 +241,19 @@ def run_words(result: FsdpPlan) -> str:
     gpus = gpu_count(setting.gpus)
     if setting.replicas > 1:
         gpus += f" = {setting.replicas} replicas of {setting.shards} shards"
-    told = [gpus if result.system is None else f"{gpus} of {result.system}"]
+    words = [gpus if result.system is None else f"{gpus} of {result.system}"]
     if result.batch is not None:
-        told.append(f"{result.batch} x {result.seq_len} tokens on each")
-    told.append(f"weights {setting.stored_dtype}, gathered {setting.compute_dtype}")
-    told.append(f"gradients reduced in {setting.reduce_dtype}")
-    told.append(f"optimizer {setting.optimizer}")
-    return ", ".join(told)
+        words.append(f"{result.batch} x {result.seq_len} tokens on each")
+    words.append(f"weights {setting.stored_dtype}, gathered {setting.compute_dtype}")
+    words.append(f"gradients reduced in {setting.reduce_dtype}")
+    words.append(f"optimizer {setting.optimizer}")
+    return ", ".join(words)
 
 
 def summary(rows: Sequence[tuple[str, str, str]]) -> Text:
     """Lines of a name, a figure and what there is to say of it; they may wrap."""
     first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
-    lines = [f"{name:<{first}}   {figure:<{second}}   {told}" for name, figure, told in rows]
+    lines = [f"{name:<{first}}   {figure:<{second}}   {remark}" for name, figure, remark in rows]
     return Text("\n".join(line.rstrip() for line in lines))
 
 
@@ -364,14 +364,14 @@ def _repeats(keys: Sequence[_Key], at: int, period: int, times: int, step: int) 
 
 
 def _range(modules: Sequence[str], step: int, times: int) -> str:
-    """Names of all, such as `layers.0..30`, with every step but one told."""
+    """Names of all, such as `layers.0..30`, with the step if it is not 1."""
     last = (times - 1) * step
     by = "" if step == 1 else f"/{step}"
-    told = [
+    ranged = [
         _NUMBER.sub(lambda found: f"{found[0]}..{int(found[0]) + last}{by}", name, count=1)
         for name in modules
     ]
-    return name_of_ranges(told)
+    return name_of_ranges(ranged)
 
 
 def name_of_ranges(names: Sequence[str]) -> str:
@@ -400,16 +400,16 @@ def _reference_headline(result: "FsdpIlpResult", record: Mapping[str, Any]) -> T
     text = Text("\n")
     text.append(f"{record['model']} by fsdp_ilp", style="bold")
     how = f"{result.solver}, {result.formulation}" if result.formulation else result.solver
-    told = f"{result.world_size} GPUs, budget {result.budget_gib:.6g} GiB"
-    text.append(f"\n{told}{', ' if how else ''}{how}\n")
+    setting = f"{result.world_size} GPUs, budget {result.budget_gib:.6g} GiB"
+    text.append(f"\n{setting}{', ' if how else ''}{how}\n")
     return text
 
 
 def _reference_reason(result: "FsdpIlpResult", record: Mapping[str, Any]) -> str:
-    told = result.reason
+    reason = result.reason
     if (least := record.get("least_memory_budget_bytes")) is not None:
-        told += f"; the least that one keeps is {math.ceil(least / _MIB)} MiB"
-    return told
+        reason += f"; the least that one keeps is {math.ceil(least / _MIB)} MiB"
+    return reason
 
 
 def _reference_summary(result: "FsdpIlpResult", record: Mapping[str, Any]) -> Text:
@@ -417,14 +417,14 @@ def _reference_summary(result: "FsdpIlpResult", record: Mapping[str, Any]) -> Te
     compute = seconds(before["compute_ms"] / _MS_PER_S)
     exposed = seconds((result.objective_ms or 0.0) / _MS_PER_S)
     plain = f"{before['peak_gib']:.4g} GiB without FSDP and recompute"
-    kept = f"{result.root_parameter_gib or 0.0:.4g} GiB of parameters stay with the root"
+    root = f"{result.root_parameter_gib or 0.0:.4g} GiB of parameters stay with the root"
     reason = result.reason
     if reason and result.bound_ms is not None:
         reason += f"; none takes less than {result.bound_ms:.6g} ms"
     rows = [
         ("exposed", exposed, f"plus {compute} of compute without recompute"),
         ("peak", f"{result.peak_gib or 0.0:.4g} GiB", plain),
-        ("units", str(len(result.units)), kept),
+        ("units", str(len(result.units)), root),
         ("status", result.status, reason),
     ]
     return summary(rows)

@@ -26,8 +26,8 @@ def _headline(found: LargestModel) -> Text:
     if found.largest is None:
         text.append(f"none of these shapes fits on {where}", style="bold")
     else:
-        told = f"{found.largest.name} with {count(found.largest.parameters)} parameters"
-        text.append(f"largest dense GPT that fits on {where}: {told}", style="bold")
+        largest = f"{found.largest.name} with {count(found.largest.parameters)} parameters"
+        text.append(f"largest dense GPT that fits on {where}: {largest}", style="bold")
     room = f"{gib(found.capacity_bytes)} GiB of each accelerator"
     if found.second_capacity_bytes:
         room += f" and {gib(found.second_capacity_bytes)} GiB of host memory"
@@ -76,22 +76,22 @@ def _row(shape: Shape) -> list[str]:
 
 
 def _brief(strategy: Mapping[str, Any]) -> str:
-    """What of a strategy decides how much it holds, in a few words."""
-    told = [degrees(strategy)]
+    """The options of a strategy that decide its memory, in a few words."""
+    words = [degrees(strategy)]
     if strategy["recompute"] != "none":
-        told.append(f"recompute {strategy['recompute']}")
+        words.append(f"recompute {strategy['recompute']}")
     away = [part for part in _OFFLOADED if strategy[f"offload_{part}"]]
     if away:
-        told.append("offload " + ("all" if len(away) == len(_OFFLOADED) else " and ".join(away)))
-    return ", ".join(told)
+        words.append("offload " + ("all" if len(away) == len(_OFFLOADED) else " and ".join(away)))
+    return ", ".join(words)
 
 
 def _fastest(found: LargestModel) -> list[Text]:
     best = found.best
     if best is None:
         return []
-    told = [degrees(best.strategy), f"micro-batch {best.strategy['micro_batch_size']}"]
-    told += options_of(best.strategy)
+    words = [degrees(best.strategy), f"micro-batch {best.strategy['micro_batch_size']}"]
+    words += options_of(best.strategy)
     figures = [
         f"step time {seconds(best.step_time_s)}",
         f"MFU {percent(best.mfu)}",
@@ -99,7 +99,7 @@ def _fastest(found: LargestModel) -> list[Text]:
         f"{gib(best.memory_bytes.reserved)} GiB reserved",
     ]
     return [
-        Text(f"fastest of {found.candidates:,} strategies: {', '.join(told)}"),
+        Text(f"fastest of {found.candidates:,} strategies: {', '.join(words)}"),
         Text(", ".join(figures)),
         Text(f"{found.judged} shapes evaluated", style="dim"),
     ]

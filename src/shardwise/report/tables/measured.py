@@ -26,12 +26,12 @@ def print_runs(board: Scoreboard, *, rows: bool = False) -> None:
     score = board.overall
     show(Text(f"\n{score.rows:,} measured training runs", style="bold"))
     untimed = score.rows - score.refused - score.errors.n
-    told = f"{score.errors.n:,} predicted, {score.refused:,} refused"
-    told += f", {untimed:,} without a time to compare" if untimed else ""
+    counts = f"{score.errors.n:,} predicted, {score.refused:,} refused"
+    counts += f", {untimed:,} without a time to compare" if untimed else ""
     errors = "errors of the time of a step: predicted / measured - 1"
     skill = "skill: part of the mean error of a constant-MFU guess that is gone"
     unseen = f"{_LEFT_OUT}: fitted runs (grade A), each with its own source left out of the fit"
-    lines = (told, errors, f"{skill}, their own source left out")
+    lines = (counts, errors, f"{skill}, their own source left out")
     more = (unseen,) if board.left_out else ()
     show(Text("\n".join((*lines, *more)), style="dim"))
     together = {by: board.groups[by] for by in GROUPINGS if by not in _ALONE}
@@ -126,10 +126,10 @@ def _print_references(scores: Mapping[str, ReferenceScore]) -> None:
         optional=("9 of 10 below", "refused", "ours, bias"),
     )  # fmt: skip
     for name, score in scores.items():
-        theirs, refused = score.theirs, f"{score.refused:,}" if score.refused else "-"
-        sizes = map(_share, (theirs.mape, theirs.median_ape, theirs.p90))
-        ours = (_share(score.ours.mape), _signed(score.ours.bias))
-        table.add_row(name, f"{theirs.n:,}", refused, *sizes, _signed(theirs.bias), *ours)
+        reference, refused = score.theirs, f"{score.refused:,}" if score.refused else "-"
+        sizes = map(_share, (reference.mape, reference.median_ape, reference.p90))
+        own = (_share(score.ours.mape), _signed(score.ours.bias))
+        table.add_row(name, f"{reference.n:,}", refused, *sizes, _signed(reference.bias), *own)
     show(Text("Predecessors, each on the runs that it can express", style="bold"), table)
 
 
@@ -173,10 +173,10 @@ def _every(rows: Sequence[ScoredRun]) -> Table:
         memory[2]: [_signed(row.memory_error) for row in rows],
         _REFUSED: [row.refused or "-" for row in rows],
     }
-    kept = {name: cells for name, cells in columns.items() if {*cells} - {"-"}}
+    shown = {name: cells for name, cells in columns.items() if {*cells} - {"-"}}
     optional = ("grade", *reversed(memory))
-    table = plain_table(*kept, wraps=("run", _REFUSED), optional=optional)
-    for cells in zip(*kept.values(), strict=True):
+    table = plain_table(*shown, wraps=("run", _REFUSED), optional=optional)
+    for cells in zip(*shown.values(), strict=True):
         table.add_row(*cells)
     return table
 

@@ -68,7 +68,7 @@ def print_refusal(message: str) -> None:
 
 
 def print_comparison(result: Estimate, statistics: Mapping[str, Any], *, everything: bool) -> None:
-    """Print NERSC's figures beside ours."""
+    """Print NERSC's figures next to those of shardwise."""
     shown = [row for row in NERSC if everything or row.name != "flops_per_gpu"]
     print_pairs("NERSC", shown, result, in_our_units(statistics), _ours)
 
@@ -106,7 +106,7 @@ def print_configurations(found: Sequence[Mapping[str, Any]], summary: str) -> No
 
 
 def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
-    """Print the layers of a micro-batch, and the exchanges of a step; the JSON has all fields."""
+    """Print the layers of a micro-batch and a step's communication; the JSON has all fields."""
     title = "One transformer layer, one micro-batch; dp_comms and pp_comms of a whole step"
     optional = tuple(reversed(_LAYER_COLUMNS))
     table = plain_table("layer", *_LAYER_COLUMNS, title=title, optional=optional)

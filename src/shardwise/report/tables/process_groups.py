@@ -23,7 +23,7 @@ _LABELS = {
 _SHOWN_GROUPS = 3
 # Columns that three groups of every axis take.
 _WIDE = 120
-# Of more ranges than this, the first three and the last are told.
+# Of more ranges than this, the first three and the last are shown.
 _SHOWN_RANGES = 5
 _HEAD = 3
 # Consecutive ranks from this many on are a range.
@@ -49,12 +49,12 @@ def print_peers(peers: Peers) -> None:
         pairs = peers.embedding_groups.tolist()
         blank = ("" for _ in peers.tiers)
         table.add_row("embedding copies", str(len(pairs)), "2", *blank, _first(pairs))
-    told = "in a network tier: members of a group that share one of its domains"
-    show(table, Text(told, style="dim"))
+    note = "in a network tier: members of a group that share one of its domains"
+    show(table, Text(note, style="dim"))
 
 
 def print_rank(peers: Peers, one: RankPeers) -> None:
-    """Print where one rank sits and whom it exchanges with."""
+    """Print the place of one rank and the ranks that it communicates with."""
     show(_headline(peers))
     place = one.rank % peers.accelerators_per_node
     show(Text(f"\nrank {one.rank}: accelerator {place} of node {one.node}", style="bold"))
@@ -103,8 +103,8 @@ def _label(axis: str) -> str:
     return f"{_LABELS.get(axis, axis)} ({axis})"
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _rank(rank: int | None) -> str:

@@ -51,8 +51,8 @@ _SHORT = {
 }
 # It follows from another one.
 _DERIVED = ("sequence_parallel",)
-# Worth telling where all that is shown agrees.
-_TOLD = ("dtype", "recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement")
+# Listed below the table where all strategies agree.
+_COMMON = ("dtype", "recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement")
 _REASONS = {
     "memory": "more than the accelerator's memory",
     "second_memory": "more than the second memory tier",
@@ -96,14 +96,14 @@ _SHOWN_OF_LEVELS = frozenset(
 
 
 def print_search(result: SearchResult) -> None:
-    """Print the best strategies, what else was asked for, and why the others were rejected."""
+    """Print the best strategies, what else was requested, and why the others were rejected."""
     show(_headline(result))
     if result.levels:
         show(levels_table(result.levels), Text(levels_note(result.levels) + "\n"))
     elif result.best:
         show(_best(result.best, result.alike), Text(_agreed(result) + "\n"))
         if result.alike is not None:
-            show(Text(_alike(result.alike) + "\n"))
+            show(Text(_ties_note(result.alike) + "\n"))
     if len(result.scales) > 1:
         show(_scales(result.scales))
     if result.runs is not None and result.runs.runs:
@@ -125,18 +125,18 @@ def print_count(candidates: int, rejected: Mapping[str, int]) -> None:
 def _headline(result: SearchResult) -> Text:
     text = Text("\n")
     text.append(f"{result.model} on {result.system}", style="bold")
-    told = f"{result.candidates:,} strategies, "
-    told += "" if result.complete else f"{result.looked_at:,} of them evaluated, "
-    told += f"{result.feasible:,} {'of them ' if result.complete else ''}feasible"
-    told += "" if result.objective == "step_time" else f"; best by {result.objective}"
-    text.append(f"\n{told}\n")
+    counts = f"{result.candidates:,} strategies, "
+    counts += "" if result.complete else f"{result.looked_at:,} of them evaluated, "
+    counts += f"{result.feasible:,} {'of them ' if result.complete else ''}feasible"
+    counts += "" if result.objective == "step_time" else f"; best by {result.objective}"
+    text.append(f"\n{counts}\n")
     if not result.complete:
         text.append("interrupted: the best so far\n", style="bold red")
     return text
 
 
-def _alike(found: Ties) -> str:
-    """The plans that cannot be told apart, and which of them is safer."""
+def _ties_note(found: Ties) -> str:
+    """Plans that are too close to distinguish, and which of them is safer."""
     text = f"~ the first {found.plans} are within {percent(found.within)}: too close to distinguish"
     if found.safer == 0:
         return f"{text}; plan 1 is also the safest"
@@ -152,15 +152,15 @@ def _best(best: Sequence[Estimate], alike: Ties | None) -> Table:
     fields = _columns(strategies)
     heads = [DEGREE_HEADS.get(f) or _SHORT.get(f, f.replace("_", " ")) for f in fields]
     figures = ["step time", "tokens/s/GPU", "MFU", "memory GiB"]
-    kept = (*DEGREE_HEADS, "gpus", "global_batch_size")
-    options = [head for field, head in zip(fields, heads, strict=True) if field not in kept]
+    required = (*DEGREE_HEADS, "gpus", "global_batch_size")
+    options = [head for field, head in zip(fields, heads, strict=True) if field not in required]
     optional = ("tokens/s/GPU", *reversed(options), "MFU")
     table = plain_table("", *heads, *figures, left=0, optional=optional)
     for rank, estimate in enumerate(best, start=1):
         row = [word(estimate.strategy[field]) for field in fields]
-        near = alike is not None and rank <= alike.plans
+        tied = alike is not None and rank <= alike.plans
         table.add_row(
-            f"~{rank}" if near else str(rank),
+            f"~{rank}" if tied else str(rank),
             *row,
             seconds(estimate.step_time_s),
             f"{estimate.tokens_per_s_per_gpu:,.0f}",
@@ -188,21 +188,21 @@ def _agreed(result: SearchResult) -> str:
     strategies = [estimate.strategy for estimate in result.best]
     shown = _columns(strategies)
     first = strategies[0]
-    told = []
+    shared = []
     if "gpus" not in shown:
-        told.append(gpu_count(first["gpus"]))
+        shared.append(gpu_count(first["gpus"]))
     if "global_batch_size" not in shown:
-        told.append(f"global batch {first['global_batch_size']} x {first['seq_len']} tokens")
-    seated = first["extents"] is not None  # and so not by placement
-    common = [f for f in _TOLD if f not in shown and not (f == "placement" and seated)]
-    told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in common]
-    told += [words for f, words in SWITCHES.items() if f not in shown and first[f]]
-    told += [f"{f} {first[f]}" for f in MORE_DEGREES if f not in shown and first[f] > 1]
-    beside = (*shown, *_TOLD, *SWITCHES, *(f for f in MORE_DEGREES if first[f] > 1))
-    named = [f for f in result.space if f not in beside and first.get(f) is not None]
+        shared.append(f"global batch {first['global_batch_size']} x {first['seq_len']} tokens")
+    placed = first["extents"] is not None  # and so not by placement
+    common = [f for f in _COMMON if f not in shown and not (f == "placement" and placed)]
+    shared += [f"{f.replace('_', ' ')} {word(first[f])}" for f in common]
+    shared += [label for f, label in SWITCHES.items() if f not in shown and first[f]]
+    shared += [f"{f} {first[f]}" for f in MORE_DEGREES if f not in shown and first[f] > 1]
+    listed = (*shown, *_COMMON, *SWITCHES, *(f for f in MORE_DEGREES if first[f] > 1))
+    named = [f for f in result.space if f not in listed and first.get(f) is not None]
     named = [f for f in named if f not in ("gpus", "global_batch_size", "seq_len")]
-    told += [f"{f.replace('_', ' ')} {word(first[f])}" for f in named]
-    return "all of them: " + ", ".join(told)
+    shared += [f"{f.replace('_', ' ')} {word(first[f])}" for f in named]
+    return "all of them: " + ", ".join(shared)
 
 
 def _scales(scales: Sequence[ScaleResult]) -> Table:
@@ -236,7 +236,7 @@ def _pareto(plans: Sequence[Plan], against: str) -> Table:
     table = plain_table(*heads, left=0, title=title, wraps=("strategy",))
     table.columns[-1].justify = "left"
     step = -(-len(plans) // _MOST_PARETO)
-    beside = _unnamed([plan.strategy for plan in plans])
+    unnamed = _unnamed([plan.strategy for plan in plans])
     for i, plan in enumerate(plans):
         if i % step and i != len(plans) - 1:
             continue
@@ -246,18 +246,18 @@ def _pareto(plans: Sequence[Plan], against: str) -> Table:
             str(plan.strategy["gpus"]),
             seconds(plan.step_time_s),
             "-" if usd is None else f"{usd:,.0f}",
-            ", ".join([in_brief(plan.strategy), *(_told(plan.strategy, f) for f in beside)]),
+            ", ".join([in_brief(plan.strategy), *(_option(plan.strategy, f) for f in unnamed)]),
         )
     return table
 
 
 def _unnamed(strategies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Fields that differ and that a strategy in brief does not tell."""
+    """Fields that differ and that a strategy in brief does not name."""
     named = ("gpus", *DEGREE_HEADS, *MORE_DEGREES, *_IN_BRIEF, *SWITCHES)
     return [f for f in _columns(strategies) if f not in named] if strategies else []
 
 
-def _told(strategy: Mapping[str, Any], field: str) -> str:
+def _option(strategy: Mapping[str, Any], field: str) -> str:
     return f"{_short(field)} {word(strategy[field])}"
 
 
@@ -299,10 +299,10 @@ def _reasons(rejected: Mapping[str, int]) -> Table:
 
 
 def _closing(result: SearchResult) -> list[str]:
-    told = ", ".join(
+    rejected = ", ".join(
         f"{_REASONS.get(reason, reason)} {number:,}" for reason, number in result.rejected.items()
     )
-    lines = [f"rejected: {told}"] if told else []
+    lines = [f"rejected: {rejected}"] if rejected else []
     if not result.candidates:
         lines.append(_EMPTY)
     if result.best:
@@ -320,8 +320,8 @@ def _closing(result: SearchResult) -> list[str]:
 def _smallest(found: SmallestGpus) -> str:
     if found.gpus is None:
         return f"more GPUs would not help: {found.problem}"
-    told = f"the smallest number of GPUs that would do: {found.gpus:,}"
-    return told if found.strategy is None else f"{told}, such as {in_brief(found.strategy)}"
+    words = f"the smallest number of GPUs that would do: {found.gpus:,}"
+    return words if found.strategy is None else f"{words}, such as {in_brief(found.strategy)}"
 
 
 def levels_table(found: Sequence[LevelsPlan]) -> Table:
@@ -380,7 +380,7 @@ def _common_options(found: Sequence[LevelsPlan]) -> list[str]:
 
 
 def _level_options(strategy: Mapping[str, Any]) -> list[str]:
-    """What it takes beside levels and columns to run the same strategy."""
+    """Options of a strategy that neither levels nor columns show."""
     more = [
         f"{name.removeprefix('tp_').replace('_', ' ')} {word(strategy[name])}"
         for name, usual in _defaults().items()
@@ -391,7 +391,7 @@ def _level_options(strategy: Mapping[str, Any]) -> list[str]:
 
 @cache
 def _defaults() -> Mapping[str, Any]:
-    """What fields are where nothing is told."""
+    """Defaults of all fields."""
     return Strategy().to_dict()
 
 
@@ -448,15 +448,15 @@ def _runs_note(found: TrainingRuns) -> str:
         "scales": "each is the best of its number of GPUs and batch",
         "best": "these are the best that were found",
     }
-    told = [of[found.of] + ("; $ is the cheapest" if found.cheapest is not None else "")]
+    notes = [of[found.of] + ("; $ is the cheapest" if found.cheapest is not None else "")]
     if found.runs[0].run.goodput is None:
-        told.append("failures and checkpoints are unknown: give --reliability")
+        notes.append("failures and checkpoints are unknown: give --reliability")
     elif found.order_is_of_steps:
-        told.append("failures lengthen all of them by one factor, and do not change the order")
+        notes.append("failures lengthen all of them by one factor, and do not change the order")
     unknown = found.runs[0].run.unknown.get("waiting")
     if unknown is not None:
-        told.append(f"waiting for repairs is unknown and left out: {unknown}")
-    return "; ".join(told)
+        notes.append(f"waiting for repairs is unknown and left out: {unknown}")
+    return "; ".join(notes)
 
 
 def _number(value: float | None) -> str:

@@ -16,7 +16,7 @@ __all__ = [
 # Always shown, in this order, under these heads.
 DEGREE_HEADS = {"tp": "tp", "pp": "pp", "dp": "dp", "vpp": "vpp", "micro_batch_size": "mbs"}
 MORE_DEGREES = ("tp2", "cp", "ep", "etp")
-"""Degrees that are told where they split something."""
+"""Degrees that are shown where they split something."""
 FOLLOWS = ("1f1b", "interleaved")
 """Schedules that follow from the chunks."""
 SWITCHES = {
@@ -46,7 +46,7 @@ def in_brief(strategy: Mapping[str, Any]) -> str:
 
 
 def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
-    """What a strategy does beside its degrees, in a few words each."""
+    """What a strategy does apart from its degrees, in a few words each."""
     options = [_recompute(strategy), f"ZeRO-{strategy['zero']}"]
     if strategy["tp"] * strategy["tp2"] > 1:
         panels = strategy["summa_panels"]

@@ -28,11 +28,11 @@ def print_sweep(result: SweepResult) -> None:
     if not alone:
         show(_points(result) if result.searched else _breakdown(result))
         show(Text("\n".join(_below(result)), style="dim"))
-    told = [point for point in result.points if point.sensitivity]
-    for point in told[:_MOST_SENSITIVITIES]:
+    sensitive = [point for point in result.points if point.sensitivity]
+    for point in sensitive[:_MOST_SENSITIVITIES]:
         show(_sensitivity(result, point), Text("\n".join(_in_words(point))))
-    if len(told) > _MOST_SENSITIVITIES:
-        rest = len(told) - _MOST_SENSITIVITIES
+    if len(sensitive) > _MOST_SENSITIVITIES:
+        rest = len(sensitive) - _MOST_SENSITIVITIES
         show(Text(f"\nsensitivities of {rest} more points: see --json", style="dim"))
 
 
@@ -52,11 +52,12 @@ def print_figures(systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
 def _headline(result: SweepResult) -> Text:
     text = Text("\n")
     text.append(f"{result.model} on {', '.join(result.systems)}", style="bold")
-    told = f"{len(result.points):,} point{'' if len(result.points) == 1 else 's'}"
+    points = f"{len(result.points):,} point{'' if len(result.points) == 1 else 's'}"
     if result.searched:
-        told += f", the best of {result.candidates // max(len(result.points), 1):,} strategies each"
-        told += "" if result.objective == "step_time" else f" by {result.objective}"
-    text.append(f"\n{told}\n")
+        each = result.candidates // max(len(result.points), 1)
+        points += f", the best of {each:,} strategies each"
+        points += "" if result.objective == "step_time" else f" by {result.objective}"
+    text.append(f"\n{points}\n")
     if not result.complete:
         text.append("interrupted: these points are done\n", style="bold red")
     return text
@@ -104,7 +105,7 @@ def _points(result: SweepResult) -> Table:
 
 
 def _breakdown(result: SweepResult) -> Table:
-    """The parts of the step of the strategy that was held fixed."""
+    """The parts of the step of the strategy that was fixed."""
     plans = [plan for point in result.points for plan in point.best]
     parts = [part for part in TIME_PARTS if any(plan.time_s[part] for plan in plans)]
     heads = _heads(result)
@@ -149,14 +150,14 @@ def _sensitivity(result: SweepResult, point: SweepPoint) -> Table:
     """How the step time answers to every figure of a point's system."""
     place = ", ".join([point.system, *_place(result, point)[len(result.systems) > 1 :]])
     title = f"What would help most on {place}: {seconds(point.best[0].step_time_s)}"
-    again = any(one.best_saved is not None for one in point.sensitivity)
+    replanned = any(one.best_saved is not None for one in point.sensitivity)
     heads = ("figure", "now", "elasticity", "change", "saves")
-    more = ("best then",) if again else ()
+    more = ("best then",) if replanned else ()
     table = plain_table(*heads, *more, title=title, optional=("now",))
     for one in point.sensitivity:
         if not _matters(one):
             continue
-        best = ["-" if one.best_saved is None else percent(one.best_saved)] if again else []
+        best = ["-" if one.best_saved is None else percent(one.best_saved)] if replanned else []
         table.add_row(
             one.figure,
             "several" if one.value is None else _shown(one.value, one.unit),

@@ -1,4 +1,4 @@
-"""A scoreboard as tables: every figure with ours and a predecessor's beside it, and scores."""
+"""A scoreboard as tables: figures of shardwise and a predecessor side by side, and scores."""
 
 import textwrap
 from collections.abc import Mapping
@@ -32,14 +32,14 @@ def print_scoreboard(board: Scoreboard) -> None:
     show(Text("errors: predicted / reference - 1", style="dim"))
     named = _NAMES[board.predecessor]
     elder = named if any(part.theirs for part in board.parts) else None
-    told = None
+    described = None
     for part in board.parts:
         unit = _SYMBOLS.get(part.unit, part.unit)
         title = Text(f"\n{part.title} [{unit}]", style="bold")
         show(title, _rows(part, elder) if part.listed else _groups(part, named))
-        if part.compared != told:
+        if part.compared != described:
             show(_notes(part, named))
-        told = part.compared
+        described = part.compared
     show(Text("\nErrors: mean of their sizes, largest, and mean with signs (bias)", style="bold"))
     show(_scores(board, elder))
     if board.criterion is not None:
@@ -48,8 +48,8 @@ def print_scoreboard(board: Scoreboard) -> None:
 
 def _rows(part: Part, elder: str | None) -> Table:
     heads = ("case", part.kind, "ours", "error", *((elder, "error") if elder else ()))
-    told = any(row.status for row in part.rows)
-    heads += ("status",) if told else ()
+    has_status = any(row.status for row in part.rows)
+    heads += ("status",) if has_status else ()
     table = plain_table(*heads, wraps=("case",))
     for row in part.rows:
         table.add_row(
@@ -57,13 +57,13 @@ def _rows(part: Part, elder: str | None) -> Table:
             _figure(row.reference),
             _figure(row.ours),
             _signed(row.ours_error),
-            *(_beside(row) if elder else ()),
-            *((row.status or "-",) if told else ()),
+            *(_predecessor_cells(row) if elder else ()),
+            *((row.status or "-",) if has_status else ()),
         )
     return table
 
 
-def _beside(row: Row) -> tuple[str, str]:
+def _predecessor_cells(row: Row) -> tuple[str, str]:
     """What the predecessor says, and its error."""
     if row.theirs is None or row.their_error is None:
         return "-", "-"
@@ -88,23 +88,23 @@ def _criterion(board: Scoreboard, criterion: Criterion) -> Text:
 
 
 def _groups(part: Part, elder: str) -> Table:
-    """Our errors over all rows and by group, with the predecessor's median beside them."""
+    """Our errors over all rows and by group, with the predecessor's median next to them."""
     theirs = {} if part.theirs is None else {"all": part.theirs, **part.their_groups}
     heads = ("median", "median size", "mean size", "9 of 10 below", *([elder] if theirs else []))
     table = plain_table("of", "n", *heads)
     for name, score in {"all": part.ours, **part.groups}.items():
         sizes = (score.median_ape, score.mape, score.p90)
-        beside = [_signed(theirs[name].median) if name in theirs else "-"] if theirs else []
-        table.add_row(name, str(score.n), _signed(score.median), *map(_share, sizes), *beside)
+        median = [_signed(theirs[name].median) if name in theirs else "-"] if theirs else []
+        table.add_row(name, str(score.n), _signed(score.median), *map(_share, sizes), *median)
     return table
 
 
 def _notes(part: Part, elder: str) -> Text:
     compared = part.compared
-    told = [f"{part.kind}: {compared.reference}", f"ours: {compared.ours}"]
+    lines = [f"{part.kind}: {compared.reference}", f"ours: {compared.ours}"]
     if compared.theirs is not None:
-        told.append(f"{elder}: {compared.theirs}")
-    return Text("\n".join(textwrap.fill(line, _TEXT_WIDTH) for line in told), style="dim")
+        lines.append(f"{elder}: {compared.theirs}")
+    return Text("\n".join(textwrap.fill(line, _TEXT_WIDTH) for line in lines), style="dim")
 
 
 def _scores(board: Scoreboard, elder: str | None) -> Table:
