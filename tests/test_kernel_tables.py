@@ -312,8 +312,8 @@ def test_the_verb_says_what_to_give(tmp_path, shardwise):
     """Without data, with rows and nowhere to put them, with data for a suite of ours."""
     code, _, err = shardwise("validate", "kernels")
     assert code == 2
-    told = "give --data DIR, a folder with gemm.parquet, collective.csv.gz, ..."
-    assert err == f"error: command line: data: is missing: {told}\n"
+    problem = "is required: --data DIR, a folder with gemm.parquet, collective.csv.gz, ..."
+    assert err == f"error: command line: data: {problem}\n"
     _, _, err = shardwise("validate", "kernels", "--data", tmp_path, "--rows")
     assert err.startswith("error: command line: rows: needs --json or --output")
     code, _, err = shardwise("validate", "seqsel", "--data", tmp_path)

@@ -37,7 +37,15 @@ _SOFTMAX_FLOPS = (6.0, 4.0)
 
 
 def key_value_heads(attention: Attention, kind: Ints) -> Ints:
-    """Key-value heads of the model, or as the strategy has it (position in `AttentionKind`)."""
+    """Key-value heads of the model, or as the strategy has it (position in `AttentionKind`).
+
+    Parameters
+    ----------
+    attention
+        Attention of a layer.
+    kind
+        Code of `AttentionKind`; shape (rows,).
+    """
     by_kind = {"model": attention.kv_heads, "multihead": attention.heads, "multiquery": 1}
     return np.array([by_kind[name] for name in AttentionKind])[kind]
 
@@ -54,7 +62,7 @@ def attention_operations(
     Parameters
     ----------
     norm_parts
-        Parts whose recompute rebuilds the input of the block; none where no norm stands before it.
+        Recompute parts that rebuild the input of attention; none without a norm before it.
     """
     if model.position == "relative-xl":
         work = replace(work, flash=np.zeros_like(work.flash))

@@ -98,6 +98,15 @@ def keys_met(attention: Attention, sequence: Floats, document_len: Floats) -> Fl
     k = L. A window of w < L tokens that slides over them scores w L - w^2 / 2 pairs when causal:
     k = 2 w - w^2 / L. Otherwise it reaches w - 1 tokens to either side, ends not subtracted:
     k = min(2 w - 1, L).
+
+    Parameters
+    ----------
+    attention
+        Attention of a layer: whether causal, its window or chunk [token].
+    sequence
+        Length of a sequence [token]; shape (rows,).
+    document_len
+        Length of a packed document [token]; shape (rows,).
     """
     length = np.minimum(sequence, document_len)
     if attention.chunk is not None:

@@ -28,7 +28,15 @@ _LOSS_FLOPS = (4.0, 2.0)
 
 
 def vocabulary_share(model: Model, work: RankWork) -> Floats:
-    """Rows of the vocabulary on one rank: ceil(V / (m tp)) m, padded to a multiple m."""
+    """Rows of the vocabulary on one rank: ceil(V / (m tp)) m, padded to a multiple m.
+
+    Parameters
+    ----------
+    model
+        Model with V tokens in its vocabulary.
+    work
+        Columns of one rank, each of shape (rows,).
+    """
     return np.ceil(model.vocab / (work.vocab_multiple * work.tp)) * work.vocab_multiple
 
 
@@ -52,6 +60,13 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     embedding. Backward adds the gradients of the tokens to rows of the table. With 2D products the
     width is split, too: each rank looks up the tokens of all sequences, and swaps columns for
     tokens with an all-to-all before that sum. Without a vocabulary there is nothing to do.
+
+    Parameters
+    ----------
+    model
+        Model that the table belongs to.
+    work
+        Columns of one rank, each of shape (rows,).
     """
     if not model.vocab:
         return [_nothing("embedding", work)]

@@ -123,6 +123,13 @@ def with_accumulation(operations: Sequence[Operation], work: RankWork) -> list[O
     reads and writes the sum: w + (w + 2 g) bytes per weight instead of 2 g. Until then the gradient
     is live in addition to the rest. 2D products do the same with the shard that a rank has after
     the ranks have reduced theirs.
+
+    Parameters
+    ----------
+    operations
+        Operations of a layer, in order.
+    work
+        Columns of one rank, each of shape (rows,).
     """
     if np.all(_fused(work)):
         return list(operations)

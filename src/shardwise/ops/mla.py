@@ -33,6 +33,19 @@ def latent_projections(
 
     The compressed keys and values include the shared rotary keys. Both down projections save one
     input.
+
+    Parameters
+    ----------
+    model
+        Model that the layer belongs to.
+    attention
+        Heads and their widths [element].
+    latent
+        Widths of the compressed queries, keys and values [element].
+    work
+        Columns of one rank, each of shape (rows,).
+    norm_parts
+        Recompute parts that rebuild the input of attention; none without a norm before it.
     """
     heads = attention.heads / work.tp
     query_width = heads * attention.head_dim
@@ -123,6 +136,15 @@ def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operati
 
     Keys and values are read as projected, with the one rotary key of all heads, and written
     separately. Backward does the reverse.
+
+    Parameters
+    ----------
+    attention
+        Heads and their widths [element].
+    latent
+        Width of the rotary keys [element].
+    work
+        Columns of one rank, each of shape (rows,).
     """
     heads = attention.heads / work.tp
     rotated = heads * latent.rope_dim

@@ -95,6 +95,19 @@ def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block
     product with the gate are separate kernels, the tensor between them is saved, and it and its
     gradient are written and read: 2 + 3 elements instead of 3 forward, 6 + 3 instead of 5 backward.
     The part `every_other` saves one projection of two, and nothing between the kernels.
+
+    Parameters
+    ----------
+    name
+        Name of the operation.
+    work
+        Columns of one rank, each of shape (rows,).
+    elements
+        Elements of the activated product; shape (rows,).
+    gates
+        Projections that it reads: 2 with a gate, else 1.
+    block
+        Recompute part that runs the full MLP again.
     """
     size = elements * work.element_bytes
     separate = np.where(work.fused_swiglu | (gates == 1), 0.0, 1.0)

@@ -62,6 +62,13 @@ def routed(moe: Moe, work: RankWork) -> Routed:
     An even load is k T / E copies from each rank for each expert; a capacity c gives it exactly
     ceil(c k T / E) slots. The most loaded rank's experts get `imbalance` times an even load, at
     most all tokens of the ep ranks, once for each of min(k, E / ep) experts.
+
+    Parameters
+    ----------
+    moe
+        Experts E and the number k that a token is sent to.
+    work
+        Columns of one rank, each of shape (rows,).
     """
     tokens = work.split_tokens
     even = tokens * moe.top_k / moe.experts

@@ -113,6 +113,19 @@ def residual(
 
     With dropout, a mask of one byte per element is written, saved, and read in backward. Without
     it the gradient passes unchanged to both branches and is added where they join.
+
+    Parameters
+    ----------
+    name
+        Name of the operation.
+    work
+        Columns of one rank, each of shape (rows,).
+    width
+        Width of the residual stream [element].
+    dropout
+        Whether the outputs pass through dropout.
+    branches
+        Outputs that are added.
     """
     elements = work.split_tokens * width
     size = elements * work.element_bytes

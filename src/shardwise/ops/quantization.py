@@ -186,6 +186,13 @@ def weight_sizes(table: Table, element_bytes: Floats) -> WeightSizes:
     16 bits, from the first micro-batch of a step to the last (weight caching of Transformer
     Engine). With it one orientation is stored, of mxfp8 both, and the other is a copy. A
     forward-only step has one orientation.
+
+    Parameters
+    ----------
+    table
+        Strategies; uses the recipe, `quantized_weights` and `training`.
+    element_bytes
+        Size of a weight that is not quantized [byte]; shape (rows,).
     """
     quantized, alone = table.quantization > 0, table.quantized_weights
     one = by_recipe(table.quantization, lambda recipe: recipe.weight_bytes)
@@ -234,6 +241,15 @@ def quantized(operation: Operation, work: RankWork, operands: Operands) -> Opera
     dY backward r e + 2 q. None for X where a norm writes it quantized. With sequence parallelism
     each rank casts its shard before the all-gather. Recipes that fuse also sum the gradient of the
     bias in the cast.
+
+    Parameters
+    ----------
+    operation
+        The linear layer in 16 bits.
+    work
+        Columns of one rank, each of shape (rows,).
+    operands
+        Sizes of X, Y and W on one rank; columns of shape (rows,).
     """
     rows = work.quantization > 0
     size = by_recipe(work.quantization, lambda recipe: recipe.operand_bytes)

@@ -51,7 +51,15 @@ class RowSplit:
 
 
 def row_split(work: RankWork, inputs: int, outputs: int) -> RowSplit:
-    """Split the reduction of a product among tp ranks, or its result where products are 2D."""
+    """Split the reduction of a product among tp ranks, or its result where products are 2D.
+
+    Parameters
+    ----------
+    work
+        Columns of one rank, each of shape (rows,).
+    inputs, outputs
+        Widths of X and of Y of an unsplit product [element].
+    """
     return RowSplit(
         inputs=inputs / np.where(work.summa, 1.0, work.tp),
         outputs=tp_share(work, outputs),
@@ -60,7 +68,15 @@ def row_split(work: RankWork, inputs: int, outputs: int) -> RowSplit:
 
 
 def tp_share(work: RankWork, width: int) -> Floats:
-    """Width on a rank that 2D products split by tp and other products replicate."""
+    """Width on a rank that 2D products split by tp and other products replicate.
+
+    Parameters
+    ----------
+    work
+        Columns of one rank, each of shape (rows,).
+    width
+        Full width [element].
+    """
     return width / np.where(work.summa, work.tp, 1.0)
 
 
@@ -126,6 +142,13 @@ def norm_statistics(model: Model, work: RankWork) -> tuple[Collective, ...]:
     """All-reduces of a norm's sums over the width that 2D products split by tp, in fp32 per token.
 
     Of x and x^2 forward, of dy w and dy w x backward; an RMSNorm needs the second ones only.
+
+    Parameters
+    ----------
+    model
+        Model whose norms these are.
+    work
+        Columns of one rank, each of shape (rows,).
     """
     if not np.any(work.summa):
         return ()

@@ -35,6 +35,13 @@ def before_column_parallel(work: RankWork, width: Floats | float) -> tuple[Colle
     reduce the gradient of the input, overlapping the gradient of the weights. All may be split with
     their product; stacks that do so by default only split the collectives of sequence parallelism
     (Transformer Engine's user buffers).
+
+    Parameters
+    ----------
+    work
+        Columns of one rank, each of shape (rows,).
+    width
+        Width of the full tensor [element]; a number, or shape (rows,).
     """
     split = _where(work, sequence_parallel=True, width=width)
     full = _where(work, sequence_parallel=False, width=width)
@@ -65,6 +72,13 @@ def after_row_parallel(work: RankWork, width: Floats | float) -> tuple[Collectiv
     """Collectives of the output (tokens, width) of a row-parallel product.
 
     Forward: reduce the partial sums. Backward: gather the gradient (sequence parallelism only).
+
+    Parameters
+    ----------
+    work
+        Columns of one rank, each of shape (rows,).
+    width
+        Width of the full tensor [element]; a number, or shape (rows,).
     """
     split = _where(work, sequence_parallel=True, width=width)
     full = _where(work, sequence_parallel=False, width=width)
@@ -83,6 +97,13 @@ def shared_by_heads(work: RankWork, width: float) -> tuple[Collective, ...]:
     """Collectives of (tokens, width) that the heads of all ranks share, made from sequence shards.
 
     Forward: gather (sequence parallelism only). Backward: reduce the gradients of the heads.
+
+    Parameters
+    ----------
+    work
+        Columns of one rank, each of shape (rows,).
+    width
+        Width of the full tensor [element].
     """
     split = _where(work, sequence_parallel=True, width=width)
     full = _where(work, sequence_parallel=False, width=width)
@@ -99,6 +120,13 @@ def gathered_columns(work: RankWork, width: float) -> tuple[Collective, ...]:
 
     Forward: gather. Backward: reduce-scatter, after a gather of the sequence shards (sequence
     parallelism only).
+
+    Parameters
+    ----------
+    work
+        Columns of one rank, each of shape (rows,).
+    width
+        Width of the full tensor [element].
     """
     split = _where(work, sequence_parallel=True, width=width)
     full = split + _where(work, sequence_parallel=False, width=width)
@@ -111,7 +139,15 @@ def gathered_columns(work: RankWork, width: float) -> tuple[Collective, ...]:
 
 
 def all_reduced(work: RankWork, size: Floats) -> tuple[Collective, ...]:
-    """All-reduces of `size` bytes forward and backward."""
+    """All-reduces of `size` bytes forward and backward.
+
+    Parameters
+    ----------
+    work
+        Columns of one rank, each of shape (rows,).
+    size
+        Size of the buffer on each rank [byte]; shape (rows,).
+    """
     reduced = np.where(work.tp > 1, size, 0.0)
     return tuple(
         Collective(phase=phase, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=reduced)

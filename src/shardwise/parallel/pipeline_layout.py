@@ -84,7 +84,15 @@ class StageGroup:
 
 
 def most_layers(depth: int, stages: Ints) -> Ints:
-    """Layers on the longest stage of an even split: depth / stages, rounded up."""
+    """Layers on the longest stage of an even split: depth / stages, rounded up.
+
+    Parameters
+    ----------
+    depth
+        Layers of the model.
+    stages
+        Virtual stages of the pipeline; shape (rows,).
+    """
     return -(-depth // stages)
 
 

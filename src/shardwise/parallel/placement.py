@@ -107,6 +107,13 @@ def explicit_extents(table: Table, tiers: int) -> tuple[Ints, Ints]:
 
     Shapes (tiers, axes, rows) and (tiers, rows), 0 where none is set. Tiers beyond those of
     the network are left out.
+
+    Parameters
+    ----------
+    table
+        Strategies; uses `extents`.
+    tiers
+        Tiers of the network.
     """
     known = np.zeros((len(table.extent_lists) + 1, tiers, len(EXTENT_NAMES)), dtype=np.int64)
     for position, text in enumerate(table.extent_lists):
@@ -140,6 +147,11 @@ def fixed_tiers(table: Table) -> Ints:
     """The tier that each axis is fixed to, -1 where the placement decides; shape (axes, rows).
 
     Both tensor-parallel axes have the same.
+
+    Parameters
+    ----------
+    table
+        Strategies; uses the tier fields of the axes.
     """
     return np.stack([getattr(table, f"{axis[:2]}_tier") for axis in EXTENT_AXES])
 

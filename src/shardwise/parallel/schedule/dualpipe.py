@@ -34,6 +34,11 @@ def dualpipe(pipelines: Pipelines) -> Solution:
     on average, 1 % at most. Messages that overlap compute delay every pair, fitted on the
     simulation to within p / 2 messages: 0.05 % off on average, 1.1 % at most, for messages of a
     twentieth of a pass.
+
+    Parameters
+    ----------
+    pipelines
+        Pipelines of one schedule, columns of shape (rows,): passes and messages [s].
     """
     m, p = pipelines.micro_batches, pipelines.stages
     sampled = Ranks.sample(pipelines.group_sizes, [p // 2 - 1]).index

@@ -17,7 +17,15 @@ __all__ = ["forward_only", "gpipe", "longest_1f1b", "messages_of_one_chunk", "on
 
 
 def messages_of_one_chunk(ranks: Ranks, micro_batches: Ints) -> Floats:
-    """Messages that every rank receives in a step where it has one stage."""
+    """Messages that every rank receives in a step where it has one stage.
+
+    Parameters
+    ----------
+    ranks
+        Sampled ranks; columns of shape (ranks, rows).
+    micro_batches
+        Micro-batches m of a step; shape (rows,).
+    """
     return micro_batches * (2.0 - ranks.first - ranks.last)
 
 
@@ -31,6 +39,11 @@ def forward_only(pipelines: Pipelines) -> Solution:
     the last one, as far as these do not wait longer. Exact for equal stages and complete groups,
     never too long; 1 % short on average, 12 % at most, where stages are uneven or the last group is
     incomplete.
+
+    Parameters
+    ----------
+    pipelines
+        Pipelines of one schedule, columns of shape (rows,): passes and messages [s].
     """
     ranks = Ranks.sample(pipelines.group_sizes)
     m, p, v = pipelines.micro_batches, pipelines.stages, pipelines.chunks
@@ -56,6 +69,11 @@ def gpipe(pipelines: Pipelines) -> Solution:
 
     Exact for any stages: all backwards follow the last forward of the last stage
     (arXiv 1811.06965, section 2.3, for equal ones).
+
+    Parameters
+    ----------
+    pipelines
+        Pipelines of one schedule, columns of shape (rows,): passes and messages [s].
     """
     ranks = Ranks.sample(pipelines.group_sizes)
     forward, backward = pipelines.forwards(ranks), pipelines.backwards(ranks, pipelines.backward)
@@ -76,6 +94,11 @@ def one_f_one_b(pipelines: Pipelines) -> Solution:
     For equal stages T = (m + p - 1) (f + b). Messages that overlap compute delay the steady state
     as well, since a backward that comes one message later lets the next forward start later: exact
     for equal stages then, else at most 2 % short (`_zigzag`).
+
+    Parameters
+    ----------
+    pipelines
+        Pipelines of one schedule, columns of shape (rows,): passes and messages [s].
     """
     m = pipelines.micro_batches
     # With fewer micro-batches than ranks, those before this one do all forwards first.
@@ -100,6 +123,17 @@ def longest_1f1b(
 
     Rank i waits for its first forward, for the last one of its warm-up, number p - 1 - i, since
     the slowest rank up to it sets the pace, and for its first backward.
+
+    Parameters
+    ----------
+    ranks
+        Sampled ranks; columns of shape (ranks, rows).
+    forward, backward
+        Passes of one micro-batch [s]; shape (ranks, rows).
+    micro_batches
+        Micro-batches m of a step; shape (rows,).
+    few_batches
+        Whether any row has so few micro-batches that the end of a step meets its start.
     """
     warm_up = np.minimum(ranks.count - 1 - ranks.index, micro_batches - 1)
 

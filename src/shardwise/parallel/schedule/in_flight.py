@@ -57,6 +57,19 @@ def chunks_in_flight(
     ZB-V min(m, 2 p - 1 - i) and min(m, i + 1), or, once there are as many, 2 p - i and i, which is
     more where the first chunk is the larger one; DualPipe p - i and i + 1. Of other schedules the
     same number twice, in units of full stages.
+
+    Parameters
+    ----------
+    schedule
+        Code of `Schedule`; shape (rows,), as all columns below.
+    micro_batches
+        Micro-batches m of a step.
+    stages
+        Ranks p of the pipeline.
+    chunks
+        Virtual stages of a rank.
+    stage
+        Rank i of the pipeline, from 0.
     """
     m, p, i = micro_batches, stages, stage
     total = in_flight(schedule=schedule, micro_batches=m, stages=p, chunks=chunks, stage=stage)
@@ -155,6 +168,17 @@ def first_stage_in_flight(
 
     1F1B and ZB-H1 min(m, p), GPipe m, ZB-V min(m, 2 p - 1), DualPipe p. Interleaved, a second group
     of p enters the first chunk before the first group has returned to it: min(m, 2 p).
+
+    Parameters
+    ----------
+    schedule
+        Code of `Schedule`; shape (rows,), as all columns below.
+    micro_batches
+        Micro-batches m of a step.
+    stages
+        Ranks p of the pipeline.
+    chunks
+        Virtual stages of a rank.
     """
     m, p = micro_batches, stages
     most = _chosen(

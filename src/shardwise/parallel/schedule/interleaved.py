@@ -62,6 +62,11 @@ def interleaved(pipelines: Pipelines) -> Solution:
     An incomplete group: 0.2 to 0.8 % off on average, 3 % at most, with fewer than two
     groups 8 %, either way: which chunk of the last group waits for which is not resolved.
     (Megatron-LM refuses such batches.)
+
+    Parameters
+    ----------
+    pipelines
+        Pipelines of one schedule, columns of shape (rows,): passes and messages [s].
     """
     m, p, v = pipelines.micro_batches, pipelines.stages, pipelines.chunks
     # Of one group, the ranks before the middle do all forwards before their first backward; of

@@ -210,6 +210,15 @@ def longest_round_trip(index: Floats | Ints, passes: Passes, turn_s: Floats) -> 
     """Longest round trip between two ranks a and b, per micro-batch it advances: b - a + 1.
 
     It takes the passes and the messages from a to b, and `turn_s` on a, where it turns round.
+
+    Parameters
+    ----------
+    index
+        Rank i of the pipeline, from 0; shape (ranks, rows).
+    passes
+        Passes on each rank [s]; shape (ranks, rows).
+    turn_s
+        Time that a micro-batch takes on rank a where it turns round [s]; shape (ranks, rows).
     """
     best = np.zeros(index.shape[1])
     through = passes.through
@@ -276,7 +285,15 @@ class WaitPoints:
 
 
 def longest(heads: WaitPoints, busy_s: Floats, tails: WaitPoints) -> Floats:
-    """Longest path over all ranks: idle up to a head, busy from there to a tail, then idle [s]."""
+    """Longest path over all ranks: idle up to a head, busy from there to a tail, then idle [s].
+
+    Parameters
+    ----------
+    heads, tails
+        Wait points from the start of the step, and from its end [s]; shape (ranks, rows).
+    busy_s
+        Time of the passes of each rank [s]; shape (ranks, rows).
+    """
     if not heads.few_batches:
         return (heads.longest_wait_s + busy_s + tails.longest_wait_s).max(axis=0)
     best = np.zeros(busy_s.shape)

@@ -37,6 +37,11 @@ def zb_h1(pipelines: Pipelines) -> Solution:
     Messages that overlap compute delay the steady state only where two of them take longer than W:
     then a round trip between ranks sets the pace, as in 1F1B. Messages of a twentieth of a pass:
     0.5 % short at most, but for fewer micro-batches than ranks (1.1 %); of a fifth 3 %.
+
+    Parameters
+    ----------
+    pipelines
+        Pipelines of one schedule, columns of shape (rows,): passes and messages [s].
     """
     m, p = pipelines.micro_batches, pipelines.stages
     few_batches = pipelines.few_batches
@@ -129,6 +134,11 @@ def zb_v(pipelines: Pipelines) -> Solution:
     differs). With F = B = W every rank works without a gap from its first pass to its last; rank i
     starts i chunk passes later than rank 0, so a step that ends on all ranks together idles p - 1
     of them. With fewer than 2 p - 1 micro-batches ranks wait in between as well.
+
+    Parameters
+    ----------
+    pipelines
+        Pipelines of one schedule, columns of shape (rows,): passes and messages [s].
     """
     m, p = pipelines.micro_batches, pipelines.stages
     turns = (p - (m + 1) // 2, 2 * p - m, m - 1, np.abs(p - m)) if pipelines.few_batches else ()
