@@ -338,7 +338,7 @@ def run(
 def every_stage(result: Evaluation, table: Table, row: int) -> StageMemory:
     """Memory of every stage of one row of a table."""
     one = slice(row, row + 1)
-    blocks, runs = gather((result.blocks, result.runs), one)
+    blocks, runs = gather((result.costs, result.groups), one)
     return stage_memory(table.take(one), blocks, by_stage(runs))
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import samples
 from samples import column
-from shardwise.cost.overlap import exposed_exchange, gradient_communication
+from shardwise.cost.overlap import exposed_communication, gradient_communication
 
 
 def test_gradients_are_reduced_or_scattered_and_gathered() -> None:
@@ -38,12 +38,14 @@ def test_exchange_hides_behind_compute_at_reduced_speed() -> None:
     """Of 10 s at half speed, a window of 8 s hides 4, but a tenth of what it hides is the tail."""
     windows = column(0, 8, 20, 1000)
     rates = {"contention": column(0.5), "tail": column(0.1)}
-    times = exposed_exchange(column(10), windows, **rates, processor_share=column(0))
+    times = exposed_communication(column(10), windows, **rates, processor_share=column(0))
     assert times == pytest.approx([10, 10 - 3.6, 1, 1])
 
 
 def test_a_hidden_exchange_slows_the_compute_beside_it() -> None:
     """A quarter is lost to it: 8 s of compute last 10.67, which hide 4.8; 20 s hide 9 of 10."""
     rates = {"contention": column(0.5), "tail": column(0.1)}
-    times = exposed_exchange(column(10), column(0, 8, 20), **rates, processor_share=column(0.25))
+    times = exposed_communication(
+        column(10), column(0, 8, 20), **rates, processor_share=column(0.25)
+    )
     assert times == pytest.approx([10, 10 - 4.8 * 0.75, 10 - 9 * 0.75])

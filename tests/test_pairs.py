@@ -32,7 +32,7 @@ from shardwise.engine.evaluate import evaluate
 from shardwise.engine.memory import stage_memory, stage_parameters
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
-from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK, by_stage, stage_groups
+from shardwise.parallel.pipeline_layout import by_stage, stage_groups
 
 BOTH = [False, True]
 # The first value of each is the base's. None: what `Strategy` fills in.
@@ -297,7 +297,7 @@ def test_no_weight_is_lost_in_any_split(rows: list[dict[str, Any]], tied: bool, 
     alike = WHOLE | {"mtp": MODULE if mtp else 0.0}
     every = evaluate(architecture, system, table)
     for row in range(len(table)):
-        one, blocks, runs = gather((table, every.blocks, every.runs), slice(row, row + 1))
+        one, blocks, runs = gather((table, every.costs, every.groups), slice(row, row + 1))
         run = by_stage(runs)
         tp, cp, dp = (int(getattr(one, axis)[0]) for axis in ("tp", "cp", "dp"))
         ep, etp = int(one.ep[0]), int(one.etp[0])
@@ -308,7 +308,7 @@ def test_no_weight_is_lost_in_any_split(rows: list[dict[str, Any]], tied: bool, 
         same = layers[0] * alike["0"] + layers[1] * alike["1"]
         same += parts[4] * alike["mtp"] + parts[6] * alike["head"]
         found = dense.sum() * tp - (tp - 1) * same + expert.sum() * ep * etp
-        apart = one.pp[0] > 1 and int(one.schedule[0]) not in BOTH_ENDS_ON_A_RANK
+        apart = one.pp[0] > 1 and not one.joins_ends[0]
         copies = 1000 * 64 * (1 if tied else mtp) if apart else 0
         assert found / times == pytest.approx(whole + copies, rel=1e-12)
         memory = stage_memory(one, blocks, run)

@@ -17,7 +17,7 @@ from shardwise.parallel.pipeline_layout import by_stage
 
 def same_stage(one: Evaluation, other: Evaluation) -> np.ndarray:
     """Rows of which the same stage is the slowest in both: all parts are on it as often."""
-    parts = zip(one.slowest.work, other.slowest.work, strict=True)
+    parts = zip(one.critical.work, other.critical.work, strict=True)
     return np.logical_and.reduce([before == after for before, after in parts])
 
 
@@ -67,7 +67,7 @@ def test_offload_never_raises_the_first_tier(
         one = slice(row, row + 1)
         before, after = (
             stage_memory(
-                side.take(one), gather(result.blocks, one), by_stage(gather(result.runs, one))
+                side.take(one), gather(result.costs, one), by_stage(gather(result.groups, one))
             )
             for side, result in ((here, whole), (there, less))
         )

@@ -20,7 +20,7 @@ from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.cost.component_costs import ComponentOperations, operation_costs
 from shardwise.cost.operations import CollectiveCost
-from shardwise.engine.data_parallel import exchange_parts, exchanged
+from shardwise.engine.data_parallel import replica_collectives, replica_communication
 from shardwise.engine.evaluate import Evaluation
 from shardwise.ops.operation import CollectiveKind, Phase
 
@@ -152,7 +152,7 @@ def _layer_communication(
     system: System, table: Table, evaluation: Evaluation, components: Sequence[Component]
 ) -> Iterator[CommunicationShare]:
     """Communication of tensor, context and expert parallelism."""
-    m, stage, extents = float(table.micro_batches[0]), evaluation.slowest, evaluation.extents
+    m, stage, extents = float(table.micro_batches[0]), evaluation.critical, evaluation.extents
     directions: tuple[Direction, ...] = ("forward", "backward")
     for axis, members in _GROUPS.items():
         for direction in directions:
@@ -188,12 +188,14 @@ def _data_parallel(
     model: Model, system: System, table: Table, evaluation: Evaluation
 ) -> Iterator[CommunicationShare]:
     """Gradients, all-gathered weights and the other communication of a step."""
-    boundary, blocks = evaluation.boundary, evaluation.slowest.blocks
+    boundary, blocks = evaluation.boundary, evaluation.critical.costs
     extents, largest = evaluation.extents, evaluation.largest
     transfers_s = boundary.hidden * boundary.message_s
-    times = exchange_parts(model, system, table, extents, largest, evaluation.slowest, transfers_s)
+    times = replica_communication(
+        model, system, table, extents, largest, evaluation.critical, transfers_s
+    )
     inside = {}
-    for name, pieces in exchanged(table, extents, largest, blocks).items():
+    for name, pieces in replica_collectives(table, extents, largest, blocks).items():
         inside_s = total_s = 0.0
         for kind, buffer, members in pieces:
             time_s = collective_time(system, kind, buffer, members)
@@ -215,7 +217,7 @@ def _moe(
     components: Sequence[Component],
 ) -> MoeOverhead:
     """Time that experts add: communication, gating, permuting tokens, and load imbalance."""
-    m, stage, training = float(table.micro_batches[0]), evaluation.slowest, table.training[0]
+    m, stage, training = float(table.micro_batches[0]), evaluation.critical, table.training[0]
 
     def kernels_s(some: Sequence[Component], names: Sequence[str], *, forward: bool) -> float:
         """Time of operations in a step; recompute belongs to the backward pass."""

@@ -61,7 +61,7 @@ def components_of(
     def over_stages(name: str) -> list[float]:
         counts = [
             [float(run.length[0] * count[0]) for count in getattr(run, name)]
-            for run in evaluation.runs
+            for run in evaluation.groups
         ]
         return [sum(column) for column in zip(*counts, strict=True)]
 
@@ -72,7 +72,7 @@ def critical_stage_components(
     table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
 ) -> list[Component]:
     """Components of a table of one row, as often as the critical stage runs them."""
-    work = [float(np.broadcast_to(count, (1,))[0]) for count in evaluation.slowest.work]
+    work = [float(np.broadcast_to(count, (1,))[0]) for count in evaluation.critical.work]
     return list(_counted(table, parts, work, work))
 
 

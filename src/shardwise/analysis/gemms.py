@@ -254,7 +254,7 @@ def _of_update(component: Component, table: Table, evaluation: Evaluation) -> It
 
     Timed like a GEMM as wide as the model, as in `cost.optimizer`.
     """
-    rate = _first(evaluation.blocks.matrix_rate)
+    rate = _first(evaluation.costs.matrix_rate)
     ranks = dict(zip((False, True), shards(table, 1), strict=True))
     for cost in component.costs:
         for matrix in updated_matrices(cost.operation):

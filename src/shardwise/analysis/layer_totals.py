@@ -71,7 +71,7 @@ def layer_totals(
 def _layer(
     count: int, costs: Sequence[OperationCost], table: Table, evaluation: Evaluation
 ) -> LayerTotals:
-    blocks = evaluation.blocks
+    blocks = evaluation.costs
     training, recomputed = bool(table.training[0]), recomputed_parts(table, "layer")
     parameters = sum(float(cost.operation.parameters[0]) for cost in costs)
     quantized = sum(float(cost.operation.read_quantized[0]) for cost in costs)
@@ -103,7 +103,7 @@ def _layer(
         optimizer_bytes=state if training else 0.0,
         kept_bytes=saved if training else 0.0,
         working_bytes=max(float(cost.operation.working_bytes[0]) for cost in costs),
-        boundary_bytes=float(evaluation.boundary.handed_bytes[0]),
+        boundary_bytes=float(evaluation.boundary.sent_bytes[0]),
     )
 
 
@@ -228,7 +228,7 @@ def _update(
 ) -> PhaseTotals:
     """The optimizer update of one layer in a step: its bytes, and Muon's matrix products."""
     trained = trained_weights([cost.operation for cost in costs], np.zeros(1)).quantized[0]
-    blocks = evaluation.blocks
+    blocks = evaluation.costs
     trains = 1.0 if table.training[0] else 0.0
     time = optimizer_time(
         table,
@@ -280,7 +280,7 @@ def required_bandwidth(
     parts
         `operation_costs` of that row.
     """
-    blocks, boundary, slowest = evaluation.blocks, evaluation.boundary, evaluation.slowest
+    blocks, boundary, slowest = evaluation.costs, evaluation.boundary, evaluation.critical
     window = windows(
         table,
         evaluation.extents,
@@ -309,7 +309,7 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
     Optimizer state: of the stage that trains the most weights, together with what else comes in,
     over the last backward pass and what follows it. What moves out at the same time is not more.
     """
-    blocks, training, slowest = evaluation.blocks, table.training, evaluation.slowest
+    blocks, training, slowest = evaluation.costs, table.training, evaluation.critical
     layers = np.maximum(np.sum(slowest.work[:-2], axis=0), 1.0)
     forward = layer_times(
         blocks, slowest.work, lambda t: t.forward_pass_s - t.offload_forward_exposed_s
@@ -329,7 +329,7 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
     weights = weights / layers
     activations = layer_bytes(blocks, slowest.work, lambda held: held.movable_bytes) / layers
     dense, expert = shards(table, 1)
-    trained, expert_trained = trained_on(blocks, evaluation.largest.held, layers=True)
+    trained, expert_trained = trained_on(blocks, evaluation.largest.resident, layers=True)
     owned = trained.over(dense).plus(expert_trained.over(expert))
     state = np.where(training, state_bytes(table.optimizer, element, owned), 0.0)
     moved_weights = np.where(table.offload_weights, weights, 0.0)

@@ -53,7 +53,7 @@ def operation_estimates(
         `operation_costs` of that row.
     """
     training = bool(table.training[0])
-    blocks, extents = evaluation.blocks, evaluation.extents
+    blocks, extents = evaluation.costs, evaluation.extents
     rows: list[OperationEstimate] = []
     first = 0
     for part, count, costs in parts:
@@ -180,7 +180,7 @@ def _group(extents: Ints) -> dict[str, Any]:
 
 def _step_rows(model: Model, table: Table, evaluation: Evaluation) -> Iterator[OperationEstimate]:
     """Pipeline transfers, data-parallel communication, offload and optimizer: totals of a step."""
-    blocks, extents = evaluation.blocks, evaluation.extents
+    blocks, extents = evaluation.costs, evaluation.extents
 
     def collective(
         name: str, kind: str, volume: Floats, axis: str, group: dict[str, Any]
@@ -202,7 +202,7 @@ def _step_rows(model: Model, table: Table, evaluation: Evaluation) -> Iterator[O
             )
 
     directions = 2 if table.training[0] else 1
-    sent = directions * table.micro_batches * table.vpp * evaluation.boundary.handed_bytes
+    sent = directions * table.micro_batches * table.vpp * evaluation.boundary.sent_bytes
     yield from collective("stage_transfers", "p2p", sent, "pp", _group(extents.pp))
     trained = evaluation.largest.all_trained
     gradients = trained.weights * blocks.gradient_bytes

@@ -67,9 +67,9 @@ def stage_estimates(
     parts
         `operation_costs` of that row.
     """
-    blocks = evaluation.blocks
+    blocks = evaluation.costs
     stage = np.arange(int(table.pp[0]))
-    run = by_stage(evaluation.runs)
+    run = by_stage(evaluation.groups)
     memory = stage_memory(table, blocks, run, stage)
     stack = table.stacks[int(table.stack[0])]
     reserved = reserved_bytes(
@@ -131,7 +131,7 @@ def _peak_operation(
     if "mtp" in names:
         listed[2 * kinds] = names.index("mtp")
     costs = parts[listed.get(place, 1 + place % kinds)][2]
-    component = blocks.parts[place]
+    component = blocks.components[place]
     assert component is not None  # noqa: S101 - it has the peak
     position = int(component.bytes.peak[0])
     phase = "forward" if position >= len(costs) else "backward"

@@ -39,7 +39,7 @@ from shardwise.parallel.placement import Extents, place
 
 __all__ = ["ComponentCosts", "ComponentOperations", "OperationInputs", "PlacedCosts"]
 __all__ += ["component_costs", "component_times", "layer_bytes", "layer_times"]
-__all__ += ["operation_costs", "part_bytes", "trained_on"]
+__all__ += ["component_bytes", "operation_costs", "trained_on"]
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class ComponentCosts:
     weight_sizes: WeightSizes
     gradient_bytes: Floats
     """Of one gradient as it accumulates and is exchanged."""
-    held_gradient_bytes: Floats
+    resident_gradient_bytes: Floats
     """With one in the row's own type where the stack keeps it beside."""
     boundary_bytes: Floats
     """The residual stream on one rank: what full recompute keeps of a layer [byte]."""
@@ -80,7 +80,7 @@ class ComponentCosts:
     """Rate of a product of matrices as wide as the model [FLOP/s]."""
 
     @property
-    def parts(self) -> tuple[LayerCost | None, ...]:
+    def components(self) -> tuple[LayerCost | None, ...]:
         """Parts in the order that `StageGroup` counts them in."""
         plain = self.plain if self.plain is not None else (None,) * len(self.kinds)
         return (*self.kinds, *plain, self.mtp, self.embedding, self.head)
@@ -88,39 +88,39 @@ class ComponentCosts:
     @property
     def layers(self) -> tuple[LayerCost | None, ...]:
         """Parts that are made of layers: all but embedding and head."""
-        return self.parts[:-2]
+        return self.components[:-2]
 
 
 def component_times(
-    blocks: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
+    costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
 ) -> Floats:
-    """Add up a time over so many of each part, in the order of `ComponentCosts.parts`."""
-    return _weighted(counts, _times(blocks.parts), select)
+    """Add up a time over so many of each component, in the order of `ComponentCosts.components`."""
+    return _weighted(counts, _times(costs.components), select)
 
 
-def part_bytes(
-    blocks: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
+def component_bytes(
+    costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
 ) -> Floats:
-    """Add up bytes over so many of each part, in the order of `ComponentCosts.parts`."""
-    return _weighted(counts, _bytes(blocks.parts), select)
+    """Add up bytes over so many of each component, in the order of `ComponentCosts.components`."""
+    return _weighted(counts, _bytes(costs.components), select)
 
 
 def layer_times(
-    blocks: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
+    costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
 ) -> Floats:
     """Add up a time over the parts that are made of layers alone."""
-    return _weighted(counts[:-2], _times(blocks.layers), select)
+    return _weighted(counts[:-2], _times(costs.layers), select)
 
 
 def layer_bytes(
-    blocks: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
+    costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
 ) -> Floats:
     """Add up bytes over the parts that are made of layers alone."""
-    return _weighted(counts[:-2], _bytes(blocks.layers), select)
+    return _weighted(counts[:-2], _bytes(costs.layers), select)
 
 
 def trained_on(
-    blocks: ComponentCosts, counts: Sequence[Floats], *, layers: bool = False
+    costs: ComponentCosts, counts: Sequence[Floats], *, layers: bool = False
 ) -> tuple[TrainedWeights, TrainedWeights]:
     """Add up trained weights: without those of routed experts, and those.
 
@@ -129,11 +129,11 @@ def trained_on(
     layers
         Whether to count the parts that are made of layers alone.
     """
-    add = layer_bytes if layers else part_bytes
+    add = layer_bytes if layers else component_bytes
 
     def summed(kind: str) -> TrainedWeights:
         def column(name: str) -> Floats:
-            return add(blocks, counts, lambda held: getattr(getattr(held, kind), name))
+            return add(costs, counts, lambda held: getattr(getattr(held, kind), name))
 
         return TrainedWeights(**{f.name: column(f.name) for f in fields(TrainedWeights)})
 
@@ -235,7 +235,7 @@ class _Choices:
     overlaps_experts: Bools
     overlap_processors: Floats
     weight_sizes: WeightSizes
-    held_gradient_bytes: Floats
+    resident_gradient_bytes: Floats
     optimizer: Ints
     offload_weights: Bools
     offload_activations: Bools
@@ -262,7 +262,7 @@ class _Choices:
             overlaps_experts=table.overlaps_experts,
             overlap_processors=table.by_stack(lambda stack: stack.expert_overlap_processors),
             weight_sizes=weight_sizes(table, element_bytes),
-            held_gradient_bytes=gradient_bytes + np.where(beside, element_bytes, 0.0),
+            resident_gradient_bytes=gradient_bytes + np.where(beside, element_bytes, 0.0),
             optimizer=table.optimizer,
             offload_weights=table.offload_weights,
             offload_activations=table.offload_activations,
@@ -334,7 +334,7 @@ def _component_costs(model: Model, totals: _Totals, choices: _Choices) -> Compon
     taken_by = partial(
         weight_bytes,
         sizes=sizes,
-        gradient_bytes=choices.held_gradient_bytes,
+        gradient_bytes=choices.resident_gradient_bytes,
         optimizer=choices.optimizer,
         training=training,
     )
@@ -350,7 +350,7 @@ def _component_costs(model: Model, totals: _Totals, choices: _Choices) -> Compon
         element_bytes=totals.element_bytes,
         weight_sizes=sizes,
         gradient_bytes=totals.gradient_bytes,
-        held_gradient_bytes=choices.held_gradient_bytes,
+        resident_gradient_bytes=choices.resident_gradient_bytes,
         boundary_bytes=totals.boundary_bytes,
         memory_rate=totals.memory_rate,
         key=np.arange(len(training)),

@@ -10,7 +10,7 @@ from shardwise.cost.collective import collective_time
 from shardwise.cost.layer_cost import ByAxis, LayerCost
 from shardwise.ops.operation import CollectiveKind
 
-__all__ = ["exposed_exchange", "gradient_communication", "with_expert_overlap"]
+__all__ = ["exposed_communication", "gradient_communication", "with_expert_overlap"]
 
 
 def with_expert_overlap(block: LayerCost, rows: Bools, taken: Floats) -> LayerCost:
@@ -78,7 +78,7 @@ def gradient_communication(
     return np.where(sharded, scattered, reduced), np.where(sharded, gathered, 0.0)
 
 
-def exposed_exchange(
+def exposed_communication(
     time_s: Floats,
     window_s: Floats,
     *,

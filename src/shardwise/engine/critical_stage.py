@@ -1,4 +1,4 @@
-"""The stage that the others wait for, the one that holds most, and what passes between stages."""
+"""The critical pipeline stage, the stage that trains most weights, and transfers between stages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,42 +26,41 @@ __all__ = ["Boundary", "CriticalStage", "LargestStage", "boundary_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalStage:
-    """What stands on the stage that the others wait for."""
+    """The stage with the longest forward and backward pass, which the others wait for."""
 
-    blocks: ComponentCosts
+    costs: ComponentCosts
     work: tuple[Floats, ...]
-    """How many of each part, in the order of `ComponentCosts.parts`."""
-    held: tuple[Floats, ...]
-    """How many of them its rank holds."""
-    whole: tuple[Floats, ...]
-    """How many of each part all stages have."""
+    """How many of each component the stage runs, in the order of `ComponentCosts.components`."""
+    all_stages: tuple[Floats, ...]
+    """How many of each component all stages together run."""
 
     @classmethod
-    def of(cls, blocks: ComponentCosts, runs: Sequence[StageGroup]) -> "CriticalStage":
+    def of(cls, costs: ComponentCosts, groups: Sequence[StageGroup]) -> "CriticalStage":
         """Find the stage with the longest forward and backward pass."""
-        work, held = runs[0].work, runs[0].resident
-        longest = component_times(blocks, work, lambda part: part.time_s)
-        for run in runs[1:]:
-            time_s = component_times(blocks, run.work, lambda part: part.time_s)
+        work = groups[0].work
+        longest = component_times(costs, work, lambda times: times.time_s)
+        for group in groups[1:]:
+            time_s = component_times(costs, group.work, lambda times: times.time_s)
             longer = time_s > longest
             longest = np.maximum(longest, time_s)
-            work = _chosen(longer, run.work, work)
-            held = _chosen(longer, run.resident, held)
-        parts = range(len(work))
-        whole = tuple(total((r.length * r.work[n] for r in runs), longest) for n in parts)
-        return cls(blocks=blocks, work=work, held=held, whole=whole)
+            work = _chosen(longer, group.work, work)
+        all_stages = tuple(
+            total((group.length * group.work[n] for group in groups), longest)
+            for n in range(len(work))
+        )
+        return cls(costs=costs, work=work, all_stages=all_stages)
 
     def on(self, select: Callable[[LayerTimes], Floats]) -> Floats:
         """A time of one micro-batch on this stage [s]."""
-        return component_times(self.blocks, self.work, select)
+        return component_times(self.costs, self.work, select)
 
     def alone(self, direction: str, axis: str) -> Floats:
-        """Exchanges of an axis in one direction, as if nothing hid them [s]."""
-        return self.on(lambda part: getattr(getattr(part, f"alone_{direction}_s"), axis))
+        """Communication of an axis in one direction, as if nothing hid it [s]."""
+        return self.on(lambda times: getattr(getattr(times, f"alone_{direction}_s"), axis))
 
     def exposed(self, direction: str, axis: str) -> Floats:
-        """The same as far as they lengthen the pass [s]."""
-        return self.on(lambda part: getattr(getattr(part, f"exposed_{direction}_s"), axis))
+        """The part of it that lengthens the pass [s]."""
+        return self.on(lambda times: getattr(getattr(times, f"exposed_{direction}_s"), axis))
 
 
 def _chosen(rows: Bools, one: tuple[Floats, ...], other: tuple[Floats, ...]) -> tuple[Floats, ...]:
@@ -70,81 +69,89 @@ def _chosen(rows: Bools, one: tuple[Floats, ...], other: tuple[Floats, ...]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestStage:
-    """The stage whose ranks train most weights."""
+    """The stage whose ranks train the most weights."""
 
     trained: TrainedWeights
-    """Without those of routed experts."""
+    """Trained weights, except those of routed experts."""
     expert_trained: TrainedWeights
-    held: tuple[Floats, ...]
-    """How many of each part, in the order of `ComponentCosts.parts`."""
+    resident: tuple[Floats, ...]
+    """How many of each component a rank stores, in the order of `ComponentCosts.components`."""
 
     @classmethod
-    def of(cls, blocks: ComponentCosts, runs: Sequence[StageGroup]) -> "LargestStage":
-        """Find it."""
-        most, held = trained_on(blocks, runs[0].resident), runs[0].resident
-        for run in runs[1:]:
-            other = trained_on(blocks, run.resident)
+    def of(cls, costs: ComponentCosts, groups: Sequence[StageGroup]) -> "LargestStage":
+        """Find the stage with the most trained weights."""
+        most, resident = trained_on(costs, groups[0].resident), groups[0].resident
+        for group in groups[1:]:
+            other = trained_on(costs, group.resident)
             more = other[0].weights + other[1].weights > most[0].weights + most[1].weights
             choose = partial(np.where, more)
             most = combined(choose, other[0], most[0]), combined(choose, other[1], most[1])
-            held = _chosen(more, run.resident, held)
-        return cls(trained=most[0], expert_trained=most[1], held=held)
+            resident = _chosen(more, group.resident, resident)
+        return cls(trained=most[0], expert_trained=most[1], resident=resident)
 
     @property
     def all_trained(self) -> TrainedWeights:
-        """With those of routed experts."""
+        """All trained weights, with those of routed experts."""
         return self.trained.plus(self.expert_trained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """One micro-batch handed from a stage to the next by one rank."""
+    """Transfer of one micro-batch from a rank to the next stage."""
 
-    handed_bytes: Floats
-    """0 on a single stage."""
+    sent_bytes: Floats
+    """Size of the message [byte]; 0 with a single stage."""
     message_s: Floats
-    """Over the tier that the stages span [s]."""
-    around_s: Floats
-    """Exchanges among the tensor-parallel ranks for it, less those it saves [s]."""
+    """Time of the message over the tier that the stages span [s]."""
+    tp_comm_s: Floats
+    """Tensor-parallel communication that the transfer adds, less what it saves [s]."""
     hidden: Floats
-    """Share of the transfers that travels beside the compute: only where stages interleave, or
-    both directions do."""
+    """Share of the transfers that runs concurrently with compute: 0 for 1F1B and GPipe."""
 
     @property
     def time_s(self) -> Floats:
-        """All of it [s]."""
-        return np.maximum(0.0, self.message_s + self.around_s)
+        """Time of the transfer with its tensor-parallel communication [s]."""
+        return np.maximum(0.0, self.message_s + self.tp_comm_s)
 
 
-def boundary_of(system: System, table: Table, extents: Extents, blocks: ComponentCosts) -> Boundary:
-    """Hand a micro-batch to the next stage.
+def boundary_of(system: System, table: Table, extents: Extents, costs: ComponentCosts) -> Boundary:
+    """Return the transfer of a micro-batch to the next stage.
 
-    Without sequence parallelism or 2D products every tensor-parallel rank holds the whole
-    activation A and hands over all of it, or 1/tp of it that the receiving ranks gather (arXiv
-    2104.04473, section 4.1). The exchange p2p_rs_ag also scatters the last sum of a stage instead
-    of reducing it in place: transfer of A / tp + all-gather + e (reduce-scatter - all-reduce),
-    where the share e of the layers' exchanges is exposed.
+    Without sequence parallelism or 2D products every tensor-parallel rank has the full activation
+    A. It sends all of A, or 1/tp of it that the receiving ranks gather (arXiv 2104.04473,
+    section 4.1). `tp_exchange` p2p_rs_ag also reduce-scatters the last sum of a stage instead of
+    all-reducing it: transfer of A / tp + all-gather + e (reduce-scatter - all-reduce), where e is
+    the exposed share of the layers' communication.
+
+    Parameters
+    ----------
+    table
+        Strategies; n rows.
+    extents
+        Placement of their axes; shape (tiers, n) per axis.
+    costs
+        Component costs of the rows; `boundary_bytes` is A [byte], shape (n,).
     """
-    whole = np.where(table.pp > 1, blocks.boundary_bytes, 0.0)
+    full = np.where(table.pp > 1, costs.boundary_bytes, 0.0)
     at_edges = table.tp_exchange == TpExchange.P2P_RS_AG.code
     splits = at_edges | table.by_stack(lambda stack: stack.pp_scatter_gather)
     splits &= (table.tp > 1) & ~table.sequence_parallel & ~table.summa
 
-    def exchange(kind: CollectiveKind, rows: Bools) -> Floats:
-        return collective_time(system, kind, np.where(rows, whole, 0.0), extents.tp)
+    def tp_collective(kind: CollectiveKind, rows: Bools) -> Floats:
+        return collective_time(system, kind, np.where(rows, full, 0.0), extents.tp)
 
-    around = exchange(CollectiveKind.ALL_GATHER, splits)
+    tp_comm = tp_collective(CollectiveKind.ALL_GATHER, splits)
     if np.any(at_edges):
-        layer = blocks.kinds[0].times
+        layer = costs.kinds[0].times
         alone = layer.alone_forward_s.tp
         share = layer.exposed_forward_s.tp / np.where(alone > 0, alone, 1.0)
-        scattered = exchange(CollectiveKind.REDUCE_SCATTER, splits & at_edges)
-        around += share * (scattered - exchange(CollectiveKind.ALL_REDUCE, splits & at_edges))
-    handed = np.where(splits, whole / table.tp, whole)
+        scattered = tp_collective(CollectiveKind.REDUCE_SCATTER, splits & at_edges)
+        tp_comm += share * (scattered - tp_collective(CollectiveKind.ALL_REDUCE, splits & at_edges))
+    sent = np.where(splits, full / table.tp, full)
     return Boundary(
-        handed_bytes=handed,
-        message_s=transfer_time(system, handed, extents.pp),
-        around_s=around,
+        sent_bytes=sent,
+        message_s=transfer_time(system, sent, extents.pp),
+        tp_comm_s=tp_comm,
         hidden=np.where(
             np.isin(table.schedule, _IN_TURN), 0.0, table.by_stack(lambda stack: stack.pp_hidden)
         ),

@@ -15,7 +15,7 @@ from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.layer_cost import COMM_AXES, LayerBytes
 from shardwise.cost.operations import processor_share
 from shardwise.cost.optimizer import MUON, TrainedWeights
-from shardwise.cost.overlap import exposed_exchange, gradient_communication
+from shardwise.cost.overlap import exposed_communication, gradient_communication
 from shardwise.engine.critical_stage import CriticalStage, LargestStage
 from shardwise.engine.zero import releases, splits_last
 from shardwise.ops.embedding import vocabulary_share
@@ -24,7 +24,13 @@ from shardwise.ops.lora import Subset
 from shardwise.ops.operation import CollectiveKind
 from shardwise.parallel.placement import Extents
 
-__all__ = ["ReplicaParts", "Windows", "communication_times", "exchange_parts", "exchanged"]
+__all__ = [
+    "ReplicaCommunication",
+    "Windows",
+    "communication_times",
+    "replica_collectives",
+    "replica_communication",
+]
 __all__ += ["windows"]
 
 
@@ -84,7 +90,7 @@ def _shares_tier(one: Ints, other: Ints) -> Bools:
     return np.any((reach(one) > 0) & (tiers == outermost), axis=0)
 
 
-ReplicaParts = dict[str, tuple[Floats, Floats]]
+ReplicaCommunication = dict[str, tuple[Floats, Floats]]
 """By what is exchanged, its time alone and what of it is exposed [s]: ``gradients``,
 ``weights_forward`` (gathered before forward, or once a step), ``weights_backward`` (gathered
 again), and once a step ``momenta``, ``mirrors`` and ``embeddings``."""
@@ -98,7 +104,7 @@ def communication_times(
     table: Table,
     extents: Extents,
     largest: LargestStage,
-    slowest: CriticalStage,
+    critical: CriticalStage,
     transfer_s: Floats,
 ) -> tuple[Floats, Floats]:
     """Time of the exchange among replicas, alone and exposed [s].
@@ -108,21 +114,21 @@ def communication_times(
     transfer_s
         What of one transfer to the next stage travels beside the compute [s].
     """
-    parts = exchange_parts(model, system, table, extents, largest, slowest, transfer_s)
-    zero = np.zeros_like(slowest.blocks.memory_rate)
+    parts = replica_communication(model, system, table, extents, largest, critical, transfer_s)
+    zero = np.zeros_like(critical.costs.memory_rate)
     both = list(parts.values())
     return total((alone for alone, _ in both), zero), total((exposed for _, exposed in both), zero)
 
 
-def exchange_parts(
+def replica_communication(
     model: Model,
     system: System,
     table: Table,
     extents: Extents,
     largest: LargestStage,
-    slowest: CriticalStage,
+    critical: CriticalStage,
     transfer_s: Floats,
-) -> ReplicaParts:
+) -> ReplicaCommunication:
     """Time of what replicas exchange, alone and exposed [s]; parts that no row has are left out.
 
     Overlapped, gradients run behind the backward pass of the last micro-batch, gathered weights
@@ -134,16 +140,16 @@ def exchange_parts(
     transfer_s
         What of one transfer to the next stage travels beside the compute [s].
     """
-    blocks = slowest.blocks
+    costs = critical.costs
     once = np.where(table.zero < ZERO_GRADIENTS, 1.0, 0.0)
     parts = {
         name: (once * alone, once * exposed)
         for name, (alone, exposed) in _once_a_step(
-            system, table, extents, largest, slowest, transfer_s
+            system, table, extents, largest, critical, transfer_s
         ).items()
     }
     if np.any(table.zero >= ZERO_GRADIENTS):
-        every = _every_micro_batch(system, table, extents, largest, slowest)
+        every = _every_micro_batch(system, table, extents, largest, critical)
         for name, (alone, exposed) in every.items():
             before = parts.get(name, (0.0, 0.0))
             parts[name] = (before[0] + (1 - once) * alone, before[1] + (1 - once) * exposed)
@@ -156,10 +162,10 @@ def exchange_parts(
         parts["momenta"] = completed, completed
     mirrored = table.schedule == Schedule.DUALPIPE.code
     if np.any(mirrored):
-        between = np.where(mirrored, _between_mirrors(system, table, extents, largest, blocks), 0.0)
+        between = np.where(mirrored, _between_mirrors(system, table, extents, largest, costs), 0.0)
         parts["mirrors"] = between, between
     if model.tied_embeddings or model.mtp:
-        copied = _copied_embeddings(model, system, table, extents, blocks.gradient_bytes)
+        copied = _copied_embeddings(model, system, table, extents, costs.gradient_bytes)
         parts["embeddings"] = copied, copied
     return parts
 
@@ -169,34 +175,34 @@ def _once_a_step(
     table: Table,
     extents: Extents,
     largest: LargestStage,
-    slowest: CriticalStage,
+    critical: CriticalStage,
     transfer_s: Floats,
-) -> ReplicaParts:
+) -> ReplicaCommunication:
     """Whole gradients and weights, of dense and expert replicas one after the other [s].
 
     Where a part of the replicas shares a set of shards, these exchange among themselves, and their
     groups add up the shards, bucket by bucket after it.
     """
-    blocks = slowest.blocks
+    costs = critical.costs
     groups = [(largest.trained, extents.replicas)]
     if np.any(largest.expert_trained.weights):
         groups.append((largest.expert_trained, extents.edp))
-    sums: list[Floats] = [np.zeros_like(blocks.memory_rate)] * 2
+    sums: list[Floats] = [np.zeros_like(costs.memory_rate)] * 2
     for trained, members in groups:
-        weights = blocks.weight_sizes.moved(trained.weights, trained.quantized)
+        weights = costs.weight_sizes.moved(trained.weights, trained.quantized)
         times = gradient_communication(
             system,
-            gradient_bytes=np.where(table.training, trained.weights * blocks.gradient_bytes, 0.0),
+            gradient_bytes=np.where(table.training, trained.weights * costs.gradient_bytes, 0.0),
             weight_bytes=np.where(table.training, weights, 0.0),
             sharded=table.zero >= ZERO_OPTIMIZER,
             extents=_shard_extents(table, members),
         )
         sums = [before + time for before, time in zip(sums, times, strict=True)]
-    sums[0] = sums[0] + _between_shards(system, table, extents, largest, blocks.gradient_bytes)
+    sums[0] = sums[0] + _between_shards(system, table, extents, largest, costs.gradient_bytes)
     parts = {}
     passes = {
-        "backward": slowest.on(lambda part: part.backward_pass_s),
-        "forward": slowest.on(lambda part: part.forward_pass_s),
+        "backward": critical.on(lambda times: times.backward_pass_s),
+        "forward": critical.on(lambda times: times.forward_pass_s),
     }
     for time_s, (direction, pass_s) in zip(sums, passes.items(), strict=True):
         exposed = np.zeros_like(time_s)
@@ -204,14 +210,14 @@ def _once_a_step(
             table,
             extents,
             pass_s=pass_s,
-            inside_s={axis: slowest.alone(direction, axis) for axis in COMM_AXES},
+            inside_s={axis: critical.alone(direction, axis) for axis in COMM_AXES},
             transfer_s=transfer_s,
         )
         if direction == "forward":
             behind = table.by_stack(lambda stack: stack.gathers_behind)
             free = Windows(chunks=behind * free.chunks, tail=behind * free.tail)
         for part, window_s in ((1 - 1 / table.vpp, free.chunks), (1 / table.vpp, free.tail)):
-            exposed = exposed + exposed_exchange(
+            exposed = exposed + exposed_communication(
                 part * time_s,
                 window_s,
                 contention=table.by_stack(lambda stack: stack.dp_contention),
@@ -228,8 +234,8 @@ def _every_micro_batch(
     table: Table,
     extents: Extents,
     largest: LargestStage,
-    slowest: CriticalStage,
-) -> ReplicaParts:
+    critical: CriticalStage,
+) -> ReplicaCommunication:
     """What split gradients and weights exchange, layer by layer, in all micro-batches [s].
 
     Gradients are reduce-scattered in every backward pass (ZeRO 2 and 3). With ZeRO 3 weights are
@@ -241,31 +247,31 @@ def _every_micro_batch(
     its groups once a step, in what the exchanges of the last backward pass leave of it.
     (arXiv 2304.11277, sections 3.3 and 4.)
     """
-    blocks, training = slowest.blocks, table.training
+    costs, training = critical.costs, table.training
     by_layer = [
         (count, part.bytes)
-        for count, part in zip(largest.held, blocks.parts, strict=True)
+        for count, part in zip(largest.resident, costs.components, strict=True)
         if part is not None
     ]
     shard = _shard_extents(table, extents.replicas), _shard_extents(table, extents.edp)
 
     def weights(part: LayerBytes) -> tuple[Floats, Floats]:
-        moved = blocks.weight_sizes.moved
+        moved = costs.weight_sizes.moved
         return (
             moved(part.parameters, part.quantized_parameters),
             moved(part.expert_parameters, part.quantized_expert_parameters),
         )
 
     def updated(part: LayerBytes) -> tuple[Floats, Floats]:
-        moved, dense, expert = blocks.weight_sizes.moved, part.trained, part.expert_trained
+        moved, dense, expert = costs.weight_sizes.moved, part.trained, part.expert_trained
         return moved(dense.weights, dense.quantized), moved(expert.weights, expert.quantized)
 
     def gradients(part: LayerBytes) -> tuple[Floats, Floats]:
-        size = blocks.gradient_bytes
+        size = costs.gradient_bytes
         return part.trained.weights * size, part.expert_trained.weights * size
 
     def time(kind: CollectiveKind, sizes: Callable[[LayerBytes], tuple[Floats, Floats]]) -> Floats:
-        spent = np.zeros_like(blocks.memory_rate)
+        spent = np.zeros_like(costs.memory_rate)
         for count, part in by_layer:
             dense, expert = sizes(part)
             spent = spent + count * collective_time(system, kind, dense, shard[0])
@@ -287,13 +293,13 @@ def _every_micro_batch(
     taken = processor_share(system, extents.replicas)
 
     def exposed(time_s: Floats, window_s: Floats) -> Floats:
-        return exposed_exchange(
+        return exposed_communication(
             time_s, window_s, contention=contention, tail=tail, processor_share=taken
         )
 
     ahead_s, back_s = (
-        slowest.on(lambda t: t.forward_pass_s),
-        slowest.on(lambda t: t.backward_pass_s),
+        critical.on(lambda t: t.forward_pass_s),
+        critical.on(lambda t: t.backward_pass_s),
     )
     prefetches = table.fsdp_prefetch > 0
     in_forward = np.where(prefetches, exposed(forward, ahead_s), forward)
@@ -301,7 +307,7 @@ def _every_micro_batch(
     share = again / np.where(backward > 0, backward, 1.0)  # of what runs behind the pass together
     in_backward = np.where(prefetches, share * together, again)
     in_gradients = np.where(prefetches, (1 - share) * together, exposed(scattered, back_s))
-    groups = _between_shards(system, table, extents, largest, blocks.gradient_bytes)
+    groups = _between_shards(system, table, extents, largest, costs.gradient_bytes)
     beside = np.where(prefetches, backward, scattered)
     left_s = np.maximum(0.0, back_s - beside * (1 - taken) / contention)
     return {
@@ -311,8 +317,8 @@ def _every_micro_batch(
     }
 
 
-def exchanged(
-    table: Table, extents: Extents, largest: LargestStage, blocks: ComponentCosts
+def replica_collectives(
+    table: Table, extents: Extents, largest: LargestStage, costs: ComponentCosts
 ) -> dict[str, list[tuple[CollectiveKind, Floats, Ints]]]:
     """Kind, buffer [byte] and extents of what replicas exchange of gradients and of weights.
 
@@ -323,10 +329,10 @@ def exchanged(
     gradients, weights = [], []
     for trained, replicas in _groups(largest, extents):
         shard = _shard_extents(table, replicas)
-        buffer = trained.weights * blocks.gradient_bytes
+        buffer = trained.weights * costs.gradient_bytes
         gradients.append((kind, buffer, shard))
         gradients.append((CollectiveKind.ALL_REDUCE, buffer / shard[-1], replicas // shard))
-        moved = blocks.weight_sizes.moved(trained.weights, trained.quantized)
+        moved = costs.weight_sizes.moved(trained.weights, trained.quantized)
         weights.append((CollectiveKind.ALL_GATHER, moved, shard))
     return {"gradients": gradients, "weights": weights}
 
@@ -356,18 +362,18 @@ def _between_shards(
 
 
 def _between_mirrors(
-    system: System, table: Table, extents: Extents, largest: LargestStage, blocks: ComponentCosts
+    system: System, table: Table, extents: Extents, largest: LargestStage, costs: ComponentCosts
 ) -> Floats:
     """Time of adding up gradients with the mirrored rank, which does the same stages, once a step.
 
     In DualPipe ranks i and p - 1 - i share both stages: an all-reduce, in pairs across the
     pipeline, of what each of the replicas has added up before, behind nothing [s].
     """
-    spent = np.zeros_like(blocks.gradient_bytes)
+    spent = np.zeros_like(costs.gradient_bytes)
     pair = _ends_of_pipeline(table, extents)
     for trained, replicas in _groups(largest, extents):
         buffer = np.where(
-            table.training, trained.weights * blocks.gradient_bytes / replicas[-1], 0.0
+            table.training, trained.weights * costs.gradient_bytes / replicas[-1], 0.0
         )
         spent = spent + collective_time(system, CollectiveKind.ALL_REDUCE, buffer, pair)
     return spent

@@ -30,17 +30,17 @@ from shardwise.parallel.placement import Extents
 
 __all__ = [
     "Evaluation",
-    "Holding",
+    "PeakMemory",
     "Timing",
     "evaluate",
     "fits",
-    "held",
+    "peak_memory",
     "timed",
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
+class PeakMemory:
     """What the fullest stage of each row holds."""
 
     memory: StageMemory
@@ -58,7 +58,7 @@ class Timing:
     step_time_s: Floats
     comm_s: dict[str, tuple[Floats, Floats]]
     """By axis: time of its exchanges alone, and what of it is exposed [s]."""
-    slowest: CriticalStage
+    critical: CriticalStage
     """The stage that the others wait for."""
     largest: LargestStage
     """The stage that holds most weights."""
@@ -69,63 +69,63 @@ class Timing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Holding, Timing):
+class Evaluation(PeakMemory, Timing):
     """Columns of results, one value per row."""
 
     fits: Bools
-    blocks: ComponentCosts
+    costs: ComponentCosts
     """What the times and bytes were added up from."""
-    runs: tuple[StageGroup, ...]
+    groups: tuple[StageGroup, ...]
     """Which parts stand on which stages."""
     extents: Extents
     """Where the axes were placed."""
 
 
 def evaluate(
-    model: Model, system: System, table: Table, costs: Sequence[ComponentOperations] | None = None
+    model: Model, system: System, table: Table, known: Sequence[ComponentOperations] | None = None
 ) -> Evaluation:
     """Evaluate legal strategies: times of the step and memory of the fullest stage.
 
     Parameters
     ----------
-    costs
+    known
         `operation_costs` of a table of one row, if they are known already.
     """
-    placed = PlacedCosts.of(model, system, table, costs)
-    extents, blocks = placed.extents.of_all(), placed.components.of_all()
-    runs = placed.stages.of_all()
-    holding = held(table, blocks, runs)
-    timing = timed(model, system, table, extents, blocks, runs)
+    placed = PlacedCosts.of(model, system, table, known)
+    extents, costs = placed.extents.of_all(), placed.components.of_all()
+    groups = placed.stages.of_all()
+    holding = peak_memory(table, costs, groups)
+    timing = timed(model, system, table, extents, costs, groups)
     parts = [(part, f.name) for part in (holding, timing) for f in fields(part)]
     return Evaluation(
         **{name: getattr(part, name) for part, name in parts},
         fits=fits(table.on(system), holding),
-        blocks=blocks,
-        runs=runs,
+        costs=costs,
+        groups=groups,
         extents=extents,
     )
 
 
-def held(table: Table, blocks: ComponentCosts, runs: Sequence[StageGroup]) -> Holding:
+def peak_memory(table: Table, costs: ComponentCosts, groups: Sequence[StageGroup]) -> PeakMemory:
     """Memory of the fullest stage; offloaded, of the one that does most.
 
     Of equal stages the first holds most: activations in flight only fall from stage to stage. With
     two unlike chunks on a rank it may be the last of them.
     """
-    shares = Shares.of(table, blocks)
-    fullest = stage_memory(table, blocks, runs[0], shares=shares)
-    stage = np.broadcast_to(runs[0].first, fullest.total.shape)
-    others = [(run, run.first) for run in runs[1:]]
+    shares = Shares.of(table, costs)
+    fullest = stage_memory(table, costs, groups[0], shares=shares)
+    stage = np.broadcast_to(groups[0].first, fullest.total.shape)
+    others = [(group, group.first) for group in groups[1:]]
     if np.any(table.joins_ends):
-        others += [(run, run.last) for run in runs]
-    for run, at in others:
-        other = stage_memory(table, blocks, run, at, shares)
+        others += [(group, group.last) for group in groups]
+    for group, at in others:
+        other = stage_memory(table, costs, group, at, shares)
         fuller = other.total > fullest.total
         offloaded = np.maximum(fullest.offloaded, other.offloaded)
         fullest = combined(partial(_where, fuller), other, fullest)
         fullest = replace(fullest, offloaded=offloaded)
         stage = np.where(fuller, at, stage)
-    return Holding(
+    return PeakMemory(
         memory=fullest,
         reserved_bytes=reserved_bytes(
             fullest.total,
@@ -140,7 +140,7 @@ def _where(rows: Bools, one: Any, other: Any) -> Any:
     return np.where(rows, one, other)
 
 
-def fits(system: System, holding: Holding, capacity_bytes: float | None = None) -> Bools:
+def fits(system: System, holding: PeakMemory, capacity_bytes: float | None = None) -> Bools:
     """Rows that fit into the first memory tier, and what they offload into the second.
 
     Parameters
@@ -159,24 +159,24 @@ def timed(
     system: System,
     table: Table,
     extents: Extents,
-    blocks: ComponentCosts,
-    runs: Sequence[StageGroup],
+    costs: ComponentCosts,
+    groups: Sequence[StageGroup],
     *,
     waits: bool = True,
 ) -> Timing:
     """Times of a step; without what stages wait for, which takes long to find, a bound of it."""
     system = table.on(system)
-    slowest, largest = CriticalStage.of(blocks, runs), LargestStage.of(blocks, runs)
-    boundary = boundary_of(system, table, extents, blocks)
+    critical, largest = CriticalStage.of(costs, groups), LargestStage.of(costs, groups)
+    boundary = boundary_of(system, table, extents, costs)
     times, comm = step_times(
-        model, system, table, extents, runs, slowest, largest, boundary, waits=waits
+        model, system, table, extents, groups, critical, largest, boundary, waits=waits
     )
-    again = component_times(blocks, slowest.whole, lambda part: part.recompute_flops)
+    again = component_times(costs, critical.all_stages, lambda times: times.recompute_flops)
     return Timing(
         time_s=times,
-        step_time_s=total(times.values(), blocks.memory_rate),
+        step_time_s=total(times.values(), costs.memory_rate),
         comm_s=comm,
-        slowest=slowest,
+        critical=critical,
         largest=largest,
         recompute_flops=table.micro_batches * again / table.pp,
         boundary=boundary,

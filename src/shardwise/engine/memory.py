@@ -8,9 +8,9 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.enums import ZERO_WEIGHTS, Schedule
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import ComponentCosts, layer_bytes, part_bytes
+from shardwise.cost.component_costs import ComponentCosts, component_bytes, layer_bytes
 from shardwise.cost.layer_cost import LayerBytes
-from shardwise.engine.zero import Shares, Whole, releases, standing
+from shardwise.engine.zero import Shares, Unsharded, releases, weight_totals
 from shardwise.ops.operation import FP32_BYTES
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.in_flight import (
@@ -46,7 +46,7 @@ class StageMemory:
     weights; or, where the update of the weights needs more than forward and backward, its copies
     of gradients."""
     part: Ints
-    """The part of the model (see `ComponentCosts.parts`) in which most lives for a moment."""
+    """The component (see `ComponentCosts.components`) in which most lives for a moment."""
     in_update: Bools
     """Whether the stage is fullest in the update of the weights."""
     offloaded: Floats
@@ -58,18 +58,18 @@ class StageMemory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
-def stage_parameters(blocks: ComponentCosts, run: StageGroup) -> tuple[Floats, Floats]:
+def stage_parameters(costs: ComponentCosts, group: StageGroup) -> tuple[Floats, Floats]:
     """Weights on a rank of a stage: without those of routed experts, and those."""
     return (
-        part_bytes(blocks, run.resident, lambda held: held.parameters),
-        part_bytes(blocks, run.resident, lambda held: held.expert_parameters),
+        component_bytes(costs, group.resident, lambda size: size.parameters),
+        component_bytes(costs, group.resident, lambda size: size.expert_parameters),
     )
 
 
 def stage_memory(
     table: Table,
-    blocks: ComponentCosts,
-    run: StageGroup,
+    costs: ComponentCosts,
+    group: StageGroup,
     stage: Ints | None = None,
     shares: Shares | None = None,
 ) -> StageMemory:
@@ -93,24 +93,24 @@ def stage_memory(
     shares
         Those of the table, if they are known already.
     """
-    shares = shares or Shares.of(table, blocks)
+    shares = shares or Shares.of(table, costs)
     counts = {"micro_batches": table.micro_batches, "stages": table.pp, "chunks": table.vpp}
-    at = run.first if stage is None else stage
-    activations = _activations(table, blocks, run, at)
-    layers, ends = standing(blocks, run)
+    at = group.first if stage is None else stage
+    activations = _activations(table, costs, group, at)
+    layers, ends = weight_totals(costs, group)
     released = releases(table)
-    here = _tiers(layers.weights(shares, released), table.offload_weights, run.layers)
+    here = _tiers(layers.weights(shares, released), table.offload_weights, group.layers)
     state = layers.shared("state", shares.optimizer)
-    optimizer = _tiers(state, table.offload_optimizer, run.layers)
+    optimizer = _tiers(state, table.offload_optimizer, group.layers)
 
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
-    held = activations.here + run.resident[-2] * blocks.embedding.bytes.saved_bytes * looked_up
-    live, part = _live(table, blocks, run, activations.share)
+    held = activations.here + group.resident[-2] * costs.embedding.bytes.saved_bytes * looked_up
+    live, part = _live(table, costs, group, activations.share)
     local, updated = (
         layers.shared("gradients", share) + ends.shared("gradients", share)
         for share in (shares.gradients, shares.optimizer)
     )
-    copies = updated / blocks.held_gradient_bytes * _update_bytes(table, blocks)
+    copies = updated / costs.resident_gradient_bytes * _update_bytes(table, costs)
     in_update = copies > held + live
     return StageMemory(
         weights=ends.weights(shares, released) + here.here,
@@ -124,13 +124,13 @@ def stage_memory(
     )
 
 
-def _update_bytes(table: Table, blocks: ComponentCosts) -> Floats:
+def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
     """Bytes that the update holds for a moment of each weight that a rank updates.
 
     An fp32 copy of a gradient of 16 bits, a flat one before it, what the optimizer's kernels leave
     to one another.
     """
-    element = blocks.gradient_bytes
+    element = costs.gradient_bytes
     flat = table.by_stack(lambda stack: stack.flat_gradients) & (table.zero > 0)
     return (
         np.where(element < FP32_BYTES, FP32_BYTES, 0.0)
@@ -139,20 +139,20 @@ def _update_bytes(table: Table, blocks: ComponentCosts) -> Floats:
     )
 
 
-def _activations(table: Table, blocks: ComponentCosts, run: StageGroup, stage: Ints) -> "_Tiers":
+def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> "_Tiers":
     """What layers keep of all micro-batches in flight, and where it is.
 
     Of the parts that are offloaded two layers are here, of those that keep any of them: so what the
     layer that computes keeps is back by then, as the walk over its operations has it.
     """
-    flight = _InFlight.of(table, blocks, run, stage)
+    flight = _InFlight.of(table, costs, group, stage)
     if not np.any(table.offload_activations):
-        kept = flight.total(lambda held: held.saved_bytes)
+        kept = flight.total(lambda size: size.saved_bytes)
         return _Tiers(kept, np.zeros_like(kept), 1.0)
-    movable = flight.total(lambda held: held.movable_bytes)
+    movable = flight.total(lambda size: size.movable_bytes)
     moved = _tiers(movable, table.offload_activations, flight.total(moves))
     away = 1 - moved.share
-    here = flight.total(lambda held: held.saved_bytes - away * held.movable_bytes)
+    here = flight.total(lambda size: size.saved_bytes - away * size.movable_bytes)
     return _Tiers(here, moved.away, moved.share)
 
 
@@ -165,8 +165,8 @@ def moves(held: LayerBytes) -> Floats:
 class _InFlight:
     """Micro-batches in flight on a rank at its fullest, over whose layers bytes add up."""
 
-    blocks: ComponentCosts
-    run: StageGroup
+    costs: ComponentCosts
+    group: StageGroup
     moments: tuple[tuple[Floats, Floats], ...]
     """Of the first and of the second chunk, at each moment that may be the fullest; the same number
     where chunks are alike."""
@@ -179,31 +179,31 @@ class _InFlight:
     """or not even these."""
 
     @classmethod
-    def of(cls, table: Table, blocks: ComponentCosts, run: StageGroup, stage: Ints) -> "_InFlight":
+    def of(cls, table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> "_InFlight":
         order = {
             "micro_batches": table.micro_batches,
             "stages": table.pp,
             "chunks": table.vpp,
             "stage": stage,
         }
-        unlike = run.uneven_chunks & (table.schedule == Schedule.INTERLEAVED.code)
+        unlike = group.uneven_chunks & (table.schedule == Schedule.INTERLEAVED.code)
         return cls(
-            blocks=blocks,
-            run=run,
+            costs=costs,
+            group=group,
             moments=chunks_in_flight(schedule=table.schedule, **order),
-            order={name: np.broadcast_to(o, run.key.shape) for name, o in order.items()},
-            unlike_ends=np.flatnonzero(unlike & ~run.uneven_middle_chunks),
-            irregular=np.flatnonzero(unlike & run.uneven_middle_chunks),
+            order={name: np.broadcast_to(o, group.key.shape) for name, o in order.items()},
+            unlike_ends=np.flatnonzero(unlike & ~group.uneven_middle_chunks),
+            irregular=np.flatnonzero(unlike & group.uneven_middle_chunks),
         )
 
     def total(self, select: Callable[[LayerBytes], Floats]) -> Floats:
         """Add up what layers keep."""
-        whole = layer_bytes(self.blocks, self.run.resident, select)
+        whole = layer_bytes(self.costs, self.group.resident, select)
         first, second = self.moments[0]
         if first is second:
             found = first * whole
         else:
-            one = self._of_chunk(0, select, np.arange(self.run.key.size))
+            one = self._of_chunk(0, select, np.arange(self.group.key.size))
             found = np.maximum.reduce([a * one + b * (whole - one) for a, b in self.moments])
         at, order = self.unlike_ends, self._order_of(self.unlike_ends)
         if at.size:
@@ -224,9 +224,9 @@ class _InFlight:
     def _of_chunk(
         self, chunk: Ints | int, select: Callable[[LayerBytes], Floats], rows: Ints
     ) -> Floats:
-        counts = self.run.contents.chunks[self.run.key[rows], chunk].T
-        parts = zip(counts, self.blocks.layers, strict=True)
-        shape = self.run.key.shape
+        counts = self.group.contents.chunks[self.group.key[rows], chunk].T
+        parts = zip(counts, self.costs.layers, strict=True)
+        shape = self.group.key.shape
         sizes = (
             count * np.broadcast_to(select(part.bytes), shape)[rows]
             for count, part in parts
@@ -236,7 +236,7 @@ class _InFlight:
 
 
 def _live(
-    table: Table, blocks: ComponentCosts, run: StageGroup, here_share: Floats | float
+    table: Table, costs: ComponentCosts, group: StageGroup, here_share: Floats | float
 ) -> tuple[Floats, Ints]:
     """What lives for a moment beside what layers keep [byte], and in which part of the model most.
 
@@ -245,14 +245,14 @@ def _live(
     """
     held_here = [
         (place, count, part.bytes)
-        for place, (count, part) in enumerate(zip(run.resident, blocks.parts, strict=True))
+        for place, (count, part) in enumerate(zip(group.resident, costs.components, strict=True))
         if part is not None
     ]
-    zero = np.zeros_like(blocks.memory_rate)
-    whole = Whole.of(table, blocks, run)
+    zero = np.zeros_like(costs.memory_rate)
+    whole = Unsharded.of(table, costs, group)
     fullest, where = np.full_like(zero, -np.inf), np.zeros(zero.shape, dtype=np.int64)
     shapes = zero
-    embedding, head = len(run.resident) - 2, len(run.resident) - 1
+    embedding, head = len(group.resident) - 2, len(group.resident) - 1
     for place, count, held in held_here:
         here = count > 0
         over = held.over_bytes
@@ -262,30 +262,30 @@ def _live(
         elif place == embedding:
             over = over + whole.embedding
         else:
-            over = over - _after(run, place, held_here, here_share) + whole.layer
+            over = over - _after(group, place, held_here, here_share) + whole.layer
             shapes = np.where(here, np.maximum(shapes, held.gradient_buffer_bytes), shapes)
         fuller = here & (over > fullest)
         fullest, where = np.where(fuller, over, fullest), np.where(fuller, place, where)
     buffers = table.by_stack(lambda stack: stack.weight_gradient_buffers)
     beside = np.where(buffers & table.training, shapes, 0.0)
-    beside = beside + np.where(table.training, 0.0, blocks.boundary_bytes)
+    beside = beside + np.where(table.training, 0.0, costs.boundary_bytes)
     return np.maximum(fullest, 0.0) + beside, where
 
 
 def _after(
-    run: StageGroup,
+    group: StageGroup,
     place: int,
     parts: Sequence[tuple[int, Floats, LayerBytes]],
     here_share: Floats | float,
 ) -> Floats | float:
     """What layers of other kinds keep here that stand after the last one of a kind [byte]."""
-    counts = run.contents.after[run.key, place].T
+    counts = group.contents.after[group.key, place].T
     kept = [
         counts[other] * (held.saved_bytes - (1 - here_share) * held.movable_bytes)
         for other, _, held in parts
         if other < len(counts)
     ]
-    return total(kept, run.length) if len(kept) > 1 else 0.0
+    return total(kept, group.length) if len(kept) > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,12 +77,12 @@ class OnSystems:
         No step is shorter; quick to find, since nothing but times of layers counts.
         """
         position = self._components.position[self._on_each(rows, on)]
-        blocks = gather(
+        costs = gather(
             self._components.values, position, but=(LayerBytes, WeightBytes, WeightSizes)
         )
         longest = [
-            component_times(blocks, run.work, lambda part: part.time_s)
-            for run in self._placed.stages.take(rows)
+            component_times(costs, group.work, lambda times: times.time_s)
+            for group in self._placed.stages.take(rows)
         ]
         return self.table.micro_batches[rows] * np.max(longest, axis=0)
 

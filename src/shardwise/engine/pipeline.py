@@ -20,14 +20,14 @@ __all__ = ["bubble_and_transfers"]
 
 
 def bubble_and_transfers(
-    table: Table, runs: Sequence[StageGroup], slowest: CriticalStage, boundary: Boundary
+    table: Table, groups: Sequence[StageGroup], critical: CriticalStage, boundary: Boundary
 ) -> tuple[Floats, Floats]:
     """Time that the slowest stage waits in a step, and what of its transfers is exposed [s].
 
     The step is the closed form of the schedule; its passes on the slowest stage and the messages
     that this stage waits for beside no compute are taken from it, the rest is the bubble.
     """
-    inputs = evaluate_distinct(_ScheduleInputs.of, table, slowest.blocks, tuple(runs), boundary)
+    inputs = evaluate_distinct(_ScheduleInputs.of, table, critical.costs, tuple(groups), boundary)
     one = inputs.values
     found = Distinct(
         step_time(
@@ -44,7 +44,7 @@ def bubble_and_transfers(
         ),
         inputs.position,
     ).of_all()
-    busy = table.micro_batches * slowest.on(lambda part: part.time_s)
+    busy = table.micro_batches * critical.on(lambda times: times.time_s)
     waiting = np.where(table.pp > 1, np.maximum(0.0, found.step_s - busy), 0.0)
     transfers = np.minimum(found.transfer_s, waiting)
     return waiting - transfers, transfers
@@ -69,19 +69,19 @@ class _ScheduleInputs:
     def of(
         cls,
         table: Table,
-        blocks: ComponentCosts,
-        runs: Sequence[StageGroup],
+        costs: ComponentCosts,
+        groups: Sequence[StageGroup],
         boundary: Boundary,
     ) -> "_ScheduleInputs":
         """Read what rows have."""
         return cls(
             schedule=table.schedule,
-            group_sizes=np.stack([run.length.astype(np.int64) for run in runs]),
-            forward=_times(table, blocks, runs, lambda part: part.forward_pass_s),
+            group_sizes=np.stack([group.length.astype(np.int64) for group in groups]),
+            forward=_times(table, costs, groups, lambda times: times.forward_pass_s),
             input_grad=_times(
-                table, blocks, runs, lambda part: part.backward_pass_s - part.weight_grad_s
+                table, costs, groups, lambda times: times.backward_pass_s - times.weight_grad_s
             ),
-            weight_grad=_times(table, blocks, runs, lambda part: part.weight_grad_s),
+            weight_grad=_times(table, costs, groups, lambda times: times.weight_grad_s),
             micro_batches=table.micro_batches,
             chunks=table.vpp,
             hop_s=boundary.time_s,
@@ -92,8 +92,8 @@ class _ScheduleInputs:
 
 def _times(
     table: Table,
-    blocks: ComponentCosts,
-    runs: Sequence[StageGroup],
+    costs: ComponentCosts,
+    groups: Sequence[StageGroup],
     select: Callable[[LayerTimes], Floats],
 ) -> Times:
     """One kind of pass on the layers of a stage of each run, and on embedding and head [s].
@@ -103,43 +103,43 @@ def _times(
     average; 4 of 100 are more than 0.5 % off, 1.8 % at most: kinds of layers that differ among the
     first chunks of several ranks, or `recompute_layers` within them.
     """
-    kinds = len(blocks.layers) - 1
-    columns = [None if part is None else select(part.times) for part in blocks.layers[:kinds]]
-    zero = np.zeros_like(blocks.memory_rate)
+    kinds = len(costs.layers) - 1
+    columns = [None if part is None else select(part.times) for part in costs.layers[:kinds]]
+    zero = np.zeros_like(costs.memory_rate)
     stage_s = [
         total(
             (
                 n * column
-                for n, column in zip(run.stage_layers, columns, strict=True)
+                for n, column in zip(group.stage_layers, columns, strict=True)
                 if column is not None
             ),
             zero,
         )
-        for run in runs
+        for group in groups
     ]
-    last_extra_s = select(blocks.head.times)
-    if blocks.mtp is not None:
-        modules = np.max([run.resident[kinds] for run in runs], axis=0)
-        last_extra_s = last_extra_s + modules * select(blocks.mtp.times)
+    last_extra_s = select(costs.head.times)
+    if costs.mtp is not None:
+        modules = np.max([group.resident[kinds] for group in groups], axis=0)
+        last_extra_s = last_extra_s + modules * select(costs.mtp.times)
     early = None
     if np.any(table.schedule == Schedule.ZB_V.code):
-        early = np.stack([_of_chunk(run, columns, 0, slice(None)) for run in runs])
+        early = np.stack([_of_chunk(group, columns, 0, slice(None)) for group in groups])
     times = Times(
         stage_s=np.stack(stage_s),
-        first_extra_s=select(blocks.embedding.times),
+        first_extra_s=select(costs.embedding.times),
         last_extra_s=last_extra_s,
         first_chunk_s=early,
     )
     unlike = (table.schedule == Schedule.INTERLEAVED.code) & np.any(
-        [run.uneven_chunks for run in runs], axis=0
+        [group.uneven_chunks for group in groups], axis=0
     )
-    return _with_unlike_chunks(times, table, runs, columns, unlike) if np.any(unlike) else times
+    return _with_unlike_chunks(times, table, groups, columns, unlike) if np.any(unlike) else times
 
 
 def _with_unlike_chunks(
     times: Times,
     table: Table,
-    runs: Sequence[StageGroup],
+    groups: Sequence[StageGroup],
     columns: Sequence[Floats | None],
     rows: Bools,
 ) -> Times:
@@ -149,13 +149,13 @@ def _with_unlike_chunks(
     """
     stage_s, first_extra_s = times.stage_s.copy(), times.first_extra_s.copy()
     last_chunk_s = stage_s / table.vpp
-    for place, run in enumerate(runs):
-        at = np.flatnonzero(rows & run.uneven_chunks)
-        last_chunk_s[place, at] = _of_chunk(run, columns, table.vpp[at] - 1, at)
+    for place, group in enumerate(groups):
+        at = np.flatnonzero(rows & group.uneven_chunks)
+        last_chunk_s[place, at] = _of_chunk(group, columns, table.vpp[at] - 1, at)
     between = table.vpp - 2
-    alone = runs[0].length == 1
-    at = np.flatnonzero(rows & runs[0].uneven_chunks & alone & (between > 0))
-    first_s = _of_chunk(runs[0], columns, 0, at)
+    alone = groups[0].length == 1
+    at = np.flatnonzero(rows & groups[0].uneven_chunks & alone & (between > 0))
+    first_s = _of_chunk(groups[0], columns, 0, at)
     others_s = (stage_s[0, at] - last_chunk_s[0, at] - first_s) / between[at]
     first_extra_s[at] += first_s - others_s
     stage_s[0, at] += others_s - first_s
@@ -163,9 +163,9 @@ def _with_unlike_chunks(
 
 
 def _of_chunk(
-    run: StageGroup, columns: Sequence[Floats | None], chunk: Ints | int, rows: Ints | slice
+    group: StageGroup, columns: Sequence[Floats | None], chunk: Ints | int, rows: Ints | slice
 ) -> Floats:
     """What the layers of one chunk of a rank take [s]."""
-    counts = run.contents.chunks[run.key[rows], chunk].T
+    counts = group.contents.chunks[group.key[rows], chunk].T
     layers = zip(counts, columns, strict=False)
     return total((n * column[rows] for n, column in layers if column is not None), counts[0])

@@ -9,7 +9,7 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import part_bytes, trained_on
+from shardwise.cost.component_costs import component_bytes, trained_on
 from shardwise.cost.layer_cost import COMM_AXES
 from shardwise.cost.offload import optimizer_transfer
 from shardwise.cost.optimizer import optimizer_time, quantizing_time, state_bytes
@@ -44,8 +44,8 @@ def step_times(
     system: System,
     table: Table,
     extents: Extents,
-    runs: Sequence[StageGroup],
-    slowest: CriticalStage,
+    groups: Sequence[StageGroup],
+    critical: CriticalStage,
     largest: LargestStage,
     boundary: Boundary,
     *,
@@ -58,13 +58,13 @@ def step_times(
     waits
         Whether it waits for others at all; if not, no time is longer than it would be.
     """
-    m, blocks = table.micro_batches, slowest.blocks
+    m, costs = table.micro_batches, critical.costs
     hidden = boundary.hidden
     directions = np.where(table.training, 2.0, 1.0)
     transfers = directions * m * chunks_of(table) * boundary.time_s
     zero = np.zeros(len(table))
     bubble, exposed = (
-        bubble_and_transfers(table, runs, slowest, boundary) if waits else (zero, zero)
+        bubble_and_transfers(table, groups, critical, boundary) if waits else (zero, zero)
     )
     dense, expert = shards(table, ZERO_OPTIMIZER)
     whole, whole_expert = shards(table, ZERO_GRADIENTS)
@@ -72,23 +72,25 @@ def step_times(
         table,
         held=largest.trained.over(whole).plus(largest.expert_trained.over(whole_expert)),
         owned=largest.trained.over(dense).plus(largest.expert_trained.over(expert)),
-        element_bytes=blocks.element_bytes,
-        gradient_bytes=blocks.gradient_bytes,
-        memory_rate=blocks.memory_rate,
-        matrix_rate=blocks.matrix_rate,
+        element_bytes=costs.element_bytes,
+        gradient_bytes=costs.gradient_bytes,
+        memory_rate=costs.memory_rate,
+        matrix_rate=costs.matrix_rate,
     )
     quantizing = quantizing_time(
         table,
-        quantized=part_bytes(blocks, largest.held, lambda held: held.all_quantized_parameters),
+        quantized=component_bytes(
+            costs, largest.resident, lambda size: size.all_quantized_parameters
+        ),
         trained=largest.all_trained.quantized,
-        sizes=blocks.weight_sizes,
-        memory_rate=blocks.memory_rate,
+        sizes=costs.weight_sizes,
+        memory_rate=costs.memory_rate,
     )
     times = dict.fromkeys(TIME_PARTS, zero)
     times |= {
-        "forward": m * slowest.on(lambda part: part.forward_s),
-        "backward": m * slowest.on(lambda part: part.backward_s),
-        "recompute": m * slowest.on(lambda part: part.recompute_s),
+        "forward": m * critical.on(lambda times: times.forward_s),
+        "backward": m * critical.on(lambda times: times.backward_s),
+        "recompute": m * critical.on(lambda times: times.recompute_s),
         "optimizer": np.where(table.training, update + quantizing, 0.0),
         "pp_comm": exposed,
         "bubble": bubble,
@@ -96,14 +98,14 @@ def step_times(
     comm = {"pp": (transfers, times["pp_comm"])}
     for axis in COMM_AXES:
         both = ("forward", "backward")
-        times[f"{axis}_comm"] = m * total((slowest.exposed(way, axis) for way in both), zero)
-        alone = m * total((slowest.alone(way, axis) for way in both), zero)
+        times[f"{axis}_comm"] = m * total((critical.exposed(way, axis) for way in both), zero)
+        alone = m * total((critical.alone(way, axis) for way in both), zero)
         comm[axis] = alone, times[f"{axis}_comm"]
     exchange, times["dp_comm"] = communication_times(
-        model, system, table, extents, largest, slowest, hidden * boundary.message_s
+        model, system, table, extents, largest, critical, hidden * boundary.message_s
     )
     after_s = after_backward(table, times)
-    moved, times["offload"] = _offload(system, table, slowest, largest, after_s)
+    moved, times["offload"] = _offload(system, table, critical, largest, after_s)
     times["other"] = _overheads(system, table, total(times.values(), zero))
     comm |= {"dp": (exchange, times["dp_comm"]), "offload": (moved, times["offload"])}
     return times, {axis: comm[axis] for axis in (*COMM_AXES, "pp", "dp", "offload")}
@@ -119,7 +121,7 @@ def after_backward(table: Table, time_s: Mapping[str, Floats]) -> Floats:
 
 
 def _offload(
-    system: System, table: Table, slowest: CriticalStage, largest: LargestStage, after_s: Floats
+    system: System, table: Table, critical: CriticalStage, largest: LargestStage, after_s: Floats
 ) -> tuple[Floats, Floats]:
     """Time of all transfers to and from the second memory tier, alone and exposed [s].
 
@@ -130,15 +132,15 @@ def _offload(
     after_s
         What follows the last backward pass and does not use this link [s].
     """
-    blocks, m = slowest.blocks, table.micro_batches
-    trained, expert = trained_on(blocks, largest.held, layers=True)
+    costs, m = critical.costs, table.micro_batches
+    trained, expert = trained_on(costs, largest.resident, layers=True)
     dense_shards, expert_shards = shards(table, ZERO_OPTIMIZER)
     owned = trained.over(dense_shards).plus(expert.over(expert_shards))
-    state = state_bytes(table.optimizer, blocks.element_bytes, owned)
+    state = state_bytes(table.optimizer, costs.element_bytes, owned)
     updated = trained.plus(expert)
-    weights = blocks.weight_sizes.resident(updated.weights, updated.quantized)
-    back = slowest.on(lambda part: part.backward_pass_s)
-    busy = slowest.on(lambda part: part.offload_backward_s)
+    weights = costs.weight_sizes.resident(updated.weights, updated.quantized)
+    back = critical.on(lambda times: times.backward_pass_s)
+    busy = critical.on(lambda times: times.offload_backward_s)
     alone, exposed = optimizer_transfer(
         system,
         state_bytes=np.where(table.offload_optimizer & table.training, state, 0.0),
@@ -146,8 +148,8 @@ def _offload(
         idle_in_s=np.maximum(0.0, back - busy) + after_s,
         idle_out_s=back + after_s,
     )
-    moved = slowest.on(lambda part: part.offload_forward_s) + busy
-    return m * moved + alone, m * slowest.on(lambda part: part.offload_exposed_s) + exposed
+    moved = critical.on(lambda times: times.offload_forward_s) + busy
+    return m * moved + alone, m * critical.on(lambda times: times.offload_exposed_s) + exposed
 
 
 def _overheads(system: System, table: Table, rest: Floats) -> Floats:

@@ -13,7 +13,15 @@ from shardwise.cost.layer_cost import WeightBytes
 from shardwise.ops.operation import FP32_BYTES
 from shardwise.parallel.pipeline_layout import StageGroup
 
-__all__ = ["Shares", "Standing", "Whole", "releases", "shards", "splits_last", "standing"]
+__all__ = [
+    "Shares",
+    "Unsharded",
+    "WeightTotals",
+    "releases",
+    "shards",
+    "splits_last",
+    "weight_totals",
+]
 
 
 def shards(table: Table, stage: int) -> tuple[Floats, Floats]:
@@ -38,15 +46,15 @@ class Shares:
     weights: tuple[Floats, Floats]
     """Of trained ones. Weights that are gathered from the optimizer's copy have no shard of their
     own; where they are not released after forward, they are whole."""
-    beside_master: tuple[Floats, Floats] | None
+    frozen_only: tuple[Floats, Floats] | None
     """What a rank has more of frozen weights, which have no fp32 copy; None where no row has."""
 
     @classmethod
-    def of(cls, table: Table, blocks: ComponentCosts) -> "Shares":
+    def of(cls, table: Table, costs: ComponentCosts) -> "Shares":
         """Gather them, once for all stages of the pipeline."""
         dense, expert = _inverse(table, ZERO_WEIGHTS)
-        whole = np.where((table.zero >= ZERO_WEIGHTS) & ~table.fsdp_reshard, 1.0, 0.0)
-        from_master = _from_master(table, blocks)
+        unsharded = np.where((table.zero >= ZERO_WEIGHTS) & ~table.fsdp_reshard, 1.0, 0.0)
+        from_master = _from_master(table, costs)
         frozen = None
         if np.any(from_master):
             frozen = np.where(from_master, dense, 0.0), np.where(from_master, expert, 0.0)
@@ -54,13 +62,13 @@ class Shares:
         return cls(
             optimizer=_inverse(table, ZERO_OPTIMIZER),
             gradients=_gradients(table),
-            weights=(whole + dense, whole + expert),
-            beside_master=frozen,
+            weights=(unsharded + dense, unsharded + expert),
+            frozen_only=frozen,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WeightTotals:
     """What the weights of some parts of the model take on a rank, without experts' and theirs."""
 
     dense: WeightBytes
@@ -71,7 +79,7 @@ class Standing:
         size: Floats = getattr(self.dense, name) * shares[0]
         return size if self.expert is None else size + getattr(self.expert, name) * shares[1]
 
-    def whole(self, name: str) -> Floats:
+    def unsharded(self, name: str) -> Floats:
         """All of it [byte]."""
         size: Floats = getattr(self.dense, name)
         return size if self.expert is None else size + getattr(self.expert, name)
@@ -79,17 +87,17 @@ class Standing:
     def weights(self, shares: Shares, releases: Bools) -> Floats:
         """Weights of a rank [byte]; their quantised copies are whole, and last as long as these."""
         held = self.shared("stored", shares.weights)
-        copies = self.whole("copies")
+        copies = self.unsharded("copies")
         if np.any(copies):
             held = held + np.where(releases, 0.0, copies)
-        if shares.beside_master is not None:
-            held = held + self.shared("frozen", shares.beside_master)
+        if shares.frozen_only is not None:
+            held = held + self.shared("frozen", shares.frozen_only)
         return held
 
 
-def standing(blocks: ComponentCosts, run: StageGroup) -> tuple[Standing, Standing]:
+def weight_totals(costs: ComponentCosts, group: StageGroup) -> tuple[WeightTotals, WeightTotals]:
     """What the weights of layers take on a rank, and what those of embedding and head do."""
-    counts = _counts(blocks, run)
+    counts = _counts(costs, group)
 
     def summed(places: slice, parts: Sequence[WeightBytes | None]) -> WeightBytes | None:
         there = [(n, one) for n, one in zip(counts[places], parts[places], strict=True) if one]
@@ -101,24 +109,24 @@ def standing(blocks: ComponentCosts, run: StageGroup) -> tuple[Standing, Standin
         }
         return WeightBytes(**columns)
 
-    def at(places: slice) -> Standing:
-        dense = summed(places, blocks.weights)
+    def at(places: slice) -> WeightTotals:
+        dense = summed(places, costs.weights)
         assert dense is not None  # noqa: S101 - every part has weights of its own
-        return Standing(dense, summed(places, blocks.expert_weights))
+        return WeightTotals(dense, summed(places, costs.expert_weights))
 
     return at(slice(None, -2)), at(slice(-2, None))
 
 
-def _counts(blocks: ComponentCosts, run: StageGroup) -> list[Floats]:
+def _counts(costs: ComponentCosts, group: StageGroup) -> list[Floats]:
     """How many of each of `ComponentCosts.weights` a rank holds, recomputed or not."""
-    kinds = len(blocks.kinds)
-    both = zip(run.resident[:kinds], run.resident[kinds : 2 * kinds], strict=True)
-    return [*(again + plain for again, plain in both), *run.resident[2 * kinds :]]
+    kinds = len(costs.kinds)
+    both = zip(group.resident[:kinds], group.resident[kinds : 2 * kinds], strict=True)
+    return [*(again + plain for again, plain in both), *group.resident[2 * kinds :]]
 
 
-def _pairs(blocks: ComponentCosts) -> Iterator[tuple[WeightBytes | None, WeightBytes | None]]:
+def _pairs(costs: ComponentCosts) -> Iterator[tuple[WeightBytes | None, WeightBytes | None]]:
     """What the weights of each part take, without those of routed experts, and those."""
-    return zip(blocks.weights, blocks.expert_weights, strict=True)
+    return zip(costs.weights, costs.expert_weights, strict=True)
 
 
 def releases(table: Table) -> Bools:
@@ -135,10 +143,10 @@ def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
 
 def _gradients(table: Table) -> tuple[Floats, Floats]:
     """Share of a rank of gradients, dense and of experts."""
-    whole = splits_last(table)
-    if not np.any(whole):
+    unsharded = splits_last(table)
+    if not np.any(unsharded):
         return _inverse(table, ZERO_GRADIENTS)
-    dense, expert = (np.where(whole, 1.0, share) for share in _inverse(table, ZERO_GRADIENTS))
+    dense, expert = (np.where(unsharded, 1.0, share) for share in _inverse(table, ZERO_GRADIENTS))
     return dense, expert
 
 
@@ -148,16 +156,16 @@ def splits_last(table: Table) -> Bools:
     return rows
 
 
-def _from_master(table: Table, blocks: ComponentCosts) -> Bools:
+def _from_master(table: Table, costs: ComponentCosts) -> Bools:
     """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
     split = (table.zero >= ZERO_WEIGHTS) & table.training
     gathers = table.by_stack(lambda stack: stack.gathers_master)
-    rows: Bools = split & gathers & (blocks.element_bytes < FP32_BYTES)
+    rows: Bools = split & gathers & (costs.element_bytes < FP32_BYTES)
     return rows
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Unsharded:
     """What ZeRO has split and a rank holds whole while a part is at work [byte].
 
     From stage 2 on the gradients of the part, from 3 on its weights, and those of so many layers
@@ -172,21 +180,21 @@ class Whole:
     head: Floats
 
     @classmethod
-    def of(cls, table: Table, blocks: ComponentCosts, run: StageGroup) -> "Whole":
+    def of(cls, table: Table, costs: ComponentCosts, group: StageGroup) -> "Unsharded":
         """Gather it; nothing where no row splits gradients."""
-        none = np.zeros_like(blocks.memory_rate)
+        none = np.zeros_like(costs.memory_rate)
         scatters, released = (table.zero >= ZERO_GRADIENTS) & ~splits_last(table), releases(table)
         if not np.any(scatters | released):
             return cls(none, none, none)
-        parts = [Standing(one, expert) if one else None for one, expert in _pairs(blocks)]
-        counts = _counts(blocks, run)
+        parts = [WeightTotals(one, expert) if one else None for one, expert in _pairs(costs)]
+        counts = _counts(costs, group)
         in_layers = [(n, one) for n, one in zip(counts[:-2], parts[:-2], strict=True) if one]
 
         def most(name: str) -> Floats:
-            sizes = [np.where(count > 0, one.whole(name), 0.0) for count, one in in_layers]
+            sizes = [np.where(count > 0, one.unsharded(name), 0.0) for count, one in in_layers]
             return np.maximum.reduce(sizes)
 
-        def whole(gradients: Floats, weights: Floats) -> Floats:
+        def unsharded(gradients: Floats, weights: Floats) -> Floats:
             later = weights + table.fsdp_prefetch * stored
             return np.where(scatters, gradients, 0.0) + np.where(released, later, 0.0)
 
@@ -200,9 +208,9 @@ class Whole:
         behind = np.where(together, counts[-1] * head.stored, 0.0)
         ends = np.where(together, counts[-2] * of_embedding, 0.0) + behind
         return cls(
-            layer=whole(most("gradients"), stored + most("copies")) + ends + behind,
-            embedding=whole(embedding.gradients, np.where(together, 0.0, of_embedding)) + ends,
-            head=whole(
+            layer=unsharded(most("gradients"), stored + most("copies")) + ends + behind,
+            embedding=unsharded(embedding.gradients, np.where(together, 0.0, of_embedding)) + ends,
+            head=unsharded(
                 head.gradients + np.where(tied, embedding.gradients, 0.0),
                 np.where(together, 0.0, of_head),
             )

@@ -18,7 +18,6 @@ from shardwise.config.strategy_table import Table
 from shardwise.distinct import Distinct, evaluate_distinct
 
 __all__ = [
-    "BOTH_ENDS_ON_A_RANK",
     "Contents",
     "StageGroup",
     "by_stage",
@@ -29,9 +28,6 @@ __all__ = [
     "stage_groups",
     "virtual_stages",
 ]
-
-BOTH_ENDS_ON_A_RANK = (Schedule.ZB_V.code, Schedule.DUALPIPE.code)
-"""Schedules (positions in `Schedule`) whose first rank has both embedding and head."""
 
 
 class Contents:

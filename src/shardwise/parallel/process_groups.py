@@ -20,7 +20,6 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import refuse_illegal
-from shardwise.parallel.pipeline_layout import BOTH_ENDS_ON_A_RANK
 from shardwise.parallel.placement import fixed_tiers, place
 
 __all__ = ["EXPERT_AXES", "AxisGroups", "Peers", "RankPeers"]
@@ -253,7 +252,7 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
     per_node = _used_of_a_node(system, extents) if explicit else system.node.accelerators
     around = int(table.schedule[0]) == Schedule.INTERLEAVED.code
     copied = model.tied_embeddings or model.mtp > 0
-    shares = copied and axes["pp"].degree > 1 and table.schedule[0] not in BOTH_ENDS_ON_A_RANK
+    shares = copied and axes["pp"].degree > 1 and not table.joins_ends[0]
     return Peers(
         model=model.name,
         system=system.name,

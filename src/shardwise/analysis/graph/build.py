@@ -98,7 +98,7 @@ def graph_of(
         strategy=resolved.to_dict(),
         parts=parts,
         stages=stages,
-        edges=tuple(_between(the_model, table, stages, float(boundary.handed_bytes[0]))),
+        edges=tuple(_between(the_model, table, stages, float(boundary.sent_bytes[0]))),
         transfer_s=float(boundary.time_s[0]),
         totals=_totals(table, evaluation, costs, parts),
     )
@@ -114,7 +114,7 @@ def _parts(
             Tensors.of(model, _layer(model, part), work, int(table.dtype[0])),
             evaluation.extents,
             training=bool(table.training[0]),
-            checkpoint_bytes=float(evaluation.blocks.boundary_bytes[0]),
+            checkpoint_bytes=float(evaluation.costs.boundary_bytes[0]),
         )
 
 
@@ -160,7 +160,7 @@ def _rank(table: Table, stage: int, stages: int) -> int:
 
 
 def _between(
-    model: Model, table: Table, stages: Sequence[StageNode], handed_bytes: float
+    model: Model, table: Table, stages: Sequence[StageNode], sent_bytes: float
 ) -> Iterator[GraphEdge]:
     """The stream from component to component; between stages, the message of one rank."""
     tensors = Tensors.of(model, None, rank_work(table), int(table.dtype[0]))
@@ -174,7 +174,7 @@ def _between(
             tensor=stream.name,
             shape=stream.shape,
             dtype=stream.dtype,
-            bytes=handed_bytes if crosses else stream.bytes,
+            bytes=sent_bytes if crosses else stream.bytes,
         )
 
 

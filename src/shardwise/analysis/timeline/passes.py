@@ -13,9 +13,9 @@ from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, step_of, wa
 from shardwise.cost.component_costs import (
     ComponentCosts,
     ComponentOperations,
+    component_bytes,
     component_times,
     layer_bytes,
-    part_bytes,
 )
 from shardwise.cost.layer_cost import COMM_AXES, LayerCost, LayerTimes
 from shardwise.cost.operations import OperationCost
@@ -85,7 +85,7 @@ def stage_passes(
     stages
         Every virtual stage (see `stages.virtual_stages`).
     """
-    blocks = evaluation.blocks
+    blocks = evaluation.costs
     forward_peak, backward_peak = _transient_bytes(table, blocks, parts, stages)
 
     def time(name: str) -> Floats:
@@ -116,7 +116,7 @@ def stage_passes(
         of={FORWARD: forward, BACKWARD: backward, WEIGHTS: weights},
         saved_bytes=layer_bytes(blocks, stages.work, lambda one: one.saved_bytes),
         movable_bytes=layer_bytes(blocks, stages.work, lambda one: one.movable_bytes),
-        embedding_bytes=part_bytes(blocks, _only(stages, -2), lambda one: one.saved_bytes),
+        embedding_bytes=component_bytes(blocks, _only(stages, -2), lambda one: one.saved_bytes),
         moving_layers=layer_bytes(blocks, stages.work, moves),
     )
 
@@ -184,7 +184,7 @@ def listed_components(
     named += [(name, operations.get(name, [])) for name in ("mtp", "embedding", "head")]
     return [
         None if cost is None else (name, cost, costs)
-        for cost, (name, costs) in zip(blocks.parts, named, strict=True)
+        for cost, (name, costs) in zip(blocks.components, named, strict=True)
     ]
 
 
@@ -220,7 +220,7 @@ def _with_over(blocks: ComponentCosts, moments: Sequence[Floats | None]) -> Comp
     """The same costs with other peaks of temporary tensors."""
     changed = [
         None if part is None or over is None else _replaced(part, over)
-        for part, over in zip(blocks.parts, moments, strict=True)
+        for part, over in zip(blocks.components, moments, strict=True)
     ]
     count = len(blocks.kinds)
     plain = [part for part in changed[count : 2 * count] if part is not None]

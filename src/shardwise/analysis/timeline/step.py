@@ -169,7 +169,7 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
         recomputed=recomputed_parts(table, "layer"),
         actions=actions,
         memory_at_actions=at_actions,
-        memory=stage_memory(table, evaluation.blocks, by_stage(evaluation.runs), position),
+        memory=stage_memory(table, evaluation.costs, by_stage(evaluation.groups), position),
         after_s=_after(table, evaluation),
         dp_hidden_s=_dp_hidden(table, evaluation),
         estimated_s=float(evaluation.step_time_s[0]),
@@ -201,7 +201,7 @@ def _after(table: Table, evaluation: Evaluation) -> dict[str, float]:
     Offloaded weights and activations move during passes; the rest of offload belongs to the update.
     """
     time = {part: float(column[0]) for part, column in evaluation.time_s.items()}
-    moved = evaluation.slowest.on(lambda part: part.offload_exposed_s)
+    moved = evaluation.critical.on(lambda part: part.offload_exposed_s)
     in_passes = float(table.micro_batches[0] * moved[0])
     return {
         "replicas": time["dp_comm"],

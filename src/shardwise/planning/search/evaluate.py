@@ -18,7 +18,7 @@ from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
 from shardwise.cost.component_costs import PlacedCosts
 from shardwise.distinct import distinct_rows
-from shardwise.engine.evaluate import Holding, Timing, fits, held, timed
+from shardwise.engine.evaluate import PeakMemory, Timing, fits, peak_memory, timed
 from shardwise.engine.on_systems import OnSystems
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
@@ -64,7 +64,7 @@ class Evaluated:
     """Legal choices that fit and are selected; shape (choices, rows)."""
     rejected: Ints
     """Position in `NOT_SELECTED` for choices that fit but are not selected, else -1."""
-    holding: Holding
+    holding: PeakMemory
     """Shape (holdings, rows): not every choice changes the memory."""
     holding_of: Ints
     """Position of each choice in `holding`."""
@@ -91,7 +91,7 @@ def broken_reasons(broken: Ints) -> Counter[str]:
     return +Counter({rule.reason: number for rule, number in zip(CONSTRAINTS, counts, strict=True)})
 
 
-def excess_bytes(system: System, holding: Holding, capacity_bytes: float) -> Floats:
+def excess_bytes(system: System, holding: PeakMemory, capacity_bytes: float) -> Floats:
     """Bytes that each memory tier lacks, or, below 0, has left; shape (tiers, holdings, rows)."""
     excess = [holding.reserved_bytes - capacity_bytes]
     outer = system.accelerator.memory[1:]
@@ -154,7 +154,7 @@ class Evaluator:
         for start in range(0, self._rows.size, _CHUNK):
             chunk = slice(start, start + _CHUNK)
             table = self._holdings.take(chunk)
-            holding = held(
+            holding = peak_memory(
                 table, self._placed.without_times(chunk), self._placed.stages.take(chunk)
             )
             legal = self._legal[:, chunk]

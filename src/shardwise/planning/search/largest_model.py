@@ -19,7 +19,7 @@ from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.cost.component_costs import PlacedCosts
 from shardwise.cost.optimizer import least_state_bytes
-from shardwise.engine.evaluate import held
+from shardwise.engine.evaluate import peak_memory
 from shardwise.errors import Fault, InputError
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.param_count import count_parameters
@@ -297,7 +297,7 @@ def _rooms(case: _Case, model: Model, box: Box) -> Floats:
     if rows.size:
         some = table.take(rows)
         placed = PlacedCosts.of(model, case.system, some)
-        holding = held(some, placed.without_times(slice(None)), placed.stages.of_all())
+        holding = peak_memory(some, placed.without_times(slice(None)), placed.stages.of_all())
         left = -excess_bytes(case.system, holding, case.capacity_bytes)
         rooms[:, :, rows] = np.where(legal[:, rows], left, -np.inf)
     return rooms
