@@ -232,7 +232,7 @@ def _update(
     trains = 1.0 if table.training[0] else 0.0
     time = optimizer_time(
         table,
-        held=combined(lambda column: trains * column, gradients),
+        reduced=combined(lambda column: trains * column, gradients),
         owned=combined(lambda column: trains * column, owned),
         element_bytes=blocks.element_bytes,
         gradient_bytes=blocks.gradient_bytes,

@@ -102,14 +102,14 @@ _MOMENTS = {
     "sgd-momentum": 4.0,
     "sgd": 0.0,
 }
-# Reads of the gradient, and of the weight beside its update: Adafactor also sums the squares of the
-# gradient by rows and columns, and takes the norms of its update and of the weights, before it
-# updates (arXiv 1804.04235, algorithm 4).
+# Reads of the gradient, and of the weight in addition to its update: before it updates, Adafactor
+# also sums the squares of the gradient by rows and columns, and computes the norms of its update
+# and of the weights (arXiv 1804.04235, algorithm 4).
 _GRADIENT_READS = dict.fromkeys(Optimizer, 1.0) | {"adafactor": 3.0}
 _WEIGHT_READS = dict.fromkeys(Optimizer, 0.0) | {"adafactor": 1.0}
 MUON = Optimizer.MUON.code
-# Passes over all local gradients beside the update itself: written to zero, read for the norm,
-# and the larger part again to be scaled (1.5 in grade-A published runs, together with the update).
+# Passes over all local gradients in addition to the update: zeroing, reading for the norm, and
+# most of one more for scaling (1.5 in grade-A published runs, together with the update).
 _GRADIENT_SWEEPS = 1.5
 
 
@@ -156,7 +156,7 @@ def newton_schulz_time(optimizer: Ints, owned: TrainedWeights, matrix_rate: Floa
 def optimizer_time(
     table: Table,
     *,
-    held: TrainedWeights,
+    reduced: TrainedWeights,
     owned: TrainedWeights,
     element_bytes: Floats,
     gradient_bytes: Floats,
@@ -172,19 +172,23 @@ def optimizer_time(
 
     Parameters
     ----------
-    held
-        Weights whose gradients the rank holds.
+    reduced
+        Weights whose reduced gradients the rank stores, after ZeRO shards them; shape (rows,).
     owned
-        Weights that it updates.
+        Weights that the rank updates; shape (rows,).
+    element_bytes, gradient_bytes
+        Size of a weight and of a gradient [byte]; shape (rows,).
+    memory_rate
+        Rate of element-wise kernels [byte/s]; shape (rows,).
     matrix_rate
-        Rate of matrix products [FLOP/s].
+        Rate of matrix products [FLOP/s]; shape (rows,).
     """
     weight = np.where(element_bytes < FP32_BYTES, element_bytes, 0.0)
     reads = np.array([_GRADIENT_READS[name] for name in Optimizer])[table.optimizer]
     again = np.array([_WEIGHT_READS[name] for name in Optimizer])[table.optimizer]
     each = reads * gradient_bytes + (2 + again) * FP32_BYTES + weight
     update = each * owned.weights + 2 * _moment_bytes(table.optimizer, owned)
-    sweeps = _GRADIENT_SWEEPS * held.weights * gradient_bytes
+    sweeps = _GRADIENT_SWEEPS * reduced.weights * gradient_bytes
     products = newton_schulz_time(table.optimizer, owned, matrix_rate)
     return (update + sweeps) / memory_rate + products
 

@@ -1,7 +1,7 @@
 """Times of a table's rows on each of several systems of one structure.
 
-Placement, stages and memory are those of one system; blocks are costed once for each distinct one
-and each system.
+Placement, stages and memory are those of one system; component costs are computed once for each
+distinct placement and each system.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ __all__ = ["OnSystems"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnSystems:
-    """Rows of a table, and what their blocks cost on each system."""
+    """Rows of a table and their component costs on each system."""
 
     _model: Model
     _system: System
@@ -37,7 +37,7 @@ class OnSystems:
     _placed: PlacedCosts
     _systems: SystemColumns
     _components: Distinct[ComponentCosts]
-    """Every distinct one on each system, systems changing first."""
+    """Each distinct placement on each system; the system varies fastest."""
 
     @classmethod
     def of(
@@ -48,7 +48,7 @@ class OnSystems:
         placed: PlacedCosts,
         systems: SystemColumns,
     ) -> "OnSystems":
-        """Cost the blocks of placed rows on each system.
+        """Compute the component costs of placed rows on each system.
 
         Parameters
         ----------
@@ -72,9 +72,9 @@ class OnSystems:
         )
 
     def pass_times(self, rows: Ints, on: Ints) -> Floats:
-        """Time of all passes on the slowest stage of some rows, each on one system [s].
+        """Time of all passes on the critical stage of some rows, each on one system [s].
 
-        No step is shorter; quick to find, since nothing but times of layers counts.
+        A lower bound of the step time, fast to compute: it needs only times of layers.
         """
         position = self._components.position[self._on_each(rows, on)]
         costs = gather(
@@ -92,7 +92,7 @@ class OnSystems:
         Parameters
         ----------
         waits
-            Whether stages wait for one another; if not, no time is longer than it would be.
+            Whether to include the pipeline bubble; without it times are lower bounds.
         """
         here = SystemRows(columns=self._systems, position=on)
         timing = timed(
@@ -107,5 +107,5 @@ class OnSystems:
         return np.atleast_2d(timing.step_time_s)
 
     def _on_each(self, rows: Ints, on: Ints) -> Ints:
-        """Positions of the layers of some rows, each on one system."""
+        """Positions of the component costs of some rows, each on one system."""
         return self._placed.components.position[rows] * len(self._systems) + on

@@ -22,10 +22,21 @@ __all__ = ["bubble_and_transfers"]
 def bubble_and_transfers(
     table: Table, groups: Sequence[StageGroup], critical: CriticalStage, boundary: Boundary
 ) -> tuple[Floats, Floats]:
-    """Time that the slowest stage waits in a step, and what of its transfers is exposed [s].
+    """Pipeline bubble of the critical stage in a step, and its exposed transfers [s].
 
-    The step is the closed form of the schedule; its passes on the slowest stage and the messages
-    that this stage waits for beside no compute are taken from it, the rest is the bubble.
+    bubble = step - passes - exposed transfers, with the closed form of the schedule for the step,
+    the passes of all micro-batches on the critical stage, and the messages that it waits for.
+
+    Parameters
+    ----------
+    table
+        Strategies; n rows.
+    groups
+        Stage groups of the pipelines, first to last.
+    critical
+        The critical stage of each row.
+    boundary
+        Transfer of one micro-batch to the next stage.
     """
     inputs = evaluate_distinct(_ScheduleInputs.of, table, critical.costs, tuple(groups), boundary)
     one = inputs.values
@@ -52,7 +63,7 @@ def bubble_and_transfers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ScheduleInputs:
-    """What the closed form of a schedule is computed from, as `step_time` has it."""
+    """Inputs of the closed form of a schedule; see `step_time`."""
 
     schedule: Ints
     group_sizes: Ints
@@ -73,7 +84,7 @@ class _ScheduleInputs:
         groups: Sequence[StageGroup],
         boundary: Boundary,
     ) -> "_ScheduleInputs":
-        """Read what rows have."""
+        """Read them from the rows of a table."""
         return cls(
             schedule=table.schedule,
             group_sizes=np.stack([group.length.astype(np.int64) for group in groups]),
@@ -96,12 +107,12 @@ def _times(
     groups: Sequence[StageGroup],
     select: Callable[[LayerTimes], Floats],
 ) -> Times:
-    """One kind of pass on the layers of a stage of each run, and on embedding and head [s].
+    """One kind of pass on the layers of a stage of each group, and on embedding and head [s].
 
-    Where interleaved chunks hold other layers, each rank's last one is taken apart, and the first
-    of all; the others take their mean. In 900 pipelines of ten catalog models that is 0.07 % off on
-    average; 4 of 100 are more than 0.5 % off, 1.8 % at most: kinds of layers that differ among the
-    first chunks of several ranks, or `recompute_layers` within them.
+    Where interleaved chunks have different layers, the last chunk of each rank and the first of
+    all are timed separately; the others use their mean. In 900 pipelines of ten catalog models
+    that is 0.07 % off on average; 4 of 100 are more than 0.5 % off, 1.8 % at most: kinds of
+    layers that differ among the first chunks of several ranks, or `recompute_layers` within them.
     """
     kinds = len(costs.layers) - 1
     columns = [None if part is None else select(part.times) for part in costs.layers[:kinds]]
@@ -143,9 +154,9 @@ def _with_unlike_chunks(
     columns: Sequence[Floats | None],
     rows: Bools,
 ) -> Times:
-    """Take the last chunk of every rank apart from its others, and the first one of rank 0.
+    """Time the last chunk of every rank, and the first chunk of rank 0, separately.
 
-    With two chunks, the first one of rank 0 is all that is left of it.
+    With two chunks per rank, the rest of rank 0 is its first chunk.
     """
     stage_s, first_extra_s = times.stage_s.copy(), times.first_extra_s.copy()
     last_chunk_s = stage_s / table.vpp
@@ -165,7 +176,7 @@ def _with_unlike_chunks(
 def _of_chunk(
     group: StageGroup, columns: Sequence[Floats | None], chunk: Ints | int, rows: Ints | slice
 ) -> Floats:
-    """What the layers of one chunk of a rank take [s]."""
+    """Time of the layers of one chunk of a rank [s]."""
     counts = group.contents.chunks[group.key[rows], chunk].T
     layers = zip(counts, columns, strict=False)
     return total((n * column[rows] for n, column in layers if column is not None), counts[0])

@@ -1,4 +1,4 @@
-"""Time of a step: its slowest stage, what that stage waits for, and what all ranks do together."""
+"""Time of a step: its critical stage, the bubble, data-parallel communication and the update."""
 
 from collections.abc import Mapping, Sequence
 
@@ -51,12 +51,18 @@ def step_times(
     *,
     waits: bool = True,
 ) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
-    """Time the step on its slowest stage, with what that stage waits for.
+    """Return disjoint times of the step, and times of communication alone and exposed [s].
 
     Parameters
     ----------
+    groups
+        Stage groups of the pipelines, first to last.
+    critical, largest
+        The critical stage, and the stage that trains the most weights.
+    boundary
+        Transfer of one micro-batch to the next stage.
     waits
-        Whether it waits for others at all; if not, no time is longer than it would be.
+        Whether to include the pipeline bubble; without it times are lower bounds.
     """
     m, costs = table.micro_batches, critical.costs
     hidden = boundary.hidden
@@ -67,10 +73,12 @@ def step_times(
         bubble_and_transfers(table, groups, critical, boundary) if waits else (zero, zero)
     )
     dense, expert = shards(table, ZERO_OPTIMIZER)
-    whole, whole_expert = shards(table, ZERO_GRADIENTS)
+    gradient_shards, expert_gradient_shards = shards(table, ZERO_GRADIENTS)
     update = optimizer_time(
         table,
-        held=largest.trained.over(whole).plus(largest.expert_trained.over(whole_expert)),
+        reduced=largest.trained.over(gradient_shards).plus(
+            largest.expert_trained.over(expert_gradient_shards)
+        ),
         owned=largest.trained.over(dense).plus(largest.expert_trained.over(expert)),
         element_bytes=costs.element_bytes,
         gradient_bytes=costs.gradient_bytes,
@@ -101,23 +109,23 @@ def step_times(
         times[f"{axis}_comm"] = m * total((critical.exposed(way, axis) for way in both), zero)
         alone = m * total((critical.alone(way, axis) for way in both), zero)
         comm[axis] = alone, times[f"{axis}_comm"]
-    exchange, times["dp_comm"] = communication_times(
+    dp_comm, times["dp_comm"] = communication_times(
         model, system, table, extents, largest, critical, hidden * boundary.message_s
     )
     after_s = after_backward(table, times)
     moved, times["offload"] = _offload(system, table, critical, largest, after_s)
     times["other"] = _overheads(system, table, total(times.values(), zero))
-    comm |= {"dp": (exchange, times["dp_comm"]), "offload": (moved, times["offload"])}
+    comm |= {"dp": (dp_comm, times["dp_comm"]), "offload": (moved, times["offload"])}
     return times, {axis: comm[axis] for axis in (*COMM_AXES, "pp", "dp", "offload")}
 
 
 def after_backward(table: Table, time_s: Mapping[str, Floats]) -> Floats:
-    """What follows the last backward pass: exposed exchange among replicas, and the update [s].
+    """Time after the last backward pass: exposed data-parallel communication and the update [s].
 
-    Where ZeRO splits gradients, every micro-batch has its part of that exchange.
+    Where ZeRO shards gradients, every micro-batch has an equal share of that communication.
     """
-    exchanges = np.where(table.zero >= ZERO_GRADIENTS, table.micro_batches, 1)
-    return time_s["dp_comm"] / exchanges + time_s["optimizer"]
+    rounds = np.where(table.zero >= ZERO_GRADIENTS, table.micro_batches, 1)
+    return time_s["dp_comm"] / rounds + time_s["optimizer"]
 
 
 def _offload(
@@ -125,12 +133,13 @@ def _offload(
 ) -> tuple[Floats, Floats]:
     """Time of all transfers to and from the second memory tier, alone and exposed [s].
 
-    Those of the update are of the stage that trains most, as the optimizer's own time is.
+    Transfers of the update are those of the stage that trains the most weights, like the time of
+    the optimizer.
 
     Parameters
     ----------
     after_s
-        What follows the last backward pass and does not use this link [s].
+        Time after the last backward pass that does not use this link [s].
     """
     costs, m = critical.costs, table.micro_batches
     trained, expert = trained_on(costs, largest.resident, layers=True)
@@ -139,21 +148,21 @@ def _offload(
     state = state_bytes(table.optimizer, costs.element_bytes, owned)
     updated = trained.plus(expert)
     weights = costs.weight_sizes.resident(updated.weights, updated.quantized)
-    back = critical.on(lambda times: times.backward_pass_s)
+    backward = critical.on(lambda times: times.backward_pass_s)
     busy = critical.on(lambda times: times.offload_backward_s)
     alone, exposed = optimizer_transfer(
         system,
         state_bytes=np.where(table.offload_optimizer & table.training, state, 0.0),
         weight_bytes=np.where(table.offload_weights & table.training, weights, 0.0),
-        idle_in_s=np.maximum(0.0, back - busy) + after_s,
-        idle_out_s=back + after_s,
+        idle_in_s=np.maximum(0.0, backward - busy) + after_s,
+        idle_out_s=backward + after_s,
     )
     moved = critical.on(lambda times: times.offload_forward_s) + busy
     return m * moved + alone, m * critical.on(lambda times: times.offload_exposed_s) + exposed
 
 
 def _overheads(system: System, table: Table, rest: Floats) -> Floats:
-    """Fixed time of a step, and the wait for the slowest of many nodes [s]."""
+    """Fixed time of a step, and the wait for the slowest node [s]."""
     nodes = np.ceil(table.gpus / system.node.accelerators)
     growth = table.by_stack(lambda stack: stack.straggler_per_doubling) * np.log2(
         np.maximum(nodes, 1.0)

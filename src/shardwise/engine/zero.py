@@ -1,4 +1,4 @@
-"""What the weights of a stage take: shares under ZeRO, and what is whole for a moment."""
+"""Memory of a stage's weights: ZeRO shards, and weights and gradients that are gathered."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -25,9 +25,14 @@ __all__ = [
 
 
 def shards(table: Table, stage: int) -> tuple[Floats, Floats]:
-    """Ranks that split what a ZeRO stage splits: of all weights but experts', and of experts'.
+    """Number of shards at a ZeRO stage: of dense weights, and of expert weights.
 
-    1 in rows of a lower stage. Hybrid sharding splits among a part of the replicas.
+    1 in rows of a lower stage. Hybrid sharding shards within a subset of the replicas.
+
+    Parameters
+    ----------
+    stage
+        ZeRO stage: 1 optimizer state, 2 gradients, 3 weights.
     """
     split = table.zero >= stage
     share = table.shard_share
@@ -39,19 +44,19 @@ def shards(table: Table, stage: int) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of a rank of what each stage of ZeRO splits, dense and of experts; and of weights."""
+    """Share of a rank of what each ZeRO stage shards: (dense, expert) columns."""
 
     optimizer: tuple[Floats, Floats]
     gradients: tuple[Floats, Floats]
     weights: tuple[Floats, Floats]
-    """Of trained ones. Weights that are gathered from the optimizer's copy have no shard of their
-    own; where they are not released after forward, they are whole."""
+    """Of trained weights. Weights gathered from the optimizer's copy have no shard of their own;
+    weights that are not released after forward are unsharded."""
     frozen_only: tuple[Floats, Floats] | None
-    """What a rank has more of frozen weights, which have no fp32 copy; None where no row has."""
+    """Share of frozen weights, which have no fp32 copy, in addition; None where no row has it."""
 
     @classmethod
     def of(cls, table: Table, costs: ComponentCosts) -> "Shares":
-        """Gather them, once for all stages of the pipeline."""
+        """Compute the shares, once for all stages of the pipeline."""
         dense, expert = _inverse(table, ZERO_WEIGHTS)
         unsharded = np.where((table.zero >= ZERO_WEIGHTS) & ~table.fsdp_reshard, 1.0, 0.0)
         from_master = _from_master(table, costs)
@@ -69,38 +74,38 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class WeightTotals:
-    """What the weights of some parts of the model take on a rank, without experts' and theirs."""
+    """Memory of the weights of some components on a rank: dense weights and expert weights."""
 
     dense: WeightBytes
     expert: WeightBytes | None
 
     def shared(self, name: str, shares: tuple[Floats, Floats]) -> Floats:
-        """A rank's shares of it [byte]."""
+        """A rank's share of one field of `WeightBytes` [byte]."""
         size: Floats = getattr(self.dense, name) * shares[0]
         return size if self.expert is None else size + getattr(self.expert, name) * shares[1]
 
     def unsharded(self, name: str) -> Floats:
-        """All of it [byte]."""
+        """One field of `WeightBytes` before sharding [byte]."""
         size: Floats = getattr(self.dense, name)
         return size if self.expert is None else size + getattr(self.expert, name)
 
     def weights(self, shares: Shares, releases: Bools) -> Floats:
-        """Weights of a rank [byte]; their quantised copies are whole, and last as long as these."""
-        held = self.shared("stored", shares.weights)
+        """Weights of a rank [byte], with quantized copies, unsharded until they are released."""
+        resident = self.shared("stored", shares.weights)
         copies = self.unsharded("copies")
         if np.any(copies):
-            held = held + np.where(releases, 0.0, copies)
+            resident = resident + np.where(releases, 0.0, copies)
         if shares.frozen_only is not None:
-            held = held + self.shared("frozen", shares.frozen_only)
-        return held
+            resident = resident + self.shared("frozen", shares.frozen_only)
+        return resident
 
 
 def weight_totals(costs: ComponentCosts, group: StageGroup) -> tuple[WeightTotals, WeightTotals]:
-    """What the weights of layers take on a rank, and what those of embedding and head do."""
+    """Memory of the weights of a rank's layers, and of its embedding and head."""
     counts = _counts(costs, group)
 
-    def summed(places: slice, parts: Sequence[WeightBytes | None]) -> WeightBytes | None:
-        there = [(n, one) for n, one in zip(counts[places], parts[places], strict=True) if one]
+    def summed(places: slice, components: Sequence[WeightBytes | None]) -> WeightBytes | None:
+        there = [(n, one) for n, one in zip(counts[places], components[places], strict=True) if one]
         if not there:
             return None
         columns = {
@@ -111,32 +116,32 @@ def weight_totals(costs: ComponentCosts, group: StageGroup) -> tuple[WeightTotal
 
     def at(places: slice) -> WeightTotals:
         dense = summed(places, costs.weights)
-        assert dense is not None  # noqa: S101 - every part has weights of its own
+        assert dense is not None  # noqa: S101 - every component has weights of its own
         return WeightTotals(dense, summed(places, costs.expert_weights))
 
     return at(slice(None, -2)), at(slice(-2, None))
 
 
 def _counts(costs: ComponentCosts, group: StageGroup) -> list[Floats]:
-    """How many of each of `ComponentCosts.weights` a rank holds, recomputed or not."""
+    """How many of each of `ComponentCosts.weights` a rank stores, recomputed or not."""
     kinds = len(costs.kinds)
     both = zip(group.resident[:kinds], group.resident[kinds : 2 * kinds], strict=True)
     return [*(again + plain for again, plain in both), *group.resident[2 * kinds :]]
 
 
 def _pairs(costs: ComponentCosts) -> Iterator[tuple[WeightBytes | None, WeightBytes | None]]:
-    """What the weights of each part take, without those of routed experts, and those."""
+    """Dense and expert weights of each component."""
     return zip(costs.weights, costs.expert_weights, strict=True)
 
 
 def releases(table: Table) -> Bools:
-    """Rows whose weights are whole for a layer at a time."""
+    """Rows that gather weights layer by layer and release them after use."""
     rows: Bools = (table.zero >= ZERO_WEIGHTS) & table.fsdp_reshard
     return rows
 
 
 def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
-    """Share of a rank of what a ZeRO stage splits, dense and of experts."""
+    """Share of a rank of what a ZeRO stage shards: dense, expert."""
     dense, expert = shards(table, stage)
     return 1 / dense, 1 / expert
 
@@ -151,7 +156,7 @@ def _gradients(table: Table) -> tuple[Floats, Floats]:
 
 
 def splits_last(table: Table) -> Bools:
-    """Rows whose gradients are split with the last micro-batch of a step alone."""
+    """Rows that reduce-scatter gradients only after the last micro-batch of a step."""
     rows: Bools = table.by_stack(lambda stack: stack.whole_gradients) & (table.pp > 1)
     return rows
 
@@ -166,41 +171,41 @@ def _from_master(table: Table, costs: ComponentCosts) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class Unsharded:
-    """What ZeRO has split and a rank holds whole while a part is at work [byte].
+    """Unsharded weights and gradients that ZeRO needs while a component runs [byte].
 
-    From stage 2 on the gradients of the part, from 3 on its weights, and those of so many layers
-    ahead. A tied head works with the embedding's table. Where embedding and head are gathered as
-    one (`Stack.whole_ends`) their weights are whole all the time, and the head's gradient in their
-    type behind it.
+    From ZeRO 2 on these are the gradients of the component, from ZeRO 3 on also its weights and
+    those of the prefetched layers. A tied head reads the embedding table. Where embedding and head
+    are gathered together (`Stack.whole_ends`), their weights stay unsharded, and the head's
+    gradient follows in the type of the weights.
     """
 
     layer: Floats
-    """Of the layer that has most of each."""
+    """The largest gradients and the largest weights of any layer."""
     embedding: Floats
     head: Floats
 
     @classmethod
     def of(cls, table: Table, costs: ComponentCosts, group: StageGroup) -> "Unsharded":
-        """Gather it; nothing where no row splits gradients."""
+        """Add them up; zeros if no row shards gradients."""
         none = np.zeros_like(costs.memory_rate)
         scatters, released = (table.zero >= ZERO_GRADIENTS) & ~splits_last(table), releases(table)
         if not np.any(scatters | released):
             return cls(none, none, none)
-        parts = [WeightTotals(one, expert) if one else None for one, expert in _pairs(costs)]
+        components = [WeightTotals(one, expert) if one else None for one, expert in _pairs(costs)]
         counts = _counts(costs, group)
-        in_layers = [(n, one) for n, one in zip(counts[:-2], parts[:-2], strict=True) if one]
+        in_layers = [(n, one) for n, one in zip(counts[:-2], components[:-2], strict=True) if one]
 
         def most(name: str) -> Floats:
             sizes = [np.where(count > 0, one.unsharded(name), 0.0) for count, one in in_layers]
             return np.maximum.reduce(sizes)
 
-        def unsharded(gradients: Floats, weights: Floats) -> Floats:
-            later = weights + table.fsdp_prefetch * stored
-            return np.where(scatters, gradients, 0.0) + np.where(released, later, 0.0)
+        def gathered(gradients: Floats, weights: Floats) -> Floats:
+            prefetched = weights + table.fsdp_prefetch * stored
+            return np.where(scatters, gradients, 0.0) + np.where(released, prefetched, 0.0)
 
         stored = most("stored")
-        embedding, head = (one.dense for one in parts[-2:] if one)
-        # A head with a table of its own has about as much, a tied one a norm.
+        embedding, head = (one.dense for one in components[-2:] if one)
+        # An untied head is about as large as the embedding; a tied one stores only a norm.
         tied = (counts[-2] > 0) & (2 * head.stored < embedding.stored)
         of_embedding = embedding.stored
         of_head = head.stored + np.where(tied, of_embedding, 0.0)
@@ -208,9 +213,9 @@ class Unsharded:
         behind = np.where(together, counts[-1] * head.stored, 0.0)
         ends = np.where(together, counts[-2] * of_embedding, 0.0) + behind
         return cls(
-            layer=unsharded(most("gradients"), stored + most("copies")) + ends + behind,
-            embedding=unsharded(embedding.gradients, np.where(together, 0.0, of_embedding)) + ends,
-            head=unsharded(
+            layer=gathered(most("gradients"), stored + most("copies")) + ends + behind,
+            embedding=gathered(embedding.gradients, np.where(together, 0.0, of_embedding)) + ends,
+            head=gathered(
                 head.gradients + np.where(tied, embedding.gradients, 0.0),
                 np.where(together, 0.0, of_head),
             )
