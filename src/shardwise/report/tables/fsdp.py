@@ -212,10 +212,10 @@ def _front(result: FsdpPlan, plans: Sequence[Planned]) -> Table:
 
 def _checked(found: Checked) -> Text:
     """The peak, and that of PyTorch's FSDP2."""
-    told = f"verified with torch on fake tensors: {_size(found.tracked_bytes)} held at most, in "
-    told += f"{found.phase} ({found.place}); predicted {_size(found.predicted_bytes)}, "
-    told += f"{100 * found.error:+.1f} %"
-    return Text(told)
+    words = f"verified with torch on fake tensors: {_size(found.tracked_bytes)} held at most, in "
+    words += f"{found.phase} ({found.place}); predicted {_size(found.predicted_bytes)}, "
+    words += f"{100 * found.error:+.1f} %"
+    return Text(words)
 
 
 def _closing(result: FsdpPlan) -> Iterator[str]:
