@@ -43,13 +43,13 @@ __all__ += ["component_bytes", "operation_costs", "trained_on"]
 
 T = TypeVar("T")
 
-# A part of the model, how often it occurs, and what its operations cost.
+# A component of the model, how often it occurs, and the costs of its operations.
 ComponentOperations = tuple[str, int, list[OperationCost]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentCosts:
-    """Cost of one rank's part of a micro-batch, by part of the model."""
+    """Cost of a micro-batch on one rank, by component of the model."""
 
     kinds: tuple[LayerCost, ...]
     """One layer of each kind, under the row's recompute."""
@@ -60,34 +60,34 @@ class ComponentCosts:
     """One module of multi-token prediction, where the model has any."""
     head: LayerCost
     weights: tuple[WeightBytes | None, ...]
-    """Of every kind of layer, a module of multi-token prediction, the embedding, the head: what
-    their weights take, without those of routed experts."""
+    """Dense weights of each kind of layer, a module of multi-token prediction, the embedding and
+    the head."""
     expert_weights: tuple[WeightBytes | None, ...]
-    """What those of routed experts take; None where a part has none."""
+    """Weights of routed experts; None where a component has none."""
     element_bytes: Floats
     weight_sizes: WeightSizes
     gradient_bytes: Floats
-    """Of one gradient as it accumulates and is exchanged."""
+    """Size of a gradient as it accumulates and is communicated [byte]."""
     resident_gradient_bytes: Floats
-    """With one in the row's own type where the stack keeps it beside."""
+    """The same, plus a gradient in the type of the weights where the stack stores it too [byte]."""
     boundary_bytes: Floats
-    """The residual stream on one rank: what full recompute keeps of a layer [byte]."""
+    """The residual stream on one rank: what full recompute saves of a layer [byte]."""
     memory_rate: Floats
     """Rate of element-wise kernels [byte/s]."""
     key: Ints
-    """The same number in rows whose blocks cost the same."""
+    """The same number in rows whose components cost the same."""
     matrix_rate: Floats
     """Rate of a product of matrices as wide as the model [FLOP/s]."""
 
     @property
     def components(self) -> tuple[LayerCost | None, ...]:
-        """Parts in the order that `StageGroup` counts them in."""
+        """Components in the order that `StageGroup` counts them in."""
         plain = self.plain if self.plain is not None else (None,) * len(self.kinds)
         return (*self.kinds, *plain, self.mtp, self.embedding, self.head)
 
     @property
     def layers(self) -> tuple[LayerCost | None, ...]:
-        """Parts that are made of layers: all but embedding and head."""
+        """Components made of layers: all but embedding and head."""
         return self.components[:-2]
 
 
@@ -108,14 +108,14 @@ def component_bytes(
 def layer_times(
     costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
 ) -> Floats:
-    """Add up a time over the parts that are made of layers alone."""
+    """Add up a time over the components made of layers only."""
     return _weighted(counts[:-2], _times(costs.layers), select)
 
 
 def layer_bytes(
     costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
 ) -> Floats:
-    """Add up bytes over the parts that are made of layers alone."""
+    """Add up bytes over the components made of layers only."""
     return _weighted(counts[:-2], _bytes(costs.layers), select)
 
 
@@ -127,7 +127,7 @@ def trained_on(
     Parameters
     ----------
     layers
-        Whether to count the parts that are made of layers alone.
+        Whether to count only the components made of layers.
     """
     add = layer_bytes if layers else component_bytes
 
@@ -151,7 +151,7 @@ def _bytes(parts: Sequence[LayerCost | None]) -> list[LayerBytes | None]:
 def _weighted(
     counts: Sequence[Floats], parts: Sequence[T | None], select: Callable[[T], Floats]
 ) -> Floats:
-    """Add up a column of each part, so many times; a part that is not there has none."""
+    """Add up a column of each component, multiplied by its count; skip absent components."""
     pairs = zip(counts, parts, strict=True)
     return total((count * select(part) for count, part in pairs if part is not None), counts[0])
 
@@ -285,7 +285,7 @@ def component_costs(
     Parameters
     ----------
     costs
-        `operation_costs` of a table of one row, if they are known already.
+        `operation_costs` of a table of one row, if already computed.
     """
     inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table, extents)
     totals = _totals(model, inputs.values, costs)
@@ -389,7 +389,7 @@ class PlacedCosts:
         Parameters
         ----------
         costs
-            `operation_costs` of a table of one row, if they are known already.
+            `operation_costs` of a table of one row, if already computed.
         """
         extents = evaluate_distinct(partial(place, system), table)
         components = component_costs(model, system, table, extents, costs)

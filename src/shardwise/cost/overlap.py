@@ -13,37 +13,37 @@ from shardwise.ops.operation import CollectiveKind
 __all__ = ["exposed_communication", "gradient_communication", "with_expert_overlap"]
 
 
-def with_expert_overlap(block: LayerCost, rows: Bools, taken: Floats) -> LayerCost:
-    """Hide exchanges of a layer's experts beside forward and backward of paired micro-batches.
+def with_expert_overlap(layer: LayerCost, rows: Bools, processor_share: Floats) -> LayerCost:
+    """Hide communication of a layer's experts behind compute of paired micro-batches.
 
-    The forward pass of one micro-batch runs with the backward pass of another, and the exchanges
-    of each beside the compute C of both (arXiv 2412.19437, section 3.2.1). They take the share u of
-    the processor from it: hidden = min(X, C / (1 - u)), exposed = X - (1 - u) hidden, of the
-    exposed exchanges X of both passes; each keeps its part.
+    The forward pass of one micro-batch runs with the backward pass of another; the communication of
+    each runs concurrently with the compute C of both (arXiv 2412.19437, section 3.2.1) and uses the
+    share u of the processor: hidden = min(X, C / (1 - u)), exposed = X - (1 - u) hidden, with X the
+    exposed communication of both passes, which is divided in proportion.
 
     Parameters
     ----------
     rows
-        Rows that overlap them.
-    taken
-        u.
+        Rows that overlap it; shape (n,).
+    processor_share
+        u, share of the processor; shape (n,).
     """
-    times = block.times
+    times = layer.times
     compute = times.forward_s + times.backward_s + times.recompute_s
     exposed = times.exposed_forward_s.ep + times.exposed_backward_s.ep
-    hidden = np.minimum(exposed, compute / (1 - taken))
-    left = (exposed - (1 - taken) * hidden) / np.where(exposed > 0, exposed, 1.0)
+    hidden = np.minimum(exposed, compute / (1 - processor_share))
+    left = (exposed - (1 - processor_share) * hidden) / np.where(exposed > 0, exposed, 1.0)
     share = np.where(rows, left, 1.0)
 
-    def kept(side: ByAxis) -> ByAxis:
+    def scaled(side: ByAxis) -> ByAxis:
         return replace(side, ep=side.ep * share)
 
     times = replace(
         times,
-        exposed_forward_s=kept(times.exposed_forward_s),
-        exposed_backward_s=kept(times.exposed_backward_s),
+        exposed_forward_s=scaled(times.exposed_forward_s),
+        exposed_backward_s=scaled(times.exposed_backward_s),
     )
-    return replace(block, times=times)
+    return replace(layer, times=times)
 
 
 def gradient_communication(
@@ -54,10 +54,10 @@ def gradient_communication(
     sharded: Bools,
     extents: Ints,
 ) -> tuple[Floats, Floats]:
-    """Time of exchanging gradients, and weights, among the replicas of a stage, alone [s].
+    """Time of reducing gradients, and of gathering weights, among replicas of a stage, alone [s].
 
     Unsharded: all-reduce of the gradients. Sharded optimizer state (ZeRO-1, arXiv 1910.02054):
-    reduce-scatter of the gradients, each member updates its part, all-gather of the weights.
+    reduce-scatter of the gradients, each member updates its shard, all-gather of the weights.
 
     Parameters
     ----------
@@ -86,19 +86,19 @@ def exposed_communication(
     tail: Floats,
     processor_share: Floats,
 ) -> Floats:
-    """Exposed part of an exchange that runs behind compute [s].
+    """Exposed time of communication that runs behind compute [s].
 
     Behind compute it runs at `contention` of its speed, so a window W hides at most contention x W
     of it; of what is hidden, the share `tail` (first and last bucket) finds nothing to hide behind.
-    While it runs it takes the share u of the processor from the compute, which lasts longer.
+    While it runs it uses the share u of the processor, and the compute takes longer.
     hidden = min(t, contention W / (1 - u)) (1 - tail); exposed = t - hidden + u hidden.
 
     Parameters
     ----------
     time_s
-        t, the exchange alone [s].
+        t, the communication alone [s]; shape (n,).
     window_s
-        W, compute that it may run behind [s].
+        W, compute that it may run behind [s]; shape (n,).
     processor_share
         u.
     """

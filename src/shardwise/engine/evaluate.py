@@ -41,10 +41,10 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
-    """What the fullest stage of each row holds."""
+    """Memory of the peak-memory stage of each row."""
 
     memory: StageMemory
-    """In the first memory tier; offloaded, of the stage that does most [byte]."""
+    """In the first memory tier; offloaded bytes are those of the stage that offloads the most."""
     reserved_bytes: Floats
     fullest_stage: Ints
 
@@ -54,18 +54,18 @@ class Timing:
     """Times of a step."""
 
     time_s: dict[str, Floats]
-    """Disjoint parts of the step, in the order of `TIME_PARTS` [s]."""
+    """Disjoint times of the step, in the order of `TIME_PARTS` [s]."""
     step_time_s: Floats
     comm_s: dict[str, tuple[Floats, Floats]]
-    """By axis: time of its exchanges alone, and what of it is exposed [s]."""
+    """By axis: time of its communication alone, and exposed [s]."""
     critical: CriticalStage
-    """The stage that the others wait for."""
+    """The stage with the longest passes, which the others wait for."""
     largest: LargestStage
-    """The stage that holds most weights."""
+    """The stage that trains the most weights."""
     recompute_flops: Floats
-    """Run again in a step, per accelerator [FLOP]."""
+    """Recomputed in a step, per accelerator [FLOP]."""
     boundary: Boundary
-    """What passes between stages."""
+    """Transfer of a micro-batch between stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,22 +74,22 @@ class Evaluation(PeakMemory, Timing):
 
     fits: Bools
     costs: ComponentCosts
-    """What the times and bytes were added up from."""
+    """Costs of the components that times and bytes are added up from."""
     groups: tuple[StageGroup, ...]
-    """Which parts stand on which stages."""
+    """Components on each group of equal stages."""
     extents: Extents
-    """Where the axes were placed."""
+    """Placement of the axes on the network tiers."""
 
 
 def evaluate(
     model: Model, system: System, table: Table, known: Sequence[ComponentOperations] | None = None
 ) -> Evaluation:
-    """Evaluate legal strategies: times of the step and memory of the fullest stage.
+    """Evaluate legal strategies: times of the step and memory of the peak-memory stage.
 
     Parameters
     ----------
     known
-        `operation_costs` of a table of one row, if they are known already.
+        `operation_costs` of a table of one row, if already computed.
     """
     placed = PlacedCosts.of(model, system, table, known)
     extents, costs = placed.extents.of_all(), placed.components.of_all()
@@ -107,28 +107,28 @@ def evaluate(
 
 
 def peak_memory(table: Table, costs: ComponentCosts, groups: Sequence[StageGroup]) -> PeakMemory:
-    """Memory of the fullest stage; offloaded, of the one that does most.
+    """Memory of the peak-memory stage; offloaded bytes, of the stage that offloads the most.
 
-    Of equal stages the first holds most: activations in flight only fall from stage to stage. With
-    two unlike chunks on a rank it may be the last of them.
+    Of equal stages the first has the peak: activations in flight only fall from stage to stage.
+    With two different chunks on a rank it may be the last of them.
     """
     shares = Shares.of(table, costs)
-    fullest = stage_memory(table, costs, groups[0], shares=shares)
-    stage = np.broadcast_to(groups[0].first, fullest.total.shape)
+    peak = stage_memory(table, costs, groups[0], shares=shares)
+    stage = np.broadcast_to(groups[0].first, peak.total.shape)
     others = [(group, group.first) for group in groups[1:]]
     if np.any(table.joins_ends):
         others += [(group, group.last) for group in groups]
     for group, at in others:
         other = stage_memory(table, costs, group, at, shares)
-        fuller = other.total > fullest.total
-        offloaded = np.maximum(fullest.offloaded, other.offloaded)
-        fullest = combined(partial(_where, fuller), other, fullest)
-        fullest = replace(fullest, offloaded=offloaded)
-        stage = np.where(fuller, at, stage)
+        more = other.total > peak.total
+        offloaded = np.maximum(peak.offloaded, other.offloaded)
+        peak = combined(partial(_where, more), other, peak)
+        peak = replace(peak, offloaded=offloaded)
+        stage = np.where(more, at, stage)
     return PeakMemory(
-        memory=fullest,
+        memory=peak,
         reserved_bytes=reserved_bytes(
-            fullest.total,
+            peak.total,
             slack=table.by_stack(lambda stack: stack.allocator_slack),
             runtime_memory=table.by_stack(lambda stack: stack.runtime_memory),
         ),
@@ -146,7 +146,7 @@ def fits(system: System, holding: PeakMemory, capacity_bytes: float | None = Non
     Parameters
     ----------
     capacity_bytes
-        Of the first tier, where not all of it may be used.
+        Usable bytes of the first tier; None: its full capacity.
     """
     tiers = system.accelerator.memory
     room = tiers[0].capacity if capacity_bytes is None else capacity_bytes
@@ -164,7 +164,14 @@ def timed(
     *,
     waits: bool = True,
 ) -> Timing:
-    """Times of a step; without what stages wait for, which takes long to find, a bound of it."""
+    """Times of a step.
+
+    Parameters
+    ----------
+    waits
+        Whether to include the pipeline bubble, which is slow to compute; without it times are lower
+        bounds.
+    """
     system = table.on(system)
     critical, largest = CriticalStage.of(costs, groups), LargestStage.of(costs, groups)
     boundary = boundary_of(system, table, extents, costs)

@@ -1,4 +1,4 @@
-"""Bytes held on one rank of a pipeline stage at its fullest."""
+"""Peak memory of one rank of a pipeline stage."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,32 +34,31 @@ MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """What a rank of one stage holds [byte]."""
+    """Memory of a rank of one stage at its peak, by kind [byte]."""
 
     weights: Floats
     gradients: Floats
     optimizer: Floats
     activations: Floats
-    """Kept between forward and backward of the micro-batches in flight."""
+    """Saved between forward and backward, for the micro-batches in flight."""
     buffers: Floats
-    """Live for a moment: what recompute rebuilds, gradients of activations, logits, gathered
-    weights; or, where the update of the weights needs more than forward and backward, its copies
-    of gradients."""
+    """Transient: recomputed activations, gradients of activations, logits, gathered weights; or the
+    update's copies of gradients, where the update needs more than forward and backward."""
     part: Ints
-    """The component (see `ComponentCosts.components`) in which most lives for a moment."""
+    """The component (see `ComponentCosts.components`) with the most transient bytes."""
     in_update: Bools
-    """Whether the stage is fullest in the update of the weights."""
+    """Whether the peak is in the update of the weights."""
     offloaded: Floats
-    """In the second memory tier."""
+    """Bytes in the second memory tier."""
 
     @property
     def total(self) -> Floats:
-        """Everything at once, as the allocator counts it."""
+        """Sum of all kinds, as the allocator counts it."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
 def stage_parameters(costs: ComponentCosts, group: StageGroup) -> tuple[Floats, Floats]:
-    """Weights on a rank of a stage: without those of routed experts, and those."""
+    """Number of weights on a rank of a stage: dense, and of routed experts."""
     return (
         component_bytes(costs, group.resident, lambda size: size.parameters),
         component_bytes(costs, group.resident, lambda size: size.expert_parameters),
@@ -73,25 +72,32 @@ def stage_memory(
     stage: Ints | None = None,
     shares: Shares | None = None,
 ) -> StageMemory:
-    """Bytes on a rank of a stage at its fullest: in a backward pass, or in the update.
+    """Return the peak memory of a rank of a stage: in a backward pass, or in the update.
 
-    ZeRO splits the optimizer state (1), gradients (2) and weights (3) over the replicas. Split
-    weights are gathered layer by layer, so many ahead; or stay whole from forward to backward where
-    they are not released. Split gradients are whole for one layer.
-    Activations: kept bytes of the stage's layers for every micro-batch in flight, and on the first
-    stage the embedding's for those whose first chunk is. Buffers: what one micro-batch needs beyond
-    that at its fullest moment, in a layer or, on the last stage, in the head with its logits (see
-    `cost.activation_walk`); and a buffer for each shape of weights where the stack keeps them. In
-    the update no activations are resident, but gradients of 16 bits are copied to fp32, each rank
-    its shard, and there is what the stack's optimizer needs in addition. Forward only, there are
-    weights, and the working set in addition to the residual stream.
+    ZeRO shards the optimizer state (1), gradients (2) and weights (3) over the replicas. Sharded
+    weights are gathered layer by layer, `fsdp_prefetch` layers in advance; they stay unsharded
+    from forward to backward where they are not released. Sharded gradients are unsharded for one
+    layer.
+    Activations: saved bytes of the stage's layers for every micro-batch in flight, and on the first
+    stage those of the embedding. Buffers: the transient bytes of one micro-batch at its peak, in a
+    layer or, on the last stage, in the head with its logits (see `cost.activation_walk`); and one
+    buffer for each shape of weights where the stack allocates them. In the update no activations
+    are resident; each rank copies its shard of 16-bit gradients to fp32, and the optimizer of the
+    stack may need more. Forward only, there are weights, and the working set in addition to the
+    residual stream.
 
     Parameters
     ----------
+    table
+        Strategies; n rows.
+    costs
+        Component costs of the rows; shape (n,).
+    group
+        Stage group; component counts of shape (n,).
     stage
-        Position of the stage; None: the first of the run, which holds most.
+        Index of the stage, shape (n,); None: the first of the group, whose memory is largest.
     shares
-        Those of the table, if they are known already.
+        ZeRO shares of the table, if already computed.
     """
     shares = shares or Shares.of(table, costs)
     counts = {"micro_batches": table.micro_batches, "stages": table.pp, "chunks": table.vpp}
@@ -104,31 +110,31 @@ def stage_memory(
     optimizer = _tiers(state, table.offload_optimizer, group.layers)
 
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
-    held = activations.here + group.resident[-2] * costs.embedding.bytes.saved_bytes * looked_up
-    live, part = _live(table, costs, group, activations.share)
+    saved = activations.here + group.resident[-2] * costs.embedding.bytes.saved_bytes * looked_up
+    live, component = _live(table, costs, group, activations.share)
     local, updated = (
         layers.shared("gradients", share) + ends.shared("gradients", share)
         for share in (shares.gradients, shares.optimizer)
     )
     copies = updated / costs.resident_gradient_bytes * _update_bytes(table, costs)
-    in_update = copies > held + live
+    in_update = copies > saved + live
     return StageMemory(
         weights=ends.weights(shares, released) + here.here,
         gradients=local,
         optimizer=ends.shared("state", shares.optimizer) + optimizer.here,
-        activations=np.where(in_update, 0.0, held),
+        activations=np.where(in_update, 0.0, saved),
         buffers=np.where(in_update, copies, live),
-        part=part,
+        part=component,
         in_update=in_update,
         offloaded=here.away + activations.away + optimizer.away,
     )
 
 
 def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
-    """Bytes that the update holds for a moment of each weight that a rank updates.
+    """Transient bytes of the update per weight that a rank updates.
 
-    An fp32 copy of a gradient of 16 bits, a flat one before it, what the optimizer's kernels leave
-    to one another.
+    An fp32 copy of a 16-bit gradient, a flat copy before it, and buffers between the optimizer's
+    kernels.
     """
     element = costs.gradient_bytes
     flat = table.by_stack(lambda stack: stack.flat_gradients) & (table.zero > 0)
@@ -140,15 +146,16 @@ def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
 
 
 def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> "_Tiers":
-    """What layers keep of all micro-batches in flight, and where it is.
+    """Saved activations of all micro-batches in flight, by memory tier.
 
-    Of the parts that are offloaded two layers are here, of those that keep any of them: so what the
-    layer that computes keeps is back by then, as the walk over its operations has it.
+    Two of the layers with offloaded activations have theirs in the first tier: the layer that runs
+    and the next one. So the activations of a layer are back before its backward pass, as
+    `cost.activation_walk` assumes.
     """
     flight = _InFlight.of(table, costs, group, stage)
     if not np.any(table.offload_activations):
-        kept = flight.total(lambda size: size.saved_bytes)
-        return _Tiers(kept, np.zeros_like(kept), 1.0)
+        saved = flight.total(lambda size: size.saved_bytes)
+        return _Tiers(saved, np.zeros_like(saved), 1.0)
     movable = flight.total(lambda size: size.movable_bytes)
     moved = _tiers(movable, table.offload_activations, flight.total(moves))
     away = 1 - moved.share
@@ -156,27 +163,26 @@ def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: 
     return _Tiers(here, moved.away, moved.share)
 
 
-def moves(held: LayerBytes) -> Floats:
-    """1 for a layer of which something is moved where activations are offloaded, else 0."""
-    return np.where(held.movable_bytes > 0, 1.0, 0.0)
+def moves(size: LayerBytes) -> Floats:
+    """1 for a layer with activations to move where they are offloaded, else 0."""
+    return np.where(size.movable_bytes > 0, 1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """Micro-batches in flight on a rank at its fullest, over whose layers bytes add up."""
+    """Micro-batches in flight on a rank at its peak, to add up bytes of their layers."""
 
     costs: ComponentCosts
     group: StageGroup
     moments: tuple[tuple[Floats, Floats], ...]
-    """Of the first and of the second chunk, at each moment that may be the fullest; the same number
-    where chunks are alike."""
+    """In flight of the first and of the second chunk, at each moment that may be the peak; the same
+    number where chunks are equal."""
     order: dict[str, Ints]
-    """Columns that decide these numbers."""
+    """Columns that determine these numbers."""
     unlike_ends: Ints
-    """Rows whose interleaved chunks are unlike, so that each keeps a number of its own: but for the
-    first and the last they are alike,"""
+    """Rows whose interleaved chunks save different bytes: only the first and the last differ."""
     irregular: Ints
-    """or not even these."""
+    """Rows whose middle chunks differ too."""
 
     @classmethod
     def of(cls, table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> "_InFlight":
@@ -197,25 +203,25 @@ class _InFlight:
         )
 
     def total(self, select: Callable[[LayerBytes], Floats]) -> Floats:
-        """Add up what layers keep."""
-        whole = layer_bytes(self.costs, self.group.resident, select)
+        """Add up bytes of layers over the micro-batches in flight."""
+        all_chunks = layer_bytes(self.costs, self.group.resident, select)
         first, second = self.moments[0]
         if first is second:
-            found = first * whole
+            found = first * all_chunks
         else:
             one = self._of_chunk(0, select, np.arange(self.group.key.size))
-            found = np.maximum.reduce([a * one + b * (whole - one) for a, b in self.moments])
+            found = np.maximum.reduce([a * one + b * (all_chunks - one) for a, b in self.moments])
         at, order = self.unlike_ends, self._order_of(self.unlike_ends)
         if at.size:
-            kept = np.broadcast_to(whole, found.shape)[at]
+            saved = np.broadcast_to(all_chunks, found.shape)[at]
             first = self._of_chunk(0, select, at)
             last = self._of_chunk(order["chunks"] - 1, select, at)
-            found[at] = peak_of_uneven_ends(kept, first, last, **order)
+            found[at] = peak_of_uneven_ends(saved, first, last, **order)
         at, order = self.irregular, self._order_of(self.irregular)
         if at.size:
             chunks = range(order["chunks"].max())
-            kept = np.stack([self._of_chunk(chunk, select, at) for chunk in chunks])
-            found[at] = peak_of_uneven_chunks(kept, **order)
+            saved = np.stack([self._of_chunk(chunk, select, at) for chunk in chunks])
+            found[at] = peak_of_uneven_chunks(saved, **order)
         return found
 
     def _order_of(self, rows: Ints) -> dict[str, Ints]:
@@ -225,12 +231,12 @@ class _InFlight:
         self, chunk: Ints | int, select: Callable[[LayerBytes], Floats], rows: Ints
     ) -> Floats:
         counts = self.group.contents.chunks[self.group.key[rows], chunk].T
-        parts = zip(counts, self.costs.layers, strict=True)
+        layers = zip(counts, self.costs.layers, strict=True)
         shape = self.group.key.shape
         sizes = (
-            count * np.broadcast_to(select(part.bytes), shape)[rows]
-            for count, part in parts
-            if part is not None
+            count * np.broadcast_to(select(layer.bytes), shape)[rows]
+            for count, layer in layers
+            if layer is not None
         )
         return total(sizes, counts[0])
 
@@ -238,54 +244,56 @@ class _InFlight:
 def _live(
     table: Table, costs: ComponentCosts, group: StageGroup, here_share: Floats | float
 ) -> tuple[Floats, Ints]:
-    """What lives for a moment beside what layers keep [byte], and in which part of the model most.
+    """Peak transient bytes in addition to saved ones, and the component with this peak.
 
-    The fullest moment of a part is in the last one of its kind on the stage: what stands after it
-    is not kept yet or any more.
+    The peak of a component is in the last one of its kind on the stage: activations of later layers
+    are not saved yet, or already released.
     """
-    held_here = [
-        (place, count, part.bytes)
-        for place, (count, part) in enumerate(zip(group.resident, costs.components, strict=True))
-        if part is not None
+    resident = [
+        (place, count, component.bytes)
+        for place, (count, component) in enumerate(
+            zip(group.resident, costs.components, strict=True)
+        )
+        if component is not None
     ]
     zero = np.zeros_like(costs.memory_rate)
-    whole = Unsharded.of(table, costs, group)
-    fullest, where = np.full_like(zero, -np.inf), np.zeros(zero.shape, dtype=np.int64)
+    unsharded = Unsharded.of(table, costs, group)
+    most, where = np.full_like(zero, -np.inf), np.zeros(zero.shape, dtype=np.int64)
     shapes = zero
     embedding, head = len(group.resident) - 2, len(group.resident) - 1
-    for place, count, held in held_here:
+    for place, count, size in resident:
         here = count > 0
-        over = held.over_bytes
+        over = size.over_bytes
         if place == head:
-            over = over + held.saved_bytes + whole.head
-            shapes = shapes + np.where(here, held.gradient_buffer_bytes, 0.0)
+            over = over + size.saved_bytes + unsharded.head
+            shapes = shapes + np.where(here, size.gradient_buffer_bytes, 0.0)
         elif place == embedding:
-            over = over + whole.embedding
+            over = over + unsharded.embedding
         else:
-            over = over - _after(group, place, held_here, here_share) + whole.layer
-            shapes = np.where(here, np.maximum(shapes, held.gradient_buffer_bytes), shapes)
-        fuller = here & (over > fullest)
-        fullest, where = np.where(fuller, over, fullest), np.where(fuller, place, where)
+            over = over - _after(group, place, resident, here_share) + unsharded.layer
+            shapes = np.where(here, np.maximum(shapes, size.gradient_buffer_bytes), shapes)
+        more = here & (over > most)
+        most, where = np.where(more, over, most), np.where(more, place, where)
     buffers = table.by_stack(lambda stack: stack.weight_gradient_buffers)
-    beside = np.where(buffers & table.training, shapes, 0.0)
-    beside = beside + np.where(table.training, 0.0, costs.boundary_bytes)
-    return np.maximum(fullest, 0.0) + beside, where
+    extra = np.where(buffers & table.training, shapes, 0.0)
+    extra = extra + np.where(table.training, 0.0, costs.boundary_bytes)
+    return np.maximum(most, 0.0) + extra, where
 
 
 def _after(
     group: StageGroup,
     place: int,
-    parts: Sequence[tuple[int, Floats, LayerBytes]],
+    resident: Sequence[tuple[int, Floats, LayerBytes]],
     here_share: Floats | float,
 ) -> Floats | float:
-    """What layers of other kinds keep here that stand after the last one of a kind [byte]."""
+    """Saved bytes in the first tier of other layers that follow the last one of a kind."""
     counts = group.contents.after[group.key, place].T
-    kept = [
-        counts[other] * (held.saved_bytes - (1 - here_share) * held.movable_bytes)
-        for other, _, held in parts
+    saved = [
+        counts[other] * (size.saved_bytes - (1 - here_share) * size.movable_bytes)
+        for other, _, size in resident
         if other < len(counts)
     ]
-    return total(kept, group.length) if len(kept) > 1 else 0.0
+    return total(saved, group.length) if len(saved) > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,18 +303,30 @@ class _Tiers:
     here: Floats
     away: Floats
     share: Floats | float
-    """What of those that may move is here."""
+    """Share of the movable bytes that is in the first tier."""
 
 
 def _tiers(size: Floats, offloaded: Bools, layers: Floats) -> _Tiers:
-    """Where bytes of so many layers are: all of them here, or all of them away and two here.
+    """Place bytes of layers: all in the first tier, or all in the second but two layers.
 
-    The two are the layer that computes and the one in transit.
+    The two are the layer that runs and the one in transit.
     """
     share = np.where(offloaded, np.minimum(1.0, 2.0 / np.maximum(layers, 1.0)), 1.0)
     return _Tiers(size * share, np.where(offloaded, size, 0.0), share)
 
 
 def reserved_bytes(total: Floats, *, slack: Floats, runtime_memory: Floats) -> Floats:
-    """What the accelerator's memory must hold: the allocator's blocks and the runtime's own."""
+    """Reserved memory [byte]: the allocator's blocks and the memory of the runtime.
+
+    reserved = total * slack + runtime_memory
+
+    Parameters
+    ----------
+    total
+        Bytes that are allocated at the peak [byte]; shape (n,).
+    slack
+        Reserved over allocated bytes; shape (n,).
+    runtime_memory
+        Memory of the runtime and its libraries [byte]; shape (n,).
+    """
     return total * slack + runtime_memory
