@@ -22,16 +22,14 @@ FULL, FORWARD_ONLY = -1, -2
 """In place of the bits of `RecomputePart`: everything is run again; there is no backward."""
 _EVERY_OTHER = RecomputePart.bits(["every_other"])
 
-_EVERY_OTHER = RecomputePart.bits(["every_other"])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one operation holds, and which parts of recompute concern it."""
+    """Saved and transient bytes of one operation, and the recompute parts that affect it."""
 
     saved: Floats
     rebuilt: Floats
-    """What of it the parts that drop it do not keep."""
+    """Saved bytes that recompute drops and rebuilds."""
     half_rebuilt: Floats
     """The same of the part `every_other` where no other one drops it."""
     ahead: Floats
@@ -47,14 +45,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """What is kept of a run of operations, and its fullest moment [byte]."""
+    """Saved bytes of a list of operations, and its peak [byte]."""
 
     kept: Floats
     """From forward to backward."""
     movable: Floats
     """What of it belongs to the parts that may be offloaded."""
     over: Floats
-    """At the fullest moment, beyond what is kept."""
+    """Peak bytes in addition to saved ones."""
     peak: Ints
     """The operation that runs then: its position; if it runs forward, that plus the number of
     operations."""

@@ -36,7 +36,7 @@ __all__ += ["windows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Time for which the network of the replicas is free beside compute [s].
+    """Time in which data-parallel communication can run behind compute [s].
 
     With v interleaved chunks on p stages, what all chunks but one exchange (gradients of the last
     micro-batch backward, weights of the first forward) runs behind p (v - 1) passes of a chunk,
@@ -63,7 +63,7 @@ def windows(
     Parameters
     ----------
     pass_s, inside_s
-        One micro-batch on the slowest stage, and the exchanges of each axis in it, alone [s].
+        One micro-batch on the critical stage, and the communication of each axis in it [s].
     transfer_s
         What of one transfer to the next stage travels beside the compute [s].
     """
