@@ -199,7 +199,7 @@ def test_help_names_all_systems_whose_files_are_read(shardwise, verb):
 FLAGS = {
     "--tp N": "Default: 1.",
     "--stage-layers N,...": "",
-    "--expert-capacity X": "if not set: none is dropped.",
+    "--expert-capacity X": "if not set: dropless.",
     "--expert-imbalance X": "Default: 1.",
     "--recompute-parts PART,...": "Default: core_attention.",
     "--frozen PART,...": "norms, head. Default: none.",

@@ -176,7 +176,7 @@ class Strategy(ConfigBase):
     16-bit copy."""
     document_len: Annotated[Count | None, Role((*COMPUTE, "cp_comm"))] = None
     """Tokens of the documents packed into a sequence; attention stays inside a document (for
-    several lengths l: sum l^2 / sum l). None: one document per sequence."""
+    several lengths l: sum l^2 / sum l); None: one document per sequence."""
     attention: Annotated[AttentionKind, Role(LAYERS)] = AttentionKind.MODEL
     """Key-value heads: as in the model, one per query head, or one for all query heads."""
     recompute: Annotated[Recompute, _any_case(Recompute), Role(RECOMPUTED, ALL)] = Recompute.NONE
@@ -187,12 +187,12 @@ class Strategy(ConfigBase):
     """Parts of a layer that selective recompute recomputes."""
     recompute_layers: Annotated[Count | None, Role(RECOMPUTED, DEFAULT_DIVISOR)] = None
     """Layers of each rank that recompute applies to, starting from its first (in dualpipe, on each
-    of its two stages). None: all."""
+    of its two stages); None: all."""
     zero: Annotated[Whole, Role(ONCE_PER_STEP, (0, 1), CHOICE, every=(0, 1, 2, 3))] = 1
     """ZeRO stage, what data parallelism shards: 0 nothing, 1 optimizer state, 2 gradients too, 3
     weights too (FSDP)."""
     dp_shard: Annotated[Count | None, Role(ONCE_PER_STEP, DEFAULT_DIVISOR, LAYOUT)] = None
-    """Replicas that one set of shards spans (hybrid sharding). None: all."""
+    """Replicas that one set of shards spans (hybrid sharding); None: all."""
     fsdp_reshard: Annotated[bool, Role(("dp_comm",), group=CHOICE)] = True
     """Whether ZeRO-3 frees the gathered weights after forward and gathers them again in
     backward."""
@@ -205,7 +205,7 @@ class Strategy(ConfigBase):
     ] = ()
     """Parts of the model whose weights are not trained. Shared experts count as mlp."""
     lora_rank: Annotated[Count | None, Role(LAYERS)] = None
-    """Rank of LoRA adapters, which are trained instead of the weights of the model. None: no
+    """Rank of LoRA adapters, which are trained instead of the weights of the model; None: no
     adapters."""
     lora_parts: Annotated[tuple[LoraPart, ...], Role(LAYERS)] = (LoraPart.ATTENTION, LoraPart.MLP)
     """Parts of a layer whose GEMMs have adapters."""
@@ -220,9 +220,9 @@ class Strategy(ConfigBase):
     ] = None
     """Pipeline schedule: the order of the micro-batches."""
     first_stage_layers: Annotated[Count | None, Role(STAGES, group=LAYOUT)] = None
-    """Layers on the first stage. None: as many as on the others."""
+    """Layers on the first stage; None: as many as on the others."""
     last_stage_layers: Annotated[Count | None, Role(STAGES, group=LAYOUT)] = None
-    """Layers on the last stage. None: as many as on the others."""
+    """Layers on the last stage; None: as many as on the others."""
     stage_layers: Annotated[tuple[Whole, ...] | None, Role(STAGES, group=LAYOUT)] = None
     """Layers of every stage, first to last; with `vpp`, of every chunk in the order of the
     layers."""
@@ -246,7 +246,7 @@ class Strategy(ConfigBase):
     """Overlap of tensor-parallel communication: what the stack does, none, or the GEMM and its
     collective in pieces, as a ring or as a pipeline of collectives."""
     summa_panels: Annotated[Count | None, Role((*COMPUTE, "tp_comm"), DEFAULT_DIVISOR)] = None
-    """Panels of a 2D product; each is broadcast while another is multiplied. None: the fewest, a
+    """Panels of a 2D product; each is broadcast while another is multiplied; None: the fewest, a
     multiple of tp and tp2."""
     tp_regather: Annotated[bool, Role(("tp_comm", "offload"), ALL)] = True
     """Whether rs_ag saves only the shard of an input on each rank and gathers it again in
@@ -258,7 +258,7 @@ class Strategy(ConfigBase):
         Annotated[Number, Field(gt=0)] | None, Role((*COMPUTE, "ep_comm"))
     ] = None
     """Capacity factor: tokens that an expert accepts over those of an even load. More are dropped,
-    unused room is padded. None: dropless."""
+    unused room is padded; None: dropless."""
     expert_imbalance: Annotated[Number, Field(ge=1), Role((*COMPUTE, "ep_comm"))] = 1.0
     """Tokens sent to the busiest rank over those of an even load."""
     dispatch_dtype: Annotated[DispatchDtype, Role(("forward", "recompute", "ep_comm"))] = (
@@ -277,7 +277,7 @@ class Strategy(ConfigBase):
     offload_activations: Annotated[bool, Role(("offload",), ALL)] = False
     """Whether saved activations of layers are offloaded to the second memory tier."""
     offload_parts: Annotated[tuple[OffloadPart, ...] | None, Role(("offload",))] = None
-    """Parts of a layer whose saved activations offload_activations moves. None: all parts."""
+    """Parts of a layer whose saved activations offload_activations moves; None: all parts."""
     offload_optimizer: Annotated[bool, Role(("offload",), ALL, CHOICE)] = False
     """Whether the optimizer state of layers is offloaded to the second memory tier."""
     placement: Annotated[str, Role(COMMUNICATION, ALL, LAYOUT, every=PLACEMENTS)] = "tp-cp-dp-pp"
