@@ -7,9 +7,8 @@ import os
 import re
 from pathlib import Path
 
-import pytest
-
 from accuracy_tables import CAUSES, blocks
+from rows import each_row
 from shardwise.validate.measured.store import load_runs
 
 PAGE = Path(__file__).parents[1] / "docs/accuracy.md"
@@ -29,7 +28,7 @@ def test_the_page_shows_the_errors_as_they_are(predictions):
     assert text == expected, told
 
 
-@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.what)
+@each_row("cause", CAUSES)
 def test_every_cause_is_of_some_runs(cause):
     """Of grade A or B, with a time."""
     some = [run for run in load_runs() if re.search(cause.rows, run.id)]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from rows import each_row
 from samples import exchanges, flops, held, moved
 from shardwise import estimate
 from shardwise.ops.operation import Phase
@@ -24,8 +25,8 @@ from trained_samples import (
 SMALL = {"gpus": 8, "gbs": 8, "zero": 1}
 
 
-@pytest.mark.parametrize("rank", [1, 8])
-@pytest.mark.parametrize("parts", [("attention", "mlp"), ("attention",), ("mlp",)])
+@each_row("rank", [1, 8])
+@each_row("parts", [("attention", "mlp"), ("attention",), ("mlp",)])
 def test_adapters_by_hand(rank: int, parts: tuple[str, ...]) -> None:
     """All weights and the adapters' in 2 bytes, gradients and state of these alone.
 
@@ -45,7 +46,7 @@ def test_adapters_by_hand(rank: int, parts: tuple[str, ...]) -> None:
     assert memory.activations == 4 * (OTHERS + sum(INPUTS[name] for name in used) + between)
 
 
-@pytest.mark.parametrize("alone", [False, True])
+@each_row("alone", [False, True])
 def test_frozen_weights_are_quantised_before_training(alone: bool) -> None:
     """Once for all steps; those that ZeRO 3 gathers anew after every gather."""
     fp8 = {"quantization": "fp8_tensor", "quantized_weights": alone}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import samples
+from rows import each_row
 from shardwise import Estimate, Strategy, search
 from shardwise.analysis.prediction_interval import distinguishable_ratio
 from shardwise.planning.search.plans import ties_of
@@ -98,7 +99,7 @@ UNTRIED = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value"), UNTRIED)
+@each_row(("field", "value"), UNTRIED)
 def test_what_no_run_did(field: str, value: Any) -> None:
     """A plan without it is safer, however much it exchanges."""
     assert getattr(Strategy.validated({field: value}), field) == value

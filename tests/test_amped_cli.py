@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rows import each_row
 from shardwise import InputError, Model, System, estimate
 from shardwise.interop.amped.counterparts import AMPED, in_our_units
 from shardwise.interop.amped.reference import LABELS
@@ -149,7 +150,7 @@ def test_a_run_of_the_search_is_a_run_of_the_estimate(shardwise):
     assert one["step_time_s"] == pytest.approx(answer["Total time to train (s)"], rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("flags", "told"),
     [
         (["--vpp", 2], "vpp: 2: AMPeD does not know it; allowed: 1"),
@@ -216,7 +217,7 @@ def test_experts_of_every_second_layer_are_its_own():
     assert "knows one kind of layer, or experts in every second layer" in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (["--gbs", "8"], "gpus: is required"),

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from amped_samples import CHIP, CONFIG, TABLES, small, tables, whole
+from rows import each_row
 from shardwise import Model, Strategy, System, estimate
 from shardwise.interop.amped.files import read_config
 from shardwise.interop.amped.translation import amped_case_of_parameters
@@ -98,7 +99,7 @@ def test_flags_go_over_the_file(shardwise, config, flags, fields):
     assert left == bool({"--tp", "--gpus", "--dp", "--sequence-parallel"} & set(flags))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "problem"),
     [
         (

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from amped_samples import CALCULATED, CHIP, CLUSTER, CONFIG, MAPPING, NETWORK, small, tables, whole
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Model, Strategy, System
 from shardwise.interop.amped.files import looks_like, parse_amped, read_config
 
@@ -28,7 +29,7 @@ def the_fault(data, known=None):
     return line
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("written", "number"),
     [
         (7, 7),
@@ -60,7 +61,7 @@ def test_a_number_comes_back_with_any_prefix(number, prefix):
     assert parse_amped(f"{number!r} {prefix}Hz") == pytest.approx(number * 10.0**power, rel=1e-15)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("written", "problem"),
     [
         ("80 GiB", "AMPeD reads GiB as powers of 1000; write the number without a unit"),
@@ -296,7 +297,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_row("name", CASES)
 def test_what_is_wrong_is_told_in_one_line(name):
     """File, category and parameter, value, and what is allowed."""
     changes, expected = CASES[name]

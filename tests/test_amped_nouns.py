@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from amped_samples import CALCULATED, CHIP, CLUSTER, CONFIG, MAPPING, NETWORK, TABLES, small, tables
+from rows import each_row
 from samples import column
 from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.cost.collective import collective_time
@@ -49,7 +50,7 @@ def test_parameters_agree_with_theirs_but_for_biases_and_positions():
     assert count_parameters(Model.load(CONFIG)).total - total == more
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "width"),
     [
         ({}, 64),
@@ -84,7 +85,7 @@ def test_experts_stand_in_every_second_layer():
     assert result.comm_s["ep"].total > 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "problem"),
     [
         ({"hidden_layer_dimension_MLP_1": 512}, "512: must be the dimensionality 256"),
@@ -129,7 +130,7 @@ def test_a_strategy_has_its_degrees_and_where_they_are():
     assert (result.strategy["gpus"], result.micro_batches) == (32, 4)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "fields"),
     [
         ({"weight_precision": 32, "activation_precision": 32}, {"dtype": "fp32"}),
@@ -157,7 +158,7 @@ def test_gradients_of_16_bits_are_those_of_the_stack():
     assert half.memory_bytes.gradients < full.memory_bytes.gradients
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "problem"),
     [
         ({"weight_precision": 12}, "12: allowed: 8, 16, 32 bits"),
@@ -254,7 +255,7 @@ def of_row(name, properties, **changes):
     return System.validated(system_fields(config, "c"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "system"),
     [
         ("A100", "a100-80gb-sxm"),
@@ -300,7 +301,7 @@ def test_memory_that_nobody_knows_is_asked_for():
     assert bandwidth.endswith("such as 732 GB/s")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "problem"),
     [
         ({"memory_capacity": 40}, "40: must be in bytes, from 1e+08 to 1e+14"),

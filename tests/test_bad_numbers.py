@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rows import each_row
 from shardwise import InputError, Model, Stack, Strategy, System, estimate_many, trace
 from shardwise.config.strategy_table import Table
 
@@ -71,7 +72,7 @@ NOUNS = [
 ]
 
 
-@pytest.mark.parametrize(("noun", "data"), NOUNS, ids=["model", "kind", "system", "stack", "row"])
+@each_row(("noun", "data"), NOUNS)
 def test_true_is_no_number(noun, data):
     """In no field of any noun, though Python counts it as 1."""
     places = dict(_flagged(data))
@@ -82,7 +83,7 @@ def test_true_is_no_number(noun, data):
         assert place.split(".")[-1].split("[")[0] in told
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "told"),
     [
         ({"zero": True}, f"zero: True: {NO_FLAG}"),
@@ -99,10 +100,10 @@ def test_a_field_of_a_strategy_shows_what_it_was_given(fields, told):
     assert faults(Strategy, fields) == [f"strategy: {told}"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "column", [[True, 2], [None, True], np.array([True, False]), np.array([2, True], dtype=object)]
 )
-@pytest.mark.parametrize("field", ["tp_tier", "document_len", "zero", "expert_imbalance"])
+@each_row("field", ["tp_tier", "document_len", "zero", "expert_imbalance"])
 def test_true_is_no_number_in_a_column_either(field, column):
     """Beside numbers numpy would make it one of them."""
     given = {"gpus": [8, 8], "gbs": 8, "seq_len": 128, field: column}
@@ -110,7 +111,7 @@ def test_true_is_no_number_in_a_column_either(field, column):
         estimate_many("llama3-8b", "h100-sxm", given)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "told"),
     [
         ({"layers": []}, "layers: []: must have at least 1 item"),
@@ -183,7 +184,7 @@ def test_accelerators_that_follow_are_told_in_columns_too():
 SEARCH = ("search", "llama3-8b", "h100-sxm", "--gpus", 8)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (SEARCH, "search: global_batch_size: is missing: set it (gbs)"),
@@ -206,7 +207,7 @@ def test_a_flag_that_is_wrong_or_missing_is_one_line(shardwise, words, told):
     assert shardwise(*words) == (2, "", f"error: {line}\n")
 
 
-@pytest.mark.parametrize("number", [True, 0, 1.5, "3"])
+@each_row("number", [True, 0, 1.5, "3"])
 def test_a_trace_writes_a_number_of_micro_batches(number):
     """As the flag of the command line does."""
     with pytest.raises(InputError) as caught:

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from rows import each_row
 from shardwise import estimate
 from shardwise.analysis.communication import inside_share
 from shardwise.cli import run
@@ -23,7 +24,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("model", "plan"), CASES)
+@each_row(("model", "plan"), CASES)
 def test_the_parts_of_an_axis_add_up_to_it(model, plan):
     """Levels, directions and things exchanged: nothing is lost and nothing twice."""
     found = estimate(model, "h100-sxm", plan)
@@ -123,7 +124,7 @@ def _lines(text):
     return dict(line.split(" ----- ", 1) for line in text.splitlines())
 
 
-@pytest.mark.parametrize(("model", "plan"), CASES)
+@each_row(("model", "plan"), CASES)
 def test_every_line_of_the_report_is_one_term(model, plan):
     """The disjoint ones add up to the step."""
     found = estimate(model, "h100-sxm", plan)

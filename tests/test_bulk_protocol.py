@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import GB, column, exchange
 from shardwise import InputError, System
 from shardwise.cost.collective import collective_time
@@ -88,7 +89,7 @@ def test_more_is_never_faster(
     assert slow == pytest.approx(latency + (members - 1) / members * size / rate)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "changes", "told"),
     [
         ("all_reduce", {}, "only of all_gather and reduce_scatter, without scale and offset"),

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from calculon_runs import README, RUNS, system_of, write_files
+from rows import each_row
 from shardwise import Model, Strategy, System
 from shardwise.interop.calculon.counterparts import CALCULON
 from shardwise.interop.calculon.files import CalculonExecution
@@ -230,7 +231,7 @@ def test_strategies_convert_to_executions_by_what_they_place():
     assert alone.pipeline_par_net == 0
 
 
-@pytest.mark.parametrize("case", RUNS["cases"][::7], ids=lambda case: case["id"])
+@each_row("case", RUNS["cases"][::7])
 def test_executions_survive_the_way_through_our_words(case):
     """Calculon's file as our strategy, and that as Calculon's file: the same 23 keys."""
     if case["execution"]["datatype"] == "float8" or "error" in case:

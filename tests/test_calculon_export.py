@@ -5,6 +5,7 @@ import copy
 import pytest
 
 from calculon_runs import README, RUNS, system_of
+from rows import each_row
 from shardwise import InputError, Model, Strategy, System
 from shardwise.interop.calculon.translation import calculon_case
 from shardwise.interop.calculon.writer import calculon_execution, calculon_model, calculon_system
@@ -27,7 +28,7 @@ def refused(export, fields, *path, value):
     return [str(fault) for fault in error.value.faults]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value", "told"),
     [
         (("layers", 0, "attention", "kv_heads"), 8, "kv_heads: 8: Calculon knows multi-head"),
@@ -63,7 +64,7 @@ def test_one_key_value_head_is_multiquery():
     assert found.attention_type == "multihead"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value", "told"),
     [
         (("accelerator", "processing"), "measured", "accelerator.processing: 'measured'"),
@@ -122,7 +123,7 @@ def test_a_memory_or_engine_without_a_curve_reaches_its_peak():
     assert theirs.vector["float16"].gflops_efficiency == ((0, 1),)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "told"),
     [
         ({"cp": 2}, "cp: 2: Calculon does not know this axis"),
@@ -142,7 +143,7 @@ def test_strategies(changes, told):
     assert told in str(fault)
 
 
-@pytest.mark.parametrize("model", ["calculon-gpt3-175b", RUNS["models"]["gpt3-175B"]])
+@each_row("model", ["calculon-gpt3-175b", RUNS["models"]["gpt3-175B"]])
 def test_sequences_are_as_long_as_the_strategy_says(model):
     """Ours over Calculon's file too; without a word of it, as the model has them."""
     system, flags = "calculon-a100-80g", {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16"}

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from calculon_runs import RUNS
+from rows import each_row
 from shardwise import InputError, Model, Strategy, System, catalog
 from shardwise.config.stack import Stack
 from shardwise.interop.calculon.files import (
@@ -44,13 +45,13 @@ def _faults(kind, data):
     return str(caught.value).splitlines()
 
 
-@pytest.mark.parametrize("name", list(RUNS["models"]))
+@each_row("name", list(RUNS["models"]))
 def test_models_are_written_as_read(name):
     """Reading and writing a model changes nothing."""
     assert CalculonModel.parse(RUNS["models"][name]).to_dict() == RUNS["models"][name]
 
 
-@pytest.mark.parametrize("name", list(RUNS["systems"]))
+@each_row("name", list(RUNS["systems"]))
 def test_systems_are_written_as_read(name):
     """Reading and writing a system changes nothing, and whole numbers stay whole."""
     written = CalculonSystem.parse(RUNS["systems"][name]).to_dict()
@@ -65,7 +66,7 @@ def test_executions_are_written_as_read():
         assert CalculonExecution.parse(case["execution"]).to_dict() == case["execution"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "told"),
     [
         (0, "0: must be greater than or equal to 1"),
@@ -79,7 +80,6 @@ def test_executions_are_written_as_read():
         (float("nan"), "nan: must be a valid integer"),
         (..., "is missing and has no default"),
     ],
-    ids=["0", "-1", "2^40", "1.0", "text", "true", "null", "list", "nan", "missing"],
 )
 def test_a_count_is_an_integer_of_at_least_1(value, told):
     """No flags, fractions or text."""
@@ -130,16 +130,14 @@ BAD_SYSTEMS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "told"), BAD_SYSTEMS, ids=[f"{f}={v!s:.20}" for f, v, _ in BAD_SYSTEMS]
-)
+@each_row(("field", "value", "told"), BAD_SYSTEMS)
 def test_a_bad_system_is_one_clear_line(field, value, told):
     """File, field, value, and what is allowed."""
     (fault,) = _faults(CalculonSystem, _changed(SYSTEM, field, value))
     assert fault.startswith(f"f.json: {field}: {told}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "field",
     [
         "matrix.float16.gflops_efficiency",
@@ -202,16 +200,14 @@ BAD_EXECUTIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"), BAD_EXECUTIONS, ids=[" ".join(c) for c, _ in BAD_EXECUTIONS]
-)
+@each_row(("changes", "told"), BAD_EXECUTIONS)
 def test_a_bad_execution_is_one_clear_line(changes, told):
     """Where Calculon stops with a bare assertion, file, field, value and reason are named."""
     (fault,) = _faults(CalculonExecution, EXECUTION | changes)
     assert fault.startswith(f"f.json: {told}")
 
 
-@pytest.mark.parametrize("key", list(EXECUTION))
+@each_row("key", list(EXECUTION))
 def test_every_key_of_an_execution_is_needed(key):
     """No key has a default."""
     faults = _faults(CalculonExecution, _changed(EXECUTION, key, ...))
@@ -247,9 +243,7 @@ UNFIT = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("which", "changes", "told"), UNFIT, ids=["-".join(changes) for _, changes, _ in UNFIT]
-)
+@each_row(("which", "changes", "told"), UNFIT)
 def test_files_that_do_not_go_together_are_refused(which, changes, told):
     """An execution is checked against the model and the system it is for."""
     data = {"model": MODEL, "system": SYSTEM, "execution": EXECUTION}
@@ -285,7 +279,7 @@ def test_files_that_go_together_are_accepted():
         )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "kind"),
     [
         (MODEL, "model"),
@@ -302,7 +296,6 @@ def test_files_that_go_together_are_accepted():
         ({"networks": [], "tensor_par": 1}, None),
         ({}, None),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, dict) else str(value),
 )
 def test_a_file_is_known_by_its_keys(data, kind):
     """Half of the keys may be missing: the file is still told what it lacks."""
@@ -320,13 +313,13 @@ HUGGING_FACE = [
 ]
 
 
-@pytest.mark.parametrize("keys", HUGGING_FACE)
+@each_row("keys", HUGGING_FACE)
 def test_a_configuration_of_hugging_face_is_none_of_calculons(keys):
     """It has other words."""
     assert looks_like(dict.fromkeys(keys.split())) is None
 
 
-@pytest.mark.parametrize("noun", [Model, System, Strategy, Stack])
+@each_row("noun", [Model, System, Strategy, Stack])
 def test_a_file_of_ours_is_none_of_calculons(noun):
     """Neither one of the catalog nor one with every key there is."""
     assert looks_like(dict.fromkeys(noun.model_fields)) is None

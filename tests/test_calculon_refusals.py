@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from calculon_runs import RUNS, write_files
+from rows import each_row
 
 GPT3 = ("calculon-gpt3-175b", "calculon-a100-80g")
 SEARCH = ("search", *GPT3, "--reference", "calculon")
@@ -165,7 +166,7 @@ def test_a_strategy_that_does_not_fit_is_named_by_its_file(shardwise, tmp_path, 
 JOB = ("--gpus", 64, "--tp", 8, "--pp", 8, "--gbs", 64, "--dtype", "fp16")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (
@@ -226,7 +227,7 @@ def test_convert_gives_back_what_only_calculon_takes(shardwise, files):
     assert (code, json.loads(out)) == (0, json.loads(paths["system"].read_text()))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (["--reference", "calcolon", "--gpus", 8, "--gbs", 8], "did you mean 'calculon'"),
@@ -244,7 +245,7 @@ def test_a_search_by_reference_needs_one_number_of_gpus_and_a_batch(shardwise, w
     assert told in line
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (["--dtype", "bf16"], "dtype: 'bf16': allowed: float16"),
@@ -255,7 +256,7 @@ def test_a_search_by_reference_needs_one_number_of_gpus_and_a_batch(shardwise, w
         (["--count", "--mbs-break"], "mbs_break: needs a search; --count only counts"),
     ],
 )
-@pytest.mark.parametrize("count", [[], ["--count"]], ids=["search", "count"])
+@each_row("count", [[], ["--count"]])
 def test_a_search_says_what_is_wrong_by_its_flags(shardwise, count, words, told):
     """Not by the names that they have within Calculon."""
     code, out, err = shardwise(*SEARCH, "--gpus", 8, "--gbs", 8, *count, *words)
@@ -264,7 +265,7 @@ def test_a_search_says_what_is_wrong_by_its_flags(shardwise, count, words, told)
     assert line.startswith(f"error: command line: {told}")
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "FP16", "half", "float16", "FLOAT16"])
+@each_row("dtype", ["fp16", "FP16", "half", "float16", "FLOAT16"])
 def test_a_search_takes_every_name_of_a_type(shardwise, dtype):
     """Calculon's and ours."""
     code, _, err = shardwise(*SEARCH, "--gpus", 8, "--gbs", 8, "--count", "--dtype", dtype)
@@ -282,7 +283,7 @@ def test_where_a_search_is_written_is_checked_before_it(shardwise, monkeypatch, 
     assert (code, out, err) == (2, "", f"error: {told}\n")
 
 
-@pytest.mark.parametrize("verb", ["estimate", "peers", "search"])
+@each_row("verb", ["estimate", "peers", "search"])
 def test_help_says_whose_files_are_taken(shardwise, verb):
     """Ours and Calculon's."""
     _, out, _ = shardwise(verb, "--help")

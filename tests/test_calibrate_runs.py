@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, System, estimate
 from shardwise.analysis.prediction_interval import ValidatedRuns, error_levels
 from shardwise.validate.calibrate.from_runs import (
@@ -166,7 +167,7 @@ def test_a_slower_machine_waits_as_long_for_what_is_no_product():
     assert slow.mfu == pytest.approx(base.mfu * base.step_time_s / slow.step_time_s)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "dtype"), [(NAME, "bf16"), ("simumax-b200", "bf16"), ("calculon-a100-80g", "fp16")]
 )
 def test_speed_is_of_attention_too(name, dtype):
@@ -337,7 +338,7 @@ def test_the_verb_writes_a_system_that_is_used_at_once(tmp_path, shardwise):
     assert found["system"]["accelerator"]["speed"] == speed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "problem"),
     [
         ((), "from_runs: use either --from-runs FILE or --from-table FILE"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rows import each_row
 from shardwise import catalog
 from shardwise.config.model import Model
 from shardwise.ops.param_count import count_parameters
@@ -139,7 +140,7 @@ NERSC = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_model_is_named_after_its_file(name: str) -> None:
     """Every file of the catalog loads, and the model has the name of the file."""
     model = Model.load(name)
@@ -147,7 +148,7 @@ def test_model_is_named_after_its_file(name: str) -> None:
     assert name == model.name
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_every_figure_has_a_source(name: str) -> None:
     """Each value of a model is covered by a prefix in its sources."""
     model = Model.load(name)
@@ -156,7 +157,7 @@ def test_every_figure_has_a_source(name: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_every_source_has_a_figure(name: str) -> None:
     """Each prefix in the sources covers a value of the model."""
     model = Model.load(name)
@@ -172,13 +173,13 @@ def test_every_model_is_compared_with_a_published_count() -> None:
     assert sorted(compared) == sorted(NAMES)
 
 
-@pytest.mark.parametrize(("name", "exact"), NERSC)
+@each_row(("name", "exact"), NERSC)
 def test_parameter_count_equals_the_formula_of_nersc(name: str, exact: int) -> None:
     """All weights of the layers, and nothing else."""
     assert count_parameters(Model.load(name)).total == exact
 
 
-@pytest.mark.parametrize(("name", "published", "rounding"), PUBLISHED)
+@each_row(("name", "published", "rounding"), PUBLISHED)
 def test_parameter_count_equals_the_published_one(
     name: str, published: float, rounding: float
 ) -> None:
@@ -188,7 +189,7 @@ def test_parameter_count_equals_the_published_one(
     assert abs(count.total - published) <= rounding
 
 
-@pytest.mark.parametrize(("name", "billions", "with_embedding"), ACTIVE)
+@each_row(("name", "billions", "with_embedding"), ACTIVE)
 def test_active_parameters_are_the_published_ones(
     name: str, billions: float, with_embedding: bool
 ) -> None:
@@ -208,7 +209,7 @@ def test_every_mixture_of_experts_is_compared() -> None:
     assert sorted(name for name, *_ in ACTIVE) == sparse
 
 
-@pytest.mark.parametrize(("name", "billions"), CALCULON)
+@each_row(("name", "billions"), CALCULON)
 def test_parameter_count_equals_that_of_calculon(name: str, billions: float) -> None:
     """Calculon's shapes have as many parameters as Calculon's own formula gives them."""
     model = Model.load(name)
@@ -225,7 +226,7 @@ def test_parameter_count_equals_that_of_calculon(name: str, billions: float) -> 
     assert expected / 1e9 == pytest.approx(billions, abs=0.0005)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "embedding"),
     [
         ("llama3-8b", 128_256 * 4096),
@@ -240,7 +241,7 @@ def test_embedding_is_counted_once(name: str, embedding: int) -> None:
     assert embedding == count.embedding
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_breakdown_sums_to_the_total(name: str) -> None:
     """The parts of the parameter count sum to the whole."""
     count = count_parameters(Model.load(name))
@@ -248,7 +249,7 @@ def test_breakdown_sums_to_the_total(name: str) -> None:
     assert count.total == sum(count.breakdown.values())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("alias", "name"),
     [("GPT3_1T", "gpt3-1t"), ("Llama3 8B", "llama3-8b"), ("PaLM-540B", "palm-540b")],
 )

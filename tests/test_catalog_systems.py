@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rows import each_row
 from shardwise import UnknownNameError, catalog
 from shardwise.config.system import System
 
@@ -76,19 +77,19 @@ def test_the_promised_systems_are_there() -> None:
     assert set(PROMISED) <= set(catalog.names("systems"))
 
 
-@pytest.mark.parametrize("name", catalog.names("systems"))
+@each_row("name", catalog.names("systems"))
 def test_every_file_loads_under_its_own_name(name: str) -> None:
     """Each file of the catalog is a valid system whose name is that of the file."""
     assert System.load(name).name == name
 
 
-@pytest.mark.parametrize("name", PROMISED)
+@each_row("name", PROMISED)
 def test_underscores_and_capitals_find_the_same_system(name: str) -> None:
     """A name is found however it is spelt."""
     assert System.load(name.upper().replace("-", "_")) == System.load(name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("called", "name"),
     [
         ("B300", "b300-sxm"),
@@ -120,7 +121,7 @@ def test_other_names_are_none_of_an_entry_and_lead_to_one() -> None:
         assert all(catalog.canonical(called) == called for called in others)
 
 
-@pytest.mark.parametrize("name", ["h100", "a100", "v100"])
+@each_row("name", ["h100", "a100", "v100"])
 def test_a_name_of_several_forms_is_asked_for(name: str) -> None:
     """Which form it is changes the answer."""
     with pytest.raises(UnknownNameError, match="no such system in the catalog"):
@@ -219,7 +220,7 @@ def test_a_price_is_dated_and_cites_its_page(system: System) -> None:
         assert "read 20" in system.price.source
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("slower", "faster"),
     [
         ("p100-pcie", "v100-sxm-16gb"),
@@ -255,7 +256,7 @@ def test_memory_bandwidth_rises_with_the_generation() -> None:
     assert rates == sorted(set(rates))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "gib"),
     [
         ("p100-pcie", 15.9),
@@ -276,7 +277,7 @@ def test_capacities_are_those_that_nvidia_smi_prints(name: str, gib: float) -> N
     assert System.load(name).accelerator.memory[0].capacity / 2**30 == pytest.approx(gib, abs=0.06)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "gigabytes_per_second"),
     [
         ("v100-sxm-32gb", 150),
@@ -295,7 +296,7 @@ def test_nvlink_counts_one_direction(name: str, gigabytes_per_second: float) -> 
     assert System.load(name).network[0].bandwidth == gigabytes_per_second * 1e9
 
 
-@pytest.mark.parametrize(("cut", "full"), [("h800-sxm", "h100-sxm"), ("a800-sxm", "a100-80gb-sxm")])
+@each_row(("cut", "full"), [("h800-sxm", "h100-sxm"), ("a800-sxm", "a100-80gb-sxm")])
 def test_the_800s_are_like_the_100s_with_slower_nvlink(cut: str, full: str) -> None:
     """H800 and H100, A800 and A100 compute alike and differ in NVLink; one has been timed alone."""
     less, more = System.load(cut), System.load(full)

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from rows import each_row
 from shardwise import InputError
 from shardwise.report.charts import common as figures
 from shardwise.report.charts.common import check_chart_file
@@ -21,7 +22,7 @@ def test_a_static_image_needs_kaleido(name, monkeypatch):
     assert str(caught.value) == told + "'shardwise[images]'"
 
 
-@pytest.mark.parametrize("name", ["chart", "chart.csv", "chart.pdf", "chart.html.gz"])
+@each_row("name", ["chart", "chart.csv", "chart.pdf", "chart.html.gz"])
 def test_other_endings_are_refused(name):
     """The error names the file and the endings that are allowed."""
     with pytest.raises(InputError) as caught:

@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from rows import each_row
 from shardwise import InputError, Strategy, estimate_many, estimator
 
 ROWS = {
@@ -37,7 +38,7 @@ def test_a_frame_tells_which_row_is_which():
     assert isinstance(frame, pl.DataFrame)
 
 
-@pytest.mark.parametrize("given", [None, 3, "tp=8", [3], ["llama3-8b"], pl.LazyFrame({"tp": [1]})])
+@each_row("given", [None, 3, "tp=8", [3], ["llama3-8b"], pl.LazyFrame({"tp": [1]})])
 def test_what_is_no_table_is_refused(given):
     """One message says what a table may be."""
     with pytest.raises(

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from rows import each_row
 from shardwise import Strategy, __version__, catalog
 from shardwise.cli import VERBS
 from shardwise.engine.step_time import TIME_PARTS
@@ -109,7 +110,7 @@ def test_operations_are_listed_forward_and_backward(shardwise):
     assert up[0]["weight_bytes"] == 2 * 8192 * 2 * 28672 / 8
 
 
-@pytest.mark.parametrize("field", sorted(Strategy.model_fields))
+@each_row("field", sorted(Strategy.model_fields))
 def test_every_field_of_a_strategy_has_a_flag(shardwise, field):
     """No field can only be set in a file."""
     _, out, _ = shardwise("estimate", "--help")
@@ -166,7 +167,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("words", "told"), BAD, ids=[told for _, told in BAD])
+@each_row(("words", "told"), BAD)
 def test_bad_input_is_one_clear_line_per_fault_and_exit_code_2(shardwise, words, told):
     """Bad input never shows a traceback; each line says what to mend."""
     code, out, err = shardwise(*words)
@@ -206,7 +207,7 @@ def test_a_model_is_shown_with_the_share_of_each_part(shardwise):
     assert parts["total"] == ["8,030,261,248"]
 
 
-@pytest.mark.parametrize("verb", ["models", "systems", "stacks"])
+@each_row("verb", ["models", "systems", "stacks"])
 def test_listings_name_every_entry(shardwise, verb):
     """Without a name the whole catalog is listed, as a table and as JSON."""
     code, out, _ = shardwise(verb)
@@ -232,9 +233,7 @@ def test_an_entry_is_shown_with_its_sources_and_written_to_a_file(shardwise, tmp
     assert json.loads(from_file) == json.loads(from_catalog)
 
 
-@pytest.mark.parametrize(
-    "noun", ["model", "system", "strategy", "stack", "reliability", "scenario", "estimate"]
-)
+@each_row("noun", ["model", "system", "strategy", "stack", "reliability", "scenario", "estimate"])
 def test_schema_prints_a_json_schema(shardwise, noun):
     """`schema` prints the schema of each noun."""
     code, out, _ = shardwise("schema", noun)

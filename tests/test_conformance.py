@@ -8,6 +8,7 @@ from statistics import median
 import pytest
 
 from calculon_runs import FEASIBLE, RUNS, model_of, ours, pairs, system_of
+from rows import each_row
 from shardwise import InputError, estimate
 from shardwise.interop.calculon.counterparts import CALCULON
 from shardwise.interop.calculon.reference import STAT_FIELDS
@@ -79,7 +80,7 @@ def test_what_means_the_same_is_equal():
             assert row.value(result) == pytest.approx(statistics[row.name], **close), case["id"]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind)))
+@each_row("kind", KINDS)
 def test_products_do_the_same_flops(kind):
     """Forward, gradient of the input and of the weights: FLOPs of all products of a block."""
     case = KINDS[kind]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import column, dropped, exchanges, flash, flops, held, moved, operations, saved
 from shardwise.config.enums import CpExchange
 from shardwise.config.model import Attention, Model
@@ -113,7 +114,7 @@ def test_time_of_a_kernel_follows_its_keys() -> None:
     assert flash(1, 1024, 8, keys=256) == pytest.approx(whole * (256 + 128) / (1024 + 128))
 
 
-@pytest.mark.parametrize("way", [RING, GATHER, SWAP])
+@each_row("way", [RING, GATHER, SWAP])
 def test_work_of_the_core_is_split_evenly(way: int) -> None:
     """Four ranks with 32 tokens each of 128: the FLOPs of a quarter of 128^2 scores."""
     whole = core(grouped(), seq_len=128)
@@ -203,7 +204,7 @@ def test_latent_keys_are_exchanged_expanded() -> None:
     assert [size for _, _, size in swapped[:2]] == [2 * 128 * 2 * (24 + 8) * 2, 2 * 128 * 2 * 8 * 2]
 
 
-@pytest.mark.parametrize("way", [RING, GATHER, SWAP])
+@each_row("way", [RING, GATHER, SWAP])
 def test_one_rank_has_no_one_to_exchange_with(way: int) -> None:
     """cp = 1 is no context parallelism."""
     one, other = operations(grouped(), cp_exchange=way), operations(grouped())

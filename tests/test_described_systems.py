@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import samples
+from rows import each_row
 from samples import MATRIX, curve, curved
 from shardwise import InputError, System
 
@@ -25,7 +26,7 @@ CLOSED = {"bf16": samples.system().to_dict()["accelerator"]["matmul"]["bf16"]}
 FLASH = samples.system().to_dict()["accelerator"]["attention"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("points", "told"),
     [
         ([[0, 0.1], [1e9, 0.5], [1e6, 0.8]], "points[2]: size 1e+06 must be above 1e+09"),
@@ -53,7 +54,7 @@ def test_points_to_interpolate_between_start_above_one() -> None:
     assert "points[1]: size 1 must be above 1" in fault
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "told"),
     [
         ({"matmul_curve": {}}, "bf16: each type of matrix must be in one of matmul, matmul"),
@@ -82,7 +83,7 @@ def test_an_accelerator_that_cannot_be_timed_is_one_fault(change: Any, told: str
     assert told in fault
 
 
-@pytest.mark.parametrize("field", ["multiprocessors", "attention", "vector", "memory_bound"])
+@each_row("field", ["multiprocessors", "attention", "vector", "memory_bound"])
 def test_what_a_machine_must_say_has_no_default(field: str) -> None:
     """Null is an answer for some fields, silence is none."""
     fields = samples.system().to_dict()
@@ -91,7 +92,7 @@ def test_what_a_machine_must_say_has_no_default(field: str) -> None:
         System.validated(fields)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "change", "told"),
     [
         ("all_reduce", {"scale": 2}, "collectives.all_reduce: scale and offset must be given tog"),
@@ -116,7 +117,7 @@ def test_a_wrong_scale_or_offset_is_one_fault(kind: str, change: Any, told: str)
     assert told in str(fault)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [{"processor_share": 1}, {"processor_share": -0.1}, {"join_exponent": 0}, {"join_exponent": 2}],
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import shardwise
+from rows import each_row
 from shardwise.cli import run
 
 ROOT = Path(__file__).parent.parent
@@ -44,7 +45,7 @@ def test_commands_print_what_the_page_shows(page):
     assert shown == printed
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_row("page", PAGES)
 def test_python_examples_give_what_the_page_shows(page):
     """Each `>>>` of a page gives the lines below it."""
     text = page.read_text(encoding="utf-8")

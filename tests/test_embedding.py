@@ -6,6 +6,7 @@ GPT sample: width 64, 4 layers, 1000 words, 32 positions; 2 sequences of 32 toke
 import pytest
 
 import samples
+from rows import each_row
 from samples import embedding, exchanges, flops, head, held, moved, operations, saved
 from shardwise import InputError, estimate, estimate_many
 from shardwise.ops.operation import Phase
@@ -117,7 +118,7 @@ def test_what_is_dropped_is_not_credited() -> None:
         assert flops_per_token(model, 32, expert_capacity=1.5) == whole
 
 
-@pytest.mark.parametrize("changed", [{"document_len": 8}, {"expert_capacity": 0.25}])
+@each_row("changed", [{"document_len": 8}, {"expert_capacity": 0.25}])
 def test_utilisation_credits_what_is_done(changed: dict[str, float]) -> None:
     """One estimate and a table of them, by the same count."""
     model, machine = samples.deepseek(), samples.system()
@@ -159,7 +160,7 @@ def test_without_a_vocabulary_both_ends_are_nothing() -> None:
     assert ours.stages[0].weights == ours.stages[1].weights
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "told"),
     [
         ({"tied_embeddings": True}, "tied_embeddings: there is no embedding with vocab 0"),

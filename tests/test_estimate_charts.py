@@ -5,6 +5,7 @@ from math import fsum
 
 import pytest
 
+from rows import each_row
 from shardwise import estimate
 from shardwise.cli.estimate import _NO_EFFECT
 from shardwise.report.charts.common import TIME_COLORS
@@ -210,7 +211,7 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
     assert any("/" in key for key in drawn["time-rings"]["data"][0]["ids"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("more", "told"),
     [
         (("--plot", "a.csv"), "error: a.csv: charts are written as .html, .json, .png, .svg\n"),

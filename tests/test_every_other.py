@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import dropped, operations, run
 from shardwise import InputError, estimate, estimate_many, search, trace
 from shardwise.analysis.timeline.step import StepTimeline, kernels_of_pass
@@ -31,7 +32,7 @@ def selective(*parts: str, **columns: Any) -> dict[str, Any]:
     return {"recompute": "selective", "recompute_parts": parts, **columns}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parts", "flops"),
     [
         (("every_other",), OUT + 2 * T * 64 * 192),
@@ -87,7 +88,7 @@ def test_products_of_experts_are_kept() -> None:
     assert not {"moe.activation", "moe.shared_activation", "moe.combine", "attention.core"} & gone
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("kind", KINDS)
 def test_it_takes_less_time_than_all_and_more_memory(kind: str) -> None:
     """Between nothing and full, of both."""
     ways = ({}, selective("every_other"), {"recompute": "full"})
@@ -148,7 +149,7 @@ def told(line: StepTimeline) -> float:
     return sum(time for part in parts for _, time in part.kernels)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("columns", "problem"),
     [
         ({"tp": 2, "tp_regather": False}, "tp_regather must be true"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import samples
+from rows import each_row
 from samples import run
 from shardwise import Estimate, Model, System
 
@@ -40,7 +41,7 @@ def test_scattering_at_the_edge_costs_what_it_adds() -> None:
     assert hop(run(tp=8, pp=2, tp_exchange="p2p_rs_ag")) == pytest.approx(SIZE / 8 / 10e9)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scales", "expected"),
     [
         ({"reduce_scatter": 1}, 1 / 2 + 1 + 1 / 2 - 1),
@@ -79,7 +80,7 @@ def test_inside_a_stage_it_is_an_all_reduce() -> None:
     }
 
 
-@pytest.mark.parametrize("tp", [2, 4])
+@each_row("tp", [2, 4])
 def test_layers_exchange_whole_activations(tp: int) -> None:
     """Forward 2 and backward 2 all-reduces; or 4 and 4 halves of them, and 2 gathered again."""
     reduced = run(tp=tp, tp_exchange="all_reduce").layers[0]
@@ -117,7 +118,7 @@ def test_inputs_kept_whole_are_not_gathered_again() -> None:
     assert parts.time_s["backward"] == whole.time_s["backward"]
 
 
-@pytest.mark.parametrize("exchange", ["all_reduce", "p2p_rs_ag"])
+@each_row("exchange", ["all_reduce", "p2p_rs_ag"])
 def test_only_what_is_split_is_gathered_again(exchange: str) -> None:
     """Where sequences are whole it makes no difference; nor on one rank."""
     for columns in ({"tp": 2, "pp": 2}, {"tp": 1}):
@@ -128,10 +129,8 @@ def test_only_what_is_split_is_gathered_again(exchange: str) -> None:
         assert one.memory_bytes == two.memory_bytes
 
 
-@pytest.mark.parametrize(
-    ("model", "inner", "kept"), [(samples.model(), 256, 1), (samples.llama(), 192, 2)]
-)
-@pytest.mark.parametrize("tp", [1, 2])
+@each_row(("model", "inner", "kept"), [(samples.model(), 256, 1), (samples.llama(), 192, 2)])
+@each_row("tp", [1, 2])
 def test_fused_activation_keeps_one_inner_activation_less(
     model: Model, inner: int, kept: int, tp: int
 ) -> None:

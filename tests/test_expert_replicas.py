@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import Estimate
 from shardwise.config.strategy_table import Table
 from shardwise.ops.param_count import count_parameters
@@ -38,7 +39,7 @@ def extents(**columns: Any) -> dict[str, list[int]]:
     return {axis: getattr(found, axis)[:, 0].tolist() for axis in ("etp", "ep", "edp")}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("columns", "expected"),
     [
         # 8 in a node, 32 in all: experts' tensor ranks innermost, then experts, then replicas.

@@ -8,6 +8,7 @@ import pytest
 
 import amped_samples
 import samples
+from rows import each_row
 from shardwise import InputError, Model, estimate
 from shardwise.report.deepflow import deepflow_rows, deepflow_text
 
@@ -36,8 +37,8 @@ def test_six_lines_by_hand() -> None:
     assert deepflow_text("gpt3-175b", strategy).count("\n") == 6
 
 
-@pytest.mark.parametrize("model", [samples.model(), samples.llama()], ids=["gpt", "llama"])
-@pytest.mark.parametrize(("dp", "pp"), [(1, 1), (2, 1), (2, 2)])
+@each_row("model", [samples.model(), samples.llama()])
+@each_row(("dp", "pp"), [(1, 1), (2, 1), (2, 2)])
 def test_flops_are_those_of_the_layer(model: Model, dp: int, pp: int) -> None:
     """All six lines: the forward products of a layer over the whole batch, all scores counted."""
     strategy = {"dp": dp, "pp": pp, "mbs": 2, "gbs": 8, "stack": samples.stack(attention="unfused")}
@@ -63,7 +64,7 @@ def test_rows_must_be_whole() -> None:
         deepflow_rows(odd, {"gpus": 1, "gbs": 1})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "strategy", "field"),
     [
         ("mixtral-8x7b", {}, "layers.moe"),
@@ -136,7 +137,7 @@ def test_gemms_and_graph_on_the_command_line(shardwise: Any, tmp_path: Any) -> N
     assert "flowchart TB" in picture.read_text()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (["gems", *WORDS], "did you mean 'gemms'"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, estimate, search
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.config.extents import canonical_extents, members_per_tier
@@ -34,7 +35,7 @@ def placed(machine: System, model: Any = MODEL, **columns: Any) -> dict[str, lis
     return {axis: getattr(extents, axis)[:, 0].tolist() for axis in (*EXTENT_AXES, "ep", "edp")}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "canonical"),
     [
         ("dp=2+tp=4", "tp=4+dp=2"),
@@ -58,7 +59,7 @@ def test_what_tiers_add_by_position() -> None:
     assert members_per_tier("tp=4+dp=2/pp=9+ep=1") == ((4, 1, 1, 2, 1, 0), (1, 1, 1, 1, 9, 1))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "problem"),
     [
         ("tp4", "'tp4' is no axis with its members, as in tp=4+dp=2"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import samples
 from measured_samples import run_of
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Stack, System, catalog
 from shardwise.analysis.prediction_interval import validated_runs
 from shardwise.arrays import Floats
@@ -281,7 +282,7 @@ def test_no_parameter_is_there_twice() -> None:
         assert len(set(one.fields)) == len(one.fields)
 
 
-@pytest.mark.parametrize("one", PARAMETERS, ids=lambda one: one.name)
+@each_row("one", PARAMETERS)
 def test_every_parameter_moves_something(one: Parameter) -> None:
     """Each of its fields, in one of its entries at least; in each entry one field at least."""
     entries = {name: NOUNS[one.of].load(name) for name in one.names}
@@ -292,7 +293,7 @@ def test_every_parameter_moves_something(one: Parameter) -> None:
         assert all(one.apply(noun, 0.01) != noun for noun in entries.values())
 
 
-@pytest.mark.parametrize("of", NOUNS)
+@each_row("of", NOUNS)
 def test_what_was_known_before_is_possible_too(of: str) -> None:
     """Entries with all moves taken back are still valid: no share above 1."""
     for name in catalog.names(of):

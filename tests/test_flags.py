@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import samples
+from rows import each_row
 from shardwise import Model, Strategy, System, estimate
 from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import (
@@ -311,7 +311,7 @@ def test_the_page_names_every_field_once_and_known_parts_only() -> None:
     assert set().union(*promised().values()) == set(OUTPUTS)
 
 
-@pytest.mark.parametrize("field", VALUES)
+@each_row("field", VALUES)
 def test_a_field_changes_what_the_page_says(field: str) -> None:
     """Over some hundred strategies nothing else changes, and each part named does in one."""
     assert observed(field) == promised()[field]
@@ -325,7 +325,7 @@ def test_the_bases_use_every_value_of_every_field() -> None:
         assert all(any(row[field] == value for row in rows) for value in values), field
 
 
-@pytest.mark.parametrize(("short", "field"), SHORT_FOR.items())
+@each_row(("short", "field"), SHORT_FOR.items())
 def test_short_forms_change_what_their_field_changes(short: str, field: str) -> None:
     """The page has both in one line."""
     assert promised()[short] == promised()[field]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import run
 from shardwise import Estimate
 from shardwise.config.enums import Schedule
@@ -75,7 +76,7 @@ def test_nothing_comes_in_to_a_slow_first_stage() -> None:
     assert result.time_s["pp_comm"] == 0
 
 
-@pytest.mark.parametrize(("hidden", "hops", "messages"), [(0, 0, 16), (0.25, 9 / 4, 12), (1, 9, 0)])
+@each_row(("hidden", "hops", "messages"), [(0, 0, 16), (0.25, 9 / 4, 12), (1, 9, 0)])
 def test_chunks_fill_in_parts(hidden: float, hops: float, messages: float) -> None:
     """Of 2 stages with 2 chunks the last waits for a pass of the first chunk, with the embedding.
 
@@ -191,7 +192,7 @@ def test_with_chunks_it_is_never_too_long(
     assert exact * (0.85 if not equal else 1 - 1e-9) <= pipeline.closed <= exact * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("recompute", ["selective", "full"])
+@each_row("recompute", ["selective", "full"])
 def test_nothing_is_recomputed(recompute: str) -> None:
     """Neither time nor FLOPs nor bytes differ from no recompute."""
     plain, again = (run(training=False, recompute=kind) for kind in ("none", recompute))

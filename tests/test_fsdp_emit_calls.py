@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from emitted_calls import PLAIN, ran, tree, unit, wrapping
 from profiles import examples
+from rows import each_row
 from shardwise.errors import InputError
 from shardwise.fsdp.emit import bottom_up, python_code
 from shardwise.fsdp.plan import Setting
@@ -21,7 +22,7 @@ def test_outer_units_come_after_all_that_is_inside():
     assert [u.modules for u in bottom_up(units)] == [("a.x.y",), ("a.x", "b.x"), ("a",), ("b",)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("units", "problem"),
     [
         ([unit()], "needs modules"),
@@ -41,7 +42,7 @@ def test_nothing_is_checkpointed_by_the_name_of_the_root():
         python_code(wrapping(checkpointed=[""]), PLAIN, model_name="m")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stored", "compute", "reduce", "policy"),
     [
         ("bf16", "bf16", "bf16", None),

@@ -5,6 +5,7 @@ import ast
 import pytest
 
 from emitted_calls import LAYERS, PLAIN, ran, tree, unit, wrapping
+from rows import each_row
 from shardwise.fsdp.emit import Form, huggingface_form, torchtitan_form
 from shardwise.fsdp.plan import Setting
 
@@ -60,7 +61,7 @@ def test_huggingface_form_of_what_it_can_say():
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("units", "more", "note"),
     [
         (map(unit, LAYERS[:30]), {}, "takes in 2 more than planned, such as model.layers.30"),

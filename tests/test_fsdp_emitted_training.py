@@ -17,6 +17,7 @@ pytest.importorskip("torch.distributed._tools.fsdp2_mem_tracker")
 
 import sharded_training
 from emitted_calls import unit, wrapping
+from rows import each_row
 from sharded_training import ALL_FP32, BLOCKS, CASES, HUB, OF_HUB, TOKENS, Chain, Pictures, hub
 from shardwise.fsdp.verify import verify
 
@@ -58,7 +59,7 @@ def test_the_emitted_code_trains_as_one_gpu_would(name, losses):
         assert alone[-1] < alone[0]
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_row("name", CASES)
 def test_each_case_can_be_verified(name):
     """And its code is the text that was run: the same units, on the same names."""
     if name in OF_HUB and not HUB:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fsdp_ilp_samples import SOLVER, parts, row_of
+from rows import each_row
 from shardwise import InputError
 from shardwise.errors import ShardwiseError
 from shardwise.interop.fsdp_ilp.reference import columns, exposed_ms, milp, solve
@@ -116,7 +117,7 @@ def test_a_missing_package_is_named(solver, told, monkeypatch):
     assert str(caught.value).startswith(f"solver: '{solver}': needs the package {told}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         ({"world_size": 1}, "world_size: 1: must be a whole number from 2"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fsdp_ilp_samples import GOLDEN, flat, golden_info, nested
+from rows import each_row
 from shardwise import InputError
 from shardwise.interop.fsdp_ilp.files import looks_like, module_info, read_module_info
 from shardwise.interop.fsdp_ilp.reference import comm_times, parse_comm, read_comm
@@ -207,7 +208,7 @@ def test_faults_of_torchs_layout_name_its_own_fields():
         module_info({"units": []})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gpus", "latency_us", "rate_gb"),
     [(8, 10.8, 100.2), (16, 23.3, 13.3), (32, 42.7, 12.9), (64, 81.5, 12.7)],
 )
@@ -219,7 +220,7 @@ def test_the_rule_gives_the_published_latencies_and_bandwidths(gpus, latency_us,
     assert found.reduce_scatter == found.all_gather
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gpus", "small_ms", "large_ms"), [(8, 0.254, 4.259), (16, 1.854, 31.96), (64, 2.004, 33.61)]
 )
 def test_an_all_gather_takes_what_the_original_says(gpus, small_ms, large_ms):
@@ -229,7 +230,7 @@ def test_an_all_gather_takes_what_the_original_says(gpus, small_ms, large_ms):
     assert line.time_ms(436 * 2**20) == pytest.approx(large_ms, rel=2e-4)
 
 
-@pytest.mark.parametrize(("case", "gpus"), [(0, 8), (1, 32), (3, 16)])
+@each_row(("case", "gpus"), [(0, 8), (1, 32), (3, 16)])
 def test_the_rule_gives_the_times_of_the_stored_cases(case, gpus):
     """To rounding: a GB is 2^30 bytes."""
     stored = parse_comm(GOLDEN["cases"][case]["comm"])
@@ -250,7 +251,7 @@ def test_volta_is_bound_by_its_protocol_inside_a_node():
     assert comm_times(16, generation="volta") == comm_times(16, generation="hopper")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         ({"gpus": 1}, "gpus: 1: must be at least 2: one GPU shards nothing"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fsdp_ilp_samples import CASES, GOLDEN, SOLVER, parts, row_of
+from rows import each_row
 from shardwise import InputError
 from shardwise.interop.fsdp_ilp.reference import GIB, columns, exposed_ms, peak_gib, solve
 from shardwise.interop.fsdp_ilp.reference.closed_form import static_bytes
@@ -29,7 +30,7 @@ def test_stored_optima_are_found(name, stored):
         assert set(found.units) & set(forbidden) == set()
 
 
-@pytest.mark.parametrize(("name", "stored"), RESULTS, ids=IDS)
+@each_row(("name", "stored"), RESULTS)
 def test_stored_units_cost_what_is_stored(name, stored):
     """Objective, peak and root parameters of the units that the original's own programme chose."""
     if not stored["feasible"]:
@@ -44,7 +45,7 @@ def test_stored_units_cost_what_is_stored(name, stored):
     assert found.root_parameter_gib == pytest.approx(stored["root_param_gib"], rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["seed_legal_1node", "tiny12_bruteforce"])
+@each_row("name", ["seed_legal_1node", "tiny12_bruteforce"])
 def test_the_programme_as_written_has_the_same_optima(name):
     """17 n + 2 columns and a big M, at the tightest stored budget; also by scipy's HiGHS."""
     info, comm, gpus, forbidden = parts(name)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fsdp_ilp_samples import SOLVER, row_of
+from rows import each_row
 from shardwise.interop.fsdp_ilp.files import module_info
 from shardwise.interop.fsdp_ilp.reference import (
     GIB,
@@ -176,7 +177,7 @@ def by_recursion(info, comm, gpus, units):
     return total, peak / GIB
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_the_closed_form_is_the_plain_sum(seed):
     """Of every choice of units in trees of up to nine modules."""
     info, comm = random_model(seed)
@@ -187,7 +188,7 @@ def test_the_closed_form_is_the_plain_sum(seed):
     assert both == pytest.approx(np.array(expected), rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_row("seed", range(60))
 def test_both_formulations_find_the_best_of_all_choices(seed):
     """Trees of up to nine modules, at a budget that some, all or no plans keep."""
     info, comm = random_model(seed)
@@ -208,7 +209,7 @@ def test_both_formulations_find_the_best_of_all_choices(seed):
             assert answer.peak_gib <= budget * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_row("seed", range(12))
 def test_any_given_units_cost_what_the_programme_as_written_says(seed):
     """Nested ones are counted twice by both (fault 1.8.11); the original's x is fixed."""
     info, comm = random_model(seed)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.planner.alternatives import front
 from shardwise.fsdp.planner.collectives import LinearTime, LinearTimes
@@ -171,7 +172,7 @@ def planner_of(seed, **given):
     return Planner(profile=profile, setting=setting, collectives=LINKS, **given)
 
 
-@pytest.mark.parametrize("seed", range(18))
+@each_row("seed", range(18))
 def test_rules_equal_working_a_wrapping_out(seed):
     """Each path's cost and peak are those of its wrapping, from the order of events."""
     planner = planner_of(seed)
@@ -185,7 +186,7 @@ def test_rules_equal_working_a_wrapping_out(seed):
         assert peak == pytest.approx(plan.peak.total_bytes, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_best_equals_trying_everything(seed):
     """For budgets all along the front the planner finds what enumeration finds, and proves it."""
     planner = planner_of(seed, most_grouped=1 + seed % 2)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rows import each_row
 from shardwise.config.system import System
 from shardwise.errors import InputError
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
@@ -156,7 +157,7 @@ def test_checkpointing_all_and_as_many_as_needed():
     assert found.plan.wrapping.checkpointed[0] == "layers.0"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wrapping", "words"),
     [
         (Wrapping(units=(Unit(modules=("nope",)),)), "no such module"),

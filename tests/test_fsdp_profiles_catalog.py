@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from profile_samples import catalog, named, shapes
+from rows import each_row
 from shardwise import Model, estimate
 from shardwise.fsdp.from_catalog import STACK, profile_of
 from shardwise.ops.param_count import count_parameters
@@ -121,7 +122,7 @@ def test_gradients_are_whole_in_the_end(name):
     assert without <= {"e_score_correction_bias"}
 
 
-@pytest.mark.parametrize("name", ["llama3-8b", "deepseek-v3", "gpt-oss-20b"])
+@each_row("name", ["llama3-8b", "deepseek-v3", "gpt-oss-20b"])
 def test_equal_layers_take_and_keep_the_same(name):
     """Of a kind: times in each direction, bytes saved, weights."""
     profile, model = catalog(name), Model.load(name)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from profile_samples import one_layer, sample
+from rows import each_row
 from shardwise import InputError
 from shardwise.fsdp.profile import check
 
@@ -62,7 +63,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("problem", BROKEN)
+@each_row("problem", BROKEN)
 def test_profiles_that_contradict_themselves_are_refused(problem):
     """With what is wrong, where, and what it must be."""
     with pytest.raises(InputError, match=problem):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rows import each_row
 from shardwise import InputError
 from shardwise.fsdp.from_statistics import profile_of_statistics
 from shardwise.interop.fsdp_ilp.files import module_info
@@ -35,7 +36,7 @@ def golden(name):
     return info, profile_of_statistics(info)
 
 
-@pytest.mark.parametrize("name", ["seed_gpt6", "llama4", "tiny12"])
+@each_row("name", ["seed_gpt6", "llama4", "tiny12"])
 def test_statistics_become_segments(name):
     """A pair for each module; times and weights add up to the root's."""
     info, profile = golden(name)
@@ -56,7 +57,7 @@ def test_statistics_become_segments(name):
     assert {p.element_bytes for p in profile.parameters} == {4}
 
 
-@pytest.mark.parametrize("name", ["seed_gpt6", "llama4"])
+@each_row("name", ["seed_gpt6", "llama4"])
 def test_gradients_so_far_are_those_of_the_statistics(name):
     """TG of every module of two traced models, and with it the fullest moment max(TA + AG + TG)."""
     info, profile = golden(name)
@@ -139,7 +140,7 @@ def test_three_may_share_a_tensor_and_some_may_be_frozen():
     assert odd.numel * odd.element_bytes == 9
 
 
-@pytest.mark.parametrize(
+@each_row(
     "leaves",
     [
         [("R.a", 100, 1, 1), ("R.b", 100, 1, 1), ("R.c", 100, 1, 1), ("R.d", 60, 1, 1)],

@@ -15,6 +15,7 @@ tools = pytest.importorskip("torch.distributed._tools.fsdp2_mem_tracker")
 from torch import nn
 
 from emitted_calls import unit, wrapping
+from rows import each_row
 from sharded_training import ALL_FP32, Chain
 from shardwise.fsdp import verify as ours
 from shardwise.fsdp.verify import verify
@@ -87,8 +88,8 @@ def test_a_group_is_gathered_once_and_kept_until_its_last_module_ends():
     assert weights(found(told, "exit 0"))["Unsharded Param"] == 4
 
 
-@pytest.mark.parametrize("units", [wrapping(), EACH], ids=["root", "each"])
-@pytest.mark.parametrize("checkpointed", [(), ("0", "2")], ids=["kept", "checkpointed"])
+@each_row("units", [wrapping(), EACH])
+@each_row("checkpointed", [(), ("0", "2")])
 def test_without_groups_the_peak_is_that_of_pytorchs_own_tracker(units, checkpointed):
     setting = Setting(shards=4)
     load, wrapped = Chain(), wrapping(*units.units, checkpointed=checkpointed)
@@ -133,7 +134,7 @@ def test_replicas_keep_what_they_reduced_until_backward_ends():
     assert double.optimizer.total_bytes == single.optimizer.total_bytes
 
 
-@pytest.mark.parametrize(("optimizer", "states"), [("none", 0), ("sgd", 0), ("adamw", 2)])
+@each_row(("optimizer", "states"), [("none", 0), ("sgd", 0), ("adamw", 2)])
 def test_optimizers_keep_their_states(optimizer, states):
     setting = Setting(shards=4, optimizer=optimizer)
     told = verify(Chain(), wrapping(), setting, batch=1, seq_len=1)
@@ -141,7 +142,7 @@ def test_optimizers_keep_their_states(optimizer, states):
     assert start == states * 4 * N + (4 * 4 if states else 0)
 
 
-@pytest.mark.parametrize("wrong", ["", "build", "loss"])
+@each_row("wrong", ["", "build", "loss"])
 def test_everything_is_as_before(wrong):
     """No process group, no default dtype, no patched method stays, whatever goes wrong."""
     resize, show = torch.UntypedStorage.resize_, warnings.formatwarning

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import samples
+from rows import each_row
 from samples import flops, moved, saved
 from shardwise import InputError, Stack, catalog, estimate_many
 from shardwise.ops.layer import layer_operations
@@ -90,7 +91,7 @@ def test_a_gated_activation_of_two_kernels() -> None:
     assert saved(gelu[:1]) == saved(gelu[1:])
 
 
-@pytest.mark.parametrize(("element_bytes", "gradient_bytes"), [(2, 4), (2, 2), (4, 4)])
+@each_row(("element_bytes", "gradient_bytes"), [(2, 4), (2, 2), (4, 4)])
 def test_gradients_added_by_another_kernel(element_bytes: int, gradient_bytes: int) -> None:
     """The product writes them in the compute type; they are read, the sum is read and written."""
     work: dict[str, Any] = {"element_bytes": element_bytes, "gradient_bytes": gradient_bytes}
@@ -118,7 +119,7 @@ def test_frozen_products_have_no_gradient_to_add() -> None:
     assert down.working_bytes[0] == layer()["mlp.down"].working_bytes[0]
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@each_row("field", FIELDS)
 def test_a_fused_kernel_is_faster_and_smaller(field: str) -> None:
     """Side by side in one table; what is not fused alone differs."""
     stacks = [samples.stack(), samples.stack(**{field: False}), samples.stack()]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import run
 from shardwise import InputError, Model, estimate
 from shardwise.analysis.results import Estimate, Gemm
@@ -77,7 +78,7 @@ STRATEGIES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "strategy"), STRATEGIES)
+@each_row(("model", "strategy"), STRATEGIES)
 def test_flops_add_up_to_the_step_without_rounding(model: str, strategy: dict[str, Any]) -> None:
     """Sum of rows == matrix FLOPs of the step, as whole numbers; each row is its own shape's."""
     result = estimate(model, "h100-sxm", strategy, gemms=True, operations=True)
@@ -101,7 +102,7 @@ def test_flops_add_up_to_the_step_without_rounding(model: str, strategy: dict[st
         assert again * replicas == pytest.approx(on_all, abs=1e6, rel=1e-9)
 
 
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@each_row("recompute", ["none", "full"])
 def test_the_sum_is_that_of_layers_and_head(recompute: str) -> None:
     """Layers as `layers` adds them up, and 6 x tokens x width x words of the head."""
     result = listed(samples.llama(), pp=2, gbs=6, recompute=recompute, zero=0)

@@ -3,10 +3,9 @@
 import gzip
 import json
 
-import pytest
-
 import huggingface_counts as counts
 from huggingface_configs import CONFIGS, FOLDER, compared, load
+from rows import each_row
 from shardwise import Model, catalog
 from shardwise.interop.huggingface.families import MODEL_TYPES, READERS
 from shardwise.ops.param_count import count_parameters
@@ -16,7 +15,7 @@ OTHERWISE = {"mistral-7b"}
 IN_CATALOG = sorted(set(CONFIGS) & set(catalog.names("models")) - OTHERWISE)
 
 
-@pytest.mark.parametrize("name", IN_CATALOG)
+@each_row("name", IN_CATALOG)
 def test_a_file_gives_the_model_of_the_catalog(name):
     """All but its sequences, which a config.json does not say."""
     model = Model.load(FOLDER / f"{name}.json")
@@ -35,7 +34,7 @@ def test_every_family_has_a_file():
     assert tried - {None} | {"BailingMoeV2ForCausalLM"} == set(READERS)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@each_row("name", CONFIGS)
 def test_parameters_are_those_of_the_tensors(name):
     """Counted from the modules of each architecture, apart from the package."""
     model = load(name)
@@ -56,7 +55,7 @@ CHECKPOINTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "published"), CHECKPOINTS)
+@each_row(("name", "published"), CHECKPOINTS)
 def test_parameters_are_those_of_the_checkpoint(name, published):
     """To the last one."""
     assert count_parameters(load(name)).total == published
@@ -70,7 +69,7 @@ def test_the_norm_that_is_left_out_is_all_that_is_missing():
     assert model.left_out == ("the second norm of every layer, before its MLP",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "published", "tower"),
     [
         ("llama4-scout", 108_641_793_536, counts.vision_of_llama4),
@@ -86,7 +85,7 @@ def test_language_model_and_tower_are_the_checkpoint(name, published, tower):
     assert count_parameters(load(name)).total + tower(CONFIGS[name]) == published
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "published"),
     [
         ("deepseek-v3", 684_531_386_000),

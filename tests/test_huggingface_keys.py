@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rows import each_row
 from shardwise import InputError, Model
 from shardwise.interop.huggingface.families import MODEL_TYPES, READERS
 from shardwise.interop.huggingface.keys import (
@@ -33,7 +34,7 @@ def _faults(name, **changes):
     return [line.removeprefix("model: ") for line in str(caught.value).splitlines()]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "given", "meant"),
     [
         ("llama3-8b", "num_key_value_head", "num_key_value_heads"),
@@ -52,8 +53,8 @@ def test_a_misspelt_key_is_refused_with_the_one_meant(name, given, meant):
     assert f"{given}: unknown key; did you mean {meant!r}?" in told
 
 
-@pytest.mark.parametrize("name", ["llama3-8b", "deepseek-v3", "starcoder2-3b", "gpt2"])
-@pytest.mark.parametrize("letter", ["first", "last"])
+@each_row("name", ["llama3-8b", "deepseek-v3", "starcoder2-3b", "gpt2"])
+@each_row("letter", ["first", "last"])
 def test_a_key_that_is_needed_and_misspelt_is_told_both_ways(name, letter):
     """As missing, and as the unknown one."""
     needed = "vocab_size"
@@ -72,7 +73,7 @@ def test_a_key_that_is_alike_but_beside_the_right_one_is_no_typing_error():
     assert model.sources[""].text.endswith("; keys not used: num_key_value_head")
 
 
-@pytest.mark.parametrize("key", ["attention_out_bias", "num_kv_heads", "hidden_sizes_of_towers"])
+@each_row("key", ["attention_out_bias", "num_kv_heads", "hidden_sizes_of_towers"])
 def test_a_key_that_is_somewhat_like_another_is_not_taken_for_it(key):
     """It may well be one of its own."""
     absent = {"num_key_value_heads": ..., "attention_bias": ...}
@@ -80,7 +81,7 @@ def test_a_key_that_is_somewhat_like_another_is_not_taken_for_it(key):
     assert model.sources[""].text.endswith(f"; keys not used: {key}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "keys",
     [
         {"_sliding_window_pattern": 6},  # as newer files of Gemma 3 have it
@@ -89,7 +90,7 @@ def test_a_key_that_is_somewhat_like_another_is_not_taken_for_it(key):
         {"transformers_version": "4.57.0", "torch_dtype": "bfloat16", "use_cache": True},
     ],
 )
-@pytest.mark.parametrize("name", ["llama3-8b", "deepseek-v3", "gemma3-1b"])
+@each_row("name", ["llama3-8b", "deepseek-v3", "gemma3-1b"])
 def test_keys_that_are_known_to_change_nothing_are_not_told(name, keys):
     """They stand in most files."""
     changed = Model.load(_changed(name, **keys))
@@ -108,13 +109,13 @@ def test_keys_that_nobody_knows_are_told_with_the_source():
     assert model.layers == Model.load(_changed("qwen2-7b")).layers
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.json")))
+@each_row("name", sorted(path.stem for path in FOLDER.glob("*.json")))
 def test_published_files_have_no_key_that_nobody_knows(name):
     """Those of the models that are tried here."""
     assert "not used" not in Model.load(FOLDER / f"{name}.json").sources[""].text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "value", "why"),
     [
         ("n_shared_experts", 2, "shared experts: not modelled for {}"),
@@ -125,7 +126,7 @@ def test_published_files_have_no_key_that_nobody_knows(name):
         ("first_k_dense_replace", 3, "of experts, which {} has not"),
     ],
 )
-@pytest.mark.parametrize(("name", "architecture"), [("llama3-8b", LLAMA), ("qwen3-8b", QWEN3)])
+@each_row(("name", "architecture"), [("llama3-8b", LLAMA), ("qwen3-8b", QWEN3)])
 def test_a_dense_architecture_has_no_keys_of_experts(name, architecture, key, value, why):
     """They describe another model."""
     assert _faults(name, **{key: value}) == [f"{key}: {value}: {why.format(architecture)}"]
@@ -158,7 +159,7 @@ def test_norms_that_a_class_always_has_may_be_told():
 NAMES = "must be a list of names"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "changes", "told"),
     [
         ("llama3-8b", {"architectures": "abc"}, f"architectures: 'abc': {NAMES}"),
@@ -280,7 +281,7 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize("kind", CLASS_DEFAULTS)
+@each_row("kind", CLASS_DEFAULTS)
 def test_the_defaults_of_every_class_are_a_model(kind):
     """With nothing but its type."""
     wrapper = "LlavaNextForConditionalGeneration"
@@ -291,7 +292,7 @@ def test_the_defaults_of_every_class_are_a_model(kind):
     assert (model.hidden, model.depth, *heads, mlp.ffn, model.vocab) == CLASSES[kind]
 
 
-@pytest.mark.parametrize("whole", TEXT_TYPES)
+@each_row("whole", TEXT_TYPES)
 def test_a_nested_language_model_may_leave_out_its_type(whole):
     """What it is inside implies it."""
     model = Model.load({"architectures": [whole], "text_config": {"vocab_size": 7}})

@@ -1,17 +1,17 @@
 """What each key of a `config.json` becomes: fields and order of layers, or nothing."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from huggingface_configs import CONFIGS, compared, load
 from profiles import examples
+from rows import each_row
 from shardwise import Model
 
 fast = examples(60)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "windows"),
     [
         ("gemma2-2b", [4096, None] * 13),
@@ -56,7 +56,7 @@ def _text(name, **changes):
     return {"text_config": CONFIGS[name]["text_config"] | changes}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "changes", "read"),
     [
         ("llama3-8b", {"attention_bias": True}, {"attention": {"bias": "all"}}),
@@ -117,7 +117,7 @@ def test_a_key_is_read(name, changes, read):
         assert (found | value if isinstance(value, dict) else value) == found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "changes", "field", "value"),
     [
         ("llama3-8b", {"tie_word_embeddings": ...}, "tied_embeddings", False),
@@ -164,7 +164,7 @@ def test_a_key_of_the_whole_is_read(name, changes, field, value):
     assert value == getattr(load(name, **changes), field)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "changes", "counts"),
     [
         ("qwen3-30b-a3b", {"decoder_sparse_step": 2}, {(1, 1): (24, 24)}),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Model, Strategy, System
 from shardwise.interop.huggingface.reader import looks_like
 
@@ -44,7 +45,7 @@ ZAMBA = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "told"),
     [
         (
@@ -106,7 +107,6 @@ ZAMBA = {
             "text_config: is missing and has no default",
         ),
     ],
-    ids=lambda value: "" if isinstance(value, str) else next(iter(value.values())),
 )
 def test_what_is_not_modelled_is_refused_by_name(data, told):
     """With the reason, and what was understood."""
@@ -117,7 +117,7 @@ def test_what_is_not_modelled_is_refused_by_name(data, told):
     assert "allowed" in told or fault == f"model: {told}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "architecture",
     [
         "BambaForCausalLM",
@@ -251,9 +251,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "told"), WRONG, ids=[f"{n}-{'-'.join(c)}" for n, c, _ in WRONG]
-)
+@each_row(("name", "changes", "told"), WRONG)
 def test_a_bad_key_is_one_clear_line(name, changes, told):
     """Where it is, what it is, and what is allowed."""
     assert faults_of(name, **changes) == [f"model: {told}"]
@@ -277,14 +275,14 @@ def test_what_our_model_refuses_is_an_error_too():
     assert fault == "model: layers[0].attention: kv_heads 2 must divide heads 9"
 
 
-@pytest.mark.parametrize("noun", [System, Strategy])
+@each_row("noun", [System, Strategy])
 def test_a_model_is_no_other_noun(noun):
     """It is told what the file holds."""
     with pytest.raises(InputError, match="holds a Hugging Face model, not a"):
         noun.load(_published("llama3-8b"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         {"model_type": "dense", "hidden_size": 1, "head_num": 1},

@@ -16,6 +16,7 @@ from pipelines_drawn import (
     with_short_last_chunks,
 )
 from profiles import examples
+from rows import each_row
 
 
 @fast
@@ -76,7 +77,7 @@ def test_typical_shorter_last_chunks_are_nearly_exact():
     assert min(errors) > -4e-3
 
 
-@pytest.mark.parametrize("like", [True, False])
+@each_row("like", [True, False])
 def test_last_chunks_of_any_length(like):
     """Of 150 random pipelines: each rank's chunks within half of its others, or up to five times.
 

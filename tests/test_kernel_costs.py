@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import GB, column, exchange, flash, product
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import AttentionKernel, System
@@ -216,9 +217,7 @@ def test_exchange_in_pieces_hides_a_share_and_at_most_its_product() -> None:
     assert exposed(part["embedding"]) == pytest.approx([alone] * 2)
 
 
-@pytest.mark.parametrize(
-    ("attention", "forward", "backward"), [("flash", 10, 18), ("unfused", 13, 23)]
-)
+@each_row(("attention", "forward", "backward"), [("flash", 10, 18), ("unfused", 13, 23)])
 def test_launches_of_a_layer(attention: str, forward: int, backward: int) -> None:
     """A host of 1 ms per launch, far slower than the kernels, decides: 10 kernels forward, 18 back.
 

@@ -8,6 +8,7 @@ import pytest
 
 import samples
 import test_shape_tables as tables
+from rows import each_row
 from samples import column
 from shardwise import InputError, System
 from shardwise.config.strategy_table import Table
@@ -38,7 +39,7 @@ def moved(kind: str = "default", size: float = 1e6) -> MemoryBound:
     return MemoryBound(phase=Phase.FORWARD, bytes=column(size), flops=column(0), kind=kind)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "whole"),
     [
         ("default", 4e-6),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rows import each_row
 from shardwise import InputError, Model, System, search
 from shardwise.ops.param_count import count_parameters
 from shardwise.planning.search.largest_model import depths, gpt_model, largest_model, widths
@@ -45,7 +46,7 @@ def first(count):
     return [next(several) for _ in range(count)]
 
 
-@pytest.mark.parametrize(("hidden", "layers"), SCALED_UP)
+@each_row(("hidden", "layers"), SCALED_UP)
 def test_published_models_lie_within_a_fifth_of_the_line(hidden, layers):
     """The proportions are those of models that were trained."""
     assert abs(layers / line(hidden) - 1) <= 0.2
@@ -242,7 +243,7 @@ def test_no_model_fits_is_an_answer(shardwise):
     assert all(shape["spare_bytes"] < 0 for shape in record["ladder"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         ((), "command line: gpus: is required"),
@@ -284,7 +285,7 @@ def test_flags_need_the_search_that_they_are_for(shardwise):
     assert "count: '3': needs --largest-for SYSTEM" in err
 
 
-@pytest.mark.parametrize("count", [0, True, 2.5])
+@each_row("count", [0, True, 2.5])
 def test_the_number_of_shapes_is_a_whole_number(count):
     """At least one."""
     with pytest.raises(InputError, match=r"count: .*must be at least 1"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import samples
+from rows import each_row
 from samples import dropped, exchanges, flash, flops, held, moved, operations, saved
 from shardwise import InputError
 from shardwise.config.model import Model
@@ -111,7 +112,7 @@ def test_rotated_parts() -> None:
         samples.model(latent().to_dict()["layers"][0])
 
 
-@pytest.mark.parametrize("split", [False, True])
+@each_row("split", [False, True])
 def test_narrow_projections_are_whole_on_every_rank(split: bool) -> None:
     """4 ranks: down projections keep their weights and see a part of a split sequence."""
     ops = operations(latent(), tp=4, sequence_parallel=split)
@@ -224,7 +225,7 @@ SIMUMAX = {
 SIMUMAX_CORE = (1374389534720, 537919488)
 
 
-@pytest.mark.parametrize("hidden", SIMUMAX)
+@each_row("hidden", SIMUMAX)
 def test_operations_of_deepseek_are_those_of_simumax(hidden: int) -> None:
     """All leaves of DeepSeek's attention: FLOPs, kept bytes and weights."""
     attention = {

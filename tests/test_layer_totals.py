@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import samples
+from rows import each_row
 from samples import run
 from shardwise import Estimate
 from shardwise.analysis.results import LayerTotals
@@ -30,8 +31,8 @@ def ends(result: Estimate, phases: tuple[str, ...], kinds: tuple[str, ...]) -> f
     return sum(row.exposed_s for row in rows if row.phase in phases and (row.bound in kinds))
 
 
-@pytest.mark.parametrize("columns", WAYS)
-@pytest.mark.parametrize("attention", ["flash", "unfused"])
+@each_row("columns", WAYS)
+@each_row("attention", ["flash", "unfused"])
 def test_layers_and_ends_add_up_to_the_step(columns: dict[str, Any], attention: str) -> None:
     """Of one stage, launched without delay: micro-batches times layers, with embedding and head."""
     machine = samples.system(network=[samples.tier(bandwidth=1e12) | {"processor_share": 0.1}])
@@ -83,7 +84,7 @@ def test_a_layer_by_hand() -> None:
     assert layer.recompute.flops == 0
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@each_row("recompute", ["none", "selective", "full"])
 def test_recompute_runs_again_what_it_does_not_keep(recompute: str) -> None:
     """All of forward, the core of attention, or nothing; kept is the input, or all but the core."""
     [layer] = run(recompute=recompute).layers
@@ -140,7 +141,7 @@ def test_the_required_bandwidth_hides_unsharded_gradients() -> None:
         assert (exposed < 1e-15) is hides
 
 
-@pytest.mark.parametrize("columns", WAYS)
+@each_row("columns", WAYS)
 def test_shares_of_the_step(columns: dict[str, Any]) -> None:
     """Model FLOPs over the peak while it computes; computing over the step; the product is MFU."""
     result = run(**({"gbs": 16} | columns))

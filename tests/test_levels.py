@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, estimate, estimate_many, search
 from shardwise.cli import run
 from shardwise.config.degrees import as_given, levels_text
@@ -35,7 +36,7 @@ def strategy(**fields: Any) -> Strategy:
     return Strategy.validated(fields)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "extents"),
     [
         # Plain axes that stand before the last one with members inside are inside, others not.
@@ -108,7 +109,7 @@ def test_plain_axes_lie_whole_on_one_tier(order: str, axis: str) -> None:
         assert getattr(found, other)[:, 0].tolist() == [whole if inside else 1, whole]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "field", "problem"),
     [
         ({"dp": "2*16"}, "dp", "levels are written as 2x16"),

@@ -3,6 +3,7 @@
 import pytest
 
 from measured_samples import run_of
+from rows import each_row
 from shardwise.validate.measured.architecture import model_of
 from shardwise.validate.measured.run import NotModelledError
 from shardwise.validate.measured.store import load_runs
@@ -51,7 +52,7 @@ def test_keys_and_values_of_each_head_where_no_number_is_told():
     assert (layer.attention.kv_heads, layer.attention.head_dim) == (16, 80)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "field", "found"),
     [
         ({"norm": "low_precision_layernorm"}, "norm", "layernorm"),
@@ -74,7 +75,7 @@ def test_words_of_the_whole_model(said, field, found):
     assert getattr(_model(**said), field) == found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "activation", "bias"),
     [
         ({"mlp": "squared_relu"}, "relu2", False),
@@ -89,7 +90,7 @@ def test_words_of_the_mlp(said, activation, bias):
     assert (layer.mlp.activation, layer.mlp.bias) == (activation, bias)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "field", "found"),
     [
         ({"linear_bias": True}, "bias", "all"),
@@ -190,7 +191,7 @@ def test_dropout_is_that_of_the_software():
     assert not drops(None, 2022)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "problem"),
     [
         ({"arch": "hybrid-mamba2-moe"}, "layers of a state space model (Mamba) are not modelled"),

@@ -15,10 +15,10 @@ from textwrap import indent
 from typing import Any
 
 import numpy as np
-import pytest
 import yaml
 
 from measured_samples import predicted, refused
+from rows import each_row
 from shardwise import catalog
 from shardwise.config import files
 from shardwise.validate.measured.scoreboard import scoreboard
@@ -184,7 +184,7 @@ def keyed(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@each_row("folder", FOLDERS)
 def test_no_figure_is_keyed_by_a_model_a_row_or_a_study(folder):
     """The texts of sources may cite them."""
     found = {name: keyed(record) for name, record in _records(folder)}

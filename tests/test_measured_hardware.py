@@ -3,6 +3,7 @@
 import pytest
 
 from measured_samples import run_of
+from rows import each_row
 from shardwise.config.system import System
 from shardwise.validate.measured.hardware import system_of
 from shardwise.validate.measured.run import NotModelledError
@@ -24,7 +25,7 @@ def _per_node(inter, accelerator="H100", per_node=8):
     return None if tier == own else tier.bandwidth * links / GB
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("told", "name"),
     [
         ({"accelerator": "A100"}, "a100-80gb-sxm"),
@@ -63,7 +64,7 @@ def test_accelerators_by_what_rows_call_them(told, name):
     assert _system(**told).name == name
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("told", "said"),
     [
         ({"accelerator": "H200", "variant": "NVIDIA H200-NVL-141GB"},
@@ -77,7 +78,7 @@ def test_variants_that_another_system_stands_in_for_say_so(told, said):
     assert assumed == [said]
 
 
-@pytest.mark.parametrize("name", ["V100 or A100 (not stated in doc)", "X1"])
+@each_row("name", ["V100 or A100 (not stated in doc)", "X1"])
 def test_unknown_accelerators_are_refused(name):
     """And those that may be one or the other."""
     with pytest.raises(NotModelledError) as refused:
@@ -85,7 +86,7 @@ def test_unknown_accelerators_are_refused(name):
     assert str(refused.value) == f"accelerator {name}: not in the catalog"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("inter", "rate"),
     [
         ("8x 200Gb/s InfiniBand HDR per node", 200),
@@ -108,7 +109,7 @@ def test_networks_between_nodes(inter, rate):
     assert _per_node(inter) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "inter", ["Ethernet, Infiniband", "DCN across slices", "none (single node)", "10G Ethernet"]
 )
 def test_networks_without_a_rate_are_the_usual_ones(inter):

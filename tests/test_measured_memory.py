@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from measured_samples import run_of
+from rows import each_row
 from shardwise import estimate
 from shardwise.validate.measured.predict import memory_gib, metric_of, on_last_rank, translate
 from shardwise.validate.measured.software import stack_of
@@ -27,7 +28,7 @@ def measured(metric=None, peak=40.0, reserved=None):
     return run_of("a", measured=told)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metric", "peak", "reserved", "counted"),
     [
         ("max over ranks of torch.cuda.max_memory_allocated (GiB)", 40.0, 44.0, "allocated"),
@@ -155,7 +156,7 @@ def test_the_last_stages_of_internevo_take_what_is_left_over():
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("framework", "year", "features", "name", "saved"),
     [
         ("Megatron-LM", 2026, {"cross-entropy-fusion-impl": "native"}, "megatron-core-2025", 10),

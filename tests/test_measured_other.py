@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from measured_samples import run_of
+from rows import each_row
 from shardwise import Stack
 from shardwise.validate.measured.predict import Translation, predict_runs, translate
 from shardwise.validate.measured.recompute import policy_of, remat_fields
@@ -38,7 +39,7 @@ def said(name: str) -> Translation:
     return translate(row(name))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@each_row("policy", POLICIES)
 def test_policies_of_xla_by_hand(policy: str) -> None:
     """A product runs again unless its output is kept, the last of the MLP never."""
     again, moved = POLICIES[policy]
@@ -51,7 +52,7 @@ def test_policies_of_xla_by_hand(policy: str) -> None:
     assert fields.get("offload_activations", False) is bool(moved)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("custom", "again", "moved"),
     [
         ({"decoder_layer_input": "device"}, {"attention", "attention_out", "mlp_up"}, set()),
@@ -149,7 +150,7 @@ def test_cores_of_trainium_are_half_a_chip() -> None:
     assert (strategy.stack.name, strategy.stack.attention) == ("neuronx-2024", "unfused")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "system", "quantization"),
     [
         ("mlperf-v5.1-AMD-MI350X_EPYC_9575F_pytorch-llama31_8b", "mi350x", "fp8_tensor"),
@@ -192,7 +193,7 @@ def test_packed_questions_are_short() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "micro_batch", "chunks"),
     [
         ("megatron-readme-h100-weak-32b", 4, 1),  # all of a replica's sequences fit at once
@@ -216,7 +217,7 @@ def test_experts_that_deepep_reaches_are_spread() -> None:
     assert "ep 64" in found.assumed
 
 
-@pytest.mark.parametrize("name", ["maxtext-2024", "mlperf-2024", "neuronx-2024"])
+@each_row("name", ["maxtext-2024", "mlperf-2024", "neuronx-2024"])
 def test_stacks_say_where_they_are_from(name: str) -> None:
     """Each figure that differs from its base has a source."""
     stack = Stack.load(name)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from rows import each_row
 from shardwise.interop.amped.translation import amped_case
 from shardwise.interop.calculon.translation import calculon_case
 from shardwise.interop.nersc.translation import nersc_case
@@ -26,7 +27,7 @@ def _refused(name, of):
     return pair.refused
 
 
-@pytest.mark.parametrize("mode", ["full", "present"])
+@each_row("mode", ["full", "present"])
 def test_calculon_says_of_a_row_what_it_says_of_the_paper(mode):
     """Seconds that Calculon 0.1.0 prints for table 5, from the row instead of its own files."""
     (pair,) = _told(f"korthikanti22-t5-530B-{mode}")["calculon"]

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise import InputError
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.store import load_runs, pack, read_runs, shipped, unpack
@@ -245,7 +246,7 @@ def test_the_time_of_a_step_is_the_most_exact_there_is():
     assert sum(run.measured_step_time_s is not None for run in load_runs()) == 1477
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "kind"),
     [
         ("bf16", "bf16"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import Model, estimate, estimate_many
 from shardwise.analysis.results import Estimate
 from shardwise.config.enums import Recompute
@@ -125,10 +126,8 @@ def test_interleaved_stages_hold_more() -> None:
     assert [stage.activations for stage in stages] == [4 * kept, 3 * kept]
 
 
-@pytest.mark.parametrize(
-    ("recompute", "kept"), [("none", 34 + 5 * 8 * 32 / 64), ("selective", 34), ("full", 2)]
-)
-@pytest.mark.parametrize("tp", [1, 2, 8])
+@each_row(("recompute", "kept"), [("none", 34 + 5 * 8 * 32 / 64), ("selective", 34), ("full", 2)])
+@each_row("tp", [1, 2, 8])
 def test_recompute_keeps_what_the_paper_says(recompute: str, kept: float, tp: int) -> None:
     """arXiv 2205.05198, table 2, with sequence parallelism: s b h / t times so much per layer."""
     columns = {"tp": tp, "sequence_parallel": True, "recompute": recompute, "dtype": "fp16"}
@@ -145,7 +144,7 @@ def test_full_recompute_rebuilds_one_layer() -> None:
     assert full == kept - 2 * SBH + WORKING
 
 
-@pytest.mark.parametrize("seq_len", [32, 128])
+@each_row("seq_len", [32, 128])
 def test_the_core_is_rebuilt_when_what_follows_it_is_gone(seq_len: int) -> None:
     """Scores of 4 sequences of 32 tokens are less than what follows kept; those of 128 more.
 
@@ -218,7 +217,7 @@ def test_zero_1_splits_the_optimizer_over_replicas() -> None:
     assert run(zero=1).memory_bytes.optimizer == whole.optimizer
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dtype", "gradients", "expected"),
     [
         ("bf16", "fp32", (2, 4, 12)),

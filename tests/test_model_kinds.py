@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 import samples
 from described_layers import gqa, model, moe, runs
+from rows import each_row
 from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
 from shardwise.config.enums import CpExchange, RecomputePart
 from shardwise.config.model import Model
@@ -43,9 +42,7 @@ def test_norms_before_after_and_both() -> None:
     assert list(operations(grouped(norms="post")))[-2:] == ["mlp.post_norm", "mlp.residual"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "weights", "split"), [("head", 16, 16), ("width", 80, 24), ("unweighted", 0, 0)]
-)
+@each_row(("kind", "weights", "split"), [("head", 16, 16), ("width", 80, 24), ("unweighted", 0, 0)])
 def test_kinds_of_query_key_norms(kind: str, weights: int, split: int) -> None:
     """Weights of one head each, of all 8 + 2 heads (4 ranks: 2 + 1), or none; the same work."""
     one = operations(grouped(qk_norm=kind))["attention.qk_norm"]
@@ -107,8 +104,8 @@ def named(described: Model, **work: Any) -> dict[str, Operation]:
     return {o.name: o for o in ops}
 
 
-@pytest.mark.parametrize("kind", ["gpt", "llama", "post", "both", "latent", "moe"])
-@pytest.mark.parametrize(("tp", "ep", "etp"), [(2, 1, 1), (1, 4, 1), (2, 2, 2), (2, 4, 2)])
+@each_row("kind", ["gpt", "llama", "post", "both", "latent", "moe"])
+@each_row(("tp", "ep", "etp"), [(2, 1, 1), (1, 4, 1), (2, 2, 2), (2, 4, 2)])
 def test_weights_of_all_ranks_are_the_models(kind: str, tp: int, ep: int, etp: int) -> None:
     """Experts over ep x etp ranks, all others over tp, those that are whole on each rank once."""
     described = KINDS[kind]
@@ -119,8 +116,8 @@ def test_weights_of_all_ranks_are_the_models(kind: str, tp: int, ep: int, etp: i
         assert held([operation]) * (1 if replicated else ranks) == held([whole[name]]), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("work", [{}, {"flash": False}, {"tp": 2, "sequence_parallel": True}])
+@each_row("kind", KINDS)
+@each_row("work", [{}, {"flash": False}, {"tp": 2, "sequence_parallel": True}])
 def test_recompute_drops_no_more_than_is_kept(kind: str, work: dict[str, Any]) -> None:
     """What goes was kept, and where something goes something runs again."""
     ops = named(KINDS[kind], **work)

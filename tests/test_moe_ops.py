@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import dropped, exchanges, flops, held, moved, operations, rank_work, saved
 from shardwise.config.model import Model, Moe
 from shardwise.ops.moe import routed
@@ -313,7 +314,7 @@ SIMUMAX_LAYOUT = {5120: 798883840, 7168: 1468006400}
 SIMUMAX_SHARED = {5120: 257698037760, 7168: 240518168576}
 
 
-@pytest.mark.parametrize("shape", SIMUMAX)
+@each_row("shape", SIMUMAX)
 def test_operations_of_deepseek_are_those_of_simumax(
     shape: tuple[int, int, int, int, int],
 ) -> None:

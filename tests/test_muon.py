@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import samples
+from rows import each_row
 from samples import column
 from shardwise import Model, estimate_many
 from shardwise.analysis.results import Estimate
@@ -161,7 +162,7 @@ def test_adapters_are_matrices_too() -> None:
     assert run(lora_rank=2).memory_bytes.optimizer == 8 * 4 * 2 * sum(widths)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("optimizer", "matrix", "other", "moved"),
     [
         ("adamw", 12, 12, 4 + 16 + 8 + 2),  # arXiv 1412.6980, algorithm 1

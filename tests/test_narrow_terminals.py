@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise import Strategy, System
 from shardwise.cli import VERBS
 from shardwise.report import console
@@ -175,14 +176,14 @@ def test_rows_keep_their_style_and_their_lines_where_columns_go(monkeypatch, cap
 HELPED = [verb for verb in VERBS if verb not in ("schema", "validate")]
 
 
-@pytest.mark.parametrize("verb", HELPED)
+@each_row("verb", HELPED)
 def test_help_leaks_no_python(shardwise, verb):
     """No tuples, no None."""
     _, out, _ = shardwise(verb, "--help")
     assert not re.search(r"\(\)|',|None|True|False", out)
 
 
-@pytest.mark.parametrize("verb", ["estimate", "trace", "peers", "search"])
+@each_row("verb", ["estimate", "trace", "peers", "search"])
 def test_help_names_all_systems_whose_files_are_read(shardwise, verb):
     """Of models, of systems, of strategies."""
     out = " ".join(shardwise(verb, "--help")[1].split())

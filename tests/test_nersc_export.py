@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Model, System
 from shardwise.interop.nersc.writer import nersc_model, nersc_system
 from test_nersc_files import FILES, KEYS, REST, VIT
@@ -52,7 +53,7 @@ def test_convert_writes_their_files(shardwise: Any, tmp_path: Any) -> None:
     assert "hidden: 12288" in out
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "told"),
     [
         (
@@ -75,7 +76,7 @@ def test_what_they_cannot_say_is_refused(shardwise: Any, name: str, told: str) -
 SYSTEM, MODEL = System.load("nersc-a100").to_dict(), Model.load("vit-era5").to_dict()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value", "told"),
     [
         ("accelerator/speed", 0.5, "accelerator.speed: 0.5: NERSC has no word"),
@@ -106,7 +107,7 @@ def test_figures_they_have_no_word_for(path: str, value: Any, told: str) -> None
     assert nersc_system(fields) == nersc_system(SYSTEM)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("place", "field", "value", "told"),
     [
         ("model", "mtp", 1, "mtp: 1: NERSC's model knows no multi-token prediction"),

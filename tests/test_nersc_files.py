@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import column
 from shardwise import InputError, Model, System, estimate
 from shardwise.config.strategy_table import Table
@@ -62,7 +63,7 @@ def a100(**changes: Any) -> System:
     return System.load(A100 | changes)
 
 
-@pytest.mark.parametrize("name", FILES)
+@each_row("name", FILES)
 def test_the_catalog_has_their_figures(name: str) -> None:
     """Figure by figure; names, words and sources apart."""
     ours, theirs = System.load(f"nersc-{name}"), System.load(FILES[name])
@@ -147,7 +148,7 @@ def exchange(system: System, kind: CollectiveKind, inside: int, members: int, si
     return float(collective_time(system, kind, column(size), extents)[0])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "inside", "members", "told"),
     [
         # One domain: lf (n - 1) + c V / bf, c = (n - 1) / n.
@@ -191,7 +192,7 @@ def test_what_its_solver_never_reads_may_be_missing() -> None:
     assert short.network == a100().network
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "told"),
     [
         ({"nvlink_eff": 5.0}, "nvlink_eff: 5.0: must be less than or equal to 1"),
@@ -271,7 +272,7 @@ def test_the_catalog_has_their_models() -> None:
     assert (ours.count, ours.attention.heads) == (theirs.count, theirs.attention.heads)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "told"),
     [
         ({"h": 7}, "h: 7: must divide e 12288, of which NERSC drops the rest"),

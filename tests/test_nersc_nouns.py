@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from nersc_runs import RUNS, nersc_model, nersc_system, our_model, our_system
+from rows import each_row
 from shardwise import InputError, Model, System, estimate
 from shardwise.interop.nersc.translation import model_for_nersc, nersc_case, system_for_nersc
 
 SHORT = {"gpus": 64, "tp": 8, "gbs": 64}
 
 
-@pytest.mark.parametrize("name", list(RUNS["systems"]))
+@each_row("name", list(RUNS["systems"]))
 def test_its_systems_come_back_as_they_were(name):
     """Every figure of its file, to the last bit, through our units."""
     domain = RUNS["systems"][name]["nvlink_size"]
@@ -39,7 +40,7 @@ def test_shared_links_become_nics_per_accelerator():
     assert system_for_nersc(a100).ib_latency == a100.network[1].collectives["all_gather"].latency
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "expected"),
     [
         ({}, {"method": "1d", "m1": 8, "m2": 1, "nb": 1, "t1": 8, "t_dp": 1}),
@@ -68,7 +69,7 @@ def test_strategies_become_configurations(fields, expected):
     assert found["global_batch"] == 64
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "told"),
     [
         (
@@ -122,7 +123,7 @@ def test_one_replica_has_no_sharding_or_overlap_to_refuse():
     assert case.configuration.dp == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "told"),
     [
         ("llama2-7b", "layers[0].mlp.activation: 'swiglu': NERSC's model knows no gated MLP"),
@@ -151,7 +152,7 @@ def _changed(**fields):
     return Model.load(data | whole)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "told"),
     [
         ({"mtp": 1}, "mtp: 1: NERSC's model knows no multi-token prediction"),
@@ -190,13 +191,12 @@ def test_systems_it_has_no_word_for_are_refused():
         system_for_nersc(System.load(fields))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "strategy",
     [
         {"gpus": 512, "tp": 8, "pp": 64},
         {"gpus": 1024, "tp": 4, "pp": 32, "cp": 2, "cp_exchange": "all_gather", "mbs": 2},
     ],
-    ids=["1d", "2d-seqp"],
 )
 def test_what_means_the_same_is_the_same(strategy):
     """Bytes and times exchanged in a layer, bytes between stages, weights but three biases.
@@ -227,16 +227,14 @@ def test_what_means_the_same_is_the_same(strategy):
     assert ours.weight_bytes == pytest.approx(replicas["comm_fwd"] * 1e9 + 2 * biases, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", RUNS["systems"])
+@each_row("name", RUNS["systems"])
 def test_the_catalog_has_its_systems(name):
     """In its words they are what its files say."""
     theirs = nersc_system(name)
     assert system_for_nersc(f"nersc-{name.lower()}") == theirs
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [("nersc-gpt3-1t", "gpt3_1T"), ("vit-era5", "vit_era5")]
-)
+@each_row(("ours", "theirs"), [("nersc-gpt3-1t", "gpt3_1T"), ("vit-era5", "vit_era5")])
 def test_the_catalog_has_its_models(ours, theirs):
     """Likewise."""
     assert model_for_nersc(ours) == nersc_model(theirs)

@@ -6,6 +6,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
+from rows import each_row
 from shardwise import InputError, Model, Stack, Strategy, System, UnknownNameError, catalog
 from shardwise.analysis.results import Estimate
 
@@ -36,7 +37,7 @@ def test_all_faults_are_reported_at_once_with_field_and_value():
     assert dtype in faults
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("noun", "data", "field", "hint"),
     [
         (Strategy, {"mirco_batch_size": 1}, "mirco_batch_size", "micro_batch_size"),
@@ -60,7 +61,7 @@ def test_a_misspelt_key_deep_inside_is_named_too():
     assert any("p2p.latncy: unknown key; did you mean 'latency'?" in f for f in faults)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "told"),
     [
         (
@@ -88,7 +89,7 @@ def test_impossible_figures_of_a_system_are_refused(change, told):
     assert any(told in fault for fault in _faults(System, _system(**change)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "told"),
     [
         ({"layers": []}, "layers"),
@@ -115,7 +116,7 @@ def test_a_fault_inside_a_layer_is_one_line():
     assert "layers[0].attention" in fault
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("prefix", "told"),
     [
         ("prise", "there is no field prise; did you mean 'price'?"),
@@ -140,14 +141,14 @@ def test_an_alias_beside_its_field_is_given_twice():
     ]
 
 
-@pytest.mark.parametrize("given", [System.load("h100-sxm"), None, 3, ["llama3-8b"]])
+@each_row("given", [System.load("h100-sxm"), None, 3, ["llama3-8b"]])
 def test_what_is_no_model_is_refused(given):
     """A noun of another kind, or nothing, is met with what is allowed."""
     with pytest.raises(InputError, match="a model is a Model, a mapping, a catalog name or a file"):
         Model.load(given)
 
 
-@pytest.mark.parametrize("name", ["a" * 300, "a\0b", ""])
+@each_row("name", ["a" * 300, "a\0b", ""])
 def test_a_name_that_cannot_be_a_file_is_unknown(name):
     """Too long, with a zero byte, or empty: no traceback."""
     with pytest.raises(UnknownNameError):
@@ -192,13 +193,13 @@ def test_an_unknown_name_suggests_the_nearest():
         System.load("abacus")
 
 
-@pytest.mark.parametrize("name", ["llama3-70b", "LLAMA3-70B", "Llama3_70B"])
+@each_row("name", ["llama3-70b", "LLAMA3-70B", "Llama3_70B"])
 def test_names_are_accepted_in_any_spelling(name):
     """Case and underscores do not matter; the canonical name comes out."""
     assert Model.load(name).name == "llama3-70b"
 
 
-@pytest.mark.parametrize("name", catalog.names("stacks"))
+@each_row("name", catalog.names("stacks"))
 def test_every_stack_loads_and_every_figure_has_a_source(name):
     """Stacks are complete, named as their file, and sourced."""
     stack = Stack.load(name)
@@ -207,7 +208,7 @@ def test_every_stack_loads_and_every_figure_has_a_source(name):
     assert [f for f in figures if stack.source_of(f) is None] == []
 
 
-@pytest.mark.parametrize("noun", [Model, System, Strategy, Stack, Estimate])
+@each_row("noun", [Model, System, Strategy, Stack, Estimate])
 def test_every_noun_has_a_json_schema(noun):
     """Schemas are JSON, describe their fields and close the record."""
     schema = json.loads(json.dumps(noun.model_json_schema()))

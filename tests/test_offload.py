@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import samples
+from rows import each_row
 from samples import column, run
 from shardwise import Estimate, System
 from shardwise.config.system import EfficiencyCurve
@@ -114,7 +115,7 @@ def test_optimizer_state_moves_behind_the_last_backward_pass() -> None:
     assert shared.comm_s["offload"].total == pytest.approx(alone / 4)
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@each_row("recompute", ["none", "selective", "full"])
 def test_only_what_is_kept_moves(recompute: str) -> None:
     """With full recompute the input of a layer alone."""
     result = away("activations", recompute=recompute)
@@ -213,7 +214,7 @@ def test_sharded_state_waits_in_parts() -> None:
     assert held.optimizer == 3 * (2 * LAYER + EMBEDDING + NORM)
 
 
-@pytest.mark.parametrize("spare", [0, -1])
+@each_row("spare", [0, -1])
 def test_the_second_tier_is_full_at_its_last_byte(spare: int) -> None:
     """What is offloaded fits up to the capacity, which the estimate names."""
     given = {"zero": 0, "offload_weights": True}
@@ -253,7 +254,7 @@ def test_bandwidth_that_would_hide_all_that_moves() -> None:
     assert needed["optimizer",] == pytest.approx(4 * 12 * LAYER / last(result))
 
 
-@pytest.mark.parametrize("parts", [("weights",), ("activations",), ("weights", "activations")])
+@each_row("parts", [("weights",), ("activations",), ("weights", "activations")])
 def test_at_the_required_bandwidth_layers_hide_their_transfers(parts: tuple[str, ...]) -> None:
     """Forward only or in training: nothing of a micro-batch shows there, and something below."""
     needed = away(*parts).required_bandwidth.offload
@@ -300,7 +301,7 @@ def test_operations_show_the_link() -> None:
     assert "offload" not in {row.operation for row in still.operations or ()}
 
 
-@pytest.mark.parametrize("parts", [PARTS[:1], PARTS[1:], PARTS[::2], PARTS])
+@each_row("parts", [PARTS[:1], PARTS[1:], PARTS[::2], PARTS])
 def test_at_the_required_bandwidth_nothing_is_exposed(parts: tuple[str, ...]) -> None:
     """A link of exactly that rate hides all; one of 0.9 of it does not."""
     needed = away(*parts, bandwidth=FAST, gbs=8).required_bandwidth.offload
@@ -309,8 +310,8 @@ def test_at_the_required_bandwidth_nothing_is_exposed(parts: tuple[str, ...]) ->
     assert away(*parts, bandwidth=needed * 0.9, gbs=8).time_s["offload"] > 0
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2])
-@pytest.mark.parametrize("parts", [("optimizer",), ("optimizer", "weights", "activations")])
+@each_row("zero", [0, 1, 2])
+@each_row("parts", [("optimizer",), ("optimizer", "weights", "activations")])
 def test_a_faster_machine_is_never_slower(zero: int, parts: tuple[str, ...]) -> None:
     """What the link and the network each have left when the pass is over they do side by side."""
     second = {"name": "host", "capacity": 1e12, "bandwidth": 4e9}

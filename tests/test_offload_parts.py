@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import samples
+from rows import each_row
 from shardwise import InputError, Model, System
 from shardwise.analysis.results import Estimate
 from shardwise.config.enums import OffloadPart
@@ -91,7 +92,7 @@ BY_HAND = [(DENSE, 4, OF_DENSE), (EXPERTS, 3, OF_EXPERTS)]
 BY_HAND += [(PARALLEL, 4, OF_PARALLEL), (NORMED, 4, OF_NORMED)]
 
 
-@pytest.mark.parametrize(("model", "layers", "kept"), BY_HAND)
+@each_row(("model", "layers", "kept"), BY_HAND)
 def test_bytes_of_every_part_by_hand(model: Model, layers: int, kept: dict[str, int]) -> None:
     """Of all layers of a micro-batch away, two here; once out and once in over the link."""
     plain = away(model, offload_activations=False)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Model, Strategy, estimate, estimate_many, trace
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.timeline.step import MemoryAtActions, StepTimeline, rank_totals
@@ -78,7 +79,7 @@ def columns_of(kind: str, parts: int) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("kind", DEEP)
+@each_row("kind", DEEP)
 def test_all_parts_are_all_of_a_layer(kind: str) -> None:
     """Times and memory of every schedule and recompute, to the last bit."""
     whole, named = columns_of(kind, 0), columns_of(kind, EVERY)
@@ -88,7 +89,7 @@ def test_all_parts_are_all_of_a_layer(kind: str) -> None:
     assert (whole["offloaded 1"] > 0).all()
 
 
-@pytest.mark.parametrize("kind", DEEP)
+@each_row("kind", DEEP)
 def test_every_byte_is_of_one_part(kind: str) -> None:
     """Over all parts, each alone, second tier and link have what they have of a whole layer.
 
@@ -162,8 +163,8 @@ def timeline(parts: tuple[str, ...] | None, way: dict[str, Any]) -> tuple[StepTi
     return trace(*called).timeline, estimate(*called)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
-@pytest.mark.parametrize("parts", [("expert_up",), ("activation", "mlp_norm")])
+@each_row("schedule", ["1f1b", "gpipe", "zb-h1"])
+@each_row("parts", [("expert_up",), ("activation", "mlp_norm")])
 def test_the_timeline_holds_what_the_estimate_says(parts: tuple[str, ...], schedule: str) -> None:
     """Every rank at its fullest, with some layers that are run again and without."""
     for again in ({}, {"recompute": "selective", "recompute_layers": 1}):
@@ -178,7 +179,7 @@ def test_the_timeline_holds_what_the_estimate_says(parts: tuple[str, ...], sched
         assert held.after[-1] == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS[1::4], ids=lambda way: way["schedule"])
+@each_row("way", WAYS[1::4])
 def test_a_timeline_of_all_parts_is_that_of_whole_layers(way: dict[str, Any]) -> None:
     """Action by action, in every schedule."""
     (named, _), (whole, _) = (timeline(parts, way) for parts in (OffloadPart, None))

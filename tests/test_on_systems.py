@@ -1,8 +1,8 @@
 """Rows on several systems at once: their times, and the bounds that a sweep passes rows over by."""
 
 import numpy as np
-import pytest
 
+from rows import each_row
 from shardwise import Model, System, estimate_many
 from shardwise.config.system_columns import SystemColumns, figures_of, with_figures
 from shardwise.cost.component_costs import PlacedCosts
@@ -18,7 +18,7 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("name", SPACES)
+@each_row("name", SPACES)
 def test_times_are_those_of_each_system_and_no_bound_is_above_them(name):
     model, base, more = SPACES[name]
     the_model, the_system = Model.load(model), System.load(base)

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 import samples
+from rows import each_row
 from samples import run
 
 LAYER = 12 * 64**2 + 13 * 64
 
 
-@pytest.mark.parametrize(
+@each_row(
     "columns",
     [
         {},
@@ -20,7 +21,7 @@ LAYER = 12 * 64**2 + 13 * 64
         {"tp": 2, "recompute": "full"},
     ],
 )
-@pytest.mark.parametrize("attention", ["flash", "unfused"])
+@each_row("attention", ["flash", "unfused"])
 def test_operations_add_up_to_the_step(columns: dict[str, Any], attention: str) -> None:
     """On one stage and micro-batch: kernels to forward and backward, exchanges, weights, bytes."""
     result = run(software={"attention": attention}, operations=True, **columns)

@@ -7,6 +7,7 @@ so 64 tokens and 64 x 64 activations.
 import pytest
 
 import samples
+from rows import each_row
 from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
@@ -19,7 +20,7 @@ ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_sca
 FUSED = {"fused_activation": True}
 
 
-@pytest.mark.parametrize(("kv_heads", "outputs"), [(8, 64 + 2 * 64), (2, 64 + 2 * 16), (1, 80)])
+@each_row(("kv_heads", "outputs"), [(8, 64 + 2 * 64), (2, 64 + 2 * 16), (1, 80)])
 def test_query_key_value_projection_has_three_equal_products(kv_heads: int, outputs: int) -> None:
     """Multi-head, grouped and multi-query: 2 x 64 tokens x 64 x (8 + 2 kv) 8 FLOPs, three times."""
     model = samples.model(samples.layer(attention={"kv_heads": kv_heads}))
@@ -37,7 +38,7 @@ def test_head_width_need_not_match_hidden() -> None:
     assert flops(ops["attention.out"], FORWARD) == 2 * 64 * 128 * 64
 
 
-@pytest.mark.parametrize(("causal", "half"), [(True, 0.5), (False, 1.0)])
+@each_row(("causal", "half"), [(True, 0.5), (False, 1.0)])
 def test_flash_attention_does_two_and_five_products(causal: bool, half: float) -> None:
     """Of 2 x 8 heads x 32^2 scores x 8 each, halved when causal; K and V read per kv head."""
     model = samples.model(samples.layer(attention={"causal": causal, "kv_heads": 2}))
@@ -126,9 +127,7 @@ def test_qk_norm_weighs_one_head_of_queries_and_of_keys() -> None:
     assert moved(normed, INPUT_GRAD) == 3 * saved([normed])
 
 
-@pytest.mark.parametrize(
-    ("bias", "qkv", "out"), [("none", 0, 0), ("qkv", 192, 0), ("all", 192, 64)]
-)
+@each_row(("bias", "qkv", "out"), [("none", 0, 0), ("qkv", 192, 0), ("all", 192, 64)])
 def test_attention_biases(bias: str, qkv: int, out: int) -> None:
     """`qkv` adds 3 x 64, `all` the output's 64 too; their gradient reads the output's once."""
     ops = operations(samples.model(samples.layer(attention={"bias": bias})))
@@ -138,7 +137,7 @@ def test_attention_biases(bias: str, qkv: int, out: int) -> None:
     assert moved(ops["attention.out"], WEIGHT_GRAD) == 64 * out * 2
 
 
-@pytest.mark.parametrize(("activation", "gates"), [("gelu", 1), ("relu", 1), ("swiglu", 2)])
+@each_row(("activation", "gates"), [("gelu", 1), ("relu", 1), ("swiglu", 2)])
 def test_mlp_widens_once_per_gate(activation: str, gates: int) -> None:
     """Up is 64 x 256 per gate, down 256 x 64; both gates are read, and kept for backward."""
     ops = operations(samples.model(samples.layer(mlp={"activation": activation})))
@@ -181,7 +180,7 @@ def test_norms_and_residuals_move_whole_activations() -> None:
     assert saved([without]) == 0
 
 
-@pytest.mark.parametrize(("norm", "each"), [("layernorm", 128), ("rmsnorm", 64)])
+@each_row(("norm", "each"), [("layernorm", 128), ("rmsnorm", 64)])
 def test_norm_parameters(norm: str, each: int) -> None:
     """A LayerNorm holds a weight and a bias per channel, an RMSNorm a weight."""
     ops = operations(samples.model(norm=norm))
@@ -281,11 +280,9 @@ def paper_layer(model: Model, table: dict[str, object]) -> tuple[list[Operation]
     return layer_operations(model, model.layers[0], work), float(work.tokens[0]) * model.hidden
 
 
-@pytest.mark.parametrize(
-    ("micro_batch", "seq_len", "heads"), [(1, 32, 8), (4, 64, 16), (3, 96, 24)]
-)
-@pytest.mark.parametrize("tp", [1, 2, 8])
-@pytest.mark.parametrize("split", [False, True])
+@each_row(("micro_batch", "seq_len", "heads"), [(1, 32, 8), (4, 64, 16), (3, 96, 24)])
+@each_row("tp", [1, 2, 8])
+@each_row("split", [False, True])
 def test_saved_bytes_are_those_of_the_paper(
     micro_batch: int, seq_len: int, heads: int, tp: int, split: bool
 ) -> None:
@@ -364,7 +361,7 @@ def test_exchanges_with_sequence_parallelism() -> None:
     assert all(exchanges(ops[name]) == [] for name in quiet)
 
 
-@pytest.mark.parametrize("split", [False, True])
+@each_row("split", [False, True])
 def test_one_rank_exchanges_nothing(split: bool) -> None:
     """tp = 1 has no collectives anywhere, with or without sequence parallelism."""
     model, work = samples.model(), {"tp": 1, "sequence_parallel": split}

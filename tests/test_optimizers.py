@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import samples
+from rows import each_row
 from shardwise.config.enums import Optimizer
 from shardwise.ops.param_count import count_parameters
 
@@ -37,8 +38,8 @@ def moments(name: str) -> float:
     return MOMENTS[name] * MATRICES + others * (WEIGHTS - MATRICES)
 
 
-@pytest.mark.parametrize("name", Optimizer)
-@pytest.mark.parametrize(("dtype", "copy"), [("bf16", 4), ("fp32", 0)])
+@each_row("name", Optimizer)
+@each_row(("dtype", "copy"), [("bf16", 4), ("fp32", 0)])
 def test_state(name: str, dtype: str, copy: int) -> None:
     """Moments, and a copy of 4 bytes where weights have 2; gradients are the same for all."""
     held = samples.run(optimizer=name, dtype=dtype).memory_bytes
@@ -58,7 +59,7 @@ def seconds(**columns: Any) -> float:
 PLAIN = dict.fromkeys(Optimizer, 4 + 8 + 2) | {"adafactor": 3 * 4 + 12 + 2}
 
 
-@pytest.mark.parametrize("name", Optimizer)
+@each_row("name", Optimizer)
 def test_each_moves_its_own_state(name: str) -> None:
     """For a quarter of the weights, with the moments read and written; 1.5 sweeps of gradients."""
     moved = (PLAIN[name] * WEIGHTS + 2 * moments(name)) / 4 + 1.5 * 4 * WEIGHTS

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rows import each_row
 from shardwise import Estimate, Model, System, estimate
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.ops.operation import CollectiveKind
@@ -49,7 +50,7 @@ LLAMA3_8B = {"gpus": 64, "zero": 3, "gbs": 256}
 SMALL_MEMORY = {"tpu-v4", "tpu-v5e", "tpu-v6e", "trainium1"}
 
 
-@pytest.mark.parametrize("name", DATA_SHEETS)
+@each_row("name", DATA_SHEETS)
 def test_figures_are_those_of_the_data_sheet(name: str) -> None:
     """Dense peaks, bandwidths and sizes, figure by figure."""
     bf16, fp8, fp4, memory, node, domain, inside, beyond = DATA_SHEETS[name]
@@ -63,7 +64,7 @@ def test_figures_are_those_of_the_data_sheet(name: str) -> None:
     assert system.tier_bandwidth(1) == pytest.approx(beyond * 1e9)
 
 
-@pytest.mark.parametrize(("name", "gigabytes"), CAPACITIES.items())
+@each_row(("name", "gigabytes"), CAPACITIES.items())
 def test_capacity_is_that_of_the_box(name: str, gigabytes: float) -> None:
     """Of 288, 192, 80, ... GB or GiB; a TPU v5p shows programs 95 of its 96 GiB."""
     capacity = System.load(name).accelerator.memory[0].capacity / 1e9
@@ -85,7 +86,7 @@ def rate(name: str, kind: str, members: int) -> float:
     return tier.rates_of(kind).efficiency[members] * tier.bandwidth
 
 
-@pytest.mark.parametrize(("name", "dimensions"), TORUS_DIMENSIONS.items())
+@each_row(("name", "dimensions"), TORUS_DIMENSIONS.items())
 def test_a_ring_of_a_torus_uses_two_of_its_links(name: str, dimensions: int) -> None:
     """A neighbour is on one link, a ring on two, and the whole slice has all, at 0.9 of each."""
     link = 0.9 * System.load(name).network[0].bandwidth / (2 * dimensions)
@@ -98,7 +99,7 @@ def test_a_ring_of_a_torus_uses_two_of_its_links(name: str, dimensions: int) -> 
     assert rate(name, "p2p", 2) == pytest.approx(link)
 
 
-@pytest.mark.parametrize("name", ["tpu-v5e", "tpu-v6e"])
+@each_row("name", ["tpu-v5e", "tpu-v6e"])
 def test_an_all_to_all_of_a_pod_is_bound_by_its_bisection(name: str) -> None:
     """Half of what 256 chips send crosses 2 x 16 links each way, also at 0.9 of each."""
     bandwidth = System.load(name).network[0].bandwidth
@@ -114,7 +115,7 @@ def test_a_gather_on_a_ring_of_tpu_v5e_by_hand() -> None:
     assert gather_s("tpu-v5e", 16, 1.6e9) == pytest.approx(1.5e9 / 90e9 + 5e-6 + 14 * 0.03e-6)
 
 
-@pytest.mark.parametrize(("name", "link"), [("mi300x", 48e9), ("mi325x", 48e9), ("mi355x", 57.6e9)])
+@each_row(("name", "link"), [("mi300x", 48e9), ("mi325x", 48e9), ("mi355x", 57.6e9)])
 def test_modules_in_a_mesh_use_the_links_among_themselves(name: str, link: float) -> None:
     """A pair has one link of the seven, four three each, eight all."""
     for members in (2, 4, 8):
@@ -136,7 +137,7 @@ def run(name: str, model: str = "llama3-8b", **strategy: Any) -> Estimate:
     return estimate(model, name, {**LLAMA3_8B, **strategy})
 
 
-@pytest.mark.parametrize("name", DATA_SHEETS)
+@each_row("name", DATA_SHEETS)
 def test_utilisation_of_llama3_8b_is_in_reach(name: str) -> None:
     """From a quarter to three quarters of the bf16 peak, in a way that fits."""
     result = run(name, recompute="full" if name in SMALL_MEMORY else "none")
@@ -146,7 +147,7 @@ def test_utilisation_of_llama3_8b_is_in_reach(name: str) -> None:
     assert 0.25 <= result.mfu <= 0.75
 
 
-@pytest.mark.parametrize("name", DATA_SHEETS)
+@each_row("name", DATA_SHEETS)
 def test_every_type_of_the_data_sheet_runs(name: str) -> None:
     """fp8 and fp4 speed up the step where the accelerator has them."""
     _, fp8, fp4, *_ = DATA_SHEETS[name]
@@ -198,9 +199,7 @@ PUBLISHED: list[tuple[str, str, dict[str, Any], float, float]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "strategy", "measured", "within"), PUBLISHED, ids=[p[0] for p in PUBLISHED]
-)
+@each_row(("name", "model", "strategy", "measured", "within"), PUBLISHED)
 def test_published_runs_are_met(
     name: str, model: str, strategy: dict[str, Any], measured: float, within: float
 ) -> None:
@@ -234,7 +233,7 @@ MAXTEXT: dict[str, tuple[tuple[int, int, int, int, int], dict[str, Any], float]]
 }
 
 
-@pytest.mark.parametrize("name", MAXTEXT)
+@each_row("name", MAXTEXT)
 def test_runs_of_maxtext_are_met(name: str) -> None:
     """Models of 52, 32 and 128 billion parameters, sequences of 2,048 tokens, within 12 %."""
     (layers, hidden, ffn, heads, width), strategy, measured = MAXTEXT[name]

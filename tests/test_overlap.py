@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import samples
+from rows import each_row
 from samples import column, run
 from shardwise import System
 from shardwise.analysis.results import Estimate, OperationEstimate
@@ -65,7 +66,7 @@ def test_pieces_of_a_group_of_one_or_of_many() -> None:
         assert hidden.tolist() == [0, 1 if ring else 63 / 64]
 
 
-@pytest.mark.parametrize(("share", "ring", "pipe"), [(0, 0, 1 / 2), (0.25, 1 / 4, 5 / 8)])
+@each_row(("share", "ring", "pipe"), [(0, 0, 1 / 2), (0.25, 1 / 4, 5 / 8)])
 def test_a_short_exchange_hides_behind_its_product(share: float, ring: float, pipe: float) -> None:
     """A ring exposes nothing, a pipe one of 2 pieces; a quarter of what hides slows the product."""
     alone = SIZE / 2 / FAST
@@ -76,8 +77,8 @@ def test_a_short_exchange_hides_behind_its_product(share: float, ring: float, pi
         assert row.exposed_s == pytest.approx(exposed * alone)
 
 
-@pytest.mark.parametrize("share", [0, 0.25])
-@pytest.mark.parametrize("overlap", ["ring", "pipe"])
+@each_row("share", [0, 0.25])
+@each_row("overlap", ["ring", "pipe"])
 def test_a_long_exchange_hides_half_of_its_product(overlap: str, share: float) -> None:
     """One of 2 pieces of the product has an exchange beside it.
 
@@ -107,7 +108,7 @@ def test_four_ranks_cut_in_four_pieces() -> None:
     assert row.exposed_s == pytest.approx(0.75 * SIZE / 1e14 / 4)
 
 
-@pytest.mark.parametrize("exchange", ["rs_ag", "all_reduce", "p2p_rs_ag"])
+@each_row("exchange", ["rs_ag", "all_reduce", "p2p_rs_ag"])
 def test_what_has_no_product_stays_exposed(exchange: str) -> None:
     """All of a layer's exchanges hide in a ring; the embedding's and those of the loss do not.
 
@@ -195,7 +196,7 @@ def free(**columns: Any) -> Windows:
     return windows(table, extents, pass_s=column(8), inside_s=inside, transfer_s=column(0.25))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tiers", "chunk"),
     [
         # Replicas alone on the links between nodes; with either or both of the others.
@@ -227,7 +228,7 @@ def test_windows_are_never_negative_and_need_replicas() -> None:
     assert found.tail.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(("cp_tier", "window"), [(0, 6), (1, 3)])
+@each_row(("cp_tier", "window"), [(0, 6), (1, 3)])
 def test_exchanges_of_every_axis_narrow_the_window_on_their_tier(
     cp_tier: int, window: float
 ) -> None:
@@ -255,8 +256,8 @@ def test_replicas_on_two_tiers_are_disturbed_on_the_outer_one() -> None:
     assert free(tp=1, dp=16, pp=2).tail.tolist() == [7.75]
 
 
-@pytest.mark.parametrize(("tp_tier", "shared"), [(0, False), (1, True)])
-@pytest.mark.parametrize("share", [0, 0.25])
+@each_row(("tp_tier", "shared"), [(0, False), (1, True)])
+@each_row("share", [0, 0.25])
 def test_replicas_wait_for_tensor_parallelism_on_their_tier(
     tp_tier: int, shared: bool, share: float
 ) -> None:

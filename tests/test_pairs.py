@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import EstimateTable, InputError, Model, System, estimate, estimate_many
 from shardwise.arrays import gather
 from shardwise.config.enums import (
@@ -161,7 +162,7 @@ def test_every_field_has_values() -> None:
     assert set(VALUES) | DERIVED == set(Strategy.model_fields)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@each_row("kind", MODELS)
 def test_a_pair_is_estimated_or_refused(kind: str) -> None:
     """Finite and positive, its parts sum up; or no figure at all, and a rule that says why."""
     result = estimated(kind)
@@ -184,7 +185,7 @@ def test_a_pair_is_estimated_or_refused(kind: str) -> None:
     assert not result.fits[~legal].any()
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@each_row("kind", MODELS)
 def test_stages_of_every_pair_hold_all_layers(kind: str) -> None:
     """Layers of each kind, modules, embedding and head once; weights twice in both directions."""
     architecture, result = MODELS[kind], estimated(kind)
@@ -210,7 +211,7 @@ def test_stages_of_every_pair_hold_all_layers(kind: str) -> None:
     np.testing.assert_array_equal(sum(run.length for run in runs), table.pp)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@each_row("kind", MODELS)
 def test_every_refusal_is_told(kind: str) -> None:
     """The first row that breaks a rule, for each rule: alone it raises and names the field."""
     architecture, result = MODELS[kind], estimated(kind)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise.config.expressions.formula import evaluated, parts_of, path_text
 from shardwise.config.expressions.quantity import Quantity
 
@@ -28,7 +29,7 @@ def of(text: str) -> Quantity:
     return evaluated(text, NAMES.__getitem__, lambda row, field: Quantity(len(row) + len(field)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value", "kind"),
     [
         ("frequency * cores * 4096", 1.98e9 * 132 * 4096, "FLOP/s or Hz"),
@@ -62,7 +63,7 @@ def test_whole_numbers_stay_whole() -> None:
     assert isinstance(of("2 ** 10 * 3 - 5").value, int)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "problem"),
     [
         ("'1 GB' + '1 s'", "cannot add bytes and seconds"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Model, Strategy, System
 from shardwise.config.enums import PLACEMENTS
 from shardwise.config.strategy_table import Table
@@ -187,7 +188,7 @@ def test_what_cannot_be_listed_is_refused():
         found(dp=2**21, gbs=2**21)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ranks", "shown"),
     [
         ([5], "5"),

@@ -3,12 +3,12 @@
 from math import prod
 
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise.config.enums import PLACEMENTS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -48,7 +48,7 @@ BY_HAND = [
 ]
 
 
-@pytest.mark.parametrize(("degrees", "placement", "inside"), BY_HAND)
+@each_row(("degrees", "placement", "inside"), BY_HAND)
 def test_extents_in_nodes_of_eight(
     degrees: dict[str, int], placement: str, inside: dict[str, int]
 ) -> None:
@@ -90,11 +90,11 @@ def test_racks_of_72() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("degrees", "inside"),
     [({"tp": 16, "dp": 32}, {"tp": 16, "dp": 4}), ({"tp": 8, "dp": 64}, {"tp": 8, "dp": 8})],
 )
-@pytest.mark.parametrize("node", [4, 8])
+@each_row("node", [4, 8])
 def test_powers_of_two_use_64_of_a_rack_of_72(
     node: int, degrees: dict[str, int], inside: dict[str, int]
 ) -> None:

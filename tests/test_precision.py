@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import samples
 from precision_samples import LINEAR, chip, mixture
 from profiles import examples
+from rows import each_row
 from samples import exchanges, moved, operations, saved
 from shardwise import Model
 from shardwise.config.enums import Quantization
@@ -32,7 +33,7 @@ def runs_quantized(operation: Operation) -> set[bool]:
     return {k.quantized for k in operation.kernels if isinstance(k, Matmul)}
 
 
-@pytest.mark.parametrize("quantization", [BLOCK, NVFP4])
+@each_row("quantization", [BLOCK, NVFP4])
 def test_casts_of_recipes_that_fuse_nothing(quantization: int) -> None:
     """X: read, written in two orientations; dY the same; nvfp4 reads a second time."""
     ops = operations(samples.llama(), quantization=quantization)
@@ -49,7 +50,7 @@ def test_casts_of_recipes_that_fuse_nothing(quantization: int) -> None:
     assert moved(ops["attention.out"], INPUT_GRAD) == 64 * 64 * (read + 2 * size)
 
 
-@pytest.mark.parametrize("quantization", [TENSOR, MXFP8])
+@each_row("quantization", [TENSOR, MXFP8])
 def test_norms_and_sums_of_biases_that_are_fused_with_casts(quantization: int) -> None:
     """GPT's projections after norms cast nothing; biases are summed while dY is cast."""
     ops = operations(samples.model(), quantization=quantization)
@@ -106,7 +107,7 @@ def test_what_stays_in_sixteen_bits() -> None:
     assert moved(ops["moe.shared_up"], WEIGHT_GRAD) == 64 * 64 * 3
 
 
-@pytest.mark.parametrize(("quantization", "gradients"), [(TENSOR, 1), (MXFP8, 2), (NVFP4, 2)])
+@each_row(("quantization", "gradients"), [(TENSOR, 1), (MXFP8, 2), (NVFP4, 2)])
 def test_sequences_are_gathered_quantised(quantization: int, gradients: int) -> None:
     """Inputs in one orientation, gradients in one or two; each rank casts its own half."""
     ops = operations(samples.llama(), tp=2, sequence_parallel=True, quantization=quantization)

@@ -11,6 +11,7 @@ import pytest
 
 import samples
 from precision_samples import LINEAR, PEAKS, chip, mixture
+from rows import each_row
 from samples import GB, TB
 from shardwise import InputError, Model, Strategy, System, estimate, estimate_many
 from shardwise.analysis.results import Estimate
@@ -32,7 +33,7 @@ def run(machine: System | None = None, **columns: Any) -> Estimate:
     return samples.run(samples.llama(), None, machine or chip(), **columns)
 
 
-@pytest.mark.parametrize(("quantization", "faster"), [("fp8_tensor", 2), ("nvfp4", 4)])
+@each_row(("quantization", "faster"), [("fp8_tensor", 2), ("nvfp4", 4)])
 def test_products_are_faster_by_the_ratio_of_the_rates(quantization: str, faster: int) -> None:
     """Where bytes cost nothing, all products of layers are, and neither attention nor head."""
     memory = [{"name": "hbm", "capacity": 80 * GB, "bandwidth": 1e9 * TB}]
@@ -117,7 +118,7 @@ def test_quantised_copies_of_split_weights_are_of_one_layer() -> None:
         assert kept.weights - whole.weights == 4 * (copies - stored)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "size"),
     [("fp8_tensor", 1.0), ("fp8_block", 1 + 4 / 128**2), ("mxfp8", 2.0), ("nvfp4", 0.5625)],
 )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import EstimateTable, InputError, Model, Stack, System, estimate, estimate_many
 from shardwise.config.enums import PLACEMENTS, Recompute
 from shardwise.config.strategy_table import Table
@@ -272,9 +273,9 @@ def copies(model: Model, tp: int, pp: int) -> float:
     return (tp - 1) * whole + repeated + tables * padding * model.hidden + shared
 
 
-@pytest.mark.parametrize("learned", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("tied", [True, False])
+@each_row("learned", [True, False])
+@each_row("bias", [True, False])
+@each_row("tied", [True, False])
 def test_ranks_of_a_replica_hold_the_model_once(tied: bool, bias: bool, learned: bool) -> None:
     """All ranks together: the model, and copies of norms, some biases, kv heads and tied words."""
     layer = deepcopy(WIDE)

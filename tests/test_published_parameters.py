@@ -4,9 +4,8 @@ Published counts of parameters are those of the safetensors of each model on hug
 architectures are those of the config.json beside them.
 """
 
-import pytest
-
 from described_layers import gqa, mla, mlp, model, moe, runs
+from rows import each_row
 from shardwise.config.model import Model
 from shardwise.ops.param_count import count_parameters
 
@@ -108,7 +107,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@each_row("name", PUBLISHED)
 def test_published_parameters(name: str) -> None:
     """To the last one; those that a token passes through are our own sum."""
     described, total, active = PUBLISHED[name]

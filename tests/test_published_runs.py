@@ -2,15 +2,14 @@
 
 import pytest
 
+from rows import each_row
 from shardwise import estimate
 
 FULL = {"recompute": "full", "sequence_parallel": False}
 SELECTIVE = {"recompute": "selective", "sequence_parallel": True}
 
 
-@pytest.mark.parametrize(
-    ("mode", "measured_s"), [(FULL, 18.13), (SELECTIVE, 13.75)], ids=["full", "selective"]
-)
+@each_row(("mode", "measured_s"), [(FULL, 18.13), (SELECTIVE, 13.75)])
 def test_gpt3_175b_on_64_a100_is_within_15_percent(mode, measured_s):
     """Step times of arXiv 2205.05198, table 5, in both recompute modes; errors are signed."""
     strategy = {"gpus": 64, "tp": 8, "pp": 8, "vpp": 3, "mbs": 1, "gbs": 64, **mode}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from amped_runs import SMALL
 from profiles import examples
+from rows import each_row
 from shardwise import InputError
 from shardwise.interop.amped.parameters import DERIVED
 from shardwise.interop.amped.reference import (
@@ -180,7 +181,7 @@ def test_efficiency_is_a_number_or_a_curve_of_the_micro_batch():
     assert curve.at(sizes).tolist() == pytest.approx([0.2, 0.2, 0.5, 0.8])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         ({"points": ()}, "needs sizes of micro-batches in ascending order"),
@@ -196,7 +197,7 @@ def test_curves_without_sense_are_refused(words, told):
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "told"),
     [
         ("frequency", 0.0, "must be above 0"),

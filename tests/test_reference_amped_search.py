@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from amped_runs import SMALL
+from rows import each_row
 from shardwise import InputError
 from shardwise.interop.amped.reference import count, search
 from shardwise.interop.amped.reference.optimum import DEGREES
@@ -67,7 +68,7 @@ def test_pieces_of_a_search_are_one_search(monkeypatch):
     assert search(_FIXED, **limits) == whole
 
 
-@pytest.mark.parametrize(("accelerators", "ways"), [(1, 1), (7, 6), (8, 56), (1024, 3003)])
+@each_row(("accelerators", "ways"), [(1, 1), (7, 6), (8, 56), (1024, 3003)])
 def test_permutations_are_counted_by_their_primes(accelerators, ways):
     """C(e + 5, 5) for each prime; with nodes that hold all, every one is valid."""
     limits = {"accelerators": accelerators, "per_node": accelerators, "batch_sizes": [1]}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from calculon_runs import FEASIBLE, RUNS, calculon_model, calculon_system
 from profiles import examples
+from rows import each_row
 from shardwise.interop.calculon.files import (
     COMM_TYPES,
     OVERLAPS,
@@ -43,7 +44,7 @@ def test_the_statistics_have_calculons_names_in_its_order():
     assert list(STAT_FIELDS) == RUNS["stat_fields"]
 
 
-@pytest.mark.parametrize("case", FEASIBLE, ids=[case["id"] for case in FEASIBLE])
+@each_row("case", FEASIBLE)
 def test_every_statistic_of_every_run_is_reproduced(case):
     """README example, validation runs and random executions, training and inference."""
     found = statistics(*_inputs(case), _execution(case))
@@ -54,7 +55,7 @@ def test_every_statistic_of_every_run_is_reproduced(case):
         assert found[name] == pytest.approx(expected[name], **close), name
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=[f"{c['id']}-{c['error']}" for c in REFUSED])
+@each_row("case", REFUSED)
 def test_what_calculon_refuses_is_refused_for_its_reason(case):
     """Each run that Calculon ends with an error."""
     with pytest.raises(Infeasible) as caught:
@@ -62,7 +63,7 @@ def test_what_calculon_refuses_is_refused_for_its_reason(case):
     assert caught.value.reason == case["error"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "sentence"),
     [
         ("x000", "network 0 connects 8 processors, but 40 are placed on it (tensor, pipeline and"),
@@ -82,7 +83,7 @@ def test_a_refusal_says_what_is_needed_and_what_there_is(name, sentence):
     assert str(caught.value).startswith(sentence)
 
 
-@pytest.mark.parametrize("case", DETAILED, ids=[case["id"] for case in DETAILED])
+@each_row("case", DETAILED)
 def test_every_field_of_every_operation_is_reproduced(case):
     """48 fields of 24 operations, or of 17 with overlap, under Calculon's names."""
     found = layer_statistics(*_inputs(case), _execution(case))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nersc_runs import BATCH, RUNS, nersc_model, nersc_system
 from profiles import examples
+from rows import each_row
 from shardwise import InputError
 from shardwise.interop.nersc.reference import (
     METHODS,
@@ -63,7 +64,7 @@ def of_layers(case):
     return nersc_model(case["model"]), nersc_system(case["system"], case["nvs"]), configuration
 
 
-@pytest.mark.parametrize("case", LAYERS, ids=lambda case: f"{case['model']}-{case['strategy']}")
+@each_row("case", LAYERS)
 def test_every_figure_of_every_layer_is_reproduced(case):
     """Fourteen layers, and the exchanges among replicas and stages, under the published names."""
     found = layer_statistics(*of_layers(case))
@@ -80,7 +81,7 @@ def _near(value):
     return pytest.approx(value, **close)
 
 
-@pytest.mark.parametrize("case", LAYERS, ids=lambda case: f"{case['model']}-{case['strategy']}")
+@each_row("case", LAYERS)
 def test_totals_of_runs_of_its_code_are_reproduced(case):
     """All but where its groups sit, which these runs do not tell."""
     model, system, configuration = of_layers(case)
@@ -89,9 +90,7 @@ def test_totals_of_runs_of_its_code_are_reproduced(case):
     assert configuration.gpus == case["n_gpus"]
 
 
-@pytest.mark.parametrize(
-    ("model", "method"), list(itertools.product(RUNS["models"], METHODS)), ids=lambda word: word
-)
+@each_row(("model", "method"), list(itertools.product(RUNS["models"], METHODS)))
 def test_statistics_of_every_stored_optimum_are_reproduced(model, method):
     """319 of them, in their published order; vit_era5 fits nowhere in 1d."""
     seen = 0
@@ -121,7 +120,7 @@ def test_the_number_of_candidates_of_every_stored_search_is_reproduced():
 # One formula at a time
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "members", "inside", "expected"),
     [
         # 25 x 0.7 and 300 x 0.7 GB/s, 5 and 2.5 us a hop.
@@ -299,7 +298,7 @@ def test_more_bandwidth_is_never_slower(field, data, factor):
 LEAST = "must be greater than or equal to 0.000001"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "told"),
     [
         (
@@ -335,7 +334,7 @@ def test_a_bad_model_is_refused():
     assert NerscModel.validated(fields | {"h": 8}).ffn == 2048
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("numbers", "told"),
     [
         ({"m1": 4, "t1": 3}, "t1 3 must divide m1 4"),
@@ -351,7 +350,7 @@ def test_a_bad_configuration_is_refused(numbers, told):
     assert str(caught.value) == told
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("numbers", "told"),
     [
         ({"m1": 3}, "configuration: m1: 3: must divide h 8"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nersc_runs import BATCH, RUNS, nersc_model, nersc_system
 from profiles import examples
+from rows import each_row
 from shardwise import InputError
 from shardwise.interop.nersc.reference import (
     METHODS,
@@ -32,7 +33,7 @@ def _found(point, **more):
     return search(nersc_model(model), nersc_system(system), method, **limits, **more)
 
 
-@pytest.mark.parametrize("top", RUNS["top"], ids=lambda top: f"optimum-{top['optimum']}")
+@each_row("top", RUNS["top"])
 def test_searches_find_the_stored_ten_best_in_their_order(top):
     """Configuration by configuration with its throughput; fewer where fewer are feasible."""
     found = _found(RUNS["optima"][top["optimum"]]["point"])
@@ -46,7 +47,7 @@ def test_searches_find_the_stored_ten_best_in_their_order(top):
     assert len(words) == min(10, found.feasible)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_row("method", METHODS)
 def test_stored_searches_without_a_feasible_configuration_find_none(method):
     """305 of them: every candidate needs more than there is."""
     seen = 0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from calculon_runs import DATA, RUNS, calculon_model, calculon_system
+from rows import each_row
 from shardwise import InputError
 from shardwise.interop.calculon.files import (
     COMM_TYPES,
@@ -33,7 +34,7 @@ def _limits(case):
     return {"system": _inputs(case)[1], "model": _inputs(case)[0], **case["limits"]}
 
 
-@pytest.mark.parametrize("name", list(OPTIMA))
+@each_row("name", list(OPTIMA))
 def test_searches_find_calculons_optimum(name):
     """The same space, as many good executions, and the same best one with its statistics."""
     case = OPTIMA[name]
@@ -58,7 +59,7 @@ def test_stopping_at_the_first_micro_batch_that_does_not_fit_tries_fewer():
     assert found.good + found.bad == found.candidates
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "procs", "batch", "candidates"),
     [
         ("gpt3-175B", 4096, 3072, 9_670_848),
@@ -212,7 +213,7 @@ def test_a_batch_smaller_than_the_replicas_leaves_layouts_out():
     assert 0 < fewer < count(**_tiny()).candidates
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "told"),
     [
         ({"datatype": "float8"}, "datatype: 'float8': allowed: float16; did you mean 'float16'?"),
@@ -222,7 +223,6 @@ def test_a_batch_smaller_than_the_replicas_leaves_layouts_out():
         ({"fused_activation": "all"}, "fused_activation: 'all': allowed: true, false, both"),
         ({"top_n": 0}, "top_n: 0: must be at least 1"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_impossible_limits_are_refused(change, told):
     """One line that names the limit."""

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Reliability
 from shardwise.analysis.training_run.goodput import (
     best_interval,
@@ -35,7 +36,7 @@ def test_the_best_interval_is_dalys_and_youngs():
     assert best_interval(100.0, 40.0) == 40.0
 
 
-@pytest.mark.parametrize(("mtbf", "best"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
+@each_row(("mtbf", "best"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
 def test_the_best_interval_is_the_one_that_daly_prints(mtbf, best):
     """Checkpoints of 5 min; in minutes, by figures 3 to 5 of his paper."""
     assert best_interval(5.0, mtbf) == pytest.approx(best, abs=0.5 if best > 10 else 0.05)
@@ -130,9 +131,7 @@ def _simulated(rng, *, segments, tau, stall, write, restart, mtbf, spares, repai
             clock += next_failure
 
 
-@pytest.mark.parametrize(
-    ("stall", "write", "spares"), [(60.0, 0.0, 2), (60.0, 0.0, 40), (5.0, 400.0, 2)]
-)
+@each_row(("stall", "write", "spares"), [(60.0, 0.0, 2), (60.0, 0.0, 40), (5.0, 400.0, 2)])
 def test_a_simulation_agrees(stall, write, spares):
     """Thousands of failures with repairs of fixed length: total within 2 %, waiting within 5 %."""
     rng = np.random.default_rng(1)
@@ -163,7 +162,7 @@ def test_units_are_accelerators_or_nodes():
     assert (known.units(12, 8), known.unit_mtbf_s) == (2, 5000 * 3600)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "told"),
     [
         ({"accelerator_mtbf": None}, "accelerator_mtbf or node_mtbf must be given"),

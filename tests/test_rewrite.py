@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise import Stack, System, catalog
 from shardwise.config import files
 from shardwise.validate.measured.fit import Parameter, load_parameters
@@ -117,7 +118,7 @@ def path_of(of: str, name: str) -> Path:
     return found
 
 
-@pytest.mark.parametrize("of", NOUNS)
+@each_row("of", NOUNS)
 def test_writing_what_the_catalog_has_changes_nothing(of: str) -> None:
     """Every file says the same figures after it, and all lines without figures are the same."""
     parameters = [one for one in load_parameters() if one.of == of]

@@ -6,6 +6,7 @@ import pytest
 
 import samples
 from broken_rules import BREAKING, EXPERTS, MODEL, SIXES, SYSTEM, filled, island
+from rows import each_row
 from shardwise import InputError, Model, System, estimate
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation, refuse_illegal
@@ -20,7 +21,7 @@ def test_every_rule_is_broken_below() -> None:
     assert {rule.reason for rule in CONSTRAINTS} == set(BREAKING)
 
 
-@pytest.mark.parametrize("reason", BREAKING)
+@each_row("reason", BREAKING)
 def test_a_broken_rule_names_its_field_and_what_is_allowed(reason: str) -> None:
     """In a table the row has the rule's reason; alone it raises, with field, value and bound."""
     given, model, system, told = BREAKING[reason]
@@ -39,7 +40,7 @@ def test_a_broken_rule_names_its_field_and_what_is_allowed(reason: str) -> None:
     assert field in faults(error)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("columns", "field"),
     [
         ({"tp": 6}, "tp"),

@@ -16,6 +16,7 @@ from pipelines_drawn import (
     with_short_last_chunks,
 )
 from profiles import examples
+from rows import each_row
 from shardwise.config.enums import Schedule
 from shardwise.parallel.schedule.in_flight import in_flight
 from shardwise.parallel.schedule.pipelines import Times
@@ -41,8 +42,8 @@ def test_one_stage_per_rank_with_blocking_messages_or_none_is_exact(case):
     assert error(blocked) == pytest.approx(0, abs=1e-9 if exact else 0.02)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
-@pytest.mark.parametrize("m", range(1, 17))
+@each_row("schedule", ["1f1b", "zb-h1"])
+@each_row("m", range(1, 17))
 def test_few_micro_batches_on_runs_of_sixteen_ranks(schedule, m):
     """Within a run, one rank is the last that does all forwards before its first backward."""
     rng = np.random.default_rng(m)
@@ -73,8 +74,8 @@ def test_1f1b_and_gpipe_of_equal_stages_are_exact_with_any_messages(case):
     assert error(case) == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize("p", [2, 5])
-@pytest.mark.parametrize("more", [-4, -3, -1, 0, 1, 4, 5, 6])
+@each_row("p", [2, 5])
+@each_row("more", [-4, -3, -1, 0, 1, 4, 5, 6])
 def test_1f1b_with_about_as_many_micro_batches_as_stages(p, more):
     """Where the rounds of messages beside compute begin: one is met for every rank on the way."""
     case = Case(
@@ -145,7 +146,7 @@ def test_closed_forms_are_short_rather_than_long(case):
     assert error(case) <= 1e-9
 
 
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "interleaved", "dualpipe"])
+@each_row("schedule", ["zb-h1", "zb-v", "interleaved", "dualpipe"])
 def test_paths_from_many_pipelines_are_never_long(schedule):
     """The same, of forty random uneven pipelines at once."""
     rng = np.random.default_rng(11)
@@ -154,7 +155,7 @@ def test_paths_from_many_pipelines_are_never_long(schedule):
     assert errors.max() <= 1e-9
 
 
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "interleaved", "dualpipe"])
+@each_row("schedule", ["zb-h1", "zb-v", "interleaved", "dualpipe"])
 def test_typical_errors_are_far_below_half_a_percent(schedule):
     """Of forty random uneven pipelines two at most are 0.5 % off; 0.05 % on average."""
     rng = np.random.default_rng(7)
@@ -165,7 +166,7 @@ def test_typical_errors_are_far_below_half_a_percent(schedule):
     assert errors.mean() < 0.0005
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("schedule", "mean"),
     [("zb-h1", 1e-9), ("interleaved", 1e-9), ("zb-v", 2e-4), ("dualpipe", 2e-4)],
 )
@@ -292,7 +293,7 @@ def test_published_bubbles():
     )
 
 
-@pytest.mark.parametrize("schedule", Schedule)
+@each_row("schedule", Schedule)
 def test_in_flight_is_what_ranks_hold(schedule):
     """Every rank of every small pipeline: the simulation's peaks."""
     for p in range(1, 7):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise.config.enums import Schedule
 from shardwise.errors import InputError
 from shardwise.parallel.schedule.orders import (
@@ -164,7 +165,7 @@ def test_dualpipe_by_hand():
     assert words(second) == "f2 F0 f3 B0 F1+ b2 B1 b3- w3"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "message"),
     [
         (

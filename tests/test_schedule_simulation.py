@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import pipeline_simulation
 from profiles import examples
+from rows import each_row
 from shardwise.parallel.schedule.simulate import simulate
 
 fast = examples(40)
@@ -106,7 +107,7 @@ def test_published_bubbles():
         assert chunks.busy_s.tolist() == [3 * 3 * 4 * p] * p
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (8, 15), (8, 40)])
+@each_row(("p", "m"), [(2, 4), (4, 8), (8, 15), (8, 40)])
 def test_zb_v_has_no_bubble_of_its_own(p, m):
     """Each rank works without a gap from its first pass to its last; rank i starts i s later."""
     step = equal("zb-v", p, m)

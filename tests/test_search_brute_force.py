@@ -15,6 +15,7 @@ import pytest
 
 import samples
 from naive_search import FIELDS, OFFLOADS, ORDERS, TIERS, Naive, everything
+from rows import each_row
 from shardwise import InputError, Model, System, estimate
 from shardwise.config.strategy_table import Table
 from shardwise.planning.search.candidates import Candidates, refusals
@@ -228,7 +229,7 @@ def test_every_strategy_is_a_candidate_once(first):
     assert seen > 500
 
 
-@pytest.mark.parametrize("first", SOME)
+@each_row("first", SOME)
 def test_candidates_are_counted_by_reason(first):
     """What is feasible, and why the rest is rejected: rules of layouts first, then the others,
     then memory."""
@@ -242,7 +243,7 @@ def test_candidates_are_counted_by_reason(first):
     assert feasible > 50
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("objective", "first"),
     [(words["objective"], first) for first, words in SOME.items() if "objective" in words],
 )
@@ -260,7 +261,7 @@ def test_the_best_are_the_best_of_all(objective, first):
         assert listed(case.found.best) == case.ordered(score)[:10]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "first"),
     [(words["front"], first) for first, words in SOME.items() if "front" in words],
 )

@@ -7,6 +7,7 @@ import pytest
 
 import samples
 from naive_search import FIELDS, OFFLOADS, USUAL
+from rows import each_row
 from shardwise import InputError, estimate_many
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -42,7 +43,7 @@ def test_strategies_come_in_the_order_of_their_numbers():
     assert keys(found.strategies(wanted)) == [every[number] for number in wanted]
 
 
-@pytest.mark.parametrize("size", [1, 7, 100, 10_000])
+@each_row("size", [1, 7, 100, 10_000])
 def test_pieces_of_a_box_are_the_box(size):
     """Numbers and strategies go on from piece to piece."""
     box = candidates(training=[True, False], recompute="all").legal[-1]
@@ -124,7 +125,7 @@ FIXED = {
 }
 
 
-@pytest.mark.parametrize("name", FIXED)
+@each_row("name", FIXED)
 def test_fixing_a_field_is_filtering(name):
     """The candidates with that value, and no others."""
     space: dict[str, Any] = {
@@ -185,7 +186,7 @@ def test_more_replicas_than_sequences_are_counted_once():
     assert refused == {"batch": len(found)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("missing", "told"),
     [("gpus", "gpus: is missing: set it"), ("global_batch_size", r".*: set it \(gbs\)")],
 )

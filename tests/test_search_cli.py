@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from rows import each_row
+
 SMALL = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 32)
 FEW = ("--fix", "offload_weights=false,offload_activations=false,offload_optimizer=false")
 
@@ -128,7 +130,7 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
     assert shardwise(*words, "--ok-if-none", "--json")[0] == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (("--fix", "tpp=8"), "did you mean 'tp'"),

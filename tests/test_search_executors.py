@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from rows import each_row
 from saved_search import case, plain
 from shardwise.errors import Fault, InputError
 from shardwise.planning.search import workers
@@ -93,7 +94,7 @@ def test_a_process_that_dies_is_a_fault():
         list(Workers(jobs=2).each(_die, [1]))
 
 
-@pytest.mark.parametrize("jobs", [0, -1, 1.5, True, "two"])
+@each_row("jobs", [0, -1, 1.5, True, "two"])
 def test_jobs_are_a_number_of_processes(jobs):
     """There is at least one."""
     with pytest.raises(InputError, match=r"jobs: .*: must be a whole number of at least 1"):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rows import each_row
 from samples import GB, TB, model, system, tier
 from shardwise import estimate
 from shardwise.engine.step_time import TIME_PARTS
@@ -253,7 +254,7 @@ def test_an_explanation_is_ready_for_json():
     assert record["changes"][0]["fields"][0]["field"] == "stack"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("strategy", "told"),
     [
         ({"tp": "many"}, "tp: 'many'"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, System
 from shardwise.planning.search import evaluate as judging
 from shardwise.planning.search.candidates import Candidates, refusals
@@ -104,7 +105,7 @@ def test_the_example_has_all_kinds_of_verdicts():
     assert len(whole().front) > 1
 
 
-@pytest.mark.parametrize("rows", [1, 7, 1000])
+@each_row("rows", [1, 7, 1000])
 def test_what_is_found_does_not_depend_on_how_boxes_are_cut(rows):
     """Pieces of 1, 7 or 1000 rows: the same counts and candidates, scores equal to the last bit."""
     assert same(merged(looked(question(), rows), question()), whole())
@@ -137,7 +138,7 @@ def test_nothing_adds_nothing():
     assert same(merged([], question()), nothing)
 
 
-@pytest.mark.parametrize("capacity", [0.0, 1.5e6, 2e6, 1e9])
+@each_row("capacity", [0.0, 1.5e6, 2e6, 1e9])
 def test_every_candidate_is_feasible_or_rejected_for_one_reason(capacity):
     """Counts add up, with those of layouts that break rules."""
     found = merged(looked(question(capacity)), question(capacity))
@@ -247,7 +248,7 @@ def test_the_best_of_each_key_comes_once(pairs):
     assert told(found) == list(best.values())
 
 
-@pytest.mark.parametrize("known", [("objective", OBJECTIVES), ("pareto", FRONTS)])
+@each_row("known", [("objective", OBJECTIVES), ("pareto", FRONTS)])
 def test_an_unknown_objective_or_front_is_refused(known):
     """With what is allowed, and the nearest of it."""
     field, names = known
@@ -257,7 +258,7 @@ def test_an_unknown_objective_or_front_is_refused(known):
         check_objective("tim", field, tuple(names), SYSTEM)
 
 
-@pytest.mark.parametrize("name", ["tokens_per_dollar", "cost"])
+@each_row("name", ["tokens_per_dollar", "cost"])
 def test_costs_need_a_price(name):
     """A system without one is refused, and told which field is missing."""
     with pytest.raises(InputError, match=r"has no price; .*price\.usd_per_accelerator_hour"):

@@ -4,10 +4,10 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import pytest
 
 import samples
 from naive_search import OFFLOADS, ORDERS, USUAL
+from rows import each_row
 from shardwise import System
 from shardwise.config.enums import PLACED_AXES
 from shardwise.config.strategy_table import Table
@@ -25,9 +25,7 @@ def keys(table: Table, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return list(zip(*(getattr(table, name).tolist() for name in names), strict=True))
 
 
-@pytest.mark.parametrize(
-    "rule", [r for r in CONSTRAINTS if r.layout_only], ids=lambda rule: rule.reason
-)
+@each_row("rule", [r for r in CONSTRAINTS if r.layout_only])
 def test_rules_of_layouts_read_nothing_else(rule):
     """Another value of any option or choice leaves the verdict as it is."""
     random = np.random.default_rng(3)
@@ -100,8 +98,8 @@ NETWORKS = [
 ]
 
 
-@pytest.mark.parametrize("machine", NETWORKS, ids=lambda machine: machine.name)
-@pytest.mark.parametrize("tiers", [{}, {"tp_tier": [None, 0]}, {"dp_tier": "all", "tp_tier": 0}])
+@each_row("machine", NETWORKS)
+@each_row("tiers", [{}, {"tp_tier": [None, 0]}, {"dp_tier": "all", "tp_tier": 0}])
 def test_placements_count_once_exactly_where_extents_agree(machine, tiers):
     """Of all placements of the same degrees, one of each kind of extents is kept, the first."""
     space = {"gpus": 24, "gbs": 24, "mbs": 1, "vpp": 1, "placement": "all"} | tiers
@@ -129,9 +127,7 @@ def test_placements_count_once_exactly_where_extents_agree(machine, tiers):
         assert by_seat == {seat: row[0] for seat, row in expected.items()}
 
 
-@pytest.mark.parametrize(
-    "machine", [*NETWORKS[:2], System.load("calculon-a100-80g")], ids=lambda machine: machine.name
-)
+@each_row("machine", [*NETWORKS[:2], System.load("calculon-a100-80g")])
 def test_rules_of_the_network_depend_on_extents_alone(machine):
     """Placements with the same extents are all legal or break the same rule: one stands for all."""
     tried = list(product(ORDERS, [None, 0, 1], [None, 0], [None, 1]))

@@ -12,6 +12,7 @@ import pytest
 import samples
 from naive_effects import SPREAD
 from naive_search import KEPT, everything, kept
+from rows import each_row
 from shardwise import InputError, System, estimate
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.layouts import LAYOUT_FIELDS
@@ -188,7 +189,7 @@ def test_what_is_passed_over_is_saved_with_the_reason(tmp_path):
     assert len(rows) == found.candidates
 
 
-@pytest.mark.parametrize("steps", [1, 30])
+@each_row("steps", [1, 30])
 def test_what_is_compared_is_looked_at_together(steps):
     """Layouts of which one is kept are never in different pieces."""
     space = {**NARROW, "micro_batch_size": "largest", "stage_layers": "balanced", "pp": [2, 4]}
@@ -205,7 +206,7 @@ def test_what_is_compared_is_looked_at_together(steps):
     assert len(seen) > 10
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "told"),
     [
         ({"stage_layers": "balanced", "first_stage_layers": 2}, "first_stage_layers: is chosen by"),
@@ -213,7 +214,6 @@ def test_what_is_compared_is_looked_at_together(steps):
         ({"etp": "pp"}, "etp: 'pp': must be a valid integer"),
         ({"dp_shard": "some"}, "dp_shard: 'some': must be a valid integer"),
     ],
-    ids=str,
 )
 def test_words_stand_where_they_mean_something(fields, told):
     """And are refused elsewhere."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from calculon_runs import DATA, RUNS, calculon_model, calculon_system, system_of
+from rows import each_row
 from shardwise import Estimate, Model, System, estimate, estimate_many
 from shardwise.analysis.results import EstimateTable
 from shardwise.arrays import gather
@@ -109,7 +109,7 @@ def steps(name: str) -> list[int]:
     return [counts[0], *np.diff(counts).tolist()]
 
 
-@pytest.mark.parametrize("name", list(OPTIMA))
+@each_row("name", list(OPTIMA))
 def test_the_differences_of_the_spaces_add_up(name):
     """From Calculon's own number of executions to our number of strategies, difference by
     difference."""
@@ -181,7 +181,7 @@ def theirs_here(name: str) -> Estimate:
     return estimate(*inputs(name), OPTIMA[name]["best_execution"])
 
 
-@pytest.mark.parametrize("name", ["D", "E", "H"])
+@each_row("name", ["D", "E", "H"])
 def test_our_best_is_among_the_first_percent_there(name):
     """By Calculon's own rate; of large spaces all ten of ours are, and among what both have room
     for at most one execution is better."""
@@ -216,7 +216,7 @@ def test_what_is_better_in_search_c_overlaps_no_gradients():
     assert sample_rate("C", waiting) > found.theirs[0]
 
 
-@pytest.mark.parametrize("name", ["A", "C", "E", "H"])
+@each_row("name", ["A", "C", "E", "H"])
 def test_calculons_best_has_no_room_for_what_it_leaves_out(name):
     """It never gathers again the inputs of which it keeps a part, and splits gradients over the
     replicas with the optimizer state, though it exchanges them once a step; so it would fit."""

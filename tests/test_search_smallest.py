@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from samples import GB, TB, layer, model, system, tier
 from shardwise import estimate
 from shardwise.config.strategy_table import Table
@@ -131,7 +132,7 @@ def test_numbers_that_cannot_do_are_not_judged():
     assert not search(MODEL, machine(1.4e6), space(**fixed, gpus=[12, 24, 36])).feasible
 
 
-@pytest.mark.parametrize("capacity", [2.4e6, 2.8e6, 3.6e6, 5e6])
+@each_row("capacity", [2.4e6, 2.8e6, 3.6e6, 5e6])
 def test_the_least_number_of_replicas_is_exact(capacity):
     """6 stages, 16 // dp micro-batches: up to dp 2 the first stage holds 6 of them, then fewer."""
     batch = {"batch": "largest", "global_batch_size": 64, "micro_batch_size": 4}
@@ -143,7 +144,7 @@ def test_the_least_number_of_replicas_is_exact(capacity):
     assert (spread.ranks * spread.least, spread.most) == (least, 16)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("capacity", "fields", "gpus"),
     [
         (1.6e6, {"dp": [1, 7, 16], "global_batch_size": 16}, 96),  # 7 x 6 are no whole nodes of 4
@@ -173,7 +174,7 @@ def test_less_memory_may_be_used_than_there_is():
     assert part.gpus == smallest_gpus(MODEL, machine(1e6), space()).gpus > whole.gpus
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("built", "fields", "reason", "told"),
     [
         ({"capacity": 1e5}, {}, "memory", "of hbm"),
@@ -242,7 +243,7 @@ def rows(**columns):
     return Table.of(MODEL, {**dict(zip(tried, grids, strict=True)), "gbs": 24})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("column", "less", "more"),
     [
         *[("dp", less, more) for less, more in pairwise((24, 7, 5, 2, 1))],

@@ -12,6 +12,7 @@ import samples
 import shardwise
 from naive_search import OFFLOADS, ORDERS, TIERS, USUAL
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Model, Strategy, System
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.run import count, search
@@ -34,7 +35,7 @@ def faults(data: dict[str, Any]) -> list[str]:
     return [str(fault) for fault in caught.value.faults]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given_value", "values"),
     [
         (4, (4,)),
@@ -69,7 +70,7 @@ def test_ranges_step_or_double(low, beyond, step):
     assert doubled[-1] <= high < doubled[-1] * 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "given_value", "values"),
     [
         ("recompute", "Selective, FULL", ("selective", "full")),
@@ -104,7 +105,7 @@ def test_a_space_names_the_fields_of_a_strategy():
     assert short.batch == "fixed"
 
 
-@pytest.mark.parametrize("system", [SYSTEM, HOSTED], ids=lambda system: system.name)
+@each_row("system", [SYSTEM, HOSTED])
 def test_what_is_tried_where_nothing_is_said(system):
     """All of what changes how a run is done, nothing of what makes it another run."""
     offload = (False, True) if system is HOSTED else (False,)
@@ -134,7 +135,7 @@ def test_all_is_every_value_there_is():
     assert sorted(every["placement"]) == sorted(ORDERS)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "told"),
     [
         ({"tp": 0}, "tp: 0: must be greater than or equal to 1"),
@@ -161,7 +162,6 @@ def test_all_is_every_value_there_is():
         ({"stack": {"base": "calculon", "tp_hidden": 3}}, "stack: tp_hidden: must be less than"),
         ({"stack": {"base": "calculom"}}, "did you mean 'calculon'?"),
     ],
-    ids=str,
 )
 def test_every_bad_value_gives_one_clear_fault(data, told):
     """It names the field, the value and what is allowed."""
@@ -276,7 +276,7 @@ def test_the_schema_accepts_what_the_loader_accepts(data):
             assert accepted(schema["properties"][field], value, schema), (field, value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value"),
     [
         ("tp", "eight"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import column
 from shardwise import InputError, System
 from shardwise.config.strategy_table import Table
@@ -316,7 +317,7 @@ ROW = [[*THOUSAND, 0.5]]
 PLACE = "accelerator.matmul_table.bf16"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "told"),
     [
         (
@@ -354,7 +355,7 @@ NULL = "must have bf16: attention is null, and a table of products has no share 
 WIDTHS = ", ".join(HEADS)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "told"),
     [
         ({"matmul_table": {}}, f"{ONE} none"),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.cli import run
 from shardwise.config.stack import Stack
@@ -36,7 +37,7 @@ def stack(**fields: Any) -> Stack:
     return Stack.load(strategy(**fields).stack)
 
 
-@pytest.mark.parametrize("case", RUNS, ids=[case["id"] for case in RUNS])
+@each_row("case", RUNS)
 def test_runs_keep_their_degrees_layers_batch_and_parameters(case: dict[str, Any]) -> None:
     """As SimuMax echoes them; it counts words that are padded for all ranks, too."""
     model, ours = Model.load(case["model"]), Strategy.load(case["strategy"])
@@ -179,7 +180,7 @@ def test_the_software_is_simumax_and_what_a_strategy_changes_of_it() -> None:
         assert stack(**{key: False}) == plain.model_copy(update={field: False})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "least", "held"),
     [
         (None, "2.3.0", False),
@@ -203,7 +204,7 @@ LEGACY = {"recompute_granularity": "selective_recompute"} | ON
 MEGATRON = LEGACY | {"megatron_recompute": True}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "mode", "parts"),
     [
         ({"recompute_granularity": "full_block"}, "none", None),
@@ -283,7 +284,7 @@ WITHOUT_EFFECT = {
 }
 
 
-@pytest.mark.parametrize("key", WITHOUT_EFFECT)
+@each_row("key", WITHOUT_EFFECT)
 def test_keys_that_change_nothing_are_read(key: str) -> None:
     """Those that SimuMax has but does not use, and those that cannot be otherwise here."""
     assert strategy(**{key: WITHOUT_EFFECT[key]}) == strategy()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from rows import each_row
 from shardwise import InputError, Model, Strategy, System
 from shardwise.cli import run
 from shardwise.interop.registry import recognised
@@ -57,9 +58,7 @@ BAD_MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("base", "fields", "told"), BAD_MODELS, ids=[told[:28] for *_, told in BAD_MODELS]
-)
+@each_row(("base", "fields", "told"), BAD_MODELS)
 def test_a_bad_model_is_one_clear_line(
     base: dict[str, Any], fields: dict[str, Any], told: str
 ) -> None:
@@ -149,9 +148,7 @@ BAD_STRATEGIES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"), BAD_STRATEGIES, ids=[told[:32] for _, told in BAD_STRATEGIES]
-)
+@each_row(("fields", "told"), BAD_STRATEGIES)
 def test_a_bad_strategy_is_one_clear_line(fields: dict[str, Any], told: str) -> None:
     """Under the key of the file."""
     (fault,) = faults(Strategy, PLAIN | fields)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rows import each_row
 from shardwise import InputError, System
 from test_simumax_files import read
 from test_simumax_systems import AG, NCCL, exchange
@@ -180,9 +181,7 @@ FAULTS: list[tuple[dict[str, Any], str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("data", "path", "value", "told"), FAULTS, ids=[told[:40] for *_, told in FAULTS]
-)
+@each_row(("data", "path", "value", "told"), FAULTS)
 def test_a_bad_system_is_one_clear_line(
     data: dict[str, Any], path: str, value: Any, told: str
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import column
 from shardwise import System
 from shardwise.arrays import Ints
@@ -67,7 +68,7 @@ def test_the_catalog_has_what_the_files_say(pair: tuple[System, System]) -> None
                 assert known[row[:-1]] == pytest.approx(row[-1], rel=6e-4)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "counts"),
     [
         ("simumax-a100-pcie", {"matmul_table": 183, "grouped_table": 12, "attention_table": 24}),
@@ -82,7 +83,7 @@ def test_every_shape_is_there(name: str, counts: dict[str, int]) -> None:
         assert sum(map(len, rows)) == count
 
 
-@pytest.mark.parametrize("name", CATALOG.values())
+@each_row("name", CATALOG.values())
 def test_every_number_has_a_source_and_no_source_is_astray(name: str) -> None:
     """As of all systems of the catalog."""
     system = System.load(name)
@@ -133,7 +134,7 @@ PRODUCTS = [
 ]
 
 
-@pytest.mark.parametrize(("system", "kernel", "share"), PRODUCTS)
+@each_row(("system", "kernel", "share"), PRODUCTS)
 def test_products_take_their_measured_time(system: System, kernel: Matmul, share: float) -> None:
     """FLOPs over the share of the peak: 2.25 and 0.312 PFLOP/s."""
     peak = system.accelerator.matrix["bf16"]
@@ -149,7 +150,7 @@ def attention(phase: Phase, heads: int, kv_heads: int, head_dim: int) -> FlashAt
     return FlashAttention(phase=phase, **columns, **widths, causal=True, element_bytes=column(2))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "kernel", "expected_us"),
     [
         (PCIE, attention(FORWARD, 128, 128, 192), 4105.526),
@@ -210,7 +211,7 @@ def exchange(system: System, kind: CollectiveKind, extents: list[int], size: flo
 AR, AG, RS, A2A, P2P, *_ = CollectiveKind
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "extents", "gib_s", "latency_us"),
     [
         (AG, [2, 2, 2, 2], 0.6866 * 30, 24.84),
@@ -241,7 +242,7 @@ def test_exchanges_on_pcie(
     assert passing / found == pytest.approx(gib_s, rel=1e-5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "extents", "gib_s", "latency_us"),
     [
         (AG, [8, 16], 200, 32.2877 + 6 * 9.1828 + 35),
@@ -259,7 +260,7 @@ def test_exchanges_between_nodes(
     assert passing / found == pytest.approx(gib_s, rel=1e-5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "extents", "gib_s", "latency_us"),
     [
         (PCIE, [2, 2, 2, 2], 15, 10),

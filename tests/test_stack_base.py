@@ -7,6 +7,7 @@ import pytest
 
 import samples
 from parameter_samples import Written
+from rows import each_row
 from shardwise import InputError, Stack, UnknownNameError, catalog, estimate
 from shardwise.config import files
 
@@ -109,7 +110,7 @@ def test_a_stack_with_a_base_needs_a_name_of_its_own(written: Written) -> None:
         Stack.load(written("mine.yaml", base=BASE))
 
 
-@pytest.mark.parametrize("name", catalog.names("stacks"))
+@each_row("name", catalog.names("stacks"))
 def test_no_stack_of_the_catalog_leaves_a_source_out(name: str) -> None:
     """What it tells beside its base says where it is from."""
     assert UNTOLD not in {source.text for source in Stack.load(name).sources.values()}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import samples
 import test_shape_tables as tables
 from profiles import examples
+from rows import each_row
 from samples import column, run
 from shardwise import Estimate, InputError, System
 from shardwise.config.strategy_table import Table
@@ -94,7 +95,7 @@ def test_a_table_of_attention_is_that_of_the_best_kernel() -> None:
     assert first == pytest.approx(4 * best)
 
 
-@pytest.mark.parametrize("kernel", ["flash3", "Best", ""])
+@each_row("kernel", ["flash3", "Best", ""])
 def test_an_unknown_flash_kernel_is_refused(kernel: str) -> None:
     """With those that are known."""
     with pytest.raises(InputError, match="allowed: best, flash2, flash1"):
@@ -189,8 +190,8 @@ def by_hand(names: dict[str, OperationCost], on: Machine, *phases: Phase, waits:
     return float(with_host(column(kernels), column(host), column(waits))[0])
 
 
-@pytest.mark.parametrize("graphs", ["none", "partial", "full"])
-@pytest.mark.parametrize("capacity", [None, 1.0])
+@each_row("graphs", ["none", "partial", "full"])
+@each_row("capacity", [None, 1.0])
 def test_a_layer_of_experts_joined_by_hand(graphs: str, capacity: float | None) -> None:
     """It waits once in each direction, unless tokens are dropped or all is in one graph."""
     software = {"host_launch": 2e-6, "expert_wait": 1e-4, "cuda_graphs": graphs}

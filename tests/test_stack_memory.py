@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import Estimate, Model, estimate_many
 from shardwise.config.stack import Stack
 
@@ -31,7 +32,7 @@ def run(
     return samples.run(model, software, None, **({"dp": 8, "gbs": 32} | columns))
 
 
-@pytest.mark.parametrize(("dtype", "each"), [("fp32", 6), ("compute", 2)])
+@each_row(("dtype", "each"), [("fp32", 6), ("compute", 2)])
 def test_gradients_beside_those_in_fp32(dtype: str, each: int) -> None:
     """2 bytes more for each weight; nothing more where gradients accumulate in 2 bytes."""
     software = {"plain_gradients": True, "gradient_dtype": dtype}
@@ -60,7 +61,7 @@ def test_pipelines_that_split_gradients_last_hold_them_whole() -> None:
     assert _same_memory(software, zero=1, pp=2, dp=4)
 
 
-@pytest.mark.parametrize(("zero", "reshard", "times"), [(3, False, 1), (2, True, 1), (3, True, 2)])
+@each_row(("zero", "reshard", "times"), [(3, False, 1), (2, True, 1), (3, True, 2)])
 def test_they_exchange_them_once_a_step(zero: int, reshard: bool, times: int) -> None:
     """Rather than with each of two micro-batches, unless weights are released in between."""
     columns = {"zero": zero, "fsdp_reshard": reshard, "pp": 2, "dp": 4, "gbs": 16}
@@ -82,7 +83,7 @@ def _same_memory(software: dict[str, Any], zero: int, **columns: Any) -> bool:
     return one.memory_bytes == other.memory_bytes
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("software", "zero", "each"),
     [
         ({"update_bytes": 1000}, 1, 1000),
@@ -95,7 +96,6 @@ def _same_memory(software: dict[str, Any], zero: int, **columns: Any) -> bool:
             1000 + 4 + 2,
         ),
     ],
-    ids=str,
 )
 def test_what_the_update_holds(software: dict[str, Any], zero: int, each: int) -> None:
     """Temporaries, fp32 copies of 2-byte gradients, a flat buffer before: of a shard."""
@@ -145,7 +145,7 @@ def test_a_loss_of_split_logits_holds_more() -> None:
     assert more == 3 * TOKENS * 10_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("software", "each"),
     [
         # Input 64, queries 64 and values 16, output of the core 64, one of two products 192.
@@ -153,7 +153,6 @@ def test_a_loss_of_split_logits_holds_more() -> None:
         # Kernels of their own for norm and activation keep nothing that is not kept before.
         ({"fused_norm": False, "fused_swiglu": False}, 64 + 64 + 16 + 64 + 192),
     ],
-    ids=str,
 )
 def test_every_other_product_is_kept(software: dict[str, Any], each: int) -> None:
     """Elements of a token in 2 bytes, and 4 bytes of statistics for each of 8 heads."""

@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import Model
 from shardwise.arrays import gather
 from shardwise.config.enums import Schedule
@@ -52,7 +52,7 @@ def listed(parts: tuple[np.ndarray, ...]) -> list[list[float]]:
     return np.stack(parts, axis=1).tolist()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("columns", "expected"),
     [
         ({}, [3, 3, 2, 2]),

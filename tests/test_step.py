@@ -7,6 +7,7 @@ GPT sample, micro-batches of 2 x 32 tokens in bf16: 64 x 64 activations of 8192 
 import pytest
 
 import samples
+from rows import each_row
 from samples import run
 from shardwise import InputError, System, estimate
 from shardwise.analysis.results import Estimate
@@ -38,7 +39,7 @@ def test_one_accelerator_only_computes() -> None:
     assert all(comm.total == comm.exposed == 0 for comm in result.comm_s.values())
 
 
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@each_row("recompute", ["none", "full"])
 def test_bubble_and_messages_of_a_pipeline(recompute: str) -> None:
     """Four stages, 8 micro-batches, the last stage slowest: only activations come in there, 8.
 
@@ -227,7 +228,7 @@ def test_scatter_gather_hands_over_a_part() -> None:
     assert far.time_s["pp_comm"] == pytest.approx(8192 / 8 / 10e9 + 7 / 8 * HOP)
 
 
-@pytest.mark.parametrize(("zero", "passed"), [(0, 2 * 4), (1, 4 + 2)])
+@each_row(("zero", "passed"), [(0, 2 * 4), (1, 4 + 2)])
 def test_replicas_exchange_gradients(zero: int, passed: float) -> None:
     """3/4 of an all-reduce of 4-byte gradients; of a scatter of them and a gather of weights."""
     result = run(dp=4, gbs=8, zero=zero, dp_overlap=False)
@@ -241,7 +242,7 @@ def test_replicas_of_two_nodes_share_their_links() -> None:
     assert result.time_s["dp_comm"] == pytest.approx(2 * 15 / 16 * 4 * WHOLE / (8 * 10e9))
 
 
-@pytest.mark.parametrize("zero", [0, 1])
+@each_row("zero", [0, 1])
 def test_overlapped_exchange_hides_behind_one_micro_batch(zero: int) -> None:
     """Half of the speed behind compute, a fifth of it the tail: hidden 0.8 x 0.5 of the window.
 

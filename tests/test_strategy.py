@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import samples
+from rows import each_row
 from shardwise import InputError, Strategy, estimate_many
 from shardwise.config.enums import PLACEMENTS
 from shardwise.config.strategy_table import Table
@@ -51,7 +52,7 @@ def test_what_nothing_implies_is_missing() -> None:
         assert list(faults(error)) == [field]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("degrees", "told"),
     [
         ({"gpus": 6, "tp": 4}, "tp 4 x cp 1 x pp 1"),
@@ -83,7 +84,7 @@ def test_aliases_of_fields_and_words() -> None:
         assert Strategy(dtype=alias).dtype == dtype
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "canonical"),
     [
         ("tp-dp-pp", "tp-cp-dp-pp"),
@@ -99,7 +100,7 @@ def test_placement_without_context_parallelism(given: str, canonical: str) -> No
     assert PLACEMENTS[int(table.placement[0])] == canonical
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value"),
     [
         ("placement", "tp-dp"),
@@ -204,7 +205,7 @@ def test_words_may_be_given_as_positions() -> None:
         Table.of(MODEL, {"dtype": [3], "dp": 1, "gbs": 1})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("columns", "field", "told"),
     [
         ({"micro_batch": [1]}, "micro_batch", "micro_batch_size"),
@@ -239,7 +240,7 @@ def test_bad_columns_of_a_data_frame() -> None:
         Table.of(MODEL, frame)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("columns", "value"),
     [({"tp": [1, 2.5]}, "2.5"), ({"tp": [1, None]}, "None"), ({"dtype": ["int8"]}, "'int8'")],
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from drawn_strategies import MACHINES, MODELS, legal, rows
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Model, System, estimate, estimate_many
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.strategy_columns import LISTS
@@ -98,7 +99,7 @@ NOT_MODELLED = {
 """They have a formula of their own for these, which no file changes."""
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@each_row("tool", TOOLS)
 def test_files_of_other_tools_say_or_refuse_every_field(tool: str) -> None:
     """A field that neither changes what is written nor is refused is listed with its reason."""
     case, system, own = TOOLS[tool]

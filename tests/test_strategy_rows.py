@@ -20,6 +20,7 @@ from drawn_strategies import (
     models,
     tables,
 )
+from rows import each_row
 from shardwise import Model, Strategy, System, estimate, estimate_many
 from shardwise.config.enums import (
     AttentionKind,
@@ -105,7 +106,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("field", [*ONE_FIELD, *GIVEN])
+@each_row("field", [*ONE_FIELD, *GIVEN])
 def test_rows_that_differ_in_one_field_are_told_apart(field: str) -> None:
     """What is evaluated once for equal rows is not shared by these."""
     given = {"tp": 2, "pp": 2, "dp": 2, "gbs": 8, "seq_len": 512, "dtype": "fp16"}

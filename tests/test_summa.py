@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import GB, layer, run, stack, system, tier
 from shardwise import Model, Strategy, System, estimate, estimate_many, trace
 from shardwise.config.strategy_table import Table
@@ -42,8 +43,8 @@ def by_hand(kernel_s: float, panel_s: float, panels: int) -> float:
     return panel_s + (panels - 1) * max(panel_s - kernel_s / panels, 0)
 
 
-@pytest.mark.parametrize("panels", [4, 16, 64])
-@pytest.mark.parametrize("bandwidth", [5 * GB, 100 * GB, 20_000 * GB])
+@each_row("panels", [4, 16, 64])
+@each_row("bandwidth", [5 * GB, 100 * GB, 20_000 * GB])
 def test_all_panels_but_one_run_beside_the_product(panels, bandwidth):
     """The exposed part of what a product exchanges, from the times of its kernels."""
     machine = system(network=[tier(bandwidth=bandwidth, latency=1e-7)])
@@ -111,7 +112,7 @@ def test_a_tier_may_say_how_it_broadcasts():
     assert own == pytest.approx(usual | {"broadcast": 8 * usual["broadcast"]})
 
 
-@pytest.mark.parametrize("name", ["h100-sxm", "a100-40gb-sxm", "nersc-a100", "calculon-a100-80g"])
+@each_row("name", ["h100-sxm", "a100-40gb-sxm", "nersc-a100", "calculon-a100-80g"])
 def test_systems_of_the_catalog_broadcast(name):
     """Whatever form their collectives have; between nodes slower than inside."""
     machine, times = System.load(name), []
@@ -154,7 +155,7 @@ def held_by_ranks(model: Model, **degrees: Any) -> float:
     return found
 
 
-@pytest.mark.parametrize("degrees", DEGREES)
+@each_row("degrees", DEGREES)
 def test_parameters_are_conserved(degrees):
     """All ranks together hold the model, norms and biases once for the tp2 ranks of a column."""
     tp, tp2 = degrees
@@ -169,7 +170,7 @@ def test_parameters_are_conserved(degrees):
         assert held_by_ranks(model, **given) == count_parameters(model).total
 
 
-@pytest.mark.parametrize("degrees", DEGREES)
+@each_row("degrees", DEGREES)
 def test_flops_are_conserved(degrees):
     """A rank does its part of every product of a layer, and of attention."""
     tp, tp2 = degrees
@@ -295,7 +296,7 @@ def test_copies_of_words_are_a_rank_s_part():
     assert tied == pytest.approx(1000 * 64 / 8 * 4 / (10 * GB))
 
 
-@pytest.mark.parametrize(("order", "left"), [("tp-cp-dp-pp", 10), ("dp-tp-cp-pp", 6)])
+@each_row(("order", "left"), [("tp-cp-dp-pp", 10), ("dp-tp-cp-pp", 6)])
 def test_exchanges_of_replicas_wait_for_the_links_of_both_axes(order, left):
     """Where tp2 and the replicas span the outer tier, theirs has 4 s less of a pass of 10 s."""
     fields = {"dp": 4, "tp": 1, "tp2": 4, "tp_exchange": "summa", "placement": order}
@@ -358,7 +359,7 @@ def test_forward_only_has_no_backward_exchanges():
     assert result.layers[0].tp_backward.volume_bytes == 0
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe"])
+@each_row("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe"])
 def test_the_simulation_agrees(schedule):
     """Closed form and event simulation take the same passes."""
     chunks = 2 if schedule == "interleaved" else 1

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import samples
+from rows import each_row
 from samples import exchanges, flops, moved, operations, rank_work
 from shardwise.config.model import Model
 from shardwise.ops.embedding import head_operations
@@ -42,7 +43,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@each_row("name", SHAPES)
 def test_products(name):
     """2 T k f FLOPs each way; k f / 4 weights; T k / 2 elements kept; all of X and W exchanged."""
     k, f, bias = SHAPES[name]
@@ -98,7 +99,7 @@ def test_panels_wait_in_pairs():
     assert column.working_bytes == 2 * T * (64 + 256) + 2 / 4 * 2 * w
 
 
-@pytest.mark.parametrize(("panels", "kernels"), [(8, 8), (32, 32)])
+@each_row(("panels", "kernels"), [(8, 8), (32, 32)])
 def test_a_panel_is_a_kernel(panels, kernels):
     """Cut along the width of the input: the reduction forward, the result backward."""
     up = products(samples.model(), panels=panels)["mlp.up"]

@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 import samples
 from naive_search import FIELDS, everything
+from rows import each_row
 from samples import GB, layer, system, tier
 from shardwise import search
 from shardwise.planning.search.candidates import Candidates
@@ -21,7 +21,7 @@ SPACES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("space", SPACES)
+@each_row("space", SPACES)
 def test_a_search_finds_what_plain_loops_find(space):
     """Candidates once each, what becomes of them, and the best."""
     few = {"dp_overlap": [True], "fused_activation": [False], "placement": ["tp-cp-dp-pp"]}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, SweepResult, System, estimate, search, sweep
 from shardwise.config.system_columns import figures_of, with_figures
 from shardwise.engine.step_time import TIME_PARTS
@@ -295,7 +296,7 @@ def test_an_interrupted_sweep_says_so():
     assert len(found.points) == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("more", "told"),
     [
         ({"tp": 2, "vary": {"tp": "1,2"}}, "vary: tp: is set twice"),
@@ -328,7 +329,7 @@ def test_contradictions_are_refused(more, told):
     assert str(refused.value) == told
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("systems", "told"),
     [
         (["h100-sxm", "h100-sxm"], "system: one is listed twice"),
@@ -360,7 +361,7 @@ def test_elasticities_are_shares_of_the_step_where_nothing_overlaps():
     assert found["inside.bandwidth"].elasticity == 0
 
 
-@pytest.mark.parametrize("base", ["h100-sxm", "gb200-nvl72"])
+@each_row("base", ["h100-sxm", "gb200-nvl72"])
 def test_a_world_twice_as_fast_takes_half_the_time(base):
     """Euler: t is homogeneous of degree -1 in all rates and inverse times."""
     strategy = {"gpus": 64, "tp": 4, "pp": 2, "gbs": 64, "zero": 1} | PLAIN

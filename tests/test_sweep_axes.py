@@ -3,6 +3,7 @@
 import pytest
 
 import samples
+from rows import each_row
 from shardwise import InputError, Model, System
 from shardwise.catalog import names
 from shardwise.config.system_columns import figures_of
@@ -33,7 +34,7 @@ def refusal(vary, *systems):
     return str(refused.value)
 
 
-@pytest.mark.parametrize("name", names("systems"))
+@each_row("name", names("systems"))
 def test_every_figure_of_every_system_of_the_catalog_has_a_name(name):
     system = System.load(name)
     named = {path for figure in figure_names(system).values() for path in figure.paths}
@@ -48,7 +49,7 @@ def test_every_figure_of_every_system_of_the_catalog_has_a_name(name):
     assert len(influencing_figures(system)) == len({f.paths for f in influencing_figures(system)})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "paths"),
     [
         ("nvlink.bandwidth", [("network", 0, "bandwidth")]),
@@ -84,7 +85,7 @@ def test_short_names_stand_for_all_figures_of_a_kind():
     assert figures_named(H100, "matrix+hbm.bandwidth").unit == "mixed"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "unit", "numbers", "labels"),
     [
         ("0.5x,1x,2x", "byte/s", [0.5, 1, 2], ["0.5x", "1x", "2x"]),
@@ -113,7 +114,7 @@ HINT = "must be a quantity as in 900 GB/s, or a factor as in 2x"
 NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("vary", "told"),
     [
         (
@@ -231,8 +232,8 @@ def test_a_name_must_be_known_on_every_system():
     assert told.startswith("vary: nvlink.bandwidth: system a100-80gb-pcie has no such figure")
 
 
-@pytest.mark.parametrize("size", [4, 8, 64, 72, 576])
-@pytest.mark.parametrize("name", [n for n in names("systems") if "simumax" not in n])
+@each_row("size", [4, 8, 64, 72, 576])
+@each_row("name", [n for n in names("systems") if "simumax" not in n])
 def test_usual_domains_work_on_every_system_and_keep_its_cards(name, size):
     """NICs per accelerator stay what they were, and tiers nest."""
     system = System.load(name)

@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-
+from rows import each_row
 from shardwise import Strategy, sweep
 
 SMALL = ("sweep", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 32, "--fix", "pp=1,zero=1")
@@ -91,7 +90,7 @@ def test_nothing_feasible_is_exit_code_1_with_the_reason(shardwise):
     assert shardwise(*words, "--ok-if-none")[0] == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import run
 from shardwise import System
 from shardwise.config.enums import PLACEMENTS
@@ -53,7 +54,7 @@ BY_HAND: list[tuple[dict[str, Any], dict[str, list[int]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("tiers", "expected"), BY_HAND)
+@each_row(("tiers", "expected"), BY_HAND)
 def test_what_is_laid_on_a_tier_takes_its_room_there(
     tiers: dict[str, int], expected: dict[str, list[int]]
 ) -> None:

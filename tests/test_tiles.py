@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import shardwise
 from profiles import examples
+from rows import each_row
 from samples import column
 from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
 from shardwise.config.system import System
@@ -158,7 +159,7 @@ def test_a_system_may_ask_for_tiles_while_training():
     assert steps[3] == steps[2]
 
 
-@pytest.mark.parametrize("figure", [{"fill_exponent": 0.5}, {"reduction_step": 4096}])
+@each_row("figure", [{"fill_exponent": 0.5}, {"reduction_step": 4096}])
 def test_exponent_and_step_of_a_type_leave_the_others_alone(figure):
     """`fill_exponent` and `reduction_step` of bf16 make bf16 slower, and nothing else."""
     fields = System.load("h100-sxm").to_dict()

@@ -8,6 +8,7 @@ import pytest
 
 import samples
 import trace_format
+from rows import each_row
 from shardwise import InputError, Model, System, Trace, estimate, trace
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.timeline.actions import KINDS
@@ -96,7 +97,7 @@ def test_counters_fall_when_a_pass_ends() -> None:
     assert result.stages[1].weights == pytest.approx(last["weights"] * GIB, abs=1e5)
 
 
-@pytest.mark.parametrize("schedule", ["interleaved", "zb-v", "dualpipe"])
+@each_row("schedule", ["interleaved", "zb-v", "dualpipe"])
 def test_messages_slower_than_passes_are_drawn_apart(schedule: str) -> None:
     """A link that carries several at once shows them one after the other."""
     slow = samples.system(network=[samples.tier("inside", domain=8, bandwidth=1e7)])
@@ -138,7 +139,7 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "columns"),
     [
         ("olmo2-7b", {"tp": 1, "pp": 16, "vpp": 3, "gbs": 16, "loss_as_layer": True}),
@@ -157,8 +158,8 @@ def test_layers_that_leave_last_chunks_shorter(name: str, columns: dict[str, Any
     assert line.estimated_s == pytest.approx(line.step_s, rel=2e-3)
 
 
-@pytest.mark.parametrize("more", [{}, {"recompute": "full"}, {"tp": 2, "zero": 3, "dp": 2}])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@each_row("more", [{}, {"recompute": "full"}, {"tp": 2, "zero": 3, "dp": 2}])
+@each_row("schedule", SCHEDULES)
 def test_equal_stages_end_and_peak_as_the_estimate_says(schedule: str, more: Any) -> None:
     """Steps within 0.5 %, mostly exactly; peaks of every rank to rounding."""
     model = samples.llama(layers=[samples.layer(count=16)], vocab=64)
@@ -187,7 +188,7 @@ CATALOG: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "columns"), CATALOG)
+@each_row(("name", "columns"), CATALOG)
 def test_models_of_the_catalog_end_and_peak_as_estimated(name: str, columns: Any) -> None:
     """Uneven stages, one rank, experts, forward only."""
     result, found = (make(name, "h100-sxm", columns) for make in (estimate, trace))

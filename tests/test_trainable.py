@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import samples
+from rows import each_row
 from samples import exchanges, flops, held, moved, saved
 from shardwise import Model, Strategy, estimate
 from shardwise.config.enums import FrozenPart
@@ -111,7 +112,7 @@ def test_exchanges_of_frozen_products() -> None:
     assert again in whole
 
 
-@pytest.mark.parametrize("part", SIZES)
+@each_row("part", SIZES)
 def test_each_part_frozen_by_hand(part: str) -> None:
     """2 bytes of every weight; 4 of gradients and 12 of state of those that are trained."""
     result, whole = run(frozen=(part,)), run()
@@ -242,7 +243,7 @@ def test_utilisation_counts_what_is_trained() -> None:
         assert result.mfu == pytest.approx(counted / result.step_time_s / 1e14)
 
 
-@pytest.mark.parametrize("name", ["llama2-7b", "mixtral-8x7b", "deepseek-v2-lite", "gpt3-175b"])
+@each_row("name", ["llama2-7b", "mixtral-8x7b", "deepseek-v2-lite", "gpt3-175b"])
 def test_parts_share_all_parameters(name: str) -> None:
     """What freezing each part takes away adds up to the model, tied tables once."""
     model = Model.load(name)

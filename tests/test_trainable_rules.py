@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import InputError, Strategy, estimate, estimate_many
 from shardwise.config.enums import LoraPart
 from shardwise.config.strategy_table import Table
@@ -118,7 +119,7 @@ def test_sets_of_words() -> None:
         Table.of(model, given | {"frozen": 128})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("columns", "problem"),
     [
         (

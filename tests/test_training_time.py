@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from rows import each_row
 from shardwise import InputError, compare, estimate, estimate_training_time
 from shardwise.analysis.training_run.time import training_columns
 from shardwise.cli import run
@@ -21,7 +22,7 @@ FLAGS = ["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--tp", "2", "--gbs
 FAILING = {"accelerator_mtbf": "500 h", "checkpoint_time": "60 s", "restart_time": "10 min"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "tokens"),
     [
         ("1T", 1e12),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from shardwise import Model, Strategy, System, estimate
 from shardwise.analysis import prediction_interval as module
 from shardwise.analysis.prediction_interval import (
@@ -65,7 +66,7 @@ def test_equal_runs_weigh_alike() -> None:
     assert (found.runs, found.nearest, found.distance) == (10, "run 0", 0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("other", "distance"),
     [
         ({"experts": True}, 4),
@@ -166,7 +167,7 @@ def test_times_of_the_catalog_can_be_told_apart() -> None:
     assert 1.01 < distinguishable_ratio() < 1.15
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stack", "framework"),
     [
         ("nemo-2025", "megatron"),

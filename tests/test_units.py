@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rows import each_row
 from shardwise.units import UNITS, format_quantity, parse_quantity, readable
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "dimension", "expected"),
     [
         ("80 GiB", "bytes", 80 * 2**30),
@@ -35,7 +36,7 @@ def test_text_is_read_in_its_unit(text, dimension, expected):
     assert parse_quantity(text, dimension) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "dimension"),
     [
         ("80 GiB", "seconds"),
@@ -64,7 +65,7 @@ def test_a_written_quantity_reads_back_the_same(value, dimension):
     assert parse_quantity(format_quantity(value, dimension), dimension) == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "dimension", "expected"),
     [
         (989.4e12, "FLOP/s", "989.4 TFLOP/s"),
@@ -79,7 +80,7 @@ def test_the_shortest_spelling_is_written(value, dimension, expected):
     assert format_quantity(value, dimension) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "dimension", "expected"),
     [
         (3.35e12, "byte/s", "3.35 TB/s"),

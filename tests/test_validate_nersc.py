@@ -6,6 +6,7 @@ from math import log2
 import numpy as np
 import pytest
 
+from rows import each_row
 from shardwise import InputError, System
 from shardwise.validate import Compared, Part, Row, Score, validate
 from shardwise.validate.nersc_collectives import MeasuredCollectives, Series
@@ -181,7 +182,7 @@ def test_people_see_groups_and_machines_every_row(shardwise):
         assert per_node == len(errors) == sum(counts.values()) - per_node
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "told"),
     [
         ({"operation": "allgather"}, "operation: 'allgather': allowed: all_reduce, all_gather"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
+from rows import each_row
 from samples import column
 from shardwise import Model
 from shardwise.config.enums import RecomputePart
@@ -195,8 +196,8 @@ WORK: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("work", WORK, ids=str)
+@each_row("kind", LAYERS)
+@each_row("work", WORK)
 def test_a_layer_under_sets_of_parts(kind: str, work: dict[str, Any]) -> None:
     """Up to three, every part, and the whole layer: kept and fullest are the simulation's."""
     model, which = LAYERS[kind]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import samples
+from rows import each_row
 from shardwise import Estimate, Model
 from shardwise.analysis.results import Memory
 
@@ -67,7 +68,7 @@ def test_weights_that_are_not_released_are_whole() -> None:
     assert beside.weights == pytest.approx(2 * WHOLE + 2 * WHOLE / 8)
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@each_row("tied", [True, False])
 def test_head_and_its_gradient_are_whole_while_it_works(tied: bool) -> None:
     """At the fullest moment, in the loss: a layer is gathered ahead of it, no other is whole.
 
@@ -94,7 +95,7 @@ def test_the_embedding_is_whole_while_it_is_looked_up() -> None:
     assert whole <= weights.buffers <= whole + bare.buffers
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@each_row("prefetch", [0, 1, 3])
 def test_layers_gathered_ahead_are_whole(prefetch: int) -> None:
     """So many and the one that computes; the wider kind where there are two."""
     ahead = 4 + 2 * (1 + prefetch)
@@ -116,7 +117,7 @@ def test_context_parallel_ranks_are_replicas_too() -> None:
         )
 
 
-@pytest.mark.parametrize(("shard", "zero"), [(1, 1), (2, 1), (2, 2), (4, 3), (8, 3)])
+@each_row(("shard", "zero"), [(1, 1), (2, 1), (2, 2), (4, 3), (8, 3)])
 def test_hybrid_sharding_splits_among_a_part(shard: int, zero: int) -> None:
     """What 8 replicas would split by 8 they split by the size of a group."""
     found = held(zero=zero, dp_shard=shard)
