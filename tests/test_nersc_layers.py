@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from nersc_runs import RUNS
-from rows import each_row
 from samples import exchanges, flops, moved
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
@@ -53,8 +52,8 @@ def lengths(case: dict[str, Any]) -> tuple[int, dict[str, tuple[float, float]]]:
     return at["b"] * model["l"] // at["m2"], shapes
 
 
-@each_row("case", CASES)
-@each_row("name", PRODUCTS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", PRODUCTS)
 def test_products(case, name):
     """FLOPs of both passes, weights with biases, kept inputs, least bytes moved forward."""
     layer, one = theirs(case)[name], ours(case)[PRODUCTS[name]]
@@ -77,7 +76,7 @@ def test_products(case, name):
         assert memory_s * rate == pytest.approx(moved(one, Phase.FORWARD, Matmul))
 
 
-@each_row("case", CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_attention(case):
     """Matrix FLOPs forward but for 2 k - 1, what is kept, and keys and values exchanged.
 
@@ -107,7 +106,7 @@ def test_attention(case):
     assert told == pytest.approx([gathered] * (3 if gathered else 0))
 
 
-@each_row("case", CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_element_wise_layers(case):
     """What activation, masks and norms keep, and what the ranks of tp exchange around them.
 
