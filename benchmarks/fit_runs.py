@@ -98,12 +98,12 @@ def _from_prior(at: Linear, before: np.ndarray) -> Linear:
 def _print(title: str, at: Linear, errors: np.ndarray) -> None:
     moe = np.array([run.is_moe for run in at.runs])
     parts = {"all": moe | True, "dense": ~moe, "moe": moe}
-    told = []
+    scores = []
     for name, rows in parts.items():
         s = summary(np.exp(errors[rows]) - 1)
         sizes = f"{s.mape:.1%} median {s.median_ape:.1%} p90 {s.p90:.1%}"
-        told.append(f"{name} {s.n}: {sizes} bias {s.bias:+.1%}")
-    print(f"{title:22s} " + " | ".join(told), flush=True)
+        scores.append(f"{name} {s.n}: {sizes} bias {s.bias:+.1%}")
+    print(f"{title:22s} " + " | ".join(scores), flush=True)
 
 
 def _write_values(parameters: Sequence[Parameter], offsets: np.ndarray) -> None:
@@ -119,9 +119,9 @@ def _write_values(parameters: Sequence[Parameter], offsets: np.ndarray) -> None:
             now[name] = record.validated(one.to_dict(), source=name).to_dict(units=True)
         for name, values in now.items():
             path = _CATALOG / of / f"{name}.yaml"
-            told = files.read_mapping(path)
-            base = now.get(told.get("base", ""), {})
-            changes = figures_moved(moving, name, written=told, values=values, base=base)
+            entry = files.read_mapping(path)
+            base = now.get(entry.get("base", ""), {})
+            changes = figures_moved(moving, name, written=entry, values=values, base=base)
             text = path.read_text(encoding="utf-8")
             path.write_text(rewritten(text, changes), encoding="utf-8")
 

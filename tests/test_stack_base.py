@@ -12,7 +12,7 @@ from shardwise import InputError, Stack, UnknownNameError, catalog, estimate
 from shardwise.config import files
 
 BASE = "megatron-core-2025"
-UNTOLD = "told beside the base, without a source"
+UNTOLD = "set in addition to the base, without a source"
 NO_SUCH = "no such stack in the catalog, and no such file"
 CIRCLE = "no stack can be its own base"
 THREE = "mine.yaml is based on ./other.yaml is based on mine.yaml"

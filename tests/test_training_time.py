@@ -135,7 +135,7 @@ def test_a_price_told_beside_a_base_is_not_said_by_who_said_the_bases():
     """Its own source, or that it has none; one that is told with it stands."""
     figure = {"value": 3, "source": {"kind": "published", "text": "an invoice"}}
     for price, source in (
-        ({"usd_per_accelerator_hour": 3}, "told beside the base, without a source"),
+        ({"usd_per_accelerator_hour": 3}, "set in addition to the base, without a source"),
         ({"usd_per_accelerator_hour": figure}, "an invoice"),
         ({"usd_per_accelerator_hour": 3, "source": "a friend", "as_of": "2026-01-02"}, "a friend"),
     ):

@@ -135,7 +135,7 @@ class ConfigBase(BaseModel):
     def _of_data(
         cls, data: Mapping[str, Any], name: str, source: str, chain: Chain
     ) -> tuple[Self, Resolved]:
-        """Validate a mapping in our words or another system's; figures of ours are worked out."""
+        """Validate a mapping of shardwise or another tool; shardwise figures are calculated."""
         data = cls.located(data, source)
         resolved = Resolved(data=data)
         if cls.FIGURES and has_figures(data) and not cls.is_foreign(data):
@@ -161,7 +161,7 @@ class ConfigBase(BaseModel):
 
     @classmethod
     def is_foreign(cls, data: Mapping[str, Any]) -> bool:
-        """Whether a mapping is a file of another tool, which knows no formulas of ours."""
+        """Whether a mapping is a file of another tool, which has no shardwise formulas."""
         return cls.KIND is not None and readers.foreign().recognised(data) is not None
 
     @classmethod

@@ -303,10 +303,10 @@ class Strategy(ConfigBase):
         return with_located_file(data, "stack", "stacks", source)
 
     def explicit_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that were told, with levels and the base of a stack as they were."""
-        told = as_given(super().explicit_fields(given), given)
+        """Return the fields that were set, with levels and the base of a stack as they were."""
+        explicit = as_given(super().explicit_fields(given), given)
         stack = given.get("stack")
-        return told | {"stack": stack} if isinstance(stack, (str, Mapping)) else told
+        return explicit | {"stack": stack} if isinstance(stack, (str, Mapping)) else explicit
 
     @model_validator(mode="before")
     @classmethod

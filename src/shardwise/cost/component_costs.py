@@ -246,8 +246,8 @@ class _Choices:
         """Read strategies whose operations are known."""
         element_bytes = totals.element_bytes[operations]
         gradient_bytes = totals.gradient_bytes[operations]
-        beside = table.by_stack(lambda stack: stack.plain_gradients)
-        beside &= gradient_bytes > element_bytes
+        separate = table.by_stack(lambda stack: stack.plain_gradients)
+        separate &= gradient_bytes > element_bytes
         selective = table.recompute == Recompute.SELECTIVE.code
         return cls(
             operations=operations,
@@ -262,7 +262,7 @@ class _Choices:
             overlaps_experts=table.overlaps_experts,
             overlap_processors=table.by_stack(lambda stack: stack.expert_overlap_processors),
             weight_sizes=weight_sizes(table, element_bytes),
-            resident_gradient_bytes=gradient_bytes + np.where(beside, element_bytes, 0.0),
+            resident_gradient_bytes=gradient_bytes + np.where(separate, element_bytes, 0.0),
             optimizer=table.optimizer,
             offload_weights=table.offload_weights,
             offload_activations=table.offload_activations,

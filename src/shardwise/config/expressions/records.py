@@ -37,7 +37,7 @@ __all__ = [
 Place = tuple[Part, ...]
 FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
 """Keys of a figure in its long form."""
-NO_SOURCE = {"kind": "assumed", "text": "told beside the base, without a source"}
+NO_SOURCE = {"kind": "assumed", "text": "set in addition to the base, without a source"}
 
 
 def is_figure(node: object) -> bool:
