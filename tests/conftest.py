@@ -19,6 +19,7 @@ from shardwise.validate.measured.store import load_runs
 pytest.register_assert_rewrite("emitted_calls", "traced_modules")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups of tests are read
 def pytest_collection_modifyitems(items):
     """Start with the tests that share `predictions`, in one worker, which makes them once."""
     for item in items:

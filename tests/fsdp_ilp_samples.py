@@ -27,7 +27,7 @@ def flat(name):
         {"fqn": fqn, **row, "grad_per_module": row["param_per_module"]}
         for fqn, row in zip(names, rows, strict=True)
     ]
-    return {"fw_pre_order": names, **orders, "modstats": stats}
+    return {"fw_pre_order": list(names), **orders, "modstats": stats}
 
 
 def nested(name):

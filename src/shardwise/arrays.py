@@ -8,9 +8,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ONLY_ROW", "Bools", "Floats", "Ints"]
-__all__ += ["by_code", "combined", "gather", "interpolated", "rows_of", "total"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from shardwise.arrays import ONLY_ROW, Ints, gather, rows_of
 
-__all__ = ["Distinct", "distinct_rows", "evaluate_distinct"]
-
 T = TypeVar("T")
 
 # Up to this many possible keys for each row, distinct ones are found by marking a table instead of

@@ -4,15 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-__all__ = [
-    "Fault",
-    "InputError",
-    "ShardwiseError",
-    "UnknownNameError",
-    "nearest",
-    "refuse",
-]
-
 _VALUE_WIDTH = 60
 
 

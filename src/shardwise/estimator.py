@@ -48,8 +48,6 @@ from shardwise.ops.quantization import RECIPES
 from shardwise.parallel.constraints import first_violation, refuse_illegal
 from shardwise.parallel.placement import place
 
-__all__ = ["estimate", "estimate_many", "evaluated_columns", "rates"]
-
 StrategyLike = Strategy | Mapping[str, Any] | str | Path
 _JOULE_PER_KWH = 3.6e6
 # Backward computes two products for each one forward: gradients of inputs and of weights.

@@ -15,22 +15,6 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-__all__ = [
-    "LEAST_SHARE",
-    "ByteRate",
-    "Bytes",
-    "CarbonIntensity",
-    "Dimension",
-    "Duration",
-    "FlopRate",
-    "Power",
-    "Tokens",
-    "format_quantity",
-    "parse_quantity",
-    "read_quantity",
-    "readable",
-]
-
 # A share of a peak below this is a typo, and times would overflow.
 LEAST_SHARE = 1e-4
 

@@ -24,8 +24,6 @@ from shardwise.engine.data_parallel import replica_collectives, replica_communic
 from shardwise.engine.evaluate import Evaluation
 from shardwise.ops.operation import CollectiveKind, Phase
 
-__all__ = ["breakdown_of", "inside_share"]
-
 Direction = Literal["forward", "backward", "both"]
 Level = Literal["intra", "inter"]
 

@@ -15,17 +15,6 @@ from shardwise.cost.component_costs import ComponentOperations
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation
 
-__all__ = [
-    "FULL_LAYER",
-    "Component",
-    "components_of",
-    "critical_stage_components",
-    "recomputed_parts",
-    "repeats_collectives",
-    "rerun_share",
-    "saved_activation_bytes",
-]
-
 FULL_LAYER = frozenset({"full"})
 """Value of `recomputed_parts` for full recompute."""
 

@@ -30,8 +30,6 @@ from shardwise.engine.zero import shards
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
 from shardwise.ops.quantization import RECIPES
 
-__all__ = ["gemm_estimates"]
-
 _LINEAR = {
     Phase.FORWARD: "Y = X W",
     Phase.INPUT_GRAD: "dX = dY W^T",

@@ -43,8 +43,6 @@ from shardwise.engine.step_time import after_backward
 from shardwise.engine.zero import shards
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 
-__all__ = ["efficiency", "layer_totals", "matrix_flops", "required_bandwidth", "update_flops"]
-
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 _TENSOR = ("tp", "tp2")
 

@@ -24,8 +24,6 @@ from shardwise.engine.zero import shards
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
 from shardwise.parallel.placement import Extents
 
-__all__ = ["bound_by", "missed_operations", "operation_estimates"]
-
 _SHARED = ("flops", "bytes", "compute_s", "memory_s", "time_s", "exposed_s")
 _KINDS = {Matmul: "matmul", FlashAttention: "attention"}
 

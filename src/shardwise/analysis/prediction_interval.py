@@ -24,21 +24,6 @@ from shardwise.config.system import System
 from shardwise.ops.param_count import Parameters, count_parameters
 from shardwise.ops.quantization import RECIPES
 
-__all__ = [
-    "LEVEL",
-    "ErrorLevels",
-    "RunFeatures",
-    "Uncertainty",
-    "ValidatedRuns",
-    "distinguishable_ratio",
-    "error_levels",
-    "interval_of",
-    "rests_on",
-    "run_features",
-    "uncertainty_of",
-    "validated_runs",
-]
-
 LEVEL = 0.8
 """Share of runs expected inside an interval."""
 

@@ -17,28 +17,6 @@ from shardwise.parallel.constraints import CONSTRAINTS
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = [
-    "Breakdown",
-    "CommTime",
-    "CommunicationShare",
-    "CommunicationTotals",
-    "Cost",
-    "Efficiency",
-    "Estimate",
-    "EstimateTable",
-    "Gemm",
-    "Interval",
-    "LayerTotals",
-    "Memory",
-    "MoeOverhead",
-    "OperationEstimate",
-    "Peak",
-    "PhaseTotals",
-    "RequiredBandwidth",
-    "Result",
-    "StageEstimate",
-]
-
 
 class Peak(Result):
     """The moment at which a stage uses the most memory."""

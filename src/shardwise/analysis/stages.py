@@ -19,8 +19,6 @@ from shardwise.engine.memory import (
 from shardwise.parallel.pipeline_layout import by_stage
 from shardwise.parallel.schedule.in_flight import in_flight
 
-__all__ = ["memory_record", "stage_estimates"]
-
 
 def memory_record(memory: StageMemory, reserved: float, system: System, row: int) -> Memory:
     """Convert one row of memory columns to a record.

@@ -18,8 +18,6 @@ from shardwise.interop.amped.import_record import fields_of_several, import_reco
 from shardwise.interop.amped.parameters import Purpose
 from shardwise.interop.amped.reader import fields_by_degrees
 
-__all__ = ["Inputs", "configuration_of", "read_inputs", "system_or_config"]
-
 _NEEDS_CONFIG = "is for an AMPeD configuration as MODEL"
 _TOKENS = "tokens_to_train"
 # Strategy fields about placement: flags of these replace the extents of the file.

@@ -8,7 +8,7 @@ import typer
 from pydantic import ValidationError
 
 from shardwise import catalog
-from shardwise.analysis.results import Result
+from shardwise.analysis import Result
 from shardwise.cli.options import OutputOption, refuse_options
 from shardwise.cli.output import emit_json, log
 from shardwise.config import files

@@ -30,6 +30,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
+from shardwise.interop.translation import known_reference
 from shardwise.planning.training_time import with_training
 
 _NO_EFFECT = "has no effect with --reference, which prints only the answer of another model"
@@ -233,7 +234,7 @@ def command(
     if also is not None:
         from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
 
-        other = other_models.known_reference(also, "also")
+        other = known_reference(also, "also")
     destination.check(gemms=gemms)
     training = training_run(inputs.run)
     watch = Stopwatch()
@@ -279,7 +280,7 @@ def _reference(
 ) -> int:
     from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
 
-    name = other_models.known_reference(reference, "reference")
+    name = known_reference(reference, "reference")
     refuse_options(_NO_EFFECT, **useless)
     case = other_models.case_of(name, inputs)
     return other_models.show_reference(case, ops=ops, json=to.json, output=to.output)

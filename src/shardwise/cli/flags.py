@@ -15,8 +15,6 @@ from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import Site
 from shardwise.planning.training_time import TrainingRun
 
-__all__ = ["strategy_of", "training_run", "with_run_flags", "with_strategy_flags"]
-
 _SHORT = {name: short for short, name in SHORT_NAMES.items()}
 
 _SITE = {"carbon_intensity": "carbon_intensity", "pue": "pue"}

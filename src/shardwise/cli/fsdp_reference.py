@@ -31,8 +31,6 @@ from shardwise.interop.fsdp_ilp.reference import (
 from shardwise.interop.fsdp_ilp.reference.exact import IlpRules
 from shardwise.units import parse_quantity
 
-__all__ = ["EXACT", "plan_reference"]
-
 REFERENCE = "fsdp-ilp"
 EXACT = "exact"
 _NAMES = (REFERENCE, "fsdp_ilp")

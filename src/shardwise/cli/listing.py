@@ -13,8 +13,6 @@ from shardwise.config.stack import Stack
 from shardwise.config.system import System
 from shardwise.report.tables.catalog import print_figures, print_stacks, print_systems
 
-__all__ = ["ExplainFlag", "list_or_show", "stacks", "systems"]
-
 Config = TypeVar("Config", bound=ConfigBase)
 
 NameArgument = Annotated[

@@ -10,27 +10,6 @@ import typer
 
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = [
-    "COMMAND_LINE",
-    "JsonFlag",
-    "ModelArgument",
-    "OutputOption",
-    "PlotOption",
-    "StrategyOption",
-    "SystemArgument",
-    "SystemOrNone",
-    "TablesOption",
-    "expand",
-    "flag_fault",
-    "missing_flag",
-    "one_of",
-    "positive_number",
-    "refuse_options",
-    "used",
-    "whole_number",
-    "with_options",
-]
-
 COMMAND_LINE = "command line"
 """Source of faults of flags."""
 

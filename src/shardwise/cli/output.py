@@ -12,17 +12,6 @@ from typing import Any
 from shardwise.cli.options import flag_fault
 from shardwise.config import files
 
-__all__ = [
-    "INTERRUPTED",
-    "Bar",
-    "Stopwatch",
-    "check_different_files",
-    "emit_json",
-    "log",
-    "progress_bar",
-    "show",
-]
-
 INTERRUPTED = 130
 """Exit code of interrupted work."""
 

@@ -16,13 +16,10 @@ from shardwise.interop.amped.translation import (
 )
 from shardwise.interop.calculon.translation import CalculonCase, calculon_case
 from shardwise.interop.nersc.translation import NerscCase, nersc_case
-from shardwise.interop.translation import known_reference
 
 Case = CalculonCase | NerscCase | AmpedCase
 
 _NAMES = {CalculonCase: "calculon", NerscCase: "nersc", AmpedCase: "amped"}
-
-__all__ = ["case_of", "known_reference", "show_comparison", "show_reference", "texts_of"]
 
 
 def case_of(reference: str, inputs: Inputs) -> Case:

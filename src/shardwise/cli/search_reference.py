@@ -21,13 +21,8 @@ from shardwise.config.base import MOST
 from shardwise.config.strategy import Strategy
 from shardwise.errors import InputError, nearest
 from shardwise.interop.amped import reference as amped
-from shardwise.interop.amped.translation import (
-    amped_case_of_parameters,
-    free_parameters,
-    model_for_amped,
-    system_for_amped,
-)
-from shardwise.interop.amped.writer import BITS
+from shardwise.interop.amped.translation import amped_case_of_parameters, free_parameters
+from shardwise.interop.amped.writer import BITS, model_for_amped, system_for_amped
 from shardwise.interop.calculon import reference as calculon
 from shardwise.interop.calculon.reader import DTYPES
 from shardwise.interop.calculon.translation import model_for_calculon, system_for_calculon
@@ -36,8 +31,6 @@ from shardwise.interop.nersc.reference import NerscSystem, SearchResult
 from shardwise.interop.nersc.translation import model_for_nersc, system_for_nersc
 from shardwise.interop.translation import known_reference
 from shardwise.units import readable
-
-__all__ = ["search_reference"]
 
 _NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD"}
 _NEEDS_SEARCH = "needs a search; --count only counts"

@@ -13,20 +13,6 @@ from shardwise.planning.search.query import load_space
 from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
-__all__ = [
-    "AllowOption",
-    "FixOption",
-    "MaxMemoryOption",
-    "ObjectiveOption",
-    "OkIfNoneFlag",
-    "ReferenceOptions",
-    "ReserveOption",
-    "SpaceOption",
-    "field_pairs",
-    "merge_fields",
-    "read_space",
-]
-
 _REFERENCE = "Search space of another model, with --reference"
 SpaceOption = Annotated[
     str | None,

@@ -14,27 +14,6 @@ from shardwise.config.base import ConfigBase, Count, Number
 from shardwise.config.enums import FlashKernel
 from shardwise.units import LEAST_SHARE, Duration
 
-__all__ = [
-    "AttentionKernel",
-    "AttentionName",
-    "Benchmarked",
-    "BenchmarkedAttention",
-    "BenchmarkedExperts",
-    "BenchmarkedMatmul",
-    "ExpertsName",
-    "Fraction",
-    "MatmulBlocks",
-    "MatmulKernel",
-    "MatmulName",
-    "MatmulTiles",
-    "MemoryKernel",
-    "NonNegative",
-    "Positive",
-    "ProductFigures",
-    "Share",
-    "Throttle",
-]
-
 Fraction = Annotated[Number, Field(ge=LEAST_SHARE, le=1)]
 Share = Annotated[Number, Field(ge=LEAST_SHARE)]
 Positive = Annotated[Number, Field(gt=0)]

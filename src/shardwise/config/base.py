@@ -28,19 +28,6 @@ from shardwise.config.expressions.records import Resolved, Row, has_figures
 from shardwise.config.expressions.resolve import resolve
 from shardwise.errors import Fault, InputError, UnknownNameError, nearest
 
-__all__ = [
-    "MOST",
-    "MOST_LAYERS",
-    "ConfigBase",
-    "Count",
-    "Number",
-    "Source",
-    "Sourced",
-    "Whole",
-    "unfold",
-    "words_of",
-]
-
 
 def _no_flag(value: object) -> object:
     if isinstance(value, bool):

@@ -14,16 +14,6 @@ from shardwise.config.enums import EXTENT_AXES, PLACEMENTS, TIER_FIELDS
 from shardwise.config.extents import EXTENT_NAMES, axis_order, canonical_placement, extents_text
 from shardwise.errors import Fault, InputError
 
-__all__ = [
-    "LEVELLED_AXES",
-    "LEVELS_PATTERN",
-    "as_given",
-    "levels_text",
-    "plain_only",
-    "refuse_levels",
-    "with_levels",
-]
-
 LEVELLED_AXES = EXTENT_NAMES
 """Degrees that may be given by level."""
 LEVELS_PATTERN = r"^\d+(x\d+)+$"

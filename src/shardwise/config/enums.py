@@ -8,36 +8,6 @@ from typing import Any, Self
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-__all__ = [
-    "EXTENT_AXES",
-    "PLACED_AXES",
-    "PLACEMENTS",
-    "TIER_FIELDS",
-    "ZERO_GRADIENTS",
-    "ZERO_OPTIMIZER",
-    "ZERO_WEIGHTS",
-    "AttentionImplementation",
-    "AttentionKind",
-    "CpExchange",
-    "CudaGraphs",
-    "DispatchDtype",
-    "Dtype",
-    "FlashKernel",
-    "FrozenPart",
-    "GradientDtype",
-    "GroupedProducts",
-    "LoraPart",
-    "OffloadPart",
-    "Optimizer",
-    "Quantization",
-    "Recompute",
-    "RecomputePart",
-    "Schedule",
-    "TpExchange",
-    "TpOverlap",
-    "Word",
-]
-
 
 class Word(StrEnum):
     """One of the words of a field; it equals, prints and is written as plain text."""

@@ -12,15 +12,6 @@ from typing import Any
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.errors import nearest
 
-__all__ = [
-    "EXTENT_NAMES",
-    "axis_order",
-    "canonical_extents",
-    "canonical_placement",
-    "extents_text",
-    "members_per_tier",
-]
-
 EXTENT_NAMES = (*EXTENT_AXES, "ep")
 """Axes that may be given extents, in the order of their text."""
 _PAIR = re.compile(r"([a-z0-9]+)\s*[=:]\s*(\d{1,7})")

@@ -18,21 +18,6 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 
-__all__ = [
-    "SUFFIXES",
-    "as_yaml",
-    "check_output_path",
-    "check_writable_ending",
-    "entry_name",
-    "is_file_name",
-    "parse_json",
-    "read_mapping",
-    "read_text",
-    "write_bytes",
-    "write_mapping",
-    "write_text",
-]
-
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _WRITTEN = (".json", ".yaml", ".yml")
 

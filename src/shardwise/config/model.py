@@ -8,8 +8,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from shardwise.config import readers
 from shardwise.config.base import MOST_LAYERS, ConfigBase, Count, Number, Sourced, Whole
 
-__all__ = ["OWN_KIND", "Attention", "Latent", "Layer", "Mlp", "Model", "Moe"]
-
 Activation = Literal["gelu", "relu", "silu", "relu2", "swiglu", "geglu", "reglu"]
 OWN_KIND = "transformer"
 """The kind of layers that is described by the fields of `Layer`."""

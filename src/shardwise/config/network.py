@@ -8,8 +8,6 @@ from pydantic import Field, model_validator
 from shardwise.config.base import ConfigBase, Count, Number
 from shardwise.units import LEAST_SHARE, ByteRate, Duration
 
-__all__ = ["Bulk", "Collective", "CollectiveName", "Tier"]
-
 Share = Annotated[Number, Field(ge=LEAST_SHARE)]
 
 

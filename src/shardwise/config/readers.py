@@ -8,8 +8,6 @@ as it does from a shardwise file.
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
-__all__ = ["Kind", "Readers", "foreign", "register"]
-
 Kind = Literal["model", "system", "strategy"]
 
 

@@ -7,8 +7,6 @@ from pydantic import Field, model_validator
 from shardwise.config.base import ConfigBase, Whole
 from shardwise.units import ByteRate, Duration
 
-__all__ = ["Reliability"]
-
 _MOST_SPARES = 100_000
 
 

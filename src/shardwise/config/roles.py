@@ -4,21 +4,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = [
-    "ALL_TIME",
-    "COMMUNICATION",
-    "COMPUTE",
-    "EXPERTS",
-    "INSIDE_LAYERS",
-    "LAYERS",
-    "ONCE_PER_STEP",
-    "RECOMPUTED",
-    "STAGES",
-    "Group",
-    "Role",
-    "Tries",
-]
-
 # Components of the step time (`engine.step_time.TIME_PARTS`) that a field may act on.
 COMPUTE = ("forward", "backward", "recompute")
 INSIDE_LAYERS = ("tp_comm", "cp_comm", "ep_comm")

@@ -15,8 +15,6 @@ from shardwise.config.enums import (
 from shardwise.errors import Fault, InputError
 from shardwise.units import Bytes, Duration
 
-__all__ = ["Stack"]
-
 Share = Annotated[Number, Field(ge=0, le=1)]
 Factor = Annotated[Number, Field(gt=0)]
 

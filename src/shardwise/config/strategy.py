@@ -61,8 +61,6 @@ from shardwise.config.roles import (
 from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError
 
-__all__ = ["Strategy", "explicit_fields"]
-
 # Of fields that are sets: their words, and what stands in place of none of them.
 _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
     "recompute_parts": (RecomputePart, "to recompute nothing, recompute is none"),

@@ -16,8 +16,6 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, FIELDS, SHORT_NAMES, Kind, StrategyField
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = ["LISTS", "columns_of"]
-
 T = TypeVar("T")
 
 LISTS = {"stack": "stacks", "stage_layers": "stage_lists", "extents": "extent_lists"}

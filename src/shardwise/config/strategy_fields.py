@@ -17,8 +17,6 @@ from shardwise.config.roles import Role
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 
-__all__ = ["COLUMNS", "FIELDS", "SHORT_NAMES", "Kind", "StrategyField", "names_of"]
-
 
 class Kind(Enum):
     """What a field holds, and how a column of a table represents it."""

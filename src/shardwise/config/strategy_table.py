@@ -19,8 +19,6 @@ from shardwise.config.system import System
 from shardwise.config.system_columns import SystemRows
 from shardwise.errors import Fault, InputError
 
-__all__ = ["Table"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:

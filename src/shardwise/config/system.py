@@ -19,22 +19,6 @@ from shardwise.config.base import ConfigBase, Count, Number, Sourced
 from shardwise.config.network import Tier
 from shardwise.units import LEAST_SHARE, ByteRate, Bytes, CarbonIntensity, Duration, FlopRate, Power
 
-__all__ = [
-    "Accelerator",
-    "AttentionKernel",
-    "EfficiencyCurve",
-    "MatmulKernel",
-    "Memory",
-    "MemoryClass",
-    "MemoryKernel",
-    "Node",
-    "Price",
-    "Processing",
-    "ShapeTable",
-    "Site",
-    "System",
-]
-
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Processing = Literal["measured", "roofline", "no_overlap"]
 TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]

@@ -17,15 +17,6 @@ from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
 from shardwise.config.base import ConfigBase
 from shardwise.config.system import EfficiencyCurve, ShapeTable, System
 
-__all__ = [
-    "FigurePath",
-    "SystemColumns",
-    "SystemRows",
-    "by_structure",
-    "figures_of",
-    "with_figures",
-]
-
 FigurePath = tuple[str | int, ...]
 """Where a figure stands: fields, keys and positions from the system inwards."""
 

@@ -16,8 +16,6 @@ from shardwise.config.enums import OffloadPart, RecomputePart
 from shardwise.ops.layer import part_of
 from shardwise.ops.operation import Operation
 
-__all__ = ["FORWARD_ONLY", "FULL", "Step", "Walk", "step_of", "walk"]
-
 FULL, FORWARD_ONLY = -1, -2
 """In place of the bits of `RecomputePart`: everything is run again; there is no backward."""
 _EVERY_OTHER = RecomputePart.bits(["every_other"])

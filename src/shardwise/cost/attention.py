@@ -9,8 +9,6 @@ from shardwise.config.accelerator import AttentionKernel
 from shardwise.config.system import Processing
 from shardwise.cost.curve import joined_times
 
-__all__ = ["AttentionRates", "attention_times", "head_efficiency"]
-
 # Form and exponents fitted to 149,000 measured attention kernels on seven GPUs (A100 to GB300;
 # ai-dynamo/aiconfigurator, commit 095f58a).
 _SPREAD_EXPONENT = 1.5

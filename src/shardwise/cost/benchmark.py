@@ -22,15 +22,6 @@ from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.matmul import MatmulRates, matmul_times
 from shardwise.ops.quantization import RECIPES
 
-__all__ = [
-    "MATRIX_TYPES",
-    "attention_benchmark",
-    "experts_benchmark",
-    "matmul_benchmark",
-    "training_attention",
-    "training_matmul",
-]
-
 _RECIPES = {"fp8": "fp8_tensor", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 MATRIX_TYPES = {"bf16": "bf16"} | {name: RECIPES[of].matrix for name, of in _RECIPES.items()}
 """Type of the matrix units that products and experts of each kind run on."""

@@ -18,8 +18,6 @@ from shardwise.config.network import Bulk, Collective
 from shardwise.config.system import System
 from shardwise.ops.operation import CollectiveKind
 
-__all__ = ["collective_time", "transfer_time"]
-
 _PASSED_ON = (CollectiveKind.P2P, CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 
 

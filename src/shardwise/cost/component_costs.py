@@ -37,10 +37,6 @@ from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
 
-__all__ = ["ComponentCosts", "ComponentOperations", "OperationInputs", "PlacedCosts"]
-__all__ += ["component_costs", "component_times", "layer_bytes", "layer_times"]
-__all__ += ["component_bytes", "operation_costs", "trained_on"]
-
 T = TypeVar("T")
 
 # A component of the model, how often it occurs, and the costs of its operations.

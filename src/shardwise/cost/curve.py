@@ -7,8 +7,6 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.config.system import EfficiencyCurve, Processing
 
-__all__ = ["RowCurves", "joined_times", "share_at"]
-
 
 def share_at(curve: EfficiencyCurve | None, sizes: Floats) -> Floats:
     """Share of the peak that operations of these sizes reach; 1 without a curve.

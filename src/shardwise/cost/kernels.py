@@ -18,8 +18,6 @@ from shardwise.cost.shape_table import RowTables
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, MemoryBound, Phase
 from shardwise.ops.quantization import RECIPES
 
-__all__ = ["KernelRates", "by_dtype", "memory_bound_times", "product_peak"]
-
 _JOIN_EXPONENT = np.inf  # the larger
 
 

@@ -13,9 +13,6 @@ from shardwise.cost.optimizer import TrainedWeights, state_bytes, trained_weight
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
 from shardwise.ops.quantization import WeightSizes
 
-__all__ = ["COMM_AXES", "ByAxis", "LayerBytes", "LayerCost", "LayerTimes", "LayerWork"]
-__all__ += ["RecomputedRows", "WeightBytes", "layer_cost", "layer_work", "weight_bytes"]
-
 COMM_AXES = ("tp", "cp", "ep")
 """Axes that exchange inside layers; exchanges of tp2 are counted with those of tp, of etp with
 those of ep."""

@@ -21,9 +21,6 @@ from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
 from shardwise.config.system import Processing
 from shardwise.cost.curve import joined_times
 
-__all__ = ["MatmulRates", "block_times", "chosen_blocks", "matmul_times"]
-__all__ += ["product_times", "separate_matmul_times", "tiled_times"]
-
 # Rows and columns of tiles that cuBLAS has kernels of, and parts of the reduction. More candidates
 # fit worse: the fastest of many is too optimistic.
 _TILES = ((128, 256), (128, 128), (64, 128), (64, 64))

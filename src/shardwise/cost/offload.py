@@ -13,8 +13,6 @@ from shardwise.config.system import System
 from shardwise.cost.curve import share_at
 from shardwise.cost.layer_cost import LayerCost
 
-__all__ = ["link_time", "optimizer_transfer", "with_offload"]
-
 _SECOND = 1
 
 

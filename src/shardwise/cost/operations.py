@@ -14,19 +14,6 @@ from shardwise.cost.kernels import KernelRates
 from shardwise.ops.operation import Collective, Kernel, Matmul, MemoryBound, Operation, Phase
 from shardwise.parallel.placement import Extents
 
-__all__ = [
-    "LAYER_AXES",
-    "CollectiveCost",
-    "KernelCost",
-    "Machine",
-    "OperationCost",
-    "hidden_by_pieces",
-    "operation_cost",
-    "processor_share",
-    "with_host",
-]
-
-
 # The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
 # they meet. Dense layers, grade-A published runs on NVIDIA GPUs.
 _HOST_EXPONENT = 4.0

@@ -11,10 +11,6 @@ from shardwise.config.strategy_table import Table
 from shardwise.ops.operation import FP32_BYTES, Matmul, Operation, Phase
 from shardwise.ops.quantization import WeightSizes
 
-__all__ = ["MUON", "TrainedWeights", "least_state_bytes", "newton_schulz_flops"]
-__all__ += ["newton_schulz_time", "optimizer_time", "quantizing_time", "state_bytes"]
-__all__ += ["trained_weights", "updated_matrices"]
-
 NEWTON_SCHULZ_STEPS = 5
 """Iterations that make Muon's update orthogonal (arXiv 2502.16982, section 2.1)."""
 _OF_HEAD = ("head", "mtp.head")

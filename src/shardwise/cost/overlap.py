@@ -10,8 +10,6 @@ from shardwise.cost.collective import collective_time
 from shardwise.cost.layer_cost import ByAxis, LayerCost
 from shardwise.ops.operation import CollectiveKind
 
-__all__ = ["exposed_communication", "gradient_communication", "with_expert_overlap"]
-
 
 def with_expert_overlap(layer: LayerCost, rows: Bools, processor_share: Floats) -> LayerCost:
     """Hide communication of a layer's experts behind compute of paired micro-batches.

@@ -10,8 +10,6 @@ from shardwise.config.system import ShapeTable
 from shardwise.distinct import distinct_rows
 from shardwise.ops.operation import Phase
 
-__all__ = ["MeasuredShapes", "RowTables"]
-
 # Measured shapes left out one by one (SimuMax commit 4dcaae5: 847 of products, grouped products and
 # attention on A100 and B200) are timed 10.0 % off from the nearest other one, 9.2, 8.5 and 8.6 %
 # off from the nearest 2, 3 and 4, and 12.1 % off with the mean share of their phase.

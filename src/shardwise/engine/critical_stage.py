@@ -21,8 +21,6 @@ from shardwise.parallel.placement import Extents
 # Schedules whose ranks wait for every message before the pass that needs it.
 _IN_TURN = [Schedule(name).code for name in ("1f1b", "gpipe")]
 
-__all__ = ["Boundary", "CriticalStage", "LargestStage", "boundary_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalStage:

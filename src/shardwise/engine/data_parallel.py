@@ -24,15 +24,6 @@ from shardwise.ops.lora import Subset
 from shardwise.ops.operation import CollectiveKind
 from shardwise.parallel.placement import Extents
 
-__all__ = [
-    "ReplicaCommunication",
-    "Windows",
-    "communication_times",
-    "replica_collectives",
-    "replica_communication",
-]
-__all__ += ["windows"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:

@@ -28,16 +28,6 @@ from shardwise.engine.zero import Shares
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.placement import Extents
 
-__all__ = [
-    "Evaluation",
-    "PeakMemory",
-    "Timing",
-    "evaluate",
-    "fits",
-    "peak_memory",
-    "timed",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:

@@ -20,15 +20,6 @@ from shardwise.parallel.schedule.in_flight import (
     peak_of_uneven_ends,
 )
 
-__all__ = [
-    "MEMORY_PARTS",
-    "StageMemory",
-    "moves",
-    "reserved_bytes",
-    "stage_memory",
-    "stage_parameters",
-]
-
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
 
 

@@ -24,8 +24,6 @@ from shardwise.distinct import Distinct
 from shardwise.engine.evaluate import timed
 from shardwise.ops.quantization import WeightSizes
 
-__all__ = ["OnSystems"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnSystems:

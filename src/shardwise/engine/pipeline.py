@@ -16,8 +16,6 @@ from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import step_time
 
-__all__ = ["bubble_and_transfers"]
-
 
 def bubble_and_transfers(
     table: Table, groups: Sequence[StageGroup], critical: CriticalStage, boundary: Boundary

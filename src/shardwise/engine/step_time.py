@@ -20,9 +20,6 @@ from shardwise.engine.zero import shards
 from shardwise.parallel.pipeline_layout import StageGroup, chunks_of
 from shardwise.parallel.placement import Extents
 
-__all__ = ["TIME_PARTS", "after_backward", "step_times"]
-
-
 TIME_PARTS = (
     "forward",
     "backward",

@@ -13,16 +13,6 @@ from shardwise.cost.layer_cost import WeightBytes
 from shardwise.ops.operation import FP32_BYTES
 from shardwise.parallel.pipeline_layout import StageGroup
 
-__all__ = [
-    "Shares",
-    "Unsharded",
-    "WeightTotals",
-    "releases",
-    "shards",
-    "splits_last",
-    "weight_totals",
-]
-
 
 def shards(table: Table, stage: int) -> tuple[Floats, Floats]:
     """Number of shards at a ZeRO stage: of dense weights, and of expert weights.

@@ -27,8 +27,6 @@ from shardwise.fsdp.sources import Kind, ShardableModel, find_model
 from shardwise.fsdp.wrappings import parse_wrapping
 from shardwise.units import parse_quantity
 
-__all__ = ["DEFAULT_SYSTEM", "Progress", "plan_fsdp"]
-
 Progress = Callable[[str, int, int], None]
 """Called with the task, how many items are done, and how many there are (0: unknown)."""
 DEFAULT_SYSTEM = "h100-sxm"

@@ -15,8 +15,6 @@ from keyword import iskeyword
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Unit
 
-__all__ = ["CallWriter", "bottom_up", "by_pattern", "patterns"]
-
 _Path = tuple[str, ...]  # parts of a name; a key of a dictionary stands in quotes
 _Write = Callable[[list[str], bool, str], list[str]]
 _RESERVED = frozenset(

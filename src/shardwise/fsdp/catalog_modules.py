@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from shardwise.config.model import OWN_KIND, Attention, Layer, Model, Moe
 from shardwise.ops.operation import Matmul, Operation, Phase
 
-__all__ = ["Piece", "Weight", "embedding_pieces", "head_pieces", "layer_pieces", "mtp_pieces"]
-
 TABLE, HEAD = "embed_tokens", "lm_head"
 
 # T5 distance buckets per head (arXiv 1910.10683, section 2.1).

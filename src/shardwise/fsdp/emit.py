@@ -3,10 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwise.fsdp.call_writer import CallWriter, bottom_up, by_pattern, patterns
+from shardwise.fsdp.call_writer import CallWriter, by_pattern, patterns
 from shardwise.fsdp.plan import Dtype, Setting, Wrapping
-
-__all__ = ["Form", "bottom_up", "huggingface_form", "python_code", "torchtitan_form"]
 
 _TORCH: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _DIVISION = (

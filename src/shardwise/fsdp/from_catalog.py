@@ -42,8 +42,6 @@ from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.placement import place
 
-__all__ = ["OVERRIDES", "STACK", "profile_of"]
-
 _SEGMENT_ROWS = 6
 """Rows of `_Component.segments`: times forward and backward [s]; peak and end of the forward
 segment, peak and end of the backward segment [byte], without gradients of weights and beyond what

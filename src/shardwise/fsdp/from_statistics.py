@@ -14,8 +14,6 @@ from shardwise.errors import Fault, InputError
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule, check
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
 
-__all__ = ["profile_of_statistics"]
-
 _NUMBER_BYTES = 4
 # Backward of an element-wise kernel moves 3 tensors for 2 of forward, that of fused attention does
 # 5 products for 2 (arXiv 2205.14135); a slower one includes the backward of other modules.

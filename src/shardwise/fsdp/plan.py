@@ -3,17 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = [
-    "DTYPE_BYTES",
-    "Checkpointing",
-    "Dtype",
-    "Optimizer",
-    "Reshard",
-    "Setting",
-    "Unit",
-    "Wrapping",
-]
-
 Dtype = Literal["fp32", "bf16", "fp16"]
 Optimizer = Literal["adamw", "sgd", "none"]
 Reshard = Literal["always", "never", "choose"]

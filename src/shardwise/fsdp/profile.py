@@ -21,18 +21,6 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.errors import Fault, InputError
 
-__all__ = [
-    "Parameter",
-    "Profile",
-    "ProfiledModule",
-    "bytes_before",
-    "check",
-    "recompute_bytes",
-    "repeated_blocks",
-    "saved_bytes",
-    "with_checkpoints",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:

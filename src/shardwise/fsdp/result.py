@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from shardwise.fsdp.trace import LoadedModel
     from shardwise.fsdp.verify import Verified
 
-__all__ = ["FORMS", "Checked", "FormName", "FsdpPlan", "WhatIf", "known_form"]
 
 FormName = Literal["python", "torchtitan", "huggingface"]
 FORMS: tuple[FormName, ...] = get_args(FormName)

@@ -28,7 +28,6 @@ from shardwise.interop.huggingface.hub import is_hub_id
 if TYPE_CHECKING:
     from shardwise.fsdp.trace import LoadedModel
 
-__all__ = ["Kind", "ModelReference", "ShardableModel", "find_model"]
 
 Kind = Literal["statistics", "module", "operations"]
 """A file of module statistics, a torch module, or shardwise's own operations."""

@@ -33,12 +33,9 @@ from importlib import import_module
 from typing import Any, Literal, Protocol
 
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.fsdp.emit import bottom_up
+from shardwise.fsdp.call_writer import bottom_up
 from shardwise.fsdp.plan import Setting, Wrapping
 from shardwise.fsdp.trace.torch_tools import default_dtype, no_garbage_collection, torch_dtype
-
-__all__ = ["Ledger", "Moment", "Phase", "Trackable", "Verified", "track_step", "verify"]
-
 
 Phase = Literal["forward", "backward", "optimizer"]
 _CHECKPOINT = "_checkpoint_wrapped_module"

@@ -11,8 +11,6 @@ from shardwise.fsdp.plan import Unit, Wrapping
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Profile
 
-__all__ = ["parse_wrapping"]
-
 _ENDINGS = (".txt", ".json", ".yaml", ".yml", ".toml", ".gz")
 _KEEP_SUFFIX = ":keep"
 _MEMBERS = {"modules", "reshard_after_forward"}

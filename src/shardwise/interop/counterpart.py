@@ -6,8 +6,6 @@ from typing import Any
 
 from shardwise.analysis.results import Estimate
 
-__all__ = ["Counterpart"]
-
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:

@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 from shardwise.config.base import ConfigBase
 from shardwise.config.readers import Kind
 
-__all__ = ["FileFormat", "typed_format"]
-
 T = TypeVar("T", bound=ConfigBase)
 Fields = Mapping[str, Any]
 

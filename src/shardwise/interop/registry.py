@@ -12,8 +12,6 @@ from shardwise.interop import amped, calculon, huggingface, nersc, simumax
 from shardwise.interop.formats import FileFormat
 from shardwise.interop.huggingface import hub
 
-__all__ = ["fetched_model", "native_fields", "recognised"]
-
 # The first format that recognises a file reads it.
 FORMATS: tuple[FileFormat, ...] = (
     *amped.FORMATS,

@@ -6,8 +6,6 @@ from shardwise.config.model import OWN_KIND, Attention, Layer, Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = ["PLAIN", "known_reference", "layer_lacks", "unsupported_fields"]
-
 PLAIN: Mapping[str, object] = {
     "etp": 1,
     "vpp": 1,

@@ -24,8 +24,6 @@ from shardwise.ops.operation import (
 from shardwise.ops.summa import row_split
 from shardwise.ops.tp_comm import after_row_parallel, all_reduced, before_column_parallel
 
-__all__ = ["attention_operations", "key_value_heads"]
-
 _WHOLE = frozenset({"attention"})
 _CORE = _WHOLE | {"core_attention"}
 _QKV = _WHOLE | {"qkv"}

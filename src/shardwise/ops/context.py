@@ -17,8 +17,6 @@ from shardwise.config.model import Attention
 from shardwise.ops.operation import Collective, CollectiveKind, Phase, RankWork, zeros
 from shardwise.ops.summa import shared_keys
 
-__all__ = ["CoreWork", "context_collectives", "core_work", "keys_met", "swaps_heads"]
-
 # Keys, values and their gradients: two buffers of each in a ring, one in use and one in transfer
 # (Transformer Engine's attention with point-to-point communication).
 _RING_BUFFERS = 4

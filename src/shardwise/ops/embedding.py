@@ -19,8 +19,6 @@ from shardwise.ops.operation import (
 from shardwise.ops.summa import norm_statistics, swapped_columns, tp_share
 from shardwise.ops.tp_comm import before_column_parallel
 
-__all__ = ["embedding_operations", "head_operations", "vocabulary_share"]
-
 # All-reduced per token, in fp32: largest logit, target's logit, sum of exponents.
 _LOSS_ALL_REDUCES = 3
 # Vector FLOPs per logit: maximum, subtraction, exponent, sum; backward: subtraction, scale.

@@ -22,8 +22,6 @@ from shardwise.ops.registry import operations_of_kind
 from shardwise.ops.summa import norm_statistics, tp_share
 from shardwise.ops.tp_comm import before_column_parallel, gathered_columns
 
-__all__ = ["DTYPE_BYTES", "layer_operations", "mtp_operations", "part_of", "rank_work"]
-
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 _NORM_PARTS = frozenset({"attention_norm", "mlp_norm", "every_other"})
 _Block = Callable[[frozenset[str]], list[Operation]]

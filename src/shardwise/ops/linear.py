@@ -10,8 +10,6 @@ from shardwise.ops.operation import Collective, Matmul, MemoryBound, Operation, 
 from shardwise.ops.quantization import Operands, quantized
 from shardwise.ops.summa import in_panels
 
-__all__ = ["linear", "with_accumulation"]
-
 
 def linear(
     name: str,

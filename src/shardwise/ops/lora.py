@@ -40,8 +40,6 @@ from shardwise.ops.operation import (
 )
 from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
 
-__all__ = ["Subset", "components_of_model", "runs_backward", "with_subset"]
-
 _COMPONENTS = ("embedding", "attention", "mlp", "experts", "router", "norms", "head")
 # How the product that has an adapter is split over tensor-parallel ranks.
 _Split = Literal["columns", "rows", "expert_columns", "expert_rows", "replicated"]

@@ -14,8 +14,6 @@ from shardwise.ops.norm import norm
 from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
 from shardwise.ops.tp_comm import before_column_parallel, shared_by_heads
 
-__all__ = ["ROPE_FLOPS", "latent_projections", "latent_rope"]
-
 ROPE_FLOPS = 3.0
 """Per rotated element: four multiplications and two additions for a pair."""
 _ALL = frozenset({"attention", "qkv"})

@@ -11,8 +11,6 @@ from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zer
 from shardwise.ops.summa import row_split
 from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
 
-__all__ = ["activation", "mlp_operations"]
-
 # Vector FLOPs per element of the inner width, forward and backward: tanh-like activations.
 _ACTIVATION_FLOPS = (8.0, 13.0)
 _EVERY_OTHER = frozenset({"every_other"})

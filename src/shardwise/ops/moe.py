@@ -25,8 +25,6 @@ from shardwise.ops.operation import (
     zeros,
 )
 
-__all__ = ["Routed", "moe_operations", "routed"]
-
 _ALL = frozenset({"moe"})
 _UP = _ALL | {"mlp_up"}
 # Saved per token and expert: the fp32 probability and the destination row of the copy.

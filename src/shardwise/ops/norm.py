@@ -5,8 +5,6 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.ops.operation import FP32_BYTES, Collective, MemoryBound, Operation, Phase, RankWork
 
-__all__ = ["norm", "residual"]
-
 # Vector FLOPs per element of a norm: mean, variance, scale, shift; and of its gradients.
 _NORM_FLOPS = (8.0, 14.0)
 # Elements that the element-wise kernels of an unfused norm read and write: in the compute type, in

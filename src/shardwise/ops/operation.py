@@ -12,21 +12,6 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 
-__all__ = [
-    "FP32_BYTES",
-    "Collective",
-    "CollectiveKind",
-    "FlashAttention",
-    "Kernel",
-    "Matmul",
-    "MemoryBound",
-    "Operation",
-    "Panels",
-    "Phase",
-    "RankWork",
-    "zeros",
-]
-
 FP32_BYTES = 4
 """Size of an fp32 number [byte]."""
 

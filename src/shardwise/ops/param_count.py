@@ -13,16 +13,6 @@ from shardwise.ops.layer import layer_operations, mtp_operations
 from shardwise.ops.lora import Subset, runs_backward, with_subset
 from shardwise.ops.operation import Operation, RankWork
 
-__all__ = [
-    "FLOPS_CONVENTIONS",
-    "REPLICATED",
-    "FlopsConvention",
-    "Parameters",
-    "count_parameters",
-    "count_trainable",
-    "flops_per_token",
-]
-
 FlopsConvention = Literal["causal", "full-attention", "parameters"]
 FLOPS_CONVENTIONS: dict[FlopsConvention, str] = {
     "causal": "6 per active parameter but the embeddings, head included, plus attention over the"

@@ -29,17 +29,6 @@ from shardwise.ops.operation import (
     RankWork,
 )
 
-__all__ = [
-    "RECIPES",
-    "Operands",
-    "Recipe",
-    "WeightSizes",
-    "by_recipe",
-    "dispatch_bytes",
-    "quantized",
-    "weight_sizes",
-]
-
 _BF16_BYTES = 2.0
 # Along the rows and along the columns.
 _ORIENTATIONS = 2

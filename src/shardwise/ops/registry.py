@@ -7,8 +7,6 @@ from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.ops.operation import Operation, RankWork
 
-__all__ = ["LayerOperations", "operations_of_kind", "register_layer"]
-
 LayerOperations = Callable[[Model, Layer, RankWork], list[Operation]]
 
 _ENTRY_POINTS = "shardwise.layers"

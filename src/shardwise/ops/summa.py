@@ -26,16 +26,6 @@ from shardwise.ops.operation import (
     RankWork,
 )
 
-__all__ = [
-    "RowSplit",
-    "in_panels",
-    "norm_statistics",
-    "row_split",
-    "shared_keys",
-    "swapped_columns",
-    "tp_share",
-]
-
 # Panels of an input and of weights in memory: one in use and one in transfer.
 _IN_FLIGHT = 2
 

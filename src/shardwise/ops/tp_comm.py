@@ -12,14 +12,6 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.ops.operation import Collective, CollectiveKind, Phase, RankWork
 
-__all__ = [
-    "after_row_parallel",
-    "all_reduced",
-    "before_column_parallel",
-    "gathered_columns",
-    "shared_by_heads",
-]
-
 
 def _where(work: RankWork, *, sequence_parallel: bool, width: Floats | float) -> Floats:
     """Bytes of the full activation (tokens, width) in rows with or without sequence parallelism."""

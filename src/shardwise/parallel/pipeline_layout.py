@@ -17,18 +17,6 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.distinct import Distinct, evaluate_distinct
 
-__all__ = [
-    "Contents",
-    "StageGroup",
-    "by_stage",
-    "chunks_of",
-    "distinct_stage_groups",
-    "layers_on_ranks",
-    "most_layers",
-    "stage_groups",
-    "virtual_stages",
-]
-
 
 class Contents:
     """Components on the ranks of each distinct pipeline; indexed by `StageGroup.key`, not row."""

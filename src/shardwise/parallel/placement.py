@@ -17,9 +17,6 @@ from shardwise.config.extents import EXTENT_NAMES, axis_order, members_per_tier
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 
-__all__ = ["Extents", "explicit_extents", "fixed_tiers", "place"]
-
-
 # For each placement and position from the inside out, the axis (as its position in EXTENT_AXES).
 _ORDER = np.array([[EXTENT_AXES.index(axis) for axis in axis_order(p)] for p in PLACEMENTS])
 

@@ -22,9 +22,6 @@ from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.placement import fixed_tiers, place
 
-__all__ = ["EXPERT_AXES", "AxisGroups", "Peers", "RankPeers"]
-__all__ += ["axis_groups", "peers_of", "rank_coordinates"]
-
 # From the innermost out (Megatron-LM core, parallel_state.py).
 EXPERT_AXES = ("etp", "ep", "edp")
 # Every rank is a record of its own; the largest clusters have a few hundred thousand.

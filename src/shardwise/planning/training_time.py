@@ -22,8 +22,6 @@ from shardwise.estimator import StrategyLike, estimate
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.units import Tokens
 
-__all__ = ["TrainingRun", "checkpoint_bytes", "estimate_training_time", "with_training"]
-
 # More than any training run; steps stay exact in float64.
 _MOST_TOKENS = 1e18
 

@@ -6,8 +6,6 @@ from shardwise.analysis.results import CommunicationShare, Estimate, MoeOverhead
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.report.console import GIB
 
-__all__ = ["breakdown_text"]
-
 _DAY_S, _YEAR_D = 86400.0, 365.25
 _AXES = {
     "tp": "tensor parallel",

@@ -14,18 +14,6 @@ from rich.text import Text, TextType
 
 from shardwise.units import readable
 
-__all__ = [
-    "GIB",
-    "count",
-    "gib",
-    "gpu_count",
-    "percent",
-    "plain_table",
-    "seconds",
-    "show",
-    "written",
-]
-
 GIB = 2.0**30
 # Wide enough for every table when the output is a file or a pipe.
 _WIDTH_WITHOUT_TERMINAL = 150

@@ -13,8 +13,6 @@ from shardwise.config.model import OWN_KIND, Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 
-__all__ = ["deepflow_rows", "deepflow_text"]
-
 _SOURCE = "DeepFlow"
 
 

@@ -22,8 +22,6 @@ from shardwise.report.graph import NO_GRAPHVIZ, has_graphviz, write_graph
 from shardwise.report.tables.figures import explained_figures
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
-__all__ = ["Written", "check_folder", "write_folder"]
-
 _CHARTS = "charts.html"
 
 

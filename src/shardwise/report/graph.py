@@ -22,16 +22,6 @@ from shardwise.report.console import count, gpu_count, seconds
 from shardwise.report.tables.gemms import flop_count
 from shardwise.units import readable
 
-__all__ = [
-    "NO_GRAPHVIZ",
-    "check_graph_file",
-    "graph_dot",
-    "graph_json",
-    "graph_mermaid",
-    "has_graphviz",
-    "write_graph",
-]
-
 _PICTURES = (".svg", ".png", ".pdf")
 _SUFFIXES = (".json", ".dot", ".mmd", ".mermaid", *_PICTURES)
 NO_GRAPHVIZ = (

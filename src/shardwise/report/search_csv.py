@@ -12,17 +12,6 @@ from shardwise.errors import Fault, InputError, nearest
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = [
-    "PARTS",
-    "TABLE_ENDINGS",
-    "as_csv",
-    "frame",
-    "is_result",
-    "is_sweep",
-    "is_table_file",
-    "table",
-    "write_table",
-]
 
 TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
 PARTS = ("best", "pareto", "cells", "scales")

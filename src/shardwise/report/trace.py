@@ -23,8 +23,6 @@ from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.report.trace_events import Event, trace_events
 
-__all__ = ["Trace", "check_trace_file", "trace"]
-
 # About 1 kB of JSON each: files that Perfetto opens in a few seconds.
 _MOST_WRITTEN = 100_000
 # Simulated in about ten seconds and a gigabyte.

@@ -18,8 +18,6 @@ from shardwise.arrays import Bools, Floats
 from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 from shardwise.report.console import GIB
 
-__all__ = ["Event", "trace_events"]
-
 Event = dict[str, Any]
 
 _LETTERS = {"forward": "F", "recompute": "R", "backward": "B", "weight_gradients": "W"}

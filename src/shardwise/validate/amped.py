@@ -17,8 +17,6 @@ from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.store import load_runs
 from shardwise.validate.scores import Compared, Criterion, Part, PublishedFigures, Row, Scoreboard
 
-__all__ = ["amped"]
-
 _PREFIX = "narayanan21-"
 _TABLE_1, _PTDP, _ZERO_3 = "t1-", "t2-ptdp-", "t2-zero3-"
 _BY_THEIR_COUNT = (

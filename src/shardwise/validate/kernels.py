@@ -20,16 +20,6 @@ from shardwise.validate.calibrate.tables import KernelTable, read_folder
 from shardwise.validate.nersc_collectives import MeasuredCollectives
 from shardwise.validate.scores import Score
 
-__all__ = [
-    "GPU_SYSTEMS",
-    "Group",
-    "KernelScores",
-    "Refused",
-    "gpu_system",
-    "kernel_scores",
-    "save_rows",
-]
-
 GPU_SYSTEMS = {
     "a100_sxm": "a100-80gb-sxm",
     "a100_pcie": "a100-80gb-pcie",

@@ -16,8 +16,6 @@ from shardwise.ops.operation import CollectiveKind
 from shardwise.units import ByteRate, readable
 from shardwise.validate.scores import Compared, Part, PublishedFigures, Row, Scoreboard
 
-__all__ = ["MeasuredCollectives", "Series", "nersc_collectives"]
-
 _MIB = 2**20
 _MICRO = 1e-6
 _PAIR = 2

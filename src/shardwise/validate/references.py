@@ -24,8 +24,6 @@ from shardwise.validate.measured.run import NotModelledError
 from shardwise.validate.measured.statistics import ReferencePrediction
 from shardwise.validate.simumax import Measured
 
-__all__ = ["references"]
-
 _CALCULON_SYSTEMS = {"a100-80gb-sxm": "calculon-a100-80g", "h100-sxm": "calculon-h100-80g-nvl8"}
 
 

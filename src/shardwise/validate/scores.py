@@ -8,8 +8,6 @@ import numpy as np
 
 from shardwise.config.base import Sourced
 
-__all__ = ["Compared", "Criterion", "Part", "PublishedFigures", "Row", "Score", "Scoreboard"]
-
 Kind = Literal["formula", "measured"]
 
 

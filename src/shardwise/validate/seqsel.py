@@ -16,8 +16,6 @@ from shardwise.estimator import estimate
 from shardwise.interop.calculon.translation import calculon_case
 from shardwise.validate.scores import Compared, Part, PublishedFigures, Row, Scoreboard
 
-__all__ = ["seqsel"]
-
 _GIB = 2.0**30
 _MS = 1e3
 

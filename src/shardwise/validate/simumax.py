@@ -16,8 +16,6 @@ from shardwise.config.system import System
 from shardwise.estimator import estimate
 from shardwise.validate.scores import Compared, Part, PublishedFigures, Row, Scoreboard
 
-__all__ = ["Measured", "fitted_speed", "simumax"]
-
 _GIB = 2.0**30
 _AS_THEY_ARE = "time of a step, figures as they are"
 # Bounds of a fitted speed, and its tolerance.

@@ -44,8 +44,6 @@ from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 from shardwise.parallel.placement import Extents, place
 
-__all__ = ["graph_of"]
-
 RECOMPUTE = "recompute"
 _CORE = "attention.core"
 _NOTHING = PhaseWork(flops=0.0, matrix_flops=0.0, bytes=0.0, time_s=0.0)

@@ -10,8 +10,6 @@ from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.ops.operation import CollectiveKind, Phase
 from shardwise.ops.quantization import RECIPES
 
-__all__ = ["DrawnOperation", "Link", "linked", "tensor_edges"]
-
 _NORMS = ("attention.norm", "mlp.norm", "norm")
 _READ_BLOCK = (
     "attention.qkv",

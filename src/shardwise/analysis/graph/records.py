@@ -6,20 +6,6 @@ from pydantic import Field
 
 from shardwise.analysis import Result
 
-__all__ = [
-    "INPUT",
-    "OUTPUT",
-    "ComponentGraph",
-    "ComputeGraph",
-    "GraphCollective",
-    "GraphEdge",
-    "GraphNode",
-    "PhaseWork",
-    "StageNode",
-    "StepTotals",
-]
-
-
 INPUT, OUTPUT = "input", "output"
 """Nodes where a component begins and ends."""
 

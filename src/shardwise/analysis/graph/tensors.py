@@ -13,8 +13,6 @@ from shardwise.ops.context import swaps_heads
 from shardwise.ops.moe import routed
 from shardwise.ops.operation import FP32_BYTES, Matmul, Operation, Phase, RankWork
 
-__all__ = ["Tensor", "Tensors", "base_name"]
-
 _NAMES = {
     INPUT: "stream",
     "attention.qkv": "queries, keys, values",

@@ -19,8 +19,6 @@ from shardwise.parallel.schedule.orders import (
 )
 from shardwise.parallel.schedule.simulate import simulate
 
-__all__ = ["BACKWARD_CODE", "FORWARD_CODE", "KINDS", "WEIGHTS_CODE", "Actions", "Pipeline", "run"]
-
 KINDS = (FORWARD, BACKWARD, WEIGHTS)
 FORWARD_CODE, BACKWARD_CODE, WEIGHTS_CODE = range(len(KINDS))
 

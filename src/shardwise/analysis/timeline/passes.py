@@ -24,8 +24,6 @@ from shardwise.engine.memory import moves, stage_memory
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 
-__all__ = ["WAITS", "Pass", "StagePasses", "listed_components", "stage_passes"]
-
 WAITS = (*COMM_AXES, "offload")
 """What passes wait for besides kernels: collectives of these axes, and offloading."""
 

@@ -36,19 +36,6 @@ from shardwise.parallel.pipeline_layout import (
 )
 from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 
-__all__ = [
-    "AFTER",
-    "ComponentKernels",
-    "MemoryAtActions",
-    "RankTotals",
-    "StepTimeline",
-    "action_times",
-    "kernels_of_pass",
-    "passes_in_step",
-    "rank_totals",
-    "step_timeline",
-]
-
 AFTER = ("replicas", "offload", "optimizer", "overhead")
 """What follows the last pass on all ranks, in this order."""
 

@@ -13,16 +13,6 @@ from shardwise.analysis.training_run.time import DAY_S
 from shardwise.arrays import Floats, Ints
 from shardwise.config.reliability import Reliability
 
-__all__ = [
-    "RunTime",
-    "best_interval",
-    "covered_by_spares",
-    "goodput_of",
-    "job_mtbf",
-    "run_time",
-    "waiting_share",
-]
-
 Figures = Floats | float
 """One number, or one for each row."""
 

@@ -7,8 +7,6 @@ import numpy as np
 
 from shardwise.analysis import Result
 
-__all__ = ["Amount", "Goodput", "TrainingTime"]
-
 
 class Amount(Result):
     """A result of a run, with its range by the errors of similar measured steps."""

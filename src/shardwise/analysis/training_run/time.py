@@ -12,21 +12,6 @@ import numpy as np
 from shardwise.analysis.training_run.results import Amount, TrainingTime
 from shardwise.arrays import Floats
 
-__all__ = [
-    "DAY_S",
-    "HOUR_S",
-    "RunFigures",
-    "co2_kg",
-    "days",
-    "facility_kwh",
-    "gpu_hours",
-    "kwh",
-    "steps",
-    "training_columns",
-    "training_time",
-    "usd",
-]
-
 HOUR_S = 3600.0
 DAY_S = 86400.0
 _J_PER_KWH = 3.6e6

@@ -14,8 +14,6 @@ from shardwise.config.expressions.quantity import Quantity
 from shardwise.config.expressions.records import Place, Row, Rows, UnknownRowError, descend
 from shardwise.errors import nearest
 
-__all__ = ["Chain", "RowFigures", "figure_in", "row_of", "with_located_file"]
-
 # Module of the config type of each catalog folder.
 _HOMES = {"models": "model", "systems": "system", "stacks": "stack"}
 

@@ -12,8 +12,6 @@ from pydantic.fields import FieldInfo
 from shardwise.config.expressions.formula import Part
 from shardwise.units import Dimension
 
-__all__ = ["canonical_names", "kind_at", "kinds_at"]
-
 
 @cache
 def kinds_at(config_type: type[BaseModel], path: tuple[Part, ...]) -> frozenset[str | None]:

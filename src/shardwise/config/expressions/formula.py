@@ -10,8 +10,6 @@ from typing import NoReturn
 
 from shardwise.config.expressions.quantity import Quantity
 
-__all__ = ["Part", "evaluated", "parts_of", "path_text"]
-
 Part = str | int
 """One step of a path: a key, the name of an item of a list, or its position."""
 Named = Callable[[tuple[Part, ...]], Quantity]

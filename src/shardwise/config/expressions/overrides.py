@@ -24,8 +24,6 @@ from shardwise.config.expressions.records import (
 )
 from shardwise.errors import Fault, InputError, UnknownNameError
 
-__all__ = ["METADATA_FIELDS", "Overrides"]
-
 METADATA_FIELDS = frozenset({"name", "description", "sources"})
 """Of one config; a base does not pass them on, except sources of what is not overridden."""
 _RESERVED = {BASE, "lookup", "min", "max", "ceil", "floor"}

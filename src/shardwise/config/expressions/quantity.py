@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from shardwise.units import format_quantity, read_quantity, readable
 
-__all__ = ["Quantity", "powers_of"]
-
 Powers = tuple[int, int, int, int]
 """Of bytes, seconds, watts, and emissions by energy, which stay in their unit."""
 _NONE: Powers = (0, 0, 0, 0)

@@ -10,30 +10,6 @@ from shardwise.config.expressions.formula import Part, path_text
 from shardwise.config.expressions.quantity import Quantity
 from shardwise.errors import Fault, nearest
 
-__all__ = [
-    "BASE",
-    "FORMS",
-    "NO_SOURCE",
-    "PARAMETERS",
-    "Inherited",
-    "Origin",
-    "Place",
-    "Resolved",
-    "Row",
-    "Rows",
-    "UnknownRowError",
-    "check_agreement",
-    "check_keys",
-    "descend",
-    "formula_of",
-    "has_figures",
-    "is_figure",
-    "is_formula",
-    "lookup_words",
-    "merged",
-    "sources_of",
-]
-
 Place = tuple[Part, ...]
 FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
 """Keys of a figure in its long form."""

@@ -32,8 +32,6 @@ from shardwise.config.expressions.records import (
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.units import parse_quantity
 
-__all__ = ["resolve"]
-
 # More faults, or names to compare a wrong one with, help nobody and would take long.
 _MOST_FAULTS = 50
 _MOST_NAMES = 200

@@ -5,8 +5,6 @@ from typing import Any
 
 from shardwise.config.expressions.records import BASE, PARAMETERS
 
-__all__ = ["with_figures"]
-
 _NUMBERS = {"integer", "number"}
 _NOTES = ("title", "description", "default", "examples")
 # Words, not figures.

@@ -11,15 +11,6 @@ from shardwise.fsdp.planner.planner import Planned, Planner
 from shardwise.fsdp.planner.units import allowed, module_sizes
 from shardwise.fsdp.profile import repeated_blocks
 
-__all__ = [
-    "NamedPlan",
-    "common_wrappings",
-    "compare_common_wrappings",
-    "front",
-    "largest_batch",
-    "smallest_gpus",
-]
-
 _LESS = 1e-6
 """Least relative distance of the next budget of the front."""
 

@@ -18,15 +18,6 @@ from shardwise.interop.fsdp_ilp.comm import CommTimes, comm_times, parse_comm, r
 from shardwise.ops.operation import CollectiveKind
 from shardwise.units import readable
 
-__all__ = [
-    "CollectiveTimes",
-    "Comm",
-    "LinearTime",
-    "LinearTimes",
-    "SystemTimes",
-    "collective_times",
-]
-
 Comm = CommTimes | Mapping[str, Any] | str | Path
 """Latency and bandwidth of collectives: typed, as a mapping, or a file."""
 _NODE = 8

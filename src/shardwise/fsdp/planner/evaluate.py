@@ -17,8 +17,6 @@ from shardwise.fsdp.planner.step_costs import Grid
 from shardwise.fsdp.planner.units import PlacedUnit, checkpointed, module_sizes, place_units
 from shardwise.fsdp.profile import Profile, with_checkpoints
 
-__all__ = ["Evaluated", "UnitCost", "evaluate"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitCost:

@@ -25,8 +25,6 @@ from shardwise.fsdp.plan import DTYPE_BYTES, Setting
 from shardwise.fsdp.planner.units import LastGradients, ModuleSizes, PlacedUnit
 from shardwise.fsdp.profile import Profile, bytes_before
 
-__all__ = ["CATEGORIES", "Moment", "memory_peak"]
-
 CATEGORIES = (
     "sharded_weights",
     "optimizer",

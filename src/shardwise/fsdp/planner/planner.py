@@ -17,8 +17,6 @@ from shardwise.fsdp.planner.step_costs import StepCosts
 from shardwise.fsdp.planner.units import module_sizes, possible_units
 from shardwise.fsdp.profile import Profile, repeated_blocks, with_checkpoints
 
-__all__ = ["Planned", "Planner"]
-
 _RESHARD: dict[Reshard, tuple[bool, ...]] = {
     "always": (True,),
     "never": (False,),

@@ -26,8 +26,6 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.fsdp.planner.step_costs import NOTHING, StepCosts, UnitCosts
 
-__all__ = ["Fsdp2Rules"]
-
 (
     _COST, _FORWARD_S, _SLACK, _GATHER_S, _ROOT_BACKWARD_S, _ROOT_EMPTY, _NO_UNIT, _ANY_UNIT,
     _ROOT, _ROOT_GRADIENTS, _ROOT_REDUCED, _ROOT_LARGEST, _UNSHARDED,

@@ -21,8 +21,6 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 
-__all__ = ["Path", "Rules", "least_peak", "nondominated", "optimum", "shortest_path"]
-
 COST = 0
 """Row of the labels that holds the cost so far."""
 Only = Literal["", "memory", "time"]

@@ -11,8 +11,6 @@ from shardwise.fsdp.planner.collectives import CollectiveTimes
 from shardwise.fsdp.planner.units import Edge, LastGradients, ModuleSizes
 from shardwise.fsdp.profile import Profile, bytes_before
 
-__all__ = ["NOTHING", "Grid", "Spans", "StepCosts", "UnitCosts"]
-
 NOTHING = -1e18
 """Less than any number of bytes."""
 _LARGE = 1e15

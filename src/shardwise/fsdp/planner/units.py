@@ -15,18 +15,6 @@ from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.plan import DTYPE_BYTES, Setting, Unit, Wrapping
 from shardwise.fsdp.profile import Profile
 
-__all__ = [
-    "Edge",
-    "LastGradients",
-    "ModuleSizes",
-    "PlacedUnit",
-    "allowed",
-    "checkpointed",
-    "module_sizes",
-    "place_units",
-    "possible_units",
-]
-
 _MOMENTS = {"adamw": 2, "sgd": 0, "none": 0}
 """Numbers that an optimizer stores for each weight, in the type of the weight."""
 _TEMPORARIES = {"adamw": 1, "sgd": 0, "none": 0}

@@ -24,9 +24,6 @@ from shardwise.errors import Fault, InputError
 from shardwise.fsdp.trace.stand_ins import stand_ins, without_numbers
 from shardwise.fsdp.trace.torch_tools import describe_error, tensors, torch_module
 
-__all__ = ["LoadedModel", "config_of", "load_module", "model_inputs", "model_of"]
-
-
 _HEADS = (
     "AutoModelForCausalLM",
     "AutoModelForImageTextToText",

@@ -25,9 +25,6 @@ from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, Phase
 
-__all__ = ["Attention", "KernelLog", "Product", "segment_seconds"]
-
-
 _FREE = {
     "aten::_local_scalar_dense", "aten::_reshape_alias", "aten::_unsafe_view", "aten::alias",
     "aten::detach", "aten::detach_", "aten::empty", "aten::empty_like", "aten::empty_strided",

@@ -15,8 +15,6 @@ from typing import Any
 
 from shardwise.fsdp.trace.torch_tools import grad_tensors, replace_tensors, tensors, torch_module
 
-__all__ = ["Call", "Calls"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Call:

@@ -14,8 +14,6 @@ from typing import Any
 
 from shardwise.fsdp.trace.torch_tools import torch_module
 
-__all__ = ["stand_ins", "without_numbers"]
-
 # ruff: noqa: SLF001 - PyTorch has no public way to put a kernel in for a while
 
 

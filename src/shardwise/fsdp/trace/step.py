@@ -30,8 +30,6 @@ from shardwise.fsdp.trace.torch_tools import (
     torch_module,
 )
 
-__all__ = ["Ledger", "trace"]
-
 
 @dataclass(slots=True)
 class Ledger:

@@ -11,17 +11,6 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 
-__all__ = [
-    "default_dtype",
-    "describe_error",
-    "grad_tensors",
-    "no_garbage_collection",
-    "replace_tensors",
-    "tensors",
-    "torch_dtype",
-    "torch_module",
-]
-
 _NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 from shardwise.interop.counterpart import Counterpart
 
-__all__ = ["AMPED", "in_our_units"]
-
 _GB = 1e9
 _FORWARD, _BACKWARD = "Communication time forward pass: ", "Communication time backward pass: "
 _PARTS: Mapping[str, tuple[str, ...]] = {

@@ -22,9 +22,6 @@ from shardwise.errors import Fault, InputError, nearest
 from shardwise.interop.amped.formulas import resolve
 from shardwise.interop.amped.parameters import CATEGORIES, DERIVED, Parameter, check, check_numbers
 
-__all__ = ["AmpedConfig", "looks_like", "parse_amped", "read_config", "unit_letters"]
-
-
 ALLOWED = "a number, or text of a number with an SI prefix and a unit, such as 312 T or 1.41 GHz"
 # Powers of ten.
 _PREFIXES = dict(zip("nuµμmkKMGTPE", (-9, -6, -6, -6, -3, 3, 3, 6, 9, 12, 15, 18), strict=True))

@@ -15,9 +15,6 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.errors import Fault, InputError, nearest, refuse
 
-__all__ = ["Derived", "as_derived", "formulas", "resolve"]
-
-
 Formula = Callable[..., Floats]
 
 

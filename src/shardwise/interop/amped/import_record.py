@@ -9,8 +9,6 @@ from shardwise.interop.amped.parameters import USES, Parameter, Purpose, why_not
 from shardwise.interop.amped.reader import model_fields, strategy_fields
 from shardwise.interop.amped.system_reader import system_fields
 
-__all__ = ["fields_of", "fields_of_several", "import_record"]
-
 _SAME = 1e-9
 _ZERO_OF_AMPED = 3
 _IN_BITS = ("inter_accelerator_bandwidth", "bandwidth_per_network_card", "inter_node_bandwidth")

@@ -11,8 +11,6 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.interop.amped.formulas import Derived, as_derived, formulas
 
-__all__ = ["MACHINE"]
-
 MACHINE: dict[str, Derived] = {}
 """Quantities of mapping, cluster and accelerator, by AMPeD's names."""
 _of = formulas(MACHINE)

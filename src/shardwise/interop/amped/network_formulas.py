@@ -15,8 +15,6 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.interop.amped.formulas import Derived, as_derived, formulas
 
-__all__ = ["NETWORK"]
-
 NETWORK: dict[str, Derived] = {}
 """Quantities of the network, by AMPeD's names."""
 _of = formulas(NETWORK)

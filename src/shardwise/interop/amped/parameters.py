@@ -15,22 +15,6 @@ from shardwise.interop.amped.formulas import Derived
 from shardwise.interop.amped.machine_formulas import MACHINE
 from shardwise.interop.amped.network_formulas import NETWORK
 
-__all__ = [
-    "BY_DEFINITION",
-    "CATEGORIES",
-    "DERIVED",
-    "KNOWN",
-    "MEMORY_BANDWIDTH",
-    "MEMORY_CAPACITY",
-    "USES",
-    "Parameter",
-    "Purpose",
-    "check",
-    "check_numbers",
-    "why_not",
-]
-
-
 DERIVED: Mapping[str, Derived] = NETWORK | MACHINE
 """Every quantity that AMPeD can calculate, by its name there."""
 

@@ -14,9 +14,6 @@ from shardwise.errors import Fault, InputError, nearest
 from shardwise.interop.amped.files import AmpedConfig
 from shardwise.interop.amped.parameters import CATEGORIES, KNOWN, Parameter
 
-__all__ = ["Reader", "fields_by_degrees", "has_network", "model_fields", "strategy_fields"]
-
-
 _HINTS = {
     "dimensionality": "width of the network, such as 1024",
     "attention_heads": "such as 16",

@@ -21,8 +21,6 @@ from shardwise.interop.amped.parameters import (
 from shardwise.interop.amped.reader import Reader, has_network
 from shardwise.units import LEAST_SHARE
 
-__all__ = ["system_fields"]
-
 EFFICIENCY = 0.51
 """Share of the peak that products reach: AMPeD's constant."""
 FLOPS_PER_NON_LINEAR = 8

@@ -19,16 +19,6 @@ from shardwise.interop.amped.writer import (
     system_for_amped,
 )
 
-__all__ = [
-    "AmpedCase",
-    "amped_case",
-    "amped_case_of_parameters",
-    "amped_case_with",
-    "free_parameters",
-    "model_for_amped",
-    "system_for_amped",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmpedCase:

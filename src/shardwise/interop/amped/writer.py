@@ -31,8 +31,6 @@ from shardwise.errors import Fault, refuse
 from shardwise.interop.translation import PLAIN, layer_lacks, unsupported_fields
 from shardwise.parallel.placement import place
 
-__all__ = ["BITS", "mapping_for_amped", "model_for_amped", "system_for_amped"]
-
 _BITS_PER_BYTE = 8
 _CYCLES = 1e9
 _FLOP_PER_MAC = 2

@@ -6,8 +6,6 @@ reason says what differs. docs/conformance.md shows the sizes.
 
 from shardwise.interop.counterpart import Counterpart
 
-__all__ = ["CALCULON"]
-
 _VECTOR = (
     "vector FLOPs of norms, softmax and dropout are counted differently; matrix FLOPs are equal"
 )

@@ -21,25 +21,6 @@ from pydantic import (
 from shardwise.config.base import ConfigBase
 from shardwise.errors import Fault, InputError, nearest, refuse
 
-__all__ = [
-    "ATTENTIONS",
-    "COMM_TYPES",
-    "DATATYPES",
-    "OVERLAPS",
-    "RECOMPUTES",
-    "CalculonExecution",
-    "CalculonFile",
-    "CalculonMemory",
-    "CalculonModel",
-    "CalculonNetwork",
-    "CalculonProcessor",
-    "CalculonSystem",
-    "Curve",
-    "check_together",
-    "looks_like",
-    "too_large",
-]
-
 Datatype = Literal["float8", "float16", "bfloat16", "float32"]
 Attention = Literal["multihead", "multiquery"]
 Recompute = Literal["full", "attn_only", "none"]

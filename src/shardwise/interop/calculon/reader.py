@@ -21,8 +21,6 @@ from shardwise.interop.calculon.files import (
 )
 from shardwise.units import LEAST_SHARE
 
-__all__ = ["DTYPES", "model_fields", "strategy_fields", "system_fields"]
-
 DTYPES = {"float8": "fp8", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 RECOMPUTES = {"full": "full", "attn_only": "selective", "none": "none"}
 TP_EXCHANGES = {"ar": "all_reduce", "p2p_rs_ag": "p2p_rs_ag", "rs_ag": "rs_ag"}

@@ -27,13 +27,6 @@ from shardwise.interop.calculon.files import (
 from shardwise.interop.calculon.writer import calculon_execution, calculon_model, calculon_system
 from shardwise.parallel.placement import place
 
-__all__ = [
-    "CalculonCase",
-    "calculon_case",
-    "model_for_calculon",
-    "system_for_calculon",
-]
-
 T = TypeVar("T", bound=CalculonFile)
 
 

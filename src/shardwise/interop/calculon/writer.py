@@ -28,8 +28,6 @@ from shardwise.interop.calculon.reader import (
     TP_EXCHANGES,
 )
 
-__all__ = ["calculon_execution", "calculon_model", "calculon_system"]
-
 _DTYPE_OF = {ours: theirs for theirs, ours in DTYPES.items()}
 _RECOMPUTE_OF = {ours: theirs for theirs, ours in RECOMPUTES.items()}
 _COMM_TYPE_OF = {ours: theirs for theirs, ours in TP_EXCHANGES.items()}

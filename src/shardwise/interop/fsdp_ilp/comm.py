@@ -14,16 +14,6 @@ from shardwise.config.files import read_mapping
 from shardwise.errors import Fault, InputError
 from shardwise.units import ByteRate, Duration
 
-__all__ = [
-    "GENERATIONS",
-    "CommTimes",
-    "Generation",
-    "Line",
-    "comm_times",
-    "parse_comm",
-    "read_comm",
-]
-
 Generation = Literal["volta", "ampere", "hopper"]
 GENERATIONS: tuple[Generation, ...] = ("volta", "ampere", "hopper")
 

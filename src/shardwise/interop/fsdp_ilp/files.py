@@ -20,8 +20,6 @@ from shardwise.config.base import ConfigBase
 from shardwise.config.files import read_mapping
 from shardwise.errors import Fault, InputError, refuse
 
-__all__ = ["ModuleInfo", "looks_like", "module_info", "read_module_info"]
-
 # A file of a thousand modules with its trade-off curves is some megabytes large.
 _MOST_FILE_BYTES = 256 * 2**20
 # Sums of sizes up to here are exact in float64, and far above any machine; a million seconds.

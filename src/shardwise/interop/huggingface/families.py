@@ -30,9 +30,6 @@ from shardwise.interop.huggingface.layers import (
     with_windows,
 )
 
-__all__ = ["MODEL_TYPES", "READERS"]
-
-
 # GPT-NeoX and the larger Falcons norm the input of attention and MLP apart; our parallel layers
 # have one norm for both.
 _SECOND_NORM = "the second norm of every layer, before its MLP"

@@ -8,8 +8,6 @@ from shardwise.config.base import MOST, MOST_LAYERS
 from shardwise.errors import Fault, InputError
 from shardwise.interop.huggingface.keys import EXPERTS, MATTERS, OF_EXPERTS, is_without_effect
 
-__all__ = ["Config"]
-
 # Typing errors are this alike: `head_dim` and `v_head_dim`, both right, are less.
 _ALIKE = 0.9
 _MAPPINGS = ("rope_parameters", "rope_scaling")

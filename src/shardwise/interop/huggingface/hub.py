@@ -19,8 +19,6 @@ from urllib.request import urlopen
 from shardwise.config import files
 from shardwise.errors import Fault, InputError, UnknownNameError
 
-__all__ = ["fetch_config", "is_hub_id"]
-
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 2**20  # the largest config.json of a language model has some ten kilobytes

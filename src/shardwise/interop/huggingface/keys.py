@@ -5,15 +5,6 @@ Sources: the configuration classes of `transformers`, and keys of published file
 
 from collections.abc import Mapping
 
-__all__ = [
-    "CLASS_DEFAULTS",
-    "EXPERTS",
-    "MATTERS",
-    "OF_EXPERTS",
-    "TEXT_TYPES",
-    "is_without_effect",
-]
-
 _MATTERS: dict[str, tuple[str, ...]] = {
     "cross-attention": ("add_cross_attention", "cross_attention_layers"),
     "sinks of attention": ("add_full_attention_sink_bias", "add_swa_attention_sink_bias"),

@@ -8,23 +8,6 @@ from typing import Any
 
 from shardwise.interop.huggingface.files import Config
 
-__all__ = [
-    "GATED",
-    "PLAIN",
-    "Fields",
-    "attention_of",
-    "biases",
-    "decoder",
-    "experts_of",
-    "gated_mlp",
-    "heads_divide",
-    "qwen3_attention",
-    "qwen_windows",
-    "sliding",
-    "windowed",
-    "with_windows",
-]
-
 Fields = dict[str, Any]
 
 PLAIN = {

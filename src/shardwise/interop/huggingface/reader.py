@@ -16,8 +16,6 @@ from shardwise.interop.huggingface.families import MODEL_TYPES, READERS
 from shardwise.interop.huggingface.files import Config
 from shardwise.interop.huggingface.keys import CLASS_DEFAULTS, TEXT_TYPES
 
-__all__ = ["looks_like", "model_fields"]
-
 _TEXT = ("text_config", "language_config", "llm_config")
 # Models that put a tower in front of a language model and change nothing inside it.
 _WRAPPERS = {

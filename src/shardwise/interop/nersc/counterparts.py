@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 from shardwise.interop.counterpart import Counterpart
 
-__all__ = ["NERSC", "in_our_units"]
-
 _GB, _TERA = 1e9, 1e12
 
 _RUNS = " * stages.0.layers * micro_batches"

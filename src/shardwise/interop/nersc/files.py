@@ -13,8 +13,6 @@ from pydantic import AfterValidator, Field, PlainSerializer, Strict, model_valid
 from shardwise.config.base import MOST_LAYERS, ConfigBase
 from shardwise.units import LEAST_SHARE
 
-__all__ = ["NerscModel", "NerscSystem", "looks_like"]
-
 # Beyond these many times its unit a figure would leave the finite numbers, or be no rate at all.
 _LEAST_RATE, _MOST_RATE = 1e-6, 1e12
 

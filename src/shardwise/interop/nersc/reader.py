@@ -4,8 +4,6 @@ from typing import Any
 
 from shardwise.interop.nersc.files import NerscModel, NerscSystem
 
-__all__ = ["model_fields", "system_fields"]
-
 TERA, GIGA = 1e12, 1e9
 EFFICIENCY = 0.8
 """Share of a peak that every kernel reaches (arXiv 2410.00273, section 3; layers.py)."""

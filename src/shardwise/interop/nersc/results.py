@@ -18,8 +18,6 @@ import numpy as np
 
 from shardwise.errors import Fault, InputError
 
-__all__ = ["is_results_file", "read_results"]
-
 _ENDING = ".npy"
 # The largest of the 54 published files has less than a megabyte.
 _MOST_BYTES = 2**26

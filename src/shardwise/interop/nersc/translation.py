@@ -35,14 +35,6 @@ from shardwise.interop.nersc.reference import Method, NerscConfiguration, NerscM
 from shardwise.interop.translation import PLAIN, layer_lacks, unsupported_fields
 from shardwise.parallel.placement import place
 
-__all__ = [
-    "NerscCase",
-    "collective_for_nersc",
-    "model_for_nersc",
-    "nersc_case",
-    "system_for_nersc",
-]
-
 _GB, _TERA = 1e9, 1e12
 _TYPES = ("fp16", "bf16")
 _TIERS = 2

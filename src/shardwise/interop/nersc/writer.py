@@ -20,8 +20,6 @@ from shardwise.interop.nersc.files import NerscModel, NerscSystem
 from shardwise.interop.nersc.reader import GIGA, TERA, system_fields
 from shardwise.interop.nersc.translation import model_for_nersc
 
-__all__ = ["nersc_model", "nersc_system"]
-
 _TIERS = 2
 # Fields that its files do not have, with the only values that they may have then.
 _CHIP: dict[str, Any] = {

@@ -13,19 +13,6 @@ from shardwise.config.base import MOST_LAYERS, ConfigBase
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.units import LEAST_SHARE
 
-__all__ = [
-    "CollectiveClass",
-    "OperationClass",
-    "SimumaxAccelerator",
-    "SimumaxCollective",
-    "SimumaxModel",
-    "SimumaxNetwork",
-    "SimumaxStrategy",
-    "SimumaxSystem",
-    "looks_like",
-]
-
-
 Count = Annotated[int, Strict(), Field(ge=1, le=2**31)]
 Layers = Annotated[int, Strict(), Field(ge=1, le=MOST_LAYERS)]
 Index = Annotated[int, Strict(), Field(ge=0, le=2**31)]

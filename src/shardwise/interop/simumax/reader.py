@@ -10,8 +10,6 @@ from typing import Any
 from shardwise.errors import Fault, refuse
 from shardwise.interop.simumax.files import SimumaxModel, SimumaxStrategy
 
-__all__ = ["model_fields", "strategy_fields"]
-
 # What a stack of this name assumes of the vocabulary.
 _VOCAB_MULTIPLE = 128
 # Bytes per logit of the loss that is not fused, forward and backward (`ce`), and of fused ones

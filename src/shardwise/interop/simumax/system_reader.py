@@ -16,9 +16,6 @@ from shardwise.interop.simumax.files import (
 )
 from shardwise.units import LEAST_SHARE
 
-__all__ = []
-
-
 GIB, TERA, MICRO = 2**30, 1e12, 1e6
 COLLECTIVES: dict[str, CollectiveClass] = {
     "all_reduce": "all_reduce",

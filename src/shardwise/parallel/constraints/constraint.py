@@ -10,8 +10,6 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 
-__all__ = ["Constraint", "Test", "any_of", "joined", "one"]
-
 Test = Callable[[Model, System, Table], Bools]
 
 

@@ -18,8 +18,6 @@ from shardwise.config.system import System
 from shardwise.ops.attention import key_value_heads
 from shardwise.parallel.constraints.constraint import Constraint, Test, any_of, joined, one
 
-__all__ = ["AXIS_CONSTRAINTS", "EXPERT_CONSTRAINTS", "SUMMA_CONSTRAINTS", "reduced_widths"]
-
 
 def _heads(model: Model, _: System, table: Table) -> Bools:
     return any_of(table, (layer.attention.heads % table.tp != 0 for layer in model.layers))

@@ -14,8 +14,6 @@ from shardwise.config.system import System
 from shardwise.parallel.constraints.constraint import Constraint, Test, one
 from shardwise.parallel.placement import explicit_extents, fixed_tiers, place
 
-__all__ = ["TIER_CONSTRAINTS", "wrong_degrees"]
-
 
 def wrong_degrees(table: Table) -> Bools:
     """Rows whose degrees do not multiply to the number of accelerators."""

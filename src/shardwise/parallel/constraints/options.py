@@ -22,8 +22,6 @@ from shardwise.config.system import System
 from shardwise.ops.lora import Subset, components_of_model, runs_backward
 from shardwise.parallel.constraints.constraint import Constraint, Test, one
 
-__all__ = ["DTYPE_CONSTRAINT", "OPTION_CONSTRAINTS"]
-
 _MEMORY_TIERS = 2
 _ZERO_STAGES = (0, 1, 2, 3)
 _USUAL_PARTS = RecomputePart.bits(("core_attention",))

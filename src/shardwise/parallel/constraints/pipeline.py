@@ -11,8 +11,6 @@ from shardwise.distinct import evaluate_distinct
 from shardwise.parallel.constraints.constraint import Constraint, one
 from shardwise.parallel.pipeline_layout import chunks_of, layers_on_ranks, most_layers
 
-__all__ = ["PIPELINE_CONSTRAINTS"]
-
 _INTERLEAVED, _ZB_V, _DUALPIPE = (
     Schedule(name).code for name in ("interleaved", "zb-v", "dualpipe")
 )

@@ -20,8 +20,6 @@ from shardwise.parallel.schedule.longest_path import (
 )
 from shardwise.parallel.schedule.pipelines import Pipelines, Solution
 
-__all__ = ["dualpipe"]
-
 
 def dualpipe(pipelines: Pipelines) -> Solution:
     """DualPipe (arXiv 2412.19437, section 3.2.1 and table 2).

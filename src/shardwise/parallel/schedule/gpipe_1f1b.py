@@ -13,8 +13,6 @@ from shardwise.parallel.schedule.longest_path import (
 )
 from shardwise.parallel.schedule.pipelines import Pipelines, Solution
 
-__all__ = ["forward_only", "gpipe", "longest_1f1b", "messages_of_one_chunk", "one_f_one_b"]
-
 
 def messages_of_one_chunk(ranks: Ranks, micro_batches: Ints) -> Floats:
     """Messages that every rank receives in a step where it has one stage.

@@ -7,14 +7,6 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import Schedule
 
-__all__ = [
-    "chunks_in_flight",
-    "first_stage_in_flight",
-    "in_flight",
-    "peak_of_uneven_chunks",
-    "peak_of_uneven_ends",
-]
-
 
 def in_flight(
     *, schedule: Ints, micro_batches: Ints, stages: Ints, chunks: Ints, stage: Ints

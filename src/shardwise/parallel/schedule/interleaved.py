@@ -20,8 +20,6 @@ from shardwise.parallel.schedule.longest_path import (
 )
 from shardwise.parallel.schedule.pipelines import Pipelines, Solution, Times
 
-__all__ = ["interleaved"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Direction:

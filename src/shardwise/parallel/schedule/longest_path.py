@@ -27,20 +27,6 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 
-__all__ = [
-    "NEVER",
-    "TOLERANCE",
-    "Passes",
-    "Ranks",
-    "WaitPoints",
-    "after_stay",
-    "longest",
-    "longest_round_trip",
-    "running_max",
-    "towards_first",
-    "towards_last",
-]
-
 # Stands for a path that does not exist: shorter than any other one, and finite.
 NEVER = -1e30
 # Two times of a rank within this share of each other are the same: sums of different order.

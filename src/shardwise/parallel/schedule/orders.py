@@ -9,18 +9,6 @@ from typing import NamedTuple
 from shardwise.config.enums import Schedule
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = [
-    "BACKWARD",
-    "FORWARD",
-    "WEIGHTS",
-    "Action",
-    "chunks_of",
-    "orders",
-    "rank_of",
-    "stage_of",
-    "virtual_stages",
-]
-
 FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"
 
 

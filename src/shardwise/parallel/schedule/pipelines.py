@@ -8,8 +8,6 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.parallel.schedule.longest_path import TOLERANCE, Passes, Ranks
 
-__all__ = ["Pipelines", "Solution", "Times"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Times:

@@ -17,8 +17,6 @@ from shardwise.parallel.schedule.orders import (
     virtual_stages,
 )
 
-__all__ = ["Timeline", "simulate"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:

@@ -14,8 +14,6 @@ from shardwise.parallel.schedule.longest_path import TOLERANCE
 from shardwise.parallel.schedule.pipelines import Pipelines, Solution, Times
 from shardwise.parallel.schedule.zero_bubble import zb_h1, zb_v
 
-__all__ = ["StepTime", "step_time"]
-
 Solver = Callable[[Pipelines], Solution]
 
 _SOLVERS: dict[str, Solver] = {

@@ -18,8 +18,6 @@ from shardwise.parallel.schedule.longest_path import (
 from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 from shardwise.parallel.schedule.pipelines import Pipelines, Solution
 
-__all__ = ["zb_h1", "zb_v"]
-
 Pass = tuple[str, int]
 
 # Passes of ZB-V by chunk: F0 runs towards the last rank, F1 towards the first; B1 and B0 likewise.

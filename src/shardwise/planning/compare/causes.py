@@ -19,8 +19,6 @@ from shardwise.config.roles import (
 from shardwise.config.strategy_fields import FIELDS
 from shardwise.engine.step_time import TIME_PARTS
 
-__all__ = ["FOLDED", "FOLLOWS", "INPUTS", "PER_TOKEN", "Input", "bearing_on", "followed_by"]
-
 FOLDED = ("zb-v", "dualpipe")
 """Schedules that lay the stages out there and back."""
 

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import field_serializer
 
-from shardwise.analysis.results import Memory, Result
+from shardwise.analysis import Result
+from shardwise.analysis.results import Memory
 
 if TYPE_CHECKING:
     import polars as pl
-
-__all__ = ["Change", "Comparison", "InputDifference", "Outcome", "PartChange"]
 
 
 class InputDifference(Result):

@@ -21,8 +21,6 @@ from shardwise.planning.compare.results import (
 )
 from shardwise.planning.compare.scenario import NamedEstimate, ScenarioLike, load_scenario
 
-__all__ = ["compare"]
-
 _FEWEST = 2
 _MILLION = 1e6
 # It has the same meaning as tp_exchange.

@@ -21,8 +21,6 @@ from shardwise.interop.amped.files import looks_like, read_config
 from shardwise.interop.amped.import_record import fields_of_several
 from shardwise.planning.training_time import TrainingRun, with_training
 
-__all__ = ["MOST_FAULTS", "NamedEstimate", "Scenario", "ScenarioLike", "load_scenario"]
-
 # A search may list thousands of strategies, each with all of its detail.
 _MOST_BYTES = 2**28
 MOST_FAULTS = 5

@@ -35,8 +35,6 @@ from shardwise.planning.search.effects import (
 from shardwise.planning.search.layouts import LAYOUT_FIELDS, groups_without, layouts_of
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
-__all__ = ["CHOICE_FIELDS", "OPTION_FIELDS", "Box", "Candidates", "Scale", "boxes_of", "refusals"]
-
 CHOICE_FIELDS = tuple(n for n, field in COLUMNS.items() if field.role.group is Group.CHOICE)
 """Fields that change neither layer costs nor the schedule: a row is evaluated with all of them."""
 OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOICE_FIELDS))

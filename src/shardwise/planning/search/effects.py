@@ -21,8 +21,6 @@ from shardwise.config.strategy_table import Table
 from shardwise.distinct import distinct_rows
 from shardwise.parallel.pipeline_layout import stage_groups
 
-__all__ = ["EFFECTS", "NEUTRAL", "Kind", "idle_rows", "kinds_of", "most_layers_on_a_rank"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:

@@ -24,9 +24,6 @@ from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
 from shardwise.planning.search.layouts import groups_without
 
-__all__ = ["MEMORY", "NOT_SELECTED", "SECOND_MEMORY", "Evaluated", "Evaluator", "Timed"]
-__all__ += ["broken_options", "broken_reasons", "excess_bytes", "not_selected"]
-
 MEMORY, SECOND_MEMORY = "memory", "second_memory"
 """Reasons why a legal candidate is not feasible: the memory tier that is too small."""
 NOT_SELECTED = ("more_recompute", "smaller_micro_batch", "slower_stages")

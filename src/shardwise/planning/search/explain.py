@@ -37,8 +37,6 @@ from shardwise.planning.search.scan import Findings, merged, scan
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from shardwise.planning.search.user_strategy import UserStrategy
 
-__all__ = ["explain"]
-
 # A smaller share of a step is no reason to change anything.
 _WORTH = 1e-6
 # Scores that differ by a smaller share are equal: the last digits depend on the other rows.

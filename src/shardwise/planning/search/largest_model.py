@@ -34,8 +34,6 @@ from shardwise.planning.search.run import search
 from shardwise.planning.search.smallest_gpus import least_memory_space
 from shardwise.planning.search.space import Space
 
-__all__ = ["depths", "gpt_model", "largest_model", "widths"]
-
 _SEQ_LEN = 2048
 _SHOWN = 12
 _OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")

@@ -22,9 +22,6 @@ from shardwise.parallel.pipeline_layout import layers_on_ranks, most_layers
 from shardwise.planning.search.placements import NETWORK_FIELDS, NETWORK_RULES, divisors, placed
 from shardwise.planning.search.space import Space
 
-__all__ = ["LAYOUT_FIELDS", "SPLIT_FIELDS", "LayerSplits", "Layouts", "expert_degrees"]
-__all__ += ["groups_without", "layouts_of", "long_enough"]
-
 SPLIT_FIELDS = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
 """Fields that split the layers unevenly, in addition to `stage_layers`."""
 _DEGREES = ("gpus", "tp", "tp2", "cp", "ep", "etp", "pp", "dp")

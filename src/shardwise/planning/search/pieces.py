@@ -18,8 +18,6 @@ from shardwise.planning.search.scan import Findings, scan
 from shardwise.planning.search.store import Rows, Store, no_rows
 from shardwise.planning.search.workers import Workers
 
-__all__ = ["PIECE_ROWS", "SAVED_PIECE_ROWS", "SearchTask", "Work"]
-
 PIECE_ROWS = 1 << 16
 """Layouts x options in a piece of work: enough to be worth sending to a process."""
 SAVED_PIECE_ROWS = 1 << 14

@@ -25,8 +25,6 @@ from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.placement import fixed_tiers, place
 from shardwise.planning.search.space import Space
 
-__all__ = ["NETWORK_FIELDS", "NETWORK_RULES", "all_extents", "divisors", "placed"]
-
 NETWORK_FIELDS = ("placement", "extents", *TIER_FIELDS)
 NETWORK_RULES = tuple(r for r in CONSTRAINTS if "tier" in r.reason or r.field == "extents")
 _PLACED_AXES = (*EXTENT_AXES, "ep", "etp")

@@ -36,9 +36,6 @@ from shardwise.planning.search.scan import Findings
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun, with_training
 
-__all__ = ["LEVELS_AXES", "best_by_cell", "best_by_level", "best_by_scale", "estimates_of"]
-__all__ += ["levels_space", "nearest_of", "plans_of", "ties_of", "with_training_runs"]
-
 LEVELS_AXES = ("gpus", "global_batch_size", "tp", "tp2", "cp", "pp", "ep", "etp", "extents")
 """Fields that determine the levels; several of their values may give the same levels."""
 

@@ -12,8 +12,6 @@ from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, check_objectiv
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from shardwise.units import parse_quantity, readable
 
-__all__ = ["SearchQuery", "load_space", "usable_bytes"]
-
 # Each of the best is estimated in full; `save` writes all of them.
 _MOST_TOP = 1000
 # Less is a number without its unit.

@@ -15,9 +15,6 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = ["FRONTS", "OBJECTIVES", "Ranked", "Score", "best_of_each", "check_objective"]
-__all__ += ["dollars_per_token", "front", "second_figure", "seconds_per_token", "top"]
-
 _HOUR_S = 3600.0
 
 Score = Callable[[Floats, Table, System], Floats]

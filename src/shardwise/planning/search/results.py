@@ -2,12 +2,9 @@
 
 from typing import Any, Literal
 
-from shardwise.analysis.results import Estimate, Result
+from shardwise.analysis import Result
+from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
-
-__all__ = ["BrokenRule", "Cell", "Change", "Explanation", "FieldChange", "LargestModel"]
-__all__ += ["LevelsPlan", "Loss", "Nearest", "OutsideSpace", "Plan", "PlanRun", "ScaleResult"]
-__all__ += ["SearchResult", "Shape", "Shortage", "SmallestGpus", "Ties", "TrainingRuns"]
 
 
 class Plan(Result):

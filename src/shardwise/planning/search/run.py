@@ -32,8 +32,6 @@ from shardwise.planning.search.store import check_file
 from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun
 
-__all__ = ["Progress", "count", "search"]
-
 Progress = Callable[[int, int, Findings], None]
 """Called with candidates scanned, all candidates, and the findings so far."""
 

@@ -33,8 +33,6 @@ from shardwise.planning.search.ranking import (
     top,
 )
 
-__all__ = ["Findings", "Observer", "merged", "scan"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:

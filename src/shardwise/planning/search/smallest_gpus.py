@@ -38,8 +38,6 @@ from shardwise.planning.search.results import SmallestGpus
 from shardwise.planning.search.space import Space
 from shardwise.units import readable
 
-__all__ = ["ReplicaBounds", "least_memory_space", "replica_bounds", "smallest_gpus"]
-
 _PIECE_ROWS = 1 << 16
 # No strategy has more accelerators.
 _MOST_GPUS = 2**31

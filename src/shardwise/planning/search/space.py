@@ -24,8 +24,6 @@ from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES, Kind, Strateg
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
 
-__all__ = ["SPACE_FIELDS", "Space"]
-
 _RANGE = re.compile(r"(\d+)\s*\.\.\s*(\d+)(?:\s*:\s*(\d+))?")
 _MOST_VALUES = 10_000
 _TEXT = r"\s*\d+\s*(\.\.\s*\d+\s*(:\s*\d+\s*)?)?"

@@ -41,7 +41,6 @@ from shardwise.planning.search.scan import Findings
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["ENDINGS", "FIGURES", "Rows", "Store", "check_file", "no_rows"]
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 _MANIFEST, _LOCK, _HEAD, _WHOLE = "search.json", "lock", "head.parquet", "whole"

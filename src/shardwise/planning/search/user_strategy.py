@@ -35,8 +35,6 @@ from shardwise.planning.search.effects import (
 from shardwise.planning.search.layouts import SPLIT_FIELDS, expert_degrees
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
-__all__ = ["UserStrategy"]
-
 _NETWORK = ("placement", "extents", *TIER_FIELDS)
 _NO_TIER = ("none", "placement")
 _PLAIN = (

@@ -25,8 +25,6 @@ from typing import Any, TypeVar
 from shardwise._version import __version__
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = ["BACKENDS", "Workers", "dask_cluster", "ray_cluster"]
-
 BACKENDS = ("loky", "ray", "dask")
 _MODULES = {"loky": "joblib", "ray": "ray", "dask": "distributed"}
 _EXTRA = "pip install 'shardwise[cluster]'"

@@ -20,8 +20,6 @@ from shardwise.planning.sweep.figures import canonical, figure_names, figures_na
 from shardwise.planning.sweep.results import Axis
 from shardwise.planning.sweep.values import FACTOR, AxisValue, parse_values
 
-__all__ = ["VariedAxis", "check_values", "figure_list", "varied_axes"]
-
 Kind = Literal["figure", "structure", "model", "strategy"]
 _NICS, _NODE, _DOMAIN = "nics", "node", "domain"
 

@@ -12,8 +12,6 @@ from shardwise.config.model import Layer, Model
 from shardwise.config.network import Tier
 from shardwise.config.system import System
 
-__all__ = ["MODEL_FIGURES", "with_domain", "with_links_per_accelerator", "with_node"]
-
 
 def with_domain(system: System, tier: int, size: int) -> tuple[System, list[str]]:
     """Return the system with another domain of a tier, and notes on what else changes.

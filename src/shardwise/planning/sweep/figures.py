@@ -13,8 +13,6 @@ from shardwise.config.system import System
 from shardwise.config.system_columns import FigurePath, figures_of
 from shardwise.errors import Fault, InputError, nearest
 
-__all__ = ["Figure", "canonical", "figure_names", "figures_named", "influencing_figures"]
-
 _LOWER_IS_BETTER = frozenset(
     {
         "latency",

@@ -25,8 +25,6 @@ from shardwise.planning.search.evaluate import (
 )
 from shardwise.planning.search.ranking import OBJECTIVES, Ranked, Score, top
 
-__all__ = ["BestOnSystem", "Capacity", "best_on_each"]
-
 # Layouts x options, rows x systems, and layer costs x systems to evaluate at a time: their columns
 # stay in the cache, and memory stays bounded.
 _PIECE_ROWS = 1 << 16

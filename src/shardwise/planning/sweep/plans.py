@@ -16,8 +16,6 @@ from shardwise.estimator import evaluated_columns
 from shardwise.planning.search.ranking import dollars_per_token
 from shardwise.planning.sweep.results import PointPlan
 
-__all__ = ["plans_on", "times_on"]
-
 # Rows evaluated at a time: their columns stay in the cache.
 _CHUNK = 1 << 14
 

@@ -23,8 +23,6 @@ from shardwise.config.system_columns import (
 )
 from shardwise.planning.sweep.axes import VariedAxis
 
-__all__ = ["Grid", "Group", "Point"]
-
 # The order of changes: a domain depends on the node, network cards depend on both.
 _ORDER = ("node", "domain", "nics")
 

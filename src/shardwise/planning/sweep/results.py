@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardwise.analysis.results import Result
+from shardwise.analysis import Result
 from shardwise.planning.search.results import Plan
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Axis", "Influence", "PointPlan", "SweepPoint", "SweepResult"]
 
 AxisKind = Literal["system", "model", "strategy"]
 

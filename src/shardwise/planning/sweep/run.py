@@ -18,8 +18,6 @@ from shardwise.planning.sweep.points import Grid
 from shardwise.planning.sweep.results import SweepPoint, SweepResult
 from shardwise.planning.sweep.work import FixedWork, Outcome, SearchWork, SweepQuery, Work
 
-__all__ = ["sweep"]
-
 Progress = Callable[[float, int], None]
 """Called with the finished points, partial ones included, and the number of points."""
 

@@ -14,8 +14,6 @@ from shardwise.planning.sweep.figures import Figure, influencing_figures
 from shardwise.planning.sweep.plans import times_on
 from shardwise.planning.sweep.results import Influence
 
-__all__ = ["changed_systems", "helpful_factor", "influences"]
-
 # Half the width of a central difference: its error is about 1e-8 of the elasticity, that of
 # rounding the times about 1e-12.
 _STEP = 1e-4

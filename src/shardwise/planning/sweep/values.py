@@ -8,8 +8,6 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.units import UNITS, parse_quantity, readable
 
-__all__ = ["FACTOR", "AxisValue", "parse_values"]
-
 FACTOR = "x"
 _RANGE = re.compile(r"(.+?)\s*\.\.\s*(.+?)(?:\s*:\s*(.+?))?")
 _NUMBER = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(.*)")

@@ -29,8 +29,6 @@ from shardwise.planning.sweep.points import Group
 from shardwise.planning.sweep.results import Influence, PointPlan
 from shardwise.planning.sweep.sensitivity import changed_systems, influences
 
-__all__ = ["FixedWork", "Outcome", "Progress", "SearchWork", "SweepQuery", "Work"]
-
 Progress = Callable[[int, int], None]
 """Called with the candidates evaluated, and all candidates of the group."""
 

@@ -13,31 +13,6 @@ from shardwise.config import files
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.errors import Fault, InputError
 
-__all__ = [
-    "ACCENT",
-    "BUTTONS",
-    "COMPONENT_NAMES",
-    "EMPTY",
-    "GREY",
-    "INK",
-    "LINES",
-    "MEMORY_COLORS",
-    "TIME_COLORS",
-    "Figure",
-    "Trace",
-    "chart_error",
-    "check_chart_file",
-    "component_bar",
-    "log_axis",
-    "log_axis_if_wide",
-    "plotly",
-    "spans_much",
-    "styled",
-    "subplots",
-    "write",
-    "write_page",
-]
-
 Figure = Any
 """A `plotly.graph_objects.Figure`; plotly is an extra, so its types are not at hand."""
 Trace = Any

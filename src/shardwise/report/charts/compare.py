@@ -27,8 +27,6 @@ from shardwise.report.console import GIB, percent, seconds
 from shardwise.report.tables.compare import best_words, change_words, in_words, who_runs
 from shardwise.report.tables.estimate import PART_NAMES
 
-__all__ = ["charts", "memory", "times", "waterfall", "write_charts"]
-
 _LEGEND = {"orientation": "h", "x": 0, "yanchor": "top", "traceorder": "normal"}
 # Pixels: of a bar with its gap, and of everything above and below the bars.
 _BAR = 46

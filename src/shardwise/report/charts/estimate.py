@@ -30,16 +30,6 @@ from shardwise.report.charts.plans import degrees, options_of
 from shardwise.report.console import GIB, gpu_count, percent, seconds
 from shardwise.report.tables.estimate import verdict
 
-__all__ = [
-    "charts",
-    "memory_pie",
-    "memory_stages",
-    "memory_sunburst",
-    "time_pie",
-    "time_sunburst",
-    "write_charts",
-]
-
 _GROUP_COLOURS = {
     "compute": "#005a8f",
     "exchange": "#b36b00",

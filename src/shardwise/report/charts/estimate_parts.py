@@ -8,17 +8,6 @@ from shardwise.analysis.results import Estimate, OperationEstimate
 from shardwise.report.console import GIB, percent, seconds
 from shardwise.report.tables.estimate import PART_NAMES
 
-__all__ = [
-    "MEMORY_GROUPS",
-    "MEMORY_NAMES",
-    "NO_LIMIT",
-    "TIME_GROUPS",
-    "Part",
-    "memory_parts",
-    "operation_parts",
-    "time_parts",
-]
-
 TIME_GROUPS = {
     "compute": ("forward", "backward", "recompute", "optimizer"),
     "exchange": ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload"),

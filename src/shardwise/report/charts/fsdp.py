@@ -21,8 +21,6 @@ from shardwise.report.console import GIB
 from shardwise.report.tables.fsdp import CATEGORY_WORDS, run_words
 from shardwise.units import readable
 
-__all__ = ["charts", "front", "memory", "write_charts"]
-
 _GREY = "#57606a"
 _ROOM = 0.06
 _BAR_HEIGHT, _FRAME = 56, 190

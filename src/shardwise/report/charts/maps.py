@@ -18,8 +18,6 @@ from shardwise.report.charts.common import (
 )
 from shardwise.report.charts.plans import Measure, rounded, short_name
 
-__all__ = ["Map"]
-
 _GOOD_IS_BRIGHT = "Cividis"
 """Color scale that reads the same to the color-blind and in grey (Nunez et al., 2018)."""
 _MOST_COLUMNS_WITH_TEXT = 40

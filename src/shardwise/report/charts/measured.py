@@ -18,8 +18,6 @@ from shardwise.report.charts.common import (
 )
 from shardwise.validate.measured.scoreboard import Scoreboard, ScoredRun
 
-__all__ = ["against_measured", "charts", "error_histogram", "write_charts"]
-
 By = Literal["accelerator", "source"]
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")

@@ -12,22 +12,6 @@ from shardwise.planning.search.results import Plan, SearchResult
 from shardwise.report.console import GIB, gpu_count
 from shardwise.report.tables.strategy_line import FOLLOWS
 
-__all__ = [
-    "FRONT_AXES",
-    "OBJECTIVE_MEASURES",
-    "FrontAxis",
-    "Measure",
-    "degrees",
-    "hover_text",
-    "options_of",
-    "ordered_values",
-    "plan_of",
-    "rounded",
-    "search_words",
-    "short_name",
-    "value_word",
-]
-
 _DEGREES = ("tp", "tp2", "cp", "pp", "dp", "ep", "etp", "vpp")
 _SHORT = {"micro_batch_size": "micro-batch", "global_batch_size": "global batch", "gpus": "GPUs"}
 _BATCH = ("gpus", "micro_batch_size", "global_batch_size", "seq_len")

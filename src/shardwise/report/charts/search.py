@@ -43,18 +43,6 @@ from shardwise.report.charts.plans import (
 )
 from shardwise.report.console import GIB
 
-__all__ = [
-    "best_memory",
-    "best_time",
-    "charts",
-    "front",
-    "heat_map",
-    "rejections",
-    "scaling",
-    "surface",
-    "write_charts",
-]
-
 _AXES_OF_A_MAP = 2
 _MOST_LABELS = 12
 _LEAST_OF_A_SURFACE = 3

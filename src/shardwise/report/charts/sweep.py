@@ -6,7 +6,7 @@ from pathlib import Path
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.report.charts.common import Figure, write_page
 from shardwise.report.charts.sweep_bars import MOST_BARS, optima
-from shardwise.report.charts.sweep_lines import MOST_TORNADOES, ratio, scaling, tornado, trend
+from shardwise.report.charts.sweep_lines import MOST_TORNADOES, scaling, tornado, trend
 from shardwise.report.charts.sweep_maps import Marks, contour, heat_map, is_plane, surface
 from shardwise.report.charts.sweep_plans import design_space, front, runners_up
 from shardwise.report.charts.sweep_points import (
@@ -18,23 +18,6 @@ from shardwise.report.charts.sweep_points import (
     sweep_words,
     varied,
 )
-
-__all__ = [
-    "charts",
-    "contour",
-    "design_space",
-    "front",
-    "heat_map",
-    "only",
-    "optima",
-    "ratio",
-    "runners_up",
-    "scaling",
-    "surface",
-    "tornado",
-    "trend",
-    "write_charts",
-]
 
 _GPUS = "gpus"
 # More lines or maps than that are left to who asks for a part of the sweep.

@@ -37,8 +37,6 @@ from shardwise.report.charts.sweep_points import (
 )
 from shardwise.report.console import GIB
 
-__all__ = ["MOST_BARS", "optima"]
-
 MOST_BARS = 60
 """More are too close to be read."""
 

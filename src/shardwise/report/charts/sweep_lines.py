@@ -33,8 +33,6 @@ from shardwise.report.charts.sweep_points import (
     time_for,
 )
 
-__all__ = ["MOST_TORNADOES", "ratio", "scaling", "tornado", "trend"]
-
 _GPUS = "gpus"
 _CROSS = {"symbol": "x-thin", "size": 9}
 # Height of crosses as a share of the axis: one row for each line.

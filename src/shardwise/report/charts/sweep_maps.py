@@ -23,8 +23,6 @@ from shardwise.report.charts.sweep_points import (
     varied,
 )
 
-__all__ = ["Marks", "contour", "heat_map", "is_plane", "surface"]
-
 Marks = Mapping[str, Mapping[str, float]]
 """Points to mark by their name: values by axis, in the units of `SweepPoint.values`."""
 

@@ -32,8 +32,6 @@ from shardwise.report.charts.sweep_points import (
     varied,
 )
 
-__all__ = ["design_space", "front", "limit", "runners_up"]
-
 _WORK = ("forward", "backward")
 _LEAST_LIMIT = 0.1
 _PERCENT = 100.0

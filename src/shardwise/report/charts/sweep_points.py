@@ -13,28 +13,6 @@ from shardwise.report.charts.common import LINES, chart_error, log_axis, spans_m
 from shardwise.report.charts.plans import OBJECTIVE_MEASURES, Measure, hover_text, short_name
 from shardwise.report.console import GIB
 
-__all__ = [
-    "SYSTEM",
-    "Series",
-    "axis_named",
-    "best_of",
-    "is_numeric",
-    "label_of",
-    "missing",
-    "number_axis",
-    "number_of",
-    "only",
-    "point_hover",
-    "point_name",
-    "reason",
-    "series",
-    "shown_for",
-    "shown_in",
-    "sweep_words",
-    "time_for",
-    "varied",
-]
-
 SYSTEM = "system"
 """Name of the systems of a sweep as an axis of a chart."""
 

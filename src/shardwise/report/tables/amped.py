@@ -11,15 +11,6 @@ from shardwise.report.console import plain_table, show
 from shardwise.report.tables.calculon import print_pairs
 from shardwise.units import readable
 
-__all__ = [
-    "print_comparison",
-    "print_imported",
-    "print_layers",
-    "print_permutations",
-    "print_refusal",
-    "print_statistics",
-]
-
 _DEGREES = ("data", "tensor", "pipeline")
 
 

@@ -11,15 +11,6 @@ from shardwise.interop.counterpart import Counterpart
 from shardwise.report.console import plain_table, show
 from shardwise.units import readable
 
-__all__ = [
-    "print_comparison",
-    "print_executions",
-    "print_layers",
-    "print_pairs",
-    "print_refusal",
-    "print_statistics",
-]
-
 # Shown next to the estimate unless everything is requested.
 _MAIN = (
     "total_time",

@@ -9,8 +9,6 @@ from shardwise.validate.kernels import KernelScores
 from shardwise.validate.measured.statistics import Summary
 from shardwise.validate.scores import Score
 
-__all__ = ["print_calibrated", "print_calibration", "print_kernel_scores"]
-
 _REGIONS = {
     "gemm": "m >= 1024; n, k >= 512",
     "attention": "seq >= 1024, batch x heads >= 8",

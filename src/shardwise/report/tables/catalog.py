@@ -13,8 +13,6 @@ from shardwise.ops.param_count import count_parameters
 from shardwise.report.console import count, percent, plain_table, show, written
 from shardwise.units import format_quantity, readable
 
-__all__ = ["print_figures", "print_model", "print_models", "print_stacks", "print_systems"]
-
 _VALUE_WIDTH = 18
 # More than any accelerator has: files of other systems say so where memory is to be no limit.
 _NO_LIMIT = 2.0**50

@@ -16,8 +16,6 @@ from shardwise.planning.compare.results import (
 from shardwise.report.console import GIB, percent, plain_table, seconds, show
 from shardwise.report.tables.estimate import PART_NAMES
 
-__all__ = ["FOLLOW_WORDS", "best_words", "change_words", "in_words", "print_comparison", "who_runs"]
-
 FOLLOW_WORDS = {
     "bubble": "what a pass takes",
     "pp_comm": "what a pass takes",

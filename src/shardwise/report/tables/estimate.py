@@ -19,8 +19,6 @@ from shardwise.report.console import count, gib, gpu_count, percent, plain_table
 from shardwise.report.tables.gemms import gemm_table
 from shardwise.units import readable
 
-__all__ = ["PART_NAMES", "print_estimate", "verdict"]
-
 _BAR = 24
 PART_NAMES = {
     "forward": "forward",

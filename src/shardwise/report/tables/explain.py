@@ -9,8 +9,6 @@ from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.strategy_line import in_brief, word
 from shardwise.units import readable
 
-__all__ = ["print_explanation"]
-
 _MOST_TRIED = 12
 
 

@@ -11,8 +11,6 @@ from shardwise.config.expressions.quantity import Quantity
 from shardwise.config.expressions.records import PARAMETERS, Origin, Resolved
 from shardwise.report.console import plain_table, show, written
 
-__all__ = ["explained_figures", "print_explained"]
-
 _WORDS = {"name", "description", "sources"}
 _VALUE_WIDTH = 24
 _DEFAULT = "default"

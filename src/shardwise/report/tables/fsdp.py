@@ -18,16 +18,6 @@ from shardwise.units import readable
 if TYPE_CHECKING:
     from shardwise.interop.fsdp_ilp.reference import FsdpIlpResult
 
-__all__ = [
-    "CATEGORY_WORDS",
-    "UnitRow",
-    "collapsed",
-    "name_of",
-    "print_plan",
-    "print_reference",
-    "ranges",
-    "run_words",
-]
 
 _BAR = 24
 _NOTHING_S = 1e-9

@@ -10,8 +10,6 @@ from rich.text import Text
 from shardwise.analysis.results import Estimate, Gemm
 from shardwise.report.console import count, percent, plain_table, seconds
 
-__all__ = ["SHAPE_COLUMNS", "flop_count", "gemm_table", "gemms_csv"]
-
 SHAPE_COLUMNS = ("part", "operation", "direction", "batch", "m", "k", "n", "dtype", "count")
 """Columns that say which products run, without FLOPs and times."""
 

@@ -10,8 +10,6 @@ from shardwise.planning.search.results import LargestModel, Shape
 from shardwise.report.charts.plans import degrees, options_of
 from shardwise.report.console import GIB, count, gib, percent, plain_table, seconds, show
 
-__all__ = ["print_largest"]
-
 _OFFLOADED = ("weights", "activations", "optimizer")
 
 

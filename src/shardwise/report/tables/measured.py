@@ -11,8 +11,6 @@ from shardwise.report.console import plain_table, seconds, show
 from shardwise.validate.measured.scoreboard import GROUPINGS, RunScore, Scoreboard, ScoredRun
 from shardwise.validate.measured.statistics import LeftOut, ReferenceScore
 
-__all__ = ["print_runs"]
-
 # By each of these a table of its own; the rest stand together below the headline.
 _ALONE = ("source", "accelerator")
 _MOST_WORST = 10

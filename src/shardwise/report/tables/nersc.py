@@ -11,14 +11,6 @@ from shardwise.report.console import plain_table, show
 from shardwise.report.tables.calculon import print_pairs
 from shardwise.units import readable
 
-__all__ = [
-    "print_comparison",
-    "print_configurations",
-    "print_layers",
-    "print_refusal",
-    "print_statistics",
-]
-
 _TERA = 1e12
 _LAYER_COLUMNS = (
     "flops_fwd",

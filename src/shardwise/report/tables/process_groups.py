@@ -8,8 +8,6 @@ from rich.text import Text
 from shardwise.parallel.process_groups import EXPERT_AXES, Peers, RankPeers
 from shardwise.report.console import is_narrow, plain_table, show
 
-__all__ = ["as_ranges", "print_peers", "print_rank"]
-
 _LABELS = {
     "tp": "tensor",
     "tp2": "tensor, second",

@@ -33,8 +33,6 @@ from shardwise.report.tables.strategy_line import (
 )
 from shardwise.units import readable
 
-__all__ = ["levels_note", "levels_table", "print_count", "print_search"]
-
 _SHORT = {
     "global_batch_size": "gbs",
     "fused_activation": "fused act.",

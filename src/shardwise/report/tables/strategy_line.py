@@ -3,16 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "DEGREE_HEADS",
-    "FOLLOWS",
-    "MORE_DEGREES",
-    "SWITCHES",
-    "in_brief",
-    "options_in_brief",
-    "word",
-]
-
 # Always shown, in this order, under these heads.
 DEGREE_HEADS = {"tp": "tp", "pp": "pp", "dp": "dp", "vpp": "vpp", "micro_batch_size": "mbs"}
 MORE_DEGREES = ("tp2", "cp", "ep", "etp")

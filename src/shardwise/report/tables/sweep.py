@@ -12,8 +12,6 @@ from shardwise.report.console import gib, percent, plain_table, seconds, show
 from shardwise.report.tables.strategy_line import in_brief
 from shardwise.units import UNITS, readable
 
-__all__ = ["print_figures", "print_sweep"]
-
 _MOST_ROWS = 64
 _MOST_SENSITIVITIES = 4
 _IN_WORDS = 3

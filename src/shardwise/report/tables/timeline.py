@@ -8,8 +8,6 @@ from rich.text import Text
 from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.trace import Trace
 
-__all__ = ["print_trace"]
-
 _AXES = ("tp", "tp2", "cp", "pp", "dp")
 _MOST_RANKS = 16
 _AFTER_NAMES = {

@@ -9,8 +9,6 @@ from rich.text import Text
 from shardwise.report.console import plain_table, show
 from shardwise.validate import Criterion, Part, Row, Score, Scoreboard
 
-__all__ = ["print_scoreboard", "print_suites"]
-
 # Readable lines of text, as wide as the tables.
 _TEXT_WIDTH = 80
 _SYMBOLS = {"percent": "%"}

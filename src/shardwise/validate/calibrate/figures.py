@@ -19,8 +19,6 @@ from shardwise.cost.benchmark import MATRIX_TYPES
 from shardwise.validate.calibrate.predictions import attention_names, experts_names
 from shardwise.validate.calibrate.tables import KernelTable
 
-__all__ = ["Fittable", "Free", "fittable", "with_starting_figures"]
-
 _BENCHMARK = ("accelerator", "benchmark")
 _TWO = 2
 

@@ -21,8 +21,6 @@ from shardwise.validate.calibrate.figures import Fittable, Free, fittable, with_
 from shardwise.validate.calibrate.predictions import predictions
 from shardwise.validate.calibrate.tables import KINDS, KernelTable
 
-__all__ = ["Calibration", "Errors", "Fit", "calibrated", "folds"]
-
 _SPREAD = 0.05
 """Error above which a row counts less: that of another version of the software."""
 _PRIOR = 2.0

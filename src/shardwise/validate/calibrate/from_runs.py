@@ -39,18 +39,6 @@ from shardwise.validate.measured.run import Amount, NotModelledError, Run
 from shardwise.validate.measured.statistics import Summary, signed_errors, summary
 from shardwise.validate.measured.store import read_runs
 
-__all__ = [
-    "Calibrated",
-    "CalibratedRun",
-    "Level",
-    "RunTime",
-    "Unusable",
-    "calibrated_by_runs",
-    "level_of",
-    "read_run_times",
-    "robust_mean",
-]
-
 _SHORT = (".yaml", ".yml", ".toml", ".csv")
 _ROWS = (".json", ".jsonl")
 _MEASURED = ("step_time_s", "tokens_per_s_per_gpu")

@@ -25,8 +25,6 @@ from shardwise.cost.kernels import memory_bound_times
 from shardwise.ops.operation import CollectiveKind
 from shardwise.validate.calibrate.tables import KernelTable
 
-__all__ = ["Predictions", "attention_names", "experts_names", "predictions"]
-
 Texts = NDArray[np.str_]
 
 _MICRO = 1e-6

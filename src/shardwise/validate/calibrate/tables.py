@@ -14,8 +14,6 @@ import numpy as np
 from shardwise.arrays import Bools, Floats
 from shardwise.errors import Fault, InputError
 
-__all__ = ["ENDINGS", "KINDS", "KernelTable", "read_folder", "read_table"]
-
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 _MIB = 2**20
 

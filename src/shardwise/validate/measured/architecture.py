@@ -6,8 +6,6 @@ from typing import Any
 from shardwise.config.model import Model
 from shardwise.validate.measured.run import Architecture, NotModelledError, Run
 
-__all__ = ["model_of"]
-
 _ACTIVATIONS = {"squared_relu": "relu2", "relu2": "relu2", "gelu": "gelu", "geglu": "geglu"}
 _USUAL_HEAD = 128
 _USUAL_VOCABULARY = 32_000

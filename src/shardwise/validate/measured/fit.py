@@ -31,8 +31,6 @@ from shardwise.estimator import estimate_many
 from shardwise.validate.measured.predict import Translation, tables_of
 from shardwise.validate.measured.run import Run
 
-__all__ = ["Linear", "MovedFigures", "Parameter", "fitted", "left_out", "linear", "load_parameters"]
-
 _FILE = "steps.yaml"
 
 

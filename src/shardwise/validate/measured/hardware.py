@@ -6,8 +6,6 @@ from typing import Any
 from shardwise.config.system import System
 from shardwise.validate.measured.run import NotModelledError, Run
 
-__all__ = ["system_of"]
-
 _GIGABIT = 1e9 / 8
 # Networks between nodes of more than one tier; machines of one have none to change.
 _BETWEEN_NODES = 2

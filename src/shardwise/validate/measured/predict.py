@@ -29,19 +29,6 @@ from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.software import stack_of
 from shardwise.validate.measured.strategy import strategy_of
 
-__all__ = [
-    "Metric",
-    "Prediction",
-    "Translation",
-    "describe_translation",
-    "memory_gib",
-    "metric_of",
-    "on_last_rank",
-    "predict_runs",
-    "tables_of",
-    "translate",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:

@@ -16,8 +16,6 @@ from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.validate.measured.run import Run
 
-__all__ = ["is_xla", "policy_of", "recompute_choices", "remat_fields"]
-
 _QKV = frozenset({"query_proj", "key_proj", "value_proj", "qkv_proj"})
 _PRODUCTS = _QKV | {"out_proj", "mlpwi", "mlpwo"}
 # Tensors that each policy saves. Policies for products save none with a batch dimension; to XLA

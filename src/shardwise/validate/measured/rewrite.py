@@ -9,8 +9,6 @@ import yaml
 
 from shardwise.validate.measured.fit import Parameter
 
-__all__ = ["Place", "figures_moved", "rewritten", "with_moves"]
-
 Place = tuple[str | int, ...]
 """Keys and positions that lead to a figure of a file."""
 

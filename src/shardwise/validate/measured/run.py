@@ -12,21 +12,6 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from shardwise.config.base import MOST, MOST_LAYERS, ConfigBase
 
-__all__ = [
-    "Architecture",
-    "Derived",
-    "Grade",
-    "Hardware",
-    "Measured",
-    "NotModelledError",
-    "Origin",
-    "Parallelism",
-    "PrecisionClass",
-    "Run",
-    "Scale",
-    "Software",
-]
-
 Grade = Literal["A", "B", "C"]
 PrecisionClass = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32", "unknown"]
 Scale = Literal["1-8", "9-63", "64-255", "256-1023", "1024+", "unknown"]

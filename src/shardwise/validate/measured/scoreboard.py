@@ -27,8 +27,6 @@ from shardwise.validate.measured.statistics import (
     summary,
 )
 
-__all__ = ["GROUPINGS", "Ranking", "RunScore", "Scoreboard", "ScoredRun", "scoreboard"]
-
 GROUPINGS = ("grade", "source", "accelerator", "kind", "scale", "precision")
 """Fields of `ScoredRun` that runs are grouped by."""
 # Groups in a fixed order; others are sorted by name.

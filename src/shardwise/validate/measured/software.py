@@ -7,8 +7,6 @@ from shardwise.config.enums import AttentionImplementation, CudaGraphs, Gradient
 from shardwise.config.stack import Stack
 from shardwise.validate.measured.run import Run
 
-__all__ = ["stack_of"]
-
 # First year of torchtitan's compiled loss, and of Megatron-LM with Transformer Engine.
 _COMPILED_LOSS, _TRANSFORMER_ENGINE = 2025, 2023
 

@@ -16,24 +16,6 @@ from shardwise.analysis.prediction_interval import validated_runs
 from shardwise.config.files import finite
 from shardwise.validate.measured.predict import Prediction
 
-__all__ = [
-    "LeftOut",
-    "ReferencePrediction",
-    "ReferenceScore",
-    "Summary",
-    "constant_mfu",
-    "coverage",
-    "kendall_tau",
-    "left_out_errors",
-    "left_out_scores",
-    "pairs_in_order",
-    "regrets",
-    "signed_errors",
-    "skill",
-    "studies_tau",
-    "summary",
-]
-
 Floats = NDArray[np.float64]
 Labels = NDArray[np.generic]
 

@@ -21,8 +21,6 @@ from shardwise.config.base import ConfigBase, unfold
 from shardwise.errors import Fault, InputError
 from shardwise.validate.measured.run import Run
 
-__all__ = ["load_runs", "pack", "read_runs", "shipped", "unpack"]
-
 Row = Mapping[str, Any]
 
 _FORMAT = "shardwise-measured-runs-1"

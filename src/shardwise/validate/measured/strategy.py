@@ -19,8 +19,6 @@ from shardwise.validate.measured.recompute import is_xla, recompute_choices
 from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.software import newest, truth
 
-__all__ = ["strategy_of"]
-
 # Recipes of these stacks interleave down to a layer in a chunk (NeMo's performance recipes).
 _INTERLEAVE = ("megatron-core-2025", "nemo-2025")
 # Tokens of a document of SQuAD, on which NeMo fine-tunes.

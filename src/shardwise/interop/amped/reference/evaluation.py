@@ -14,19 +14,6 @@ from shardwise.interop.amped.parameters import DERIVED
 from shardwise.interop.amped.reference.layer_times import COMMUNICATION, COMPUTE
 from shardwise.interop.amped.reference.totals import TOTALS
 
-__all__ = [
-    "CONSTANTS",
-    "EFFICIENCY",
-    "LABELS",
-    "MEMORY",
-    "TERMS",
-    "MicrobatchEfficiency",
-    "breakdown_text",
-    "evaluate",
-    "summary_text",
-]
-
-
 EFFICIENCY = 0.51
 """Share of the peak in the version that was described."""
 CAP = 0.91

@@ -14,9 +14,6 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.interop.amped.formulas import Derived, formulas
 
-__all__ = ["COMMUNICATION", "COMPUTE"]
-
-
 COMPUTE: dict[str, Derived] = {}
 """Times of compute, by the names of AMPeD's methods."""
 _compute = formulas(COMPUTE)

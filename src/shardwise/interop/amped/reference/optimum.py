@@ -10,8 +10,6 @@ from shardwise.arrays import Floats, Ints
 from shardwise.errors import Fault, refuse
 from shardwise.interop.amped.reference.evaluation import EFFICIENCY, MicrobatchEfficiency, evaluate
 
-__all__ = ["DEGREES", "Found", "SearchResult", "count", "search"]
-
 DEGREES = (
     "intra_node_data_parallel_degree",
     "inter_node_data_parallel_degree",

@@ -5,8 +5,6 @@
 from shardwise.arrays import Floats
 from shardwise.interop.amped.formulas import Derived, as_derived, formulas
 
-__all__ = ["TOTALS"]
-
 TOTALS: dict[str, Derived] = {}
 """Times of the training run, by the names of AMPeD's methods."""
 _of = formulas(TOTALS)

@@ -33,20 +33,6 @@ from shardwise.interop.calculon.reference.times import (
     processor_usage,
 )
 
-__all__ = [
-    "BlockSpaces",
-    "BlockTimes",
-    "Communication",
-    "Pass",
-    "block_spaces",
-    "block_times",
-    "operation_times",
-    "operations_of",
-    "optimizer_pass",
-    "state_bytes",
-    "summed",
-]
-
 T = TypeVar("T", "Pass", "Communication")
 
 

@@ -16,18 +16,6 @@ from shardwise.interop.calculon.files import (
     CalculonExecution,
 )
 
-__all__ = [
-    "AR",
-    "ATTN_ONLY",
-    "FULL",
-    "MULTIQUERY",
-    "NO_OVERLAP",
-    "P2P_RS_AG",
-    "PIPE",
-    "RS_AG",
-    "Columns",
-]
-
 WORDS: dict[str, tuple[str, ...]] = {
     "datatype": DATATYPES,
     "attention_type": ATTENTIONS,

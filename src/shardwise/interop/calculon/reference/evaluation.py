@@ -23,18 +23,6 @@ from shardwise.interop.calculon.reference.columns import Columns
 from shardwise.interop.calculon.reference.statistics import STAT_FIELDS, layers_of, statistics_of
 from shardwise.interop.calculon.reference.step import batch_of, memory_use_of
 
-__all__ = [
-    "VERDICTS",
-    "Infeasible",
-    "Statistics",
-    "evaluate",
-    "layer_statistics",
-    "memory_verdict",
-    "network_verdict",
-    "placement_verdict",
-    "statistics",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:

@@ -12,8 +12,6 @@ from shardwise.interop.calculon.files import CalculonModel
 from shardwise.interop.calculon.reference.block import BlockSpaces, state_bytes
 from shardwise.interop.calculon.reference.columns import FULL, Columns
 
-__all__ = ["BlockMemory", "Depth", "Memory", "MemoryComponents", "depth_of", "memory_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:

@@ -21,19 +21,6 @@ from shardwise.interop.calculon.reference.columns import (
     Columns,
 )
 
-__all__ = [
-    "NAMES",
-    "Operation",
-    "Operations",
-    "Shapes",
-    "choose",
-    "fork",
-    "linear",
-    "plain_operations",
-    "shapes_of",
-    "stacked",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:

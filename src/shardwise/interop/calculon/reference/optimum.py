@@ -26,8 +26,6 @@ from shardwise.interop.calculon.reference.space import Limits, Piece, columns_of
 from shardwise.interop.calculon.reference.statistics import statistics_of
 from shardwise.interop.calculon.reference.step import Batch, batch_of, memory_use_of
 
-__all__ = ["SearchResult", "SpaceSize", "count", "rows", "search"]
-
 # Rows evaluated at a time: their columns use about 50 MB.
 _CHUNK_ROWS = 1 << 16
 

@@ -15,19 +15,6 @@ from shardwise.interop.calculon.reference.columns import AR, Columns
 from shardwise.interop.calculon.reference.memory import BlockMemory, Depth
 from shardwise.interop.calculon.reference.times import memory_time, network_time
 
-__all__ = [
-    "OffloadNeeds",
-    "StageTransfer",
-    "Walls",
-    "bandwidth_needs",
-    "bubble_time",
-    "overheads",
-    "per_chunk",
-    "stage_transfer",
-    "transfers_of",
-    "walls_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTransfer:

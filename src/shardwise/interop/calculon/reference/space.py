@@ -25,8 +25,6 @@ from shardwise.interop.calculon.files import (
 from shardwise.interop.calculon.reference.columns import FULL, NO_OVERLAP, RS_AG, Columns
 from shardwise.interop.calculon.reference.evaluation import VERDICTS, network_verdict
 
-__all__ = ["Limits", "Piece", "columns_of", "pieces"]
-
 FUSED_CHOICES = {"true": (True,), "false": (False,), "both": (True, False)}
 
 

@@ -24,9 +24,6 @@ from shardwise.interop.calculon.reference.step import Batch
 from shardwise.interop.calculon.reference.tensor_parallel import FUSED_NAMES, MULTIQUERY_NAMES
 from shardwise.interop.calculon.reference.times import TERA
 
-__all__ = ["STAT_FIELDS", "layers_of", "statistics_of"]
-
-
 _PASS = ("flops", "flops_time", "mem_accessed", "mem_time", "time")
 _PARTS = (
     ("weights", "weight_space"),

@@ -44,8 +44,6 @@ from shardwise.interop.calculon.reference.pipeline import (
 )
 from shardwise.interop.calculon.reference.times import network_time, processor_usage, volume_factor
 
-__all__ = ["Batch", "batch_of", "memory_use_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel:

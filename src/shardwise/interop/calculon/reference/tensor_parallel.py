@@ -21,16 +21,6 @@ from shardwise.interop.calculon.reference.operations import (
 )
 from shardwise.interop.calculon.reference.times import flop_time, network_time, processing_time
 
-__all__ = [
-    "FUSED_NAMES",
-    "MULTIQUERY_NAMES",
-    "Links",
-    "Stage",
-    "fused_operations",
-    "links_of",
-    "overlapped",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:

@@ -18,16 +18,6 @@ from shardwise.interop.calculon.files import (
     Curve,
 )
 
-__all__ = [
-    "TERA",
-    "flop_time",
-    "memory_time",
-    "network_time",
-    "processing_time",
-    "processor_usage",
-    "volume_factor",
-]
-
 MEGA, GIGA, TERA = 1e6, 1e9, 1e12
 
 NetworkOperation = Literal["p2p", "reduce_scatter", "all_gather", "all_reduce"]

@@ -14,18 +14,6 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.interop.fsdp_ilp.comm import CommTimes
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
 
-__all__ = [
-    "GIB",
-    "Columns",
-    "Plain",
-    "columns",
-    "exposed_ms",
-    "peak_gib",
-    "plain",
-    "static_bytes",
-    "walk_backward",
-]
-
 GIB = 2.0**30
 
 

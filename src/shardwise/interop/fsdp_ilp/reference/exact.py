@@ -16,8 +16,6 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.interop.fsdp_ilp.comm import CommTimes
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
 
-__all__ = ["IlpRules"]
-
 _COST, _FORWARD, _SLACK, _GATHER, _PARAMETERS, _GRADIENTS, _FULLEST, _LARGEST = range(8)
 _NONE, _SOME, _WHOLE = 8, 9, 10
 """1 where there is no unit yet, where there is one (they do not compare), minus the parameters

@@ -16,8 +16,6 @@ from shardwise.interop.fsdp_ilp.files import ModuleInfo
 from shardwise.interop.fsdp_ilp.reference.closed_form import GIB, static_bytes, walk_backward
 from shardwise.interop.fsdp_ilp.reference.milp import Builder, Milp
 
-__all__ = ["flow"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:

@@ -20,8 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.errors import Fault, InputError, ShardwiseError
 
-__all__ = ["SOLVERS", "Answer", "Builder", "Milp", "Solver", "Status", "run_solver"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Milp:

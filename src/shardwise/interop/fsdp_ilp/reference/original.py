@@ -11,8 +11,6 @@ from shardwise.interop.fsdp_ilp.files import ModuleInfo
 from shardwise.interop.fsdp_ilp.reference.closed_form import GIB, static_bytes, walk_backward
 from shardwise.interop.fsdp_ilp.reference.milp import Builder, Milp
 
-__all__ = ["original"]
-
 BIG_M = 1000.0
 """[ms]. Fault reproduced (1.8.2): plans with a longer collective are cut off."""
 

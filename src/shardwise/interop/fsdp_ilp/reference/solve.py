@@ -28,8 +28,6 @@ from shardwise.interop.fsdp_ilp.reference.flow import flow
 from shardwise.interop.fsdp_ilp.reference.milp import SOLVERS, Solver, Status, run_solver
 from shardwise.interop.fsdp_ilp.reference.original import original
 
-__all__ = ["FORMULATIONS", "Formulation", "FsdpIlpResult", "solve"]
-
 Formulation = Literal["flow", "original"]
 FORMULATIONS: tuple[Formulation, ...] = ("flow", "original")
 

@@ -24,6 +24,7 @@ Faults reproduced:
   attention.
 """
 
+from shardwise.interop.nersc.files import NerscModel, NerscSystem
 from shardwise.interop.nersc.reference.evaluation import (
     configuration_words,
     layer_statistics,
@@ -33,8 +34,6 @@ from shardwise.interop.nersc.reference.inputs import (
     METHODS,
     Method,
     NerscConfiguration,
-    NerscModel,
-    NerscSystem,
     check_together,
 )
 from shardwise.interop.nersc.reference.layers import collective_time

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, total
-from shardwise.interop.nersc.reference.inputs import Columns, Method, NerscModel, NerscSystem
+from shardwise.interop.nersc.files import NerscModel, NerscSystem
+from shardwise.interop.nersc.reference.inputs import Columns, Method
 from shardwise.interop.nersc.reference.layers import (
     Collective,
     Layer,
@@ -18,8 +19,6 @@ from shardwise.interop.nersc.reference.layers import (
     row_split,
     summa,
 )
-
-__all__ = ["Block", "block_of"]
 
 
 @dataclass(frozen=True, slots=True)

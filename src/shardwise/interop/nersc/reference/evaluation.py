@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, total
+from shardwise.interop.nersc.files import NerscModel, NerscSystem
 from shardwise.interop.nersc.reference.block import Block, block_of
 from shardwise.interop.nersc.reference.inputs import (
     Columns,
     Method,
     NerscConfiguration,
-    NerscModel,
-    NerscSystem,
     check_together,
 )
 from shardwise.interop.nersc.reference.layers import (
@@ -24,17 +23,6 @@ from shardwise.interop.nersc.reference.layers import (
     layer_time,
     message_times,
 )
-
-__all__ = [
-    "block_time",
-    "configuration_words",
-    "layer_statistics",
-    "memory_of",
-    "placement",
-    "statistics",
-    "statistics_of",
-    "step_of",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

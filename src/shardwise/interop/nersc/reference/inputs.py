@@ -15,17 +15,6 @@ from shardwise.config.base import ConfigBase, Count
 from shardwise.errors import Fault, refuse
 from shardwise.interop.nersc.files import NerscModel, NerscSystem
 
-__all__ = [
-    "METHODS",
-    "Columns",
-    "Method",
-    "NerscConfiguration",
-    "NerscModel",
-    "NerscSystem",
-    "check_together",
-]
-
-
 Method = Literal["1d", "2d", "2d-seqp"]
 METHODS: tuple[Method, ...] = ("1d", "2d", "2d-seqp")
 """Tensor parallelism of Megatron with sequence parallelism; SUMMA; with context parallelism."""

@@ -12,25 +12,8 @@ from typing import Literal
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.interop.nersc.reference.inputs import Columns, NerscSystem
-
-__all__ = [
-    "Collective",
-    "Layer",
-    "LayerTime",
-    "attention",
-    "bias",
-    "collective_time",
-    "column_split",
-    "dropout",
-    "gelu",
-    "layer_norm",
-    "layer_time",
-    "message_times",
-    "row_split",
-    "summa",
-]
-
+from shardwise.interop.nersc.files import NerscSystem
+from shardwise.interop.nersc.reference.inputs import Columns
 
 _WHOLE_BUFFER = frozenset({"broadcast", "reduce"})
 

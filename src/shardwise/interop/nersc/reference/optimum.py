@@ -15,6 +15,7 @@ from shardwise.arrays import Floats, Ints, combined, gather
 from shardwise.config.base import MOST
 from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, refuse
+from shardwise.interop.nersc.files import NerscModel, NerscSystem
 from shardwise.interop.nersc.reference.block import block_of
 from shardwise.interop.nersc.reference.evaluation import (
     block_time,
@@ -23,17 +24,7 @@ from shardwise.interop.nersc.reference.evaluation import (
     statistics_of,
     step_of,
 )
-from shardwise.interop.nersc.reference.inputs import (
-    METHODS,
-    Columns,
-    Method,
-    NerscConfiguration,
-    NerscModel,
-    NerscSystem,
-)
-
-__all__ = ["Found", "SearchResult", "count", "search", "space_of"]
-
+from shardwise.interop.nersc.reference.inputs import METHODS, Columns, Method, NerscConfiguration
 
 _LEAST_WIDTH = 128
 """Least part of a dimension that is worth a product."""
