@@ -85,10 +85,10 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         ("mlp", "selective only"),
     ),
     "parts_lacking": (
-        {"recompute": "selective", "recompute_parts": ("moe", "mla_up")},
+        {"recompute": "selective", "recompute_parts": ("moe", "mla_up", "experts")},
         MODEL,
         SYSTEM,
-        ("sample has no mla_up or moe",),
+        ("sample has no mla_up or moe or experts",),
     ),
     "norm_parts": (
         {

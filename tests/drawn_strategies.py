@@ -64,7 +64,9 @@ MACHINES = [
 ]
 models, machines = st.sampled_from(MODELS), st.sampled_from(MACHINES)
 tier = st.sampled_from([None, None, None, 0, 1])
-PARTS = [part for part in RecomputePart if part not in ("mla_up", "moe")]
+ABSENT = ("mla_up", "moe", "experts", "shared_experts")
+"""Recompute parts that the models above lack."""
+PARTS = [part for part in RecomputePart if part not in ABSENT]
 parts = st.sets(st.sampled_from(PARTS), min_size=1).map(lambda some: tuple(sorted(some)))
 offloaded = st.none() | st.sets(st.sampled_from(list(OffloadPart)[:6]), min_size=1).map(tuple)
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from drawn_strategies import ABSENT
 from profiles import examples
 from rows import each_row
 from samples import dropped, operations, run
@@ -113,7 +114,7 @@ def test_exchanges_are_not_repeated() -> None:
     assert both.comm_s["tp"].total == run(LLAMA, **columns, **selective("mlp")).comm_s["tp"].total
 
 
-SETS = st.sets(st.sampled_from([p for p in RecomputePart if p not in ("mla_up", "moe")]))
+SETS = st.sets(st.sampled_from([p for p in RecomputePart if p not in ABSENT]))
 
 
 @few

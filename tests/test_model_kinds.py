@@ -156,6 +156,8 @@ def test_parts_of_a_dense_layer() -> None:
         "qkv": ({"attention.qkv", "attention.qk_norm", "attention.rope"}, heads * (10 + 12)),
         "attention_out": ({"attention.out"}, stream),
         "mlp_up": ({"mlp.up"}, 2 * inner),
+        "experts": (set(), 0),
+        "shared_experts": (set(), 0),
     }
     found = {
         part: ({n for n, o in ops.items() if part in o.reruns_with}, dropped(ops.values(), part))

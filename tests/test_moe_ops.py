@@ -259,6 +259,20 @@ def test_what_a_mixture_keeps_and_rebuilds() -> None:
     assert dropped(fused, "activation") == 0
 
 
+def test_experts_alone_are_rebuilt_from_their_saved_input() -> None:
+    """Neither dispatch nor combine runs again; shared experts are a part of their own."""
+    ops = block(mixture(shared_ffn=96, shared_gate=True)).values()
+    assert {o.name for o in ops if "experts" in o.reruns_with} == set(GROUPED)
+    assert dropped(ops, "experts") == 128 * 3 * 32 * 2
+    again = {o.name.removeprefix("moe.shared_") for o in ops if "shared_experts" in o.reruns_with}
+    assert again == {"up", "activation", "down", "gate"}
+    assert dropped(ops, "shared_experts") == 64 * 3 * 96 * 2 + 64 * ROW
+    gathered = block(mixture(shared_ffn=96), tp=2, sequence_parallel=True, regather=False)
+    assert dropped([gathered["moe.shared_up"]], "shared_experts") == 64 * ROW
+    fused = block(mixture(), fused_activation=True).values()
+    assert dropped(fused, "experts") == 128 * 2 * 32 * 2
+
+
 def test_working_sets_of_backward() -> None:
     """Gradients of input and output; rows before and after they are sorted and sent."""
     ops = block(mixture(shared_ffn=96, shared_gate=True), ep=2, etp=2)

@@ -47,11 +47,6 @@ BAD_MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DEEPSEEK, {"capacity": 1.5}, "capacity: 1.5: must be 1 or left out: it is the strategy's exp"),
     (
         DEEPSEEK,
-        {"moe_pad_expert_input_to_capacity": False},
-        "moe_pad_expert_input_to_capacity: False: must be true or left out: padding comes with",
-    ),
-    (
-        DEEPSEEK,
         {"group_linear_mode": "serial"},
         "group_linear_mode: 'serial': must be parallel: SimuMax loses the weights of all experts",
     ),

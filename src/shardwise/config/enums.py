@@ -156,6 +156,8 @@ class RecomputePart(Word):
     QKV = "qkv"
     ATTENTION_OUT = "attention_out"
     MLP_UP = "mlp_up"
+    EXPERTS = "experts"
+    SHARED_EXPERTS = "shared_experts"
 
 
 class FrozenPart(Word):

@@ -14,6 +14,7 @@ from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
 # Vector FLOPs per element of the inner width, forward and backward: tanh-like activations.
 _ACTIVATION_FLOPS = (8.0, 13.0)
 _EVERY_OTHER = frozenset({"every_other"})
+_MLP = frozenset({"mlp"})
 
 
 def mlp_operations(
@@ -24,7 +25,7 @@ def mlp_operations(
     communicate: bool,
     norm_parts: frozenset[str],
     name: str = "mlp.",
-    block: str = "mlp",
+    block: frozenset[str] = _MLP,
     saved_tokens: Floats | None = None,
 ) -> list[Operation]:
     """Up (and gate) projection, activation, down projection on one rank.
@@ -39,7 +40,7 @@ def mlp_operations(
     name
         Prefix of the operations' names.
     block
-        Recompute part that runs the full MLP again.
+        Recompute parts that run the full MLP again.
     saved_tokens
         Tokens of the input that it saves, if other operations save the input too; None: it saves
         the input itself.
@@ -50,7 +51,7 @@ def mlp_operations(
     after = after_row_parallel(work, model.hidden) if communicate else ()
     split = row_split(work, mlp.ffn, model.hidden)
     is_shared = saved_tokens is not None
-    rebuilt_by = norm_parts if saved_tokens is None else norm_parts | {block}
+    rebuilt_by = norm_parts if saved_tokens is None else norm_parts | block
     if saved_tokens is None:
         saved_tokens = work.saved_tokens if communicate else zeros(work)
     up = linear(
@@ -64,7 +65,7 @@ def mlp_operations(
         collectives=before,
         normed=bool(norm_parts) and not is_shared,
         saved_elsewhere=is_shared,
-        reruns_with=frozenset({block, "mlp_up"}) | (_EVERY_OTHER if mlp.gated else frozenset()),
+        reruns_with=block | {"mlp_up"} | (_EVERY_OTHER if mlp.gated else frozenset()),
         dropped_with=rebuilt_by,
     )
     up = replace(up, rerun_share=0.5)  # the second of its two products
@@ -78,14 +79,16 @@ def mlp_operations(
         saved_tokens=np.where(work.fused_activation, 0.0, split.saved_tokens),
         collectives=after,
         saved_elsewhere=work.fused_activation,
-        reruns_with=frozenset({block}),
-        dropped_with=frozenset({block, "activation", "every_other"}),
+        reruns_with=block,
+        dropped_with=block | {"activation", "every_other"},
     )
     middle = activation(f"{name}activation", work, work.tokens * inner, gates, block=block)
     return [up, middle, down]
 
 
-def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block: str) -> Operation:
+def activation(
+    name: str, work: RankWork, elements: Floats, gates: int, *, block: frozenset[str]
+) -> Operation:
     """Read the projections, write the activated product; backward read dy and x, write dx.
 
     The projections are saved, and the product by the next operation. Fused, the product is not
@@ -105,7 +108,7 @@ def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block
     gates
         Projections that it reads: 2 with a gate, else 1.
     block
-        Recompute part that runs the full MLP again.
+        Recompute parts that run the full MLP again.
     """
     size = elements * work.element_bytes
     separate = np.where(work.fused_swiglu | (gates == 1), 0.0, 1.0)
@@ -125,8 +128,8 @@ def activation(name: str, work: RankWork, elements: Floats, gates: int, *, block
         parameters=zeros(work),
         saved_bytes=(gates + separate) * size,
         working_bytes=(gates + 1 + separate) * size,
-        reruns_with=frozenset({block, "activation", "every_other"}),
-        dropped_with=frozenset({block, "mlp_up"} | ({"every_other"} if block == "mlp" else set())),
+        reruns_with=block | {"activation", "every_other"},
+        dropped_with=block | {"mlp_up"} | (_EVERY_OTHER if block == _MLP else frozenset()),
         half_rebuilt_bytes=(gates - 1 + separate) * size,
     )
 

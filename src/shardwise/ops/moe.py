@@ -27,6 +27,8 @@ from shardwise.ops.operation import (
 
 _ALL = frozenset({"moe"})
 _UP = _ALL | {"mlp_up"}
+_ROUTED = _ALL | {"experts"}
+_SHARED = _ALL | {"shared_experts"}
 # Saved per token and expert: the fp32 probability and the destination row of the copy.
 _ROUTING_BYTES = 8
 # Vector FLOPs per logit: maximum, subtraction, exponent, sum, division, selection; and backward.
@@ -127,7 +129,7 @@ def _shared_experts(
         communicate=True,
         norm_parts=norm_parts,
         name="moe.shared_",
-        block="moe",
+        block=_SHARED,
         saved_tokens=np.where(work.saved_tokens > work.split_tokens, work.saved_tokens, 0.0),
     )
     if moe.shared_gate:
@@ -139,7 +141,7 @@ def _shared_experts(
             outputs=1.0,
             saved_tokens=zeros(work),
             sixteen_bits=True,
-            reruns_with=_ALL,
+            reruns_with=_SHARED,
         )
         operations.append(gate)
     return operations
@@ -277,10 +279,10 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         grouped=True,
         expert=True,
         arriving_bytes=work.dispatch_bytes,
-        reruns_with=_UP,
+        reruns_with=_UP | _ROUTED,
         dropped_with=_UP,
     )
-    middle = activation("moe.activation", work, load.rows * inner, gates, block="moe")
+    middle = activation("moe.activation", work, load.rows * inner, gates, block=_ROUTED)
     down = linear(
         "moe.down",
         work,
@@ -293,8 +295,8 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         grouped=True,
         expert=True,
         saved_elsewhere=work.fused_activation,
-        reruns_with=_ALL,
-        dropped_with=_ALL | {"activation", "every_other"},
+        reruns_with=_ROUTED,
+        dropped_with=_ROUTED | {"activation", "every_other"},
     )
     return [up, middle, down]
 
@@ -324,6 +326,6 @@ def _added(model: Model, moe: Moe, work: RankWork) -> list[Operation]:
         saved_bytes=gated * size,
         working_bytes=size,
         reruns_with=_ALL,
-        dropped_with=_ALL,
+        dropped_with=_SHARED,
     )
     return [added]

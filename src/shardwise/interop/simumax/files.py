@@ -59,8 +59,9 @@ class SimumaxModel(ConfigBase):
     dense_layers: Index = 0
     """Leading layers without experts."""
     capacity: Positive = 1
-    """Tokens an expert takes over those of an even load."""
+    """Tokens an expert takes over those of an even load. Without effect where nothing is padded."""
     moe_pad_expert_input_to_capacity: Flag = True
+    """Whether the tokens of an even load are rounded up for each expert, or divided exactly."""
     group_linear_mode: Literal["parallel", "serial"] = "parallel"
     padded_vocab_size: Flag = True
     """Documented as a key of the file; SimuMax sets it as an attribute only."""

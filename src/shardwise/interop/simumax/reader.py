@@ -23,6 +23,13 @@ _MEGATRON_PARTS = {
     "mlp": ("mlp",),
     "moe": ("moe",),
 }
+# Checkpoints end before the output projection and the dispatch: neither is recomputed.
+_SELECTIVE_PARTS = {
+    "mla_rms_recompute": ("attention_norm",),
+    "attn_recompute": ("qkv", "core_attention"),
+    "mlp_rms_recompute": ("mlp_norm", "shared_experts"),
+    "mlp_recompute": ("mlp", "experts"),
+}
 
 
 def model_fields(model: SimumaxModel, name: str, source: str = "") -> dict[str, Any]:
@@ -99,12 +106,9 @@ def _model_faults(model: SimumaxModel) -> Iterator[tuple[str, object, str]]:
         yield field, getattr(model, field), problem
     if not model.has_experts:
         return
-    if model.capacity != 1:
+    if model.capacity != 1 and model.moe_pad_expert_input_to_capacity:
         problem = "must be 1 or left out: it is the strategy's expert_capacity"
         yield "capacity", model.capacity, problem
-    if not model.moe_pad_expert_input_to_capacity:
-        problem = "must be true or left out: padding comes with the strategy's expert_capacity"
-        yield "moe_pad_expert_input_to_capacity", False, problem
     if model.group_linear_mode != "parallel":
         problem = "must be parallel: SimuMax loses the weights of all experts but one otherwise"
         yield "group_linear_mode", model.group_linear_mode, problem
@@ -197,21 +201,17 @@ def _parts(strategy: SimumaxStrategy) -> tuple[str, ...]:
 
     A strategy does not know its model, so that MLP stands for dense ones and for experts.
     """
-    blocks = ("mlp", "moe")
     match strategy.recompute_granularity:
         case "attn_only":
             return ("attention",)
         case "mlp_only":
-            return ("mlp_norm", *blocks)
+            return ("mlp_norm", "mlp", "moe")
         case "sdp_only":
             return ("core_attention",)
     modules = strategy.megatron_recompute_modules or ()
     parts = [part for module in modules for part in _MEGATRON_PARTS[module]]
-    if strategy.attn_recompute:
-        whole = ("attention_norm", "attention")
-        parts += whole if strategy.mla_rms_recompute else ("core_attention",)
-    if strategy.mlp_recompute:
-        parts += ("mlp_norm", *blocks) if strategy.mlp_rms_recompute else blocks
+    for field, recomputed in _SELECTIVE_PARTS.items():
+        parts += recomputed if getattr(strategy, field) else ()
     return tuple(parts)
 
 

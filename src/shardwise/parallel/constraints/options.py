@@ -38,7 +38,8 @@ _TYPES_OF = {
 _IN_SOME_MODELS: dict[str, Callable[[Layer], bool]] = {
     "mla_up": lambda layer: layer.attention.latent is not None,
     "mlp": lambda layer: layer.mlp is not None,
-    "moe": lambda layer: layer.moe is not None,
+    **dict.fromkeys(("moe", "experts"), lambda layer: layer.moe is not None),
+    "shared_experts": lambda layer: layer.moe is not None and layer.moe.shared_ffn > 0,
 }
 
 

@@ -102,7 +102,7 @@ _MODULES = {
     "moe_act": ("activation",),
     "mlp": ("mlp",),
     "moe": ("moe",),
-    "shared_experts": (),
+    "shared_experts": ("shared_experts",),
 }
 
 
