@@ -157,7 +157,7 @@ def test_predecessors_say_what_they_have_no_word_for(shardwise, config):
     """Of its system, as of one of ours."""
     code, out, err = shardwise("estimate", config, "--reference", "calculon", "--json")
     assert (code, out) == (2, "")
-    assert "amped-config: network[1].domain: None: Calculon needs the size" in err
+    assert "amped-config: network[1].domain: null: Calculon needs the size" in err
 
 
 def test_ampeds_own_answer_is_that_of_its_parameters(shardwise):

@@ -196,11 +196,11 @@ def test_tables_beside_are_read(tmp_path):
 CASES = {
     "a null value": (
         {"context": {"value": None}},
-        f"{NETWORK}.context: None: is missing: must be a number",
+        f"{NETWORK}.context: null: is missing: must be a number",
     ),
     "no value at all": (
         {"context": {"description": "?"}},
-        f"{NETWORK}.context: None: is missing: must be a number",
+        f"{NETWORK}.context: null: is missing: must be a number",
     ),
     "no number": ({"layers": {"value": "six"}}, f"{NETWORK}.layers: 'six': must be a number"),
     "a fraction": (

@@ -36,10 +36,10 @@ def refused(export, fields, *path, value):
         (
             ("layers", 0, "attention", "qk_norm"),
             True,
-            "qk_norm: True: Calculon knows no norm of queries and keys",
+            "qk_norm: true: Calculon knows no norm of queries and keys",
         ),
-        (("layers", 0, "parallel"), True, "parallel: True: Calculon knows no parallel"),
-        (("seq_len",), None, "seq_len: None: Calculon needs the length"),
+        (("layers", 0, "parallel"), True, "parallel: true: Calculon knows no parallel"),
+        (("seq_len",), None, "seq_len: null: Calculon needs the length"),
         (("layers",), MODEL["layers"] * 2, "layers: 2: Calculon knows one kind"),
     ],
 )
@@ -74,12 +74,12 @@ def test_one_key_value_head_is_multiquery():
         (
             ("accelerator", "matmul_curve", "fp16", "interpolate"),
             True,
-            "accelerator.matmul_curve.fp16.interpolate: True",
+            "accelerator.matmul_curve.fp16.interpolate: true",
         ),
         (
             ("accelerator", "memory", 1, "efficiency", "interpolate"),
             True,
-            "accelerator.memory[1].efficiency.interpolate: True",
+            "accelerator.memory[1].efficiency.interpolate: true",
         ),
         (
             ("accelerator", "memory"),
@@ -92,7 +92,7 @@ def test_one_key_value_head_is_multiquery():
             "accelerator.matrix: 'fp4': Calculon has no name for it; allowed: fp8, fp16, bf16",
         ),
         (("accelerator", "vector", "tf32"), 1e15, "accelerator.vector: 'tf32': Calculon has no"),
-        (("network", 1, "domain"), None, "network[1].domain: None"),
+        (("network", 1, "domain"), None, "network[1].domain: null"),
         (("network", 0, "links_per_node"), 4, "network[0].links_per_node: 4"),
         (("network", 0, "join_exponent"), 0.6, "network[0].join_exponent: 0.6"),
         (("network", 1, "collectives", "p2p", "latency"), 1.0, "network[1].collectives"),
@@ -166,7 +166,7 @@ def test_a_model_without_a_length_takes_the_strategys(tmp_path):
         calculon_case(path, "calculon-a100-80g", flags)
     with pytest.raises(InputError) as error:
         calculon_case(path, system_of(README), README["execution"])
-    assert str(error.value).startswith(f"{path}: seq_len: None: Calculon needs the length")
+    assert str(error.value).startswith(f"{path}: seq_len: null: Calculon needs the length")
 
 
 def test_an_execution_of_calculons_leaves_the_length_to_the_model():

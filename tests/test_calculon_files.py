@@ -74,8 +74,8 @@ def test_executions_are_written_as_read():
         (2**40, "1099511627776: must be less than or equal to 2147483648"),
         (1.0, "1.0: must be a valid integer"),
         ("12288", "'12288': must be a valid integer"),
-        (True, "True: must be a valid integer"),
-        (None, "None: must be a valid integer"),
+        (True, "true: must be a valid integer"),
+        (None, "null: must be a valid integer"),
         ([1], "[1]: must be a valid integer"),
         (float("nan"), "nan: must be a valid integer"),
         (..., "is missing and has no default"),
@@ -95,7 +95,7 @@ BAD_SYSTEMS = [
     ("matrix.float16.tflops", 0, "0: must be greater than 0"),
     ("matrix.float16.tflops", float("inf"), "inf: must be a finite number"),
     ("matrix.float16.tflops", "312", "'312': must be a valid number"),
-    ("matrix.float16.tflops", True, "True: must be a valid number"),
+    ("matrix.float16.tflops", True, "true: must be a valid number"),
     ("matrix", {}, "must not be empty"),
     ("matrix", 3, "3: must be a mapping"),
     (CURVE, [], "[]: must not be empty"),
@@ -124,7 +124,7 @@ BAD_SYSTEMS = [
     (f"{NET}.ops.p2p", [1, 0], "[1, 0]: the offset of p2p must be null"),
     (f"{NET}.ops.all_gather", ..., "is missing and has no default"),
     (f"{NET}.ops.all_gather", [1], "[1]: must be a pair [scalar, offset]"),
-    (f"{NET}.ops.all_gather[1]", None, "None: must be a valid number"),
+    (f"{NET}.ops.all_gather[1]", None, "null: must be a valid number"),
     (f"{NET}.ops.all_gather[1]", -2, "-2: must be greater than or equal to -1"),
     (f"{NET}.ops.alltoall", [1, 0], "unknown key; allowed: all_gather, all_reduce, p2p, reduce"),
 ]
@@ -168,7 +168,7 @@ BAD_EXECUTIONS = [
     ),
     ({"attention_type": "gqa"}, "attention_type: 'gqa': allowed: multihead, multiquery"),
     ({"training": "true"}, "training: 'true': must be a valid boolean"),
-    ({"tensor_par": True}, "tensor_par: True: must be a valid integer"),
+    ({"tensor_par": True}, "tensor_par: true: must be a valid integer"),
     ({"data_par_net": 1.0}, "data_par_net: 1.0: must be a valid integer"),
     ({"data_par_net": -1}, "data_par_net: -1: must be greater than or equal to 0"),
     ({"pipeline_interleaving": 0}, "pipeline_interleaving: 0: must be greater than or equal to 1"),
@@ -178,7 +178,7 @@ BAD_EXECUTIONS = [
     ),
     (
         {"data_par": 1, "num_procs": 256},
-        "optimizer_sharding: True: needs data_par greater than 1",
+        "optimizer_sharding: true: needs data_par greater than 1",
     ),
     (
         {"tensor_par": 1, "num_procs": 768, "tensor_par_overlap": "ring"},
@@ -186,15 +186,15 @@ BAD_EXECUTIONS = [
     ),
     (
         {"seq_par_ag_redo": True},
-        "seq_par_ag_redo: True: needs activation_recompute 'attn_only' or 'none'",
+        "seq_par_ag_redo: true: needs activation_recompute 'attn_only' or 'none'",
     ),
     (
         {"seq_par_ag_redo": True, "activation_recompute": "none", "tensor_par_comm_type": "ar"},
-        "seq_par_ag_redo: True: needs tensor_par_comm_type 'rs_ag'",
+        "seq_par_ag_redo: true: needs tensor_par_comm_type 'rs_ag'",
     ),
     (
         {"data_par_overlap": True, "training": False},
-        "data_par_overlap: True: needs training, and data_par greater than 1",
+        "data_par_overlap: true: needs training, and data_par greater than 1",
     ),
     ({"tensor_parr": 4}, "tensor_parr: unknown key; did you mean 'tensor_par'?"),
 ]

@@ -231,8 +231,8 @@ def test_convert_gives_back_what_only_calculon_takes(shardwise, files):
     ("words", "told"),
     [
         (["--reference", "calcolon", "--gpus", 8, "--gbs", 8], "did you mean 'calculon'"),
-        (["--reference", "calculon", "--gbs", 8], "gpus: is required"),
-        (["--reference", "calculon", "--gpus", 8], "gbs: is required"),
+        (["--reference", "calculon", "--gbs", 8], "gpus: is missing: set it"),
+        (["--reference", "calculon", "--gpus", 8], "gbs: is missing: set it"),
         (["--reference", "calculon", "--gpus", 0, "--gbs", 8], "gpus: '0'"),
         (["--reference", "calculon", "--gpus", "8..64", "--gbs", 8], "one number"),
     ],

@@ -67,7 +67,7 @@ def test_what_tiers_add_by_position() -> None:
         ("tq=4", "tq: no axis; allowed: tp, tp2, cp, dp, pp, ep"),
         ("tp=0", "tp: 0 must be a whole number of at least 1"),
         ({"tp": 1.5}, "tp: 1.5 must be a whole number of at least 1"),
-        ({"tp": True}, "tp: True must be a whole number of at least 1"),
+        ({"tp": True}, "tp: true must be a whole number of at least 1"),
         (4, "must be a text such as tp=4+dp=2, or a mapping of axes for each tier"),
         ([], "must be a text such as tp=4+dp=2, or a mapping of axes for each tier"),
     ],

@@ -48,7 +48,7 @@ def _bad(path, content):
         ("empty.yaml", "", "the file is empty"),
         ("blank.json", " \n ", "the file is empty"),
         ("list.json", "[1, 2]", "holds a list, not a mapping"),
-        ("text.yaml", "just words", "holds a str, not a mapping"),
+        ("text.yaml", "just words", "holds text, not a mapping"),
         ("broken.json", '{"a": 1,}', "not JSON"),
         ("broken.yaml", "a: [1, 2", "not YAML"),
         ("tabs.yaml", "a:\n\t- 1", "not YAML"),

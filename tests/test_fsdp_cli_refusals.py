@@ -46,7 +46,7 @@ REFUSED = {
     ),
     "reference without budget": (
         ("{tiny}", "--gpus", 8, "--reference", "fsdp-ilp"),
-        "memory_budget: is required",
+        "memory_budget: is missing: set it",
     ),
     "reference with ours": (
         ("{tiny}", "--gpus", 8, "--reference", "fsdp-ilp", "--pareto"),

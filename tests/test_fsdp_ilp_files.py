@@ -136,7 +136,7 @@ BAD = {
     ),
     "a flag": (
         lambda d: d["modstats"][2].update(act_total=True),
-        "modstats[2].act_total: True: must be a valid number",
+        "modstats[2].act_total: true: must be a valid number",
     ),
     "a field missing": (
         lambda d: d["modstats"][2].pop("act_total"),

@@ -159,13 +159,13 @@ def test_what_products_that_add_need_is_refused_without_them() -> None:
     with pytest.raises(InputError) as refused:
         samples.stack(fused_gradient_accumulation=False, weight_gradient_buffers=True)
     assert str(refused.value) == (
-        "weight_gradient_buffers: True: are of fused_gradient_accumulation; allowed without it: "
+        "weight_gradient_buffers: true: are of fused_gradient_accumulation; allowed without it: "
         "false"
     )
     software = {"fused_swiglu": False}
     with pytest.raises(InputError) as refused:
         samples.run(samples.llama(), software, fused_activation=True)
     assert str(refused.value) == (
-        "strategy: fused_activation: True: plain has no fused_swiglu kernel; allowed: false"
+        "strategy: fused_activation: true: plain has no fused_swiglu kernel; allowed: false"
     )
     samples.run(samples.model(), software, fused_activation=True)  # GELU is one kernel

@@ -152,7 +152,7 @@ def test_norms_that_a_class_always_has_may_be_told():
     told = _changed("qwen3-coder-480b-a35b", use_qk_norm=True)
     assert Model.load(told) == Model.load(_changed("qwen3-coder-480b-a35b"))
     assert _faults("qwen3-8b", use_qk_norm=False) == [
-        "use_qk_norm: False: must be true: the class has these norms always"
+        "use_qk_norm: false: must be true: the class has these norms always"
     ]
 
 

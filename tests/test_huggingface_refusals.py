@@ -154,7 +154,7 @@ LEAST = "must be an integer from 1 to 2147483648"
 WRONG = [
     ("llama3-8b", {"hidden_size": ...}, f"hidden_size: {MISSING}"),
     ("llama3-8b", {"hidden_size": 0}, f"hidden_size: 0: {LEAST}"),
-    ("llama3-8b", {"vocab_size": True}, f"vocab_size: True: {LEAST}"),
+    ("llama3-8b", {"vocab_size": True}, f"vocab_size: true: {LEAST}"),
     ("llama3-8b", {"vocab_size": 2.5}, f"vocab_size: 2.5: {LEAST}"),
     (
         "llama3-8b",
@@ -191,7 +191,7 @@ WRONG = [
     (
         "llama3-8b",
         {"is_encoder_decoder": True},
-        f"is_encoder_decoder: True: an encoder beside the decoder: not modelled for {LLAMA}",
+        f"is_encoder_decoder: true: an encoder beside the decoder: not modelled for {LLAMA}",
     ),
     ("mistral-7b", {"sliding_window": ...}, f"sliding_window: {MISSING}"),
     ("mistral-7b", {"num_key_value_heads": ...}, f"num_key_value_heads: {MISSING}"),
@@ -211,7 +211,7 @@ WRONG = [
     (
         "deepseek-v3",
         {"attention_bias": True},
-        f"attention_bias: True: biases of the attention: not modelled for {V3}",
+        f"attention_bias: true: biases of the attention: not modelled for {V3}",
     ),
     (
         "deepseek-v3",
@@ -239,12 +239,12 @@ WRONG = [
     (
         "command-r",
         {"use_qk_norm": True},
-        "use_qk_norm: True: norms of queries and keys: not modelled for CohereForCausalLM",
+        "use_qk_norm: true: norms of queries and keys: not modelled for CohereForCausalLM",
     ),
     (
         "gpt2",
         {"add_cross_attention": True},
-        "add_cross_attention: True: cross-attention: not modelled for GPT2LMHeadModel",
+        "add_cross_attention: true: cross-attention: not modelled for GPT2LMHeadModel",
     ),
     ("gpt2", {"n_head": 7}, "n_head: 7: must divide n_embd 768"),
     ("glm4.5", {"partial_rotary_factor": ...}, f"partial_rotary_factor: {MISSING}"),

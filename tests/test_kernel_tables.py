@@ -9,7 +9,7 @@ import pytest
 from kernel_samples import ATTENTION, DEEPGEMM_H100, EXPERTS, MATMUL, machine, saved
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.errors import InputError
+from shardwise.errors import InputError, shorten
 from shardwise.ops.operation import CollectiveKind
 from shardwise.validate.calibrate.predictions import predictions
 from shardwise.validate.calibrate.tables import KINDS, read_folder, read_table
@@ -67,7 +67,7 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path):
     assert refusal(path) == f"FILE: column k: is missing; allowed: {allowed}"
     for value in (0, -1, None, float("nan"), float("inf")):
         path = saved(tmp_path, "gemm", PRODUCT | {"latency_us": [value]}, ".parquet")
-        shown = repr(value)
+        shown = shorten(value)
         assert (
             refusal(path) == f"FILE: column latency_us: row 1 has {shown}; allowed: numbers above 0"
         )
@@ -312,7 +312,7 @@ def test_the_verb_says_what_to_give(tmp_path, shardwise):
     """Without data, with rows and nowhere to put them, with data for a suite of ours."""
     code, _, err = shardwise("validate", "kernels")
     assert code == 2
-    problem = "is required: --data DIR, a folder with gemm.parquet, collective.csv.gz, ..."
+    problem = "is missing: set it to a folder with gemm.parquet, collective.csv.gz, ..."
     assert err == f"error: command line: data: {problem}\n"
     _, _, err = shardwise("validate", "kernels", "--data", tmp_path, "--rows")
     assert err.startswith("error: command line: rows: needs --json or --output")

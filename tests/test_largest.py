@@ -246,7 +246,7 @@ def test_no_model_fits_is_an_answer(shardwise):
 @each_row(
     ("words", "told"),
     [
-        ((), "command line: gpus: is required"),
+        ((), "command line: gpus: is missing: set it"),
         (("--gpus", "8..16", "--gbs", 8), "largest: gpus: has several values"),
         (("--gpus", "x"), "largest: gpus: 'x': must be a valid integer"),
         (("--gpus", 8, "--gbs", 0), "largest: global_batch_size: '0': must be greater"),

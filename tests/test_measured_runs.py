@@ -199,7 +199,7 @@ def test_each_fault_of_a_file_is_named(tmp_path):
             "b: hardware.count: -8: must be greater than or equal to 1",
             "c: grade: 'D': allowed: A, B, C",
             "c: source: 'paper': must be a mapping",
-            "c: measured.step_time_s: True: must be a valid number",
+            "c: measured.step_time_s: true: must be a valid number",
             "d: parallelism.tp: 2.0: must be a valid integer",
             "d: parallelism.fsdp_shard: 'all': must be a valid integer",
             "d: micro_batch: 1.5: must be a valid integer",

@@ -188,12 +188,12 @@ _WITH_METHOD = [*_NERSC, "--method", "1d"]
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (_NERSC, "method: is required"),
+        (_NERSC, "method: is missing: set it"),
         (
             [*_NERSC, "--method", "2dd"],
             "method: '2dd': allowed: 1d, 2d, 2d-seqp; did you mean '2d'?",
         ),
-        ([*_WITH_METHOD[:4], "--method", "1d"], "gbs: is required"),
+        ([*_WITH_METHOD[:4], "--method", "1d"], "gbs: is missing: set it"),
         (
             [*_WITH_METHOD, "--domain", "0"],
             "domain: '0': must be a whole number of at least 1",

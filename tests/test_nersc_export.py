@@ -111,12 +111,12 @@ def test_figures_they_have_no_word_for(path: str, value: Any, told: str) -> None
     ("place", "field", "value", "told"),
     [
         ("model", "mtp", 1, "mtp: 1: NERSC's model knows no multi-token prediction"),
-        ("model", "seq_len", None, "seq_len: None: NERSC's model needs the length"),
+        ("model", "seq_len", None, "seq_len: null: NERSC's model needs the length"),
         (
             "layer",
             "parallel",
             True,
-            "layers[0].parallel: True: NERSC's model knows no parallel blocks",
+            "layers[0].parallel: true: NERSC's model knows no parallel blocks",
         ),
         ("attention", "window", 128, "attention.window: 128: NERSC's model does not know it"),
         ("attention", "head_dim", 64, "attention.head_dim: 64: NERSC's model divides hidden"),

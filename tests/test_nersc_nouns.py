@@ -78,10 +78,10 @@ def test_strategies_become_configurations(fields, expected):
         ),
         ({"zero": 3}, "zero: 3: NERSC's model does not know it; allowed: 1"),
         ({"recompute": "full"}, "recompute: 'full': NERSC's model does not know it; allowed: none"),
-        ({"training": False}, "training: False: NERSC's model does not know it; allowed: on"),
+        ({"training": False}, "training: false: NERSC's model does not know it; allowed: on"),
         (
             {"stage_layers": (60, 68), "pp": 2},
-            "(60, 68): NERSC's model does not know it; allowed: none",
+            "[60, 68]: NERSC's model does not know it; allowed: none",
         ),
         (
             {"tp_exchange": "all_reduce"},
@@ -158,7 +158,7 @@ def _changed(**fields):
         ({"mtp": 1}, "mtp: 1: NERSC's model knows no multi-token prediction"),
         ({"window": 128}, "layers[0].attention.window: 128: NERSC's model does not know it"),
         ({"qk_norm": "head"}, "qk_norm: 'head': NERSC's model knows no norm of queries and keys"),
-        ({"parallel": True}, "layers[0].parallel: True: NERSC's model knows no parallel blocks"),
+        ({"parallel": True}, "layers[0].parallel: true: NERSC's model knows no parallel blocks"),
         (
             {"norms": "post"},
             "layers[0].norms: 'post': NERSC's model knows norms before blocks only",
@@ -167,7 +167,7 @@ def _changed(**fields):
             {"head_dim": 128},
             "head_dim: 128: NERSC's model divides hidden 25600 among the heads, 160",
         ),
-        ({"seq_len": None, "position": "rope"}, "seq_len: None: NERSC's model needs the length"),
+        ({"seq_len": None, "position": "rope"}, "seq_len: null: NERSC's model needs the length"),
     ],
 )
 def test_features_it_has_no_word_for_are_refused(fields, told):

@@ -78,7 +78,7 @@ def test_a_misspelt_key_deep_inside_is_named_too():
         ({"network__0__domain": None}, "network[0].domain: only the outermost may be null"),
         ({"network__1__domain": 12}, "12 must be a larger multiple of 8"),
         ({"network__0__domain": 3}, "domain: 3 and node.accelerators 8: one must be a multiple"),
-        ({"node__accelerators": True}, "node.accelerators: True: must be a number, not true"),
+        ({"node__accelerators": True}, "node.accelerators: true: must be a number, not true"),
         ({"node": {}}, "node.accelerators: is missing and has no default"),
         ({"accelerator__matrix": {"bf16": 1e12}}, "matmul: matrix has no rate for fp16, fp32"),
         ({"network__0__collectives": {}}, "collectives lack all_gather"),
@@ -98,7 +98,7 @@ def test_impossible_figures_of_a_system_are_refused(change, told):
         ({"norm_bias": True}, "an rmsnorm has no bias"),
         ({"hidden": 0}, "hidden: 0: must be greater than or equal to 1"),
         ({"hidden": 1.5}, "hidden: 1.5"),
-        ({"hidden": True}, "hidden: True: must be a number, not true or false"),
+        ({"hidden": True}, "hidden: true: must be a number, not true or false"),
         ({"max_positions": 100}, "rope positions have no table"),
     ],
 )

@@ -187,7 +187,7 @@ def test_what_is_not_there_is_no_figure() -> None:
     """A base that is not named, and what is null."""
     with pytest.raises(InputError, match="needs base, but there is none"):
         Strategy.load({"tp": "= 2 * base"})
-    with pytest.raises(InputError, match="strategy: dp: None: is no figure"):
+    with pytest.raises(InputError, match="strategy: dp: null: is no figure"):
         Strategy.load({"tp": "= 2 * dp", "dp": None})
 
 

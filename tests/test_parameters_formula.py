@@ -87,7 +87,7 @@ def test_whole_numbers_stay_whole() -> None:
         ("lookup(a, 'b')", "lookup takes a row and a field in quotes"),
         ("'8 GBps'", "unit 'GBps' is not known"),
         ("'fast'", "is not a number, with or without a unit"),
-        ("True", "True is no figure"),
+        ("True", "true is no figure"),
         ("8 +* 3", "is not a formula"),
         ("(1", "is not a formula"),
         ("", "is not a formula"),

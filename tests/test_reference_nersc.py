@@ -312,7 +312,7 @@ LEAST = "must be greater than or equal to 0.000001"
         ({"nvlink_size": 0}, "system: nvlink_size: 0: must be greater than or equal to 1"),
         (
             {"empirical": True},
-            "system: empirical: True: must be false: its measured tables were never published",
+            "system: empirical: true: must be false: its measured tables were never published",
         ),
         ({"hbm_capcity": 80}, "system: hbm_capcity: unknown key; did you mean 'hbm_capacity'?"),
     ],

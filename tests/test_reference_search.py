@@ -218,7 +218,7 @@ def test_a_batch_smaller_than_the_replicas_leaves_layouts_out():
     [
         ({"datatype": "float8"}, "datatype: 'float8': allowed: float16; did you mean 'float16'?"),
         ({"num_procs": 0}, "num_procs: 0: must be an integer of at least 1"),
-        ({"max_batch_size": True}, "max_batch_size: True: must be an integer of at least 1"),
+        ({"max_batch_size": True}, "max_batch_size: true: must be an integer of at least 1"),
         ({"max_batch_size": 2**53}, "max_batch_size: 9007199254740992: a block of this model has"),
         ({"fused_activation": "all"}, "fused_activation: 'all': allowed: true, false, both"),
         ({"top_n": 0}, "top_n: 0: must be at least 1"),

@@ -139,11 +139,11 @@ def test_all_is_every_value_there_is():
     ("data", "told"),
     [
         ({"tp": 0}, "tp: 0: must be greater than or equal to 1"),
-        ({"tp": True}, "tp: True: must be a number, not true or false"),
+        ({"tp": True}, "tp: true: must be a number, not true or false"),
         ({"tp": "eight"}, "tp: 'eight': must be a valid integer"),
         ({"tp": "1..2..4"}, "tp: '1..2..4': must be a valid integer"),
         ({"tp": []}, "tp: []: has no value to try"),
-        ({"tp": [1, None]}, "tp: [1, None]: None: has an empty value; leave the field out"),
+        ({"tp": [1, None]}, "tp: [1, null]: null: has an empty value; leave the field out"),
         ({"tp": "8..4"}, "tp: '8..4': a range runs from a number of at least 1 up to a larger"),
         ({"tp": "0..4"}, "tp: '0..4': a range runs from a number of at least 1 up to a larger"),
         ({"tp": "1..4:0"}, "tp: '1..4:0': a range runs from a number of at least 1 up to a"),

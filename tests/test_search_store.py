@@ -384,5 +384,5 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, monkeypatch, looks):
 
 def test_saving_all_needs_a_file():
     """On its own it would do nothing."""
-    with pytest.raises(InputError, match="save_all: True: needs a file: set save"):
+    with pytest.raises(InputError, match="save_all: true: needs a file: set save"):
         case(save_all=True)

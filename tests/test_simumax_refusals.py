@@ -21,7 +21,7 @@ BAD_MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (LLAMA, {"layer_num": 0}, "layer_num: 0: must be greater than or equal to 1"),
     (LLAMA, {"layer_num": 32.0}, "layer_num: 32.0: must be a valid integer"),
     (LLAMA, {"hidden_size": "4096"}, "hidden_size: '4096': must be a valid integer"),
-    (LLAMA, {"use_swiglu": None}, "use_swiglu: None: must be a valid boolean"),
+    (LLAMA, {"use_swiglu": None}, "use_swiglu: null: must be a valid boolean"),
     (LLAMA, {"model_type": "dens"}, "model_type: 'dens': allowed: dense, moe; did you mean 'dense"),
     (LLAMA, {"attention_type": "gqa"}, "attention_type: 'gqa': allowed: mha, mla"),
     (LLAMA, {"headsize": 128}, "headsize: unknown key; did you mean 'head_size'?"),
@@ -39,7 +39,7 @@ BAD_MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         LLAMA,
         {"padded_vocab_size": False},
-        "padded_vocab_size: False: must be true or left out: padding is the stack's vocab_multiple",
+        "padded_vocab_size: false: must be true or left out: padding is the stack's vocab_multiple",
     ),
     (DEEPSEEK, {"topk": None}, "topk: must be from 1 to expert_num 160"),
     (DEEPSEEK, {"topk": 161}, "topk: 161: must be from 1 to expert_num 160"),
@@ -83,13 +83,13 @@ BAD_STRATEGIES: list[tuple[dict[str, Any], str]] = [
     ({"dtype": "fp8"}, "dtype: 'fp8': allowed: bf16, fp16, fp32"),
     (
         {"cache_groupgemm_col_fp8_inputs": True},
-        "cache_groupgemm_col_fp8_inputs: True: must be false: inputs are kept one way here",
+        "cache_groupgemm_col_fp8_inputs: true: must be false: inputs are kept one way here",
     ),
-    ({"use_fp32_accum_grad": False}, f"use_fp32_accum_grad: False: {STOP}"),
-    ({"use_accm_weight": False}, f"use_accm_weight: False: {STOP}"),
+    ({"use_fp32_accum_grad": False}, f"use_fp32_accum_grad: false: {STOP}"),
+    ({"use_accm_weight": False}, f"use_accm_weight: false: {STOP}"),
     (
         {"use_math_sdp": True},
-        "use_math_sdp: True: one of use_flash_sdp and use_math_sdp must be true, the other false",
+        "use_math_sdp: true: one of use_flash_sdp and use_math_sdp must be true, the other false",
     ),
     ({"cp_comm_type": "p2p"}, "cp_comm_type: 'p2p': allowed: a2a"),
     ({"order_of_paralielism": "tp-dp-pp"}, "order_of_paralielism: 'tp-dp-pp': allowed: tp-cp-ep"),
@@ -104,25 +104,25 @@ BAD_STRATEGIES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"interleaving_size": 2},
-        "pp_comm_async: True: must be false where interleaving_size is abov",
+        "pp_comm_async: true: must be false where interleaving_size is abov",
     ),
     (
         {"interleaving_size": 2, "pp_comm_async": False, "microbatch_group_size_per_vp_stage": 4},
         "microbatch_group_size_per_vp_stage: 4: must be pp_size 2 or null here",
     ),
-    ({"mla_rms_recompute": True}, "mla_rms_recompute: True: needs attn_recompute"),
-    ({"mlp_rms_recompute": True}, "mlp_rms_recompute: True: needs mlp_recompute"),
+    ({"mla_rms_recompute": True}, "mla_rms_recompute: true: needs attn_recompute"),
+    ({"mlp_rms_recompute": True}, "mlp_rms_recompute: true: needs mlp_recompute"),
     (
         LEGACY | {"recompute_variance": True},
-        "recompute_variance: True: must be false: what is run again is run to its end here",
+        "recompute_variance: true: must be false: what is run again is run to its end here",
     ),
     (
         {"megatron_recompute_modules": ["mlp"]},
-        "megatron_recompute: False: must be true for megatron_recompute_modules",
+        "megatron_recompute: false: must be true for megatron_recompute_modules",
     ),
     (
         {"megatron_recompute": True, "megatron_recompute_modules": ["mlp"]},
-        "megatron_recompute: True: needs enable_recompute, recompute_granularity selective_recomp",
+        "megatron_recompute: true: needs enable_recompute, recompute_granularity selective_recomp",
     ),
     (MEGATRON, "megatron_recompute_modules: must name a module with megatron_recompute"),
     (
@@ -131,7 +131,7 @@ BAD_STRATEGIES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         MEGATRON | {"megatron_recompute_modules": ["mlp"], "attn_recompute": True},
-        "attn_recompute: True: must be false with megatron_recompute",
+        "attn_recompute: true: must be false with megatron_recompute",
     ),
     ({"dp_size": 8}, "dp_size: 8: follows from the other keys and is 4; leave it out"),
     ({"edp_size": 8}, "edp_size: 8: follows from the other keys and is 4; leave it out"),

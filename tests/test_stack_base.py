@@ -76,7 +76,7 @@ def test_the_source_of_what_is_not_told_stays(written: Written) -> None:
             f"mine.yaml: base: 'nemo-2026': {NO_SUCH}; did you mean 'nemo-2025'?",
         ),
         ({"base": 7}, "mine.yaml: base: 7: must be the name or the file of a stack"),
-        ({"base": None}, "mine.yaml: base: None: must be the name or the file of a stack"),
+        ({"base": None}, "mine.yaml: base: null: must be the name or the file of a stack"),
         (
             {"base": "mine.yaml"},
             f"mine.yaml: base: 'mine.yaml': {CIRCLE}: mine.yaml is based on mine.yaml",

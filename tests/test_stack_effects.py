@@ -158,7 +158,7 @@ LAUNCH = 1e-3
 
 
 def test_graphs_leave_so_much_of_launches_and_waits() -> None:
-    """None: all. Partial: half, but all of experts' kernels and waits. Full: a tenth, no wait."""
+    """null: all. Partial: half, but all of experts' kernels and waits. Full: a tenth, no wait."""
     graphs = [{"cuda_graphs": name} for name in ("none", "partial", "full")]
     software = {"host_launch": LAUNCH, "expert_wait": 0.5}
     found = machine(*(software | g for g in graphs))

@@ -242,10 +242,10 @@ def test_bad_columns_of_a_data_frame() -> None:
 
 @each_row(
     ("columns", "value"),
-    [({"tp": [1, 2.5]}, "2.5"), ({"tp": [1, None]}, "None"), ({"dtype": ["int8"]}, "'int8'")],
+    [({"tp": [1, 2.5]}, "2.5"), ({"tp": [1, None]}, "null"), ({"dtype": ["int8"]}, "'int8'")],
 )
 def test_a_bad_column_shows_the_value_that_is_wrong(columns: dict[str, Any], value: str) -> None:
-    """The one that is, not the first of the column, and as Python shows it."""
+    """The one that is, not the first of the column, and as files show it."""
     with pytest.raises(InputError) as error:
         Table.of(MODEL, {"dp": 1, "gbs": 1} | columns)
     assert f": {value}: " in str(error.value)

@@ -128,7 +128,7 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         ({"nvlink.bandwidth": "900"}, f"vary: nvlink.bandwidth: '900': has no unit: {HINT}"),
         ({"nvlink.bandwidth": "fast"}, f"vary: nvlink.bandwidth: 'fast': {HINT}"),
         ({"nvlink.bandwidth": ""}, "vary: nvlink.bandwidth: '': has no value to try"),
-        ({"nvlink.bandwidth": True}, f"vary: nvlink.bandwidth: True: {HINT}"),
+        ({"nvlink.bandwidth": True}, f"vary: nvlink.bandwidth: true: {HINT}"),
         ({"depth": "1..x"}, f"vary: depth: '1..x': {NUMBER}"),
         ({"depth": "8 GB"}, f"vary: depth: '8 GB': {NUMBER}"),
         (

@@ -1,10 +1,34 @@
 """The one tree of exceptions that shardwise raises on purpose."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import Enum
+from itertools import islice
+from os import PathLike
+from typing import Any
 
-_VALUE_WIDTH = 60
+_VALUE_WIDTH = 80
+"""Characters of a value in a message; a terminal line has about as many."""
+_WORD_WIDTH = 200
+"""Characters of one word in a message: paths are longer than values."""
+_FIELD_WIDTH = 200
+_MOST_ITEMS = 20
+_MOST_BITS = 10_000
+"""Python refuses to write integers of thousands of digits."""
+_MOST_FAULTS = 50
+"""Faults that are listed; the others are counted."""
+_MOST_DEPTH = 4
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "true or false"),
+    (str, "text"),
+    ((int, float), "a number"),
+    (Mapping, "a mapping"),
+    ((list, tuple), "a list"),
+    ((set, frozenset), "a set"),
+    ((bytes, bytearray), "bytes"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +47,9 @@ class Fault:
         return cls(source=source, field=field, value=value, has_value=True, problem=problem)
 
     def __str__(self) -> str:
-        place = ": ".join(part for part in (self.source, self.field) if part)
-        what = self.problem
-        if self.has_value:
-            what = f"{shorten(self.value)}: {what}"
-        return " ".join((f"{place}: {what}" if place else what).split())
+        parts = [one_line(part, _FIELD_WIDTH) for part in (self.source, self.field) if part]
+        value = [shorten(self.value)] if self.has_value else []
+        return ": ".join([*parts, *value, one_line(self.problem)])
 
 
 class ShardwiseError(Exception):
@@ -39,7 +61,9 @@ class InputError(ShardwiseError):
 
     def __init__(self, faults: Fault | Sequence[Fault]) -> None:
         self.faults: tuple[Fault, ...] = (faults,) if isinstance(faults, Fault) else tuple(faults)
-        super().__init__("\n".join(map(str, self.faults)))
+        rest = len(self.faults) - _MOST_FAULTS
+        more = [f"and {rest} more faults"] if rest > 0 else []
+        super().__init__("\n".join([*map(str, self.faults[:_MOST_FAULTS]), *more]))
 
     def __reduce__(self) -> tuple[type["InputError"], tuple[tuple[Fault, ...]]]:
         """Pickle the faults, so that another process gets them and not just their text."""
@@ -63,6 +87,75 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def shorten(value: object) -> str:
-    """Show a value on one line, cut to a readable length."""
-    text = repr(value)
-    return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 3] + "..."
+    """Show a value on one line as files write it (null, true, a list), cut to a readable length."""
+    return _cut(_shown(value, _MOST_DEPTH), _VALUE_WIDTH)
+
+
+def kind_of(value: object) -> str:
+    """Name the type of a value in words of files: nothing, a mapping, a list, text, a number."""
+    if value is None:
+        return "nothing"
+    for kind, words in _KINDS:
+        if isinstance(value, kind):
+            return words
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def one_line(text: str, width: int | None = None) -> str:
+    """Return text on one line: control characters escaped, long words cut, and cut to a width."""
+    words = " ".join(_cut_middle(word) for word in text.split())
+    line = words if words.isprintable() else "".join(map(_printable, words))
+    return line if width is None else _cut(line, width)
+
+
+def _printable(character: str) -> str:
+    """A character, or how Python escapes it: terminals act on some of those that do not print."""
+    return character if character.isprintable() else repr(character)[1:-1]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _cut_middle(word: str) -> str:
+    """Cut a long word in its middle: of a path, the last part says the most."""
+    half = (_WORD_WIDTH - 3) // 2
+    return word if len(word) <= _WORD_WIDTH else f"{word[:half]}...{word[-half:]}"
+
+
+def _shown(value: object, depth: int) -> str:
+    """A value as text, of a large one no more than what `shorten` shows."""
+    value = _plain(value)
+    text = kind_of(value)
+    if value is None or isinstance(value, bool):
+        text = json.dumps(value)
+    elif isinstance(value, (str, bytes, bytearray)):
+        text = repr(value[: _VALUE_WIDTH + 1])
+    elif isinstance(value, (int, float)):
+        is_long = isinstance(value, int) and value.bit_length() > _MOST_BITS
+        text = "a very large number" if is_long else repr(value)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        text = f"[{_listed((_shown(item, depth - 1) for item in value), len(value), depth)}]"
+    elif isinstance(value, Mapping):
+        pairs = (f"{_shown(key, 0)}: {_shown(item, depth - 1)}" for key, item in value.items())
+        text = f"{{{_listed(pairs, len(value), depth)}}}"
+    return text
+
+
+def _listed(items: Iterable[str], number: int, depth: int) -> str:
+    """The first items of a list; none of them at depth 0."""
+    most = _MOST_ITEMS if depth > 0 else 0
+    rest = ["..."] if number > most else []
+    return ", ".join([*islice(items, most), *rest])
+
+
+def _plain(value: Any) -> Any:
+    """A value without the types of numpy, paths and enumerations around it."""
+    if isinstance(value, (PathLike, str)):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "tolist") and hasattr(value, "shape"):
+        return value[: _MOST_ITEMS + 1].tolist() if value.shape else value.tolist()
+    return value

@@ -15,6 +15,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from shardwise.errors import shorten
+
 # A share of a peak below this is a typo, and times would overflow.
 LEAST_SHARE = 1e-4
 
@@ -128,7 +130,7 @@ def parse_quantity(value: object, dimension: str) -> float:
     if dimension == "tokens":
         unit = _COUNT_ALIASES.get(unit.removesuffix("tokens").strip(), unit)
     if unit and unit not in units:
-        raise ValueError(f"unit {unit!r} is not one of {', '.join(units)}")
+        raise ValueError(f"unit {shorten(unit)} is not one of {', '.join(units)}")
     try:
         result = Decimal(number) * (units[unit] if unit else 1)
     except InvalidOperation:
@@ -159,7 +161,7 @@ def read_quantity(text: str) -> tuple[float, str | None]:
     dimension = next((name for name, units in UNITS.items() if unit in units), None)
     if dimension is None:
         known = ", ".join(text.split()[1] for text in _EXAMPLES.values() if " " in text)
-        raise ValueError(f"unit {unit!r} is not known; units are such as {known}")
+        raise ValueError(f"unit {shorten(unit)} is not known; units are such as {known}")
     return parse_quantity(text, dimension), dimension
 
 

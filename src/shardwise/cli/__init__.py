@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise._version import __version__
-from shardwise.errors import ShardwiseError
+from shardwise.errors import Fault, InputError, ShardwiseError, one_line
 
 __all__ = ["main"]
 
@@ -38,6 +38,7 @@ VERBS = {
 # Verbs whose function is not `command` of the module of their name.
 _FUNCTIONS = {"systems": ("listing", "systems"), "stacks": ("listing", "stacks")}
 _INTERRUPTED = 130
+_MESSAGE_WIDTH = 300
 
 # Without a handler of its own, logging would print errors on stderr a second time.
 logging.getLogger("shardwise").addHandler(logging.NullHandler())
@@ -65,8 +66,8 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):  # errors of typer have it
             raise
-        message = " ".join(error.format_message().split())
-        return _refuse([f"command line: {message}"]) if message else 2
+        message = one_line(error.format_message(), _MESSAGE_WIDTH)
+        return _refuse([str(Fault(source="command line", problem=message))]) if message else 2
     finally:
         _close_logs()
     return code if isinstance(code, int) else 0
@@ -160,8 +161,6 @@ def _root(
         stream.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(stream)
     if log is not None:
-        from shardwise.errors import Fault, InputError  # noqa: PLC0415
-
         try:
             handler = logging.FileHandler(log, encoding="utf-8")
         except OSError as error:

@@ -68,7 +68,7 @@ def plan_reference(
     info: ModuleInfo = found.what
     needed = {"gpus": gpus, "memory_budget": memory_budget}
     missing = [
-        Fault(source=COMMAND_LINE, field=name, problem="is required by fsdp_ilp")
+        Fault(source=COMMAND_LINE, field=name, problem="is missing: set it, fsdp_ilp needs it")
         for name, value in needed.items()
         if value is None
     ]

@@ -148,7 +148,7 @@ def flag_fault(flag: str, value: object, problem: str) -> InputError:
     )
 
 
-def missing_flag(flag: str, problem: str = "is required") -> InputError:
+def missing_flag(flag: str, problem: str = "is missing: set it") -> InputError:
     """A fault of a flag that was not used."""
     return InputError(Fault(source=COMMAND_LINE, field=flag, problem=problem))
 

@@ -134,7 +134,7 @@ def _validate_kernels(
     from shardwise.validate.kernels import kernel_scores, save_rows  # noqa: PLC0415
 
     if data is None:
-        problem = "is required: --data DIR, a folder with gemm.parquet, collective.csv.gz, ..."
+        problem = "is missing: set it to a folder with gemm.parquet, collective.csv.gz, ..."
         raise missing_flag("data", problem)
     if rows and not json and output is None:
         raise missing_flag("rows", "needs --json or --output; for a table of rows use --out FILE")

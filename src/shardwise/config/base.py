@@ -26,7 +26,7 @@ from shardwise.config.enums import Word
 from shardwise.config.expressions.chain import Chain, row_of
 from shardwise.config.expressions.records import Resolved, Row, has_figures
 from shardwise.config.expressions.resolve import resolve
-from shardwise.errors import Fault, InputError, UnknownNameError, nearest
+from shardwise.errors import Fault, InputError, UnknownNameError, nearest, shorten
 
 
 def _no_flag(value: object) -> object:
@@ -239,7 +239,7 @@ class Sourced(ConfigBase):
                 fields = _fields(type(node))
                 if fields and part not in fields:
                     hint = nearest(part, fields) or f"; allowed: {', '.join(fields)}"
-                    raise ValueError(f"sources: {prefix!r}: there is no field {part}{hint}")
+                    raise ValueError(f"sources: {shorten(prefix)}: there is no field {part}{hint}")
                 node = _held(node, part)
         return self
 

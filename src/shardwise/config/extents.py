@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
-from shardwise.errors import nearest
+from shardwise.errors import nearest, shorten
 
 EXTENT_NAMES = (*EXTENT_AXES, "ep")
 """Axes that may be given extents, in the order of their text."""
@@ -87,7 +87,9 @@ def _from_text(text: str) -> dict[str, int]:
     for part in text.split("+"):
         match = _PAIR.fullmatch(part.strip())
         if not match:
-            raise ValueError(f"{part.strip()!r} is no axis with its members, as in tp=4+dp=2")
+            raise ValueError(
+                f"{shorten(part.strip())} is no axis with its members, as in tp=4+dp=2"
+            )
         if match[1] in found:
             raise ValueError(f"names {match[1]} twice in a tier")
         found[match[1]] = int(match[2])
@@ -102,5 +104,5 @@ def _checked(tier: Mapping[Any, Any]) -> dict[str, int]:
                 f"{axis}: no axis; allowed: {allowed}{nearest(str(axis), EXTENT_NAMES)}"
             )
         if not isinstance(members, int) or isinstance(members, bool) or members < 1:
-            raise ValueError(f"{axis}: {members!r} must be a whole number of at least 1")
+            raise ValueError(f"{axis}: {shorten(members)} must be a whole number of at least 1")
     return dict(tier)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, kind_of, shorten
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _WRITTEN = (".json", ".yaml", ".yml")
@@ -68,10 +68,10 @@ def read_mapping(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> dict[str,
         raise _fault(path, problem)
     data = _parse(read_text(path, most_bytes=most_bytes), kind, path)
     if not isinstance(data, dict):
-        raise _fault(path, f"holds a {type(data).__name__}, not a mapping of fields to values")
+        raise _fault(path, f"holds {kind_of(data)}, not a mapping of fields to values")
     for key in data:
         if not isinstance(key, str):
-            raise _fault(path, f"key {key!r} is not text")
+            raise _fault(path, f"key {shorten(key)} is not text")
     return data
 
 
@@ -147,7 +147,7 @@ def _parse(text: str, kind: str, path: str | Path) -> Any:
             return tomllib.loads(text)
         return _parse_yaml(text)
     except _DuplicateKeyError as error:
-        raise _fault(path, f"key {error.args[0]!r} is given twice") from None
+        raise _fault(path, f"key {shorten(error.args[0])} is given twice") from None
     except json.JSONDecodeError as error:
         raise _fault(path, f"line {error.lineno}: not JSON: {error.msg}") from None
     except tomllib.TOMLDecodeError as error:

@@ -392,7 +392,7 @@ class Strategy(ConfigBase):
         if seq_len is None:
             fault("seq_len", f"is missing: model {model.name} names none")
         if self.global_batch_size is None:
-            fault("global_batch_size", "is missing: give it (gbs)")
+            fault("global_batch_size", "is missing: set it (gbs)")
         if faults:
             raise InputError(faults)
         parallel = self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
@@ -417,7 +417,7 @@ class Strategy(ConfigBase):
         second = f" x tp2 {self.tp2}" if self.tp2 > 1 else ""
         degrees = f"tp {self.tp}{second} x cp {self.cp} x pp {self.pp}"
         if gpus is None and dp is None:
-            fault("gpus", "is missing: give gpus or dp")
+            fault("gpus", "is missing: set gpus or dp")
         elif gpus is None:
             gpus = product * (dp or 1)
             if gpus > MOST:

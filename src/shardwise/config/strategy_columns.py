@@ -332,7 +332,7 @@ def _fill_degrees(found: dict[str, Any], model: Model, length: int) -> None:
     # In floating point, which does not wrap around: 2^31 three times over is too much for int64.
     product = 1.0 * found["tp"] * found["tp2"] * found["pp"] * found["cp"]
     if "gpus" not in found and "dp" not in found:
-        raise InputError(Fault(field="gpus", problem="is missing: give gpus or dp"))
+        raise InputError(Fault(field="gpus", problem="is missing: set gpus or dp"))
     if "dp" not in found:
         found["dp"] = np.maximum(found["gpus"] // product, 1).astype(np.int64)
     if "gpus" not in found:
@@ -347,7 +347,7 @@ def _fill_degrees(found: dict[str, Any], model: Model, length: int) -> None:
             raise InputError(Fault(field="seq_len", problem=problem))
         found["seq_len"] = np.full(length, model.seq_len, dtype=np.int64)
     if "global_batch_size" not in found:
-        raise InputError(Fault(field="global_batch_size", problem="is missing: give it (gbs)"))
+        raise InputError(Fault(field="global_batch_size", problem="is missing: set it (gbs)"))
 
 
 _ITEMS = {"stage_layers": int, "extents": Mapping}

@@ -14,7 +14,7 @@ import numpy as np
 from shardwise import catalog
 from shardwise.arrays import Bools
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, shorten
 from shardwise.validate.calibrate.predictions import Predictions, predictions
 from shardwise.validate.calibrate.tables import KernelTable, read_folder
 from shardwise.validate.nersc_collectives import MeasuredCollectives
@@ -177,7 +177,7 @@ def _system_of(gpu: str) -> System | str:
         return MeasuredCollectives.load("nersc-collectives").machine
     name = gpu_system(gpu)
     if catalog.find("systems", name) is None:
-        return f"the catalog has no system for gpu {gpu!r}"
+        return f"the catalog has no system for gpu {shorten(gpu)}"
     return System.load(name)
 
 

@@ -12,7 +12,7 @@ from shardwise.config.expressions.dimensions import kind_at
 from shardwise.config.expressions.formula import Part, parts_of, path_text
 from shardwise.config.expressions.quantity import Quantity
 from shardwise.config.expressions.records import Place, Row, Rows, UnknownRowError, descend
-from shardwise.errors import nearest
+from shardwise.errors import nearest, shorten
 
 # Module of the config type of each catalog folder.
 _HOMES = {"models": "model", "systems": "system", "stacks": "stack"}
@@ -61,7 +61,11 @@ def row_of(named: str, config_type: type[Any], chain: Chain, *, is_base: bool) -
         config_type = config_type if is_base else _config_type_like(named, config_type)
     else:
         known = [name for folder in folders for name in catalog.names(folder)]
-        what = f"no such {config_type.__name__.lower()}" if is_base else f"{named!r}: no such entry"
+        what = (
+            f"no such {config_type.__name__.lower()}"
+            if is_base
+            else f"{shorten(named)}: no such entry"
+        )
         problem = f"{what} in the catalog, and no such file"
         raise UnknownRowError(problem + nearest(named, known))
     if (place, config_type) not in chain.rows:

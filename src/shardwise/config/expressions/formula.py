@@ -9,6 +9,7 @@ from functools import reduce
 from typing import NoReturn
 
 from shardwise.config.expressions.quantity import Quantity
+from shardwise.errors import shorten
 
 Part = str | int
 """One step of a path: a key, the name of an item of a list, or its position."""
@@ -59,7 +60,9 @@ def parts_of(path: str) -> tuple[Part, ...]:
     """Split a dotted path, `network.0.bandwidth`, `network[0].bandwidth` or `network.nvlink`."""
     steps = [a or b.strip("'\" ") for a, b in _STEP.findall(path.strip())]
     if not steps or _STEP.sub("", path.strip()):
-        raise ValueError(f"{path!r} is not a field; write one such as network.nvlink.bandwidth")
+        raise ValueError(
+            f"{shorten(path)} is not a field; write one such as network.nvlink.bandwidth"
+        )
     return tuple(int(step) if step.isdecimal() else step for step in steps)
 
 
@@ -74,6 +77,8 @@ def path_text(path: Sequence[Part]) -> str:
 def _parsed(text: str) -> ast.expr:
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"a formula has at most {_MOST_CHARACTERS} characters")
+    if "#" in _TEXT_OR_PATH.sub("", text):  # a comment would hide what follows on its line
+        raise ValueError("a formula has no comments; write them above it, or as a description")
 
     def subscripts(found: re.Match[str]) -> str:
         word = found.group()
@@ -137,7 +142,7 @@ def _constant(value: object) -> Quantity:
     if isinstance(value, str):
         return Quantity.of_text(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{value!r} is no figure; {_ALLOWED}")  # noqa: TRY004 - as other faults
+        raise ValueError(f"{shorten(value)} is no figure; {_ALLOWED}")  # noqa: TRY004 - as other faults
     return Quantity(value) * Quantity(1)  # finite
 
 
@@ -154,4 +159,4 @@ def _path(node: ast.expr) -> tuple[Part, ...]:
 
 
 def _refuse(node: ast.AST) -> NoReturn:
-    raise ValueError(f"{ast.unparse(node)!r} is not allowed in a formula; {_ALLOWED}")
+    raise ValueError(f"{shorten(ast.unparse(node))} is not allowed in a formula; {_ALLOWED}")

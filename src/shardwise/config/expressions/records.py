@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from shardwise.config.expressions.formula import Part, path_text
 from shardwise.config.expressions.quantity import Quantity
-from shardwise.errors import Fault, nearest
+from shardwise.errors import Fault, kind_of, nearest, shorten
 
 Place = tuple[Part, ...]
 FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
@@ -54,7 +54,7 @@ def merged(base: Any, explicit: Any, at: Place, overridden: list[Place]) -> Any:
         for key, item in explicit.items():
             index = _position(items, key)
             if index is None:
-                problem = f"the base has no item {key!r} in {path_text(at)}"
+                problem = f"the base has no item {shorten(key)} in {path_text(at)}"
                 raise ValueError(problem + _hint(key, _names(items)))
             items[index] = merged(items[index], item, (*at, index), overridden)
         return items
@@ -234,7 +234,7 @@ def is_formula(node: Any) -> bool:
 
 
 def formula_of(text: str) -> str:
-    """The formula of a text, without that sign."""
+    """The formula of a text, without that sign; its lines (a block of YAML) as one."""
     return " ".join(text.strip().removeprefix("=").split())
 
 
@@ -252,16 +252,16 @@ def check_keys(node: Mapping[str, Any]) -> None:
     """
     for key in node:
         if key not in FORMS:
-            raise ValueError(f"unknown key {key!r} of a figure{nearest(str(key), FORMS)}")
+            raise ValueError(f"unknown key {shorten(key)} of a figure{nearest(str(key), FORMS)}")
     for key, needed in _NEEDS:
         if key in node and needed not in node:
             raise ValueError(f"{key} needs {needed}")
     for word in ("lookup", "field", "formula"):
         if word in node and not isinstance(node[word], str):
-            raise ValueError(f"{word} must be text, not {node[word]!r}")
+            raise ValueError(f"{word} must be text, not {kind_of(node[word])}")
     times = node.get("times", 1)
     if isinstance(times, bool) or not isinstance(times, (int, float)):
-        raise ValueError(f"times must be a number, not {times!r}")  # noqa: TRY004 - as others
+        raise ValueError(f"times must be a number, not {shorten(times)}")  # noqa: TRY004 - as others
     if is_formula(node.get("value")) or is_figure(node.get("value")):
         raise ValueError("value must be given; what is calculated is a formula")
 

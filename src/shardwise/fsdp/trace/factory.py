@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, shorten
 from shardwise.fsdp.trace.stand_ins import stand_ins, without_numbers
 from shardwise.fsdp.trace.torch_tools import describe_error, tensors, torch_module
 
@@ -62,7 +62,7 @@ def model_of(config: Any) -> Any:
             auto = getattr(transformers, name, None)
             if auto is not None and type(own) in auto._model_mapping:
                 return auto.from_config(own)
-    problem = f"transformers has no model of the type {own.model_type!r}"
+    problem = f"transformers has no model of the type {shorten(own.model_type)}"
     raise InputError(Fault(source="model", problem=problem))
 
 

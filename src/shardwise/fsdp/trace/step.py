@@ -117,7 +117,7 @@ def trace(
         If an argument is wrong, or the model does not run on fake tensors.
     """
     if system is None:
-        raise InputError(Fault(source="trace", field="system", problem="is missing: give one"))
+        raise InputError(Fault(source="trace", field="system", problem="is missing: set it"))
     system = System.load(system)
     for name_, value in (("batch", batch), ("seq_len", seq_len)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -18,7 +18,7 @@ from pydantic import AliasChoices, Field, Strict
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import ConfigBase
 from shardwise.config.files import read_mapping
-from shardwise.errors import Fault, InputError, refuse
+from shardwise.errors import Fault, InputError, refuse, shorten
 
 # A file of a thousand modules with its trade-off curves is some megabytes large.
 _MOST_FILE_BYTES = 256 * 2**20
@@ -197,13 +197,17 @@ def _tree_faults(names: Sequence[str], place: str) -> Iterator[tuple[str, str, s
     open_ = [root]
     for name in names[1:]:
         if not _below(name, root):
-            yield field, name, f"is not below the root {root!r}, which comes first"
+            yield field, name, f"is not below the root {shorten(root)}, which comes first"
             continue
         while open_ and not _below(name, open_[-1]):
             open_.pop()
         for ancestor in _prefixes(name):
             if ancestor in known and ancestor not in open_:
-                yield field, name, f"is not called inside {ancestor!r}, but apart from its subtree"
+                yield (
+                    field,
+                    name,
+                    f"is not called inside {shorten(ancestor)}, but apart from its subtree",
+                )
                 break
         open_.append(name)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, kind_of, shorten
 
 _ENDING = ".npy"
 # The largest of the 54 published files has less than a megabyte.
@@ -104,7 +104,7 @@ class _Type:
 
     def __init__(self, code: object, *_: object) -> None:
         if code not in (*_NUMBERS, _OBJECT):
-            raise ValueError(f"type {code!r} of numpy")
+            raise ValueError(f"type {shorten(code)} of numpy")
         self.code = str(code)
         self.order = "<"
 
@@ -152,7 +152,7 @@ def _scalar(kind: _Type, content: bytes) -> Any:
 def _encoded(text: str, encoding: str) -> bytes:
     """Old pickles write bytes as text."""
     if encoding != "latin1":
-        raise ValueError(f"encoding {encoding!r}")
+        raise ValueError(f"encoding {shorten(encoding)}")
     return text.encode("latin1")
 
 
@@ -235,7 +235,7 @@ def _plain(value: Any, seen: Iterator[int]) -> Any:
         return {str(key): _plain(item, seen) for key, item in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise ValueError(f"holds a {type(value).__name__}")
+    raise ValueError(f"holds {kind_of(value)}")
 
 
 def _searches(stored: Any) -> Iterator[Sequence[Any]]:

@@ -22,6 +22,7 @@ from shardwise.cost.benchmark import (
 )
 from shardwise.cost.collective import collective_time
 from shardwise.cost.kernels import memory_bound_times
+from shardwise.errors import shorten
 from shardwise.ops.operation import CollectiveKind
 from shardwise.validate.calibrate.tables import KernelTable
 
@@ -93,7 +94,7 @@ def _predicted(
     reason = np.full(size, "", dtype=object)
     for gpu in np.unique(table.columns["gpu"]):
         rows = table.columns["gpu"] == gpu
-        system = systems.get(str(gpu), f"no system is known for gpu {gpu!r}")
+        system = systems.get(str(gpu), f"no system is known for gpu {shorten(gpu)}")
         if isinstance(system, str):
             reason[rows] = system
             continue

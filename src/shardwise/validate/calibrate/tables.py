@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, shorten
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 _MIB = 2**20
@@ -177,7 +177,7 @@ def read_table(path: str | Path, kind: str | None = None) -> KernelTable:
         raise _fault(place, f"cannot tell the format; allowed endings: {', '.join(ENDINGS)}")
     kind = place.name.split(".")[0] if kind is None else kind
     if kind not in KINDS:
-        raise _fault(place, f"no table is called {kind!r}; allowed: {', '.join(KINDS)}")
+        raise _fault(place, f"no table is called {shorten(kind)}; allowed: {', '.join(KINDS)}")
     try:
         if place.name.endswith(".parquet"):
             frame = pl.read_parquet(place, glob=False)
@@ -211,9 +211,8 @@ def _checked(place: Path, frame: Any, kind: _Kind) -> dict[str, Any]:
         words = frame[name].cast(str, strict=False).fill_null("").to_numpy().astype(str)
         allowed = (kind.allowed or {}).get(name)
         if allowed is not None and (wrong := np.flatnonzero(~np.isin(words, allowed))).size:
-            problem = (
-                f"row {wrong[0] + 1} has {str(words[wrong[0]])!r}; allowed: {', '.join(allowed)}"
-            )
+            word = shorten(str(words[wrong[0]]))
+            problem = f"row {wrong[0] + 1} has {word}; allowed: {', '.join(allowed)}"
             raise _fault(place, problem, f"column {name}")
         columns[name] = words
     return columns
@@ -227,7 +226,7 @@ def _numbers(place: Path, name: str, column: Any, least: str) -> Floats:
     wrong = np.flatnonzero(~(low & np.isfinite(values)))
     if wrong.size:
         found = column[int(wrong[0])]
-        problem = f"row {wrong[0] + 1} has {found!r}; allowed: numbers {least}"
+        problem = f"row {wrong[0] + 1} has {shorten(found)}; allowed: numbers {least}"
         raise _fault(place, problem, f"column {name}")
     return values
 
