@@ -65,7 +65,7 @@ BREAKING_SUMMA: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]]
         SUMMA | {"tp2": 2, "dtype": "fp32"},
         MODEL,
         SYSTEM,
-        ("2", "a stack with flash attention and a 16-bit type; allowed: 1"),
+        ("2", "a stack with flash attention and 16 bits (or flash_fp32); allowed: 1"),
     ),
     "summa_quantization": (
         SUMMA | {"quantization": "fp8_tensor"},

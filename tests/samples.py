@@ -34,7 +34,8 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TFLOPS, TB, GB = 1e12, 1e12, 1e9
 _POSITIONS = ("attention", "cp_exchange", "quantization")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
-_FLAGS |= {"summa", "training", "fused_norm", "fused_swiglu", "fused_accumulation"}
+_FLAGS |= {"summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
+_FLAGS |= {"fused_accumulation"}
 
 
 def stack(**fields: Any) -> Stack:
@@ -201,6 +202,7 @@ def rank_work(**fields: Any) -> RankWork:
             "gradient_bytes": 4,
             "flash": True,
             "fused_norm": True,
+            "fused_layer_norm": True,
             "fused_swiglu": True,
             "fused_accumulation": True,
             "loss_forward_bytes": 10,

@@ -145,6 +145,15 @@ def test_a_loss_of_split_logits_holds_more() -> None:
     assert more == 3 * TOKENS * 10_000
 
 
+def test_zero_3_of_deepspeed_stores_what_its_own_estimate_counts() -> None:
+    """18 bytes per weight: estimate_zero3_model_states_mem_needs (docs of DeepSpeed 0.5)."""
+    for name in ("deepspeed-2021", "megatron-deepspeed-2022"):
+        found = run(architecture=samples.model(), zero=3, stack=name, dtype="fp16").memory_bytes
+        states = found.weights + found.gradients + found.optimizer
+        weights = run(architecture=samples.model(), zero=0, stack=name, dtype="fp16").memory_bytes
+        assert states == pytest.approx(18 * weights.weights / 2 / 8)
+
+
 @each_row(
     ("software", "each"),
     [

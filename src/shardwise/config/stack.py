@@ -41,8 +41,10 @@ class Stack(Sourced):
     FIGURES: ClassVar[bool] = True
 
     attention: AttentionImplementation
-    """`flash`: one kernel that never writes the scores; `unfused`: products, softmax, dropout.
-    No flash kernel supports fp32, so fp32 always runs unfused."""
+    """`flash`: one kernel that never writes the scores; `unfused`: products, softmax, dropout."""
+    flash_fp32: bool = False
+    """Whether a flash kernel runs fp32 too (the memory-efficient kernel of PyTorch's SDPA).
+    FlashAttention and cuDNN support 16 bits and fewer; with them fp32 runs unfused."""
     attention_time_factor: Factor = 1.0
     """Time of this stack's flash kernel over that of the fastest on the accelerator."""
     flash_kernel: FlashKernel = FlashKernel.BEST
@@ -51,8 +53,10 @@ class Stack(Sourced):
     memory_traffic_factor: Factor
     """Bytes that element-wise kernels move over the minimum (1 = perfectly fused)."""
     fused_norm: bool = True
-    """Whether a norm is one kernel (Transformer Engine, Apex), or several element-wise kernels with
-    fp32 copies between them (RMSNorm in plain PyTorch)."""
+    """Whether RMSNorm is one kernel (Transformer Engine, Apex), or several element-wise kernels and
+    fp32 copies between them (plain PyTorch)."""
+    fused_layer_norm: bool = True
+    """The same for LayerNorm, which is one kernel in plain PyTorch too."""
     fused_swiglu: bool = True
     """Whether a gated activation is one kernel, or one for the activation and one for the product
     with the gate, with a tensor between them."""

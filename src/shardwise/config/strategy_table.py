@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.degrees import refuse_levels
-from shardwise.config.enums import Schedule, TpExchange
+from shardwise.config.enums import AttentionImplementation, Dtype, Schedule, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -106,6 +106,13 @@ class Table:
     def summa(self) -> Bools:
         """Whether products are 2D: among one rank nothing is split."""
         return (self.tp_exchange == TpExchange.SUMMA.code) & (self.tp * self.tp2 > 1)
+
+    @property
+    def fused_attention(self) -> Bools:
+        """Whether the stack has a fused attention kernel for the dtype of the row."""
+        fused = self.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
+        with_fp32 = self.by_stack(lambda stack: stack.flash_fp32)
+        return fused & (with_fp32 | (self.dtype != Dtype.FP32.code))
 
     @property
     def panels(self) -> Ints:

@@ -133,6 +133,7 @@ def _qk_norm(
     weighted = {"head": 2 * np.ones_like(heads), "width": normed_heads, "unweighted": zeros(work)}
     return norm(
         "attention.qk_norm",
+        model,
         work,
         tokens=work.tokens * normed_heads,
         width=attention.head_dim,

@@ -123,6 +123,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         operations.append(
             norm(
                 "final_norm",
+                model,
                 work,
                 tokens=work.split_tokens,
                 width=model.hidden,

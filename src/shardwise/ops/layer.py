@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Bools
-from shardwise.config.enums import AttentionImplementation, Dtype, GradientDtype
+from shardwise.config.enums import Dtype, GradientDtype
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
@@ -102,9 +102,9 @@ def rank_work(table: Table) -> RankWork:
         dispatch_bytes=dispatch_bytes(table.dispatch_dtype, element_bytes),
         training=table.training,
         gradient_bytes=np.where(accumulates > 0, accumulates, element_bytes),
-        flash=table.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
-        & (element_bytes < DTYPE_BYTES["fp32"]),
+        flash=table.fused_attention,
         fused_norm=table.by_stack(lambda stack: stack.fused_norm),
+        fused_layer_norm=table.by_stack(lambda stack: stack.fused_layer_norm),
         fused_swiglu=table.by_stack(lambda stack: stack.fused_swiglu),
         fused_accumulation=table.by_stack(lambda stack: stack.fused_gradient_accumulation),
         loss_forward_bytes=table.by_stack(lambda stack: stack.loss_forward_bytes),
@@ -149,6 +149,7 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
     ) -> Operation:
         return norm(
             name,
+            model,
             work,
             tokens=work.split_tokens,
             width=model.hidden,
@@ -220,6 +221,7 @@ def mtp_operations(
     norms = [
         norm(
             name,
+            model,
             work,
             tokens=work.split_tokens,
             width=model.hidden,

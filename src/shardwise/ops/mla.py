@@ -107,6 +107,7 @@ def _normed_up(
 ) -> list[Operation]:
     normed = norm(
         f"attention.{what}_norm",
+        model,
         work,
         tokens=work.split_tokens,
         width=rank,

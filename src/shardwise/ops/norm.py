@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Bools, Floats
+from shardwise.config.model import Model
 from shardwise.ops.operation import FP32_BYTES, Collective, MemoryBound, Operation, Phase, RankWork
 
 # Vector FLOPs per element of a norm: mean, variance, scale, shift; and of its gradients.
@@ -36,6 +37,7 @@ _UNFUSED: dict[Phase, tuple[_Pass, ...]] = {
 
 def norm(
     name: str,
+    model: Model,
     work: RankWork,
     *,
     tokens: Floats,
@@ -48,9 +50,9 @@ def norm(
 ) -> Operation:
     """Normalize (tokens, width): read and write forward; read dy and x and write dx backward.
 
-    The input is saved for backward. Unfused, several kernels pass over the elements, most of them
-    in fp32; an fp32 copy of the input and the normalized tensor are saved. The part `every_other`
-    rebuilds the copy.
+    The input is saved for backward; its statistics, 8 bytes per token at most, are not counted.
+    Unfused, several kernels pass over the elements, most of them in fp32; an fp32 copy of the input
+    and the normalized tensor are saved. The part `every_other` rebuilds the copy.
 
     Parameters
     ----------
@@ -59,13 +61,14 @@ def norm(
     """
     elements = tokens * width
     size = elements * work.element_bytes
-    copies = np.where(work.fused_norm, 0.0, elements * FP32_BYTES)
+    fused = work.fused_layer_norm if model.norm == "layernorm" else work.fused_norm
+    copies = np.where(fused, 0.0, elements * FP32_BYTES)
     return Operation(
         name=name,
         kernels=tuple(
             kernel
             for phase, moved, flops in zip(_UNFUSED, (2, 3), _NORM_FLOPS, strict=True)
-            for kernel in _norm_kernels(phase, work, elements, moved, flops)
+            for kernel in _norm_kernels(phase, fused, work.element_bytes, elements, moved, flops)
         ),
         collectives=collectives,
         parameters=np.full_like(work.tp, parameters),
@@ -78,10 +81,9 @@ def norm(
 
 
 def _norm_kernels(
-    phase: Phase, work: RankWork, elements: Floats, moved: int, flops: float
+    phase: Phase, fused: Bools, size: Floats, elements: Floats, moved: int, flops: float
 ) -> list[MemoryBound]:
     """One kernel that moves `moved` tensors, or the passes of an unfused norm."""
-    fused, size = work.fused_norm, work.element_bytes
     one = MemoryBound(
         phase=phase,
         bytes=np.where(fused, moved * elements * size, 0.0),

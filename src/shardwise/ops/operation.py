@@ -93,7 +93,9 @@ class RankWork:
     flash: Bools
     """Whether attention is one fused kernel."""
     fused_norm: Bools
-    """Whether a norm is one kernel."""
+    """Whether RMSNorm is one kernel."""
+    fused_layer_norm: Bools
+    """Whether LayerNorm is one kernel."""
     fused_swiglu: Bools
     """Whether a gated activation is one kernel."""
     fused_accumulation: Bools

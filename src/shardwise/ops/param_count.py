@@ -158,6 +158,7 @@ def _unsplit_token() -> RankWork:
         gradient_bytes=one,
         flash=np.array([True]),
         fused_norm=np.array([True]),
+        fused_layer_norm=np.array([True]),
         fused_swiglu=np.array([True]),
         fused_accumulation=np.array([True]),
         loss_forward_bytes=one,

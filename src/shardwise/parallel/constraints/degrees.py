@@ -6,9 +6,7 @@ import numpy as np
 
 from shardwise.arrays import Bools
 from shardwise.config.enums import (
-    AttentionImplementation,
     CpExchange,
-    Dtype,
     TpExchange,
     TpOverlap,
 )
@@ -58,8 +56,7 @@ def _swapped_heads(model: Model, _: System, table: Table) -> Bools:
 
 
 def _unfused_context(model: Model, _: System, table: Table) -> Bools:
-    fused = table.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
-    fused &= table.dtype != Dtype.FP32.code
+    fused = table.fused_attention
     if model.position in ("relative-xl", "relative-bias"):
         fused = np.zeros_like(fused)
     return (table.cp > 1) & ~fused
@@ -131,8 +128,8 @@ AXIS_CONSTRAINTS: tuple[Constraint, ...] = (
         field="cp",
         violated=_unfused_context,
         problem=lambda *_: (
-            "needs a fused attention kernel: a stack with flash attention, a 16-bit type, and "
-            "positions that it supports; allowed: 1"
+            "needs a fused attention kernel: a stack with flash attention, 16 bits (or flash_fp32) "
+            "and positions that it supports; allowed: 1"
         ),
     ),
     Constraint(
@@ -306,8 +303,7 @@ def _summa_kv_heads(model: Model, _: System, table: Table) -> Bools:
 
 
 def _unfused(_: Model, __: System, table: Table) -> Bools:
-    fused = table.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
-    return (table.tp2 > 1) & ~(fused & (table.dtype != Dtype.FP32.code))
+    return (table.tp2 > 1) & ~table.fused_attention
 
 
 def _of_layers(some: Callable[[Layer], bool]) -> Test:
@@ -395,7 +391,7 @@ SUMMA_CONSTRAINTS: tuple[Constraint, ...] = (
         "summa_attention",
         "tp2",
         _unfused,
-        "needs a fused attention kernel: a stack with flash attention and a 16-bit type; "
+        "needs a fused attention kernel: a stack with flash attention and 16 bits (or flash_fp32); "
         "allowed: 1",
     ),
     _refusal(
