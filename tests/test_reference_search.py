@@ -229,3 +229,49 @@ def test_impossible_limits_are_refused(change, told):
     with pytest.raises(InputError) as caught:
         search(**_tiny() | change)
     assert str(caught.value).startswith(told)
+
+
+def _by_cell(axes):
+    """The first best execution of each combination by hand, by the values of the axes."""
+    placed, verdict, rates = _tiny_space()
+    best = {}
+    for (_, _, data), code, rate in zip(placed, verdict, rates, strict=True):
+        cell = tuple(data[axis] for axis in axes)
+        if code == 0 and rate > best.get(cell, (None, 0))[1]:
+            best[cell] = data, rate
+    return best
+
+
+@pytest.mark.parametrize(
+    "axes", [("tensor_par", "pipeline_par"), ("activation_recompute",), ("microbatch_size",)]
+)
+def test_the_best_of_every_cell_is_the_first_best_by_hand(axes):
+    """One per combination of values, with Calculon's rate; among them is the best of all."""
+    expected = _by_cell(axes)
+    found = search(**_tiny(), axes=axes)
+    cells = {tuple(getattr(e, axis) for axis in axes): (e, s) for e, s in found.cells}
+    assert len(cells) == len(found.cells) == len(expected)
+    for cell, (data, rate) in expected.items():
+        execution, statistics = cells[cell]
+        assert execution.to_dict() == data
+        assert statistics["sample_rate"] == pytest.approx(rate, rel=1e-12)
+    assert found.best[0] in found.cells
+
+
+@pytest.mark.parametrize("mbs_break", [False, True])
+def test_every_feasible_execution_that_a_search_tries_is_passed_on(mbs_break):
+    """As many as it counts, in Calculon's order, the best among them."""
+    chunks = []
+    found = search(**_tiny(), mbs_break=mbs_break, every=lambda *chunk: chunks.append(chunk))
+    rates = np.concatenate([values["sample_rate"] for _, values in chunks])
+    assert rates.size == found.good == sum(len(columns) for columns, _ in chunks)
+    assert rates.max() == pytest.approx(found.best[0][1]["sample_rate"], rel=1e-12)
+    if not mbs_break:
+        _, verdict, by_hand = _tiny_space()
+        assert rates == pytest.approx(by_hand[verdict == 0], rel=1e-12)
+
+
+def test_an_unknown_axis_is_refused():
+    """Fields of an execution that a search varies are allowed."""
+    with pytest.raises(InputError, match="'tensor_pra': allowed: tensor_par, "):
+        search(**_tiny(), axes=("tensor_pra",))

@@ -33,6 +33,7 @@ from shardwise.report.search_csv import (
     PARTS,
     TABLE_ENDINGS,
     as_csv,
+    foreign_search,
     frame,
     is_result,
     is_sweep,
@@ -181,8 +182,24 @@ def _write_charts(data: Mapping[str, Any], file: str, output: str) -> None:
 
     if is_sweep(data):
         sweep_charts.write_charts(_validated(SweepResult, data, file), output)
+    elif (tool := foreign_search(data)) is not None:
+        _write_foreign_charts(tool, data, file, output)
     else:
         search_charts.write_charts(_validated(SearchResult, data, file), output)
+
+
+def _write_foreign_charts(tool: str, data: Mapping[str, Any], file: str, output: str) -> None:
+    """Draw the heat map of Calculon's search; say what has no charts."""
+    if len(data.get("axes", ())) > 1 and data.get("cells"):
+        from shardwise.report.charts.calculon import write_charts  # noqa: PLC0415 - slow to import
+
+        write_charts(data, output)
+        return
+    problem = f"is the result of a search by {tool}, of which there are no charts; write it as .csv"
+    if tool == "calculon":
+        problem = "is the result of Calculon's search with its best executions only; no charts of "
+        problem += "them: write it as .csv, or search with --axes tp,pp for a heat map"
+    raise InputError(Fault(source=file, problem=problem))
 
 
 def _validated(kind: type[_Found], data: Mapping[str, Any], file: str) -> _Found:

@@ -244,7 +244,8 @@ def command(
         from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
 
         useless = used(of, "batch", "space", "fix", "allow", "seq_len") | asdict(wanted) | dict(run)
-        refuse_options(_NO_EFFECT, **{name: v for name, v in useless.items() if name != "top"})
+        theirs_too = ("top", "save", "axes", "plot")
+        refuse_options(_NO_EFFECT, **{n: v for n, v in useless.items() if n not in theirs_too})
         record = search_reference(
             reference,
             (model, system),
@@ -253,6 +254,9 @@ def command(
             gbs=of.gbs,
             dtype=of.dtype,
             top=whole_number("top", wanted.top),
+            save=wanted.save,
+            axes=wanted.axes,
+            plot=wanted.plot,
             count=count,
             json=json,
             output=output,

@@ -1,11 +1,14 @@
 """`shardwise search --reference`: the search spaces of Calculon, NERSC's model and AMPeD."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import typer
+
+from shardwise.arrays import Floats
 from shardwise.cli.amped import configuration_of
 from shardwise.cli.options import (
     COMMAND_LINE,
@@ -15,21 +18,25 @@ from shardwise.cli.options import (
     refuse_options,
     whole_number,
 )
-from shardwise.cli.output import progress_bar, show
+from shardwise.cli.output import check_different_files, log, progress_bar, show
 from shardwise.cli.space import ReferenceOptions
 from shardwise.config.base import MOST
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.errors import InputError, nearest
 from shardwise.interop.amped import reference as amped
 from shardwise.interop.amped.translation import amped_case_of_parameters, free_parameters
 from shardwise.interop.amped.writer import BITS, model_for_amped, system_for_amped
 from shardwise.interop.calculon import reference as calculon
+from shardwise.interop.calculon.files import CalculonExecution
 from shardwise.interop.calculon.reader import DTYPES
+from shardwise.interop.calculon.reference import Columns
 from shardwise.interop.calculon.translation import model_for_calculon, system_for_calculon
 from shardwise.interop.nersc import reference as nersc
 from shardwise.interop.nersc.reference import NerscSystem, SearchResult
 from shardwise.interop.nersc.translation import model_for_nersc, system_for_nersc
 from shardwise.interop.translation import known_reference
+from shardwise.planning.search.store import check_file, streamed
 from shardwise.units import readable
 
 _NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD"}
@@ -37,6 +44,18 @@ _NEEDS_SEARCH = "needs a search; --count only counts"
 _NO_LAYERS = "AMPeD's search lists no layers; use estimate --reference amped --ops"
 # Flags by Calculon's names.
 _FLAG_OF = {"num_procs": "gpus", "max_batch_size": "gbs", "datatype": "dtype"}
+# Calculon's names by ours.
+_AXIS_OF = {
+    "tp": "tensor_par",
+    "pp": "pipeline_par",
+    "dp": "data_par",
+    "vpp": "pipeline_interleaving",
+    "micro_batch_size": "microbatch_size",
+    "global_batch_size": "batch_size",
+    "recompute": "activation_recompute",
+    "zero": "optimizer_sharding",
+}
+_AXES_OF_A_MAP = 2
 _NERSC_DTYPES = ("fp16", "bf16")
 _TOP = 10
 
@@ -51,6 +70,9 @@ class _Query:
     gbs: str | None
     dtype: str | None
     top: int | None
+    save: str | None
+    axes: str | None
+    plot: str | None
     count: bool
     options: ReferenceOptions
 
@@ -64,6 +86,9 @@ def search_reference(
     gbs: str | None,
     dtype: str | None,
     top: int | None,
+    save: str | None,
+    axes: str | None,
+    plot: str | None,
     count: bool,
     json: bool,
     output: str | None,
@@ -76,6 +101,10 @@ def search_reference(
         Model and system.
     """
     name = known_reference(reference, "reference")
+    everything: dict[str, Any] = {"save": save, "axes": axes, "plot": plot}
+    if name != "calculon":
+        refuse_options(f"{_NAMES[name]} has no such option; Calculon has", **everything)
+    check_different_files(output=output, plot=plot, save=save)
     for other, entered in options.entered().items():
         if other != name:
             refuse_options(f"{_NAMES[name]} has no such option", **entered)
@@ -86,6 +115,7 @@ def search_reference(
         gbs=gbs,
         dtype=dtype,
         top=top,
+        **everything,
         count=count,
         options=options,
     )
@@ -98,6 +128,13 @@ def search_reference(
     record = search(query)
     record |= {"reference": name, "elapsed_s": time.perf_counter() - started}
     show(lambda: record, lambda: print_tables(record), json=json, output=output)
+    if plot is not None and not record["best"]:
+        typer.echo(f"not written: {plot}: nothing is feasible", err=True)
+    elif plot is not None:
+        from shardwise.report.charts.calculon import write_charts  # noqa: PLC0415 - slow to import
+
+        write_charts(record, plot)
+        log.info("wrote %s", plot)
     return record
 
 
@@ -111,6 +148,10 @@ def _search_calculon(query: _Query) -> dict[str, Any]:
     options = query.options
     if query.count:
         refuse_options(_NEEDS_SEARCH, layers=options.layers, mbs_break=options.mbs_break)
+        refuse_options(_NEEDS_SEARCH, save=query.save, axes=query.axes, plot=query.plot)
+    if query.save is not None:
+        check_file(query.save)
+    axes = _calculon_axes(query.axes, query.plot)
     dtype = query.dtype or "fp16"
     space: dict[str, Any] = {
         "num_procs": _calculon_number("gpus", query.gpus),
@@ -125,21 +166,15 @@ def _search_calculon(query: _Query) -> dict[str, Any]:
         if query.count:
             size = calculon.count(model, system, **space)
             return {"candidates": size.candidates, "network_feasible": size.network_feasible}
-        with progress_bar("candidates") as bar:
-            result = calculon.search(
-                model,
-                system,
-                **space,
-                mbs_break=options.mbs_break,
-                top_n=query.top or 1,
-                progress=None if bar is None else lambda done, total: bar(done, total, ""),
-            )
-    best = []
-    for execution, statistics in result.best:
-        entry: dict[str, Any] = {"execution": execution.to_dict(), "stats": statistics}
-        if options.layers:
+        space |= {"mbs_break": options.mbs_break, "top_n": query.top or 1, "axes": axes}
+        with _saved(query.save) as every, progress_bar("candidates") as bar:
+            progress = None if bar is None else lambda done, total: bar(done, total, "")
+            result = calculon.search(model, system, **space, every=every, progress=progress)
+    best = [_calculon_entry(found) for found in result.best]
+    if options.layers:
+        for entry, (execution, _) in zip(best, result.best, strict=True):
             entry["layers"] = calculon.layer_statistics(model, system, execution)
-        best.append(entry)
+    cells = {"axes": axes, "cells": [_calculon_entry(found) for found in result.cells]}
     return {
         "candidates": result.candidates,
         "network_feasible": result.network_feasible,
@@ -147,7 +182,44 @@ def _search_calculon(query: _Query) -> dict[str, Any]:
         "bad": result.bad,
         "rejected": result.rejected,
         "best": best,
+        **(cells if axes else {}),
     }
+
+
+@contextmanager
+def _saved(file: str | None) -> Iterator[Callable[[Columns, Mapping[str, Floats]], None] | None]:
+    """What writes executions with their statistics into a file; None without a file."""
+    if file is None:
+        yield None
+        return
+    with streamed(file, (*CalculonExecution.model_fields, *calculon.STAT_FIELDS)) as add:
+        yield lambda executions, statistics: add(executions.words() | dict(statistics))
+    log.info("wrote %s", file)
+
+
+def _calculon_entry(found: calculon.Found) -> dict[str, Any]:
+    execution, statistics = found
+    return {"execution": execution.to_dict(), "stats": statistics}
+
+
+def _calculon_axes(text: str | None, plot: str | None) -> list[str]:
+    """Fields of executions to list the best by, from Calculon's names or ours."""
+    if plot is not None:
+        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
+
+        check_chart_file(plot)
+        text = text or "tp,pp"
+    words = [] if text is None else [word.strip() for word in text.split(",")]
+    axes = [_AXIS_OF.get(SHORT_NAMES.get(word, word), word) for word in words]
+    known = (*_AXIS_OF, *calculon.AXES)
+    for position, (word, axis) in enumerate(zip(words, axes, strict=True)):
+        if axis not in calculon.AXES:
+            raise flag_fault("axes", word, f"allowed: {', '.join(known)}{nearest(word, known)}")
+        if axis in axes[:position]:
+            raise flag_fault("axes", word, "is listed twice")
+    if plot is not None and len(axes) < _AXES_OF_A_MAP:
+        raise flag_fault("axes", text, "a heat map needs two fields, as in tp,pp")
+    return axes
 
 
 def _calculon_number(flag: str, value: str | None) -> int:
@@ -200,6 +272,9 @@ def _print_calculon(record: Mapping[str, Any]) -> None:
         summary += f"\nrejected: {rejected}" if rejected else ""
     best = record.get("best", [])
     print_executions([(entry["execution"], entry["stats"]) for entry in best], summary)
+    if record.get("cells"):
+        cells = [(cell["execution"], cell["stats"]) for cell in record["cells"]]
+        print_executions(cells, f"The best by {' and '.join(record['axes'])}")
     for entry in best:
         if "layers" in entry:
             print_layers(entry["layers"])

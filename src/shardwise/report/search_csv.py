@@ -41,6 +41,13 @@ def is_sweep(data: Mapping[str, Any]) -> bool:
     return {"systems", "axes", "points"} <= set(data)
 
 
+def foreign_search(data: Mapping[str, Any]) -> str | None:
+    """Name of the other model whose search a file contains; None for shardwise's own result."""
+    if _is_numbered(data):
+        return "calculon"
+    return str(data["reference"]) if _is_search(data) and "reference" in data else None
+
+
 def is_table_file(path: str | Path) -> bool:
     """Whether a file has the suffix of a table."""
     return str(path).lower().endswith(TABLE_ENDINGS)

@@ -11,8 +11,10 @@ import gzip
 import hashlib
 import io
 import json
+import math
+import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
+# Twice as fast as the default, a fifth larger.
+_FAST_GZIP = 4
 _MANIFEST, _LOCK, _HEAD, _WHOLE = "search.json", "lock", "head.parquet", "whole"
 
 
@@ -235,9 +239,41 @@ def _join(parts: list[Path], file: Path, name: str) -> None:
     with contextlib.ExitStack() as stack:
         text: Any = stack.enter_context(file.open("wb"))
         if name.endswith(".gz"):  # mtime=0: equal bytes at any time
-            text = stack.enter_context(gzip.GzipFile("", "wb", fileobj=text, mtime=0))
+            packed = gzip.GzipFile("", "wb", _FAST_GZIP, fileobj=text, mtime=0)
+            text = stack.enter_context(packed)
         for number, part in enumerate(parts):
             pl.read_parquet(part, glob=False).write_csv(text, include_header=number == 0)
+
+
+@contextlib.contextmanager
+def streamed(
+    file: str | Path, names: Sequence[str]
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield a function that adds rows, as columns of these names, to a file.
+
+    The file appears once all rows are written; only some of them are in memory at a time.
+    """
+    import polars as pl  # noqa: PLC0415 - heavy; only where rows are saved
+
+    place, parts = Path(file), list[Path]()
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as folder:
+
+        def add(columns: Mapping[str, Any]) -> None:
+            parts.append(Path(folder) / f"{len(parts):06}.parquet")
+            frame = pl.DataFrame([pl.Series(name, column) for name, column in columns.items()])
+            frame = frame.with_columns(pl.col(pl.Float64).replace([math.inf, math.nan], None))
+            frame.write_parquet(parts[-1], compression="lz4")
+
+        try:
+            yield add
+            if not parts:
+                add({name: [] for name in names})
+            joined = Path(folder) / _WHOLE
+            _join(parts, joined, place.name.lower())
+            joined.replace(place)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise _fault(place, f"cannot be written: {reason}") from None
 
 
 _RANKED = ("best", "front", "cells", "nearest")

@@ -16,7 +16,7 @@ from shardwise.report.charts.common import (
     spans_much,
     styled,
 )
-from shardwise.report.charts.plans import Measure, rounded, short_name
+from shardwise.report.charts.plans import Quantity, rounded, short_name
 
 _GOOD_IS_BRIGHT = "Cividis"
 """Color scale that reads the same to the color-blind and in grey (Nunez et al., 2018)."""
@@ -29,7 +29,7 @@ class Map:
 
     names: tuple[str, str]
     labels: tuple[Sequence[str], Sequence[str]]
-    shown: Measure
+    shown: Quantity
     values: Sequence[Sequence[float | None]]
     hover: Sequence[Sequence[str]]
     """Text of every cell, also of those without a value."""

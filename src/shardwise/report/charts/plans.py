@@ -23,18 +23,24 @@ _HUNDRED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """What charts show of plans."""
+class Quantity:
+    """What the color of a map shows."""
 
     title: str
     unit: str = ""
-    value: Callable[[Plan], float]
     lower_is_better: bool = True
 
     @property
     def axis_title(self) -> str:
         """Title and unit."""
         return f"{self.title} [{self.unit}]" if self.unit else self.title
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure(Quantity):
+    """What charts show of plans."""
+
+    value: Callable[[Plan], float]
 
     def rank(self, plan: Plan) -> float:
         """The value, or its negative, so that the best plan has the least."""

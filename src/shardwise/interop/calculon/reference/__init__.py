@@ -4,7 +4,7 @@ Section numbers and quirks such as [Q9] in the docstrings are those of the proje
 of Calculon. Every formula is one function on arrays whose rows are executions.
 """
 
-from shardwise.interop.calculon.reference.columns import Columns
+from shardwise.interop.calculon.reference.columns import WORDS, Columns
 from shardwise.interop.calculon.reference.evaluation import (
     VERDICTS,
     Infeasible,
@@ -14,6 +14,8 @@ from shardwise.interop.calculon.reference.evaluation import (
     statistics,
 )
 from shardwise.interop.calculon.reference.optimum import (
+    AXES,
+    Found,
     SearchResult,
     SpaceSize,
     count,
@@ -23,9 +25,12 @@ from shardwise.interop.calculon.reference.optimum import (
 from shardwise.interop.calculon.reference.statistics import STAT_FIELDS
 
 __all__ = [
+    "AXES",
     "STAT_FIELDS",
     "VERDICTS",
+    "WORDS",
     "Columns",
+    "Found",
     "Infeasible",
     "SearchResult",
     "SpaceSize",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.interop.calculon.files import (
@@ -88,6 +89,11 @@ class Columns:
             return WORDS[name][cell] if name in WORDS else cell
 
         return CalculonExecution.parse({field.name: value(field.name) for field in fields(self)})
+
+    def words(self) -> dict[str, NDArray[Any]]:
+        """Return the columns with words instead of their positions in `WORDS`."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return columns | {name: np.array(words)[columns[name]] for name, words in WORDS.items()}
 
     @property
     def element_bytes(self) -> Floats:

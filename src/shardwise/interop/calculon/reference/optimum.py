@@ -5,14 +5,14 @@ the sample rate; of executions with the same rate the first tried wins.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, combined, gather
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, nearest
 from shardwise.interop.calculon.files import CalculonExecution, CalculonModel, CalculonSystem
 from shardwise.interop.calculon.reference.columns import Columns
 from shardwise.interop.calculon.reference.evaluation import (
@@ -30,6 +30,12 @@ from shardwise.interop.calculon.reference.step import Batch, batch_of, memory_us
 _CHUNK_ROWS = 1 << 16
 
 Progress = Callable[[int, int], None]
+AXES = tuple(
+    name for name in CalculonExecution.model_fields if name not in ("num_procs", "training")
+)
+"""Fields that the best may be listed by."""
+Found = tuple[CalculonExecution, dict[str, float | int | None]]
+"""An execution and its statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +58,10 @@ class SearchResult:
     bad: int
     rejected: dict[str, int] = field(default_factory=dict)
     """The bad ones by reason of `VERDICTS`."""
-    best: tuple[tuple[CalculonExecution, dict[str, float | int | None]], ...] = ()
+    best: tuple[Found, ...] = ()
     """Executions and their statistics, best first."""
+    cells: tuple[Found, ...] = ()
+    """The best of each combination of values of the requested axes, in the order of the values."""
 
 
 def count(
@@ -113,6 +121,8 @@ def search(
     dp_overlap: bool = True,
     mbs_break: bool = False,
     top_n: int = 1,
+    axes: Sequence[str] = (),
+    every: Callable[[Columns, Mapping[str, Floats]], None] | None = None,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Find the executions with the highest sample rate.
@@ -129,6 +139,11 @@ def search(
         Stop growing the micro-batch after the first that fits on no assignment of networks.
     top_n
         How many to return.
+    axes
+        Fields of an execution; the best of each combination of their values is returned, too.
+    every
+        Called with feasible executions and their statistics by name, chunk by chunk, in Calculon's
+        order.
     progress
         Called with the number of executions covered so far and in all.
 
@@ -149,9 +164,13 @@ def search(
     if top_n < 1:
         problem = "must be at least 1"
         raise InputError(Fault.of("top_n", top_n, problem))
+    for axis in axes:
+        if axis not in AXES:
+            problem = f"allowed: {', '.join(AXES)}{nearest(axis, AXES)}"
+            raise InputError(Fault.of("axes", axis, problem))
     total = sum(_size(piece) for piece in pieces(model, system, limits, _CHUNK_ROWS))
     tally: Counter[str] = Counter()
-    best = _Best(top_n)
+    best, cells = _Best(top_n), _Cells(tuple(axes))
     covered = 0
     for group in _groups(model, system, limits):
         chunk = _evaluated(model, system, group, limits)
@@ -161,11 +180,18 @@ def search(
         tally.update(dict(zip(VERDICTS, codes.tolist(), strict=True)))
         if chunk.batch is not None:
             rates = chunk.good.batch_size / chunk.batch.step.total
-            best.add(np.where(tried[chunk.rows], rates, -np.inf), chunk.good)
+            rates = np.where(tried[chunk.rows], rates, -np.inf)
+            best.add(rates, chunk.good)
+            if axes:
+                cells.add(rates, chunk.good)
+            if every is not None:
+                values = statistics_of(chunk.batch, chunk.good, system)
+                here = np.flatnonzero(tried[chunk.rows])
+                every(gather(chunk.good, here), {k: v[here] for k, v in values.items()})
         covered += sum(map(_size, group))
         if progress is not None:
             progress(covered, total)
-    return _result(model, system, tally, best)
+    return _result(tally, _found(model, system, best), _found(model, system, cells))
 
 
 def _size(piece: Piece) -> int:
@@ -264,20 +290,53 @@ class _Best:
         self.rates, self.columns = self.rates[first], gather(self.columns, first)
 
 
-def _result(
-    model: CalculonModel, system: CalculonSystem, tally: Counter[str], best: _Best
-) -> SearchResult:
+class _Cells:
+    """The best row of each combination of values of some fields; the first of equals."""
+
+    def __init__(self, axes: tuple[str, ...]) -> None:
+        self.axes = axes
+        self.rates: Floats = np.empty(0)
+        self.columns: Columns | None = None
+
+    def add(self, rates: Floats, columns: Columns) -> None:
+        """Add some more rows."""
+        first = self._first(rates, columns)
+        more, rates = gather(columns, first), rates[first]
+        if self.columns is not None:
+            more = combined(_joined, self.columns, more)
+            rates = np.concatenate([self.rates, rates])
+        first = self._first(rates, more)
+        self.rates, self.columns = rates[first], gather(more, first)
+
+    def _first(self, rates: Floats, columns: Columns) -> Ints:
+        """Positions of the best row of each cell, by the values of the axes."""
+        keys = [getattr(columns, axis) for axis in self.axes]
+        order = np.lexsort((-rates, *reversed(keys)))
+        order = order[rates[order] > -np.inf]
+        starts = np.zeros(order.size, dtype=np.bool_)
+        starts[:1] = True
+        for key in keys:
+            starts[1:] |= key[order[1:]] != key[order[:-1]]
+        return order[starts]
+
+
+def _found(model: CalculonModel, system: CalculonSystem, some: _Best | _Cells) -> tuple[Found, ...]:
+    """Executions with their statistics."""
+    if some.columns is None:
+        return ()
+    figures = evaluate(model, system, some.columns)
+    return tuple((some.columns.row(i), figures.row(i)) for i in range(len(some.columns)))
+
+
+def _result(tally: Counter[str], best: tuple[Found, ...], cells: tuple[Found, ...]) -> SearchResult:
     candidates, good = tally.total(), tally[""]
     unplaced = tally["network_too_small"] + tally["network_not_filled"]
-    found = []
-    if best.columns is not None:
-        figures = evaluate(model, system, best.columns)
-        found = [(best.columns.row(i), figures.row(i)) for i in range(len(best.columns))]
     return SearchResult(
         candidates=candidates,
         network_feasible=candidates - unplaced,
         good=good,
         bad=candidates - good,
         rejected={reason: tally[reason] for reason in VERDICTS[1:] if tally[reason]},
-        best=tuple(found),
+        best=best,
+        cells=cells,
     )
