@@ -123,9 +123,8 @@ def test_words_for_runs_are_refused_with_other_suites(shardwise):
         "error: command line: grade: 'A': is for the suite runs only",
         "error: command line: plot: 'a.html': is for the suite runs only",
     ]
-    code, _, err = shardwise("validate", "seqsel", "--rows")
-    told = "error: command line: rows: is for the suites runs and kernels only\n"
-    assert (code, err) == (2, told)
+    code, _, err = shardwise("validate", "--rows")
+    assert (code, err) == (2, "error: command line: rows: needs a SUITE\n")
     code, _, err = shardwise("validate", "--kind", "moe")
     assert (code, err) == (2, "error: command line: kind: 'moe': is for the suite runs only\n")
 

@@ -165,6 +165,9 @@ def test_people_see_groups_and_machines_every_row(shardwise):
     assert "all-gather, 1 to 32 MiB [us]" in out
     assert "NERSC" in out.splitlines()[-12]
     assert len(out.splitlines()) < 200
+    code, every, _ = shardwise("validate", "nersc-collectives", "--rows")
+    assert code == 0
+    assert len(every.splitlines()) > 1069
     code, out, _ = shardwise("validate", "nersc-collectives", "--json")
     record = json.loads(out)
     assert code == 0

@@ -72,7 +72,11 @@ def command(
     ] = None,
     options: RunOptions,
     rows: Annotated[
-        bool, typer.Option("--rows", help="runs: list every run; kernels: add rows to the JSON.")
+        bool,
+        typer.Option(
+            "--rows",
+            help="runs and other suites: list every row; kernels: add rows to the JSON.",
+        ),
     ] = False,
     out: Annotated[
         str | None,
@@ -96,9 +100,10 @@ def command(
     refuse_options(f"is for the suite {_KERNELS} only", out=out)
     if suite == _RUNS or (suite is None and data is not None):
         return _validate_runs(options, data=data, rows=rows, json=json, output=output)
-    refuse_options(f"is for the suites {_RUNS} and {_KERNELS} only", data=data, rows=rows)
+    refuse_options(f"is for the suites {_RUNS} and {_KERNELS} only", data=data)
     refuse_options(f"is for the suite {_RUNS} only", **asdict(options))
     if suite is None:
+        refuse_options("needs a SUITE", rows=rows)
         return _list_suites(json=json, output=output)
     if suite not in SUITES:
         raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
@@ -109,7 +114,7 @@ def command(
     def tables() -> None:
         from shardwise.report.tables.validate import print_scoreboard  # noqa: PLC0415
 
-        print_scoreboard(found)
+        print_scoreboard(found, rows=rows)
 
     show(found.to_dict, tables, json=json, output=output)
     return 0

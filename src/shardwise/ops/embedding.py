@@ -55,9 +55,10 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     """Look up tokens in a table split along the vocabulary; add learned positions.
 
     Each rank finds the tokens in its rows, the rest are zero; the sum over the ranks is the
-    embedding. Backward adds the gradients of the tokens to rows of the table. With 2D products the
-    width is split, too: each rank looks up the tokens of all sequences, and swaps columns for
-    tokens with an all-to-all before that sum. Without a vocabulary there is nothing to do.
+    embedding. Backward adds the gradients of the tokens to rows of the table; software whose
+    gradient of the table is dense, as Megatron-LM's, moves all of it. With 2D products the width is
+    split, too: each rank looks up the tokens of all sequences, and swaps columns for tokens with an
+    all-to-all before that sum. Without a vocabulary there is nothing to do.
 
     Parameters
     ----------

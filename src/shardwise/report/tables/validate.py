@@ -24,8 +24,8 @@ def print_suites(suites: Mapping[str, str]) -> None:
     show(table, Text("run one with: shardwise validate SUITE", style="dim"))
 
 
-def print_scoreboard(board: Scoreboard) -> None:
-    """Print each part with what it compares, then the scores of all."""
+def print_scoreboard(board: Scoreboard, *, rows: bool = False) -> None:
+    """Print each part with what it compares, then the scores of all; `rows` lists every figure."""
     show(Text(f"\n{board.suite}: {board.title}", style="bold"))
     show(Text("errors: predicted / reference - 1", style="dim"))
     named = _NAMES[board.predecessor]
@@ -34,7 +34,7 @@ def print_scoreboard(board: Scoreboard) -> None:
     for part in board.parts:
         unit = _SYMBOLS.get(part.unit, part.unit)
         title = Text(f"\n{part.title} [{unit}]", style="bold")
-        show(title, _rows(part, elder) if part.listed else _groups(part, named))
+        show(title, _rows(part, elder) if part.listed or rows else _groups(part, named))
         if part.compared != described:
             show(_notes(part, named))
         described = part.compared
