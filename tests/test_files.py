@@ -60,6 +60,26 @@ def _bad(path, content):
         ("latin.yaml", b"name: \xe9\xff", "is not UTF-8 text"),
         ("binary.yaml", b"name: \0\0", "is not text"),
         ("deep.json", "[" * 100_000, "nested too deeply"),
+        ("lists.yaml", "- " * 50_000, "nested too deeply; at most 100 levels"),
+        ("brackets.yaml", "[" * 100_000, "nested too deeply"),
+        ("braces.yaml", "{a: " * 100_000, "nested too deeply"),
+        ("keys.yaml", "? " * 100_000, "nested too deeply"),
+        ("levels.yaml", "\n".join(" " * n + "a:" for n in range(200)), "nested too deeply"),
+        ("brackets.toml", "a = " + "[" * 100_000, "nested too deeply"),
+        ("levels.json", '{"a":' * 101 + "1" + "}" * 101, "nested too deeply"),
+        ("keys.toml", ".".join("a" * 100_000) + " = 1", "a key has more than 64 parts"),
+        ("large.toml", "a = 1\n#" + "x" * 2**20, "larger than 1 MiB, too large for TOML"),
+        ("values.yaml", "a: [" + "1," * 100_000 + "]", "more than 65,536 values; use JSON"),
+        ("long.json", '{"tp": 1' + "0" * 310 + "}", "a number has more than 308 digits"),
+        ("longer.json", '{"tp": 1' + "0" * 5000 + "}", "Exceeds the limit (4300 digits)"),
+        ("hex.toml", "tp = 0x" + "f" * 5000, "a number has more than 308 digits"),
+        ("hex.yaml", "tp: 0x" + "f" * 5000, "a number has more than 308 digits"),
+        ("sixty.yaml", "tp: 1" + ":59" * 100_000, "a number has more than 308 digits"),
+        ("infinite.json", '{"expert_imbalance": 1e999999}', "must be a finite number"),
+        ("half.json", '{"name": "\\ud800"}', "half of a surrogate pair"),
+        ("wide.json", '{"tp": 1}'.encode("utf-16"), "is UTF-16 text; save it as UTF-8"),
+        ("listed.yaml", "? [a]\n: 1\n", "line 1: a key is not text"),
+        ("tag.yaml", "tp: !!map [1]\n", "a tag does not fit its value"),
         ("cut.json.gz", gzip.compress(b'{"tp": 1}', mtime=0)[:-6], "cannot be read"),
         ("plain.json.gz", '{"tp": 1}', "cannot be read"),
         ("strategy.ini", "tp=1", "cannot tell the format"),
@@ -75,6 +95,19 @@ def test_a_bad_file_is_one_fault_that_names_it(tmp_path, name, content, told):
     assert str(fault).startswith(str(path))
     assert told in str(fault)
     assert "\n" not in str(fault)
+
+
+def test_files_within_the_limits_are_read(tmp_path):
+    """Depth, many keys, a byte order mark and pairs of surrogates are no faults."""
+    texts = {
+        "a.json": '{"a":' * 90 + "1" + "}" * 90,
+        "b.json": '\ufeff{"name": "\\ud83d\\ude00"}',
+        "c.yaml": "".join(f"k{n}: [1]\n" for n in range(5000)),
+        "d.toml": "x = [" + "0.1, " * 1000 + "]\n" + ".".join("a" * 60) + " = 1\n",
+        "e.yaml": "note: " + "1 " * 5000,
+    }
+    for name, text in texts.items():
+        assert read_mapping(_bad(tmp_path / name, text))
 
 
 def test_a_huge_file_of_zeros_is_refused_without_reading_it(tmp_path):

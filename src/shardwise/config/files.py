@@ -10,12 +10,12 @@ import math
 import os
 import stat
 import tempfile
-import tomllib
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardwise.config.parse import parse
 from shardwise.errors import Fault, InputError, kind_of, shorten
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
@@ -66,7 +66,8 @@ def read_mapping(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> dict[str,
     if kind not in SUFFIXES:
         problem = f"cannot tell the format; allowed endings: {', '.join(SUFFIXES)}, each also .gz"
         raise _fault(path, problem)
-    data = _parse(read_text(path, most_bytes=most_bytes), kind, path)
+    text = read_text(path, most_bytes=most_bytes)
+    data = parse(text, kind, path, most_bytes=most_bytes)
     if not isinstance(data, dict):
         raise _fault(path, f"holds {kind_of(data)}, not a mapping of fields to values")
     for key in data:
@@ -83,11 +84,41 @@ def read_text(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> str:
     InputError
         If the file cannot be read, is too large or empty.
     """
-    _refuse_irregular(path)
-    text = _read_text(path, most_bytes)
+    content = read_bytes(path, most_bytes=most_bytes)
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise _fault(path, "is UTF-16 text; save it as UTF-8")
+    if b"\0" in content:
+        raise _fault(path, "is not text (it holds zero bytes)")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _fault(path, f"is not UTF-8 text (byte {error.start})") from None
     if not text.strip():
         raise _fault(path, "the file is empty")
     return text
+
+
+def read_bytes(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> bytes:
+    """Read a file, gzipped or not, without unpacking more than the limit.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is too large.
+    """
+    _refuse_irregular(path)
+    try:
+        with Path(path).open("rb") as stream:
+            raw: io.BufferedIOBase = stream
+            if str(path).endswith(".gz"):
+                raw = gzip.GzipFile(fileobj=stream)
+            content = raw.read(most_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _fault(path, f"cannot be read: {reason}") from None
+    if len(content) > most_bytes:
+        raise _fault(path, f"is larger than {most_bytes // 2**20} MiB; not a file of shardwise")
+    return content
 
 
 def parse_json(text: str, path: str | Path, *, first_line: int = 1) -> Any:
@@ -98,7 +129,7 @@ def parse_json(text: str, path: str | Path, *, first_line: int = 1) -> Any:
     first_line
         Where in the file the text begins.
     """
-    return _parse("\n" * (first_line - 1) + text, ".json", path)
+    return parse(text, ".json", path, most_bytes=_MAX_BYTES, first_line=first_line)
 
 
 def _refuse_irregular(path: str | Path) -> None:
@@ -117,94 +148,6 @@ def _refuse_irregular(path: str | Path) -> None:
 
 def _fault(path: str | Path, problem: str) -> InputError:
     return InputError(Fault(source=str(path), problem=problem))
-
-
-def _read_text(path: str | Path, most_bytes: int) -> str:
-    try:
-        with Path(path).open("rb") as stream:
-            raw: io.BufferedIOBase = stream
-            if str(path).endswith(".gz"):
-                raw = gzip.GzipFile(fileobj=stream)
-            content = raw.read(most_bytes + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _fault(path, f"cannot be read: {reason}") from None
-    if len(content) > most_bytes:
-        raise _fault(path, f"is larger than {most_bytes // 2**20} MiB; not a file of shardwise")
-    if b"\0" in content:
-        raise _fault(path, "is not text (it holds zero bytes)")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _fault(path, f"is not UTF-8 text (byte {error.start})") from None
-
-
-def _parse(text: str, kind: str, path: str | Path) -> Any:
-    try:
-        if kind == ".json":
-            return json.loads(text, object_pairs_hook=_without_duplicates)
-        if kind == ".toml":
-            return tomllib.loads(text)
-        return _parse_yaml(text)
-    except _DuplicateKeyError as error:
-        raise _fault(path, f"key {shorten(error.args[0])} is given twice") from None
-    except json.JSONDecodeError as error:
-        raise _fault(path, f"line {error.lineno}: not JSON: {error.msg}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise _fault(path, f"not TOML: {error}") from None
-    except RecursionError:
-        raise _fault(path, "is nested too deeply") from None
-    except ValueError as error:  # e.g. a YAML date or an integer of thousands of digits
-        raise _fault(path, f"cannot be read: {error}") from None
-
-
-class _DuplicateKeyError(Exception):
-    pass
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise _DuplicateKeyError(key)
-        result[key] = value
-    return result
-
-
-def _parse_yaml(text: str) -> Any:
-    import yaml  # noqa: PLC0415 - only where used: `--help` must not wait for it
-
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class Loader(base):  # type: ignore[misc]
-        """Refuses duplicate keys."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            pairs = [
-                (self.construct_object(key, deep=True), self.construct_object(value, deep=deep))
-                for key, value in node.value
-            ]
-            seen = [key for key, _ in pairs]
-            for key in seen:
-                if seen.count(key) > 1:
-                    raise _DuplicateKeyError(key)
-            return dict(pairs)
-
-        def construct_yaml_map(self, node: Any) -> Any:
-            return self.construct_mapping(node, deep=True)
-
-    Loader.add_constructor("tag:yaml.org,2002:map", Loader.construct_yaml_map)
-    try:
-        for event in yaml.parse(text, Loader=base):
-            if isinstance(event, yaml.AliasEvent):  # a few can unfold into gigabytes
-                line = event.start_mark.line + 1  # type: ignore[union-attr]  # parsed, so marked
-                raise ValueError(f"line {line}: YAML aliases are not supported")  # noqa: TRY004
-        return yaml.load(text, Loader=Loader)  # noqa: S506 - derived from SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ValueError(f"line {line}: not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from None
 
 
 def write_mapping(path: str | Path, data: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.config import files
 from shardwise.errors import Fault, InputError, kind_of, shorten
 
 _ENDING = ".npy"
@@ -63,13 +64,7 @@ def read_results(path: str | Path) -> list[dict[str, Any]]:
         If the file is no array of such results, is cut off, or names anything to be called.
     """
     source = str(path)
-    try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise _fault(source, f"cannot be read: {error.strerror}") from None
-    if len(content) > _MOST_BYTES:
-        raise _fault(source, f"is larger than {_MOST_BYTES // 2**20} MiB; no file of NERSC's")
+    content = files.read_bytes(path, most_bytes=_MOST_BYTES)
     stored = _unpickled(_after_head(content, source), source)
     try:
         return [row for searched in _searches(stored) for row in _rows(searched)]

@@ -123,7 +123,11 @@ def _is(found: System, system: System) -> bool:
 def _short_rows(path: str | Path, ending: str) -> list[dict[str, Any]]:
     """Rows of a short table, each with the common fields."""
     if ending == ".csv":
-        rows = csv.DictReader(io.StringIO(files.read_text(path)), restkey="", skipinitialspace=True)
+        text = io.StringIO(files.read_text(path))
+        try:
+            rows = list(csv.DictReader(text, restkey="", skipinitialspace=True))
+        except csv.Error as error:  # such as a very long field
+            raise InputError(Fault(source=str(path), problem=f"not CSV: {error}")) from None
         return [{key: value for key, value in row.items() if value} for row in rows]
     table = _Short.validated(files.read_mapping(path), source=str(path))
     return [{**table.common, **row} for row in table.runs]

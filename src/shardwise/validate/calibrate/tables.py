@@ -4,6 +4,7 @@ A table is a Parquet or CSV file (also gzipped) of one kind of measurement, time
 sizes in bytes. A folder has any of them, each named by its kind.
 """
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
+from shardwise.config import files
 from shardwise.errors import Fault, InputError, shorten
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 _MIB = 2**20
+# The largest published table has some 30 MB and 400,000 rows.
+_MOST_BYTES, _MOST_ROWS = 2**28, 5_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,13 +184,17 @@ def read_table(path: str | Path, kind: str | None = None) -> KernelTable:
         raise _fault(place, f"no table is called {shorten(kind)}; allowed: {', '.join(KINDS)}")
     try:
         if place.name.endswith(".parquet"):
-            frame = pl.read_parquet(place, glob=False)
+            content = files.read_bytes(place, most_bytes=_MOST_BYTES)
+            frame = pl.read_parquet(io.BytesIO(content), n_rows=_MOST_ROWS + 1)
         else:
-            frame = pl.read_csv(place, infer_schema_length=None, glob=False)
-    except FileNotFoundError:
-        raise _fault(place, "no such file") from None
+            text = files.read_text(place, most_bytes=_MOST_BYTES)
+            frame = pl.read_csv(
+                io.BytesIO(text.encode()), infer_schema_length=None, n_rows=_MOST_ROWS + 1
+            )
     except (OSError, pl.exceptions.PolarsError) as error:
         raise _fault(place, f"cannot be read: {str(error).splitlines()[0]}") from None
+    if frame.height > _MOST_ROWS:  # a small Parquet file can hold any number of equal rows
+        raise _fault(place, f"has more than {_MOST_ROWS:,} rows")
     if frame.height == 0:
         raise _fault(place, "has no rows")
     return KernelTable(kind=kind, source=str(place), columns=_checked(place, frame, KINDS[kind]))

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ _SECTIONS = (*_SHARED[:-1], "parallelism", "measured", "derived")
 _NAMED_AFTER = {"model": "name", "hardware": "accelerator", "software": "framework"}
 # A thousand rows with all their keys are 2 MB.
 _MOST_BYTES = 2**28
+_MOST_FAULTS = 100
 _ALLOWED = "allowed: a JSON list or lines of rows with an id, or a packed file of measured runs"
 
 
@@ -82,14 +84,28 @@ def read_runs(path: str | Path) -> tuple[Run, ...]:
     InputError
         With one fault for each thing that is wrong, which names the file, the row and the field.
     """
-    documents = list(_documents(files.read_text(path, most_bytes=_MOST_BYTES), path))
-    first = documents[0]
-    if len(documents) == 1 and isinstance(first, Mapping) and "format" in first:
+    documents = _documents(files.read_text(path, most_bytes=_MOST_BYTES), path)
+    first, second = next(documents), next(documents, None)
+    if second is None and isinstance(first, Mapping) and "format" in first:
         return _runs(first, str(path))
-    rows = first if len(documents) == 1 and isinstance(first, list) else documents
-    if not rows or not all(isinstance(row, Mapping) and "id" in row for row in rows):
-        raise InputError(Fault(source=str(path), problem=f"holds no measured runs; {_ALLOWED}"))
-    return _validated(rows, str(path))
+    several = [first] if second is None else chain((first, second), documents)
+    rows = first if second is None and isinstance(first, list) else several
+    found = _validated(_with_id(rows, path), str(path))
+    if not found:
+        raise _no_runs(path)
+    return found
+
+
+def _with_id(rows: Iterable[Any], path: str | Path) -> Iterator[Row]:
+    """Yield rows until one is none."""
+    for row in rows:
+        if not isinstance(row, Mapping) or "id" not in row:
+            raise _no_runs(path)
+        yield row
+
+
+def _no_runs(path: str | Path) -> InputError:
+    return InputError(Fault(source=str(path), problem=f"holds no measured runs; {_ALLOWED}"))
 
 
 def _documents(text: str, path: str | Path) -> Iterator[Any]:
@@ -105,12 +121,16 @@ def _runs(packed: Mapping[str, Any], source: str) -> tuple[Run, ...]:
     return _validated(_rows(packed, source=source), source)
 
 
-def _validated(rows: Sequence[Row], source: str) -> tuple[Run, ...]:
-    """Validate rows, each shared section once; raises with the faults of all."""
+def _validated(rows: Iterable[Row], source: str) -> tuple[Run, ...]:
+    """Validate rows, each shared section once; raises with the faults of all, up to a limit."""
     faults: list[Fault] = []
     sections: dict[int, ConfigBase] = {}
     runs: dict[str, Run] = {}
+    seen = []  # alive, so that no later section has the id of an earlier one
     for row in rows:
+        seen.append(row)
+        if len(faults) >= _MOST_FAULTS:
+            break
         place = f"{source}: {row.get('id')}"
         try:
             shared = {
