@@ -61,9 +61,14 @@ def ours(case: dict[str, Any], bias: str = "all") -> Estimate:
 
 @cache
 def pairs() -> list[tuple[dict[str, Any], dict[str, float | None], Estimate]]:
-    """Every feasible run that our model takes: the case, Calculon's statistics, and ours."""
+    """Every feasible run that our model takes: the case, Calculon's statistics, and ours.
+
+    Without float8, which has one byte for everything in Calculon and for products only here.
+    """
     found = []
     for case in FEASIBLE:
+        if case["execution"]["datatype"] == "float8":
+            continue
         statistics = dict(zip(RUNS["stat_fields"], case["stats"], strict=True))
         try:
             found.append((case, statistics, ours(case)))

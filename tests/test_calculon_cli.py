@@ -234,7 +234,7 @@ def test_strategies_convert_to_executions_by_what_they_place():
 @each_row("case", RUNS["cases"][::7])
 def test_executions_survive_the_way_through_our_words(case):
     """Calculon's file as our strategy, and that as Calculon's file: the same 23 keys."""
-    if case["execution"]["datatype"] == "float8" or "error" in case:
+    if "error" in case:
         return
     model, system = RUNS["models"][case["model"]], system_of(case)
     strategy = Strategy.load(Strategy.load(case["execution"]).to_dict())

@@ -131,6 +131,8 @@ def test_a_memory_or_engine_without_a_curve_reaches_its_peak():
         ({"zero": 3}, "zero: 3: Calculon shards the optimizer; allowed: 0, 1"),
         ({"schedule": "interleaved"}, "schedule: 'interleaved': Calculon interleaves where vpp"),
         ({"vpp": 2}, "schedule: '1f1b': Calculon interleaves where vpp is above 1, and only"),
+        ({"quantization": "mxfp8"}, "quantization: 'mxfp8': Calculon does not know it; allowed: n"),
+        ({"quantization": "fp8_tensor"}, "quantized_weights: False: Calculon stores weights of"),
         ({"dtype": "fp4"}, "dtype: 'fp4': Calculon does not know it; allowed: fp8, fp16"),
     ],
 )

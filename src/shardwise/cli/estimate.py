@@ -270,7 +270,7 @@ def command(
 
         print_estimate(result if gemms else result.model_copy(update={"gemms": None}))
         if other is not None:
-            other_models.show_comparison(other, result, answer.record["also"][other], all_=ops)
+            other_models.show_comparison(case, result, answer.record["also"][other], all_=ops)
         inputs.show_imported()
     return 0 if result.fits else 1
 

@@ -79,15 +79,15 @@ def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> 
     return 1 if "infeasible" in record else 0
 
 
-def show_comparison(
-    reference: str, result: Estimate, answer: Mapping[str, Any], *, all_: bool
-) -> None:
+def show_comparison(case: Case, result: Estimate, answer: Mapping[str, Any], *, all_: bool) -> None:
     """Print the estimate next to the answer of another model."""
-    tables = _tables(reference)
+    tables = _tables(_NAMES[type(case)])
     if set(answer) - {"infeasible", "message"}:
         tables.print_comparison(result, answer, everything=all_)
     if "message" in answer:
         tables.print_refusal(answer["message"])
+    if isinstance(case, CalculonCase) and case.execution.datatype == "float8":
+        tables.print_float8()
 
 
 def _tables(reference: str) -> ModuleType:

@@ -20,6 +20,6 @@ FORMATS = (
         "strategy",
         looks_like,
         CalculonExecution,
-        lambda execution, _, source: strategy_fields(execution, source),
+        lambda execution, *_: strategy_fields(execution),
     ),
 )

@@ -22,6 +22,8 @@ from shardwise.interop.calculon.files import (
 from shardwise.units import LEAST_SHARE
 
 DTYPES = {"float8": "fp8", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+FLOAT8 = "fp8_tensor"
+"""Quantization recipe that float8 is translated to and from."""
 RECOMPUTES = {"full": "full", "attn_only": "selective", "none": "none"}
 TP_EXCHANGES = {"ar": "all_reduce", "p2p_rs_ag": "p2p_rs_ag", "rs_ag": "rs_ag"}
 
@@ -228,17 +230,19 @@ def _range(
         yield field, value, "is too large to compute with here"
 
 
-def strategy_fields(execution: CalculonExecution, source: str = "") -> dict[str, Any]:
+def _types(datatype: str) -> dict[str, Any]:
+    """Fields of a datatype. The rest of float8 is fp16, which Calculon's systems have."""
+    if datatype != "float8":
+        return {"dtype": DTYPES[datatype]}
+    return {"dtype": "fp16", "quantization": FLOAT8, "quantized_weights": True}
+
+
+def strategy_fields(execution: CalculonExecution) -> dict[str, Any]:
     """A Calculon execution, run by software that adds nothing of its own.
 
-    Raises
-    ------
-    InputError
-        If it runs in float8, which is not modelled yet.
+    float8 is the recipe with one scale per tensor and weights stored in that type alone. Only
+    products of weights run in it; Calculon counts everything else in one byte, too.
     """
-    if execution.datatype == "float8":
-        problem = "is not modelled here yet; allowed: float16, bfloat16, float32"
-        _refuse(iter([("datatype", execution.datatype, problem)]), source)
     return {
         "gpus": execution.num_procs,
         "tp": execution.tensor_par,
@@ -247,7 +251,7 @@ def strategy_fields(execution: CalculonExecution, source: str = "") -> dict[str,
         "vpp": execution.pipeline_interleaving,
         "micro_batch_size": execution.microbatch_size,
         "global_batch_size": execution.batch_size,
-        "dtype": DTYPES[execution.datatype],
+        **_types(execution.datatype),
         "attention": execution.attention_type,
         "recompute": RECOMPUTES[execution.activation_recompute],
         "zero": int(execution.optimizer_sharding),

@@ -19,6 +19,7 @@ from shardwise.interop.calculon.files import CalculonExecution, CalculonModel, C
 from shardwise.interop.calculon.reader import (
     COLLECTIVES,
     DTYPES,
+    FLOAT8,
     GB,
     GIB,
     GIGA,
@@ -288,7 +289,7 @@ def calculon_execution(
             "data_par_net": tiers["dp"],
             "batch_size": strategy["global_batch_size"],
             "microbatch_size": strategy["micro_batch_size"],
-            "datatype": _DTYPE_OF[strategy["dtype"]],
+            "datatype": _datatype(strategy),
             "fused_activation": strategy["fused_activation"],
             "attention_type": attention.get(strategy["attention"], strategy["attention"]),
             "activation_recompute": _RECOMPUTE_OF[recompute],
@@ -307,6 +308,10 @@ def calculon_execution(
     )
 
 
+def _datatype(strategy: Mapping[str, Any]) -> str:
+    return "float8" if strategy["quantization"] == FLOAT8 else _DTYPE_OF[strategy["dtype"]]
+
+
 # Fields that Calculon has no word for, with what it does.
 _USUAL: dict[str, Any] = {
     "document_len": None,
@@ -315,8 +320,6 @@ _USUAL: dict[str, Any] = {
     "dp_shard": None,
     "fsdp_reshard": True,
     "optimizer": "adamw",
-    "quantization": "none",
-    "quantized_weights": False,
     "frozen": [],
     "lora_rank": None,
     "offload_parts": None,
@@ -326,6 +329,16 @@ _USUAL: dict[str, Any] = {
     "embedding_as_layer": False,
     "loss_as_layer": False,
 }
+
+
+def _quantization_faults(strategy: Mapping[str, Any], source: str) -> Iterator[Fault]:
+    recipe = strategy["quantization"]
+    if recipe not in ("none", FLOAT8):
+        problem = f"does not know it; allowed: none, {FLOAT8}"
+        yield _fault(source, "quantization", recipe, problem)
+    elif recipe == FLOAT8 and not strategy["quantized_weights"]:
+        problem = f"stores weights of {FLOAT8} in 8 bits alone; allowed: true"
+        yield _fault(source, "quantized_weights", False, problem)
 
 
 def _strategy_faults(strategy: Mapping[str, Any], source: str) -> Iterator[Fault]:
@@ -339,6 +352,7 @@ def _strategy_faults(strategy: Mapping[str, Any], source: str) -> Iterator[Fault
     if strategy["tp_exchange"] not in _COMM_TYPE_OF:
         problem = f"does not know it; allowed: {', '.join(_COMM_TYPE_OF)}"
         yield _fault(source, "tp_exchange", strategy["tp_exchange"], problem)
+    yield from _quantization_faults(strategy, source)
     for field, usual in _USUAL.items():
         if strategy[field] != usual:
             yield _fault(source, field, strategy[field], f"does not know it; allowed: {usual}")

@@ -83,6 +83,11 @@ def print_refusal(message: str) -> None:
     show(f"Calculon refuses this run: {message}")
 
 
+def print_float8() -> None:
+    """Say what float8 means in either model."""
+    show("float8: everything has one byte in Calculon; here products of weights have, the rest two")
+
+
 def print_comparison(
     result: Estimate, statistics: Mapping[str, float | None], *, everything: bool
 ) -> None:
