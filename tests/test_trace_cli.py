@@ -11,6 +11,9 @@ from shardwise import trace
 NO_EFFECT = "has no effect without --output"
 COUNTED = "must be a whole number of at least 1"
 TOO_MANY = "are more than the 100,000 that a file may hold"
+TOO_MANY_BLOCKS = "are more than the 100,000 that a memory snapshot may hold; "
+TOO_MANY_BLOCKS += "a smaller batch shows the same pattern"
+IN_SNAPSHOT = "has no effect on a memory snapshot, which has every pass and no kernels"
 ASKED = ["trace", "llama3-8b", "h100-sxm", "--gpus", "16", "--tp", "2", "--pp", "2", "--gbs", "32"]
 
 
@@ -74,7 +77,10 @@ def test_long_pipelines_show_their_ends(shardwise):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["-o", "step.txt"], "step.txt: cannot be written; allowed endings: .json, .json.gz"),
+        (
+            ["-o", "step.txt"],
+            "step.txt: cannot be written; allowed endings: .json, .json.gz, .pickle",
+        ),
         (["-o", "no/step.json"], "no/step.json: cannot be written: no such folder: no"),
         (
             ["--micro-batches", "2"],
@@ -95,6 +101,14 @@ def test_long_pipelines_show_their_ends(shardwise):
         (
             ["--gbs", "104000", "-o", "step.json"],
             f"micro_batches: 26000: 104,000 passes on 2 ranks {TOO_MANY}; write at most 25000",
+        ),
+        (
+            ["--gbs", "104000", "-o", "step.pickle"],
+            f"global_batch_size: 104000: 104,000 passes {TOO_MANY_BLOCKS}",
+        ),
+        (
+            ["--micro-batches", "2", "-o", "step.pickle"],
+            f"command line: micro_batches: '2': {IN_SNAPSHOT}",
         ),
     ],
 )

@@ -15,9 +15,10 @@ from shardwise.cli.options import (
     whole_number,
 )
 from shardwise.cli.output import Stopwatch, emit_json, log
-from shardwise.report.trace import check_trace_file, trace
+from shardwise.report.trace import check_trace_file, is_snapshot_file, trace
 
 _NO_EFFECT = "has no effect without --output"
+_IN_SNAPSHOT = "has no effect on a memory snapshot, which has every pass and no kernels"
 
 
 @with_strategy_flags
@@ -39,7 +40,11 @@ def command(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write the timeline to FILE (.json, .json.gz)."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the timeline to FILE (.json, .json.gz), or the memory of every rank as a "
+            "snapshot for pytorch.org/memory_viz (.pickle).",
         ),
     ] = None,
     flags: Mapping[str, Any],
@@ -54,6 +59,8 @@ def command(
         refuse_options(_NO_EFFECT, micro_batches=micro_batches, ops=ops)
     else:
         check_trace_file(output)
+        if is_snapshot_file(output):
+            refuse_options(_IN_SNAPSHOT, micro_batches=micro_batches, ops=ops)
     watch = Stopwatch()
     result = trace(
         model,

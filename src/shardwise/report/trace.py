@@ -1,4 +1,4 @@
-"""`trace`: the timeline of one strategy as a summary, and as a file for Perfetto."""
+"""`trace`: the timeline of one strategy as a summary, and as a file for Perfetto or PyTorch."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -21,12 +21,14 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import refuse_illegal
+from shardwise.report.memory_snapshot import as_pickle, memory_snapshot
 from shardwise.report.trace_events import Event, trace_events
 
 # About 1 kB of JSON each: files that Perfetto opens in a few seconds.
 _MOST_WRITTEN = 100_000
 # Simulated in about ten seconds and a gigabyte.
 _MOST_SIMULATED = 1_000_000
+_SNAPSHOT = ".pickle"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +94,29 @@ class Trace:
         """
         return self._around() | {"traceEvents": list(chain.from_iterable(self._events()))}
 
+    def to_snapshot(self) -> dict[str, Any]:
+        """Return the memory of every rank as a snapshot of PyTorch's allocator.
+
+        Raises
+        ------
+        InputError
+            If it has too many passes for a file that can be opened.
+        """
+        if (passes := len(self.timeline.actions)) > _MOST_WRITTEN:
+            problem = (
+                f"{passes:,} passes are more than the {_MOST_WRITTEN:,} that a memory snapshot may "
+                "hold; a smaller batch shows the same pattern"
+            )
+            batch = self.strategy["global_batch_size"]
+            raise InputError(Fault.of("global_batch_size", batch, problem))
+        return memory_snapshot(self.timeline, offloaded=self.strategy["offload_activations"])
+
     def to_file(self, path: str | Path) -> None:
-        """Write `to_chrome` as JSON (`.json`, `.json.gz`), whole or not at all."""
+        """Write `to_chrome` (`.json`, `.json.gz`) or `to_snapshot` (`.pickle`), or nothing."""
         check_trace_file(path)
+        if is_snapshot_file(path):
+            files.write_bytes(path, as_pickle(self.to_snapshot()))
+            return
         # Rank by rank: all events as objects take ten times the memory.
         listed = ",\n".join(_json(events)[1:-1] for events in self._events())
         around = _json(self._around())[:-1]
@@ -189,10 +211,15 @@ def trace(
 
 def check_trace_file(path: str | Path) -> None:
     """Raise an `InputError` if a trace cannot be written to a file, before it is made."""
-    if not str(path).lower().endswith((".json", ".json.gz")):
-        problem = "cannot be written; allowed endings: .json, .json.gz"
+    if not str(path).lower().endswith((".json", ".json.gz", _SNAPSHOT)):
+        problem = f"cannot be written; allowed endings: .json, .json.gz, {_SNAPSHOT}"
         raise InputError(Fault(source=str(path), problem=problem))
     files.check_output_path(path)
+
+
+def is_snapshot_file(path: str | Path) -> bool:
+    """Tell by its ending whether a file is for PyTorch's memory viewer."""
+    return str(path).lower().endswith(_SNAPSHOT)
 
 
 def _json(data: Any) -> str:
