@@ -132,7 +132,7 @@ def test_a_memory_or_engine_without_a_curve_reaches_its_peak():
         ({"schedule": "interleaved"}, "schedule: 'interleaved': Calculon interleaves where vpp"),
         ({"vpp": 2}, "schedule: '1f1b': Calculon interleaves where vpp is above 1, and only"),
         ({"quantization": "mxfp8"}, "quantization: 'mxfp8': Calculon does not know it; allowed: n"),
-        ({"quantization": "fp8_tensor"}, "quantized_weights: False: Calculon stores weights of"),
+        ({"quantization": "fp8_tensor"}, "quantized_weights: false: Calculon stores weights of"),
         ({"dtype": "fp4"}, "dtype: 'fp4': Calculon does not know it; allowed: fp8, fp16"),
     ],
 )
