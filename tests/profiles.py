@@ -6,7 +6,7 @@ examples in every run. Neither looks at a clock.
 
 from hypothesis import HealthCheck, settings
 
-__all__ = ["examples"]
+__all__ = ["drawn", "examples"]
 
 _USUAL = 100
 """Examples of a property that names no number, where `examples` counts neither up nor down."""
@@ -22,3 +22,9 @@ def examples(count, **changes):
     """Settings of a property that draws `count` examples, times what the profile asks for."""
     scaled = max(1, round(count * settings.default.max_examples / _USUAL))
     return settings(max_examples=scaled, **changes)
+
+
+def drawn(count):
+    """How many of `count` cases that a test draws by itself: all in `nightly`, else half."""
+    is_nightly = settings.default.max_examples >= _MANY
+    return count if is_nightly else (count + 1) // 2

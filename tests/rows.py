@@ -1,9 +1,11 @@
-"""`each_row`: one test for all rows of a table, where a test per row costs more than it shows."""
+"""Tables of cases: all rows in one test, or the first rows alone except in .ci/nightly."""
 
 import functools
 import inspect
 
-__all__ = ["each_row"]
+import pytest
+
+__all__ = ["each_row", "first_of"]
 
 
 def each_row(names, rows):
@@ -37,3 +39,10 @@ def each_row(names, rows):
         return of_all_rows
 
     return decorate
+
+
+def first_of(count, cases):
+    """Parameters of a test: the first `count` run with every change, the rest in .ci/nightly."""
+    rest = [case if isinstance(case, tuple) else (case,) for case in list(cases)[count:]]
+    nightly = pytest.mark.nightly
+    return [*list(cases)[:count], *(pytest.param(*case, marks=nightly) for case in rest)]

@@ -150,6 +150,7 @@ def test_speeds_are_sought_about_the_present_one(tmp_path):
     assert found.speed == pytest.approx(6.0, abs=0.05)
 
 
+@pytest.mark.nightly
 def test_many_runs_find_the_speed(tmp_path):
     """Of 60 runs nearly all of the level counts: the machine's speed comes out."""
     rows = [{**row, "gbs": row["gbs"] * (1 + n)} for n in range(30) for row in ROWS[:2]]

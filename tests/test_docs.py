@@ -20,6 +20,8 @@ from shardwise.cli import run
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages whose commands take seconds; .ci/run looks at them too.
+SLOW = ("fsdp.md", "search.md", "sweep.md")
 UPDATE = bool(os.environ.get("SHARDWISE_UPDATE_DOCS"))
 CONSOLE = re.compile(r"```console\n\$ shardwise (.*)\n((?:.*\n)*?)```")
 
@@ -32,7 +34,13 @@ def _output(command):
     return "\n".join(lines).strip("\n") + "\n"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.nightly if page.name in SLOW else (), id=page.name)
+        for page in PAGES
+    ],
+)
 def test_commands_print_what_the_page_shows(page):
     """Each `$ shardwise ...` of a page prints exactly the lines below it."""
     text = page.read_text(encoding="utf-8")

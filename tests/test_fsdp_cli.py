@@ -104,6 +104,7 @@ class TestOperations:
         assert steps == sorted(steps)
         assert front[0]["step_s"] == pytest.approx(record["step_s"])
 
+    @pytest.mark.nightly
     def test_what_would_just_fit(self, plan, statistics):
         """One sequence more does not; of statistics the batch is not known."""
         budget = ("--memory-budget", "20GiB", *FAST)

@@ -132,6 +132,7 @@ def test_usual_wrappings_and_counts():
     assert largest_batch(lambda batch: planner(8, batch), three, most=8) == 3
 
 
+@pytest.mark.nightly
 def test_checkpointing_all_and_as_many_as_needed():
     """A budget below what fits without is met by checkpointing the first blocks, no more of them
     than it takes, and the proof counts recomputation."""

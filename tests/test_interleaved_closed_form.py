@@ -54,6 +54,7 @@ def test_shorter_last_chunks_on_trailing_ranks(case):
     assert -3e-2 <= error(case) <= 1e-9
 
 
+@pytest.mark.nightly
 def test_typical_shorter_last_chunks_are_nearly_exact():
     """Of 150 random pipelines: 0.01 % on average, none by more than 0.4 %."""
     rng = np.random.default_rng(5)

@@ -65,6 +65,7 @@ def test_the_paper_has_one_prediction(paper):
         assert one.step_time_s == pytest.approx(row.ours, rel=1e-9)
 
 
+@pytest.mark.nightly
 def test_the_runs_of_simumax_have_one_prediction():
     """Steps and peaks, to rounding, of all 30 rows: flags of the runs, and no figure of its own."""
     suite = validate("simumax")

@@ -118,6 +118,7 @@ def path_of(of: str, name: str) -> Path:
     return found
 
 
+@pytest.mark.nightly
 @each_row("of", NOUNS)
 def test_writing_what_the_catalog_has_changes_nothing(of: str) -> None:
     """Every file says the same figures after it, and all lines without figures are the same."""

@@ -166,6 +166,7 @@ def test_typical_errors_are_far_below_half_a_percent(schedule):
     assert errors.mean() < 0.0005
 
 
+@pytest.mark.nightly
 @each_row(
     ("schedule", "mean"),
     [("zb-h1", 1e-9), ("interleaved", 1e-9), ("zb-v", 2e-4), ("dualpipe", 2e-4)],

@@ -50,6 +50,7 @@ def test_one_job_is_this_process():
     assert list(Workers().each(_later_first, range(2))) == [(0, os.getpid()), (1, os.getpid())]
 
 
+@pytest.mark.nightly
 def test_results_come_in_the_order_of_the_pieces():
     """Two processes do the work, and a slow piece is not overtaken."""
     results = list(Workers(jobs=2).each(_later_first, range(20)))

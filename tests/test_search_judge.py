@@ -105,6 +105,7 @@ def test_the_example_has_all_kinds_of_verdicts():
     assert len(whole().front) > 1
 
 
+@pytest.mark.nightly
 @each_row("rows", [1, 7, 1000])
 def test_what_is_found_does_not_depend_on_how_boxes_are_cut(rows):
     """Pieces of 1, 7 or 1000 rows: the same counts and candidates, scores equal to the last bit."""

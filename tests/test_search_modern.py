@@ -250,6 +250,7 @@ def test_long_sequences_are_split():
         assert {cp for box in found.legal for cp in box.layouts.cp.tolist()} == expected
 
 
+@pytest.mark.nightly
 def test_the_smallest_number_of_gpus_with_experts_and_split_weights():
     """As a search of every number finds it."""
     told = SYSTEMS[0].to_dict()

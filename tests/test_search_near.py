@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from naive_effects import has_effect
 from naive_search import AXES, everything
 from profiles import examples
+from rows import first_of
 from samples import GB, model, system, tier
 from shardwise import estimate
 from shardwise.config.strategy_table import Table
@@ -21,6 +22,8 @@ from shardwise.planning.search import explain as explaining
 from shardwise.planning.search.explain import explain
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.user_strategy import UserStrategy
+
+pytestmark = pytest.mark.xdist_group("search_near")  # what its tests share is made once
 
 MODEL = model()
 SYSTEM = system(network=[tier("in", domain=4), tier("out", bandwidth=10 * GB)], node=4)
@@ -115,7 +118,7 @@ SAMPLES = [
 SAMPLES.append(
     {"gpus": 8, "recompute": "full", "tp_overlap": "ring"}
 )  # 3 changes: no better than 2
-samples = pytest.mark.parametrize("position", range(len(SAMPLES)))
+samples = pytest.mark.parametrize("position", first_of(6, reversed(range(len(SAMPLES)))))
 
 
 @cache

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
-from rows import each_row
+from rows import each_row, first_of
 from samples import GB, TB, layer, model, system, tier
 from shardwise import estimate
 from shardwise.config.strategy_table import Table
@@ -98,7 +98,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", first_of(9, CASES))
 def test_it_is_the_first_on_which_a_search_finds_something(name):
     """Every smaller number of accelerators has been searched in full, and nothing found."""
     capacity, built, fields = CASES[name]
@@ -132,6 +132,7 @@ def test_numbers_that_cannot_do_are_not_judged():
     assert not search(MODEL, machine(1.4e6), space(**fixed, gpus=[12, 24, 36])).feasible
 
 
+@pytest.mark.nightly
 @each_row("capacity", [2.4e6, 2.8e6, 3.6e6, 5e6])
 def test_the_least_number_of_replicas_is_exact(capacity):
     """6 stages, 16 // dp micro-batches: up to dp 2 the first stage holds 6 of them, then fewer."""

@@ -10,6 +10,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import samples
+from rows import first_of
 from saved_search import (
     HBM,
     HOST,
@@ -31,6 +32,8 @@ from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.planning.search import pieces, store
 from shardwise.planning.search.candidates import Candidates
 from shardwise.planning.search.query import load_space
+
+pytestmark = pytest.mark.xdist_group("search_store")  # what its tests share is made once
 
 TIMES = ["step_time_s", "tokens_per_s", "mfu", *(f"{part}_s" for part in TIME_PARTS)]
 BYTES = ["weights_bytes", "activations_bytes", "total_bytes", "reserved_bytes", "offloaded_bytes"]
@@ -211,6 +214,7 @@ def _all_pieces():
     return sum(1 for box in boxes for _ in box.cut(PIECE_ROWS))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small")
 def test_a_search_killed_while_it_joins_goes_on(everything, tmp_path, looks):
     """All parts are there, and none is looked at again."""
@@ -225,7 +229,7 @@ def test_a_search_killed_while_it_joins_goes_on(everything, tmp_path, looks):
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", first_of(1, [1, 2]))
 def test_an_interrupted_search_tells_what_it_has(everything, tmp_path, looks, jobs):
     """Ctrl-C ends it without a traceback, with the best so far; later it goes on."""
     file = tmp_path / "all.parquet"
@@ -240,6 +244,7 @@ def test_an_interrupted_search_tells_what_it_has(everything, tmp_path, looks, jo
     assert len(looks) == _all_pieces() - kept
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small")
 def test_workers_do_not_outlive_a_killed_search(tmp_path):
     """Nobody tells them, so they look for themselves."""

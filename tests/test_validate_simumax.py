@@ -7,12 +7,15 @@ import pytest
 from shardwise.validate import validate
 from shardwise.validate.simumax import Measured, fitted_speed
 
+pytestmark = pytest.mark.xdist_group("validate_simumax")  # what its tests share is made once
+
 
 @pytest.fixture(scope="module")
 def parts():
     return {part.name: part for part in validate("simumax").parts}
 
 
+@pytest.mark.nightly
 def test_the_declared_speed_is_the_fitted_one(monkeypatch):
     """The mean error of the first half of the B200 runs is 0 there; the fit begins not far off.
 
