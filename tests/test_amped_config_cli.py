@@ -199,6 +199,19 @@ def test_its_search_takes_what_the_configuration_tells(shardwise, config):
     assert [b["step_time_s"] for b in found] == [pytest.approx(step, rel=1e-12)]
 
 
+def test_its_search_needs_nothing_else(shardwise, config):
+    """Accelerators and batch are those of the file: the same as with both flags; flags override."""
+    words = ("search", config, "--reference", "amped", "--json")
+    found, same, other = (
+        json.loads(shardwise(*words, *more)[1])
+        for more in ((), ("--gpus", 32, "--gbs", 64), ("--gpus", 16))
+    )
+    assert (found["gpus"], found["tokens_to_train"], other["gpus"]) == (32, 64 * 128, 16)
+    assert found["best"] == same["best"]
+    assert found["best"] != other["best"]
+    assert found["candidates"] == json.loads(shardwise(*words, "--count")[1])["candidates"]
+
+
 def test_what_a_configuration_leaves_open_is_assumed_and_told(shardwise, config):
     """For AMPeD's own answer as for ours: the head counts, one expert; no more."""
     code, out, err = shardwise("estimate", config, "--reference", "amped", "--json")

@@ -83,6 +83,32 @@ def test_what_the_format_has_no_words_for(model: Any, strategy: dict[str, Any], 
         deepflow_text(model, {"gpus": 8, "gbs": 8} | strategy)
 
 
+def test_the_shapes_of_amped_are_not_divided(shardwise: Any, tmp_path: Any) -> None:
+    """64 sequences of 128 tokens, all of them; the output has the width of the model on both sides.
+
+    From its own configuration and from shardwise's model, whatever the degrees are.
+    """
+    file, rows = tmp_path / "config.json", 64 * 128
+    file.write_text(json.dumps(amped_samples.small()))
+    code, out, _ = shardwise("export", "deepflow", file, "--reference", "amped")
+    assert (code, parsed(out)) == (
+        0,
+        [
+            (3 * rows, 256, 256),
+            (rows, 64, 128 * 4),
+            (rows, 128, 256),
+            (rows, 256, 256),
+            (rows, 256, 256),
+            (rows, 256, 1024),
+        ],
+    )
+    code, out, _ = shardwise("export", "deepflow", *WORDS, "--reference", "amped")
+    assert (code, parsed(out)[0]) == (0, (3 * 64 * 2048, 12288, 12288))
+    more = ["--reference", "amped", "-o", tmp_path / "mat_dims.txt"]
+    assert shardwise("export", "deepflow", *WORDS, *more)[:2] == (0, "")
+    assert (tmp_path / "mat_dims.txt").read_text() == out
+
+
 WORDS = ["gpt3-175b", "h100-sxm", "--gpus", "64", "--tp", "8", "--pp", "8", "--gbs", "64"]
 
 
@@ -143,6 +169,9 @@ def test_gemms_and_graph_on_the_command_line(shardwise: Any, tmp_path: Any) -> N
         (["gems", *WORDS], "did you mean 'gemms'"),
         (["gemms", *WORDS, "-o", "gemms.txt"], "allowed endings: .csv"),
         (["graph", *WORDS, "-o", "graph.jpg"], "allowed endings: .json, .dot, .mmd"),
+        (["gemms", *WORDS, "--reference", "amped"], "is for `export deepflow`"),
+        (["deepflow", *WORDS, "--reference", "nersc"], "reference: 'nersc': allowed: amped"),
+        (["deepflow", *WORDS, "--reference", "amped", "--csv", "a.csv"], "has no effect with"),
         (["graph", *WORDS, "--csv", "shapes.csv"], "is for `export deepflow`"),
         (["deepflow", *WORDS, "--csv", "shapes.txt"], "allowed endings: .csv"),
         (["deepflow", *WORDS, "-o", "a.csv", "--csv", "./a.csv"], "is also the file of output"),

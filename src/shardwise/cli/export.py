@@ -19,13 +19,16 @@ from shardwise.cli.options import (
     refuse_options,
 )
 from shardwise.cli.output import check_different_files, emit_json, log
+from shardwise.cli.reference import case_of
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
-from shardwise.report.deepflow import deepflow_text
+from shardwise.interop.amped.translation import AmpedCase
+from shardwise.interop.translation import known_reference
+from shardwise.report.deepflow import deepflow_text, shapes_text
 from shardwise.report.graph import check_graph_file, graph_json, write_graph
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
@@ -33,6 +36,8 @@ _THINGS = ("gemms", "graph", "deepflow")
 _CSV = (".csv", ".csv.gz")
 _JSON = (".json", ".json.gz")
 _GEMM_FIELDS = ("model", "system", "strategy", "matrix_flops", "gemms")
+_NO_REFERENCE = "is for `export deepflow`: the shapes that AMPeD writes for it"
+_OUR_SHAPES = "has no effect with --reference: it writes the shapes of shardwise"
 _NO_SHAPES = "is for `export deepflow`; `export gemms` writes shapes without it"
 
 
@@ -50,6 +55,14 @@ def command(
             "--csv",
             metavar="FILE",
             help="In addition to the six lines of DeepFlow: shapes of all products as CSV.",
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            metavar="amped",
+            help="deepflow: the shapes that AMPeD writes, not divided by dp and pp.",
         ),
     ] = None,
     output: Annotated[
@@ -74,7 +87,16 @@ def command(
     output = None if output == "-" else output
     if what != "deepflow":
         refuse_options(_NO_SHAPES, csv=csv)
+        refuse_options(_NO_REFERENCE, reference=reference)
     inputs = read_inputs(model, system, strategy=strategy, flags=flags, run={}, tables=tables)
+    if reference is not None:
+        known_reference(reference, "reference", ("amped",))
+        refuse_options(_OUR_SHAPES, csv=csv)
+        _check(output, ())
+        case = case_of("amped", inputs)
+        assert isinstance(case, AmpedCase)  # noqa: S101 - of that name
+        _write(shapes_text(case.shapes()), output)
+        return 0
     the_model, the_system = Model.load(inputs.model), System.load(inputs.system)
     the_strategy = strategy_of(inputs.strategy, inputs.flags)
     if what == "graph":

@@ -1,5 +1,6 @@
 """`shardwise search --reference`: the search spaces of Calculon, NERSC's model and AMPeD."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -361,18 +362,20 @@ def _search_amped(query: _Query) -> dict[str, Any]:
     """
     refuse_options(_NO_LAYERS, layers=query.options.layers)
     parameters = _amped_parameters(query)
-    gpus = _amped_number("gpus", query.gpus)
+    scale = _amped_scale(query.model)
+    gpus = _amped_number("gpus", query.gpus or scale.get("gpus"))
     if gpus > amped.MOST_ACCELERATORS:
         problem = f"must be at most {amped.MOST_ACCELERATORS:,}: more have too many permutations"
         raise flag_fault("gpus", query.gpus, problem)
-    batches = [_amped_number("gbs", text) for text in _required("gbs", query.gbs).split(",")]
+    batch_sizes = _required("gbs", query.gbs or scale.get("gbs"))
+    batches = [_amped_number("gbs", text) for text in batch_sizes.split(",")]
     tokens = max(batches) * parameters["context"]
     limits: dict[str, Any] = {
         "accelerators": gpus,
         "per_node": int(parameters.pop("number_of_accelerators_per_node")),
         "batch_sizes": list(dict.fromkeys(batches)),
     }
-    record: dict[str, Any] = {"tokens_to_train": int(tokens)}
+    record: dict[str, Any] = {"gpus": gpus, "tokens_to_train": int(tokens)}
     if query.count:
         record["candidates"], record["good"] = amped.count(**limits)
         return record
@@ -389,6 +392,20 @@ def _search_amped(query: _Query) -> dict[str, Any]:
         for one in found.best
     ]
     return record
+
+
+def _amped_scale(model: str) -> dict[str, str]:
+    """Accelerators and batch of a configuration, by the flag that would set them."""
+    config = configuration_of(model)
+    if config is None:
+        return {}
+    parameters = config.read_values()
+    degrees = [parameters[name] for name in amped.DEGREES if name in parameters]
+    found = {"gpus": math.prod(degrees)} if degrees else {}
+    found |= {"gbs": parameters["batch_size"]} if "batch_size" in parameters else {}
+    return {
+        flag: f"{number:g}" if number % 1 else str(int(number)) for flag, number in found.items()
+    }
 
 
 def _amped_parameters(query: _Query) -> dict[str, float]:
@@ -415,7 +432,8 @@ def _amped_number(flag: str, value: str | None) -> int:
 def _print_amped(record: Mapping[str, Any]) -> None:
     from shardwise.report.tables.amped import print_permutations  # noqa: PLC0415 - slow
 
-    summary = f"AMPeD's permutations: {record['candidates']:,}, of which {record['good']:,} fit "
+    summary = f"AMPeD's permutations of {record['gpus']:,} accelerators: "
+    summary += f"{record['candidates']:,}, of which {record['good']:,} fit "
     summary += "nodes"
     if "best" in record:
         summary += f"; all timed in {readable(record['elapsed_s'], 'seconds')}"

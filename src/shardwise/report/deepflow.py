@@ -5,7 +5,7 @@ Attention products have their heads in the columns, projections to queries, keys
 three in the rows. That gives the right FLOPs, but not the right shapes: those are in `gemms`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,12 @@ def deepflow_text(
     InputError
         If the format cannot express the model or the strategy, or rows are no whole number.
     """
-    rows = deepflow_rows(model, strategy)
-    return "".join(f"{m} {k} {n}\n" for m, k, n in rows)
+    return shapes_text(deepflow_rows(model, strategy))
+
+
+def shapes_text(shapes: Sequence[tuple[int, int, int]]) -> str:
+    """Return products as lines of rows, inner, columns."""
+    return "".join(f"{m} {k} {n}\n" for m, k, n in shapes)
 
 
 def deepflow_rows(

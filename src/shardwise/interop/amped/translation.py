@@ -51,6 +51,10 @@ class AmpedCase:
         figures = self.figures()
         return [{"name": name, "seconds": figures[name]} for name in amped.TERMS]
 
+    def shapes(self) -> tuple[tuple[int, int, int], ...]:
+        """Return rows, inner, columns of one layer's products, not divided by any degree."""
+        return amped.layer_shapes({**self.figures(), **self.parameters})
+
     def breakdown_text(self) -> str:
         """Return its training_time_breakdown.txt."""
         return amped.breakdown_text(self.answer())

@@ -51,6 +51,7 @@ from shardwise.interop.amped.reference.optimum import (
     count,
     search,
 )
+from shardwise.interop.amped.reference.totals import layer_shapes
 
 __all__ = [
     "CONSTANTS",
@@ -66,6 +67,7 @@ __all__ = [
     "breakdown_text",
     "count",
     "evaluate",
+    "layer_shapes",
     "search",
     "summary_text",
 ]

@@ -2,6 +2,8 @@
 
 # ruff: noqa: N802, N803 - the names of AMPeD's parameters
 
+from collections.abc import Mapping
+
 from shardwise.arrays import Floats
 from shardwise.interop.amped.formulas import Derived, as_derived, formulas
 
@@ -34,6 +36,36 @@ def waiting_time_due_to_pipeline_bubbles(
     pass_time = compute / (number_of_accelerators_required * layers) + communication
     waits = r_non_overlapping * (pipeline_parallel_degree - 1)
     return waits * pass_time / number_of_microbatches_per_minibatch
+
+
+def layer_shapes(values: Mapping[str, float]) -> tuple[tuple[int, int, int], ...]:
+    """Rows, inner, columns of the products of one layer, as AMPeD writes them for DeepFlow.
+
+    With B sequences of s tokens, H heads of width a, widths d, f1 and f2: (3 B s, d, a H),
+    (B s, a, s H), (B s, s, a H), (B s, d, d), (B s, d, f1), (B s, f1, f2). Nothing is divided by
+    degrees.
+
+    Parameters
+    ----------
+    values
+        By AMPeD's names, written and calculated ones.
+    """
+    rows, sequence = values["batch_size"] * values["context"], values["context"]
+    width, heads = (
+        values["hidden_layer_dimension_for_attention_sublayers"],
+        values["attention_heads"],
+    )
+    model = values["dimensionality"]
+    inner = values["hidden_layer_dimension_MLP_1"], values["hidden_layer_dimension_MLP_2"]
+    shapes = (
+        (3 * rows, model, width * heads),
+        (rows, width, sequence * heads),
+        (rows, sequence, width * heads),
+        (rows, model, model),
+        (rows, model, inner[0]),
+        (rows, *inner),
+    )
+    return tuple((int(m), int(k), int(n)) for m, k, n in shapes)
 
 
 def _add_total(term: str, name: str) -> None:
