@@ -121,6 +121,39 @@ def test_the_least_figures_are_those_of_our_systems(shardwise, files):
     assert (code, err) == (0, "")
 
 
+def test_calculon_answers_where_our_rules_refuse(shardwise, files, tmp_path):
+    """64 stages of 48 layers, as its own tests run them: its answer, our reason, exit code 1."""
+    paths = files(model=lambda m: m.update(RUNS["models"]["megatron-22B"]))
+    words = (*estimate_words(paths), "--also", "calculon")
+    reason = "pp: 64: must be at most the 48 layers"
+    code, out, err = shardwise(*words)
+    assert code == 1
+    assert err.startswith("shardwise refuses this run: ")
+    assert reason in err
+    assert "total_time" in out
+    alone = json.loads(shardwise(*estimate_words(paths), "--reference", "calculon", "--json")[1])
+    code, out, err = shardwise(*words, "--json", "--output", tmp_path / "both.json")
+    found = json.loads(out)
+    assert (code, err) == (1, "")
+    assert found == json.loads((tmp_path / "both.json").read_text())
+    assert found["also"] == {"calculon": alone}
+    assert reason in found["refused"][0]
+
+
+@pytest.mark.parametrize("more", [["--graph", "a.json"], ["--gemms"], ["--report", "a.txt"]])
+def test_what_needs_our_estimate_is_refused_where_there_is_none(shardwise, files, more, tmp_path):
+    """Exit code 2 with our reason; so is what both refuse."""
+    paths = files(model=lambda m: m.update(RUNS["models"]["megatron-22B"]))
+    more = [word if word.startswith("--") else tmp_path / word for word in more]
+    code, out, err = shardwise(*estimate_words(paths), "--also", "calculon", *more)
+    assert (code, out) == (2, "")
+    assert "pp: 64: must be at most the 48 layers" in err
+    paths = files(execution=lambda e: e.update(num_procs=3000))
+    code, out, err = shardwise(*estimate_words(paths), "--also", "calculon")
+    assert (code, out) == (2, "")
+    assert "num_procs: 3000" in err
+
+
 def test_float8_is_estimated_as_quantized_products(shardwise, files):
     """In our model, in Calculon's formulas with flags and without, and next to each other."""
     paths = files(

@@ -74,6 +74,11 @@ class Destination:
     json: JsonFlag = False
     output: OutputOption = None
 
+    @property
+    def needs_estimate(self) -> bool:
+        """Whether a file is to be written that only an estimate of shardwise fills."""
+        return any((self.plot, self.graph, self.report, self.out))
+
     def check(self, *, gemms: bool) -> None:
         """Refuse files that cannot be written.
 
@@ -238,17 +243,24 @@ def command(
     destination.check(gemms=gemms)
     training = training_run(inputs.run)
     watch = Stopwatch()
-    the_model, the_system = Model.explained(inputs.model), System.explained(inputs.system)
-    log.info("model %s, system %s", the_model[0].name, the_system[0].name)
-    the_strategy = strategy_of(inputs.strategy, inputs.flags)
-    result = estimate(
-        the_model[0],
-        the_system[0],
-        the_strategy,
-        operations=ops,
-        gemms=gemms or destination.out is not None,
-        flops_convention=flops_convention or "causal",  # type: ignore[arg-type]  # checked there
-    )
+    try:
+        the_model, the_system = Model.explained(inputs.model), System.explained(inputs.system)
+        log.info("model %s, system %s", the_model[0].name, the_system[0].name)
+        the_strategy = strategy_of(inputs.strategy, inputs.flags)
+        result = estimate(
+            the_model[0],
+            the_system[0],
+            the_strategy,
+            operations=ops,
+            gemms=gemms or destination.out is not None,
+            flops_convention=flops_convention or "causal",  # type: ignore[arg-type]  # checked there
+        )
+    except InputError as refusal:
+        if other is None or gemms or destination.needs_estimate:
+            raise
+        return other_models.show_despite(
+            refusal, other, inputs, ops=ops, json=destination.json, output=destination.output
+        )
     if training is not None:
         result = with_training(result, the_system[0], training)
     log.info("strategy %s", result.strategy)

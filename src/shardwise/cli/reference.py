@@ -1,5 +1,6 @@
 """Answers of other models (Calculon, NERSC's model, AMPeD) for `estimate`."""
 
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -8,6 +9,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.cli.amped import Inputs
 from shardwise.cli.flags import strategy_of
 from shardwise.cli.output import emit_json
+from shardwise.errors import InputError
 from shardwise.interop.amped.translation import (
     AmpedCase,
     amped_case,
@@ -77,6 +79,40 @@ def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> 
         if "layers" in record:
             tables.print_layers(record["layers"])
     return 1 if "infeasible" in record else 0
+
+
+def show_despite(
+    refusal: InputError,
+    reference: str,
+    inputs: Inputs,
+    *,
+    ops: bool,
+    json: bool,
+    output: str | None,
+) -> int:
+    """Print the answer of another model to a run that shardwise refuses; exit code 1.
+
+    Raises
+    ------
+    InputError
+        The refusal, if the other model refuses the inputs, too.
+    """
+    try:
+        case = case_of(reference, inputs)
+        answer = case.answer()
+    except InputError:
+        raise refusal from None
+    refused = [str(fault) for fault in refusal.faults]
+    record = {"refused": refused, "also": {reference: answer}}
+    if output is not None:
+        emit_json(record, output)
+    if json:
+        emit_json(record)
+    elif output is None:
+        for fault in refused:
+            sys.stderr.write(f"shardwise refuses this run: {fault}\n")
+        show_reference(case, ops=ops, json=False, output=None)
+    return 1
 
 
 def show_comparison(case: Case, result: Estimate, answer: Mapping[str, Any], *, all_: bool) -> None:

@@ -403,9 +403,7 @@ def _amped_scale(model: str) -> dict[str, str]:
     degrees = [parameters[name] for name in amped.DEGREES if name in parameters]
     found = {"gpus": math.prod(degrees)} if degrees else {}
     found |= {"gbs": parameters["batch_size"]} if "batch_size" in parameters else {}
-    return {
-        flag: f"{number:g}" if number % 1 else str(int(number)) for flag, number in found.items()
-    }
+    return {flag: str(number).removesuffix(".0") for flag, number in found.items()}
 
 
 def _amped_parameters(query: _Query) -> dict[str, float]:
