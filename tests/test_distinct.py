@@ -22,8 +22,6 @@ from shardwise.engine.evaluate import evaluate
 from shardwise.parallel.constraints import first_violation
 from test_pairs import DERIVED, MODELS, VALUES, machine, settled
 
-pytestmark = pytest.mark.xdist_group("distinct")  # what its tests share is made once
-
 
 @dataclass(frozen=True)
 class Rows:

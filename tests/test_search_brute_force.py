@@ -26,8 +26,6 @@ from shardwise.planning.search.run import search
 from shardwise.planning.search.scan import Findings, merged, scan
 from shardwise.planning.search.space import Space
 
-pytestmark = pytest.mark.xdist_group("search_brute_force")  # what its tests share is made once
-
 MOST = 1500
 
 

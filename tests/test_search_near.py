@@ -23,8 +23,6 @@ from shardwise.planning.search.explain import explain
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.user_strategy import UserStrategy
 
-pytestmark = pytest.mark.xdist_group("search_near")  # what its tests share is made once
-
 MODEL = model()
 SYSTEM = system(network=[tier("in", domain=4), tier("out", bandwidth=10 * GB)], node=4)
 # Half of this space fits: the runtime of the stack holds 2 GiB, the rest a megabyte or so.

@@ -7,8 +7,6 @@ import pytest
 from shardwise.validate import validate
 from shardwise.validate.simumax import Measured, fitted_speed
 
-pytestmark = pytest.mark.xdist_group("validate_simumax")  # what its tests share is made once
-
 
 @pytest.fixture(scope="module")
 def parts():
