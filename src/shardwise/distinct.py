@@ -170,7 +170,7 @@ class _Source:
         return [distinct_rows(keys)[1][self.position]]
 
 
-def _is_keyed(record: Any) -> bool:
+def _is_keyed(record: object) -> bool:
     """Whether a record is told apart as a whole: an array, or what has a key."""
     return isinstance(record, (np.ndarray, tuple)) or hasattr(type(record), "key")
 
@@ -191,7 +191,7 @@ def _grouped(sources: Sequence[_Source], count: int) -> tuple[Ints, Ints]:
     return np.zeros(min(count, 1), dtype=np.int64), np.zeros(count, dtype=np.int64)
 
 
-def _keys(value: Any, count: int | None, name: str) -> Iterator[NDArray[Any]]:
+def _keys(value: object, count: int | None, name: str) -> Iterator[NDArray[Any]]:
     """Columns that tell apart what rows have of a value that was read; none if all have the same.
 
     A record with a `position` says by it which of several things each row has.
@@ -208,7 +208,7 @@ def _keys(value: Any, count: int | None, name: str) -> Iterator[NDArray[Any]]:
         raise TypeError(problem)
 
 
-def _has_columns(value: Any) -> bool:
+def _has_columns(value: object) -> bool:
     if isinstance(value, tuple):
         return any(map(_has_columns, value))
     return isinstance(value, np.ndarray) or is_dataclass(value)
@@ -223,10 +223,12 @@ class _View:
 
     __slots__ = ("_rows", "_source", "_taken", "_with")
 
-    def __init__(self, source: _Source, rows: Ints, columns: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, source: _Source, rows: Ints, columns: dict[str, object] | None = None
+    ) -> None:
         self._source = source
         self._rows = rows
-        self._taken: dict[str, Any] = {}
+        self._taken: dict[str, object] = {}
         self._with = columns or {}
 
     def __len__(self) -> int:
@@ -237,7 +239,7 @@ class _View:
         """What it shows some rows of."""
         return self._source.kind
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in self._with:
@@ -263,7 +265,7 @@ class _View:
         }
         return _View(self._source, self._rows[rows], columns)
 
-    def changed(self, **columns: Any) -> "_View":
+    def changed(self, **columns: object) -> "_View":
         """Show other columns in the place of some, as `Table.changed` does."""
         return _View(self._source, self._rows, self._with | columns)
 
@@ -273,11 +275,11 @@ class _KeyedView:
 
     __slots__ = ("_record", "_rows")
 
-    def __init__(self, record: Any, rows: Ints) -> None:
+    def __init__(self, record: object, rows: Ints) -> None:
         self._record = record
         self._rows = rows
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return _shown(getattr(self._record, name), self._rows)
 
 

@@ -165,7 +165,7 @@ def estimate(
 def estimate_many(
     model: Model | str | Path,
     system: System | str | Path | Sequence[System | str | Path],
-    strategies: Mapping[str, Any] | Sequence[Strategy] | Any,
+    strategies: Mapping[str, object] | Sequence[Strategy] | object,
     *,
     flops_convention: FlopsConvention = "causal",
 ) -> EstimateTable:
@@ -394,7 +394,7 @@ def _provenance(
     }
 
 
-def _assumed(requested: Strategy, resolved: Strategy) -> dict[str, Any]:
+def _assumed(requested: Strategy, resolved: Strategy) -> dict[str, object]:
     """Fields that were not set, with the values filled in."""
     explicit = {n for n in requested.model_fields_set if getattr(requested, n) is not None}
     return {name: value for name, value in resolved.to_dict().items() if name not in explicit}

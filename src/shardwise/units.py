@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -234,7 +234,7 @@ def _validate(value: object, dimension: str, least: float) -> float:
     return result
 
 
-def _serialize(value: float, info: SerializationInfo, dimension: str) -> Any:
+def _serialize(value: float, info: SerializationInfo, dimension: str) -> object:
     units = isinstance(info.context, dict) and info.context.get("units")
     return format_quantity(value, dimension) if units else value
 

@@ -1,7 +1,6 @@
 """Every kernel and collective of one strategy: the rows of `--ops`."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -171,7 +170,7 @@ def _collective_row(
     )
 
 
-def _group(extents: Ints) -> dict[str, Any]:
+def _group(extents: Ints) -> dict[str, object]:
     members = tuple(int(extent) for extent in extents[:, 0])
     return {"group": members[-1], "extents": members}
 
@@ -181,7 +180,7 @@ def _step_rows(model: Model, table: Table, evaluation: Evaluation) -> Iterator[O
     blocks, extents = evaluation.costs, evaluation.extents
 
     def collective(
-        name: str, kind: str, volume: Floats, axis: str, group: dict[str, Any]
+        name: str, kind: str, volume: Floats, axis: str, group: dict[str, object]
     ) -> Iterator[OperationEstimate]:
         alone, exposed = evaluation.comm_s[axis]
         if alone[0] > 0:

@@ -243,7 +243,7 @@ def distinguishable_ratio() -> float:
 
 def _groups(known: ValidatedRuns, *names: str) -> list[list[int]]:
     """Rows without assumptions, grouped by source and the given features."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
+    groups: dict[tuple[object, ...], list[int]] = {}
     keys = zip(known.sources, *(known.features[name] for name in names), strict=True)
     for row, key in enumerate(keys):
         if not known.features["assumed"][row]:

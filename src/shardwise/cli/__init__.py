@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -126,7 +126,7 @@ def _app(chosen: str | None) -> typer.Typer:
     return app
 
 
-def _paragraphs(function: Callable[..., Any]) -> str:
+def _paragraphs(function: Callable[..., object]) -> str:
     """A docstring with each paragraph on one line, for the terminal to wrap."""
     paragraphs = (inspect.getdoc(function) or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

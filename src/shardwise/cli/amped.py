@@ -143,7 +143,7 @@ def system_or_config(model: str, system: str | None) -> str:
     raise InputError(Fault(source=COMMAND_LINE, problem=problem))
 
 
-def _configuration(model: str) -> dict[str, Any] | None:
+def _configuration(model: str) -> dict[str, object] | None:
     """Read a file that is an AMPeD configuration; None if it is anything else."""
     path = model.strip()
     known = path.lower().removesuffix(".gz").endswith(files.SUFFIXES)
@@ -157,7 +157,7 @@ def _configuration(model: str) -> dict[str, Any] | None:
 
 
 def _without_flags(
-    config: AmpedConfig, strategy: Mapping[str, Any], flags: Mapping[str, Any]
+    config: AmpedConfig, strategy: Mapping[str, object], flags: Mapping[str, object]
 ) -> tuple[dict[str, Any], str]:
     """Strategy fields of the configuration that flags leave, and a note on those removed.
 

@@ -169,14 +169,14 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
     log.info("wrote %s", output)
 
 
-def _rows(data: Mapping[str, Any], file: str, part: str | None) -> Any:
+def _rows(data: Mapping[str, object], file: str, part: str | None) -> Any:
     """The table of a shardwise result, or of Calculon's search."""
     if is_sweep(data):
         return _validated(SweepResult, data, file).to_frame()
     return table(data, source=file, part=part or "best")
 
 
-def _write_charts(data: Mapping[str, Any], file: str, output: str) -> None:
+def _write_charts(data: Mapping[str, object], file: str, output: str) -> None:
     from shardwise.report.charts import search as search_charts  # noqa: PLC0415 - slow to import
     from shardwise.report.charts import sweep as sweep_charts  # noqa: PLC0415
 
@@ -213,7 +213,7 @@ def _validated(kind: type[_Found], data: Mapping[str, Any], file: str) -> _Found
         raise InputError(Fault(source=file, problem=problem)) from None
 
 
-def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -> dict[str, Any]:
+def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -> dict[str, object]:
     if kind == "model":
         return model_for_calculon(file).to_dict()
     if kind == "system":
@@ -227,7 +227,7 @@ def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -
     raise InputError(Fault(source=file, problem=problem))
 
 
-def _for_nersc(kind: str, file: str) -> dict[str, Any]:
+def _for_nersc(kind: str, file: str) -> dict[str, object]:
     if kind == "model":
         fields = nersc_model(Model.load(file), file).to_dict()
     elif kind == "system":
@@ -267,7 +267,7 @@ def _kind(file: str) -> str:
     return best
 
 
-def _share(config: type[ConfigBase], data: Mapping[str, Any]) -> float:
+def _share(config: type[ConfigBase], data: Mapping[str, object]) -> float:
     """Share of a file's keys that a config type has, without keys that several types have."""
     keys = set(data) - {"name", "description", "sources"}
     known = set(config.model_fields) | {"mbs", "gbs"}

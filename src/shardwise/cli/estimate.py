@@ -222,8 +222,8 @@ def command(
         ),
     ] = None,
     destination: Destination,
-    run: Mapping[str, Any],
-    flags: Mapping[str, Any],
+    run: Mapping[str, object],
+    flags: Mapping[str, object],
 ) -> int:
     """Step time, memory and cost of one way to run a model on a system.
 
@@ -288,7 +288,7 @@ def command(
 
 
 def _reference(
-    reference: str, inputs: Inputs, useless: Mapping[str, Any], to: Destination, *, ops: bool
+    reference: str, inputs: Inputs, useless: Mapping[str, object], to: Destination, *, ops: bool
 ) -> int:
     from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -75,7 +75,7 @@ def command(
             "output if omitted, or for -: CSV, JSON, text.",
         ),
     ] = None,
-    flags: Mapping[str, Any],
+    flags: Mapping[str, object],
 ) -> int:
     """Write matrix products, compute graph or DeepFlow shapes of a strategy for other tools.
 

@@ -40,7 +40,7 @@ _RUN_HELP = {
 }
 
 
-def with_strategy_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_strategy_flags(function: Callable[..., object]) -> Callable[..., object]:
     """Expand the parameter `flags` of a verb into one flag per field of `Strategy`.
 
     Flags and their help are generated, so a new field has its flag at once.
@@ -48,14 +48,17 @@ def with_strategy_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return _with_flags(function, "flags", Strategy.model_fields, _strategy_flag)
 
 
-def with_run_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_run_flags(function: Callable[..., object]) -> Callable[..., object]:
     """Expand the parameter `run` of a verb into the flags of a training run."""
     return _with_flags(function, "run", _RUN_FLAGS, _run_flag)
 
 
 def _with_flags(
-    function: Callable[..., Any], name: str, flags: Iterable[str], annotation: Callable[[str], Any]
-) -> Callable[..., Any]:
+    function: Callable[..., object],
+    name: str,
+    flags: Iterable[str],
+    annotation: Callable[[str], object],
+) -> Callable[..., object]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = {
         flag: inspect.Parameter(flag, keyword, default=None, annotation=annotation(flag))
@@ -69,7 +72,9 @@ def _with_flags(
     )
 
 
-def _option(flag: str, kind: Any, panel: str, help_text: str, *also: str, metavar: str) -> Any:
+def _option(
+    flag: str, kind: object, panel: str, help_text: str, *also: str, metavar: str
+) -> object:
     """One flag; a bool has a switch for on and off."""
     dashed = "--" + flag.replace("_", "-")
     if kind is bool:
@@ -80,7 +85,7 @@ def _option(flag: str, kind: Any, panel: str, help_text: str, *also: str, metava
     return Annotated[str | None, option]
 
 
-def _strategy_flag(name: str) -> Any:
+def _strategy_flag(name: str) -> object:
     field = Strategy.model_fields[name]
     description = " ".join((field.description or "").split()).replace("; None:", "; if not set:")
     kinds = list(unfold(field.annotation))
@@ -98,7 +103,7 @@ def _strategy_flag(name: str) -> Any:
     )
 
 
-def _metavar(kinds: Sequence[Any]) -> str:
+def _metavar(kinds: Sequence[object]) -> str:
     """Placeholder of a value of some types: a number, the allowed words, a list, a name."""
     for kind in kinds:
         if get_origin(kind) is tuple:
@@ -118,7 +123,7 @@ def _as_entered(default: object) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def _run_flag(name: str) -> Any:
+def _run_flag(name: str) -> object:
     panel = "Training run, with --tokens"
     if name in _RUN_HELP:
         metavar = "N" if name == "tokens" else "FILE"
@@ -140,7 +145,7 @@ def _run_flag(name: str) -> Any:
     )
 
 
-def strategy_of(path: str | None, flags: Mapping[str, Any]) -> Strategy:
+def strategy_of(path: str | None, flags: Mapping[str, object]) -> Strategy:
     """Read the strategy file, if any; flags override its fields."""
     if path is None:
         return Strategy.validated(flags, source=COMMAND_LINE)
@@ -148,7 +153,7 @@ def strategy_of(path: str | None, flags: Mapping[str, Any]) -> Strategy:
     return Strategy.validated(explicit_fields(path) | dict(flags), source=path)
 
 
-def training_run(flags: Mapping[str, Any]) -> TrainingRun | None:
+def training_run(flags: Mapping[str, object]) -> TrainingRun | None:
     """The training run that flags describe; None without --tokens, which the others need."""
     if "tokens" not in flags:
         refuse_options(_NEEDS_TOKENS, **flags)

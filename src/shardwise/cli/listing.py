@@ -1,7 +1,7 @@
 """`shardwise systems`, `shardwise stacks`: list a folder of the catalog, or show one entry."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -79,7 +79,7 @@ def list_or_show(
     json: bool,
     output: str | None,
     explain: bool,
-    record: Callable[[Config], dict[str, Any]],
+    record: Callable[[Config], dict[str, object]],
     print_all: Callable[[Sequence[Config]], None],
     print_one: Callable[[Config], None],
 ) -> int:

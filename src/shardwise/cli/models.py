@@ -30,7 +30,7 @@ _NOT_A_FOLDER = "explains one model: add its name or file"
 _NO_NAME = "has no effect with --largest-for"
 
 
-def _option(flag: str, metavar: str, help_text: str) -> Any:
+def _option(flag: str, metavar: str, help_text: str) -> object:
     """A flag of the search for the largest model."""
     return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel=_PANEL)
 
@@ -139,7 +139,7 @@ def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:
         except InputError as error:
             refused[path.name] = _in_one_line(error)
     if json or output is not None:
-        records: dict[str, Any] = {file: _record(model) for file, model in models.items()}
+        records: dict[str, object] = {file: _record(model) for file, model in models.items()}
         if refused:
             records["refused"] = {file: str(fault) for file, fault in refused.items()}
         if output is not None:

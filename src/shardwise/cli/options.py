@@ -62,11 +62,11 @@ StrategyOption = Annotated[
 
 
 def expand(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     name: str,
     parameters: Mapping[str, inspect.Parameter],
-    collect: Callable[[dict[str, Any]], Any],
-) -> Callable[..., Any]:
+    collect: Callable[[dict[str, object]], object],
+) -> Callable[..., object]:
     """Replace one parameter of a verb by several flags.
 
     Parameters
@@ -79,7 +79,7 @@ def expand(
         From the values of the flags to the value of the parameter.
     """
 
-    def called(**values: Any) -> Any:
+    def called(**values: object) -> Any:
         collected = collect({flag: values.pop(flag) for flag in parameters})
         return function(**values, **{name: collected})
 
@@ -95,7 +95,7 @@ def expand(
     return called
 
 
-def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_options(function: Callable[..., object]) -> Callable[..., object]:
     """Expand each parameter that is a dataclass of options into one flag per field."""
     for parameter in inspect.signature(function).parameters.values():
         group = parameter.annotation
@@ -114,7 +114,7 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _record(group: type[Any], values: Mapping[str, Any]) -> Any:
+def _record(group: Callable[..., object], values: Mapping[str, object]) -> object:
     return group(**values)
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from shardwise.cli.options import flag_fault
 from shardwise.config import files
@@ -21,7 +20,7 @@ Bar = Callable[[float, int, str], None]
 """Called with the work done, all work, and a note on what was found so far."""
 
 
-def emit_json(data: Mapping[str, Any], output: str | None = None) -> None:
+def emit_json(data: Mapping[str, object], output: str | None = None) -> None:
     """Print JSON, or write it to a file."""
     plain = files.finite(data)
     if output is not None:
@@ -32,7 +31,7 @@ def emit_json(data: Mapping[str, Any], output: str | None = None) -> None:
 
 
 def show(
-    record: Callable[[], Mapping[str, Any]],
+    record: Callable[[], Mapping[str, object]],
     print_tables: Callable[[], None],
     *,
     json: bool,

@@ -1,7 +1,7 @@
 """`shardwise peers`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -31,7 +31,7 @@ def command(
     ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
-    flags: Mapping[str, Any],
+    flags: Mapping[str, object],
 ) -> int:
     """Ranks of every communication group: tensor, context, data and pipeline parallel.
 

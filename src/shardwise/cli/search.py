@@ -228,7 +228,7 @@ def command(
     theirs: ReferenceOptions,
     json: JsonFlag = False,
     output: OutputOption = None,
-    run: Mapping[str, Any],
+    run: Mapping[str, object],
 ) -> int:
     """Find the best way to run a model on a number of GPUs, with certainty.
 

@@ -93,7 +93,7 @@ def search_reference(
     count: bool,
     json: bool,
     output: str | None,
-) -> Mapping[str, Any]:
+) -> Mapping[str, object]:
     """Search or count the space of another model; print and return its record.
 
     Parameters
@@ -325,7 +325,7 @@ def _nersc_number(flag: str, value: str | None) -> int | None:
     return number
 
 
-def _nersc_reason(result: SearchResult, system: NerscSystem, limits: Mapping[str, Any]) -> str:
+def _nersc_reason(result: SearchResult, system: NerscSystem, limits: Mapping[str, object]) -> str:
     """Why nothing is feasible."""
     if result.least_memory is not None:
         least, capacity = f"{result.least_memory:.4g} GB", f"{system.hbm_capacity:.4g} GB"

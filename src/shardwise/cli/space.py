@@ -120,7 +120,7 @@ class ReferenceOptions:
         }
 
 
-def read_space(path: str | None, fields: Mapping[str, Any]) -> Space:
+def read_space(path: str | None, fields: Mapping[str, object]) -> Space:
     """Read the file of a space, if any; fields of flags override it."""
     space = load_space(path, {})
     return space.fixed(fields, source=COMMAND_LINE) if fields else space
@@ -145,7 +145,7 @@ def field_pairs(
     known: Sequence[str] = SPACE_FIELDS,
 ) -> dict[str, Any]:
     """Fields and values of ``--fix a=1,b=2`` or ``--allow a=1,2``."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for text in texts or ():
         for pair in (text,) if values == "several" else text.split(","):
             name, equals, value = (word.strip() for word in pair.partition("="))

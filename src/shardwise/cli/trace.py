@@ -1,7 +1,7 @@
 """`shardwise trace`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -47,7 +47,7 @@ def command(
             "snapshot for pytorch.org/memory_viz (.pickle).",
         ),
     ] = None,
-    flags: Mapping[str, Any],
+    flags: Mapping[str, object],
 ) -> int:
     """Timeline of one step, pass by pass, for Perfetto or chrome://tracing.
 

@@ -31,7 +31,7 @@ def levels_text(levels: Sequence[int]) -> str:
     return "x".join(map(str, levels))
 
 
-def with_levels(fields: Mapping[str, Any]) -> dict[str, Any]:
+def with_levels(fields: Mapping[str, object]) -> dict[str, object]:
     """Fields of a strategy with products for levels, and the extents that levels stand for.
 
     Axes given plainly lie whole on one tier. On the innermost it is those that stand, in the order
@@ -60,7 +60,7 @@ def with_levels(fields: Mapping[str, Any]) -> dict[str, Any]:
     return whole | {"extents": extents_text(_seated(given, _plain(given, whole), placement))}
 
 
-def as_given(loaded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def as_given(loaded: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
     """Fields of a strategy that was read, with levels as they were given in place of extents.
 
     So other fields may be put over them, and the extents follow.
@@ -90,7 +90,7 @@ def plain_only(axis: str, value: object) -> None:
         )
 
 
-def refuse_levels(columns: Mapping[str, Any]) -> None:
+def refuse_levels(columns: Mapping[str, object]) -> None:
     """Refuse levels in columns of many strategies.
 
     Raises
@@ -120,7 +120,7 @@ def _read(axis: str, value: object) -> _Levels | None:
     return None
 
 
-def _check(given: Mapping[str, _Levels], fields: Mapping[str, Any]) -> None:
+def _check(given: Mapping[str, _Levels], fields: Mapping[str, object]) -> None:
     """Refuse levels that contradict one another, or what is given beside them."""
     (first, known), *_ = given.items()
     for axis, levels in given.items():

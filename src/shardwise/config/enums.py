@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from enum import StrEnum
 from itertools import permutations
-from typing import Any, Self
+from typing import Self
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -41,13 +41,15 @@ class Word(StrEnum):
         return tuple(word for word in cls if bits >> word.code & 1)
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        cls, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         return core_schema.enum_schema(cls, list(cls), sub_type="str")
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         return {"type": "string", "enum": [word.value for word in cls]}
 
 

@@ -41,7 +41,7 @@ def axis_order(placement: str) -> tuple[str, ...]:
     return tuple(placement.replace("tp", "tp-tp2").split("-"))
 
 
-def canonical_extents(value: Any) -> str:
+def canonical_extents(value: object) -> str:
     """The text of extents given as text, as a mapping for one tier, or as one for each.
 
     Raises

@@ -1,7 +1,7 @@
 """`Model`: the architecture that is trained. No batch, no hardware."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -229,7 +229,7 @@ class Model(Sourced):
     """Parts of the architecture, by name, that this description leaves out."""
 
     @classmethod
-    def fetched(cls, name: str) -> Mapping[str, Any] | None:
+    def fetched(cls, name: str) -> Mapping[str, object] | None:
         """Fetch the config.json of an owner/name on the Hugging Face hub."""
         return readers.foreign().fetched_model(name)
 

@@ -6,7 +6,7 @@ as it does from a shardwise file.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 Kind = Literal["model", "system", "strategy"]
 
@@ -14,15 +14,15 @@ Kind = Literal["model", "system", "strategy"]
 class Readers(Protocol):
     """What `interop` provides."""
 
-    def recognised(self, data: Mapping[str, Any], /) -> tuple[Kind, str] | None:
+    def recognised(self, data: Mapping[str, object], /) -> tuple[Kind, str] | None:
         """Return what a mapping of another tool holds, here and in its own words."""
 
     def native_fields(
-        self, kind: Kind, data: Mapping[str, Any], *, name: str, source: str
-    ) -> Mapping[str, Any]:
+        self, kind: Kind, data: Mapping[str, object], *, name: str, source: str
+    ) -> Mapping[str, object]:
         """Return the shardwise fields of a mapping; one of no other tool is returned as it is."""
 
-    def fetched_model(self, name: str, /) -> Mapping[str, Any] | None:
+    def fetched_model(self, name: str, /) -> Mapping[str, object] | None:
         """Return the config.json of an owner/name on the Hugging Face hub; None if it is none."""
 
 

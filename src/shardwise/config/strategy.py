@@ -296,11 +296,11 @@ class Strategy(ConfigBase):
     differ."""
 
     @classmethod
-    def located(cls, data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    def located(cls, data: Mapping[str, object], source: str) -> Mapping[str, object]:
         """Find the file of a stack, or of its base."""
         return with_located_file(data, "stack", "stacks", source)
 
-    def explicit_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def explicit_fields(self, given: Mapping[str, object]) -> dict[str, Any]:
         """Return the fields that were set, with levels and the base of a stack as they were."""
         explicit = as_given(super().explicit_fields(given), given)
         stack = given.get("stack")
@@ -308,7 +308,7 @@ class Strategy(ConfigBase):
 
     @model_validator(mode="before")
     @classmethod
-    def _degrees_by_level(cls, fields: Any) -> Any:
+    def _degrees_by_level(cls, fields: object) -> object:
         return with_levels(fields) if isinstance(fields, Mapping) else fields
 
     @field_validator("placement", mode="before")
@@ -351,7 +351,7 @@ class Strategy(ConfigBase):
             ) from None
 
     @field_serializer("stack")
-    def _stack_name_or_fields(self, value: str | Stack) -> Any:
+    def _stack_name_or_fields(self, value: str | Stack) -> object:
         if isinstance(value, str):
             return value
         fields = value.to_dict()
@@ -431,7 +431,7 @@ class Strategy(ConfigBase):
         return gpus, dp
 
 
-def explicit_fields(strategy: Strategy | Mapping[str, Any] | str | Path) -> dict[str, Any]:
+def explicit_fields(strategy: Strategy | Mapping[str, object] | str | Path) -> dict[str, Any]:
     """Fields that a strategy names, as plain values, with levels in place of their extents.
 
     A `Strategy` that was made already has its extents.

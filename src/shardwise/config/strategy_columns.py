@@ -50,7 +50,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_defaults(given: Mapping[str, object]) -> dict[str, object]:
     """Columns by the names of fields; those that are not given have the default of `Strategy`."""
     twice = [name for short, name in SHORT_NAMES.items() if short in given and name in given]
     if twice:
@@ -98,7 +98,7 @@ def _common_length(columns: Mapping[str, Any]) -> int:
     return next(iter(lengths.values()), 1)
 
 
-def _broadcast(name: str, column: Any, length: int) -> Any:
+def _broadcast(name: str, column: object, length: int) -> Any:
     array = np.asarray(column)
     if array.ndim > 1:
         raise InputError(Fault(field=name, problem="a column has one dimension"))
@@ -107,7 +107,7 @@ def _broadcast(name: str, column: Any, length: int) -> Any:
     return np.broadcast_to(array, (length,))
 
 
-def _refuse_flags(name: str, column: Sequence[Any]) -> None:
+def _refuse_flags(name: str, column: Sequence[object]) -> None:
     """Refuse true and false among numbers, which numpy would take for 1 and 0."""
     if {bool, np.bool_}.isdisjoint(map(type, column)):
         return
@@ -204,7 +204,7 @@ def _stage_lists(column: Any, length: int) -> tuple[Ints, tuple[tuple[int, ...],
     return _listed(column, length, int, read)
 
 
-def _extent_lists(column: Any, length: int) -> tuple[Ints, tuple[str, ...]]:
+def _extent_lists(column: object, length: int) -> tuple[Ints, tuple[str, ...]]:
     """Positions of extents, -1 for None, and their texts."""
     return _listed(column, length, Mapping, lambda value: str(_validated("extents", value)))
 
@@ -231,7 +231,7 @@ def _listed(
     return codes, tuple(found)
 
 
-def _is_open(value: Any) -> bool:
+def _is_open(value: object) -> bool:
     """Whether a list was left open: None, a data frame's null, or no entry of `to_columns`."""
     if isinstance(value, (float, np.floating)):
         return math.isnan(value)
@@ -301,13 +301,13 @@ def _codes(field: StrategyField, column: Any, length: int) -> Ints:
     return np.broadcast_to(positions[inverse], (length,)).astype(np.int64)
 
 
-def _stacks(column: Any, length: int) -> tuple[Ints, tuple[Stack, ...]]:
+def _stacks(column: object, length: int) -> tuple[Ints, tuple[Stack, ...]]:
     if isinstance(column, (str, Mapping, Stack)):
         return np.zeros(length, dtype=np.int64), (_stack(column),)
     if isinstance(column, (list, tuple)):  # numpy would look into each of them
         column = np.fromiter(column, dtype=object, count=len(column))
     column = np.broadcast_to(np.asarray(column, dtype=object), (length,))
-    by_item: dict[Any, int] = {}  # by name, or by identity of what is not a name
+    by_item: dict[object, int] = {}  # by name, or by identity of what is not a name
     stacks: list[Stack] = []
     codes = np.empty(length, dtype=np.int64)
     for row, item in enumerate(column):

@@ -62,7 +62,7 @@ class StrategyField:
         return type(self.words[0])  # type: ignore[return-value]
 
 
-def _members(annotation: Any) -> Iterator[Any]:
+def _members(annotation: object) -> Iterator[object]:
     """Members of unions, and what annotates them."""
     origin = typing.get_origin(annotation)
     if isinstance(annotation, FieldInfo):

@@ -187,7 +187,7 @@ class Table:
 
     def replaced(self, other: "Table", names: Iterable[str]) -> "Table":
         """Take some columns from another table of as many rows, with the lists they stand for."""
-        columns: dict[str, Any] = {name: getattr(other, name) for name in names}
+        columns: dict[str, object] = {name: getattr(other, name) for name in names}
         columns |= {LISTS[name]: getattr(other, LISTS[name]) for name in names if name in LISTS}
         return self.changed(**columns)
 
@@ -222,7 +222,7 @@ class Table:
         values = {name: self._value(field, row) for name, field in COLUMNS.items()}
         return Strategy(**values, sequence_parallel=bool(self.sequence_parallel[row]))
 
-    def _value(self, field: StrategyField, row: int) -> Any:
+    def _value(self, field: StrategyField, row: int) -> object:
         """One value of a column, as the field of a strategy has it."""
         value = getattr(self, field.name)[row].item()
         match field.kind:

@@ -94,7 +94,7 @@ class SystemRows:
 
 def by_structure(systems: Sequence[System]) -> list[tuple[Ints, SystemColumns]]:
     """Group systems by their structure; each group comes with the positions of its members."""
-    shapes: list[list[tuple[FigurePath, Any]]] = []
+    shapes: list[list[tuple[FigurePath, object]]] = []
     groups: list[list[int]] = []
     known: dict[int, int] = {}  # the same object again has the same structure
     for place, system in enumerate(systems):
@@ -124,7 +124,7 @@ def with_figures(system: System, figures: Mapping[FigurePath, Any]) -> System:
     return changed
 
 
-def _walk(value: Any, path: FigurePath) -> Iterator[tuple[FigurePath, Any, bool]]:
+def _walk(value: object, path: FigurePath) -> Iterator[tuple[FigurePath, Any, bool]]:
     """Every leaf: where it stands, what is there, and whether it is a figure."""
     if isinstance(value, ConfigBase) and not isinstance(value, _WHOLE):
         for name in type(value).model_fields:

@@ -7,7 +7,6 @@ for each distinct value of them and gathered.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -126,7 +125,7 @@ def peak_memory(table: Table, costs: ComponentCosts, groups: Sequence[StageGroup
     )
 
 
-def _where(rows: Bools, one: Any, other: Any) -> Any:
+def _where(rows: Bools, one: Floats, other: Floats) -> Floats:
     return np.where(rows, one, other)
 
 

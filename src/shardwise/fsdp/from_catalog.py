@@ -12,7 +12,6 @@ share one component, so that the work is done once for each kind of layer.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -305,7 +304,7 @@ def profile_of(
     seq_len: int | None = None,
     dtype: Dtype = "bf16",
     stack: Stack | str = STACK,
-    strategy: Mapping[str, Any] | None = None,
+    strategy: Mapping[str, object] | None = None,
 ) -> Profile:
     """Profile one unsharded step of a model: data parallelism alone, no recompute.
 
@@ -363,7 +362,7 @@ def _strategy(
     seq_len: int | None,
     dtype: Dtype,
     stack: Stack | str,
-    overrides: Mapping[str, Any],
+    overrides: Mapping[str, object],
 ) -> Strategy:
     problem = f"cannot change an unsharded step; allowed: {', '.join(OVERRIDES)}"
     faults = [

@@ -280,7 +280,7 @@ def known_form(name: str) -> FormName:
     raise InputError(Fault(field="emit", value=name, has_value=True, problem=problem))
 
 
-def _costs(plan: Evaluated) -> dict[str, Any]:
+def _costs(plan: Evaluated) -> dict[str, object]:
     """Costs of a wrapping; its units by name, groups as lists."""
     names = [list(unit.modules) for unit in plan.wrapping.units]
     return {
@@ -294,7 +294,7 @@ def _costs(plan: Evaluated) -> dict[str, Any]:
     }
 
 
-def _planned(planned: Planned) -> dict[str, Any]:
+def _planned(planned: Planned) -> dict[str, object]:
     """A best wrapping and its proof."""
     return _costs(planned.plan) | {
         "optimal": planned.optimal,
@@ -305,7 +305,7 @@ def _planned(planned: Planned) -> dict[str, Any]:
     }
 
 
-def _details(plan: Evaluated) -> dict[str, Any]:
+def _details(plan: Evaluated) -> dict[str, object]:
     """Each unit, the root first, and the peak."""
     return {
         "unit_details": [asdict(unit) | {"modules": list(unit.modules)} for unit in plan.units],

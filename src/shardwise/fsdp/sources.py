@@ -175,7 +175,7 @@ def _operations(
 
 
 def _module(
-    what: Any, system: System, batch: int, seq_len: int | None, dtype: Dtype
+    what: object, system: System, batch: int, seq_len: int | None, dtype: Dtype
 ) -> ShardableModel:
     """A torch module, traced once for each batch."""
     from shardwise.fsdp.trace import load_module, trace  # noqa: PLC0415 - torch's half

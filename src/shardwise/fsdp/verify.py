@@ -30,12 +30,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal, Protocol
 
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.call_writer import bottom_up
 from shardwise.fsdp.plan import Setting, Wrapping
-from shardwise.fsdp.trace.torch_tools import default_dtype, no_garbage_collection, torch_dtype
+from shardwise.fsdp.trace.torch_tools import (
+    Module,
+    Operator,
+    Optimizer,
+    Tensor,
+    Value,
+    default_dtype,
+    no_garbage_collection,
+    torch_dtype,
+)
 
 Phase = Literal["forward", "backward", "optimizer"]
 _CHECKPOINT = "_checkpoint_wrapped_module"
@@ -89,13 +99,17 @@ class Ledger:
         self.count()
 
 
-def track_step(module: Any, optimizer: Any, inputs: Any, step: Callable[[Ledger], None]) -> Ledger:
+def track_step(
+    module: Module, optimizer: Optimizer, inputs: Value, step: Callable[[Ledger], None]
+) -> Ledger:
     """Run one step under the tracker and record the peak after every event."""
     kind = import_module("torch.distributed._tools.fsdp2_mem_tracker").FSDPMemTracker
     device = import_module("torch").device("cpu")
     ledger = Ledger()
 
-    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(
+        self: object, func: Operator, types: Sequence[type], args: Value = (), kwargs: Value = None
+    ) -> Value:
         ledger.operation = str(func)
         return kind.__torch_dispatch__(self, func, types, args, kwargs)
 
@@ -120,7 +134,7 @@ def _unhook_optimizer(tracker: Any) -> None:
     tracker._optimizer_hook_handles = None
 
 
-def _instrument(tracker: Any, module: Any, ledger: Ledger, undo: ExitStack) -> None:
+def _instrument(tracker: Any, module: Module, ledger: Ledger, undo: ExitStack) -> None:
     """Label existing tensors, and instrument modules, parameter groups and recomputation."""
     found = {m: n.replace(f"{_CHECKPOINT}.", "") for n, m in module.named_modules()}
     names = {m: n.removesuffix(f".{_CHECKPOINT}") or "root" for m, n in found.items()}
@@ -147,13 +161,13 @@ def _instrument(tracker: Any, module: Any, ledger: Ledger, undo: ExitStack) -> N
                     _Group(tracker, group, name, ledger).track_step(undo)
 
 
-def _watch_recomputation(tracker: Any, inner: Any, undo: ExitStack) -> None:
+def _watch_recomputation(tracker: Any, inner: Module, undo: ExitStack) -> None:
     """Count recomputed tensors as activations; PyTorch stops midway, hence `always_call`."""
 
-    def begin(*_: Any) -> None:
+    def begin(*_: object) -> None:
         tracker._in_ac = tracker._mod_tracker.is_bw
 
-    def end(*_: Any) -> None:
+    def end(*_: object) -> None:
         tracker._in_ac = False
 
     undo.callback(inner.register_forward_pre_hook(begin, prepend=True).remove)
@@ -206,7 +220,7 @@ class _Group:
         if self._group._sharded_state != before:
             self._ledger.event(f"reshard {self._name}")
 
-    def post_backward(self, *unused: Any) -> None:
+    def post_backward(self, *unused: object) -> None:
         """Reduce the gradients."""
         self._ledger.event(f"reduce {self._name}")
         usual, self._tracker._fsdp_state = self._tracker._fsdp_state, self._states.POST_BW
@@ -217,10 +231,10 @@ class _Group:
                 self._label(one.sharded_param.grad, self._kinds.SHARDED_GRAD)
         self._ledger.event(f"reduced {self._name}")
 
-    def _accumulated(self, weight: Any) -> None:
+    def _accumulated(self, weight: Tensor) -> None:
         self._label(weight.grad, self._kinds.UNSHARDED_GRAD)
 
-    def _label(self, tensor: Any, kind: Any) -> None:
+    def _label(self, tensor: Tensor, kind: Any) -> None:
         self._tracker._update_and_maybe_create_winfos(tensor, kind)
 
 
@@ -230,13 +244,13 @@ _Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 class Trackable(Protocol):
     """A model that can be built and run: `shardwise.fsdp.trace.factory` makes them."""
 
-    def build(self) -> Any:
+    def build(self) -> Module:
         """Build the module, on the current device and in the default dtype."""
 
-    def inputs(self, module: Any, batch: int, seq_len: int) -> Any:
+    def inputs(self, module: Module, batch: int, seq_len: int) -> Any:
         """Make the inputs of the module: `(args, kwargs)`, a tuple or a mapping."""
 
-    def loss(self, output: Any) -> Any:
+    def loss(self, output: Value) -> Tensor:
         """Reduce the module's output to a scalar."""
 
 
@@ -316,7 +330,7 @@ def _omissions(load: Trackable) -> Iterator[str]:
         yield "with kernels of the CPU, whose attention keeps its probabilities where it drops some"
 
 
-def _torch() -> Any:
+def _torch() -> ModuleType:
     """Import PyTorch with FSDP2 and its tracker, or raise an error that says what to install."""
     try:
         torch = import_module("torch")
@@ -349,7 +363,7 @@ def _warnings() -> Iterator[list[str]]:
 
 
 @contextmanager
-def _fake_world(torch: Any, setting: Setting) -> Iterator[Any]:
+def _fake_world(torch: ModuleType, setting: Setting) -> Iterator[Any]:
     """Be rank 0 of a process group that communicates nothing; restore everything afterwards."""
     dist = torch.distributed
     if dist.is_initialized():
@@ -376,7 +390,7 @@ def _mesh(setting: Setting) -> Any:
     return make("cpu", shape, mesh_dim_names=("replicate", "shard"))
 
 
-def _called(inputs: Any) -> _Inputs:
+def _called(inputs: Value) -> _Inputs:
     """Inputs as positional and keyword arguments."""
     match inputs:
         case Mapping():
@@ -389,7 +403,7 @@ def _called(inputs: Any) -> _Inputs:
             return (inputs,), {}
 
 
-def _wrap(module: Any, wrapping: Wrapping, setting: Setting, mesh: Any) -> None:
+def _wrap(module: Module, wrapping: Wrapping, setting: Setting, mesh: Any) -> None:
     """Wrap as the emitted code does: checkpoint, then shard from the inside out, root last."""
     checkpoint = import_module("torch.distributed.algorithms._checkpoint.checkpoint_wrapper")
     fully_shard = import_module("torch.distributed.fsdp").fully_shard
@@ -425,7 +439,7 @@ def _policy(setting: Setting) -> Any:
     )
 
 
-def _optimizer(torch: Any, module: Any, setting: Setting) -> Any:
+def _optimizer(torch: ModuleType, module: Module, setting: Setting) -> Optimizer:
     """PyTorch's own optimizer in its `foreach` form, the default on a GPU."""
     if setting.optimizer == "none":
         return None
@@ -435,8 +449,8 @@ def _optimizer(torch: Any, module: Any, setting: Setting) -> Any:
 
 def _step(
     load: Trackable,
-    module: Any,
-    optimizer: Any,
+    module: Module,
+    optimizer: Optimizer,
     inputs: _Inputs,
     event: Callable[[str, Phase], None] = lambda _place, _phase: None,
 ) -> None:

@@ -40,7 +40,7 @@ def parse_wrapping(entry: object, planner: Planner) -> Wrapping:
     recompute = planner.checkpoint == "all"
     profile = planner.profile
     names = tuple(profile.modules[at].name for at in planner.checkpointable) if recompute else ()
-    units: Any = entry
+    units: object = entry
     if isinstance(entry, Path) or (isinstance(entry, str) and entry.endswith(_ENDINGS)):
         units, checkpointed = _read_file(entry)
         names = names if checkpointed is None else checkpointed

@@ -31,7 +31,7 @@ def typed_format(
     tool: str,
     content: str,
     kind: Kind,
-    looks_like: Callable[[Mapping[str, Any]], str | None],
+    looks_like: Callable[[Mapping[str, object]], str | None],
     file_type: type[T],
     fields: Callable[[T, str, str], Fields],
 ) -> FileFormat:
@@ -45,7 +45,7 @@ def typed_format(
         Returns the shardwise fields from the validated file, a name and the source.
     """
 
-    def read(_: Kind, data: Mapping[str, Any], name: str, source: str) -> Fields:
+    def read(_: Kind, data: Mapping[str, object], name: str, source: str) -> Fields:
         return fields(file_type.validated(data, source=source), name, source)
 
     return FileFormat(

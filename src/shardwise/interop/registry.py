@@ -4,7 +4,6 @@ A new tool is one folder with `FORMATS` in its `__init__`, and one line here.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from shardwise.config.readers import Kind
 from shardwise.errors import Fault, InputError
@@ -22,15 +21,15 @@ FORMATS: tuple[FileFormat, ...] = (
 )
 
 
-def recognised(data: Mapping[str, Any]) -> tuple[Kind, str] | None:
+def recognised(data: Mapping[str, object]) -> tuple[Kind, str] | None:
     """Return what a file of another tool holds, here and in its own words; None if it is none."""
     found = _format_of(data)
     return None if found is None else (found.kinds[0], f"{found.tool} {found.content}")
 
 
 def native_fields(
-    kind: Kind, data: Mapping[str, Any], *, name: str, source: str
-) -> Mapping[str, Any]:
+    kind: Kind, data: Mapping[str, object], *, name: str, source: str
+) -> Mapping[str, object]:
     """Return the fields of a model, system or strategy in a file.
 
     A mapping that no other tool would have written is returned as it is.
@@ -56,10 +55,10 @@ def native_fields(
     return found.read(kind, data, name, source)
 
 
-def fetched_model(name: str) -> Mapping[str, Any] | None:
+def fetched_model(name: str) -> Mapping[str, object] | None:
     """Return the config.json of an owner/name on the Hugging Face hub; None for other names."""
     return hub.fetch_config(name) if hub.is_hub_id(name) else None
 
 
-def _format_of(data: Mapping[str, Any]) -> FileFormat | None:
+def _format_of(data: Mapping[str, object]) -> FileFormat | None:
     return next((one for one in FORMATS if one.recognise(data)), None)

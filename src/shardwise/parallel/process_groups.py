@@ -168,7 +168,7 @@ class Peers:
             position = np.empty(len(self), dtype=np.int64)
             position[described.groups] = np.arange(len(described.groups))[:, None]
             columns[f"{axis}_group"] = position
-        lists: dict[str, list[Any]] = {name: c.tolist() for name, c in columns.items()}
+        lists: dict[str, list[object]] = {name: c.tolist() for name, c in columns.items()}
         maybe = {"previous_rank": self.previous_rank, "next_rank": self.next_rank}
         maybe["embedding_peer"] = self._embedding_peer()
         for name, column in maybe.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -48,8 +48,8 @@ def estimate_training_time(
     strategy: StrategyLike,
     *,
     tokens: float | str,
-    reliability: Reliability | Mapping[str, Any] | str | Path | None = None,
-    site: Site | Mapping[str, Any] | None = None,
+    reliability: Reliability | Mapping[str, object] | str | Path | None = None,
+    site: Site | Mapping[str, object] | None = None,
 ) -> TrainingTime:
     """Estimate how long a training run takes, what it costs, and what it loses to failures.
 

@@ -4,7 +4,6 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -172,7 +171,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def written(value: Any) -> str:
+def written(value: object) -> str:
     """A config value as people write it; a dash for none."""
     if value is None or value in ({}, []):
         return "-"

@@ -7,7 +7,6 @@ three in the rows. That gives the right FLOPs, but not the right shapes: those a
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from shardwise.config.model import OWN_KIND, Model
 from shardwise.config.strategy import Strategy
@@ -17,7 +16,7 @@ _SOURCE = "DeepFlow"
 
 
 def deepflow_text(
-    model: Model | str | Path, strategy: Strategy | Mapping[str, Any] | str | Path
+    model: Model | str | Path, strategy: Strategy | Mapping[str, object] | str | Path
 ) -> str:
     """Return one layer's matrix products in DeepFlow's format: six lines of rows, inner, columns.
 
@@ -35,7 +34,7 @@ def shapes_text(shapes: Sequence[tuple[int, int, int]]) -> str:
 
 
 def deepflow_rows(
-    model: Model | str | Path, strategy: Strategy | Mapping[str, Any] | str | Path
+    model: Model | str | Path, strategy: Strategy | Mapping[str, object] | str | Path
 ) -> tuple[tuple[int, int, int], ...]:
     """Rows, inner, columns of the six products of a layer, for one replica and stage.
 

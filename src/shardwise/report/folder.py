@@ -68,7 +68,7 @@ def write_folder(
     *,
     model: tuple[Model, Resolved],
     system: tuple[System, Resolved],
-    record: Mapping[str, Any],
+    record: Mapping[str, object],
     texts: Mapping[str, str],
     now: datetime,
 ) -> tuple[Written, ...]:

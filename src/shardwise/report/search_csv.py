@@ -31,12 +31,12 @@ _FOREIGN_STRATEGY = ("execution", "config")
 _FOREIGN_RESULTS = "stats"
 
 
-def is_result(data: Mapping[str, Any]) -> bool:
+def is_result(data: Mapping[str, object]) -> bool:
     """Whether a file's content is the result of a search or estimate, of shardwise or Calculon."""
     return _is_search(data) or _is_estimate(data) or _is_numbered(data)
 
 
-def is_sweep(data: Mapping[str, Any]) -> bool:
+def is_sweep(data: Mapping[str, object]) -> bool:
     """Whether a file's content is the result of a sweep."""
     return {"systems", "axes", "points"} <= set(data)
 
@@ -53,7 +53,7 @@ def is_table_file(path: str | Path) -> bool:
     return str(path).lower().endswith(TABLE_ENDINGS)
 
 
-def table(data: Mapping[str, Any], *, source: str, part: str = "best") -> "pl.DataFrame":
+def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl.DataFrame":
     """Return a part of a result as a data frame, one row for each plan.
 
     Strategy, times, memory and rates are columns; lists of an estimate (stages, operations,
@@ -103,15 +103,15 @@ def write_table(frame: "pl.DataFrame", path: str | Path) -> None:
         files.write_text(path, as_csv(frame))
 
 
-def _is_search(data: Mapping[str, Any]) -> bool:
+def _is_search(data: Mapping[str, object]) -> bool:
     return isinstance(data.get("best"), list) and "candidates" in data
 
 
-def _is_estimate(data: Mapping[str, Any]) -> bool:
+def _is_estimate(data: Mapping[str, object]) -> bool:
     return {"strategy", "step_time_s", "time_s"} <= set(data)
 
 
-def _is_numbered(data: Mapping[str, Any]) -> bool:
+def _is_numbered(data: Mapping[str, object]) -> bool:
     return bool(data) and all(
         key.isdecimal() and isinstance(entry, Mapping) and {"execution", "stats"} <= set(entry)
         for key, entry in data.items()
@@ -165,14 +165,14 @@ def _estimate_row(entry: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _in_a_cell(value: Any) -> Any:
+def _in_a_cell(value: object) -> Any:
     """A field of a strategy as a number or a text: items of a list separated by spaces."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
     return json.dumps(value) if isinstance(value, Mapping) else value
 
 
-def frame(rows: Sequence[Mapping[str, Any]], *, source: str) -> "pl.DataFrame":
+def frame(rows: Sequence[Mapping[str, object]], *, source: str) -> "pl.DataFrame":
     """Return rows as a data frame; fields that a row lacks are null.
 
     Raises

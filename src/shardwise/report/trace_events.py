@@ -127,7 +127,7 @@ class _Columns:
         lasts = sum(self.lasts(at, work) for at in group for work in self.purposes(at))
         return min(self.end[group[0]], self.start[group[0]] + lasts)
 
-    def details_of(self, at: int) -> dict[str, Any]:
+    def details_of(self, at: int) -> dict[str, object]:
         """Details of the slices of an action."""
         details = self.details[self.kind[at], self.stage[at], self.has_weight_grads[at]]
         return {"micro_batch": self.micro_batch[at], **details}
@@ -218,7 +218,7 @@ def _shown(timeline: StepTimeline, micro_batches: int | None) -> Bools:
     return shown
 
 
-def _details(timeline: StepTimeline) -> dict[tuple[str, int, bool], dict[str, Any]]:
+def _details(timeline: StepTimeline) -> dict[tuple[str, int, bool], dict[str, object]]:
     """Stage, its components, times and memory of a micro-batch there."""
     found = {}
     for kind, both in _PURPOSES:
@@ -280,7 +280,7 @@ class _Rank:
         return {sender: _TRANSFERS + place for place, sender in enumerate(senders)}
 
     def _slice(
-        self, name: str, category: str, lane: int, span: tuple[int, int], **args: Any
+        self, name: str, category: str, lane: int, span: tuple[int, int], **args: object
     ) -> None:
         """Add a complete event; its span is in nanoseconds."""
         self.used.add(lane)
@@ -298,7 +298,7 @@ class _Rank:
             event["args"] = args
         self.found.append(event)
 
-    def _meta(self, what: str, lane: int = 0, **args: Any) -> None:
+    def _meta(self, what: str, lane: int = 0, **args: object) -> None:
         event = {"name": what, "ph": "M", "pid": self.rank, "tid": lane, "args": args}
         self.found.append(event)
 

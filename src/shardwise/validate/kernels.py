@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import catalog
-from shardwise.arrays import Bools
+from shardwise.arrays import Bools, Floats
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
 from shardwise.validate.calibrate.predictions import Predictions, predictions
@@ -67,7 +67,7 @@ class KernelScores:
 
     def to_dict(self, *, rows: bool = False) -> dict[str, Any]:
         """Return plain values, ready for JSON; with `rows` also each row."""
-        summary: dict[str, Any] = {}
+        summary: dict[str, object] = {}
         for name in dict.fromkeys(table.kind for table, _ in self.tables):
             signed = np.concatenate([_errors(p) for t, p in self.tables if t.kind == name])
             scored = [group for group in self.groups if group.table == name]
@@ -80,7 +80,7 @@ class KernelScores:
                     for g in scored
                 ],
             }
-        record: dict[str, Any] = {
+        record: dict[str, object] = {
             "suite": "kernels",
             "summary": summary,
             "refused": [asdict(refused) for refused in self.refused],
@@ -93,7 +93,7 @@ class KernelScores:
             for number in range(len(table)):
                 measured = float(result.measured_us[number])
                 predicted = float(result.predicted_us[number])
-                row: dict[str, Any] = {"id": f"{table.kind}/{number}", "table": table.kind}
+                row: dict[str, object] = {"id": f"{table.kind}/{number}", "table": table.kind}
                 row |= {name: values[number] for name, values in columns.items()}
                 row |= {"kind": str(result.kind[number]), "measured_us": measured}
                 if result.reason[number]:
@@ -181,9 +181,10 @@ def _system_of(gpu: str) -> System | str:
     return System.load(name)
 
 
-def _errors(result: Predictions) -> Any:
+def _errors(result: Predictions) -> Floats:
     known = np.isfinite(result.predicted_us)
-    return result.predicted_us[known] / result.measured_us[known] - 1
+    errors: Floats = result.predicted_us[known] / result.measured_us[known] - 1
+    return errors
 
 
 def _plain(score: Score) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Measured NCCL collectives of Perlmutter, compared with `cost.collective`."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -175,6 +175,6 @@ def _part(measured: MeasuredCollectives, operation: str, band: _Band, rows: list
     )
 
 
-def _place(groups: tuple[str, ...]) -> tuple[Any, ...]:
+def _place(groups: tuple[str, ...]) -> tuple[object, ...]:
     """GPUs per node and nodes by number."""
     return tuple(int(group.split()[0]) for group in groups)

@@ -175,7 +175,7 @@ class Scoreboard:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: rows of all parts, scores, and descriptions."""
-        plain: dict[str, Any] = {
+        plain: dict[str, object] = {
             "suite": self.suite,
             "title": self.title,
             "rows": [
@@ -201,7 +201,7 @@ class Scoreboard:
             plain["criterion"] = self._criterion(self.criterion)
         return plain
 
-    def _criterion(self, criterion: Criterion) -> dict[str, Any]:
+    def _criterion(self, criterion: Criterion) -> dict[str, object]:
         rows = sum(len(part.rows) for part in self.parts)
         return {
             "limit": criterion.limit,
@@ -225,9 +225,9 @@ def _by_number(name: str) -> tuple[int, str]:
     return len(name), name
 
 
-def _summary(part: Part, predecessor: str) -> dict[str, Any]:
+def _summary(part: Part, predecessor: str) -> dict[str, object]:
     """Scores of a part, and of its groups where it has some."""
-    summary: dict[str, Any] = {
+    summary: dict[str, object] = {
         "n": len(part.rows),
         "kind": part.kind,
         "ours": _errors(part.ours),

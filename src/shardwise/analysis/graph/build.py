@@ -5,7 +5,6 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from shardwise.analysis.components import (
     FULL_LAYER,
@@ -55,7 +54,7 @@ _BOTH_WAYS = ("zb-v", "dualpipe")
 def graph_of(
     model: Model | str | Path,
     system: System | str | Path,
-    strategy: Strategy | Mapping[str, Any] | str | Path,
+    strategy: Strategy | Mapping[str, object] | str | Path,
 ) -> ComputeGraph:
     """Return what one strategy runs: a layer of each kind, embedding, head, and the full model.
 

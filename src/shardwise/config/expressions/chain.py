@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.expressions.dimensions import kind_at
@@ -82,8 +84,8 @@ def row_of(named: str, config_type: type[Any], chain: Chain, *, is_base: bool) -
 
 
 def with_located_file(
-    data: Mapping[str, Any], name: str, folder: str, source: str
-) -> Mapping[str, Any]:
+    data: Mapping[str, object], name: str, folder: str, source: str
+) -> Mapping[str, object]:
     """Find the file that a field of a mapping is, or is based on, where it is no entry of a folder.
 
     Parameters
@@ -108,7 +110,7 @@ def _relative_to_source(named: str, source: str) -> str:
         return named
 
 
-def _refuse_circle(named: str, config_type: type[Any], steps: Sequence[str]) -> None:
+def _refuse_circle(named: str, config_type: type[BaseModel], steps: Sequence[str]) -> None:
     """Raise if a file that is referred to is among those that led to it."""
     if Path(named).resolve() not in [Path(place).resolve() for place in steps[::2]]:
         return

@@ -4,7 +4,6 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -19,7 +18,7 @@ def kinds_at(config_type: type[BaseModel], path: tuple[Part, ...]) -> frozenset[
 
     Empty if no number may stand there, or the path is none of the type's.
     """
-    places: list[Any] = [config_type]
+    places: list[object] = [config_type]
     for part in path:
         places = [inside for place in places for inside in _inside(place, part)]
     return frozenset(kind for place in places for kind in _kinds(place))
@@ -41,7 +40,7 @@ def canonical_names(config_type: type[BaseModel]) -> dict[str, str]:
     return found
 
 
-def _inside(place: Any, part: Part) -> Iterator[Any]:
+def _inside(place: object, part: Part) -> Iterator[object]:
     """What stands behind one step, in every member of a union."""
     for member, _ in _members(place):
         if isinstance(member, type) and issubclass(member, BaseModel):
@@ -57,14 +56,16 @@ def _inside(place: Any, part: Part) -> Iterator[Any]:
                 yield arguments[0 if several else part]
 
 
-def _kinds(place: Any) -> Iterator[str | None]:
+def _kinds(place: object) -> Iterator[str | None]:
     for member, marks in _members(place):
         if member in (int, float):
             dimensions = [mark.name for mark in marks if isinstance(mark, Dimension)]
             yield dimensions[0] if dimensions else None
 
 
-def _members(place: Any, marks: Iterable[Any] = ()) -> Iterator[tuple[Any, Sequence[Any]]]:
+def _members(
+    place: object, marks: Iterable[object] = ()
+) -> Iterator[tuple[object, Sequence[object]]]:
     """Members of unions with what annotates them."""
     if isinstance(place, FieldInfo):
         yield from _members(place.annotation, place.metadata)

@@ -87,7 +87,7 @@ def _with_formulas(base: Row) -> dict[str, Any]:
     return tree
 
 
-def _step(tree: Any, at: Place) -> Part | None:
+def _step(tree: object, at: Place) -> Part | None:
     """The last key of a place as the tree has it; None if it does not have the place."""
     try:
         return descend(tree, at, "")[1][-1]
@@ -95,7 +95,7 @@ def _step(tree: Any, at: Place) -> Part | None:
         return None
 
 
-def _at(tree: Any, at: Place) -> Any:
+def _at(tree: object, at: Place) -> Any:
     """What stands at a place, if anything does."""
     try:
         return descend(tree, at, "")[0]
@@ -103,7 +103,7 @@ def _at(tree: Any, at: Place) -> Any:
         return None
 
 
-def _base(named: Any, config_type: type[BaseModel], source: str, rows: Rows) -> Row:
+def _base(named: object, config_type: type[BaseModel], source: str, rows: Rows) -> Row:
     here = Fault(source=source, field=BASE, value=named, has_value=True, problem="")
     if not isinstance(named, str):
         problem = f"must be the name or the file of a {config_type.__name__.lower()}"
@@ -116,7 +116,7 @@ def _base(named: Any, config_type: type[BaseModel], source: str, rows: Rows) -> 
         raise InputError(replace(here, problem=str(error))) from None
 
 
-def _named_parameters(parameters: Any, source: str) -> dict[str, Any]:
+def _named_parameters(parameters: object, source: str) -> dict[str, object]:
     """Parameters by their names as formulas read them, in which some letters are alike (NFKC).
 
     Raises
@@ -127,7 +127,7 @@ def _named_parameters(parameters: Any, source: str) -> dict[str, Any]:
     here = Fault(source=source, field=PARAMETERS, value=parameters, has_value=True, problem="")
     if not isinstance(parameters, Mapping):
         raise InputError(replace(here, problem="must be a mapping of names to figures"))
-    named: dict[str, Any] = {}
+    named: dict[str, object] = {}
     for name, figure in parameters.items():
         problem = ""
         own = normalize("NFKC", name) if isinstance(name, str) else ""

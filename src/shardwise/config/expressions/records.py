@@ -111,19 +111,19 @@ def sources_of(
     return inherited | covered | {field: source for field, source in own.items() if field}
 
 
-def _covering(sources: Mapping[str, Any], field: str) -> Any:
+def _covering(sources: Mapping[str, object], field: str) -> object:
     """The source of the longest prefix of a field that has one."""
     parts = field.split(".")
     prefixes = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
     return next((sources[prefix] for prefix in prefixes if prefix in sources), None)
 
 
-def _key(node: Mapping[Any, Any], part: Any) -> Any:
+def _key(node: Mapping[object, object], part: object) -> Any:
     """The key of a mapping that a step means: a number as a key may be text in one of two files."""
     return part if part in node else next((key for key in node if str(key) == str(part)), part)
 
 
-def _position(items: list[Any] | tuple[Any, ...], part: Any) -> int | None:
+def _position(items: list[object] | tuple[object, ...], part: object) -> int | None:
     """The item of a list that a step means: by its name, or its position."""
     named = [n for n, item in enumerate(items) if isinstance(item, Mapping) and _is(item, part)]
     if len(named) == 1:
@@ -132,11 +132,11 @@ def _position(items: list[Any] | tuple[Any, ...], part: Any) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 10 and int(text) < len(items) else None  # noqa: PLR2004
 
 
-def _is(item: Mapping[Any, Any], part: Any) -> bool:
+def _is(item: Mapping[object, object], part: object) -> bool:
     return isinstance(part, str) and item.get("name") == part
 
 
-def _names(items: list[Any] | tuple[Any, ...]) -> list[str]:
+def _names(items: list[object] | tuple[object, ...]) -> list[str]:
     names = [str(item["name"]) for item in items if isinstance(item, Mapping) and "name" in item]
     return names or [str(position) for position in range(len(items))]
 
@@ -212,7 +212,7 @@ class Resolved:
         return replace(fault, problem=f"{fault.problem} ({origin.how}: {origin.by})")
 
 
-def has_figures(data: Mapping[str, Any]) -> bool:
+def has_figures(data: Mapping[str, object]) -> bool:
     """Whether anything in a mapping is looked up, calculated or left to a base."""
     try:
         return BASE in data or PARAMETERS in data or _any_figure(data)
@@ -220,7 +220,7 @@ def has_figures(data: Mapping[str, Any]) -> bool:
         return True
 
 
-def _any_figure(node: Any) -> bool:
+def _any_figure(node: object) -> bool:
     if isinstance(node, str):
         return is_formula(node)
     if isinstance(node, Mapping):
@@ -228,7 +228,7 @@ def _any_figure(node: Any) -> bool:
     return isinstance(node, (list, tuple)) and any(map(_any_figure, node))
 
 
-def is_formula(node: Any) -> bool:
+def is_formula(node: object) -> bool:
     """Whether a text is a formula: it begins with an equals sign."""
     return isinstance(node, str) and node.lstrip().startswith("=")
 
@@ -242,7 +242,7 @@ _TOLERANCE = 1e-6
 _NEEDS = (("field", "lookup"), ("times", "lookup"), ("lookup", "field"))
 
 
-def check_keys(node: Mapping[str, Any]) -> None:
+def check_keys(node: Mapping[str, object]) -> None:
     """Raise unless a figure has keys and values that it may have.
 
     Raises
@@ -266,13 +266,13 @@ def check_keys(node: Mapping[str, Any]) -> None:
         raise ValueError("value must be given; what is calculated is a formula")
 
 
-def lookup_words(node: Mapping[str, Any]) -> str:
+def lookup_words(node: Mapping[str, object]) -> str:
     """A look-up as people say it: row, field and factor."""
     times = node.get("times", 1)
     return f"{node['lookup']} {node['field']}" + (f" times {times:g}" if times != 1 else "")
 
 
-def check_agreement(figures: Mapping[str, Quantity], node: Mapping[str, Any]) -> None:
+def check_agreement(figures: Mapping[str, Quantity], node: Mapping[str, object]) -> None:
     """Raise if a figure stated in several ways is not the same.
 
     Raises

@@ -38,7 +38,7 @@ _MOST_NAMES = 200
 
 
 def resolve(
-    data: Mapping[str, Any], config_type: type[BaseModel], *, source: str, rows: Rows
+    data: Mapping[str, object], config_type: type[BaseModel], *, source: str, rows: Rows
 ) -> Resolved:
     """Work out all figures of a mapping.
 
@@ -164,7 +164,7 @@ class _Resolver:
             node = node[part]
         return node, at
 
-    def _worked_out(self, node: Any, at: Place) -> Any:
+    def _worked_out(self, node: Any, at: Place) -> object:
         """A formula or a figure in its long form."""
         if at in self.at_work:
             circle = [*self.at_work[self.at_work.index(at) :], at]
@@ -202,10 +202,12 @@ class _Resolver:
         self._record_origin(node, at, found)
         return next(iter(found.values()))
 
-    def _as_figure(self, value: Any, at: Place) -> Quantity:
+    def _as_figure(self, value: object, at: Place) -> Quantity:
         return value if isinstance(value, Quantity) else self._of_literal(value, at)
 
-    def _record_origin(self, node: Mapping[str, Any], at: Place, found: Mapping[str, Any]) -> None:
+    def _record_origin(
+        self, node: Mapping[str, object], at: Place, found: Mapping[str, object]
+    ) -> None:
         """Record how a figure in its long form came to be, and its source if it names one."""
         ways = [way for way in found if way != "value"]
         known = self.origins.get(at, Origin(how="given"))
@@ -277,7 +279,7 @@ class _Resolver:
             raise ValueError("needs base, but there is none: name one as base")
         return figure_in(base, rest or at, f"the base {base.name}")
 
-    def _of_literal(self, value: Any, at: Place) -> Quantity:
+    def _of_literal(self, value: object, at: Place) -> Quantity:
         """A value as it is written, a number or text, with what its place counts."""
         kind = kind_at(self.config_type, at)
         if kind is not None:
@@ -314,7 +316,7 @@ class _Resolver:
             return [self._plain(item, (*at, n), faults) for n, item in enumerate(node)]
         return node
 
-    def _sources(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def _sources(self, data: Mapping[str, Any]) -> dict[str, object]:
         own = {self._placed(prefix, data): source for prefix, source in self.own_sources.items()}
         derived = {
             ".".join(map(str, at)): one
@@ -339,7 +341,7 @@ class _Resolver:
             return prefix
         return ".".join(map(str, place))
 
-    def _fault(self, at: Place, node: Any, problem: str) -> InputError:
+    def _fault(self, at: Place, node: object, problem: str) -> InputError:
         shown = not is_figure(node)
         value = node.strip() if isinstance(node, str) else node
         return InputError(
@@ -360,5 +362,5 @@ def _number(figure: Quantity) -> float:
     return int(value) if is_integer else value
 
 
-def _keys(node: Any) -> list[Any]:
+def _keys(node: object) -> list[object]:
     return list(node) if isinstance(node, Mapping) else []

@@ -95,5 +95,5 @@ def _figure(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**_notes(schema), "anyOf": [*members, {"$ref": "#/$defs/Figure"}]}
 
 
-def _notes(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _notes(schema: Mapping[str, object]) -> dict[str, Any]:
     return {key: schema[key] for key in _NOTES if key in schema}

@@ -17,12 +17,20 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from shardwise.errors import Fault, InputError, shorten
 from shardwise.fsdp.trace.stand_ins import stand_ins, without_numbers
-from shardwise.fsdp.trace.torch_tools import describe_error, tensors, torch_module
+from shardwise.fsdp.trace.torch_tools import (
+    Module,
+    Tensor,
+    Value,
+    describe_error,
+    tensors,
+    torch_module,
+)
 
 _HEADS = (
     "AutoModelForCausalLM",
@@ -49,7 +57,7 @@ def config_of(file: Path) -> Any:
     return config
 
 
-def model_of(config: Any) -> Any:
+def model_of(config: Any) -> Module:
     """The class that a config names, or else the first of `_HEADS` that exists for it."""
     transformers = _transformers("model")
     own = deepcopy(config)  # building writes to it
@@ -74,7 +82,7 @@ def _forget_dtype(config: Any) -> None:
             _forget_dtype(part)
 
 
-def model_inputs(module: Any, batch: int, seq_len: int) -> dict[str, Any] | None:
+def model_inputs(module: Module, batch: int, seq_len: int) -> dict[str, Any] | None:
     """Token ids (for language models also as labels), sound or images; None: unknown inputs.
 
     Zeros: they have no numbers on fake tensors, and a token 0 is in every vocabulary.
@@ -97,7 +105,7 @@ def model_inputs(module: Any, batch: int, seq_len: int) -> dict[str, Any] | None
     return None
 
 
-def _transformers(source: str) -> Any:
+def _transformers(source: str) -> ModuleType:
     try:
         return import_module("transformers")
     except ImportError:
@@ -106,7 +114,7 @@ def _transformers(source: str) -> Any:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def _quiet(transformers: ModuleType) -> Iterator[None]:
     """Silence its warnings about text generation."""
     logging = transformers.logging
     usual = logging.get_verbosity()
@@ -137,7 +145,7 @@ class LoadedModel:
     given: Any = field(default_factory=WeakKeyDictionary)
     """Inputs that the factory made, by module."""
 
-    def build(self) -> Any:
+    def build(self) -> Module:
         """Build the module under the current fake mode, in the default dtype, for training."""
         torch = torch_module()
         try:
@@ -158,7 +166,7 @@ class LoadedModel:
             self.given[module] = given
         return module.train()
 
-    def inputs(self, module: Any, batch: int, seq_len: int) -> Called:
+    def inputs(self, module: Module, batch: int, seq_len: int) -> Called:
         """Positional and keyword arguments that the module is called with."""
         if module in self.given:
             return _called(self.given[module])
@@ -170,7 +178,7 @@ class LoadedModel:
                 return (), made
         return _token_ids(self.source, module, batch, seq_len)
 
-    def loss(self, output: Any) -> Any:
+    def loss(self, output: Value) -> Tensor:
         """`output.loss`, a scalar output, or the sum of the first floating output in fp32."""
         own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if own is not None:
@@ -279,12 +287,12 @@ def _imported_factory(text: str) -> Callable[..., Any]:
     return made
 
 
-def _on_fake_cpu(tensor: Any) -> bool:
+def _on_fake_cpu(tensor: Tensor) -> bool:
     fake = torch_module("torch._subclasses.fake_tensor").FakeTensor
     return isinstance(tensor, fake) and tensor.device.type == "cpu"
 
 
-def _remade(module: Any) -> Any:
+def _remade(module: Module) -> Module:
     """A copy of a module with new weights on the CPU, floating ones in the default dtype.
 
     For weights that were there before, on the meta device or on a GPU.
@@ -311,7 +319,7 @@ def _of_config(path: Path, name: str | None) -> LoadedModel:
     return LoadedModel(name=called, source=str(file), make=lambda: model_of(config))
 
 
-def _called(inputs: Any) -> Called:
+def _called(inputs: Value) -> Called:
     """Inputs as positional and keyword arguments."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
@@ -322,7 +330,7 @@ def _called(inputs: Any) -> Called:
     return (inputs,), {}
 
 
-def _token_ids(source: str, module: Any, batch: int, seq_len: int) -> Called:
+def _token_ids(source: str, module: Module, batch: int, seq_len: int) -> Called:
     """Token ids, by name where the module has it."""
     torch = torch_module()
     if not any(isinstance(one, torch.nn.Embedding) for one in module.modules()):

@@ -23,6 +23,7 @@ from shardwise.config.system import Accelerator, System
 from shardwise.cost.kernels import KernelRates, memory_bound_times
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
+from shardwise.fsdp.trace.torch_tools import Operator, Tensor, Value
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, Phase
 
 _FREE = {
@@ -90,7 +91,9 @@ class KernelLog:
     backward: bool = False
     _rules: dict[Any, "_Rule | None"] = field(default_factory=dict)
 
-    def record(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    def record(
+        self, func: Operator, args: Sequence[Value], kwargs: dict[str, Value], out: Value
+    ) -> None:
         """Record the kernel of one operator."""
         try:
             rule = self._rules[func]
@@ -101,7 +104,7 @@ class KernelLog:
 
     def product(
         self,
-        out: Any,
+        out: Value,
         shape: tuple[float, float, float, float],
         operands: tuple[Any, Any],
         phase: str,
@@ -115,7 +118,7 @@ class KernelLog:
         dtype = _DTYPES.get(str(operands[0].dtype), "fp32")
         self.products.append(Product(self.segment, dtype, *shape, read, written, phase, grouped))
 
-    def phase_of(self, first: Any) -> str:
+    def phase_of(self, first: Tensor) -> str:
         """Phase of a plain product; in backward a transposed first operand sums over tokens."""
         if not self.backward:
             return "forward"
@@ -129,7 +132,7 @@ _Rule = Callable[[KernelLog, Sequence[Any], dict[str, Any], Any], None]
 _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
-def _rule(func: Any) -> _Rule | None:
+def _rule(func: Operator) -> _Rule | None:
     """The rule that records an operator; None: it launches nothing."""
     schema = func._schema
     name = schema.name
@@ -138,7 +141,7 @@ def _rule(func: Any) -> _Rule | None:
     return _RULES.get(name, _moves_bytes)
 
 
-def _bytes(value: Any) -> float:
+def _bytes(value: Value) -> float:
     """Bytes of tensors among arguments or results; of expanded ones what is stored."""
     if hasattr(value, "untyped_storage"):
         return float(min(value.numel() * value.element_size(), value.untyped_storage().nbytes()))
@@ -147,34 +150,36 @@ def _bytes(value: Any) -> float:
     return 0.0
 
 
-def _moves_bytes(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+def _moves_bytes(
+    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
+) -> None:
     read = sum(map(_bytes, args)) + sum(map(_bytes, kwargs.values()))
     log.moved.append((log.segment, read + _bytes(out)))
 
 
-def _writes(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+def _writes(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
     del args, kwargs
     log.moved.append((log.segment, _bytes(out)))
 
 
-def _copies(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+def _copies(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
     del kwargs
     log.moved.append((log.segment, _bytes(args[1]) + _bytes(out)))
 
 
-def _gathers(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+def _gathers(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
     beside = sum(map(_bytes, args[1:])) + sum(map(_bytes, kwargs.values()))
     log.moved.append((log.segment, beside + 2 * _bytes(out)))
 
 
-def _puts(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+def _puts(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
     """Values are read, their destinations read and written; out of place, all is copied too."""
     del kwargs
     copied = 0.0 if out is args[0] else 2 * _bytes(out)
     log.moved.append((log.segment, copied + 3 * _bytes(args[2]) + _bytes(args[1])))
 
 
-def _mm(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+def _mm(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
     del kwargs
     first, second = args[:2]
     groups = first.shape[0] if first.dim() == _BATCHED else 1
@@ -183,18 +188,20 @@ def _mm(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -
     log.product(out, shape, (first, second), log.phase_of(first))
 
 
-def _addmm(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+def _addmm(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
     _mm(log, args[1:3], kwargs, out)
 
 
-def _convolution(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+def _convolution(
+    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
+) -> None:
     del kwargs
     data, weight = args[:2]
     log.product(out, _convolved(data, weight, out, *args[6:9:2]), (data, weight), "forward")
 
 
 def _convolution_backward(
-    log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any
+    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
 ) -> None:
     """Two products of the size of the forward one, each if its gradient is requested."""
     del kwargs
@@ -207,7 +214,7 @@ def _convolution_backward(
 
 
 def _convolved(
-    data: Any, weight: Any, out: Any, transposed: bool, groups: int
+    data: Tensor, weight: Tensor, out: Value, transposed: bool, groups: int
 ) -> tuple[float, float, float, float]:
     """A convolution as products: places x (channels of a group x kernel) x channels."""
     places = data if transposed else out
@@ -215,7 +222,9 @@ def _convolved(
     return groups, rows, weight.shape[0] / groups, prod(weight.shape[1:])
 
 
-def _grouped_mm(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+def _grouped_mm(
+    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
+) -> None:
     """Products of experts, their tokens evenly spread."""
     del kwargs
     first, second = args[:2]
@@ -238,7 +247,7 @@ def _grouped_mm(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out
 
 
 def _grouped_backward(
-    log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any
+    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
 ) -> None:
     """Both gradients of the products of experts, as transformers computes them without a kernel."""
     del kwargs
@@ -249,20 +258,20 @@ def _grouped_backward(
     log.product(out[1], (groups, k, n, rows), (data, gradient), "weight_grad", grouped=True)
 
 
-def _attention(log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+def _attention(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
     del out
     causal = args[4] if len(args) > 4 else kwargs.get("is_causal", False)  # noqa: PLR2004
     _record_attention(log, args[:3], causal=causal, backward=False)
 
 
 def _attention_backward(
-    log: KernelLog, args: Sequence[Any], kwargs: dict[str, Any], out: Any
+    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
 ) -> None:
     del out, kwargs
     _record_attention(log, args[1:4], causal=args[7], backward=True)
 
 
-def _record_attention(log: KernelLog, of: Sequence[Any], *, causal: bool, backward: bool) -> None:
+def _record_attention(log: KernelLog, of: Sequence[Value], *, causal: bool, backward: bool) -> None:
     """Queries, keys and values of shape (batch, heads, tokens, width)."""
     query, key, value = of
     log.attention.append(

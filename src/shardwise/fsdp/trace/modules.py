@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from shardwise.fsdp.trace.torch_tools import grad_tensors, replace_tensors, tensors, torch_module
+from shardwise.fsdp.trace.torch_tools import (
+    Context,
+    Module,
+    Tensor,
+    Value,
+    grad_tensors,
+    replace_tensors,
+    tensors,
+    torch_module,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +60,7 @@ class Calls:
     _runs: dict[str, list[int]] = field(default_factory=dict)
     _handles: list[Any] = field(default_factory=list)
 
-    def install(self, module: Any) -> None:
+    def install(self, module: Module) -> None:
         """Register hooks on every module of a tree."""
         for name, one in module.named_modules():
             before = one.register_forward_pre_hook(
@@ -72,7 +81,7 @@ class Calls:
         return self._runs.get(name, [])
 
     def _enter(
-        self, name: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, module: Module, args: tuple[Value, ...], kwargs: dict[str, Value]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if self.in_backward:
             return self._enter_recomputation(name, args, kwargs)
@@ -89,7 +98,7 @@ class Calls:
         self.calls.append(call)
         return self._pass_inputs(call, args, kwargs)
 
-    def _leave(self, module: Any, args: Any, output: Any) -> None:
+    def _leave(self, module: Module, args: Value, output: Value) -> None:
         del module, args
         if self.in_backward:
             self._leave_recomputation(output)
@@ -102,7 +111,7 @@ class Calls:
         call.after = self.cut()
 
     def _enter_recomputation(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, args: tuple[Value, ...], kwargs: dict[str, Value]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Enter a call that backward recomputes, which is not a new one.
 
@@ -118,7 +127,7 @@ class Calls:
         self._recomputing.append((call, began))
         return None if call is None else self._pass_inputs(call, args, kwargs)
 
-    def _leave_recomputation(self, output: Any) -> None:
+    def _leave_recomputation(self, output: Value) -> None:
         call, began = self._recomputing.pop()
         if call is None:
             return
@@ -127,7 +136,7 @@ class Calls:
             call.backward_begin = began
 
     def _pass_inputs(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: Call, args: tuple[Value, ...], kwargs: dict[str, Value]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Pass the inputs through a function that reports when their gradients are ready."""
         if not torch_module().is_grad_enabled():
@@ -144,7 +153,7 @@ class Calls:
         )
         return new_args, new_kwargs
 
-    def _hook_outputs(self, call: Call, output: Any) -> None:
+    def _hook_outputs(self, call: Call, output: Value) -> None:
         """Hook the gradients of the outputs of a call.
 
         Of calls that return the same tensor, the outermost was registered last and begins first.
@@ -159,7 +168,7 @@ class Calls:
             tensor._shardwise_calls = (tensor.grad_fn, calls)
             tensor.register_hook(partial(self._output_gradient_ready, calls))
 
-    def _output_gradient_ready(self, calls: list[Call], gradient: Any) -> None:
+    def _output_gradient_ready(self, calls: list[Call], gradient: Tensor) -> None:
         del gradient
         for call in reversed(calls):
             if call.backward_begin < 0:
@@ -177,12 +186,12 @@ def _gradient_gate() -> Any:
     """
     torch = torch_module()
 
-    def forward(ctx: Any, callback: Callable[[], None], *inputs: Any) -> tuple[Any, ...]:
+    def forward(ctx: Context, callback: Callable[[], None], *inputs: Value) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.callback = callback
         return tuple(one.detach() for one in inputs)
 
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+    def backward(ctx: Context, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         ctx.callback()
         return (None, *gradients)
 

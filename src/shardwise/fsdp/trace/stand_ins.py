@@ -6,13 +6,19 @@ shapes here are those of PyTorch 2.13's CUDA kernels. Fake tensors have no numbe
 computed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-from shardwise.fsdp.trace.torch_tools import torch_module
+from shardwise.fsdp.trace.torch_tools import (
+    Context,
+    Operator,
+    Tensor,
+    Value,
+    torch_module,
+)
 
 # ruff: noqa: SLF001 - PyTorch has no public way to put a kernel in for a while
 
@@ -44,10 +50,11 @@ def without_numbers() -> Iterator[None]:
     Truncated normal weights are drawn until all lie inside the bounds: here they are not drawn.
     Rates that grow from layer to layer are read from a `linspace`, which is therefore real.
     """
-    init, torch = torch_module("torch.nn.init"), torch_module()
+    init: Any = torch_module("torch.nn.init")
+    torch: Any = torch_module()
     drawn, spaced = init._no_grad_trunc_normal_, torch.linspace
 
-    def linspace(*args: Any, **kwargs: Any) -> Any:
+    def linspace(*args: Value, **kwargs: Value) -> Tensor:
         with torch_module("torch._subclasses.fake_tensor").unset_fake_temporarily():
             return spaced(*args, **kwargs).as_subclass(_real_tensor())
 
@@ -60,13 +67,15 @@ def without_numbers() -> Iterator[None]:
 
 
 @cache
-def _real_tensor() -> Any:
+def _real_tensor() -> type:
     """A tensor whose functions run outside of fake modes, unless an argument is fake."""
     torch = torch_module()
     fake_tensor = torch_module("torch._subclasses.fake_tensor")
     usual = torch.Tensor.__torch_function__.__func__
 
-    def run(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(
+        cls: type, func: Operator, types: Sequence[type], args: Value = (), kwargs: Value = None
+    ) -> Value:
         if any(issubclass(kind, fake_tensor.FakeTensor) for kind in types):
             return usual(cls, func, types, args, kwargs or {})
         with fake_tensor.unset_fake_temporarily():
@@ -114,7 +123,7 @@ def _kernels() -> Iterator[None]:
         yield
 
 
-def _or_usual(name: str, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+def _or_usual(name: str, kernel: Callable[..., Value], *args: Value, **kwargs: Value) -> Value:
     """The result of a stand-in or, if it does not support the arguments, of the CPU's kernel."""
     out = kernel(*args, **kwargs)
     if out is not NotImplemented:
@@ -124,7 +133,7 @@ def _or_usual(name: str, kernel: Any, *args: Any, **kwargs: Any) -> Any:
     return usual._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
-def _dropout(data: Any, share: float, train: bool) -> Any:
+def _dropout(data: Tensor, share: float, train: bool) -> Value:
     """Dropout in one kernel, which saves a byte for each number."""
     if not train or not 0 < share < 1:
         return NotImplemented
@@ -132,16 +141,16 @@ def _dropout(data: Any, share: float, train: bool) -> Any:
 
 
 def _attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> Value:
     """Attention in one kernel, also with dropout or a mask; masked scores are computed too.
 
     A boolean mask is converted to numbers first, as in PyTorch.
@@ -154,7 +163,9 @@ def _attention(
     return _functions()[0].apply(query, key, value, attn_mask, is_causal)
 
 
-def _rms_norm(data: Any, shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
+def _rms_norm(
+    data: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Value:
     """RMSNorm in one kernel, where data and weight are of one type."""
     del eps
     if weight is not None and weight.dtype != data.dtype:
@@ -182,7 +193,7 @@ def _operators() -> Any:
     return torch.ops.shardwise, library
 
 
-def _attended(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> tuple[Any, Any]:
+def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Output, laid out by tokens, and the logarithm of each query's sum in fp32."""
     del k, mask, causal
     batch, heads, tokens, _ = q.shape
@@ -191,8 +202,8 @@ def _attended(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> tuple[Any, Any
 
 
 def _attention_gradients(
-    grad: Any, q: Any, k: Any, v: Any, mask: Any, *rest: Any
-) -> tuple[Any, Any, Any, Any]:
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *rest: Value
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values, and of every score where the mask is trained."""
     del grad
     torch = torch_module()
@@ -200,14 +211,14 @@ def _attention_gradients(
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), q.new_empty(scores)
 
 
-def _normalized(x: Any, dims: int, weight: Any) -> tuple[Any, Any]:
+def _normalized(x: Tensor, dims: int, weight: Tensor) -> tuple[Tensor, Tensor]:
     del weight
     torch = torch_module()
     ones = (1,) * dims
     return torch.empty_like(x), x.new_empty((*x.shape[:-dims], *ones), dtype=torch.float32)
 
 
-def _norm_gradients(grad: Any, x: Any, weight: Any, rstd: Any) -> tuple[Any, Any]:
+def _norm_gradients(grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
     del grad, rstd
     torch = torch_module()
     return torch.empty_like(x), x.new_empty((0,)) if weight is None else torch.empty_like(weight)
@@ -218,25 +229,27 @@ def _functions() -> tuple[Any, Any]:
     """Differentiable versions of attention and RMSNorm."""
     ops = _operators()[0]
 
-    def attention(ctx: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
+    def attention(
+        ctx: Context, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, causal: bool
+    ) -> Tensor:
         out, lse = ops.attention(q, k, v, mask, causal)
         ctx.save_for_backward(q, k, v, mask, out, lse)
         ctx.causal = causal
         return out
 
-    def attention_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    def attention_backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, out, lse = ctx.saved_tensors
         wanted = ctx.needs_input_grad[3]
         found = ops.attention_backward(grad, q, k, v, mask, out, lse, ctx.causal, wanted)
         scores = _summed_to(found[3], mask.shape) if wanted else None
         return (*found[:3], scores, None)
 
-    def rms_norm(ctx: Any, x: Any, dims: int, weight: Any) -> Any:
+    def rms_norm(ctx: Context, x: Tensor, dims: int, weight: Tensor) -> Tensor:
         out, rstd = ops.rms_norm(x, dims, weight)
         ctx.save_for_backward(x, weight, rstd)
         return out
 
-    def rms_norm_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    def rms_norm_backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         data, weights = ops.rms_norm_backward(grad, *ctx.saved_tensors)
         return data, None, weights if ctx.needs_input_grad[2] else None
 
@@ -246,11 +259,11 @@ def _functions() -> tuple[Any, Any]:
     )
 
 
-def _function(name: str, forward: Any, backward: Any) -> Any:
+def _function(name: str, forward: Callable[..., Value], backward: Callable[..., Value]) -> Any:
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(name, (torch_module().autograd.Function,), methods)
 
 
-def _summed_to(gradient: Any, shape: Sequence[int]) -> Any:
+def _summed_to(gradient: Tensor, shape: Sequence[int]) -> Tensor:
     """Sum over what was expanded."""
     return gradient.sum_to_size(shape)

@@ -7,7 +7,7 @@ last tensor is freed. What existed before the step (weights, buffers, inputs) do
 # ruff: noqa: SLF001 - storages and parameters have no public identity
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,10 @@ from shardwise.fsdp.trace.factory import LoadedModel, load_module
 from shardwise.fsdp.trace.kernels import KernelLog, segment_seconds
 from shardwise.fsdp.trace.modules import Calls
 from shardwise.fsdp.trace.torch_tools import (
+    Operator,
+    Storage,
+    Tensor,
+    Value,
     default_dtype,
     describe_error,
     no_garbage_collection,
@@ -58,7 +62,7 @@ class Ledger:
         self.peak = self.live
         return len(self.peaks)
 
-    def exclude(self, tensors: Iterable[Any]) -> float:
+    def exclude(self, tensors: Iterable[Tensor]) -> float:
         """Never count these tensors; return the bytes of their storages."""
         found: dict[int, int] = {}
         for tensor in tensors:
@@ -67,14 +71,14 @@ class Ledger:
             self._known.setdefault(storage._cdata, storage)
         return float(sum(found.values()))
 
-    def record_storage(self, storage: Any) -> None:
+    def record_storage(self, storage: Storage) -> None:
         """Count a storage that an operator returned, once."""
         place = storage._cdata
         if place in self._known:
             return
         size = storage.nbytes()
 
-        def gone(_: Any) -> None:
+        def gone(_: object) -> None:
             self.live -= size
             del self._known[place]
 
@@ -186,7 +190,7 @@ class _Step:
         loss.backward()
         self._cut()
 
-    def _gradient_complete(self, parameter: Any) -> None:
+    def _gradient_complete(self, parameter: Tensor) -> None:
         self.gradient_segments[id(parameter)] = self.ledger.segment
 
     def profile(self, system: System, dtype: Dtype) -> Profile:
@@ -278,7 +282,9 @@ def _recording(ledger: Ledger, log: KernelLog) -> Any:
     tensor = torch.Tensor
     skipped = torch.ops.prim.device.default  # the most frequent operator; it runs nothing
 
-    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(
+        self: object, func: Operator, types: Sequence[type], args: Value = (), kwargs: Value = None
+    ) -> Value:
         del self, types
         out = func(*args, **(kwargs or {}))
         if func is not skipped:

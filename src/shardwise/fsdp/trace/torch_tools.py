@@ -6,15 +6,34 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 
+if TYPE_CHECKING:
+    import torch
+    from torch._ops import OpOverload
+    from torch.autograd.function import FunctionCtx
+
+    Tensor: TypeAlias = torch.Tensor
+    Storage: TypeAlias = torch.UntypedStorage
+    TorchDtype: TypeAlias = torch.dtype
+    Module: TypeAlias = torch.nn.Module
+    Optimizer: TypeAlias = torch.optim.Optimizer
+    Operator: TypeAlias = OpOverload
+    Context: TypeAlias = FunctionCtx
+else:  # PyTorch is an extra, and imported where it is first used
+    Tensor = Storage = TorchDtype = Module = Optimizer = Operator = Context = object
+
+Value: TypeAlias = Any
+"""What operators and modules take and return: tensors, numbers, None, and containers of them."""
+
 _NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-def torch_module(name: str = "torch") -> Any:
+def torch_module(name: str = "torch") -> ModuleType:
     """Import a module of PyTorch, or raise an error that says what to install."""
     try:
         return import_module(name)
@@ -33,7 +52,7 @@ def describe_error(error: Exception) -> str:
     return text
 
 
-def torch_dtype(dtype: Dtype) -> Any:
+def torch_dtype(dtype: Dtype) -> TorchDtype:
     """PyTorch's dtype of a type."""
     if dtype not in _NAMES:
         problem = f"no such type; allowed: {', '.join(_NAMES)}"
@@ -56,7 +75,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 @contextmanager
-def default_dtype(dtype: Any) -> Iterator[None]:
+def default_dtype(dtype: TorchDtype) -> Iterator[None]:
     """Build modules in a type: fake parameters cannot be cast later."""
     torch = torch_module()
     usual = torch.get_default_dtype()
@@ -67,7 +86,7 @@ def default_dtype(dtype: Any) -> Iterator[None]:
         torch.set_default_dtype(usual)
 
 
-def tensors(value: Any) -> Iterator[Any]:
+def tensors(value: Value) -> Iterator[Tensor]:
     """Tensors in tuples, lists, mappings and dataclasses, in order; no others, as in FSDP2."""
     if isinstance(value, torch_module().Tensor):
         yield value
@@ -82,12 +101,12 @@ def tensors(value: Any) -> Iterator[Any]:
             yield from tensors(getattr(value, field.name))
 
 
-def grad_tensors(value: Any) -> list[Any]:
+def grad_tensors(value: Value) -> list[Tensor]:
     """Those of them that gradients flow to."""
     return [tensor for tensor in tensors(value) if tensor.requires_grad]
 
 
-def replace_tensors(value: Any, new: Iterator[Any]) -> Any:
+def replace_tensors(value: Value, new: Iterator[Tensor]) -> Value:
     """The value with new tensors in place of those of `grad_tensors`, in their order.
 
     Containers without any of them are not copied.

@@ -1,7 +1,7 @@
 """AMPeD: its configuration files, its statistics and its formulas."""
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from shardwise.config.readers import Kind
 from shardwise.errors import Fault, InputError
@@ -12,7 +12,7 @@ from shardwise.interop.formats import FileFormat
 __all__ = ["FORMATS"]
 
 
-def _refuse_tables(_kind: Kind, _data: Mapping[str, Any], _name: str, source: str) -> NoReturn:
+def _refuse_tables(_kind: Kind, _data: Mapping[str, object], _name: str, source: str) -> NoReturn:
     problem = "holds AMPeD's lookup tables; give the configuration that looks them up"
     raise InputError(Fault(source=source, problem=problem))
 

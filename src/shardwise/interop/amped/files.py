@@ -147,7 +147,7 @@ class AmpedConfig:
         return self.parameters[name]
 
 
-def looks_like(data: Mapping[str, Any]) -> Literal["configuration", "lookup tables"] | None:
+def looks_like(data: Mapping[str, object]) -> Literal["configuration", "lookup tables"] | None:
     """Return which of AMPeD's files a mapping is by its keys, or None."""
     if any(name in data for name in CATEGORIES):
         return "configuration"
@@ -165,7 +165,7 @@ def tables_next_to(source: str) -> tuple[Tables, str] | None:
 
 
 def read_config(
-    data: Mapping[str, Any], source: str, tables: tuple[Tables, str] | None = None
+    data: Mapping[str, object], source: str, tables: tuple[Tables, str] | None = None
 ) -> AmpedConfig:
     """Decide every parameter of a configuration.
 
@@ -281,7 +281,7 @@ class _Reading:
         return self.row(category)
 
     def _decided(
-        self, field: str, written: _Parameter, known: Parameter, row: Mapping[str, Any] | None
+        self, field: str, written: _Parameter, known: Parameter, row: Mapping[str, object] | None
     ) -> Parameter | None:
         """Read a parameter from its row, or leave it to be calculated, or use the written value."""
         if written.from_lookup_table:
@@ -300,7 +300,7 @@ class _Reading:
         return self._parsed(field, replace(known, origin="given"), written.value, self.source)
 
     def _looked_up(
-        self, field: str, written: _Parameter, known: Parameter, row: Mapping[str, Any]
+        self, field: str, written: _Parameter, known: Parameter, row: Mapping[str, object]
     ) -> Parameter | None:
         name = written.lookup_name or known.name
         if row.get(name) is None:

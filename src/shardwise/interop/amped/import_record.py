@@ -16,7 +16,7 @@ _WIDTHS = ("hidden_layer_dimension_for_attention_sublayers", "key_query_value_le
 _TOTAL = "total_number_of_parameters_without_embedding"
 
 
-def fields_of(purpose: Purpose, config: AmpedConfig, name: str) -> dict[str, Any]:
+def fields_of(purpose: Purpose, config: AmpedConfig, name: str) -> dict[str, object]:
     """Fields of a model, a system or a strategy; `name` is for what has none."""
     if purpose == "model":
         return model_fields(config, name)
@@ -33,7 +33,7 @@ def fields_of_several(
     InputError
         With all that is wrong or missing for any of them.
     """
-    found: dict[Purpose, dict[str, Any]] = {}
+    found: dict[Purpose, dict[str, object]] = {}
     faults: list[Fault] = []
     for purpose in purposes:
         try:
@@ -45,7 +45,7 @@ def fields_of_several(
 
 
 def import_record(
-    config: AmpedConfig, purposes: Collection[Purpose], strategy: Mapping[str, Any] | None = None
+    config: AmpedConfig, purposes: Collection[Purpose], strategy: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
     """Report the parameters that were used for some purposes; and why the others were not.
 
@@ -83,7 +83,7 @@ def import_record(
     }
 
 
-def _entry(one: Parameter) -> dict[str, Any]:
+def _entry(one: Parameter) -> dict[str, object]:
     return {
         "parameter": one.name,
         "category": one.category,

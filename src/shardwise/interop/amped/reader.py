@@ -190,7 +190,7 @@ def _assumed_of_model(experts: int) -> dict[str, Any]:
     return sources
 
 
-def strategy_fields(config: AmpedConfig) -> dict[str, Any]:
+def strategy_fields(config: AmpedConfig) -> dict[str, object]:
     """Degrees, batch, types and what AMPeD's time model assumes.
 
     Raises
@@ -222,10 +222,10 @@ def strategy_fields(config: AmpedConfig) -> dict[str, Any]:
     return fields
 
 
-def fields_by_degrees(*, tp: int, pp: int, dp: int, experts: int) -> dict[str, Any]:
+def fields_by_degrees(*, tp: int, pp: int, dp: int, experts: int) -> dict[str, object]:
     """What AMPeD's models of time and memory assume, as far as degrees matter."""
     # Experts need tokens split along the sequence; both ways send the same bytes.
-    fields: dict[str, Any] = {"tp_exchange": "rs_ag" if experts > 1 and tp > 1 else "all_reduce"}
+    fields: dict[str, object] = {"tp_exchange": "rs_ag" if experts > 1 and tp > 1 else "all_reduce"}
     if tp > 1:
         fields["tp_overlap"] = "none"
     if dp > 1:
@@ -250,7 +250,7 @@ def _degrees(read: Reader) -> tuple[dict[str, int], dict[str, int]]:
     return inside, total
 
 
-def _types(read: Reader) -> dict[str, Any]:
+def _types(read: Reader) -> dict[str, object]:
     """Types of weights and activations, of gradients, and of the optimizer's state."""
     weights = read.count("weight_precision")
     activations = read.count("activation_precision", weights)
@@ -260,7 +260,7 @@ def _types(read: Reader) -> dict[str, Any]:
         problem = f"must be as weight_precision {weights}: a strategy has one type for both"
         read.fault("activation_precision", problem)
     gradients = read.count("gradient_precision", 32)
-    types: dict[str, Any] = {"dtype": DTYPES.get(weights, "bf16")}
+    types: dict[str, object] = {"dtype": DTYPES.get(weights, "bf16")}
     if types["dtype"] == "bf16" and _lacks_bf16(read.config):
         types["dtype"] = "fp16"
     if weights == min(DTYPES):

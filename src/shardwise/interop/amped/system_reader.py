@@ -170,7 +170,7 @@ def _implied(read: Reader, name: str) -> float | None:
     return None
 
 
-def _network(read: Reader, per_node: int) -> list[dict[str, Any]]:
+def _network(read: Reader, per_node: int) -> list[dict[str, object]]:
     """Links inside a node, and the network cards that its accelerators share."""
     inside = read.number("inter_accelerator_bandwidth", None if per_node > 1 else 1e12)
     first_latency = read.number("inter_accelerator_latency", None if per_node > 1 else 0.0)
@@ -217,9 +217,9 @@ def _tier(name: str, bit_per_s: float, latency: float) -> dict[str, Any]:
     }
 
 
-def _memory(read: Reader, row: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+def _memory(read: Reader, row: str | None) -> tuple[dict[str, object], dict[str, str]]:
     """Capacity and bandwidth: from the file, from the row, or of the catalog's system."""
-    found: dict[str, Any] = {"name": "hbm"}
+    found: dict[str, object] = {"name": "hbm"}
     read_from = []
     for figure, names, range_ in (
         ("capacity", MEMORY_CAPACITY, _CAPACITY),
@@ -278,7 +278,7 @@ def _check_memory(
         read.fault(name, f"must be in bytes, from {least:g} to {most:g}")
 
 
-def _of_catalog(row: str | None) -> tuple[str, Mapping[str, Any]] | None:
+def _of_catalog(row: str | None) -> tuple[str, Mapping[str, object]] | None:
     """The catalog's system that a row is called like, and its nearest memory."""
     if row is None:
         return None

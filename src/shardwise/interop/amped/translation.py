@@ -41,7 +41,7 @@ class AmpedCase:
     def answer(self) -> dict[str, Any]:
         """Return the lines of its breakdown, memory, batches, and what was assumed, if anything."""
         figures = self.figures()
-        found: dict[str, Any] = {label: figures[name] for label, name in LABELS.items()}
+        found: dict[str, object] = {label: figures[name] for label, name in LABELS.items()}
         found |= {name: figures[name] for name in MEMORY}
         found["number_of_batches"] = figures["number_of_batches"]
         return found | ({"assumed": dict(self.assumed)} if self.assumed else {})
@@ -188,7 +188,7 @@ def amped_case_with(
 def amped_case(
     model: Model | str | Path,
     system: System | str | Path,
-    strategy: Strategy | Mapping[str, Any] | str | Path,
+    strategy: Strategy | Mapping[str, object] | str | Path,
     *,
     efficiency: float | MicrobatchEfficiency = EFFICIENCY,
     source: str = "strategy",

@@ -154,7 +154,7 @@ class _Comm(ConfigBase):
     note: str = ""
 
 
-def parse_comm(data: Mapping[str, Any], *, source: str = "comm") -> CommTimes:
+def parse_comm(data: Mapping[str, object], *, source: str = "comm") -> CommTimes:
     """Check a mapping of all_gather and reduce_scatter, also one wrapped in `comm`.
 
     Each has latency_ms and bandwidth_bytes_per_ms, or latency and bandwidth with units.

@@ -123,7 +123,7 @@ _OF_FLAT = frozenset({"modstats", "fw_pre_order", "fw_post_order"})
 _OF_NESTED = frozenset({"mod_stats", "mod_order"})
 
 
-def looks_like(data: Mapping[str, Any]) -> bool:
+def looks_like(data: Mapping[str, object]) -> bool:
     """Return whether a mapping is module information, by keys that no other file has."""
     return bool(data.keys() & (_OF_FLAT | _OF_NESTED))
 
@@ -139,7 +139,7 @@ def read_module_info(path: str | Path) -> ModuleInfo:
     return module_info(read_mapping(path, most_bytes=_MOST_FILE_BYTES), source=str(path))
 
 
-def module_info(data: Mapping[str, Any], *, source: str = "module info") -> ModuleInfo:
+def module_info(data: Mapping[str, object], *, source: str = "module info") -> ModuleInfo:
     """Check module information in either layout and put it into forward pre-order.
 
     Raises

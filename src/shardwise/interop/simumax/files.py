@@ -5,7 +5,7 @@ Keys, values and units are those of the files (SimuMax 1.2, commit 4dcaae5): wha
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
@@ -312,7 +312,7 @@ _IDENTIFYING: tuple[tuple[Kind, int, frozenset[str]], ...] = (
 )
 
 
-def looks_like(data: Mapping[str, Any]) -> Kind | None:
+def looks_like(data: Mapping[str, object]) -> Kind | None:
     """Return which of SimuMax's files a mapping is by its keys, or None."""
     found = (
         kind for kind, least, identifying in _IDENTIFYING if len(data.keys() & identifying) >= least
@@ -351,13 +351,13 @@ BandwidthClass = Literal["default", "permute_fwd", "permute_bwd", "ce", "ce_fusi
 CollectiveClass = Literal["all_reduce", "all_gather", "reduce_scatter", "p2p", "all2all"]
 
 
-def _with_default(classes: dict[Any, Any]) -> dict[Any, Any]:
+def _with_default(classes: dict[object, object]) -> dict[object, object]:
     if "default" not in classes:
         raise ValueError("must have default")
     return classes
 
 
-def _all_of_them(classes: dict[Any, Any]) -> dict[Any, Any]:
+def _all_of_them(classes: dict[object, object]) -> dict[object, object]:
     missing = [name for name in get_args(CollectiveClass) if name not in classes]
     if missing:
         raise ValueError(f"lacks {', '.join(missing)}")

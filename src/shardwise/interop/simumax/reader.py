@@ -86,7 +86,7 @@ def _attention(model: SimumaxModel) -> dict[str, Any]:
     }
 
 
-def _experts(model: SimumaxModel, activation: str) -> dict[str, Any]:
+def _experts(model: SimumaxModel, activation: str) -> dict[str, object]:
     return {
         "experts": model.expert_num,
         "top_k": model.topk,
@@ -114,7 +114,7 @@ def _model_faults(model: SimumaxModel) -> Iterator[tuple[str, object, str]]:
         yield "group_linear_mode", model.group_linear_mode, problem
 
 
-def strategy_fields(strategy: SimumaxStrategy, source: str = "") -> dict[str, Any]:
+def strategy_fields(strategy: SimumaxStrategy, source: str = "") -> dict[str, object]:
     """A SimuMax strategy, run by software that does as SimuMax assumes.
 
     Raises
@@ -124,7 +124,7 @@ def strategy_fields(strategy: SimumaxStrategy, source: str = "") -> dict[str, An
     """
     _refuse(_strategy_faults(strategy), source)
     sequences = strategy.micro_batch_size * strategy.micro_batch_num
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "gpus": strategy.world_size,
         "tp": strategy.tp_size,
         "cp": strategy.cp_size,

@@ -55,7 +55,7 @@ def system_fields(system: SimumaxSystem, name: str, source: str = "") -> dict[st
     }
 
 
-def _accelerator(system: SimumaxSystem, name: str, source: str) -> dict[str, Any]:
+def _accelerator(system: SimumaxSystem, name: str, source: str) -> dict[str, object]:
     chip = system.accelerator
     usual = chip.bandwidth["default"]
     peak = chip.op["default"].tflops
@@ -93,7 +93,7 @@ def _accelerator(system: SimumaxSystem, name: str, source: str) -> dict[str, Any
     }
 
 
-def _inside(system: SimumaxSystem) -> dict[str, Any]:
+def _inside(system: SimumaxSystem) -> dict[str, object]:
     """The network of a node, one link for each device; with FC8 one seventh for each other one."""
     network = system.networks.high_intra_node
     assert network is not None  # noqa: S101 - validated
@@ -111,7 +111,7 @@ def _inside(system: SimumaxSystem) -> dict[str, Any]:
     return _tier("node", system.num_per_node, network.bandwidth.gbps * GIB, collectives)
 
 
-def _ladder(system: SimumaxSystem) -> list[dict[str, Any]]:
+def _ladder(system: SimumaxSystem) -> list[dict[str, object]]:
     """Networks for 2, 4 and 8 devices on PCIe as tiers, one inside the other.
 
     A group that fills the domain inside sends over as many links as this has devices. The link is
@@ -155,7 +155,7 @@ def _shares_by_inner(
     return shares
 
 
-def _between(system: SimumaxSystem) -> dict[str, Any]:
+def _between(system: SimumaxSystem) -> dict[str, object]:
     """The network between nodes: gbps is of a node, whose devices share it.
 
     All-to-alls use no more than the device's own share, as messages do. Latencies are
@@ -172,7 +172,7 @@ def _between(system: SimumaxSystem) -> dict[str, Any]:
 
 
 def _tier(
-    name: str, domain: int | None, bandwidth: float, collectives: Mapping[str, Any]
+    name: str, domain: int | None, bandwidth: float, collectives: Mapping[str, object]
 ) -> dict[str, Any]:
     return {
         "name": name,
@@ -185,7 +185,7 @@ def _tier(
 
 def _rates(
     operation: SimumaxCollective, efficiency: dict[int, float], line: tuple[float, float]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     latency, step = line
     return {
         "latency": latency,
@@ -196,7 +196,7 @@ def _rates(
     }
 
 
-def _message(network: SimumaxNetwork, share: float) -> dict[str, Any]:
+def _message(network: SimumaxNetwork, share: float) -> dict[str, object]:
     """A message between two devices."""
     operation = network.op["p2p"]
     passing = operation.scale * (1 + operation.offset / 2)
@@ -320,7 +320,7 @@ class _Entry:
             raise self.fault(f"must have {name}=a whole number")
         return int(text)
 
-    def word(self, name: str, allowed: Mapping[str, Any], default: str = "") -> Any:
+    def word(self, name: str, allowed: Mapping[str, object], default: str = "") -> Any:
         """Meaning of one of the words that a key may have."""
         text = self.parts.get(name, default)
         if text not in allowed:

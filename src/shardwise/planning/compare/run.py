@@ -122,9 +122,9 @@ def _scale(estimate: Estimate, per: str) -> float:
     return 1.0 if per == "step" else _MILLION / estimate.tokens_per_step
 
 
-def _inputs(estimate: Estimate) -> dict[str, Any]:
+def _inputs(estimate: Estimate) -> dict[str, object]:
     """The inputs of an estimate, and what follows from them, as plain values."""
-    plain: dict[str, Any] = json.loads(json.dumps(estimate.strategy))
+    plain: dict[str, object] = json.loads(json.dumps(estimate.strategy))
     stack = plain.pop("stack", None)
     fields = {name: value for name, value in plain.items() if name not in _DERIVED}
     return {
@@ -140,7 +140,7 @@ def _inputs(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _stack(stack: Any) -> dict[str, Any]:
+def _stack(stack: object) -> dict[str, Any]:
     """The name of a stack, and its overridden fields."""
     if not isinstance(stack, Mapping):
         return {"stack": stack}

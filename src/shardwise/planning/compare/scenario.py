@@ -104,7 +104,7 @@ def _stem(path: str) -> str:
     return name or path
 
 
-def _of_mapping(data: Mapping[str, Any], name: str, source: str, folder: Path) -> NamedEstimate:
+def _of_mapping(data: Mapping[str, object], name: str, source: str, folder: Path) -> NamedEstimate:
     """Recognize a mapping by its keys."""
     if looks_like(data) == "configuration":
         return NamedEstimate(name=name, source="", estimate=_of_amped(data, source))
@@ -118,7 +118,7 @@ def _of_mapping(data: Mapping[str, Any], name: str, source: str, folder: Path) -
     raise InputError(Fault(source=source, problem=f"is not {_EXPECTED}{whose}"))
 
 
-def _of_amped(data: Mapping[str, Any], source: str) -> Estimate:
+def _of_amped(data: Mapping[str, object], source: str) -> Estimate:
     """Estimate a configuration of AMPeD, which has all inputs."""
     config = read_config(data, source)
     fields = fields_of_several(("model", "system", "strategy"), config, files.entry_name(source))
@@ -132,7 +132,7 @@ def _of_amped(data: Mapping[str, Any], source: str) -> Estimate:
     )
 
 
-def _best(data: Mapping[str, Any], source: str) -> Estimate:
+def _best(data: Mapping[str, object], source: str) -> Estimate:
     best = data["best"]
     if not isinstance(best, Sequence) or not best:
         problem = "the search found no plan that is feasible, so there is none to compare"
@@ -142,7 +142,7 @@ def _best(data: Mapping[str, Any], source: str) -> Estimate:
     return _saved(best[0], source, field="best.0")
 
 
-def _saved(data: Mapping[str, Any], source: str, *, field: str = "") -> Estimate:
+def _saved(data: Mapping[str, object], source: str, *, field: str = "") -> Estimate:
     """Read a saved estimate, without what the command added."""
     fields = {key: value for key, value in data.items() if key not in _ADDED}
     try:
@@ -266,7 +266,7 @@ def _placed(source: str, inside: str) -> str:
     return ": ".join(dict.fromkeys(part for part in (source, inside) if part))
 
 
-def _relative(value: str | dict[str, Any], folder: Path) -> str | dict[str, Any]:
+def _relative(value: str | dict[str, object], folder: Path) -> str | dict[str, object]:
     """A file name relative to the scenario's folder, if that file exists; else unchanged."""
     if isinstance(value, str) and files.is_file_name(value) and (folder / value).is_file():
         return str(folder / value)

@@ -214,7 +214,7 @@ def _numbered(boxes: Sequence[Box]) -> tuple[Box, ...]:
     return tuple(replace(box, start=start) for box, start in zip(boxes, starts, strict=False))
 
 
-def _first_values(model: Model, system: System, space: Space) -> dict[str, Any]:
+def _first_values(model: Model, system: System, space: Space) -> dict[str, object]:
     """The first value of every field that is not of a layout."""
     missing = [n for n in ("gpus", "global_batch_size") if not getattr(space, n)]
     first = {n: (space.values(n, system) or (None,))[0] for n in (*OPTION_FIELDS, *CHOICE_FIELDS)}
@@ -342,7 +342,7 @@ class _OptionTables:
         default = self._model.seq_len if name == "seq_len" else None
         return tuple(default if value is None else value for value in values)
 
-    def _column(self, kind: Kind, name: str, values: Sequence[Any]) -> Table:
+    def _column(self, kind: Kind, name: str, values: Sequence[object]) -> Table:
         """A table of the values of one field."""
         own = {"recompute_layers": kind.layers, "summa_panels": kind.panels}
         key = name, kind.training, own.get(name, 0)
@@ -353,7 +353,9 @@ class _OptionTables:
             self._of_values[key] = table
         return self._of_values[key]
 
-    def _representative(self, kind: Kind, name: str, values: Sequence[Any], column: Table) -> int:
+    def _representative(
+        self, kind: Kind, name: str, values: Sequence[object], column: Table
+    ) -> int:
         """Position of the value to use where all have the same effect.
 
         The first such value that no rule refuses by itself, if there is any.

@@ -280,7 +280,7 @@ def _shortage(tier: str, stage: int, usable_bytes: float, parts: Mapping[str, fl
 
 def _offloaded(query: SearchQuery, mine: Estimate, stage: int) -> dict[str, float]:
     """Bytes that a stage offloads of weights, optimizer state and activations."""
-    off: dict[str, Any] = dict.fromkeys(_OFFLOADS.values(), False)
+    off: dict[str, object] = dict.fromkeys(_OFFLOADS.values(), False)
     found = {}
     for part, flag in _OFFLOADS.items():
         if mine.strategy[flag]:
@@ -343,6 +343,6 @@ def _loss(mine: Estimate | None, best: Estimate | None) -> Loss | None:
     )
 
 
-def _name(value: Any) -> Any:
+def _name(value: object) -> object:
     """A value as users write it: a stack by its name."""
     return value.name if isinstance(value, Stack) else value

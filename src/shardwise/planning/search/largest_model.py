@@ -110,7 +110,7 @@ def largest_model(
     shapes |= {i: _shape(case, models[i]) for i in shown if i not in shapes}
     if all(shape.spare_bytes is None for shape in shapes.values()):
         _refuse_all(case, models[0])
-    found: dict[str, Any] = {"largest": None, "model": None, "best": None, "candidates": 0}
+    found: dict[str, object] = {"largest": None, "model": None, "best": None, "candidates": 0}
     if limit is not None:
         found = {"largest": shapes[limit], "model": models[limit].to_dict()}
         narrowed = declared.fixed(_fitting_degrees(case, models[limit]), source="space")
@@ -351,7 +351,7 @@ def gpt_model(heads: int, layers: int, seq_len: int) -> Model:
     attention = {"heads": heads, "kv_heads": heads, "head_dim": _HEAD_DIM, "bias": "all"}
     mlp = {"ffn": _FFN_PER_HIDDEN * hidden, "activation": "gelu", "bias": True}
     text = "proportions of the models of arXiv 2104.04473, table 1; heads of 128 as GPT-3"
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "name": f"gpt-{hidden}x{layers}",
         "hidden": hidden,
         "vocab": _VOCAB,

@@ -117,7 +117,7 @@ class Work:
         }
 
 
-def _digest(record: Any) -> str:
+def _digest(record: object) -> str:
     text = json.dumps(record, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

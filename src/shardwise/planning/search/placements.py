@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import gcd, isqrt, prod
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,7 @@ def placed(model: Model, system: System, space: Space, layouts: Table) -> tuple[
         return _with_all_extents(model, system, layouts)
     values = [space.values(name, system) or (None,) for name in NETWORK_FIELDS]
     combined = list(zip(*product(*values), strict=True))
-    named: dict[str, Any] = dict(zip(NETWORK_FIELDS, map(list, combined), strict=True))
+    named: dict[str, object] = dict(zip(NETWORK_FIELDS, map(list, combined), strict=True))
     networks = Table.of(model, {"dp": 1, "gbs": 1, "seq_len": 1, **named})
 
     def of_degrees(degrees: Table) -> Ints:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from shardwise.config.model import Model
 from shardwise.config.system import System
@@ -95,7 +94,7 @@ class SearchQuery:
 
 
 def load_space(
-    space: Space | Mapping[str, Any] | str | Path | None, fixed: Mapping[str, Any]
+    space: Space | Mapping[str, object] | str | Path | None, fixed: Mapping[str, object]
 ) -> Space:
     """Read a space; `fixed` overrides some of its fields."""
     declared = Space() if space is None else Space.load(space)

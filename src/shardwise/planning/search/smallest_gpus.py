@@ -462,7 +462,9 @@ def least_memory_space(model: Model, system: System, space: Space) -> Space:
     in each of m = B / b micro-batches make min(B, b p) in flight, which grows with b as every
     working set does.
     """
-    first: dict[str, Any] = {n: _values(space, system, n)[0] for n in ("tp_overlap", "dp_overlap")}
+    first: dict[str, object] = {
+        n: _values(space, system, n)[0] for n in ("tp_overlap", "dp_overlap")
+    }
     if "summa" in _values(space, system, "tp_exchange"):
         overlaps = _values(space, system, "tp_overlap")
         first["tp_overlap"] = next((w for w in overlaps if w in _SUMMA_OVERLAPS), overlaps[0])

@@ -86,9 +86,9 @@ def _words(name: str) -> list[str]:
     return [_AS_TP] if name == "etp" else []
 
 
-def _values_of_fields() -> dict[str, Any]:
+def _values_of_fields() -> dict[str, object]:
     """A field of a space for each column of a strategy."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name in COLUMNS:
         words = Literal["all", _SELECTED_BY[name]] if name in _SELECTED_BY else Literal["all"]
         alias = Strategy.model_fields[name].validation_alias
@@ -164,7 +164,7 @@ class Space(_Values):
         _describe(schema)
         return schema
 
-    def fixed(self, fields: Mapping[str, Any], *, source: str) -> Self:
+    def fixed(self, fields: Mapping[str, object], *, source: str) -> Self:
         """Return the space with other values for some fields."""
         own = {name: value for name, value in self if name in self.model_fields_set}
         return self.validated(
@@ -186,7 +186,7 @@ class Space(_Values):
         These are every ep, with etp 1 or tp, for models with experts; every cp for long sequences;
         and, where 2D products are requested, every tp2 and number of panels.
         """
-        defaults: dict[str, Any] = {}
+        defaults: dict[str, object] = {}
         lengths = self.seq_len if isinstance(self.seq_len, tuple) else (model.seq_len,)
         if self.cp is None and max(length or 0 for length in lengths) >= _LONG:
             defaults["cp"] = "all"
@@ -226,7 +226,7 @@ class Space(_Values):
         return tuple(sorted(every, key=lambda value: value != default))
 
 
-def _every(field: StrategyField) -> tuple[Any, ...]:
+def _every(field: StrategyField) -> tuple[object, ...]:
     """All values of a field with finitely many, independent of layout and system."""
     if field.kind is Kind.FLAG:
         return (False, True)
@@ -239,7 +239,7 @@ def _has_end(field: StrategyField) -> bool:
     return by_layout or field.kind is Kind.TIER or bool(_every(field))
 
 
-def _items(name: str, given: object) -> Sequence[Any]:
+def _items(name: str, given: object) -> Sequence[object]:
     """The list of one value, several, or a range of numbers."""
     if name in _TOGETHER and isinstance(given, (list, tuple)):
         several = any(isinstance(item, (list, tuple)) or "+" in str(item) for item in given)
@@ -271,7 +271,7 @@ def _expanded(text: str) -> list[Any]:
     return doubled
 
 
-def _value(name: str, value: object) -> Any:
+def _value(name: str, value: object) -> object:
     """One value in the form of `Strategy`."""
     word = str(value).strip().lower()
     if COLUMNS[name].kind is Kind.TIER and (value is None or word in _BY_PLACEMENT):

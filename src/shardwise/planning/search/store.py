@@ -223,7 +223,7 @@ def _read(path: Path) -> Any:
         return None
 
 
-def _differences(before: Any, now: Mapping[str, Any]) -> list[str]:
+def _differences(before: object, now: Mapping[str, object]) -> list[str]:
     if not isinstance(before, Mapping):
         return []
     return [name for name in {**now, **before} if before.get(name) != now.get(name)]

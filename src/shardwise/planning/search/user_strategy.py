@@ -109,7 +109,7 @@ class UserStrategy:
         idle |= {*_STAGE_FIELDS} if self.row.pp[0] == 1 else set()
         return frozenset(idle | ({*_REPLICA_FIELDS} if self.row.dp[0] == 1 else set()))
 
-    def outside(self, space: Space) -> dict[str, tuple[Any, ...]]:
+    def outside(self, space: Space) -> dict[str, tuple[object, ...]]:
         """Fields whose value a space does not try, with the values that it tries."""
         mine = self.row.strategy(0)
         idle = self.without_effect()
@@ -136,11 +136,11 @@ class UserStrategy:
         default = self.model.seq_len if name == "seq_len" else None
         return tuple(default if value is None else value for value in values)
 
-    def _network_outside(self, space: Space) -> dict[str, tuple[Any, ...]]:
+    def _network_outside(self, space: Space) -> dict[str, tuple[object, ...]]:
         """Placement and tiers, if no values of a space place the members as the strategy does."""
         tried = {name: space.values(name, self.system) or (None,) for name in _NETWORK}
         combined = list(zip(*product(*tried.values()), strict=True))
-        columns: dict[str, Any] = dict(zip(_NETWORK, map(list, combined), strict=True))
+        columns: dict[str, object] = dict(zip(_NETWORK, map(list, combined), strict=True))
         networks = Table.of(self.model, {"dp": 1, "gbs": 1, "seq_len": 1, **columns})
         same = self.row.take(np.zeros(len(networks), dtype=np.int64))
         if not np.all(_placed_differently(self.system, same, same.replaced(networks, _NETWORK))):
@@ -243,7 +243,7 @@ class UserStrategy:
         return replace(kind, training=training)
 
 
-def _set_fields(strategy: StrategyLike) -> dict[str, Any]:
+def _set_fields(strategy: StrategyLike) -> dict[str, object]:
     """Fields that a user set, in the form of `Strategy`."""
     if isinstance(strategy, Mapping):
         strategy = {
@@ -257,7 +257,7 @@ def _set_fields(strategy: StrategyLike) -> dict[str, Any]:
     }
 
 
-def _single_values(system: System, space: Space, own: Mapping[str, Any]) -> dict[str, Any]:
+def _single_values(system: System, space: Space, own: Mapping[str, object]) -> dict[str, object]:
     """Fields that the user did not set and that have one value in the space."""
     found = {}
     for name in SPACE_FIELDS:
@@ -270,7 +270,7 @@ def _single_values(system: System, space: Space, own: Mapping[str, Any]) -> dict
     return found
 
 
-def _fault_of_degrees(model: Model, fields: Mapping[str, Any]) -> Fault | None:
+def _fault_of_degrees(model: Model, fields: Mapping[str, object]) -> Fault | None:
     """The fault of degrees whose product is not the number of accelerators.
 
     Raises

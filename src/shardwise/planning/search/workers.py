@@ -128,7 +128,7 @@ _EACH: dict[str, Callable[..., Iterator[Any]]] = {
 class _Joblib:
     """joblib's processes of one backend."""
 
-    def __init__(self, backend: str, jobs: int, *, return_as: str, **options: Any) -> None:
+    def __init__(self, backend: str, jobs: int, *, return_as: str, **options: object) -> None:
         import joblib  # noqa: PLC0415 - only where several processes work
 
         self._delayed = joblib.delayed
@@ -137,7 +137,7 @@ class _Joblib:
             self._parallel = joblib.Parallel(n_jobs=jobs, return_as=return_as, batch_size=1)
 
     def each(
-        self, call: Callable[..., Any], task: Callable[[T], R], items: Iterable[T], most: int
+        self, call: Callable[..., object], task: Callable[[T], R], items: Iterable[T], most: int
     ) -> Iterator[R]:
         """Yield results in order, at most `most` items at a time."""
         waiting = iter(items)

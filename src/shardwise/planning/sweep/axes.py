@@ -163,7 +163,7 @@ def _axis(name: str, values: object, systems: Sequence[System]) -> VariedAxis:
     return VariedAxis(name=plain, kind="figure", unit=figures[0].unit, values=parsed)
 
 
-def _field_values(field: str, values: object) -> tuple[Any, ...]:
+def _field_values(field: str, values: object) -> tuple[object, ...]:
     """Values of a field of the strategy, read like those of a space."""
     try:
         parsed = getattr(Space.validated({field: values}), field)

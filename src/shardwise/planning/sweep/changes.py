@@ -6,7 +6,6 @@ a model change in proportion.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from shardwise.config.model import Layer, Model
 from shardwise.config.network import Tier
@@ -70,7 +69,7 @@ def with_node(system: System, size: int) -> tuple[System, list[str]]:
             raise ValueError(f"leaves {links:g} links of {tier.name} to a node of {size}")
         count = None if links is None else int(links)
         tiers.append(tier.model_copy(update={"links_per_node": count}))
-    node: dict[str, Any] = {"accelerators": size}
+    node: dict[str, object] = {"accelerators": size}
     if system.node.power is not None:
         node["power"] = system.node.power * size / before
     changed = system.node.model_copy(update=node)

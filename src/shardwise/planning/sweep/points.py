@@ -113,7 +113,7 @@ class Grid:
 
     def groups(self) -> Iterator[Group]:
         """Yield groups of points, in their order."""
-        grouped: dict[Any, list[int]] = {}
+        grouped: dict[object, list[int]] = {}
         bases = list({id(point.base): point.base for point in self.points}.values())
         shape = {
             id(bases[member]): number
@@ -183,7 +183,7 @@ class _Figures:
         return found
 
 
-def _fields(axes: Sequence[VariedAxis], at: Sequence[int], model: Model) -> dict[str, Any]:
+def _fields(axes: Sequence[VariedAxis], at: Sequence[int], model: Model) -> dict[str, object]:
     """Fields of the strategy at a combination of values."""
     pairs = zip(axes, at, strict=True)
     fields = {axis.name: axis.values[i] for axis, i in pairs if axis.kind == "strategy"}

@@ -96,7 +96,7 @@ def sweep(
     axes = varied_axes({} if vary is None else vary, systems)
     _check(axes, systems, {SHORT_NAMES.get(name, name) for name in fixed}, together=together)
     check_values(axes, the_model, systems)
-    fields: dict[str, Any] | None = None
+    fields: dict[str, object] | None = None
     declared: Space | None = None
     work: Work
     if strategy is None:

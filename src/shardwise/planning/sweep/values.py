@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.units import UNITS, parse_quantity, readable
@@ -63,7 +62,7 @@ def _fault(name: str, value: object, problem: str) -> InputError:
     )
 
 
-def _items(values: object) -> Sequence[Any]:
+def _items(values: object) -> Sequence[object]:
     if isinstance(values, str):
         return [part.strip() for part in values.split(",") if part.strip()]
     if isinstance(values, Iterable):

@@ -49,7 +49,7 @@ class SweepQuery:
     max_memory: float | str | None
     reserve: float | str
 
-    def at(self, fields: Mapping[str, Any]) -> "SweepQuery":
+    def at(self, fields: Mapping[str, object]) -> "SweepQuery":
         """Return the query with some fields of the space fixed."""
         return replace(self, space=self.space.fixed(fields, source="vary")) if fields else self
 
@@ -174,7 +174,7 @@ class FixedWork:
     """Estimates one strategy at every point."""
 
     def __init__(
-        self, fields: Mapping[str, Any], varied: Sequence[str], *, sensitivity: bool
+        self, fields: Mapping[str, object], varied: Sequence[str], *, sensitivity: bool
     ) -> None:
         self._fields, self._sensitivity = dict(fields), sensitivity
         dp_follows = "gpus" in {*fields, *varied} and set(varied) & set(_DP_FOLLOWS)

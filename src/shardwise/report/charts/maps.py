@@ -71,10 +71,10 @@ class Map:
             return least, min(most, least * self.clip)
         return max(least, most / self.clip), most
 
-    def colors(self, low: str = "zmin", high: str = "zmax") -> dict[str, Any]:
+    def colors(self, low: str = "zmin", high: str = "zmax") -> dict[str, object]:
         """Arguments of a trace for the color scale, its ends under these names, and its bar."""
         ends = self.ends
-        bar: dict[str, Any] = {
+        bar: dict[str, object] = {
             "title": {"text": self.shown.axis_title, "side": "right"},
             "outlinewidth": 0,
             "thickness": 16,
@@ -145,7 +145,9 @@ class Map:
         figure.update_yaxes(**self.axis(0), showgrid=False, **turned)
         return figure
 
-    def surface(self, subtitle: str, *, height: int, scene: dict[str, Any], **trace: Any) -> Figure:
+    def surface(
+        self, subtitle: str, *, height: int, scene: dict[str, object], **trace: object
+    ) -> Figure:
         """Draw values as a surface, the best on top, with further words of its trace and scene."""
         go = plotly()
         figure = go.Figure(
@@ -158,7 +160,7 @@ class Map:
                 **trace,
             )
         )
-        axis: dict[str, Any] = {"title": {"text": self.shown.axis_title}}
+        axis: dict[str, object] = {"title": {"text": self.shown.axis_title}}
         axis |= log_axis_if_wide([value for _, _, value in self.found])
         axis |= {"autorange": "reversed"} if self.shown.lower_is_better else {}
         self.styled(figure, subtitle, height=height)

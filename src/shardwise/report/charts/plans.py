@@ -119,7 +119,7 @@ def ordered_values(field: str, values: Sequence[Any]) -> list[Any]:
     distinct = [value for i, value in enumerate(values) if value not in values[:i]]
     schema = json.dumps(_properties()[field])
 
-    def key(value: Any) -> tuple[int, float, str]:
+    def key(value: object) -> tuple[int, float, str]:
         if value is None or isinstance(value, (int, float)):
             return (0, -1.0 if value is None else float(value), "")
         place = schema.find(json.dumps(value))
@@ -140,7 +140,7 @@ def degrees(strategy: Mapping[str, Any]) -> str:
     return " · ".join(split) or "unsplit"
 
 
-def options_of(strategy: Mapping[str, Any]) -> list[str]:
+def options_of(strategy: Mapping[str, object]) -> list[str]:
     """Fields besides degrees and batch: the important ones, and those that are not default."""
     usual = Strategy().to_dict()
     return [

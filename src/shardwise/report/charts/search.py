@@ -141,7 +141,7 @@ def _add_line(
 ) -> None:
     """Draw throughput above and efficiency below for scales that differ in one thing."""
     plans = [scale.best for scale in line if scale.best is not None]
-    words: dict[str, Any] = {
+    words: dict[str, object] = {
         "x": [getattr(scale, by) for scale in line],
         "mode": "lines+markers",
         "line": {"color": color, "width": 2.5},

@@ -9,6 +9,7 @@ from shardwise.report.charts.common import (
     INK,
     LINES,
     Figure,
+    Trace,
     log_axis,
     plotly,
     spans_much,
@@ -204,7 +205,7 @@ def _line(result: SweepResult, line: Series, axis: Axis) -> dict[str, Any]:
     }
 
 
-def _ideal(line: Series, axis: Axis, time: float) -> Any:
+def _ideal(line: Series, axis: Axis, time: float) -> Trace:
     """What a line would be if every GPU did as much as those of its first point."""
     start = number_of(axis, line.feasible[0][0])
     numbers = sorted(n for n in {number_of(axis, point) for point in line.points} if n >= start)
@@ -257,7 +258,7 @@ def _add_crosses(
     )
 
 
-def _value_axis(values: Sequence[float]) -> dict[str, Any]:
+def _value_axis(values: Sequence[float]) -> dict[str, object]:
     """An axis of values: logarithmic where they differ much, else from a little below them."""
     if spans_much(values):
         return log_axis(values)

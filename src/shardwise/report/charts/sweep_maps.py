@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from math import isclose, log10
-from typing import Any
 
 from shardwise.planning.sweep.results import Axis, SweepPoint, SweepResult
 from shardwise.report.charts.common import ACCENT, EMPTY, INK, Figure, plotly, spans_much
@@ -281,7 +280,7 @@ def _marked_numbers(
     return found + [cell for cell in cells if cell[0] not in marks]
 
 
-def _number_axis(result: SweepResult, axis: Axis | None) -> dict[str, Any]:
+def _number_axis(result: SweepResult, axis: Axis | None) -> dict[str, object]:
     return {} if axis is None else number_axis(axis, result.points)
 
 

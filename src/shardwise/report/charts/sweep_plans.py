@@ -133,7 +133,7 @@ def design_space(result: SweepResult, *, tokens: float | None = None) -> Figure:
         raise missing("several strategies", "vary fields of the strategy, or sweep with top=10")
     plans = [plan for _, plan in found]
     measure = time_for(result, tokens)
-    columns: list[dict[str, Any]] = []
+    columns: list[dict[str, object]] = []
     if len(result.systems) > 1:
         columns.append(_words_column("system", [point.system for point, _ in found]))
     axes = varied(result)
@@ -176,7 +176,7 @@ def design_space(result: SweepResult, *, tokens: float | None = None) -> Figure:
     return figure
 
 
-def _steps(colors: Sequence[str]) -> dict[str, Any]:
+def _steps(colors: Sequence[str]) -> dict[str, object]:
     """A scale with one color for each whole number."""
     count = len(colors)
     edges = [(n / count, (n + 1) / count, color) for n, color in enumerate(colors)]
@@ -196,7 +196,7 @@ def _field_column(field: str, values: Sequence[Any]) -> dict[str, Any]:
     return _column(short_name(field), places, words)
 
 
-def _words_column(label: str, values: Sequence[str]) -> dict[str, Any]:
+def _words_column(label: str, values: Sequence[str]) -> dict[str, object]:
     distinct = list(dict.fromkeys(values))
     return _column(label, [float(distinct.index(value)) for value in values], distinct)
 
@@ -206,7 +206,7 @@ def _column(label: str, places: list[float], words: Sequence[str]) -> dict[str, 
     return {"label": label, "values": places, **ticks}
 
 
-def _number_column(label: str, values: list[float]) -> dict[str, Any]:
+def _number_column(label: str, values: list[float]) -> dict[str, object]:
     """Numbers, the least on top, by their logarithms where they differ much."""
     if not spans_much(values):
         return {"label": label, "values": values, "range": [max(values), min(values)]}
@@ -287,7 +287,7 @@ def _feasible(result: SweepResult) -> list[tuple[SweepPoint, PointPlan]]:
     return [(p, plan) for p in result.points if (plan := best_of(p)) is not None]
 
 
-def _scale(update: Callable[..., Any], title: str, values: Sequence[float]) -> None:
+def _scale(update: Callable[..., object], title: str, values: Sequence[float]) -> None:
     update(title=title, **(log_axis(values) if spans_much(values) else {"rangemode": "tozero"}))
 
 

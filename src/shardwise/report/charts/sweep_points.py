@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log10
-from typing import Any
 
 from shardwise.errors import InputError, nearest
 from shardwise.planning.search.results import Plan
@@ -280,12 +279,12 @@ def is_numeric(result: SweepResult, axis: Axis) -> bool:
     return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
 
 
-def number_axis(axis: Axis, points: Sequence[SweepPoint]) -> dict[str, Any]:
+def number_axis(axis: Axis, points: Sequence[SweepPoint]) -> dict[str, object]:
     """An axis of numbers with a tick at each value, as far as there is room for them."""
     values = sorted({number_of(axis, point) for point in points})
     unit, _ = _SHOWN_IN.get(axis.unit or "", ("", 1.0))
     title = short_name(axis.name) + (f" [{unit}]" if unit else "")
-    shown: dict[str, Any] = {"title": {"text": title}}
+    shown: dict[str, object] = {"title": {"text": title}}
     logarithmic = values[0] > 0 and spans_much(values)
     if logarithmic:
         shown |= log_axis(values)

@@ -87,7 +87,7 @@ def print_permutations(found: Sequence[Mapping[str, Any]], summary: str) -> None
     show(table)
 
 
-def print_imported(imported: Mapping[str, Any]) -> None:
+def print_imported(imported: Mapping[str, object]) -> None:
     """Print where it is from, what has no meaning here by reason, and what else there is to say.
 
     What AMPeD would calculate is counted only; --json lists it too.

@@ -1,7 +1,6 @@
 """The catalog as tables: models, systems, stacks, and every figure of one with its source."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.text import Text
 
@@ -137,7 +136,7 @@ def print_figures(config: Sourced) -> None:
         show(Text(f"[{number}] {note}"))
 
 
-def _leaves(value: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(value: object, *path: str) -> Iterator[tuple[tuple[str, ...], object]]:
     """Yield the path and the value of every figure; points of a curve are named by their size.
 
     Of a table of measured shapes, how many there are and what holds elsewhere.

@@ -119,7 +119,7 @@ def _values(difference: InputDifference) -> list[str]:
     return [w if g else f"({w})" for w, g in zip(words, difference.given, strict=True)]
 
 
-def in_words(value: Any) -> str:
+def in_words(value: object) -> str:
     """A value of an input, as a word."""
     if value is None:
         return "-"

@@ -77,13 +77,13 @@ def print_explained(config: ConfigBase, resolved: Resolved) -> None:
         show(Text(f"[{number}] {note}"))
 
 
-def _fields(config: ConfigBase, *, only_set: bool = False) -> dict[str, Any]:
+def _fields(config: ConfigBase, *, only_set: bool = False) -> dict[str, object]:
     return config.model_dump(mode="json", exclude=_WORDS, exclude_unset=only_set)
 
 
 def _record(
     path: Path,
-    value: Any,
+    value: object,
     figure: Quantity | None,
     origin: Origin | None,
     source: Source | None,
@@ -115,7 +115,7 @@ def _origin_of(origins: Mapping[tuple[str, ...], Origin], path: Path) -> Origin:
     return next((origins[p] for p in prefixes if p in origins), Origin(how="given"))
 
 
-def _leaves(value: Any, *path: str | int) -> Iterator[tuple[Path, Any]]:
+def _leaves(value: object, *path: str | int) -> Iterator[tuple[Path, object]]:
     """Yield the place and value of everything that holds nothing else."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():

@@ -373,7 +373,7 @@ def name_of_ranges(names: Sequence[str]) -> str:
     return name_of(hidden).replace("\0", "..")
 
 
-def print_reference(result: "FsdpIlpResult", record: Mapping[str, Any]) -> None:
+def print_reference(result: "FsdpIlpResult", record: Mapping[str, object]) -> None:
     """Print the units and what they cost, and every module if the record has them."""
     show(_reference_headline(result, record))
     if result.objective_ms is None:
@@ -386,7 +386,7 @@ def print_reference(result: "FsdpIlpResult", record: Mapping[str, Any]) -> None:
         show(_reference_modules(record))
 
 
-def _reference_headline(result: "FsdpIlpResult", record: Mapping[str, Any]) -> Text:
+def _reference_headline(result: "FsdpIlpResult", record: Mapping[str, object]) -> Text:
     text = Text("\n")
     text.append(f"{record['model']} by fsdp_ilp", style="bold")
     how = f"{result.solver}, {result.formulation}" if result.formulation else result.solver

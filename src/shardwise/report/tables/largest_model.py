@@ -1,7 +1,6 @@
 """The largest model that fits, and the shapes around it, as tables."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -73,7 +72,7 @@ def _row(shape: Shape) -> list[str]:
     ]
 
 
-def _brief(strategy: Mapping[str, Any]) -> str:
+def _brief(strategy: Mapping[str, object]) -> str:
     """The options of a strategy that decide its memory, in a few words."""
     words = [degrees(strategy)]
     if strategy["recompute"] != "none":

@@ -168,7 +168,7 @@ def _best(best: Sequence[Estimate], alike: Ties | None) -> Table:
     return table
 
 
-def _columns(strategies: Sequence[Mapping[str, Any]]) -> list[str]:
+def _columns(strategies: Sequence[Mapping[str, object]]) -> list[str]:
     """Degrees, and whatever differs."""
     differing = [
         field
@@ -249,13 +249,13 @@ def _pareto(plans: Sequence[Plan], against: str) -> Table:
     return table
 
 
-def _unnamed(strategies: Sequence[Mapping[str, Any]]) -> list[str]:
+def _unnamed(strategies: Sequence[Mapping[str, object]]) -> list[str]:
     """Fields that differ and that a strategy in brief does not name."""
     named = ("gpus", *DEGREE_HEADS, *MORE_DEGREES, *_IN_BRIEF, *SWITCHES)
     return [f for f in _columns(strategies) if f not in named] if strategies else []
 
 
-def _option(strategy: Mapping[str, Any], field: str) -> str:
+def _option(strategy: Mapping[str, object], field: str) -> str:
     return f"{_short(field)} {word(strategy[field])}"
 
 
@@ -280,7 +280,7 @@ def _cells(cells: Sequence[Cell]) -> Table:
     return table
 
 
-def _order(value: object) -> tuple[bool, Any]:
+def _order(value: object) -> tuple[bool, object]:
     return (False, value) if isinstance(value, (int, float)) else (True, str(value))
 
 
@@ -377,7 +377,7 @@ def _common_options(found: Sequence[LevelsPlan]) -> list[str]:
     return [option for option in every[0] if all(option in options for options in every)]
 
 
-def _level_options(strategy: Mapping[str, Any]) -> list[str]:
+def _level_options(strategy: Mapping[str, object]) -> list[str]:
     """Options of a strategy that neither levels nor columns show."""
     more = [
         f"{name.removeprefix('tp_').replace('_', ' ')} {word(strategy[name])}"
@@ -388,7 +388,7 @@ def _level_options(strategy: Mapping[str, Any]) -> list[str]:
 
 
 @cache
-def _defaults() -> Mapping[str, Any]:
+def _defaults() -> Mapping[str, object]:
     """Defaults of all fields."""
     return Strategy().to_dict()
 

@@ -54,7 +54,7 @@ def _recompute(strategy: Mapping[str, Any]) -> str:
     return f"recompute {strategy['recompute']}{of}"
 
 
-def _stages(strategy: Mapping[str, Any]) -> str:
+def _stages(strategy: Mapping[str, object]) -> str:
     """Layers of the stages, where they are not spread evenly."""
     if strategy["stage_layers"] is not None:
         return f" layers {word(strategy['stage_layers'])}"

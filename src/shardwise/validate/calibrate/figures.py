@@ -111,7 +111,7 @@ def _known(names: Any, kinds: Any) -> list[str]:
     return [name for name in np.unique(names).tolist() if name in get_args(kinds)]
 
 
-def _matmul(chip: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+def _matmul(chip: Mapping[str, Any], name: str) -> dict[str, object] | None:
     trained = chip["matmul"].get(MATRIX_TYPES[name])
     if trained is None:
         return None
@@ -136,7 +136,7 @@ def _attention(chip: Mapping[str, Any], table: KernelTable, name: str) -> dict[s
     return trained | {"efficiency": at, "backward_ratio": 1, "throttle": _THROTTLE} | extra
 
 
-def _experts(chip: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+def _experts(chip: Mapping[str, Any], name: str) -> dict[str, object] | None:
     kind = next(n for n in sorted(MATRIX_TYPES, key=len, reverse=True) if name.startswith(n))
     trained = chip["matmul"].get(MATRIX_TYPES[kind])
     if trained is None:
@@ -157,7 +157,7 @@ def _experts(chip: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     }
 
 
-def _frees(figures: Any, at: FigurePath, names: tuple[str, ...]) -> Iterator[Free]:
+def _frees(figures: object, at: FigurePath, names: tuple[str, ...]) -> Iterator[Free]:
     """The figures of some names; of mappings by size, each entry."""
     for name in names:
         value = getattr(figures, name)

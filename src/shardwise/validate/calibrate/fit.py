@@ -6,7 +6,7 @@ figures that the rows do not determine stay where they were.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -244,7 +244,9 @@ def _sample(part: Fittable, rows: Bools) -> KernelTable:
     return part.table.take(chosen)
 
 
-def _least_squares(residuals: Any, start: Floats, bounds: tuple[Floats, Floats]) -> Floats:
+def _least_squares(
+    residuals: Callable[[Floats], Floats], start: Floats, bounds: tuple[Floats, Floats]
+) -> Floats:
     try:
         from scipy.optimize import least_squares  # noqa: PLC0415 - an extra
     except ImportError:

@@ -120,7 +120,7 @@ def _is(found: System, system: System) -> bool:
     return found.accelerator.name == system.accelerator.name
 
 
-def _short_rows(path: str | Path, ending: str) -> list[dict[str, Any]]:
+def _short_rows(path: str | Path, ending: str) -> list[dict[str, object]]:
     """Rows of a short table, each with the common fields."""
     if ending == ".csv":
         text = io.StringIO(files.read_text(path))
@@ -133,7 +133,7 @@ def _short_rows(path: str | Path, ending: str) -> list[dict[str, Any]]:
     return [{**table.common, **row} for row in table.runs]
 
 
-def _of_short(rows: list[dict[str, Any]], path: str | Path) -> Iterator[RunTime | Unusable]:
+def _of_short(rows: list[dict[str, object]], path: str | Path) -> Iterator[RunTime | Unusable]:
     """Translate the rows of a short table; raises with the faults of all."""
     faults: list[Fault] = []
     for number, row in enumerate(rows, start=1):

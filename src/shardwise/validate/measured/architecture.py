@@ -78,13 +78,13 @@ def _position(row: Architecture) -> str:
     return "alibi" if "alibi" in text else "rope"
 
 
-def _layers(run: Run, assumed: list[str]) -> list[dict[str, Any]]:
+def _layers(run: Run, assumed: list[str]) -> list[dict[str, object]]:
     """Groups of equal layers: leading dense ones, or those that alternate."""
     row = run.model
     assert row.layers is not None  # noqa: S101 - checked before
     attentions = _attentions(run, assumed)
     if not row.experts:
-        layer: dict[str, Any] = {"mlp": _mlp(row)}
+        layer: dict[str, object] = {"mlp": _mlp(row)}
         if len(attentions) == 1:
             return [{"count": row.layers, "attention": attentions[0][1], **layer}]
         return _alternating_layers(row.layers, attentions, layer)
@@ -104,7 +104,7 @@ def _layers(run: Run, assumed: list[str]) -> list[dict[str, Any]]:
 
 def _alternating_layers(
     layers: int, kinds: list[tuple[int, dict[str, Any]]], layer: dict[str, Any]
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Layers of kinds that alternate, a number of each in turn."""
     turn = sum(count for count, _ in kinds)
     full, rest = divmod(layers, turn)
@@ -140,7 +140,7 @@ def _windows(row: Architecture) -> tuple[int, int] | None:
     return None
 
 
-def _attentions(run: Run, assumed: list[str]) -> list[tuple[int, dict[str, Any]]]:
+def _attentions(run: Run, assumed: list[str]) -> list[tuple[int, dict[str, object]]]:
     """Kinds of attention, each with its number of consecutive layers."""
     row = run.model
     full = _attention(run, assumed)
@@ -175,7 +175,7 @@ def _attention(run: Run, assumed: list[str]) -> dict[str, Any]:
     return fields
 
 
-def _latent_attention(row: Architecture, heads: int, assumed: list[str]) -> dict[str, Any]:
+def _latent_attention(row: Architecture, heads: int, assumed: list[str]) -> dict[str, object]:
     rope, plain = row.qk_rope_head_dim or 64, row.qk_nope_head_dim or 128
     q_rank, kv_rank = row.q_lora_rank, row.kv_lora_rank
     if kv_rank is None:
@@ -212,7 +212,7 @@ def _activation(row: Architecture) -> str:
     return next((ours for name, ours in _ACTIVATIONS.items() if text.startswith(name)), "swiglu")
 
 
-def _mlp(row: Architecture) -> dict[str, Any]:
+def _mlp(row: Architecture) -> dict[str, object]:
     if row.ffn is None:
         raise NotModelledError("model.ffn is not stated")
     return {
@@ -222,7 +222,7 @@ def _mlp(row: Architecture) -> dict[str, Any]:
     }
 
 
-def _experts(row: Architecture, assumed: list[str]) -> dict[str, Any]:
+def _experts(row: Architecture, assumed: list[str]) -> dict[str, object]:
     top_k = row.topk
     if top_k is None:
         top_k = 2

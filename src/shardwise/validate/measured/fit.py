@@ -58,7 +58,7 @@ class Parameter(ConfigBase):
         """Whether it moves an entry of the catalog."""
         return name in self.names
 
-    def apply(self, record: Any, offset: float) -> Any:
+    def apply(self, record: object, offset: float) -> Any:
         """Move its figures of a system or stack."""
         for name in self.fields:
             record = _replaced(record, name, lambda value: self._moved(value, offset))
@@ -98,7 +98,7 @@ def _changed(
     }
 
 
-def _inside(value: Any, rest: str, change: Callable[[Any], Any]) -> Any:
+def _inside(value: object, rest: str, change: Callable[[object], object]) -> object:
     return _replaced(value, rest, change) if rest else change(value)
 
 
@@ -131,7 +131,7 @@ class MovedFigures:
         strategy = translation.strategy.model_copy(update={"stack": stack})
         return self._moved(translation.system, "systems", positions, offsets), strategy
 
-    def _moved(self, record: Any, of: str, positions: Sequence[int], offsets: Floats) -> Any:
+    def _moved(self, record: object, of: str, positions: Sequence[int], offsets: Floats) -> Any:
         chosen = tuple(
             (i, float(offsets[i])) for i in positions if self.parameters[i].of == of and offsets[i]
         )

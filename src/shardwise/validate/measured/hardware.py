@@ -1,7 +1,6 @@
 """The `System` of a measured run: one of the catalog with the network of the run."""
 
 import re
-from typing import Any
 
 from shardwise.config.system import System
 from shardwise.validate.measured.run import NotModelledError, Run
@@ -111,5 +110,5 @@ def _with_fabric(system: System, rate: float) -> System:
     tier = system.network[-1]
     links = tier.links_per_node or system.node.accelerators
     changed = tier.model_copy(update={"bandwidth": rate / links})
-    update: dict[str, Any] = {"network": (*system.network[:-1], changed)}
+    update: dict[str, object] = {"network": (*system.network[:-1], changed)}
     return system.model_copy(update=update)

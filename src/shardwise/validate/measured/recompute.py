@@ -64,7 +64,7 @@ def policy_of(run: Run) -> str | None:
     return next((name for name, _ in _SAVED if text.startswith(name)), None)
 
 
-def remat_fields(run: Run, policy: str) -> dict[str, Any]:
+def remat_fields(run: Run, policy: str) -> dict[str, object]:
     """Strategy fields of a policy: recomputed parts, and parts offloaded to the host.
 
     Norms and the activation are always recomputed, the attention kernel unless its output
@@ -85,7 +85,7 @@ def remat_fields(run: Run, policy: str) -> dict[str, Any]:
     recomputed |= set() if "mlpwi" in saved else {"mlp_up"}
     if {"qkv", "core_attention", "attention_out"} <= recomputed:
         recomputed = recomputed - {"qkv", "core_attention"} | {"attention"}
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "recompute": "selective",
         "recompute_parts": tuple(sorted(recomputed)),
     }
@@ -132,7 +132,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
 
 def recompute_choices(
     run: Run, model: Model, stack: Stack, assumed: list[str]
-) -> tuple[dict[str, Any], ...]:
+) -> tuple[dict[str, object], ...]:
     """Strategy fields to try, in order; more than one where the least recompute that fits counts.
 
     That is so for sharded weights where the row does not say what is recomputed.
@@ -149,7 +149,7 @@ def recompute_choices(
     return (chosen,)
 
 
-def _remat(run: Run, assumed: list[str]) -> dict[str, Any]:
+def _remat(run: Run, assumed: list[str]) -> dict[str, object]:
     """Fields of the row's policy, or else of MaxText's default (configs/base.yml)."""
     policy = policy_of(run)
     if policy is None:

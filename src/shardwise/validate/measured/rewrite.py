@@ -94,7 +94,7 @@ def _sources_at(root: yaml.Node | None, text: str) -> int:
     return len(text) if first is None else int(first.start_mark.index)
 
 
-def _places(values: Any, parts: Sequence[str], done: Place = ()) -> Iterator[tuple[Place, Any]]:
+def _places(values: object, parts: Sequence[str], done: Place = ()) -> Iterator[tuple[Place, Any]]:
     """Every place that a dotted field stands for, with its value."""
     if not parts:
         if isinstance(values, Mapping):
@@ -113,7 +113,7 @@ def _places(values: Any, parts: Sequence[str], done: Place = ()) -> Iterator[tup
             yield from _places(values[key], rest, (*done, key))
 
 
-def _at(values: Any, place: Place) -> Any:
+def _at(values: object, place: Place) -> Any:
     """What stands at a place, or None."""
     for key in place:
         if isinstance(values, Mapping):

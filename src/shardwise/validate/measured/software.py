@@ -1,7 +1,6 @@
 """The `Stack` of a measured run: by framework and release, changed by the features of the row."""
 
 import re
-from typing import Any
 
 from shardwise.config.enums import AttentionImplementation, CudaGraphs, GradientDtype
 from shardwise.config.stack import Stack
@@ -74,8 +73,8 @@ def _bridge_with_experts(run: Run) -> str:
     return "megatron-bridge-flex" if flex else "megatron-bridge-2025"
 
 
-def _changes(run: Run) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
+def _changes(run: Run) -> dict[str, object]:
+    changes: dict[str, object] = {}
     features = run.features
     overlap = str(features.get("overlap") or "")
     if "all communication overlap disabled" in overlap:
@@ -99,7 +98,7 @@ def _changes(run: Run) -> dict[str, Any]:
     return changes
 
 
-def _gradients(run: Run) -> dict[str, Any]:
+def _gradients(run: Run) -> dict[str, object]:
     """Type that gradients accumulate in, if the precision names it."""
     text = (run.precision or "").lower()
     if "grads accumulated in 16 bit" in text:
@@ -117,7 +116,7 @@ def _gradients(run: Run) -> dict[str, Any]:
 _UNFUSED_LOSS, _NATIVE_LOSS = 6.0, 10.0
 
 
-def _loss(run: Run) -> dict[str, Any]:
+def _loss(run: Run) -> dict[str, object]:
     """Saved bytes of the loss, by Megatron-LM's settings."""
     features = run.features
     if features.get("cross-entropy-fusion-impl") == "native":
@@ -155,8 +154,8 @@ def newest(run: Run) -> bool:
     return card or "full_iter" in str(run.features.get("helpers") or "")
 
 
-def _expert_changes(run: Run) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
+def _expert_changes(run: Run) -> dict[str, object]:
+    changes: dict[str, object] = {}
     if "clamped" in (run.model.mlp or ""):
         changes |= {"fused_swiglu": False}
     if "deepep" in str(run.features.get("kernels") or "").lower():

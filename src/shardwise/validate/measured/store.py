@@ -59,7 +59,7 @@ def pack(rows: Iterable[Row]) -> dict[str, str]:
     return {_file_name(group): _text(group, some) for group, some in groups.items()}
 
 
-def unpack(texts: Mapping[str, str]) -> list[dict[str, Any]]:
+def unpack(texts: Mapping[str, str]) -> list[dict[str, object]]:
     """Return the rows of packed files; the inverse of `pack`."""
     return [row for name, text in texts.items() for row in _rows(json.loads(text), source=name)]
 
@@ -117,7 +117,7 @@ def _documents(text: str, path: str | Path) -> Iterator[Any]:
         yield files.parse_json(text, path)
 
 
-def _runs(packed: Mapping[str, Any], source: str) -> tuple[Run, ...]:
+def _runs(packed: Mapping[str, object], source: str) -> tuple[Run, ...]:
     return _validated(_rows(packed, source=source), source)
 
 
@@ -156,7 +156,7 @@ def _validated(rows: Iterable[Row], source: str) -> tuple[Run, ...]:
     return tuple(runs.values())
 
 
-def _rows(data: Mapping[str, Any], *, source: str) -> list[dict[str, Any]]:
+def _rows(data: Mapping[str, object], *, source: str) -> list[dict[str, Any]]:
     """Full rows of a packed file; shared sections are the same objects."""
     packed = _Packed.validated(data, source=source)
     common = packed.common
@@ -186,7 +186,7 @@ def _rows(data: Mapping[str, Any], *, source: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _with_defaults(section: Any, common: Row) -> Any:
+def _with_defaults(section: object, common: Row) -> object:
     return {**common, **section} if isinstance(section, Mapping) else section
 
 
@@ -240,7 +240,7 @@ def _extract_shared(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]
     return shared
 
 
-def _extract_common(sections: Sequence[dict[str, Any]], *, figures: bool) -> dict[str, Any]:
+def _extract_common(sections: Sequence[dict[str, object]], *, figures: bool) -> dict[str, Any]:
     """Remove values that several sections share, of fields that all of them have; return these.
 
     Parameters
@@ -250,7 +250,7 @@ def _extract_common(sections: Sequence[dict[str, Any]], *, figures: bool) -> dic
     figures
         Whether numbers may be removed; measured values stay in their row.
     """
-    common: dict[str, Any] = {}
+    common: dict[str, object] = {}
     for field in set(sections[0]).intersection(*sections) if sections else ():
         counts = Counter(_line(section[field]) for section in sections)
         (most, uses), *_ = counts.most_common(1)
@@ -270,11 +270,11 @@ def _block(sections: Mapping[str, Any], depth: int) -> str:
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def _line(value: Any) -> str:
+def _line(value: object) -> str:
     return json.dumps(_in_order(value), ensure_ascii=False)
 
 
-def _in_order(value: Any) -> Any:
+def _in_order(value: object) -> object:
     """Sort the keys of mappings: in the order of the fields of `Run`, then by name."""
     if isinstance(value, Mapping):
         return {key: _in_order(value[key]) for key in sorted(value, key=_place)}

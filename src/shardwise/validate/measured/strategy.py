@@ -94,11 +94,11 @@ def _batches(run: Run, pp: int, dp: int, assumed: list[str]) -> tuple[int, ...]:
     return (size,)
 
 
-def _precision(run: Run, stack: Stack, system: System, assumed: list[str]) -> dict[str, Any]:
+def _precision(run: Run, stack: Stack, system: System, assumed: list[str]) -> dict[str, object]:
     text = _type_of_products(run, assumed)
     if "nvfp4" in text and "fp8" in text and "fp4" not in system.accelerator.matrix:
         text = "fp8"
-    fields: dict[str, Any] = {"dtype": "fp16" if text.startswith("fp16") else "bf16"}
+    fields: dict[str, object] = {"dtype": "fp16" if text.startswith("fp16") else "bf16"}
     if not text:
         assumed.append("bf16")
     if "nvfp4" in text or "fp4" in text:
@@ -164,9 +164,9 @@ def _slice_replicas(run: Run, dp: int, system: System) -> int | None:
     return math.gcd(dp, chips // (run.parallelism.tp or 1)) if chips else None
 
 
-def _communication(run: Run, tp: int) -> dict[str, Any]:
+def _communication(run: Run, tp: int) -> dict[str, object]:
     features = run.features
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     if tp > 1:
         # XLA splits the residual stream over the ranks, as sequence parallelism does.
         fields["sequence_parallel"] = bool(run.parallelism.sp) or is_xla(run)
@@ -194,7 +194,7 @@ def _stages(
     if vpp is None:
         vpp = _default_chunks(run, stack, model.depth, pp, micro_batches)
         assumed.append("no interleaving" if vpp == 1 else f"vpp {vpp}")
-    fields: dict[str, Any] = {"vpp": vpp}
+    fields: dict[str, object] = {"vpp": vpp}
     if str(run.features.get("schedule")) == "DualPipe":
         fields["schedule"] = "dualpipe"
     chunks, layers = pp * vpp, model.depth
@@ -209,7 +209,7 @@ def _stages(
     return fields | _uneven_stages(model, stack, chunks)
 
 
-def _uneven_stages(model: Model, stack: Stack, chunks: int) -> dict[str, Any]:
+def _uneven_stages(model: Model, stack: Stack, chunks: int) -> dict[str, object]:
     """Layers of each chunk, where the chunks do not divide the layers."""
     layers = model.depth
     if stack.name.startswith("internevo"):  # its last stages take what is left over
@@ -237,8 +237,8 @@ def _expand_layout(layout: str) -> list[str]:
     return text.split("|")
 
 
-def _fine_tuning(run: Run, assumed: list[str]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
+def _fine_tuning(run: Run, assumed: list[str]) -> dict[str, object]:
+    fields: dict[str, object] = {}
     if run.task in ("sft", "lora") and "packed sequences" in (run.notes or ""):
         # Paragraphs and questions of SQuAD, on which NeMo's recipes fine-tune.
         fields["document_len"] = _SQUAD
@@ -248,10 +248,10 @@ def _fine_tuning(run: Run, assumed: list[str]) -> dict[str, Any]:
     return fields | {"lora_rank": 16, "lora_parts": ("attention",)}
 
 
-def _experts(run: Run, model: Model, dp: int, assumed: list[str]) -> dict[str, Any]:
+def _experts(run: Run, model: Model, dp: int, assumed: list[str]) -> dict[str, object]:
     if not model.has_experts:
         return {}
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     if run.parallelism.ep is None and "DeepEP" in str(run.features.get("kernels") or ""):
         # DeepEP sends tokens to the experts of other ranks; recipes use up to 64 ranks.
         fields["ep"] = math.gcd(dp, run.model.experts or 1, 64)
@@ -286,8 +286,11 @@ def _default_chunks(run: Run, stack: Stack, layers: int, pp: int, micro_batches:
 
 
 def _first_that_fits(
-    model: Model, system: System, fields: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+    model: Model,
+    system: System,
+    fields: Mapping[str, object],
+    choices: Sequence[Mapping[str, object]],
+) -> dict[str, object]:
     """Fields with the first choice whose memory fits, or with the last if none does."""
     if len(choices) == 1:
         return dict(fields) | dict(choices[0])

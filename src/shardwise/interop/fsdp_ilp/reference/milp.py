@@ -349,7 +349,7 @@ def _kind(pulp: Any, integer: bool) -> Any:
 
 
 def _answer(
-    *, optimal: bool, infeasible: bool, values: Any, objective: float | None, bound: float | None
+    *, optimal: bool, infeasible: bool, values: object, objective: float | None, bound: float | None
 ) -> Answer:
     least = bound if bound is not None and math.isfinite(bound) else None
     if infeasible:

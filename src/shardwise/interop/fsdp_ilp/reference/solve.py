@@ -71,7 +71,7 @@ class FsdpIlpResult:
     def to_dict(self, *, modules: bool = False) -> dict[str, Any]:
         """Return plain values, ready for JSON; with `modules`, also all figures of each module."""
         peak, objective = self.peak_gib, self.objective_ms
-        answer: dict[str, Any] = {
+        answer: dict[str, object] = {
             "units": list(self.units),
             "n_units": len(self.units),
             "objective_ms": objective,
