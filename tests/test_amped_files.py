@@ -288,7 +288,7 @@ CASES = {
     ),
     "words that are no flags": (
         {"layers": {"value": 6, "calculated": "often"}},
-        f"{NETWORK}.parameters.layers.calculated: 'often': must be a valid boolean",
+        f"{NETWORK}.parameters.layers.calculated: 'often': must be true or false",
     ),
     "an unknown key": (
         {"layers": {"value": 6, "calculate": True}},

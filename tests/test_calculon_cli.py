@@ -118,7 +118,7 @@ def test_what_calculon_refuses_is_said_with_exit_code_1(shardwise, files):
         ("execution", lambda e: e.update(num_procs=3000), ["num_procs: 3000", "= 3072"]),
         ("execution", lambda e: e.update(batch_size=3001), ["batch_size: 3001", "data_par 12"]),
         ("execution", lambda e: e.update(datatype="int8"), ["datatype: 'int8'", "float16"]),
-        ("execution", lambda e: e.update(training="yes"), ["training: 'yes'", "boolean"]),
+        ("execution", lambda e: e.update(training="yes"), ["training: 'yes'", "true or false"]),
         (
             "system",
             lambda s: s["matrix"]["float16"].update(gflops_efficiency=[[1, 0.5], [16, 0.9]]),

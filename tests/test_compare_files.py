@@ -94,23 +94,23 @@ FAULTS = {
     ),
     "newer": (
         broken(lambda data: data.update(karma=3)),
-        "x.json: karma: unknown field; was it written by a newer version? Estimate it again",
+        "x.json: karma: unknown field; was it written by another version? Run it again",
     ),
     "older": (
         broken(lambda data: data.pop("mfu")),
-        "x.json: mfu: is missing; was it written by another version? Estimate it again",
+        "x.json: mfu: is missing; was it written by another version? Run it again",
     ),
     "newer strategy": (
         broken(lambda data: data["strategy"].update(karma=3)),
-        "x.json: strategy.karma: unknown field; was it written by a newer version?",
+        "x.json: strategy.karma: unknown field; was it written by another version?",
     ),
     "newer part": (
         broken(lambda data: data["time_s"].update(karma=3.0)),
-        "x.json: time_s.karma: unknown part of the step",
+        "x.json: time_s.karma: unknown part; was it written by another version?",
     ),
     "missing part": (
         broken(lambda data: data["time_s"].pop("bubble")),
-        "x.json: time_s.bubble: is missing",
+        "x.json: time_s.bubble: is missing; was it written by another version?",
     ),
     "does not add up": (
         broken(lambda data: data["time_s"].update(forward=99.0)),
@@ -126,7 +126,7 @@ FAULTS = {
     ),
     "wrong type": (
         broken(lambda data: data.update(fits="maybe")),
-        "x.json: fits: 'maybe': must be a valid boolean",
+        "x.json: fits: 'maybe': must be true or false",
     ),
     "wrong scenario": (
         lambda _: json.dumps({"model": "x9", "system": SYSTEM, "strategy": {}}),

@@ -148,11 +148,11 @@ BAD = {
     ),
     "an order is no list": (
         lambda d: d.update(fw_pre_order="R"),
-        "fw_pre_order: 'R': must be a valid list",
+        "fw_pre_order: 'R': must be a list",
     ),
     "a name is no text": (
         lambda d: d["fw_pre_order"].__setitem__(3, 3),
-        "fw_pre_order[3]: 3: must be a valid string",
+        "fw_pre_order[3]: 3: must be text",
     ),
     "an order is missing": (
         lambda d: d.pop("fw_post_order"),
@@ -161,7 +161,7 @@ BAD = {
     "empty": (lambda d: d.update(fw_pre_order=[]), "fw_pre_order: []: must have at least 1 item"),
     "statistics are no list": (
         lambda d: d.update(modstats={"R": 1}),
-        "modstats: {'R': 1}: must be a valid list",
+        "modstats: {'R': 1}: must be a list",
     ),
     "not below the root": (
         lambda d: swap(d["fw_pre_order"], 0, 5),

@@ -202,7 +202,7 @@ def test_bad_input_is_told_by_file_and_what_is_allowed(shardwise, written, resul
     cases = [
         ((written, "out.yaml"), "out.yaml: a search result can be written as .csv, .csv.gz, "),
         ((written, "out.html", "--rows", "cells"), "rows: 'cells': has no effect on charts"),
-        ((broken, "out.html"), f"{broken}: is not a search result of this version: best.0"),
+        ((broken, "out.html"), f"{broken}: best[0]: 1: must be a mapping"),
         ((written, "--output", "out.json"), "out.json: a search result can be written as .csv"),
         (("gpt3-175b", "out.csv"), "gpt3-175b: is a model; only the result of a search can become"),
         ((written, "out.csv", "--output", "out.csv"), "output: 'out.csv': repeats OUT"),
@@ -211,7 +211,7 @@ def test_bad_input_is_told_by_file_and_what_is_allowed(shardwise, written, resul
         ((written, "--to", "calculon"), "to: 'calculon': has no effect on the table of a result"),
         ((empty,), f"{empty}: best: is empty: it was not requested, or the search found nothing"),
         ((empty, "--rows", "pareto"), f"{empty}: pareto: is empty"),
-        ((broken,), f"{broken}: best: looks like a result, but an entry is incomplete"),
+        ((broken,), f"{broken}: best[0]: 1: must be a mapping"),
         ((written, tmp_path / "none" / "out.csv"), "out.csv: cannot be written: No such file"),
     ]
     for words, told in cases:

@@ -21,7 +21,7 @@ BAD_MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (LLAMA, {"layer_num": 0}, "layer_num: 0: must be greater than or equal to 1"),
     (LLAMA, {"layer_num": 32.0}, "layer_num: 32.0: must be a valid integer"),
     (LLAMA, {"hidden_size": "4096"}, "hidden_size: '4096': must be a valid integer"),
-    (LLAMA, {"use_swiglu": None}, "use_swiglu: null: must be a valid boolean"),
+    (LLAMA, {"use_swiglu": None}, "use_swiglu: null: must be true or false"),
     (LLAMA, {"model_type": "dens"}, "model_type: 'dens': allowed: dense, moe; did you mean 'dense"),
     (LLAMA, {"attention_type": "gqa"}, "attention_type: 'gqa': allowed: mha, mla"),
     (LLAMA, {"headsize": 128}, "headsize: unknown key; did you mean 'head_size'?"),

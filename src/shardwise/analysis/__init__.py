@@ -1,17 +1,137 @@
 """One strategy in detail: operations, communication, stages, timeline, graph."""
 
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from shardwise.config.base import faults_of
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import FIELDS
+from shardwise.errors import Fault, InputError, nearest
 
 __all__ = ["Result"]
 
+_MOST_FAULTS = 5
+"""Most faults to list of a saved result; the others are counted."""
+_OTHER_VERSION = "was it written by another version? Run it again"
+
 
 class Result(BaseModel):
-    """Base of all result records: frozen, plain values, never read from users' files."""
+    """Base of all result records: frozen, plain and finite values."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return self.model_dump(mode="json")
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any], *, source: str = "", field: str = "") -> Self:
+        """Return a saved result, what `to_dict` returned.
+
+        Strategies get the defaults of fields that are newer than the result.
+
+        Parameters
+        ----------
+        source
+            File to name in a fault.
+        field
+            Where in the file the result is.
+
+        Raises
+        ------
+        InputError
+            If a field is missing, unknown, of another type, or contradicts others.
+        """
+        try:
+            result = cls.model_validate_json(json.dumps(data), strict=True)
+            faults = [
+                replace(fault, field=_joined(place, fault.field))
+                for place, record in _records(result, "")
+                for fault in record.contradictions()
+            ]
+        except ValidationError as error:
+            faults = [_of_a_result(fault) for fault in faults_of(cls, error)]
+        except (TypeError, ValueError, RecursionError):
+            faults = [Fault(problem="holds something other than text, numbers, lists and mappings")]
+        if not faults:
+            return result
+        named = [replace(f, source=source, field=_joined(field, f.field)) for f in faults]
+        rest = len(named) - _MOST_FAULTS
+        more = [Fault(source=source, problem=f"and {rest} more faults")] if rest > 0 else []
+        raise InputError([*named[:_MOST_FAULTS], *more])
+
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield a fault for each value of a saved record that does not fit the others."""
+        strategy = getattr(self, "strategy", None)
+        if isinstance(strategy, dict):
+            yield from strategy_faults(strategy)
+
+
+def strategy_faults(strategy: dict[str, Any], *, resolved: bool = True) -> list[Fault]:
+    """Faults of a saved strategy; without any, it gets the defaults of fields newer than it.
+
+    Parameters
+    ----------
+    resolved
+        Whether fields that follow from others must be there.
+    """
+    faults = [
+        Fault(field=name, problem=f"unknown field; {_OTHER_VERSION}{nearest(name, FIELDS)}")
+        for name in strategy
+        if name not in FIELDS
+    ]
+    faults += [
+        Fault(field=name, problem=f"is missing; {_OTHER_VERSION}")
+        for name, field in FIELDS.items()
+        if resolved and field.role.implied and strategy.get(name) is None
+    ]
+    if not faults:
+        try:
+            strategy.update(Strategy.validated(strategy).to_dict())
+        except InputError as error:
+            faults += error.faults
+    return [replace(fault, field=_joined("strategy", fault.field)) for fault in faults]
+
+
+def part_faults(field: str, amounts: Mapping[str, Any], parts: Sequence[str]) -> Iterator[Fault]:
+    """Yield a fault for each part of a saved sum that is unknown or missing."""
+    for name in amounts:
+        if name not in parts:
+            problem = f"unknown part; {_OTHER_VERSION}{nearest(name, parts)}"
+            yield Fault(field=f"{field}.{name}", problem=problem)
+    for name in parts:
+        if name not in amounts:
+            yield Fault(field=f"{field}.{name}", problem=f"is missing; {_OTHER_VERSION}")
+
+
+def _of_a_result(fault: Fault) -> Fault:
+    """A fault of a record in words of files that people do not write themselves."""
+    if fault.problem.startswith("unknown key"):
+        return replace(fault, problem=f"unknown field; {_OTHER_VERSION}")
+    if fault.problem.startswith("is missing"):
+        return replace(fault, problem=f"is missing; {_OTHER_VERSION}")
+    return fault
+
+
+def _records(value: Any, place: str) -> Iterator[tuple[str, Result]]:
+    """All records in a result, each with its place."""
+    inside: Iterator[tuple[str, Any]] = iter(())
+    if isinstance(value, Result):
+        yield place, value
+        inside = ((_joined(place, name), getattr(value, name)) for name in type(value).model_fields)
+    elif isinstance(value, (list, tuple)):
+        inside = ((f"{place}[{position}]", item) for position, item in enumerate(value))
+    elif isinstance(value, Mapping):
+        inside = ((_joined(place, str(key)), item) for key, item in value.items())
+    for name, item in inside:
+        yield from _records(item, name)
+
+
+def _joined(place: str, field: str) -> str:
+    return ".".join(part for part in (place, field) if part)

@@ -1,21 +1,29 @@
 """What `estimate` and `estimate_many` return: `Estimate`, its records, and `EstimateTable`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from math import fsum
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from shardwise.analysis import Result
+from shardwise.analysis import Result, part_faults
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import Source
 from shardwise.config.strategy_table import Table
 from shardwise.engine.step_time import TIME_PARTS
+from shardwise.errors import Fault
 from shardwise.parallel.constraints import CONSTRAINTS
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+# Parts of the time are sums of float64; they add up to the step within this share.
+_ROUNDING = 1e-9
+# What the command adds to an estimate: results of other models, and notes on an imported file.
+_ADDED = ("also", "imported")
 
 
 class Peak(Result):
@@ -372,6 +380,29 @@ class Estimate(Result):
     """Every matrix product, on request; their FLOPs add up to `matrix_flops`."""
     whole_run: TrainingTime | None = None
     """The training run, if its number of tokens is known."""
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any], *, source: str = "", field: str = "") -> Self:
+        """Return a saved estimate, without what the command added to it; see `Result.read`."""
+        fields = {key: value for key, value in data.items() if key not in _ADDED}
+        return super().read(fields, source=source, field=field)
+
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield a fault for each value of a saved estimate that does not fit the others."""
+        yield from super().contradictions()
+        if faults := list(part_faults("time_s", self.time_s, TIME_PARTS)):
+            yield from faults
+            return
+        step = self.step_time_s
+        if step <= 0:
+            yield Fault.of("step_time_s", step, "must be a time above 0")
+        elif not abs(fsum(self.time_s.values()) - step) <= _ROUNDING * step:
+            problem = f"the parts do not add up to step_time_s {step:g}"
+            yield Fault(field="time_s", problem=problem)
+        if self.tokens_per_step < 1:
+            yield Fault.of("tokens_per_step", self.tokens_per_step, "must be at least 1")
+        if not self.stages:
+            yield Fault.of("stages", [], "must have at least 1 item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,11 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from shardwise import catalog
-from shardwise.analysis import Result
 from shardwise.cli.options import OutputOption, refuse_options
 from shardwise.cli.output import emit_json, log
 from shardwise.config import files
@@ -38,11 +36,11 @@ from shardwise.report.search_csv import (
     is_result,
     is_sweep,
     is_table_file,
+    read_result,
     table,
     write_table,
 )
 
-_Found = TypeVar("_Found", bound=Result)
 _CONFIGS: dict[str, type[ConfigBase]] = {
     "model": Model,
     "system": System,
@@ -57,7 +55,7 @@ _TWICE = "repeats OUT, which is short for it"
 _NOT_FOR_A_TABLE = "has no effect on the table of a result"
 _NOT_FOR_CHARTS = "has no effect on charts, which show the whole result"
 _ALL_ROWS = "has no effect on a result of NERSC's search: all rows are written"
-_NO_CHARTS = "has no charts; only shardwise results have"
+_NO_CHARTS = "has no charts; only the results of shardwise's search and sweep have"
 _CHARTS = (".html", ".png", ".svg")
 _NOT_A_RESULT = "is for the result of a search"
 _NOT_OF_A_SWEEP = "has no effect on a sweep: all rows are written"
@@ -171,28 +169,35 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
 
 def _rows(data: Mapping[str, object], file: str, part: str | None) -> Any:
     """The table of a shardwise result, or of Calculon's search."""
-    if is_sweep(data):
-        return _validated(SweepResult, data, file).to_frame()
-    return table(data, source=file, part=part or "best")
+    found = read_result(data, file)
+    return (
+        found.to_frame()
+        if isinstance(found, SweepResult)
+        else table(data, source=file, part=part or "best")
+    )
 
 
 def _write_charts(data: Mapping[str, object], file: str, output: str) -> None:
     from shardwise.report.charts import search as search_charts  # noqa: PLC0415 - slow to import
     from shardwise.report.charts import sweep as sweep_charts  # noqa: PLC0415
 
-    if is_sweep(data):
-        sweep_charts.write_charts(_validated(SweepResult, data, file), output)
+    found = read_result(data, file)
+    if isinstance(found, SweepResult):
+        sweep_charts.write_charts(found, output)
+    elif isinstance(found, SearchResult):
+        search_charts.write_charts(found, output)
     elif (tool := foreign_search(data)) is not None:
         _write_foreign_charts(tool, data, file, output)
     else:
-        search_charts.write_charts(_validated(SearchResult, data, file), output)
+        raise InputError(Fault(source=file, problem=_NO_CHARTS))
 
 
 def _write_foreign_charts(tool: str, data: Mapping[str, Any], file: str, output: str) -> None:
     """Draw the heat map of Calculon's search; say what has no charts."""
-    if len(data.get("axes", ())) > 1 and data.get("cells"):
-        from shardwise.report.charts.calculon import write_charts  # noqa: PLC0415 - slow to import
+    if tool == "calculon" and data.get("axes") and data.get("cells"):
+        from shardwise.report.charts.calculon import check, write_charts  # noqa: PLC0415 - slow
 
+        check(data, file)
         write_charts(data, output)
         return
     problem = f"is the result of a search by {tool}, of which there are no charts; write it as .csv"
@@ -200,17 +205,6 @@ def _write_foreign_charts(tool: str, data: Mapping[str, Any], file: str, output:
         problem = "is the result of Calculon's search with its best executions only; no charts of "
         problem += "them: write it as .csv, or search with --axes tp,pp for a heat map"
     raise InputError(Fault(source=file, problem=problem))
-
-
-def _validated(kind: type[_Found], data: Mapping[str, Any], file: str) -> _Found:
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        what = "sweep" if kind is SweepResult else "search"
-        problem = f"is not a {what} result of this version: {place}: {first['msg']}"
-        raise InputError(Fault(source=file, problem=problem)) from None
 
 
 def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -> dict[str, object]:

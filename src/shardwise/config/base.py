@@ -178,8 +178,7 @@ class ConfigBase(BaseModel):
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
-            details = _root_causes(error.errors())
-            raise InputError([_fault(cls, source, detail) for detail in details]) from None
+            raise InputError(faults_of(cls, error, source)) from None
         except InputError as error:  # of a nested config, which does not know where it stands
             named = [replace(f, source=f.source or source) for f in error.faults]
             raise InputError(named) from None
@@ -254,7 +253,21 @@ def _held(node: Any, part: str) -> Any:
     return node[int(part)] if inside else None
 
 
+_PLAIN_WORDS = {
+    "a valid tuple": "a list",
+    "a valid array": "a list",
+    "a valid list": "a list",
+    "a valid dictionary": "a mapping",
+    "an object": "a mapping",
+    "a valid string": "text",
+    "a valid boolean": "true or false",
+}
 _LENGTHS = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}
+
+
+def faults_of(kind: type[BaseModel], error: ValidationError, source: str = "") -> list[Fault]:
+    """What a validation found, in our words."""
+    return [_fault(kind, source, details) for details in _root_causes(error.errors())]
 
 
 def _root_causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
@@ -282,7 +295,8 @@ def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> 
         hint = nearest(str(location[-1]), known) or f"; allowed: {', '.join(known)}"
         return Fault(source=source, field=field, problem=f"unknown key{hint}")
     problem = details["msg"].replace("Input should be", "must be")
-    problem = problem.replace("a valid tuple", "a list").replace("a valid dictionary", "a mapping")
+    for theirs, ours in _PLAIN_WORDS.items():
+        problem = problem.replace(theirs, ours)
     problem = re.sub(r" or instance of \w+", "", problem)
     value = details["input"]
     if kind in ("enum", "literal_error"):

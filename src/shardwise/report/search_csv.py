@@ -6,8 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwise.analysis import Result
+from shardwise.analysis.results import Estimate
 from shardwise.config import files
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, kind_of, nearest, refuse
+from shardwise.planning.search.results import SearchResult
+from shardwise.planning.sweep.results import SweepResult
 
 if TYPE_CHECKING:
     import polars as pl
@@ -77,15 +81,46 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
     if part not in PARTS:
         problem = f"allowed: {', '.join(PARTS)}{nearest(part, PARTS)}"
         raise InputError(Fault(field="rows", value=part, has_value=True, problem=problem))
-    try:
-        rows = list(_rows(data, part))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        problem = f"looks like a result, but an entry is incomplete: {error!r}"
-        raise InputError(Fault(source=source, field=part, problem=problem)) from None
+    found = read_result(data, source)
+    rows = list(_rows(data if found is None else found.to_dict(), part))
     if not rows:
         problem = "is empty: it was not requested, or the search found nothing feasible"
         raise InputError(Fault(source=source, field=part, problem=problem))
     return frame(rows, source=source)
+
+
+def read_result(data: Mapping[str, Any], source: str) -> Result | None:
+    """Return a saved estimate, search or sweep, or None for a search of another tool.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or of another version.
+    """
+    if is_sweep(data):
+        return SweepResult.read(data, source=source)
+    if _is_search(data) and foreign_search(data) is None:
+        return SearchResult.read(data, source=source)
+    if _is_estimate(data):
+        return Estimate.read(data, source=source)
+    entries = {f"best[{i}]": e for i, e in enumerate(data["best"])} if "best" in data else data
+    faults = [
+        Fault(source=source, field=name, problem=problem)
+        for name, entry in entries.items()
+        if (problem := _problem(entry))
+    ]
+    refuse(faults)
+    return None
+
+
+def _problem(entry: Any) -> str:
+    """Why an entry is no execution of another tool with its results, or an empty string."""
+    if not isinstance(entry, Mapping):
+        return f"is {kind_of(entry)}, not a mapping"
+    strategies = [name for name in _FOREIGN_STRATEGY if isinstance(entry.get(name), Mapping)]
+    if not strategies:
+        return f"must have {' or '.join(_FOREIGN_STRATEGY)}, a mapping"
+    return "" if isinstance(entry.get(_FOREIGN_RESULTS), Mapping) else "must have stats, a mapping"
 
 
 def as_csv(frame: "pl.DataFrame") -> str:

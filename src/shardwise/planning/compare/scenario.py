@@ -2,11 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum, isfinite
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
@@ -14,8 +11,7 @@ from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.engine.step_time import TIME_PARTS
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.interop.amped.files import looks_like, read_config
 from shardwise.interop.amped.import_record import fields_of_several
@@ -23,15 +19,9 @@ from shardwise.planning.training_time import TrainingRun, with_training
 
 # A search may list thousands of strategies, each with all of its detail.
 _MOST_BYTES = 2**28
-MOST_FAULTS = 5
-"""Most faults to list; the others are counted."""
 _EXPECTED = "an estimate, the result of a search, or a scenario of model, system and strategy"
-# What the command adds to an estimate: results of other models, and notes on an imported file.
-_ADDED = ("also", "imported")
 # AMPeD's name of the tokens of the training run.
 _TOKENS = "tokens_to_train"
-# Parts of the time are sums of float64; they add up to the step within this share.
-_ROUNDING = 1e-9
 
 
 class Scenario(ConfigBase):
@@ -109,7 +99,7 @@ def _of_mapping(data: Mapping[str, object], name: str, source: str, folder: Path
     if looks_like(data) == "configuration":
         return NamedEstimate(name=name, source="", estimate=_of_amped(data, source))
     if {"step_time_s", "time_s"} <= set(data):
-        return NamedEstimate(name=name, source="", estimate=_saved(data, source))
+        return NamedEstimate(name=name, source="", estimate=Estimate.read(data, source=source))
     if {"space", "best", "candidates"} <= set(data):
         return NamedEstimate(name=name, source="", estimate=_best(data, source))
     if {"model", "system"} <= set(data):
@@ -138,89 +128,8 @@ def _best(data: Mapping[str, object], source: str) -> Estimate:
         problem = "the search found no plan that is feasible, so there is none to compare"
         raise InputError(Fault(source=source, field="best", problem=problem))
     if not isinstance(best[0], Mapping):
-        raise InputError(Fault(source=source, field="best.0", problem="must be an estimate"))
-    return _saved(best[0], source, field="best.0")
-
-
-def _saved(data: Mapping[str, object], source: str, *, field: str = "") -> Estimate:
-    """Read a saved estimate, without what the command added."""
-    fields = {key: value for key, value in data.items() if key not in _ADDED}
-    try:
-        result = Estimate.model_validate(fields)
-    except ValidationError as error:
-        faults = [_fault(source, field, details) for details in error.errors()]
-        raise InputError(_shortened(faults, source)) from None
-    faults = [
-        replace(f, source=source, field=_joined(field, f.field)) for f in _inconsistent(result)
-    ]
-    if faults:
-        raise InputError(_shortened(faults, source))
-    defaults = Strategy().to_dict()  # for fields newer than the version that wrote it
-    return result.model_copy(update={"strategy": defaults | result.strategy})
-
-
-def _joined(*parts: str) -> str:
-    return ".".join(part for part in parts if part)
-
-
-def _fault(source: str, field: str, details: Any) -> Fault:
-    """A validation error as a fault on one line."""
-    place = _joined(field, *map(str, details["loc"]))
-    kind = details["type"]
-    if kind == "extra_forbidden":
-        hint = nearest(str(details["loc"][-1]), Estimate.model_fields)
-        problem = f"unknown field; was it written by a newer version? Estimate it again{hint}"
-        return Fault(source=source, field=place, problem=problem)
-    if kind == "missing":
-        problem = "is missing; was it written by another version? Estimate it again"
-        return Fault(source=source, field=place, problem=problem)
-    problem = details["msg"].replace("Input should be", "must be")
-    value = details["input"]
-    return Fault(source=source, field=place, value=value, has_value=True, problem=problem)
-
-
-def _shortened(faults: Sequence[Fault], source: str) -> list[Fault]:
-    """The first faults, and the number of others."""
-    rest = len(faults) - MOST_FAULTS
-    more = [Fault(source=source, problem=f"and {rest} more faults")] if rest > 0 else []
-    return [*faults[:MOST_FAULTS], *more]
-
-
-def _inconsistent(result: Estimate) -> list[Fault]:
-    """Faults that make an estimate inconsistent or of another version."""
-    found = [
-        Fault(field=f"strategy.{name}", problem="unknown field; was it written by a newer version?")
-        for name in result.strategy
-        if name not in Strategy.model_fields
-    ]
-    parts = set(TIME_PARTS)
-    found += [
-        Fault(field=f"time_s.{part}", problem="unknown part of the step")
-        for part in result.time_s
-        if part not in parts
-    ]
-    found += [
-        Fault(field=f"time_s.{part}", problem="is missing")
-        for part in TIME_PARTS
-        if part not in result.time_s
-    ]
-    if found:
-        return found
-    step = result.step_time_s
-    if not (isfinite(step) and step > 0):
-        problem = "must be a time above 0"
-        return [Fault(field="step_time_s", value=step, has_value=True, problem=problem)]
-    if result.tokens_per_step < 1:
-        value = result.tokens_per_step
-        return [
-            Fault(
-                field="tokens_per_step", value=value, has_value=True, problem="must be at least 1"
-            )
-        ]
-    if not abs(fsum(result.time_s.values()) - step) <= _ROUNDING * step:
-        problem = f"the parts do not add up to step_time_s {step:g}"
-        return [Fault(field="time_s", problem=problem)]
-    return []
+        raise InputError(Fault(source=source, field="best[0]", problem="must be an estimate"))
+    return Estimate.read(best[0], source=source, field="best[0]")
 
 
 def _estimated(scenario: Scenario, name: str, source: str, folder: Path) -> NamedEstimate:

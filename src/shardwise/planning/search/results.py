@@ -1,10 +1,12 @@
 """Result records of searches, explanations, and the search for the smallest or largest."""
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from shardwise.analysis import Result
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
+from shardwise.errors import Fault
 
 
 class Plan(Result):
@@ -20,6 +22,12 @@ class Plan(Result):
     """On the peak-memory stage."""
     usd_per_billion_tokens: float | None
     """None where the system has no price."""
+
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield a fault for each value of a saved plan that cannot be."""
+        yield from super().contradictions()
+        if self.step_time_s <= 0:
+            yield Fault.of("step_time_s", self.step_time_s, "must be a time above 0")
 
 
 class ScaleResult(Result):
@@ -166,6 +174,15 @@ class SearchResult(Result):
     """Where nothing is feasible."""
     smallest: SmallestGpus | None = None
     """Where nothing is feasible: the smallest number of GPUs on which something is."""
+
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield a fault for each value of a saved search that does not fit the others."""
+        if len({tuple(cell.values) for cell in self.cells}) > 1:
+            yield Fault(field="cells", problem="must all be of the same axes")
+        runs = self.runs
+        if runs is not None and not (runs.cheapest is None or 0 <= runs.cheapest < len(runs.runs)):
+            problem = f"must be a position of the {len(runs.runs)} runs"
+            yield Fault.of("runs.cheapest", runs.cheapest, problem)
 
 
 class BrokenRule(Result):

@@ -1,8 +1,12 @@
 """`SweepResult`: what a sweep found at every point, and which figures matter most there."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardwise.analysis import Result
+from shardwise.analysis import Result, part_faults, strategy_faults
+from shardwise.engine.memory import MEMORY_PARTS
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.errors import Fault, kind_of
 from shardwise.planning.search.results import Plan
 
 if TYPE_CHECKING:
@@ -10,6 +14,7 @@ if TYPE_CHECKING:
 
 
 AxisKind = Literal["system", "model", "strategy"]
+_MEMORY = (*MEMORY_PARTS, "total", "reserved", "offloaded", "capacity")
 
 
 class Axis(Result):
@@ -36,6 +41,12 @@ class PointPlan(Plan):
     memory_bytes: dict[str, float]
     """Of the peak-memory stage: the parts of `memory.MEMORY_PARTS`, `total`, `reserved`,
     `offloaded`, `capacity`."""
+
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield a fault for each value of a saved plan that does not fit the others."""
+        yield from super().contradictions()
+        yield from part_faults("time_s", self.time_s, TIME_PARTS)
+        yield from part_faults("memory_bytes", self.memory_bytes, _MEMORY)
 
 
 class Influence(Result):
@@ -100,6 +111,30 @@ class SweepResult(Result):
     elapsed_s: float
     complete: bool
     """Whether every point was evaluated."""
+
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield a fault for each value of a saved sweep that does not fit the others."""
+        if self.strategy is not None:
+            yield from strategy_faults(self.strategy, resolved=False)
+        names, sizes = [a.name for a in self.axes], [len(a.labels) for a in self.axes]
+        for index, point in enumerate(self.points):
+            place = f"points[{index}]"
+            if point.system not in self.systems:
+                problem = f"allowed: {', '.join(self.systems)}"
+                yield Fault.of(f"{place}.system", point.system, problem)
+            inside = [0 <= i < size for i, size in zip(point.at, sizes, strict=False)]
+            if len(point.at) != len(sizes) or not all(inside):
+                problem = f"must be a position on each axis, of {sizes} values"
+                yield Fault.of(f"{place}.at", point.at, problem)
+            if sorted(point.values) != sorted(names):
+                problem = f"must have a value for each axis: {', '.join(names)}"
+                yield Fault.of(f"{place}.values", point.values, problem)
+        for name in names:
+            values = [point.values[name] for point in self.points if name in point.values]
+            kinds = {kind_of(value) for value in values if value is not None}
+            if len(kinds) > 1 or not kinds <= {"a number", "text", "true or false"}:
+                problem = f"must be all numbers or all text, not {' and '.join(sorted(kinds))}"
+                yield Fault(field=f"points: values.{name}", problem=problem)
 
     def point(self, *at: int, system: str | None = None) -> SweepPoint:
         """Return the point at a position of each axis, on the first or a named system."""

@@ -1,9 +1,11 @@
 """What Calculon's search found, as charts: the best sample rate by two fields of its executions."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardwise.errors import Fault, kind_of, refuse
 from shardwise.interop.calculon.reference import WORDS
 from shardwise.report.charts.common import Figure, chart_error, write_page
 from shardwise.report.charts.maps import Map
@@ -12,7 +14,48 @@ from shardwise.units import readable
 
 _RATE = Quantity(title="samples/s of Calculon", lower_is_better=False)
 _AXES_OF_A_MAP = 2
+# What is read of the statistics of a cell.
+_FIGURES = ("sample_rate", "total_time", "proc_mem_tier1_cap_req")
 _Cell = Mapping[str, Mapping[str, Any]]
+
+
+def check(record: Mapping[str, Any], source: str) -> None:
+    """Raise unless a saved search has what a heat map is drawn from.
+
+    Raises
+    ------
+    InputError
+        With a fault for each cell that lacks an axis or a figure.
+    """
+    axes, cells = record["axes"], record["cells"]
+    faults = []
+    if not (isinstance(axes, list) and all(isinstance(axis, str) for axis in axes)):
+        faults.append(Fault(source=source, field="axes", problem="must be a list of text"))
+    elif not isinstance(cells, list):
+        faults.append(Fault(source=source, field="cells", problem="must be a list"))
+    else:
+        needed = [("execution", name) for name in axes] + [("stats", name) for name in _FIGURES]
+        kinds = {place: Counter(_kind(cell, *place) for cell in cells) for place in needed}
+        for index, cell in enumerate(cells):
+            for part, name in needed:
+                usual = "a number" if part == "stats" else kinds[part, name].most_common(1)[0][0]
+                if _kind(cell, part, name) not in {usual} - {"nothing"}:
+                    place = f"cells[{index}].{part}.{name}"
+                    faults.append(Fault(source=source, field=place, problem=f"must be {usual}"))
+    faults += [
+        Fault(source=source, field=name, problem="must be a number")
+        for name in ("good", "candidates")
+        if kind_of(record.get(name)) != "a number"
+    ]
+    refuse(faults)
+
+
+def _kind(cell: object, part: str, name: str) -> str:
+    """Type of a figure of a cell in words; `nothing` where it has none."""
+    inside = cell.get(part) if isinstance(cell, Mapping) else None
+    value = inside.get(name) if isinstance(inside, Mapping) else None
+    unknown = part == "execution" and name in WORDS and value not in WORDS[name]
+    return "nothing" if unknown else kind_of(value)
 
 
 def heat_map(record: Mapping[str, Any], axes: Sequence[str] = ()) -> Figure:
