@@ -61,6 +61,7 @@ def test_errors_form_one_tree():
     assert issubclass(shardwise.InputError, shardwise.ShardwiseError)
 
 
+@pytest.mark.nightly
 def test_the_built_wheel_works_from_an_empty_directory(tmp_path):
     """The wheel holds the catalog and the command, and needs nothing of the source tree."""
     wheels, installed, empty = tmp_path / "wheels", tmp_path / "installed", tmp_path / "empty"
