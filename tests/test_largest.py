@@ -7,7 +7,13 @@ import pytest
 from rows import each_row, first_of
 from shardwise import InputError, Model, System, search
 from shardwise.ops.param_count import count_parameters
-from shardwise.planning.search.largest_model import depths, gpt_model, largest_model, widths
+from shardwise.planning.search.largest_model import (
+    calculon_shapes,
+    depths,
+    gpt_model,
+    largest_model,
+    widths,
+)
 
 GIB = 2.0**30
 # Hidden and layers of the models of arXiv 2104.04473, table 1.
@@ -260,6 +266,7 @@ def test_no_model_fits_is_an_answer(shardwise):
         (("--gpus", 8, "--space", "none.yaml"), "none.yaml: no such file"),
         (("--gpus", 8, "--output", "x.csv"), "x.csv: cannot be written; allowed endings"),
         (("llama3-8b", "--gpus", 8), "name: 'llama3-8b': has no effect with --largest-for"),
+        (("--gpus", 8, "--shapes", "calculom"), "shapes: 'calculom': allowed: gpt, calculon; did"),
         (("--gpus", 8, "--dtype", "fp99"), "dtype: 'fp99': allowed: bf16, fp16, fp32"),
     ],
 )
@@ -273,13 +280,53 @@ def test_bad_input_is_one_line(shardwise, words, told):
 
 def test_a_space_without_a_legal_strategy_says_why(shardwise):
     """No model of any size has one: the rule is told, not that nothing fits."""
-    few = ("--max-memory", "100 MiB", "--count", 1)
+    few = ("--max-memory", "100 MiB", "--count", 1, "--dtype", "bf16")
     code, _, err = shardwise("models", "--largest-for", "v100-sxm-16gb", "--gpus", 1, *few)
     assert code == 2
     assert "dtype: 'bf16'" in err
     assert "has no matrix rate for it; allowed: fp16, fp32" in err
     with pytest.raises(InputError, match="is empty: none of its degrees and chunks make up 4"):
         largest_model("h100-sxm", gpus=4, space={"tp": 3})
+
+
+def test_a_system_without_bf16_uses_its_own_type(shardwise):
+    """With a note, as if it had been set; one with bf16 says nothing."""
+    few = {"gpus": 1, "count": 1, "max_memory": "100 MiB"}
+    found = largest_model("v100-sxm-16gb", **few)
+    assert found.space["dtype"] == ["fp16"]
+    assert found.notes == ("dtype fp16: v100-sxm-16gb has no matrix rate for bf16",)
+    told = largest_model("v100-sxm-16gb", dtype="fp16", **few)
+    assert told.notes == largest_model("h100-sxm", **few).notes == ()
+    assert told.ladder == found.ladder
+    words = ("--gpus", 1, "--count", 1, "--max-memory", "100 MiB")
+    code, out, err = shardwise("models", "--largest-for", "calculon-a100-80g", *words)
+    assert (code, err) == (1, "")  # nothing fits, in its type
+    assert "dtype fp16: calculon-a100-80g has no matrix rate for bf16" in out
+
+
+def test_the_shapes_of_calculons_study_are_the_closest_to_its_ratios():
+    """As its script finds them: of all widths, the least relative distance; 0.9 to 268 trillion."""
+    for step, (hidden, heads, layers) in enumerate(calculon_shapes()):
+        assert layers == heads == 128 + 32 * step
+        ratio = 192 + (320 - 192) / 12 * step
+        widths_tried = range(24 * 1024, 192 * 1024 + 1, 1024)
+        closest = min(widths_tried, key=lambda wide: abs(wide / layers / ratio - 1))
+        assert hidden == closest
+    assert len(calculon_shapes()) == 15
+    assert calculon_shapes()[-1][0] == 192 * 1024
+
+
+def test_the_largest_of_calculons_shapes_trains_on_its_tokens():
+    """Its sequences and batch unless set; heads need not be as wide as the model."""
+    words = {"space": FEW, "tp": [8, 16, 32], "recompute": "full", "count": 3}
+    found = largest_model("calculon-h100-80g-nvl8", gpus=512, shapes="calculon", **words)
+    assert (found.seq_len, found.global_batch_size) == (8192, 3072)
+    assert all(shape.layers == shape.heads for shape in found.ladder)
+    model = Model.validated(found.model)
+    layers = model.depth
+    assert model.layers[0].attention.head_dim == round(model.hidden / layers)
+    products = 12 * layers * model.hidden**2
+    assert count_parameters(model).total == pytest.approx(products, rel=0.01)
 
 
 def test_flags_need_the_search_that_they_are_for(shardwise):

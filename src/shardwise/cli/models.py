@@ -46,7 +46,9 @@ class LargestOptions:
     seq_len: Annotated[
         str | None, _option("--seq-len", "N", "Tokens per sequence. Default: 2048.")
     ] = None
-    dtype: Annotated[str | None, _option("--dtype", "NAME", "Default: bf16.")] = None
+    dtype: Annotated[
+        str | None, _option("--dtype", "NAME", "Default: bf16, or what the system has.")
+    ] = None
     space: Annotated[
         str | None,
         _option("--space", "FILE", "Search space file: strategies to try, as in search."),
@@ -55,6 +57,14 @@ class LargestOptions:
         str | None, _option("--max-memory", "SIZE", "Upper limit of usable memory.")
     ] = None
     reserve: Annotated[str | None, _option("--reserve", "SIZE", "Memory to leave free.")] = None
+    shapes: Annotated[
+        str | None,
+        _option(
+            "--shapes",
+            "gpt|calculon",
+            "Proportions of GPT-3 (default), or the shapes of Calculon's study of huge models.",
+        ),
+    ] = None
     count: Annotated[
         str | None, _option("--count", "K", "Shapes to list around the limit. Default: 12.")
     ] = None

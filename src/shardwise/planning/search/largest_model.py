@@ -4,7 +4,7 @@ The models form a ladder of sizes, in the proportions of published ones.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import itemgetter
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.config.enums import Optimizer
+from shardwise.config.enums import Dtype, Optimizer
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.cost.component_costs import PlacedCosts
 from shardwise.cost.optimizer import least_state_bytes
 from shardwise.engine.evaluate import peak_memory
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, nearest
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.param_count import count_parameters
 from shardwise.ops.quantization import RECIPES
@@ -34,7 +34,6 @@ from shardwise.planning.search.run import search
 from shardwise.planning.search.smallest_gpus import least_memory_space
 from shardwise.planning.search.space import Space
 
-_SEQ_LEN = 2048
 _SHOWN = 12
 _OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
 # Rows that are evaluated at a time.
@@ -51,6 +50,7 @@ def largest_model(
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     count: int = _SHOWN,
+    shapes: str = "gpt",
     **fixed: Any,
 ) -> LargestModel:
     """Find the largest dense GPT that some strategy fits onto a number of accelerators.
@@ -72,6 +72,10 @@ def largest_model(
         Usable memory of an accelerator, as in `search`.
     count
         Shapes to show around the limit.
+    shapes
+        ``gpt``: in the proportions of GPT-3 and its successors. ``calculon``: the 15 shapes of
+        Calculon's study, of 0.9 to 268 trillion parameters, by default with its sequences of 8192
+        tokens and its batch of 3072.
 
     Raises
     ------
@@ -90,29 +94,31 @@ def largest_model(
         fault = Fault(field="count", value=count, has_value=True, problem="must be at least 1")
         raise InputError(fault)
     the_system = System.load(system)
-    declared = _with_scale(load_space(space, fixed), gpus, gbs, seq_len)
+    family = _family(shapes)
+    declared = _with_scale(load_space(space, fixed), family, gpus, gbs, seq_len)
+    declared, note = _with_dtype(declared, the_system)
     length = _single(declared, "seq_len")
     case = _Case(
         system=the_system,
         space=_with_divisors(declared),
         capacity_bytes=usable_bytes(the_system, max_memory, reserve),
     )
-    models, possible = _ladder(_most_parameters(case), beyond=count, seq_len=length)
-    shapes: dict[int, Shape] = {}
+    models, possible = family.ladder(_most_parameters(case), beyond=count, seq_len=length)
+    evaluated: dict[int, Shape] = {}
     limit: int | None = None
     for position in reversed(range(possible)):
-        shapes[position] = _shape(case, models[position])
-        if shapes[position].fits:
+        evaluated[position] = _shape(case, models[position])
+        if evaluated[position].fits:
             limit = position
             break
     first = 0 if limit is None else max(0, limit + 1 - (count - count // 2))
-    shown = range(first, first + count)
-    shapes |= {i: _shape(case, models[i]) for i in shown if i not in shapes}
-    if all(shape.spare_bytes is None for shape in shapes.values()):
+    shown = range(first, min(first + count, len(models)))
+    evaluated |= {i: _shape(case, models[i]) for i in shown if i not in evaluated}
+    if all(shape.spare_bytes is None for shape in evaluated.values()):
         _refuse_all(case, models[0])
     found: dict[str, object] = {"largest": None, "model": None, "best": None, "candidates": 0}
     if limit is not None:
-        found = {"largest": shapes[limit], "model": models[limit].to_dict()}
+        found = {"largest": evaluated[limit], "model": models[limit].to_dict()}
         narrowed = declared.fixed(_fitting_degrees(case, models[limit]), source="space")
         result = search(
             models[limit], the_system, narrowed, top=1, max_memory=max_memory, reserve=reserve
@@ -127,8 +133,9 @@ def largest_model(
         space=declared.model_dump(mode="json", exclude_unset=True),
         capacity_bytes=case.capacity_bytes,
         second_capacity_bytes=sum(tier.capacity for tier in the_system.accelerator.memory[1:]),
-        ladder=tuple(shapes[i] for i in shown),
-        judged=len(shapes),
+        ladder=tuple(evaluated[i] for i in shown),
+        judged=len(evaluated),
+        notes=() if note is None else (note,),
         elapsed_s=time.perf_counter() - started,
         **found,
     )
@@ -149,21 +156,36 @@ class _Case:
 
 
 def _with_scale(
-    space: Space, gpus: int | str, gbs: int | str | None, seq_len: int | str | None
+    space: Space,
+    family: "_Family",
+    gpus: int | str,
+    gbs: int | str | None,
+    seq_len: int | str | None,
 ) -> Space:
     """The space with one number of accelerators, one batch and one sequence length."""
     scale = {"gpus": gpus, "global_batch_size": gbs, "seq_len": seq_len}
     fields = {name: value for name, value in scale.items() if value is not None}
     if seq_len is None and space.seq_len is None:
-        fields["seq_len"] = _SEQ_LEN
+        fields["seq_len"] = family.seq_len
     space = space.fixed(fields, source="largest")
     if space.global_batch_size is None:
-        space = space.fixed({"global_batch_size": space.gpus}, source="largest")
+        batch = space.gpus if family.batch is None else family.batch
+        space = space.fixed({"global_batch_size": batch}, source="largest")
     several = [n for n in scale if len(getattr(space, n)) != 1]
     if several:
         problem = "has several values; the largest model is found for one"
         raise InputError([Fault(source="largest", field=n, problem=problem) for n in several])
     return space
+
+
+def _with_dtype(space: Space, system: System) -> tuple[Space, str | None]:
+    """The space with a type that the system has, and a note if it is not the usual one."""
+    usual, *others = (word.value for word in Dtype)
+    known = [name for name in others if name in system.accelerator.matrix]
+    if space.dtype is not None or usual in system.accelerator.matrix or not known:
+        return space, None
+    note = f"dtype {known[0]}: {system.name} has no matrix rate for {usual}"
+    return space.fixed({"dtype": known[0]}, source="largest"), note
 
 
 def _with_divisors(space: Space) -> Space:
@@ -301,6 +323,53 @@ def _rooms(case: _Case, model: Model, box: Box) -> Floats:
     return rooms
 
 
+def _calculon_ladder(most: float, *, beyond: int, seq_len: int) -> tuple[list[Model], int]:
+    """Return the shapes of Calculon's study, and how many have at most `most` parameters."""
+    del beyond  # there are only these
+    models = [
+        gpt_model(heads, layers, seq_len, hidden=hidden, head_dim=round(hidden / heads))
+        for hidden, heads, layers in calculon_shapes()
+    ]
+    return models, sum(count_parameters(model).total <= most for model in models)
+
+
+def calculon_shapes() -> list[tuple[int, int, int]]:
+    """Width, heads and layers of the shapes of Calculon's study of huge models, by size.
+
+    128 to 576 layers in steps of 32, as many heads, and the multiple of 1024 whose ratio to the
+    layers is closest to one that grows from 192 by 32/3 for each step: those that Calculon 0.1.0
+    (scripts/find_huge.py) lists for its search for systems that train them.
+    """
+    found = []
+    for step, layers in enumerate(range(128, 577, 32)):
+        target = layers * (192 + step * 32 / 3)
+        found.append((1024 * round(target / 1024), layers, layers))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    """A family of shapes, and the tokens that they are trained on unless set."""
+
+    ladder: Callable[..., tuple[list[Model], int]]
+    seq_len: int
+    batch: int | None = None
+    """None: one sequence for each accelerator."""
+
+
+_FAMILIES = {
+    "gpt": _Family(ladder=_ladder, seq_len=2048),
+    "calculon": _Family(ladder=_calculon_ladder, seq_len=8192, batch=3072),
+}
+
+
+def _family(name: str) -> _Family:
+    if name not in _FAMILIES:
+        problem = f"allowed: {', '.join(_FAMILIES)}{nearest(str(name), _FAMILIES)}"
+        raise InputError(Fault.of("shapes", name, problem))
+    return _FAMILIES[name]
+
+
 _HEAD_DIM = 128
 _FFN_PER_HIDDEN = 4
 _VOCAB = 51200
@@ -339,16 +408,20 @@ def _scaled(numbers: range) -> Iterator[int]:
         scale *= 2
 
 
-def gpt_model(heads: int, layers: int, seq_len: int) -> Model:
+def gpt_model(
+    heads: int, layers: int, seq_len: int, *, hidden: int | None = None, head_dim: int = _HEAD_DIM
+) -> Model:
     """Return a GPT: heads of 128 and ffn = 4 hidden as GPT-3 (arXiv 2005.14165, table 2.1).
 
     Parameters
     ----------
     seq_len
         Tokens per sequence, and rows of the position table.
+    hidden
+        Width, if it is not that of all heads.
     """
-    hidden = _HEAD_DIM * heads
-    attention = {"heads": heads, "kv_heads": heads, "head_dim": _HEAD_DIM, "bias": "all"}
+    hidden = head_dim * heads if hidden is None else hidden
+    attention = {"heads": heads, "kv_heads": heads, "head_dim": head_dim, "bias": "all"}
     mlp = {"ffn": _FFN_PER_HIDDEN * hidden, "activation": "gelu", "bias": True}
     text = "proportions of the models of arXiv 2104.04473, table 1; heads of 128 as GPT-3"
     fields: dict[str, object] = {

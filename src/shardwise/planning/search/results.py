@@ -339,4 +339,6 @@ class LargestModel(Result):
     """Its fastest strategy; None if interrupted."""
     candidates: int
     """Strategies that the fastest was selected from."""
+    notes: tuple[str, ...]
+    """What was chosen by the system."""
     elapsed_s: float

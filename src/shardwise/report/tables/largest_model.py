@@ -30,6 +30,8 @@ def _headline(found: LargestModel) -> Text:
         room += f" and {gib(found.second_capacity_bytes)} GiB of host memory"
     batch = f"global batch {found.global_batch_size} x {found.seq_len} tokens"
     text.append(f"\n{batch}; {room} usable\n")
+    for note in found.notes:
+        text.append(f"{note}\n")
     return text
 
 
