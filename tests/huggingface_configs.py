@@ -7,6 +7,9 @@ from shardwise import Model
 
 FOLDER = Path(__file__).parent / "data" / "huggingface"
 CONFIGS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+FAMILIES = json.loads((FOLDER.parent / "huggingface_families.json").read_text())
+"""Families of transformers: default and shrunken configurations with their parameters, or why they
+are refused; written by `scripts/huggingface_families.py`."""
 NOT_COMPARED = {"name", "description", "sources", "seq_len"}
 
 

@@ -6,7 +6,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from profile_samples import catalog, named, shapes
+import samples
+from profile_samples import catalog, named, sample, shapes
 from rows import each_row
 from shardwise import Model, estimate
 from shardwise.fsdp.from_catalog import STACK, profile_of
@@ -220,6 +221,24 @@ def test_one_table_of_relative_positions_serves_all_layers():
     assert table.shape == (32, 128)
     assert [profile.modules[h] for h in table.holders] == [first]
     assert first.backward[0] <= table.gradient_segment < first.backward[1]
+
+
+@each_row(
+    ("layer", "fields", "name"),
+    [
+        ({"parallel": True, "second_norm": True}, {}, "layers.0.post_attention_layernorm.weight"),
+        ({"mlp": {"activation": "xielu"}}, {}, "layers.0.mlp.act_fn.alpha_p"),
+        ({}, {"embedding_norm": True}, "embedding_norm.weight"),
+        ({}, {"head_bias": True}, "lm_head.bias"),
+        ({}, {"norm_weight": False}, "lm_head.weight"),
+    ],
+)
+def test_weights_of_other_architectures_are_those_of_the_model(layer, fields, name):
+    """Norms, biases and scalars that few families have."""
+    model = samples.model(samples.layer(**layer), tied_embeddings=False, **fields)
+    profile = sample(model)
+    assert numbers(profile) == count_parameters(model).total
+    assert name in {parameter.name for parameter in profile.parameters}
 
 
 def test_deep_models_take_no_time():

@@ -165,6 +165,16 @@ def test_residual_branches_are_told_apart() -> None:
     assert out_of == {"attention.qkv", "mlp.up"}
 
 
+def test_a_second_norm_gathers_its_own_output() -> None:
+    """GPT-NeoX: both norms read the stream, and the MLP reads the second one."""
+    layer = samples.layer(parallel=True, second_norm=True)
+    part = part_of(samples.model(layer), tp=2, tp_exchange="rs_ag")
+    assert {e.target for e in part.edges if e.source == INPUT} == {"norm", "mlp.norm", "residual"}
+    assert {e.target for e in part.edges if e.source == "mlp.norm"} == {"mlp.up/before"}
+    into = {e.source for e in part.edges if e.target == "attention.out/after"}
+    assert into == {"attention.out", "mlp.down"}
+
+
 def test_unfused_attention_is_cut_around_its_softmax() -> None:
     """Scores, softmax, values in a row; their products are those of the operation."""
     part = part_of(samples.model(), software={"attention": "unfused"})

@@ -7,13 +7,13 @@ import pytest
 
 from rows import each_row
 from shardwise import InputError, Model
-from shardwise.interop.huggingface.families import MODEL_TYPES, READERS
+from shardwise.interop.huggingface.decoders import MODEL_TYPES, READERS
 from shardwise.interop.huggingface.keys import (
-    CLASS_DEFAULTS,
     EXPERTS,
     MATTERS,
     OF_EXPERTS,
     TEXT_TYPES,
+    class_defaults,
     is_without_effect,
 )
 from shardwise.ops.param_count import count_parameters
@@ -281,7 +281,7 @@ CLASSES = {
 }
 
 
-@each_row("kind", CLASS_DEFAULTS)
+@each_row("kind", CLASSES)
 def test_the_defaults_of_every_class_are_a_model(kind):
     """With nothing but its type."""
     wrapper = "LlavaNextForConditionalGeneration"
@@ -296,7 +296,7 @@ def test_the_defaults_of_every_class_are_a_model(kind):
 def test_a_nested_language_model_may_leave_out_its_type(whole):
     """What it is inside implies it."""
     model = Model.load({"architectures": [whole], "text_config": {"vocab_size": 7}})
-    assert (model.vocab, model.hidden) == (7, CLASS_DEFAULTS[TEXT_TYPES[whole]]["hidden_size"])
+    assert (model.vocab, model.hidden) == (7, class_defaults(TEXT_TYPES[whole])["hidden_size"])
 
 
 def test_a_language_model_alone_is_not_filled_in():
@@ -329,5 +329,4 @@ def test_the_tables_of_keys_do_not_overlap():
     """A key that matters is not one without effect."""
     assert not [key for key in (*MATTERS, *EXPERTS, *OF_EXPERTS) if is_without_effect(key)]
     assert MATTERS.keys() >= EXPERTS
-    assert CLASS_DEFAULTS.keys() <= MODEL_TYPES.keys()
     assert set(MODEL_TYPES.values()) <= READERS.keys()

@@ -11,6 +11,8 @@ from rows import each_row
 from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
+from shardwise.errors import InputError
+from shardwise.ops.embedding import embedding_operations
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
 from shardwise.ops.param_count import count_parameters
@@ -271,6 +273,83 @@ def test_parallel_block_shares_norm_exchange_and_residual() -> None:
     assert [flops(ops[n], FORWARD) for n in products] == [
         flops(sequential[n], FORWARD) for n in products
     ]
+
+
+def test_a_second_norm_of_a_parallel_block_has_an_input_and_collectives_of_its_own() -> None:
+    """GPT-NeoX: one tensor enters both norms and is saved once; what they write is saved twice."""
+    split = {"tp": 4, "sequence_parallel": True}
+    one = operations(samples.model(samples.layer(parallel=True)), **split)
+    two = operations(samples.model(samples.layer(parallel=True, second_norm=True)), **split)
+    assert set(two) - set(one) == {"mlp.norm"}
+    assert exchanges(two["mlp.up"]) == exchanges(two["attention.qkv"])
+    assert exchanges(two["mlp.down"]) == []
+    assert saved([two["mlp.norm"]]) == 0
+    assert saved([two["mlp.up"]]) == saved([two["attention.qkv"]])
+    assert held([two["mlp.norm"]]) == 2 * 64
+    assert moved(two["mlp.norm"], FORWARD) == moved(two["norm"], FORWARD)
+    unfused = operations(
+        samples.model(samples.layer(parallel=True, second_norm=True)), fused_norm=False
+    )
+    assert saved([unfused["norm"]]) - saved([unfused["mlp.norm"]]) == saved([one["norm"]]) * 4
+
+
+def test_an_embedding_may_be_normalized() -> None:
+    """BLOOM: one more norm with its weights, which saves what was looked up."""
+    plain, normed = samples.model(), samples.model(embedding_norm=True)
+    _, norm = embedding_operations(normed, samples.rank_work())
+    assert norm.name == "embedding_norm"
+    before = count_parameters(plain)
+    assert count_parameters(normed).total - before.total == 2 * 64
+    assert count_parameters(normed).embedding == before.embedding
+
+
+def test_a_head_may_have_a_bias() -> None:
+    """One number for each word, tied or not, whose gradient is summed over tokens."""
+    for tied in (True, False):
+        plain, biased = (
+            samples.model(head_bias=bias, tied_embeddings=tied) for bias in (False, True)
+        )
+        assert count_parameters(biased).total - count_parameters(plain).total == 1000
+    added = moved(head(biased)["head"], WEIGHT_GRAD) - moved(head(plain)["head"], WEIGHT_GRAD)
+    assert added > 0
+
+
+def test_norms_without_weights_move_the_same_bytes() -> None:
+    """OLMo: nothing but the parameters differs."""
+    plain, bare = samples.model(), samples.model(norm_weight=False)
+    assert count_parameters(plain).total - count_parameters(bare).total == (2 * 4 + 1) * 2 * 64
+    norms = [operations(model)["mlp.norm"] for model in (plain, bare)]
+    assert moved(norms[0], FORWARD) == moved(norms[1], FORWARD)
+
+
+def test_xielu_has_two_scalars_in_each_layer() -> None:
+    """Apertus; all else is as with GELU."""
+    plain, learned = (
+        samples.model(samples.layer(mlp={"activation": activation}))
+        for activation in ("gelu", "xielu")
+    )
+    assert count_parameters(learned).total - count_parameters(plain).total == 4 * 2
+    assert saved(operations(learned).values()) == saved(operations(plain).values())
+
+
+@each_row(
+    ("fields", "problem"),
+    [
+        ({"norm_weight": False, "norm_bias": True}, "a norm without a weight has no bias"),
+        ({"head_bias": True, "mtp": 1}, "head_bias: not modelled with multi-token prediction"),
+        ({"embedding_norm": True, "mtp": 1}, "embedding_norm: not modelled with"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(fields: dict[str, object], problem: str) -> None:
+    """Each in one line."""
+    with pytest.raises(InputError, match=problem):
+        samples.model(**fields)
+
+
+def test_a_second_norm_is_of_parallel_layers() -> None:
+    """Others have two norms always."""
+    with pytest.raises(InputError, match="second_norm: of parallel layers"):
+        samples.model(samples.layer(second_norm=True))
 
 
 def paper_layer(model: Model, table: dict[str, object]) -> tuple[list[Operation], float]:

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from shardwise.config import readers
 from shardwise.config.base import MOST_LAYERS, ConfigBase, Count, Number, Sourced, Whole
 
-Activation = Literal["gelu", "relu", "silu", "relu2", "swiglu", "geglu", "reglu"]
+Activation = Literal["gelu", "relu", "silu", "relu2", "xielu", "swiglu", "geglu", "reglu"]
 OWN_KIND = "transformer"
 """The kind of layers that is described by the fields of `Layer`."""
 GATED = frozenset({"swiglu", "geglu", "reglu"})
@@ -96,7 +96,8 @@ class Mlp(ConfigBase):
     ffn: Count
     """Inner width; for a gated activation, of each of the two input projections."""
     activation: Activation
-    """The non-linearity; the `glu` kinds multiply it with a second projection."""
+    """The non-linearity; the `glu` kinds multiply it with a second projection, and `xielu` has two
+    learned scalars (arXiv 2411.13010)."""
     bias: bool = False
     """Whether the projections have biases."""
 
@@ -138,6 +139,8 @@ class Moe(ConfigBase):
 
     @model_validator(mode="after")
     def _enough_experts(self) -> Self:
+        if self.activation == "xielu":
+            raise ValueError("activation: xielu has scalars of its own; not modelled for experts")
         if self.top_k > self.experts:
             raise ValueError(f"top_k {self.top_k} is more than the experts, {self.experts}")
         if self.top_groups is not None and self.top_groups > self.experts:
@@ -160,6 +163,8 @@ class Layer(ConfigBase):
     """Mixture of experts in its place."""
     parallel: bool = False
     """Attention and MLP read the same normed input and are added in one residual (PaLM, GPT-J)."""
+    second_norm: bool = False
+    """Whether the MLP of a parallel layer has a norm of its own for the same input (GPT-NeoX)."""
     kind: str = OWN_KIND
     """What the layer does: as described here, or a kind that was registered (`ops.kinds`), which
     may take from this description what it needs."""
@@ -181,6 +186,8 @@ class Layer(ConfigBase):
             raise ValueError(f"must have one of mlp and moe, has {'both' if self.mlp else 'none'}")
         if self.parallel and self.moe is not None:
             raise ValueError("parallel: not with a mixture of experts")
+        if self.second_norm and not self.parallel:
+            raise ValueError("second_norm: of parallel layers; others have two norms always")
         if self.options and self.kind == OWN_KIND:
             raise ValueError(f"options: {OWN_KIND} layers have none; name the kind they are for")
         if self.parallel and self.norms != "pre":
@@ -213,7 +220,11 @@ class Model(Sourced):
     norm: Literal["layernorm", "rmsnorm"]
     """LayerNorm has a weight and a bias, RMSNorm a weight."""
     norm_bias: bool | None = None
-    """Whether a LayerNorm has a bias; None: it has."""
+    """Whether a LayerNorm has a bias; None: it has if it has a weight."""
+    norm_weight: bool = True
+    """Whether norms have a weight (OLMo 1 has none)."""
+    embedding_norm: bool = False
+    """Whether the embedding is normalized before the first layer (BLOOM)."""
     final_norm: bool = True
     """Whether a norm stands before the head."""
     position: Literal["learned", "rope", "alibi", "sinusoidal", "relative-bias", "relative-xl"]
@@ -223,6 +234,8 @@ class Model(Sourced):
     """Rows of a learned position table; None: `seq_len`."""
     tied_embeddings: bool = False
     """Whether the head shares the weights of the embedding."""
+    head_bias: bool = False
+    """Whether the head has a bias (GPT-J, Phi-2)."""
     dropout: bool = False
     """Whether pre-training drops attention probabilities and block outputs."""
     left_out: tuple[str, ...] = ()
@@ -252,6 +265,11 @@ class Model(Sourced):
             raise ValueError("position: must be rope with latent attention")
         if self.norm == "rmsnorm" and self.norm_bias:
             raise ValueError("norm_bias: an rmsnorm has no bias")
+        if self.mtp and (self.embedding_norm or self.head_bias):
+            what = "embedding_norm" if self.embedding_norm else "head_bias"
+            raise ValueError(f"{what}: not modelled with multi-token prediction (mtp)")
+        if self.norm_bias and not self.norm_weight:
+            raise ValueError("norm_bias: a norm without a weight has no bias")
         return self
 
     @model_validator(mode="after")
@@ -263,6 +281,9 @@ class Model(Sourced):
             raise ValueError(f"{what}: there is no embedding with vocab 0")
         if self.position == "learned":
             raise ValueError("position: learned ones are added to an embedding; vocab is 0")
+        if self.embedding_norm or self.head_bias:
+            what = "embedding_norm" if self.embedding_norm else "head_bias"
+            raise ValueError(f"{what}: there is neither embedding nor head with vocab 0")
         return self
 
     @model_validator(mode="after")
@@ -313,5 +334,7 @@ class Model(Sourced):
     @property
     def norm_parameters(self) -> int:
         """Parameters of one norm over the hidden width."""
+        if not self.norm_weight:
+            return 0
         has_bias = self.norm == "layernorm" and self.norm_bias is not False
         return self.hidden * (2 if has_bias else 1)

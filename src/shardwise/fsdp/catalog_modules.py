@@ -86,7 +86,9 @@ class Piece:
 
 
 def embedding_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
-    """Tables of tokens and learned positions: half of the time each, as both read and write."""
+    """Tables of tokens and learned positions: half of the time each; and a norm after them."""
+    if operation.name == "embedding_norm":
+        return (_norm(model, operation, ("embedding_norm",)),)
     if operation.parameters[0] == 0:
         return (Piece(path=()),)
     names = [(TABLE, model.vocab)]
@@ -115,7 +117,8 @@ def head_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
 def _head(model: Model, *, shared: bool = False) -> Piece:
     tied = f"{TABLE if model.tied_embeddings else HEAD}.weight"
     weight = Weight(name="weight", shape=(model.vocab, model.hidden), tied_to=tied)
-    return Piece(path=(HEAD,), kind="Linear", weights=(weight,), width=model.vocab, shared=shared)
+    weights = (weight, Weight(name="bias", shape=(model.vocab,)))[: 1 + model.head_bias]
+    return Piece(path=(HEAD,), kind="Linear", weights=weights, width=model.vocab, shared=shared)
 
 
 def mtp_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
@@ -188,6 +191,9 @@ def _single(model: Model, layer: Layer, operation: Operation, path: tuple[str, .
         return _relative(model, layer.attention, path)
     if operation.parameters[0] == 0:
         return Piece(path=path)
+    if operation.name.endswith("activation"):
+        scalars = [Weight(name=f"act_fn.alpha_{sign}", shape=(1,)) for sign in "pn"]
+        return Piece(path=path, weights=tuple(scalars))
     if path[-1].endswith("layernorm"):
         return _norm(model, operation, path)
     return _linear(operation, path)
@@ -216,7 +222,7 @@ def _relative(model: Model, attention: Attention, path: tuple[str, ...]) -> Piec
 def _norm(model: Model, operation: Operation, path: tuple[str, ...]) -> Piece:
     """A norm with the weights of the operation."""
     each = model.norm_parameters // model.hidden
-    width = round(float(operation.parameters[0])) // each
+    width = round(float(operation.parameters[0])) // each if each else model.hidden
     return _norm_of(model, path, width, width)
 
 

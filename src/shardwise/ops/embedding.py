@@ -58,7 +58,7 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     embedding. Backward adds the gradients of the tokens to rows of the table; software whose
     gradient of the table is dense, as Megatron-LM's, moves all of it. With 2D products the width is
     split, too: each rank looks up the tokens of all sequences, and swaps columns for tokens with an
-    all-to-all before that sum. Without a vocabulary there is nothing to do.
+    all-to-all before that sum. A norm may follow. Without a vocabulary there is nothing to do.
 
     Parameters
     ----------
@@ -103,8 +103,21 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
             parameters=(rows + positions) * model.hidden / work.tp2,
             saved_bytes=mask if model.dropout else np.zeros_like(mask),
             working_bytes=size,
-        )
+        ),
+        *([_norm(model, work, "embedding_norm")] if model.embedding_norm else []),
     ]
+
+
+def _norm(model: Model, work: RankWork, name: str) -> Operation:
+    return norm(
+        name,
+        model,
+        work,
+        tokens=work.split_tokens,
+        width=model.hidden,
+        parameters=tp_share(work, model.norm_parameters),
+        collectives=norm_statistics(model, work),
+    )
 
 
 def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[Operation]:
@@ -119,19 +132,10 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         on another stage.
     """
     columns = vocabulary_share(model, work)
+    bias = columns if model.head_bias else zeros(work)
     operations = []
     if model.final_norm:
-        operations.append(
-            norm(
-                "final_norm",
-                model,
-                work,
-                tokens=work.split_tokens,
-                width=model.hidden,
-                parameters=tp_share(work, model.norm_parameters),
-                collectives=norm_statistics(model, work),
-            )
-        )
+        operations.append(_norm(model, work, "final_norm"))
     if not model.vocab:
         return [*operations, _nothing("head", work)]
     operations.append(
@@ -141,10 +145,11 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
             tokens=work.tokens,
             inputs=model.hidden,
             outputs=columns,
+            bias=bias,
             saved_tokens=work.saved_tokens,
             sixteen_bits=True,
             collectives=before_column_parallel(work, model.hidden),
-            parameters=np.where(holds_copy, columns * model.hidden, 0.0),
+            parameters=np.where(holds_copy, columns * model.hidden, 0.0) + bias,
         )
     )
     logits = work.tokens * columns

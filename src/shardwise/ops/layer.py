@@ -125,8 +125,9 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
     """Operations of a layer in forward order: attention and MLP, each with norms and residual.
 
     In a parallel layer both blocks read one norm, share one collective before and one after, and
-    are added in one residual (arXiv 2204.02311, section 2). Layers of a registered kind have the
-    operations that it was registered with.
+    are added in one residual (arXiv 2204.02311, section 2). With a second norm of the same input
+    (arXiv 2204.06745, section 2.1), the input of the MLP is gathered and saved separately. Layers
+    of a registered kind have the operations that it was registered with.
 
     Parameters
     ----------
@@ -165,10 +166,16 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
 
     if layer.parallel:
         assert layer.mlp is not None  # noqa: S101 - validated
+        own = layer.second_norm
         attention = attention_operations(model, layer.attention, work, norm_parts=_NORM_PARTS)
-        mlp = mlp_operations(model, layer.mlp, work, communicate=False, norm_parts=_NORM_PARTS)
-        shared = norm_here("norm", _NORM_PARTS)
-        return [shared, *attention, *mlp, residual_here("residual", branches=2)]
+        mlp = mlp_operations(
+            model, layer.mlp, work, gathers=own, reduces=False, norm_parts=_NORM_PARTS
+        )
+        first, second = norm_here("norm", _NORM_PARTS), norm_here("mlp.norm", _NORM_PARTS)
+        # Both norms read one tensor, which the first one saves.
+        copies = second.saved_bytes - work.split_tokens * model.hidden * work.element_bytes
+        norms = [replace(second, saved_bytes=copies)] if own else []
+        return [first, *attention, *norms, *mlp, residual_here("residual", branches=2)]
 
     def with_norms(name: str, part: str, block: _Block) -> list[Operation]:
         parts = frozenset({part, "every_other"}) if layer.norms != "post" else frozenset[str]()
@@ -189,7 +196,7 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
         if layer.moe is not None:
             return moe_operations(model, layer.moe, work, norm_parts=parts)
         assert layer.mlp is not None  # noqa: S101 - validated
-        return mlp_operations(model, layer.mlp, work, communicate=True, norm_parts=parts)
+        return mlp_operations(model, layer.mlp, work, norm_parts=parts)
 
     return [
         *with_norms("attention", "attention_norm", attention_block),
@@ -217,6 +224,7 @@ def mtp_operations(
     lookup = [
         replace(o, parameters=np.where(copied, o.parameters, zeros(work)))
         for o in embedding_operations(model, work)
+        if o.name == "embedding"
     ]
     norms = [
         norm(

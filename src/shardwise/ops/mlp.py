@@ -15,6 +15,8 @@ from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
 _ACTIVATION_FLOPS = (8.0, 13.0)
 _EVERY_OTHER = frozenset({"every_other"})
 _MLP = frozenset({"mlp"})
+# Learned scalars of xIELU, one for each sign of its input (arXiv 2411.13010, equation 13).
+_XIELU_SCALARS = 2.0
 
 
 def mlp_operations(
@@ -22,21 +24,23 @@ def mlp_operations(
     mlp: Mlp,
     work: RankWork,
     *,
-    communicate: bool,
     norm_parts: frozenset[str],
+    gathers: bool = True,
+    reduces: bool = True,
     name: str = "mlp.",
     block: frozenset[str] = _MLP,
     saved_tokens: Floats | None = None,
 ) -> list[Operation]:
     """Up (and gate) projection, activation, down projection on one rank.
 
-    With `communicate` false the MLP shares the input and output collectives of the attention that
-    runs in parallel to it (parallel layers).
-
     Parameters
     ----------
     norm_parts
         Recompute parts that rebuild the input of the MLP; none without a norm before it.
+    gathers
+        Whether it has an input of its own; false: attention in parallel to it gathers and saves it.
+    reduces
+        Whether its output is reduced; false: with that of attention in parallel to it.
     name
         Prefix of the operations' names.
     block
@@ -47,13 +51,13 @@ def mlp_operations(
     """
     inner = mlp.ffn / work.tp
     gates = 2 if mlp.gated else 1
-    before = before_column_parallel(work, model.hidden) if communicate else ()
-    after = after_row_parallel(work, model.hidden) if communicate else ()
+    before = before_column_parallel(work, model.hidden) if gathers else ()
+    after = after_row_parallel(work, model.hidden) if reduces else ()
     split = row_split(work, mlp.ffn, model.hidden)
     is_shared = saved_tokens is not None
     rebuilt_by = norm_parts if saved_tokens is None else norm_parts | block
     if saved_tokens is None:
-        saved_tokens = work.saved_tokens if communicate else zeros(work)
+        saved_tokens = work.saved_tokens if gathers else zeros(work)
     up = linear(
         f"{name}up",
         work,
@@ -83,6 +87,8 @@ def mlp_operations(
         dropped_with=block | {"activation", "every_other"},
     )
     middle = activation(f"{name}activation", work, work.tokens * inner, gates, block=block)
+    if mlp.activation == "xielu":
+        middle = replace(middle, parameters=np.full_like(inner, _XIELU_SCALARS))
     return [up, middle, down]
 
 

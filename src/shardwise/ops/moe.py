@@ -126,7 +126,6 @@ def _shared_experts(
         model,
         dense,
         work,
-        communicate=True,
         norm_parts=norm_parts,
         name="moe.shared_",
         block=_SHARED,

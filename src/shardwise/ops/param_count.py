@@ -32,6 +32,7 @@ REPLICATED = frozenset(
         "attention.kv_down",
         "attention.kv_norm",
         "mlp.norm",
+        "mlp.activation",
         "mlp.post_norm",
         "moe.router",
         "moe.shared_gate",

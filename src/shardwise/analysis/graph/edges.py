@@ -51,7 +51,7 @@ _TURN_HEADS = ("attention.qk_norm", "attention.rope")
 _OF_HEADS = ("attention.core", "attention.scores", "attention.values")
 _POSITIONS = "attention.relative"
 _ENDS_BRANCH = ("attention.out", "mlp.down", "moe.combine", "moe.add")
-_STREAMS = ("embedding", "projection", "head", "loss", "final_norm")
+_STREAMS = ("embedding", "embedding_norm", "projection", "head", "loss", "final_norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,9 @@ def _shared_collectives(
     names = {base_name(name): name for name in by_name}
     if "norm" not in names:
         return {}
-    shared = {"mlp.up": "attention.qkv/before", "mlp.down": "attention.out/after"}
+    shared = {"mlp.down": "attention.out/after"}
+    if "mlp.norm" not in names:
+        shared["mlp.up"] = "attention.qkv/before"
     prefix = names["norm"].removesuffix("norm")
     return {
         names[own]: prefix + exchange

@@ -1,376 +1,448 @@
-"""Families of models on the Hugging Face hub: what the keys of their config.json mean.
+"""Families of decoders on the Hugging Face hub as data: one record for each.
 
-One reader for each class that `transformers` names in `architectures`. A reader returns fields of
-our `Model`, with `layers` one by one; defaults are those of the class.
-
-Sources: the configurations and modules of `transformers` and of the published repositories, and the
-papers that the catalog names; of mixtures of experts arXiv 2401.04088 (Mixtral), 2401.06066,
-2405.04434 and 2412.19437 (DeepSeek), 2407.10671 (Qwen2), 2505.09388 (Qwen3), 2508.06471 (GLM-4.5),
-2508.10925 (gpt-oss), 2510.22115 (Ling 2.0).
+A record names the keys of a family's config.json and what its class fixes; `decoders` reads files
+by it. Families with experts are in `moe_families`. Sources: the configuration classes and modules
+of `transformers` 5.23 and of the published repositories, and the papers that the catalog names; of
+mixtures of experts arXiv 2401.04088 (Mixtral), 2401.06066, 2405.04434 and 2412.19437 (DeepSeek),
+2407.10671 (Qwen2), 2505.09388 (Qwen3), 2508.06471 (GLM-4.5), 2508.10925 (gpt-oss), 2510.22115 (Ling
+2.0).
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from shardwise.interop.huggingface.files import Config
-from shardwise.interop.huggingface.layers import (
-    GATED,
-    PLAIN,
-    Fields,
-    attention_of,
-    biases,
-    decoder,
-    experts_of,
-    gated_mlp,
-    heads_divide,
-    qwen3_attention,
-    qwen_windows,
-    sliding,
-    windowed,
-    with_windows,
+When = bool | str
+"""A fact; or the key of a flag, after an exclamation mark of its opposite; or several keys with
+vertical bars between them, any of which says so."""
+Names = dict[str, tuple[str, ...]]
+"""What the keys that a reader asks for are called in files of a family, the usual name first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experts:
+    """Mixture of experts: keys, and what the class fixes."""
+
+    number: str = "num_experts"
+    ffn: str = "moe_intermediate_size"
+    chosen: str = "num_experts_per_tok"
+    shared_ffn: str = ""
+    """Key of the width of the shared experts together."""
+    shared_number: str = ""
+    """Or of how many there are, each as wide as a routed one."""
+    shared_gate: bool = False
+    bias: bool = False
+    router_bias: bool = False
+    selection_bias: When = False
+    method: str = ""
+    """Default of `topk_method`, which says whether there is such a bias."""
+    groups: bool = False
+    """Whether `n_group` and `topk_group` limit the choice."""
+    sparse: Literal["all", "leading", "steps", "indices"] = "all"
+    """Layers with experts: all; those after `first_k_dense_replace`; each `decoder_sparse_step`-th;
+    those between the indices of ERNIE. `mlp_layer_types` says it instead where it is present."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """A family of decoders."""
+
+    kinds: tuple[str, ...] = ()
+    """`model_type` of files that do not name an architecture, as those of nested models; its class
+    is where defaults are from."""
+    names: Names = field(default_factory=dict)
+    needed: tuple[str, ...] = ()
+    """Keys that must be there: no class fills them in."""
+    must: tuple[tuple[str, object, str], ...] = ()
+    """Key, the value that is modelled, and what any other means."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """What is left out where a key has a value."""
+
+    grouped: bool = True
+    """Whether `num_key_value_heads` is read."""
+    single: When = False
+    """Whether all heads share keys and values."""
+    floors: bool = False
+    """Whether heads need not divide the width where `head_dim` is missing."""
+    latent: bool = False
+    qkv_bias: When = False
+    out_bias: When = False
+    sinks: bool = False
+    qk_norm: Literal["none", "head", "width", "unweighted"] = "none"
+    qk_normed: When = True
+    window: Literal["none", "all", "turns", "qwen"] = "none"
+    """Layers inside `sliding_window`: none; all unless it is null; all but some; those that Qwen's
+    keys say. `layer_types` says it instead where it is present."""
+    full_every: int | str = 1
+    """Of how many layers one is outside the window, or the key of that."""
+    full_last: bool = True
+    """Whether that is the last of them, or the first."""
+    unrotated: Literal["none", "full", "listed"] = "none"
+    """Layers without rotary positions: those outside the window, or those of `no_rope_layers`."""
+    position: Literal["rope", "learned", "alibi", "sinusoidal"] = "rope"
+    more_positions: int = 0
+    """Rows of the table in addition to `max_position_embeddings`."""
+
+    gated: bool = True
+    activation: str = "silu"
+    """Default of `hidden_act`."""
+    mlp_bias: When = False
+    ffn_ratio: int | str = 0
+    """Inner width over the model's where `intermediate_size` is missing, or the key of that."""
+    experts: Experts | None = None
+
+    norm: Literal["layernorm", "rmsnorm"] = "rmsnorm"
+    norm_bias: When = True
+    """Of a LayerNorm."""
+    norm_weight: bool = True
+    norms: Literal["pre", "post", "both"] = "pre"
+    post_norm: When = False
+    """Whether there are norms behind the blocks, too."""
+    final_norm: When = True
+    embedding_norm: bool = False
+    parallel: When = False
+    second_norm: bool = False
+    head_bias: When = False
+    mtp: str = ""
+    """Key of the number of modules of multi-token prediction."""
+
+
+LLAMA = Family(qkv_bias="attention_bias", out_bias="attention_bias")
+_CAPS = {
+    "attn_logit_softcapping": "soft-capping of attention logits",
+    "final_logit_softcapping": "soft-capping of output logits",
+}
+_GEMMA = replace(
+    LLAMA,
+    names={"hidden_act": ("hidden_activation",)},
+    activation="gelu_pytorch_tanh",
+    left_out=_CAPS,
 )
+QWEN3 = replace(
+    LLAMA,
+    must=(("use_qk_norm", True, "must be true: the class has these norms always"),),
+    qk_norm="head",
+    window="qwen",
+)
+OLMO2 = replace(LLAMA, norms="post", qk_norm="width")
+_COHERE = replace(LLAMA, parallel=True, norm="layernorm", norm_bias=False)
+# Words of GPT-2 and of what was made from it.
+_GPT2_NAMES: Names = {
+    "hidden_size": ("n_embd", "hidden_size"),
+    "num_hidden_layers": ("n_layer", "num_hidden_layers"),
+    "num_attention_heads": ("n_head", "num_attention_heads"),
+    "max_position_embeddings": ("n_positions", "max_position_embeddings"),
+    "intermediate_size": ("n_inner",),
+    "hidden_act": ("activation_function",),
+}
+_GPT2 = Family(
+    kinds=("gpt2", "gpt-sw3"),
+    names=_GPT2_NAMES,
+    grouped=False,
+    qkv_bias=True,
+    out_bias=True,
+    gated=False,
+    activation="gelu_new",
+    mlp_bias=True,
+    ffn_ratio=4,
+    norm="layernorm",
+    position="learned",
+)
+_GPTJ = replace(
+    _GPT2,
+    kinds=("gptj",),
+    qkv_bias=False,
+    out_bias=False,
+    parallel=True,
+    position="rope",
+    head_bias=True,
+)
+_GPT_NEOX = Family(
+    kinds=("gpt_neox",),
+    names={
+        "partial_rotary_factor": (
+            *("rotary_pct", "partial_rotary_factor", "rope_parameters.partial_rotary_factor"),
+        )
+    },
+    grouped=False,
+    qkv_bias="attention_bias",
+    out_bias="attention_bias",
+    gated=False,
+    activation="gelu",
+    mlp_bias=True,
+    norm="layernorm",
+    parallel="use_parallel_residual",
+    second_norm=True,
+)
+_STARCODER2 = Family(
+    kinds=("starcoder2",),
+    qkv_bias="use_bias",
+    out_bias="use_bias",
+    mlp_bias="use_bias",
+    window="all",
+    gated=False,
+    activation="gelu_pytorch_tanh",
+    norm="layernorm",
+)
+_OPT = Family(
+    kinds=("opt",),
+    names={"intermediate_size": ("ffn_dim",), "hidden_act": ("activation_function",)},
+    must=(
+        ("do_layer_norm_before", True, "norms behind the residual additions are not modelled"),
+        ("layer_norm_elementwise_affine", True, "norms without weights are not modelled for OPT"),
+        ("word_embed_proj_dim", "hidden_size", "an embedding of another width is not modelled"),
+    ),
+    grouped=False,
+    qkv_bias="enable_bias",
+    out_bias="enable_bias",
+    gated=False,
+    activation="relu",
+    mlp_bias="enable_bias",
+    norm="layernorm",
+    final_norm="!_remove_final_layer_norm",
+    position="learned",
+    more_positions=2,
+)
+LATENT = Family(latent=True)
 
-# GPT-NeoX and the larger Falcons norm the input of attention and MLP apart; our parallel layers
-# have one norm for both.
-_SECOND_NORM = "the second norm of every layer, before its MLP"
-
-
-def _llama(c: Config) -> Fields:
-    block = gated_mlp(c, bias=True) if c.flag("mlp_bias") else gated_mlp(c)
-    return decoder(c, attention_of(c) | biases(c), block)
-
-
-def _mistral(c: Config) -> Fields:
-    if not c.has("sliding_window"):  # the default of the class is a window
-        c.needed("sliding_window")
-    return decoder(c, sliding(c, attention_of(c, "num_key_value_heads")), gated_mlp(c))
-
-
-def _phi3(c: Config) -> Fields:
-    return decoder(c, sliding(c, attention_of(c)), gated_mlp(c))
-
-
-def _qwen2(c: Config) -> Fields:
-    attention = attention_of(c, "num_key_value_heads") | {"bias": "qkv"}
-    return decoder(c, qwen_windows(c, attention), gated_mlp(c))
-
-
-def _qwen3(c: Config) -> Fields:
-    return decoder(c, qwen_windows(c, qwen3_attention(c)), gated_mlp(c))
-
-
-def _gemma_mlp(c: Config) -> Fields:
-    """`hidden_activation` holds; `hidden_act` of older files is read by nothing."""
-    activation = c.one_of("hidden_activation", GATED, "gelu_pytorch_tanh")
-    return {"ffn": c.count("intermediate_size"), "activation": activation}
-
-
-def _gemma_attention(c: Config) -> Fields:
-    return attention_of(c, "num_key_value_heads", "head_dim") | biases(c)
-
-
-def _gemma(c: Config) -> Fields:
-    return decoder(c, _gemma_attention(c), _gemma_mlp(c), tied=True)
-
-
-def _between_norms(c: Config, attention: list[Fields]) -> Fields:
-    """Gemma 2 and 3: norms on both sides of each block; caps on logits are left out."""
-    capped = {"attention": "attn_logit_softcapping", "output": "final_logit_softcapping"}
-    left_out = [f"soft-capping of {part} logits" for part, key in capped.items() if c.value(key)]
-    layer = {"norms": "both"}
-    return decoder(c, attention, _gemma_mlp(c), tied=True, layer=layer, left_out=left_out)
-
-
-def _gemma2(c: Config) -> Fields:
-    return _between_norms(c, with_windows(c, _gemma_attention(c), lambda i: i % 2 == 0))
-
-
-def _gemma3(c: Config) -> Fields:
-    attention = _gemma_attention(c) | {"qk_norm": "head"}
-    step = c.count("sliding_window_pattern", 6)
-    return _between_norms(c, with_windows(c, attention, lambda i: (i + 1) % step != 0))
-
-
-def _olmo2(c: Config) -> Fields:
-    attention = attention_of(c) | biases(c) | {"qk_norm": "width"}
-    return decoder(c, attention, gated_mlp(c), layer={"norms": "post"})
-
-
-def _olmo3(c: Config) -> Fields:
-    attention = attention_of(c) | biases(c) | {"qk_norm": "width"}
-    windows = with_windows(c, attention, lambda i: (i + 1) % 4 != 0)
-    return decoder(c, windows, gated_mlp(c), layer={"norms": "post"})
-
-
-def _cohere(c: Config) -> Fields:
-    return decoder(
-        c,
-        attention_of(c) | biases(c),
-        gated_mlp(c),
-        tied=True,
-        layer={"parallel": True},
+DENSE: dict[str, Family] = {
+    "ApertusForCausalLM": replace(
+        LLAMA, kinds=("apertus",), qk_norm="head", gated=False, activation="xielu"
+    ),
+    "ArceeForCausalLM": replace(
+        LLAMA, kinds=("arcee",), gated=False, activation="relu2", mlp_bias="mlp_bias"
+    ),
+    "BioGptForCausalLM": replace(
+        _OPT,
+        kinds=("biogpt",),
+        names={},
+        must=(),
+        qkv_bias=True,
+        out_bias=True,
+        activation="gelu",
+        mlp_bias=True,
+        final_norm=True,
+    ),
+    "BloomForCausalLM": replace(
+        _GPT2,
+        kinds=("bloom",),
+        names={
+            "hidden_size": ("hidden_size", "n_embed", "n_embd"),
+            "num_hidden_layers": ("n_layer", "num_hidden_layers"),
+            "num_attention_heads": ("n_head", "num_attention_heads"),
+            "intermediate_size": ("n_inner",),
+        },
+        must=(
+            (
+                "apply_residual_connection_post_layernorm",
+                False,
+                "residuals from behind the norms are not modelled",
+            ),
+        ),
+        activation="gelu",
+        position="alibi",
+        embedding_norm=True,
+    ),
+    "CodeGenForCausalLM": replace(_GPTJ, kinds=("codegen",)),
+    "Cohere2ForCausalLM": replace(
+        _COHERE,
+        kinds=("cohere2",),
+        window="turns",
+        full_every="sliding_window_pattern",
+        unrotated="full",
+    ),
+    "CohereForCausalLM": replace(_COHERE, kinds=("cohere",)),
+    "CwmForCausalLM": replace(
+        LLAMA, kinds=("cwm",), window="turns", full_every=4, full_last=False, mlp_bias="mlp_bias"
+    ),
+    "Ernie4_5ForCausalLM": Family(
+        kinds=("ernie4_5",), qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"
+    ),
+    "Exaone4ForCausalLM": Family(
+        kinds=("exaone4",),
+        norms="post",
+        qk_norm="head",
+        window="turns",
+        full_every="sliding_window_pattern",
+        unrotated="full",
+    ),
+    "FalconForCausalLM": Family(
+        kinds=("falcon",),
+        names={
+            "hidden_size": ("hidden_size", "n_embed"),
+            "num_hidden_layers": ("num_hidden_layers", "n_layer"),
+            "num_attention_heads": ("num_attention_heads", "n_head"),
+            "intermediate_size": ("ffn_hidden_size",),
+            "hidden_act": ("activation",),
+        },
+        grouped=False,
+        qkv_bias="bias",
+        out_bias="bias",
+        mlp_bias="bias",
+        gated=False,
+        activation="gelu",
+        ffn_ratio=4,
+        norm="layernorm",
+    ),
+    "GPT2LMHeadModel": _GPT2,
+    "GPTBigCodeForCausalLM": replace(
+        _GPT2, kinds=("gpt_bigcode",), activation="gelu_pytorch_tanh", single="multi_query"
+    ),
+    "GPTJForCausalLM": _GPTJ,
+    "GPTNeoXForCausalLM": _GPT_NEOX,
+    "Gemma2ForCausalLM": replace(
+        _GEMMA, kinds=("gemma2",), norms="both", window="turns", full_every=2
+    ),
+    "Gemma3ForCausalLM": replace(
+        _GEMMA,
+        kinds=("gemma3_text",),
+        norms="both",
+        qk_norm="head",
+        window="turns",
+        full_every="sliding_window_pattern",
+    ),
+    "GemmaForCausalLM": replace(_GEMMA, kinds=("gemma",), left_out={}),
+    "Glm4ForCausalLM": Family(kinds=("glm4",), qkv_bias="attention_bias", norms="both"),
+    "GlmForCausalLM": Family(kinds=("glm",), qkv_bias="attention_bias"),
+    "GraniteForCausalLM": replace(LLAMA, kinds=("granite",), mlp_bias="mlp_bias"),
+    "GraniteSWAForCausalLM": replace(
+        LLAMA,
+        kinds=("granite_swa",),
+        sinks=True,
+        mlp_bias="mlp_bias",
+        window="turns",
+        full_every=4,
+        full_last=False,
+    ),
+    "HunYuanDenseV1ForCausalLM": replace(QWEN3, kinds=("hunyuan_v1_dense",), window="none"),
+    "HyperCLOVAXForCausalLM": replace(
+        LLAMA, kinds=("hyperclovax",), mlp_bias="mlp_bias", post_norm="use_post_norm"
+    ),
+    "Jais2ForCausalLM": replace(
+        LLAMA,
+        kinds=("jais2",),
+        gated=False,
+        activation="relu2",
+        mlp_bias="mlp_bias",
+        norm="layernorm",
+    ),
+    "Llama4ForCausalLM": replace(LLAMA, kinds=("llama4_text",)),
+    "LlamaForCausalLM": replace(
+        LLAMA, kinds=("llama", "internlm3", "iquestcoder"), mlp_bias="mlp_bias"
+    ),
+    "MiniCPM3ForCausalLM": replace(LATENT, kinds=("minicpm3",)),
+    "Ministral3ForCausalLM": Family(kinds=("ministral3",), window="all"),
+    "MinistralForCausalLM": Family(kinds=("ministral",), window="all"),
+    "MistralForCausalLM": Family(kinds=("mistral",), window="all"),
+    "MptForCausalLM": Family(
+        kinds=("mpt",),
+        names={
+            "hidden_size": ("d_model", "hidden_size"),
+            "num_hidden_layers": ("n_layers", "num_hidden_layers"),
+            "num_attention_heads": ("n_heads", "num_attention_heads"),
+        },
+        must=(
+            ("no_bias", True, "biases: not modelled for MptForCausalLM"),
+            ("attn_config.alibi", True, "other positions are not modelled for MptForCausalLM"),
+            ("attn_config.qk_ln", False, "norms of queries and keys are not modelled"),
+        ),
+        grouped=False,
+        gated=False,
+        activation="gelu",
+        ffn_ratio="expansion_ratio",
         norm="layernorm",
         norm_bias=False,
-    )
-
-
-def _ungated(c: Config, ffn: int, key: str, default: str, *, bias: bool = True) -> Fields:
-    block = {"ffn": ffn, "activation": c.one_of(key, PLAIN, default)}
-    return block | {"bias": True} if bias else block
-
-
-def _starcoder2(c: Config) -> Fields:
-    attention = attention_of(c, "num_key_value_heads") | biases(c, "use_bias", default=True)
-    ffn, bias = c.count("intermediate_size"), c.flag("use_bias", default=True)
-    block = _ungated(c, ffn, "hidden_act", "gelu_pytorch_tanh", bias=bias)
-    return decoder(c, sliding(c, attention), block, tied=True, norm="layernorm")
-
-
-def _gpt_neox(c: Config) -> Fields:
-    attention = attention_of(c) | biases(c, default=True)
-    turned = c.share("rotary_pct", c.share("partial_rotary_factor", 0.25))
-    attention["rotary_dim"] = int(attention["head_dim"] * turned)
-    block = _ungated(c, c.count("intermediate_size"), "hidden_act", "gelu")
-    parallel = c.flag("use_parallel_residual", default=True)
-    left_out = [_SECOND_NORM] if parallel else []
-    layer = {"parallel": parallel}
-    return decoder(c, attention, block, layer=layer, norm="layernorm", left_out=left_out)
-
-
-def _falcon(c: Config) -> Fields:
-    heads, newer = c.count("num_attention_heads"), c.flag("new_decoder_architecture")
-    grouped, one = c.count("num_kv_heads", heads), c.flag("multi_query", default=True)
-    attention = {
-        "heads": heads,
-        "kv_heads": grouped if newer else 1 if one else heads,
-        "head_dim": heads_divide(c, "num_attention_heads", "hidden_size"),
-    } | biases(c, "bias")
-    parallel = c.flag("parallel_attn", default=True) or newer
-    norms = c.count("num_ln_in_parallel_attn", 2) if newer else 1
-    ffn = c.count("ffn_hidden_size", 4 * c.count("hidden_size"))
-    return decoder(
-        c,
-        attention,
-        _ungated(c, ffn, "activation", "gelu", bias=c.flag("bias")),
-        tied=True,
-        layer={"parallel": parallel},
+        position="alibi",
+    ),
+    "NanoChatForCausalLM": replace(
+        LLAMA,
+        kinds=("nanochat",),
+        qk_norm="unweighted",
+        gated=False,
+        activation="relu2",
+        norm_weight=False,
+        embedding_norm=True,
+        left_out=_CAPS,
+    ),
+    "NemotronForCausalLM": replace(
+        LLAMA,
+        kinds=("nemotron",),
+        gated=False,
+        activation="relu2",
+        mlp_bias="mlp_bias",
         norm="layernorm",
-        position="alibi" if c.flag("alibi") else "rope",
-        left_out=[_SECOND_NORM] if parallel and norms > 1 else [],
-    )
-
-
-def _gpt2(c: Config) -> Fields:
-    hidden, heads = c.count("n_embd"), c.count("n_head")
-    head_dim = heads_divide(c, "n_head", "n_embd")
-    attention = {"heads": heads, "kv_heads": heads, "head_dim": head_dim, "bias": "all"}
-    block = _ungated(c, c.count("n_inner", 4 * hidden), "activation_function", "gelu_new")
-    return {
-        "hidden": hidden,
-        "vocab": c.count("vocab_size"),
-        "layers": [{"attention": attention, "mlp": block}] * c.depth("n_layer"),
-        "norm": "layernorm",
-        "position": "learned",
-        "max_positions": c.count("n_positions"),
-        "tied_embeddings": c.flag("tie_word_embeddings", default=True),
-        "dropout": c.has_dropout(),
-    }
-
-
-def _mixtral(c: Config) -> Fields:
-    """Experts in every layer."""
-    attention = sliding(c, attention_of(c, "num_key_value_heads"))
-    return decoder(c, attention, experts_of(c, "num_local_experts", "intermediate_size"))
-
-
-def _either(c: Config, sparse: list[bool], experts: Fields, key: str = "") -> list[Fields]:
-    """Experts or an MLP in every layer; the width of the MLP is read where there is one."""
-    mlp = experts if all(sparse) else gated_mlp(c, key or "intermediate_size")
-    return [experts if is_sparse else mlp for is_sparse in sparse]
-
-
-def _qwen_blocks(c: Config, **shared: Any) -> list[Fields]:
-    """Every `decoder_sparse_step`-th layer has experts, but for those in `mlp_only_layers`."""
-    depth, step = c.depth("num_hidden_layers"), c.count("decoder_sparse_step", 1)
-    dense = c.layers("mlp_only_layers", depth)
-    sparse = [i not in dense and (i + 1) % step == 0 for i in range(depth)]
-    return _either(c, sparse, experts_of(c, "num_experts", "moe_intermediate_size", **shared))
-
-
-def _qwen2_moe(c: Config) -> Fields:
-    """Shared experts behind a gate of their own."""
-    bias = {"bias": "qkv"} if c.flag("qkv_bias", default=True) else {}
-    shared = c.count("shared_expert_intermediate_size")
-    blocks = _qwen_blocks(c, shared_ffn=shared, shared_gate=True)
-    return decoder(c, qwen_windows(c, attention_of(c, "num_key_value_heads") | bias), blocks)
-
-
-def _qwen3_moe(c: Config) -> Fields:
-    """No shared experts."""
-    return decoder(c, qwen_windows(c, qwen3_attention(c)), _qwen_blocks(c))
-
-
-def _leading_dense(c: Config, experts: Fields) -> list[Fields]:
-    """The first `first_k_dense_replace` layers are dense; of the others every n-th has experts."""
-    depth, step = c.depth("num_hidden_layers"), c.count("moe_layer_freq", 1)
-    c.needed("first_k_dense_replace")
-    first = c.natural("first_k_dense_replace")
-    if first > depth and not c.faults:
-        problem = f"must be at most num_hidden_layers {depth}"
-        c.wrong("first_k_dense_replace", problem, first)
-    return _either(c, [i >= first and i % step == 0 for i in range(depth)], experts)
-
-
-def _deepseek_experts(c: Config, **more: Any) -> Fields:
-    """Routed and shared experts of one width."""
-    shared = c.natural("n_shared_experts") * c.count("moe_intermediate_size")
-    more |= _groups(c, "n_routed_experts")
-    return experts_of(c, "n_routed_experts", "moe_intermediate_size", shared_ffn=shared, **more)
-
-
-def _groups(c: Config, experts: str) -> Fields:
-    """How many groups of experts a token's are chosen from, where it is not any."""
-    groups, chosen, number = c.natural("n_group"), c.natural("topk_group"), c.count(experts)
-    if groups > 1 and number % groups and not c.faults:
-        c.wrong("n_group", f"must divide {experts} {number}", groups)
-    if chosen > max(1, groups) and not c.faults:
-        c.wrong("topk_group", f"must be at most n_group {max(1, groups)}", chosen)
-    return {"top_groups": max(1, chosen)} if groups > 1 else {}
-
-
-def _deepseek(c: Config) -> Fields:
-    """DeepSeekMoE: plain attention."""
-    return decoder(c, attention_of(c) | biases(c), _leading_dense(c, _deepseek_experts(c)))
-
-
-def _deepseek_latent(c: Config, *, method: str) -> Fields:
-    """Latent attention; the selection is balanced by a bias with `noaux_tc`."""
-    heads, rope = c.count("num_attention_heads"), c.count("qk_rope_head_dim")
-    c.value("head_dim")  # in newer files the rotated part once more
-    grouped = c.count("num_key_value_heads", heads)
-    if grouped != heads:
-        problem = f"must be num_attention_heads {heads}: latent attention has no groups"
-        c.wrong("num_key_value_heads", problem, grouped)
-    rank = c.natural("q_lora_rank")
-    attention = {
-        "heads": heads,
-        "kv_heads": heads,
-        "head_dim": c.count("qk_nope_head_dim") + rope,
-        "v_head_dim": c.count("v_head_dim"),
-        "latent": {"q_rank": rank or None, "kv_rank": c.count("kv_lora_rank"), "rope_dim": rope},
-    }
-    methods = {"greedy": "loss", "group_limited_greedy": "loss", "noaux_tc": "bias"}
-    by_bias = c.one_of("topk_method", methods, method) == "bias"
-    blocks = _leading_dense(c, _deepseek_experts(c, selection_bias=by_bias))
-    return decoder(c, attention, blocks, mtp=c.natural("num_nextn_predict_layers"))
-
-
-def _deepseek_v2(c: Config) -> Fields:
-    """DeepSeek V2 and V2-Lite."""
-    return _deepseek_latent(c, method="greedy")
-
-
-def _deepseek_v3(c: Config) -> Fields:
-    """DeepSeek V3 and R1, Kimi K2."""
-    return _deepseek_latent(c, method="noaux_tc")
-
-
-def _glm4_moe(c: Config) -> Fields:
-    """Plain attention, without a bias behind it, and the experts of DeepSeek V3."""
-    c.needed("partial_rotary_factor" if c.value("rope_parameters") is None else "rope_parameters")
-    attention = attention_of(c, "num_key_value_heads", "head_dim")
-    attention |= {"bias": "qkv"} if c.flag("attention_bias") else {}
-    attention |= {"qk_norm": "head"} if c.flag("use_qk_norm") else {}
-    c.needed("n_shared_experts")
-    blocks = _leading_dense(c, _deepseek_experts(c, selection_bias=True))
-    return decoder(c, attention, blocks, mtp=c.natural("num_nextn_predict_layers"))
-
-
-def _bailing_moe_v2(c: Config) -> Fields:
-    """Ling 2.0."""
-    c.needed("num_shared_experts", "use_qk_norm")
-    attention = attention_of(c, "num_key_value_heads")
-    attention |= {"bias": "qkv"} if c.flag("use_qkv_bias") else {}
-    attention |= biases(c, "use_bias")
-    attention |= {"qk_norm": "head"} if c.flag("use_qk_norm") else {}
-    experts = experts_of(
-        c,
-        "num_experts",
-        "moe_intermediate_size",
-        shared_ffn=c.natural("num_shared_experts") * c.count("moe_intermediate_size"),
-        selection_bias=c.flag("moe_router_enable_expert_bias"),
-        **_groups(c, "num_experts"),
-    )
-    mtp = c.natural("num_nextn_predict_layers")
-    return decoder(c, attention, _leading_dense(c, experts), mtp=mtp)
-
-
-def _llama4(c: Config) -> Fields:
-    """Chunks, rotary positions and their norm in all layers but each fourth; experts in each n-th.
-
-    Dense layers are wider than the experts.
-    """
-    depth = c.depth("num_hidden_layers")
-    step = c.count("no_rope_layer_interval", 4)
-    turned = c.numbers("no_rope_layers") or [int((i + 1) % step != 0) for i in range(depth)]
-    if len(turned) != depth:
-        c.wrong("no_rope_layers", f"must be a list of {depth} integers, one for each layer", turned)
-        turned = [1] * depth
-    inside = windowed(c, "chunked_attention", lambda i: bool(turned[i]))
-    chunk = {"chunk": c.count("attention_chunk_size", 8192)}
-    norm = {"qk_norm": "unweighted"} if c.flag("use_qk_norm", default=True) else {}
-    plain = attention_of(c, "num_key_value_heads", "head_dim") | biases(c)
-    attention = [
-        plain | (chunk if is_inside else {}) | (norm if has_rope else {"rotary_dim": 0})
-        for is_inside, has_rope in zip(inside, turned, strict=True)
-    ]
-    experts = experts_of(c, "num_local_experts", "intermediate_size")
-    experts["shared_ffn"] = experts["ffn"]
-    every = c.count("interleave_moe_layer_step", 1)
-    listed = c.value("moe_layers") is not None
-    named = c.layers("moe_layers", depth) if listed else set(range(every - 1, depth, every))
-    blocks = _either(c, [i in named for i in range(depth)], experts, "intermediate_size_mlp")
-    return decoder(c, attention, blocks)
-
-
-def _gpt_oss(c: Config) -> Fields:
-    """Sinks, biases everywhere, and windows in every other layer."""
-    plain = attention_of(c, "num_key_value_heads", "head_dim") | biases(c, default=True)
-    attention = with_windows(c, plain | {"sinks": True}, lambda i: i % 2 == 0)
-    biased = {"bias": True, "router_bias": True}
-    return decoder(c, attention, experts_of(c, "num_local_experts", "intermediate_size", **biased))
-
-
-# Reader of each architecture, and the `model_type` of files that do not name one, as those of
-# language models inside others.
-_FAMILIES: dict[str, tuple[Callable[[Config], Fields], tuple[str, ...]]] = {
-    "BailingMoeV2ForCausalLM": (_bailing_moe_v2, ()),
-    "CohereForCausalLM": (_cohere, ("cohere",)),
-    "DeepseekForCausalLM": (_deepseek, ("deepseek",)),
-    "DeepseekV2ForCausalLM": (_deepseek_v2, ("deepseek_v2",)),
-    "DeepseekV3ForCausalLM": (_deepseek_v3, ("deepseek_v3", "kimi_k2")),
-    "FalconForCausalLM": (_falcon, ("falcon",)),
-    "GPT2LMHeadModel": (_gpt2, ("gpt2",)),
-    "GPTNeoXForCausalLM": (_gpt_neox, ("gpt_neox",)),
-    "Gemma2ForCausalLM": (_gemma2, ("gemma2",)),
-    "Gemma3ForCausalLM": (_gemma3, ("gemma3_text",)),
-    "GemmaForCausalLM": (_gemma, ("gemma",)),
-    "Glm4MoeForCausalLM": (_glm4_moe, ("glm4_moe",)),
-    "GptOssForCausalLM": (_gpt_oss, ("gpt_oss",)),
-    "Llama4ForCausalLM": (_llama4, ("llama4_text",)),
-    "LlamaForCausalLM": (_llama, ("llama",)),
-    "MistralForCausalLM": (_mistral, ("mistral",)),
-    "MixtralForCausalLM": (_mixtral, ("mixtral",)),
-    "Olmo2ForCausalLM": (_olmo2, ("olmo2",)),
-    "Olmo3ForCausalLM": (_olmo3, ("olmo3",)),
-    "Phi3ForCausalLM": (_phi3, ("phi3",)),
-    "Qwen2ForCausalLM": (_qwen2, ("qwen2", "qwen2_5_vl_text", "qwen2_vl_text")),
-    "Qwen2MoeForCausalLM": (_qwen2_moe, ("qwen2_moe",)),
-    "Qwen3ForCausalLM": (_qwen3, ("qwen3",)),
-    "Qwen3MoeForCausalLM": (_qwen3_moe, ("qwen3_moe",)),
-    "Starcoder2ForCausalLM": (_starcoder2, ("starcoder2",)),
+    ),
+    "OPTForCausalLM": _OPT,
+    "Olmo2ForCausalLM": replace(OLMO2, kinds=("olmo2",)),
+    "Olmo3ForCausalLM": replace(OLMO2, kinds=("olmo3",), window="turns", full_every=4),
+    "OlmoForCausalLM": replace(LLAMA, kinds=("olmo",), norm="layernorm", norm_weight=False),
+    "PersimmonForCausalLM": replace(
+        _GPT_NEOX,
+        kinds=("persimmon",),
+        names={},
+        qkv_bias=True,
+        out_bias=True,
+        qk_norm="head",
+        qk_normed="qk_layernorm",
+        activation="relu2",
+        parallel=False,
+        second_norm=False,
+    ),
+    "Phi3ForCausalLM": Family(kinds=("phi3",), window="all"),
+    "PhiForCausalLM": replace(
+        _GPT_NEOX,
+        kinds=("phi",),
+        names={},
+        grouped=True,
+        qkv_bias=True,
+        out_bias=True,
+        qk_norm="head",
+        qk_normed="qk_layernorm",
+        activation="gelu_new",
+        parallel=True,
+        second_norm=False,
+        head_bias=True,
+    ),
+    "Qwen2ForCausalLM": Family(
+        kinds=("qwen2", "qwen2_5_vl_text", "qwen2_vl_text"), qkv_bias=True, window="qwen"
+    ),
+    "Qwen3ForCausalLM": replace(QWEN3, kinds=("qwen3",)),
+    "SeedOssForCausalLM": Family(
+        kinds=("seed_oss",),
+        qkv_bias="attention_bias",
+        out_bias="attention_out_bias",
+        mlp_bias="mlp_bias",
+    ),
+    "SmolLM3ForCausalLM": replace(
+        LLAMA, kinds=("smollm3",), mlp_bias="mlp_bias", window="turns", unrotated="listed"
+    ),
+    "StableLmForCausalLM": Family(
+        kinds=("stablelm",),
+        must=(("qk_layernorm", False, "norms of single heads are not modelled"),),
+        qkv_bias="use_qkv_bias",
+        norm="layernorm",
+        parallel="use_parallel_residual",
+    ),
+    "Starcoder2ForCausalLM": _STARCODER2,
+    "VaultGemmaForCausalLM": replace(_GEMMA, kinds=("vaultgemma",), window="turns", full_every=2),
+    "XGLMForCausalLM": replace(
+        _OPT,
+        kinds=("xglm",),
+        names={
+            "hidden_size": ("d_model", "hidden_size"),
+            "num_hidden_layers": ("num_layers", "num_hidden_layers"),
+            "num_attention_heads": ("attention_heads", "num_attention_heads"),
+            "intermediate_size": ("ffn_dim",),
+            "hidden_act": ("activation_function",),
+        },
+        must=(),
+        qkv_bias=True,
+        out_bias=True,
+        activation="gelu",
+        mlp_bias=True,
+        final_norm=True,
+        position="sinusoidal",
+    ),
+    "YoutuForCausalLM": replace(LATENT, kinds=("youtu",)),
 }
-READERS = {name: reader for name, (reader, _) in _FAMILIES.items()}
-"""How the config.json of each architecture is read."""
-MODEL_TYPES = {kind: name for name, (_, kinds) in _FAMILIES.items() for kind in kinds}
-"""The architecture of files that do not name one."""
+"""Families without experts, by architecture."""

@@ -13,6 +13,7 @@ _ALIKE = 0.9
 _MAPPINGS = ("rope_parameters", "rope_scaling")
 _NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 _ALL_ALIKE = {"full_attention"}
+_DROPOUT = ("_dropout", "_dropout_prob", "_pdrop")
 _OF_OTHER_HEADS = ("classifier_", "summary_")
 
 
@@ -30,27 +31,49 @@ class Config:
         source: str,
         prefix: str = "",
         defaults: Mapping[str, Any] | None = None,
+        names: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.data = data
         self.defaults = defaults or {}
+        self.names = names or {}
         self.source = source
         self.prefix = prefix
         self.faults: list[Fault] = []
-        self._read: set[str] = set()
+        self.read: set[str] = set()
+        self._absent: set[str] = set()
+
+    def names_of(self, key: str) -> tuple[str, ...]:
+        """The names that a key has in files of the family, the usual one first.
+
+        A dot leads into a nested mapping.
+        """
+        return self.names.get(key, (key,))
 
     def value(self, key: str) -> Any:
         """The value of a key, or its default; None where it is null or neither is there."""
-        self._read.add(key)
-        return self.data[key] if key in self.data else self.defaults.get(key)
+        names = self.names_of(key)
+        self.read |= {part for name in names for part in (name, name.split(".", 1)[0])}
+        found = [name for name in names if inside(self.data, name) is not ...]
+        if not found:
+            self._absent |= set(names)
+            return next((self.defaults[name] for name in names if name in self.defaults), None)
+        values = [inside(self.data, name) for name in found]
+        for name, value in zip(found[1:], values[1:], strict=True):
+            if value != values[0]:
+                self.wrong(name, f"is {found[0]} under another name, which is {values[0]}", value)
+        return values[0]
 
     def has(self, key: str) -> bool:
         """Whether a key is there, or has a default; either may be null."""
-        return key in self.data or key in self.defaults
+        names = self.names_of(key)
+        return any(inside(self.data, n) is not ... or n in self.defaults for n in names)
 
     def wrong(self, key: str, problem: str, value: object = ...) -> None:
         """Note that a key is wrong; `value` is shown unless it is left out."""
         has_value = value is not ...
-        field = f"{self.prefix}{key}"
+        names = self.names_of(key)
+        name = next((name for name in names if inside(self.data, name) is not ...), names[0])
+        field = f"{self.prefix}{name}"
         shown = value if has_value else None
         fault = Fault(
             source=self.source, field=field, value=shown, has_value=has_value, problem=problem
@@ -101,11 +124,8 @@ class Config:
         return bool(value)
 
     def share(self, key: str, default: float) -> float:
-        """A number from 0 to 1; newer files keep those of positions inside `rope_parameters`."""
+        """A number from 0 to 1."""
         value = self.value(key)
-        inside = self.value("rope_parameters")
-        if value is None and isinstance(inside, Mapping):
-            value = inside.get(key)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
@@ -144,18 +164,19 @@ class Config:
 
     def has_dropout(self) -> bool:
         """Whether any probability of dropout is above 0."""
-        keys = [key for key in self.data if key.endswith(("_dropout", "_pdrop"))]
+        named = (*self.data, *self.defaults)
+        keys = sorted({k for k in named if k == "dropout" or k.endswith(_DROPOUT)})
         shares = [self.share(key, 0.0) for key in keys if not key.startswith(_OF_OTHER_HEADS)]
         return any(share > 0 for share in shares)
 
     def refuse_unread(self, architecture: str) -> None:
         """Note every key that changes the architecture in a way its family does not read."""
         for key, what in MATTERS.items():
-            if key not in self._read and not self._says_nothing(key):
+            if key not in self.read and not self._says_nothing(key):
                 problem = f"{what}: not modelled for {architecture}"
                 self.wrong(key, problem, self.data.get(key))
         for key in sorted(OF_EXPERTS & self.data.keys()):
-            if self._read.isdisjoint(EXPERTS) and not self._says_nothing(key):
+            if self.read.isdisjoint(EXPERTS) and not self._says_nothing(key):
                 self.wrong(key, f"of experts, which {architecture} has not", self.data[key])
         for key in _MAPPINGS:
             value = self.data.get(key)
@@ -170,7 +191,7 @@ class Config:
 
     def refuse_misspelt(self) -> None:
         """Note every key that nobody knows and that is nearly one which was looked for."""
-        absent = sorted(self._read - self.data.keys())
+        absent = sorted(self._absent)
         for key in self.unknown():
             found = get_close_matches(key, absent, n=1, cutoff=_ALIKE)
             if found:
@@ -178,14 +199,24 @@ class Config:
 
     def unknown(self) -> list[str]:
         """Keys that were read for nothing and are not known to be without effect."""
-        known = self._read | MATTERS.keys() | OF_EXPERTS
+        known = self.read | MATTERS.keys() | OF_EXPERTS
         return sorted(k for k in self.data if k not in known and not is_without_effect(k))
 
     def assumed(self) -> list[str]:
         """Keys that are not there and whose defaults were read."""
-        return sorted((self._read & self.defaults.keys()) - self.data.keys())
+        return sorted(self._absent & self.defaults.keys())
 
     def refuse(self) -> None:
         """Raise what was noted, if anything."""
         if self.faults:
             raise InputError(self.faults)
+
+
+def inside(data: Mapping[str, Any], name: str) -> Any:
+    """The value under a name, whose dots lead into nested mappings; `...` where there is none."""
+    value: Any = data
+    for key in name.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return ...
+        value = value[key]
+    return value

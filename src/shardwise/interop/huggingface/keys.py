@@ -3,7 +3,11 @@
 Sources: the configuration classes of `transformers`, and keys of published files.
 """
 
+import json
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
 _MATTERS: dict[str, tuple[str, ...]] = {
     "cross-attention": ("add_cross_attention", "cross_attention_layers"),
@@ -27,6 +31,7 @@ _MATTERS: dict[str, tuple[str, ...]] = {
     "multi-token prediction": ("num_mtp_modules", "num_nextn_predict_layers"),
     "attention and MLP side by side": ("parallel_attn", "use_parallel_residual"),
     "norms of queries and keys": ("qk_layernorm", "use_qk_norm"),
+    "kinds of MLPs": ("mlp_layer_types",),
     "sliding windows": ("sliding_window",),
     "attention in both directions": ("use_bidirectional_attention",),
     "an embedding of another width": ("word_embed_proj_dim",),
@@ -84,55 +89,33 @@ _WITHOUT_EFFECT = frozenset(
 _ENDS = ("_token_id", "_token_ids", "_token_index")
 _STARTS = ("_", "classifier_", "summary_")
 
-CLASS_DEFAULTS: Mapping[str, Mapping[str, int]] = {
-    "gemma3_text": {
-        "head_dim": 256,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_attention_heads": 8,
-        "num_hidden_layers": 26,
-        "num_key_value_heads": 4,
-        "sliding_window": 4096,
-        "vocab_size": 262_208,
-    },
-    "llama": {
-        "hidden_size": 4096,
-        "intermediate_size": 11_008,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 32,
-        "vocab_size": 32_000,
-    },
-    "mistral": {
-        "hidden_size": 4096,
-        "intermediate_size": 14_336,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 32,
-        "num_key_value_heads": 8,
-        "sliding_window": 4096,
-        "vocab_size": 32_000,
-    },
-    "qwen2": {
-        "hidden_size": 4096,
-        "intermediate_size": 22_016,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 32,
-        "num_key_value_heads": 32,
-        "sliding_window": 4096,
-        "vocab_size": 151_936,
-    },
-    "qwen2_vl_text": {
-        "hidden_size": 8192,
-        "intermediate_size": 29_568,
-        "max_window_layers": 80,
-        "num_attention_heads": 64,
-        "num_hidden_layers": 80,
-        "num_key_value_heads": 8,
-        "sliding_window": 4096,
-        "vocab_size": 152_064,
-    },
+ROTARY_NAMES = {
+    "partial_rotary_factor": ("partial_rotary_factor", "rope_parameters.partial_rotary_factor")
 }
-"""What language models inside others leave out, as their configuration classes fill it in, by
-`model_type`. Files of language models alone say all of this."""
+"""Newer files keep what is said of positions inside `rope_parameters`."""
+SIZES = frozenset(
+    {
+        *("d_model", "ffn_dim", "hidden_size", "intermediate_size", "moe_intermediate_size"),
+        *("moe_num_experts", "n_embd", "n_head", "n_heads", "n_layer", "n_layers", "n_positions"),
+        *("n_routed_experts", "num_attention_heads", "num_experts", "num_hidden_layers"),
+        *("attention_heads", "num_layers", "num_local_experts", "vocab_size"),
+    }
+)
+"""What the file of a language model alone must say: no default stands for a size. (Of models inside
+others, published files leave out any of these.)"""
+
+
+@cache
+def class_defaults(kind: str) -> Mapping[str, Any]:
+    """What the configuration class of a `model_type` fills in, where that is not nothing.
+
+    Read from `transformers` 5.23 by `scripts/huggingface_families.py`.
+    """
+    text = files(__package__).joinpath("class_defaults.json").read_text(encoding="utf-8")
+    defaults: Mapping[str, Any] = json.loads(text).get(kind, {})
+    return defaults
+
+
 TEXT_TYPES = {
     "Gemma3ForConditionalGeneration": "gemma3_text",
     "LlavaForConditionalGeneration": "llama",

@@ -5,16 +5,19 @@ and folds equal layers into runs. What cannot be described is refused by name; v
 towers are named in `left_out`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import PurePath
 from typing import Any
 
 from shardwise.config.base import MOST
-from shardwise.errors import Fault, InputError, nearest
-from shardwise.interop.huggingface.families import MODEL_TYPES, READERS
+from shardwise.errors import Fault, InputError
+from shardwise.interop.huggingface.decoders import MODEL_TYPES, READERS
 from shardwise.interop.huggingface.files import Config
-from shardwise.interop.huggingface.keys import CLASS_DEFAULTS, TEXT_TYPES
+from shardwise.interop.huggingface.keys import ROTARY_NAMES, SIZES, TEXT_TYPES, class_defaults
+from shardwise.interop.huggingface.moe_families import FAMILIES
 
 _TEXT = ("text_config", "language_config", "llm_config")
 # Models that put a tower in front of a language model and change nothing inside it.
@@ -34,30 +37,52 @@ _FLAT = {
     "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
 }
 
-_STATES = "Mamba layers are not modelled"
-_ENCODER_DECODER = "encoder-decoder models are not modelled"
+STATES = "Mamba layers are not modelled"
+ENCODER_DECODER = "encoder-decoder models are not modelled"
 # Architectures that are not modelled by how their names begin, without case and underscores; longer
 # ones first.
-_REFUSED: dict[str, tuple[str, ...]] = {
+REFUSED: dict[str, tuple[str, ...]] = {
     "linear attention is not modelled": (
-        *("bailingmoelinear", "kimilinear", "minimaxforcausallm", "minimaxm1", "minimaxtext"),
-        *("olmohybrid", "qwen35", "qwen3next", "rwkv"),
+        *("bailinghybrid", "bailingmoelinear", "kimilinear", "minimaxforcausallm", "minimaxm1"),
+        *("minimaxtext", "olmohybrid", "qwen35", "qwen3next", "qwen4exp", "rwkv"),
     ),
-    _STATES: (
+    STATES: (
         *("bamba", "falconh1", "falconmamba", "granitemoehybrid", "hymba", "jamba", "mamba"),
         *("nemotronh", "plamo2", "zamba"),
     ),
-    _ENCODER_DECODER: (
-        *("bart", "codet5", "longt5", "marian", "mbart", "mt5", "pegasus", "switchtransformers"),
-        *("t5", "umt5", "whisper"),
+    ENCODER_DECODER: (
+        *("bart", "bigbirdpegasus", "blenderbot", "codet5", "longt5", "marian", "mbart", "mt5"),
+        *("musicgen", "mvp", "pegasus", "plbart", "prophetnet", "switchtransformers", "t5"),
+        *("trocr", "umt5", "whisper"),
     ),
     "encoders are not modelled": (
-        *("bert", "clip", "deberta", "electra", "modernbert", "roberta", "siglip", "vit"),
-        "xlmroberta",
+        *("albert", "bert", "camembert", "clip", "data2vec", "deberta", "distilbert", "electra"),
+        *("ernieforcausallm", "ernieformaskedlm", "erniemodel", "megatronbert", "modernbert"),
+        *("rembert", "roberta", "rocbert", "roformer", "siglip", "vit", "xlmroberta", "xmod"),
     ),
-    "sparse attention by an indexer is not modelled": ("deepseekv32",),
-    "embeddings of every layer are not modelled": ("gemma3n",),
-    "convolutions between layers of attention are not modelled": ("lfm2",),
+    "sparse attention by an indexer is not modelled": (
+        *("axk2", "deepseekv32", "dots3note", "glmmoedsa", "hyv4"),
+    ),
+    "compressed keys and values are not modelled": ("deepseekv4",),
+    "sparse or hashed attention is not modelled": ("bigbird", "reformer"),
+    "permuted attention is not modelled": ("xlnet",),
+    "differential attention is not modelled": ("diffllama",),
+    "dynamic masks of attention are not modelled": ("doge",),
+    "gates of the attention's output are not modelled": ("afmoe", "beam", "hrmtext", "laguna"),
+    "experts of the attention are not modelled": ("jetmoe",),
+    "relative positions between layers' segments are not modelled": ("cpmant", "inkling"),
+    "experts in parallel layers are not modelled": ("cohere2moe",),
+    "an MLP beside the experts is not modelled": ("arctic", "snowflake"),
+    "two attentions in a layer, and experts that do nothing, are not modelled": ("longcatflash",),
+    "a norm of the experts' output is not modelled": ("axk1",),
+    "norms inside the blocks are not modelled": ("bitnet",),
+    "norms behind the residual additions are not modelled": ("openaigpt",),
+    "embeddings of every layer are not modelled": ("gemma3n", "gemma4"),
+    "encoders of bytes are not modelled": ("blt",),
+    "biases of single layers are not modelled": ("gptneoxjapanese",),
+    "an embedding of languages is not modelled": ("xlmwithlmhead",),
+    "local codebooks and depth decoders are not modelled": ("moshi",),
+    "convolutions between layers of attention are not modelled": ("lfm2", "lfm3", "zaya"),
     "cross-attention to images is not modelled": ("mllama",),
     "recurrent layers are not modelled": ("recurrentgemma", "xlstm"),
 }
@@ -67,6 +92,9 @@ _UNDERSTOOD = {
     "{} heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
     "vocabulary {}": ("vocab_size",),
 }
+# Misspelt names are this alike, and so is what they begin with.
+_ALIKE = 0.9
+_ALIKE_FAMILY = 0.8
 _OF_DIFFUSERS = ("_class_name", "_diffusers_version")
 
 
@@ -131,23 +159,40 @@ def _language_model(data: Mapping[str, Any], source: str) -> tuple[Config, str]:
     nested = next((key for key in _TEXT if isinstance(data.get(key), Mapping)), None)
     if nested is None:
         named = _FLAT.get(named, named)
-    if named in READERS:
-        return Config(data, source=source), named
-    if named not in _WRAPPERS.values():
+    if named in READERS and (nested is None or "hidden_size" in data):
+        return _config(named, data, source=source), named
+    if named not in (*_WRAPPERS.values(), *READERS):
         raise _refusal(source, field, named, _reason(named, data), data)
     if nested is None:
         problem = "is missing and has no default"
         raise InputError(Fault(source=source, field=_TEXT[0], problem=problem))
     usual = {"model_type": TEXT_TYPES[named]} if named in TEXT_TYPES else {}
-    tied = {key: data[key] for key in ("tie_word_embeddings",) if key in data}
-    text = usual | tied | dict(data[nested])
+    whole = (
+        () if named in READERS else ("tie_word_embeddings",)
+    )  # what counts in a class of a whole
+    tied = {key: data[key] for key in whole if key in data}
+    text = usual | dict(data[nested]) | tied
     prefix = f"{nested}."
     field, found = _architecture(text, source, prefix)
     inner = _FLAT.get(found, found)
     if inner not in READERS:
         raise _refusal(source, f"{prefix}{field}", inner, _reason(inner, text), text)
-    defaults = CLASS_DEFAULTS.get(str(text.get("model_type")))
-    return Config(text, source=source, prefix=prefix, defaults=defaults), inner
+    return _config(inner, text, source=source, prefix=prefix), inner
+
+
+def _config(named: str, data: Mapping[str, Any], *, source: str, prefix: str = "") -> Config:
+    """The keys of a language model by the names of its family, with the defaults of its class.
+
+    Of a model that is not nested in another, sizes must be there.
+    """
+    family = FAMILIES[named]
+    kind = data.get("model_type")
+    usual = family.kinds[0] if family.kinds else ""
+    defaults = class_defaults(str(kind) if kind in family.kinds else usual)
+    if not prefix:
+        defaults = {key: value for key, value in defaults.items() if key not in SIZES}
+    names = ROTARY_NAMES | family.names
+    return Config(data, source=source, prefix=prefix, defaults=defaults, names=names)
 
 
 def _architecture(data: Mapping[str, Any], source: str, prefix: str = "") -> tuple[str, str]:
@@ -194,19 +239,38 @@ def _reason(named: str, data: Mapping[str, Any]) -> str:
     bare = named.lower().replace("_", "")
     begins = {
         start: reason
-        for reason, starts in _REFUSED.items()
+        for reason, starts in REFUSED.items()
         for start in starts
         if bare.startswith(start)
     }
     if begins:
         return begins[max(begins, key=len)]
     if data.get("is_encoder_decoder") is True:
-        return _ENCODER_DECODER
+        return ENCODER_DECODER
     if any(key.startswith(("mamba_", "ssm_")) for key in data):
-        return _STATES
-    known = (*READERS, *_WRAPPERS.values())
-    hint = nearest(named, known) or f"; allowed: {', '.join(known)}"
-    return f"is not read{hint}"
+        return STATES
+    hint = _misspelt(named)
+    return f"is not read{hint or '; allowed: the architectures that docs/models.md lists'}"
+
+
+def _misspelt(named: str) -> str:
+    """A hint where a name is a known one with a typing error: figures agree, letters nearly do.
+
+    `GraniteForCausalLM` is no misspelt `GemmaForCausalLM`, and `Qwen9` no `Qwen3`.
+    """
+    known = {name.lower(): name for name in (*READERS, *_WRAPPERS.values())}
+    alike = {low: name for low, name in known.items() if _figures(low) == _figures(named)}
+    whole = get_close_matches(named.lower(), alike, n=1, cutoff=_ALIKE)
+    family = re.split("for(?=causal|conditional)|(?=lmhead)", named.lower(), maxsplit=1)[0]
+    for low in whole:
+        meant = re.split("for(?=causal|conditional)|(?=lmhead)", low, maxsplit=1)[0]
+        if get_close_matches(family, [meant], cutoff=_ALIKE_FAMILY):
+            return f"; did you mean {alike[low]!r}?"
+    return ""
+
+
+def _figures(name: str) -> list[str]:
+    return re.findall(r"\d+", name)
 
 
 def _refusal(

@@ -1,0 +1,187 @@
+"""Families of causal language models that `transformers` knows: what is read, and how large it is.
+
+Needs the extra `torch`. Writes what configuration classes fill in (`class_defaults.json`), the data
+of `tests/test_huggingface_families.py`, and the table of families in docs/models.md.
+
+Run `python scripts/huggingface_families.py`; run it again if it added defaults.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from shardwise import InputError, Model
+from shardwise.interop.huggingface.decoders import MODEL_TYPES, READERS
+from shardwise.interop.huggingface.files import Config, inside
+from shardwise.interop.huggingface.keys import ROTARY_NAMES
+from shardwise.interop.huggingface.moe_families import FAMILIES
+from shardwise.ops.param_count import count_parameters
+
+ROOT = Path(__file__).parent.parent
+DEFAULTS = ROOT / "src/shardwise/interop/huggingface/class_defaults.json"
+DATA = ROOT / "tests/data/huggingface_families.json"
+PAGE = ROOT / "docs/models.md"
+MARKS = ("<!-- families -->\n", "<!-- end of families -->\n")
+
+# Odd sizes, by every name that a family has for them.
+_SIZES: dict[int, tuple[str, ...]] = {
+    5: ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    60: ("hidden_size", "n_embd", "d_model", "word_embed_proj_dim"),
+    6: ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "rotary_dim"),
+    3: ("num_key_value_heads", "num_kv_heads", "num_experts_per_tok", "moe_k", "moe_topk"),
+    14: ("head_dim",),
+    77: ("intermediate_size", "ffn_dim", "ffn_hidden_size"),
+    103: ("vocab_size",),
+    35: ("moe_intermediate_size",),
+    8: ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    41: ("shared_expert_intermediate_size", "shared_intermediate_size"),
+    51: ("intermediate_size_mlp",),
+    67: ("max_position_embeddings", "n_positions"),
+    2: ("n_shared_experts", "num_shared_experts", "first_k_dense_replace", "topk_group"),
+    4: ("n_group",),
+    22: ("q_lora_rank",),
+    18: ("kv_lora_rank",),
+    10: ("qk_nope_head_dim",),
+    12: ("v_head_dim",),
+    16: ("sliding_window",),
+}
+_LATENT = {"qk_rope_head_dim": 6, "num_key_value_heads": 6}
+_LISTS = ("layer_types", "mlp_layer_types", "no_rope_layers", "attention_layers")
+# Keys that some classes cannot be built without, or have nothing for.
+_HEAD = {"head_dim": 14}
+_ADDED: dict[str, dict[str, Any]] = {
+    "dbrx": {"ffn_config": {"ffn_hidden_size": 35, "hidden_size": 60, "moe_num_experts": 7}},
+    "deepseek_v2": {"num_experts_per_tok": 3, "first_k_dense_replace": 1},
+    "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3},
+    "hunyuan_v1_dense": _HEAD,
+    "hunyuan_v1_moe": _HEAD | {"num_experts": 8, "moe_topk": 3},
+    "ministral": _HEAD,
+    "nemotron": {"num_key_value_heads": 3},
+}
+_WITHOUT_EFFECT = ("_token_id", "transformers_version", "initializer", "eps", "dtype", "id2label")
+_TOWERS = ("vision", "visual", "audio", "multi_modal_projector")
+_SELECTION_BIASES = ("e_score_correction_bias", "expert_bias")
+
+
+def written(config: Any) -> dict[str, Any]:
+    """What `save_pretrained` writes, but for what has no effect on the architecture."""
+    data: dict[str, Any] = json.loads(config.to_json_string(use_diff=True))
+    return {k: v for k, v in data.items() if not any(part in k for part in _WITHOUT_EFFECT)}
+
+
+def shrunken(kind: str) -> Any:
+    """The configuration with odd sizes, and embeddings tied where they are not by default."""
+    data = written(CONFIG_MAPPING[kind]())
+    sizes = {key: size for size, keys in _SIZES.items() for key in keys if data.get(key)}
+    if "kv_lora_rank" in data:
+        sizes = {k: v for k, v in sizes.items() if k != "head_dim"} | _LATENT
+    sizes |= {key: None for key in _LISTS if key in data} | _ADDED.get(kind, {})
+    sizes["pad_token_id"] = 0
+    tied = {"tie_word_embeddings": not data.get("tie_word_embeddings")} if kind != "dbrx" else {}
+    return CONFIG_MAPPING[kind](**sizes, **tied)
+
+
+def parameters(config: Any) -> int:
+    """Parameters of the model on the meta device: without towers, with biases of the selection.
+
+    `transformers` keeps these biases as buffers; checkpoints hold them like parameters.
+    """
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    held = [p for n, p in model.named_parameters() if not any(part in n for part in _TOWERS)]
+    held += [b for n, b in model.named_buffers() if n.endswith(_SELECTION_BIASES)]
+    return sum(tensor.numel() for tensor in held)
+
+
+def class_defaults() -> dict[str, dict[str, Any]]:
+    """Of each `model_type` that is read: what its class fills in, of the keys that are read."""
+    found = {}
+    for kind, name in sorted(MODEL_TYPES.items()):
+        if kind not in CONFIG_MAPPING:
+            continue
+        family, made = FAMILIES[name], CONFIG_MAPPING[kind]()
+        data = json.loads(made.to_json_string(use_diff=False))
+        config = Config(data, source=kind, names=ROTARY_NAMES | family.names)
+        READERS[name](config)
+        skipped = {family.mtp, *config.names_of("hidden_act")}
+        values = {key: inside(data, key) for key in config.read - skipped}
+        found[kind] = {
+            key: value
+            for key, value in sorted(values.items())
+            if isinstance(value, (bool, int, float, str))
+            and value
+            and ("." in key or getattr(CONFIG_MAPPING[kind], key, None) is not None)
+        }
+    return found
+
+
+def _tried(make: Callable[[], Any]) -> Any:
+    with suppress(Exception):  # classes whose defaults cannot be built raise what they like
+        return make()
+    return None
+
+
+def family(kind: str, architecture: str) -> dict[str, Any]:
+    """What is read of one family, and how many parameters `transformers` has for it."""
+    made = {"architecture": architecture}
+    default = _tried(lambda: written(CONFIG_MAPPING[kind]())) or {"model_type": kind}
+    default |= {"architectures": [architecture]}
+    row = made | {"parameters": _tried(lambda: parameters(CONFIG_MAPPING[kind]()))}
+    try:
+        Model.load(default)
+    except InputError as error:
+        problem = str(error).splitlines()[0].removeprefix("model: ")
+        if architecture not in READERS:
+            return row | {"refused": problem.split(": ", 2)[-1].split("; understood")[0]}
+        row |= {"default_refused": problem}
+    small = _tried(lambda: shrunken(kind))
+    if small is None:
+        return row | {"default": default}
+    data = written(small) | {"architectures": [architecture]}
+    return row | {
+        "default": default,
+        "small": data,
+        "small_parameters": _tried(lambda: parameters(small)),
+    }
+
+
+def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """The table of the page."""
+    lines = ["| `model_type` | class | parameters by default | |", "|---|---|---|---|"]
+    for kind, row in rows.items():
+        size = f"{row['parameters']:,}" if row["parameters"] else ""
+        note = row.get("refused", row.get("default_refused", ""))
+        lines.append(f"| `{kind}` | `{row['architecture']}` | {size} | {note} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write all three files."""
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    DEFAULTS.write_text(json.dumps(class_defaults(), indent=1) + "\n")
+    rows = {kind: family(kind, name) for kind, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
+    lines = [f"{json.dumps(kind)}: {json.dumps(row, sort_keys=True)}" for kind, row in rows.items()]
+    DATA.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    page = PAGE.read_text()
+    before, rest = page.split(MARKS[0])
+    PAGE.write_text(before + MARKS[0] + table(rows) + MARKS[1] + rest.split(MARKS[1])[1])
+    for kind, row in rows.items():
+        for which, count in (("default", "parameters"), ("small", "small_parameters")):
+            if row.get(count) is None or which not in row or f"{which}_refused" in row:
+                continue
+            read = count_parameters(Model.load(row[which])).total
+            if read != row[count]:
+                print(f"{kind} {which}: {read} read, {row[count]} in transformers")
+
+
+if __name__ == "__main__":
+    main()
