@@ -13,7 +13,7 @@ from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.planner.alternatives import front
 from shardwise.fsdp.planner.collectives import LinearTime, LinearTimes
 from shardwise.fsdp.planner.planner import Planner
-from shardwise.fsdp.planner.search import Path, nondominated
+from shardwise.fsdp.planner.search import Path, least_peak, nondominated
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule, check
 
 MIB = 2.0**20
@@ -219,6 +219,21 @@ def test_nondominated_keeps_what_nothing_is_at_most_equal_to(seed, labels, quant
             and ((values[:, j] < values[:, i]).any() or j < i)
         ]
         assert keep[i] == (not smaller)
+
+
+@each_row("seed", range(8))
+def test_a_search_out_of_time_still_finds_plans(seed):
+    """No position extends more than a few labels, in either search, and nothing is overclaimed."""
+    hurried, proven = planner_of(seed, seconds=1e-9), planner_of(seed)
+    most = 1 + 32 * sum(map(len, hurried.rules().targets))
+    assert least_peak(hurried.rules(), seconds=1e-9).labels <= most
+    assert hurried.least_peak_bytes >= proven.least_peak_bytes * (1 - 1e-12)
+    assert proven.least_peak_proven
+    plan = hurried.best(hurried.least_peak_bytes)
+    assert plan is not None
+    assert plan.labels <= most
+    assert plan.plan.peak.total_bytes <= hurried.least_peak_bytes + 1
+    assert plan.bound_s <= proven.best(hurried.least_peak_bytes).cost_s * (1 + 1e-12)
 
 
 def test_more_memory_is_never_slower():

@@ -16,6 +16,15 @@ from shardwise.fsdp.trace import load_module, trace  # noqa: E402
 from traced_modules import BF16, Mlp, Odd, mlp, traced  # noqa: E402
 
 
+class Exits(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(3, 3)
+
+    def forward(self, _):
+        raise SystemExit("no GPU")
+
+
 class TestSources:
     def test_a_module_that_exists_already(self):
         """Its weights are not touched; the profile is that of the compute type."""
@@ -62,6 +71,8 @@ class TestSources:
             (3, "must be a config.json"),
             (dict, "makes a dict"),
             (lambda: 1 / 0, "cannot be built: ZeroDivisionError"),
+            (lambda: sys.exit(3), "cannot be built: SystemExit: 3"),
+            (lambda: (Exits(), torch.zeros(3)), "does not run: SystemExit: no GPU"),
             (lambda: nn.Linear(2, 2), "has no embedding"),
             (lambda: (nn.Linear(2, 2), torch.zeros(3)), "does not run: RuntimeError"),
         ],
@@ -69,6 +80,22 @@ class TestSources:
     def test_refusals_say_what_is_wrong(self, source, said):
         with pytest.raises(InputError, match=said):
             traced(source)
+
+    @pytest.mark.parametrize("raised", ["SystemExit(0)", "GeneratorExit()"])
+    def test_a_module_that_exits_when_imported(self, raised, tmp_path, monkeypatch):
+        """It must not end the process with its own code."""
+        name = f"exits_{raised[:6].lower()}"
+        (tmp_path / f"{name}.py").write_text(f"raise {raised}\n")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(InputError, match=f"'{name}:made': cannot be imported: {raised[:6]}"):
+            traced(f"{name}:made")
+
+    def test_an_interrupt_passes(self):
+        def interrupted():
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            traced(interrupted)
 
     def test_torch_may_be_missing(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "torch", None)

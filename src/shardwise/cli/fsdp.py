@@ -67,7 +67,7 @@ class SharedOptions:
     ] = None
     seconds: Annotated[
         str | None,
-        typer.Option("--seconds", metavar="X", help="Time limit of the proof. Default: 10."),
+        typer.Option("--seconds", metavar="X", help="Time limit of each proof. Default: 10."),
     ] = None
 
     def arguments(self) -> dict[str, Any]:
@@ -274,8 +274,8 @@ def command(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="GPT_modules_info.json; package.module:factory; a Hugging Face config.json or its "
-            "folder; a catalog model or model file.",
+            help="GPT_modules_info.json; package.module:factory, which runs its code; a "
+            "Hugging Face config.json or its folder; a catalog model or model file.",
         ),
     ],
     shared: SharedOptions,

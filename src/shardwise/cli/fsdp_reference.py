@@ -86,7 +86,8 @@ def plan_reference(
     result = _solved(info, times, gpus or 0, budget, words, options, solver, seconds)
     record = _record(result, info, times, budget, modules=modules)
     if result.status == "infeasible":
-        path = least_peak(_rules(info, times, gpus or 0, words["forbidden"]))
+        limit = np.inf if seconds is None else seconds
+        path = least_peak(_rules(info, times, gpus or 0, words["forbidden"]), seconds=limit)
         record |= {"least_memory_budget_bytes": path.peak} if path.edges else {}
     typer.echo(f"{len(info.names):,} modules in {result.elapsed_s:.2f} s", err=True)
 

@@ -132,7 +132,10 @@ class FsdpPlan:
             return ""
         budget = readable(self.budget_bytes, "bytes", 4)
         least = ceil(self.least_budget_bytes / _MIB)
-        reason = f"no wrapping fits in {budget}; the least memory that one fits in is {least} MiB"
+        which = (
+            "that one fits in" if self.planner.least_peak_proven else "found within the time limit"
+        )
+        reason = f"no wrapping fits in {budget}; the least memory {which} is {least} MiB"
         reason += f" ({readable(self.least_budget_bytes, 'bytes', 4)})"
         if self.planner.checkpoint == "none" and self.planner.checkpointable:
             reason += "; with blocks checkpointed (checkpoint choose) it may be less"

@@ -51,6 +51,19 @@ class Planned:
         return self.bound_s >= self.cost_s * (1 - _EQUAL)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastPeak:
+    """The plan of least memory that was found."""
+
+    path: Path
+    plan: Evaluated
+
+    @property
+    def bytes(self) -> float:
+        """Its peak [byte]."""
+        return self.plan.peak.total_bytes
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Planner:
     """A profile in a setting, and the space of wrappings to choose from.
@@ -70,11 +83,11 @@ class Planner:
     """Positions that may be checkpointed; None: the blocks of the model's lists."""
     most_grouped: int = 2
     seconds: float = 10.0
-    """Time limit after which the search proves what it can [s]."""
+    """Time limit of a proof, for the best plan as for the least memory [s]."""
     _known: dict[int, Fsdp2Rules] = field(default_factory=dict)
     """Rules by the number of blocks checkpointed."""
-    _peaks: dict[int, float] = field(default_factory=dict)
-    """Least peaks by the same [byte]."""
+    _peaks: dict[int, LeastPeak] = field(default_factory=dict)
+    """Least peaks by the same."""
 
     def __post_init__(self) -> None:
         if self.setting.shards < 2:  # noqa: PLR2004 - one rank has nobody to share with
@@ -130,16 +143,21 @@ class Planner:
         """Evaluate a wrapping in this setting."""
         return evaluate(self.profile, self.setting, self.collectives, wrapping)
 
-    @cached_property
+    @property
     def least_peak_bytes(self) -> float:
         """Smallest budget that any wrapping of the space fits in [byte]."""
-        return self._least_peak(self._counts()[-1])
+        return self._least_peak(self._counts()[-1]).bytes
 
-    def _least_peak(self, checkpointed: int) -> float:
+    @property
+    def least_peak_proven(self) -> bool:
+        """Whether no wrapping of the space has a smaller peak; else time ran out."""
+        return self._least_peak(self._counts()[-1]).path.proven
+
+    def _least_peak(self, checkpointed: int) -> LeastPeak:
         if checkpointed not in self._peaks:
-            path = least_peak(self.rules(checkpointed))
+            path = least_peak(self.rules(checkpointed), seconds=self.seconds)
             plan = self.evaluate(self.wrapping_from_path(path, checkpointed))
-            self._peaks[checkpointed] = plan.peak.total_bytes
+            self._peaks[checkpointed] = LeastPeak(path=path, plan=plan)
         return self._peaks[checkpointed]
 
     def best(self, budget_bytes: float = np.inf) -> Planned | None:
@@ -156,11 +174,16 @@ class Planner:
             bound = min(bound, path.bound + again_s)
             if path.edges and (best is None or path.cost + again_s < best[2]):
                 best = path, count, path.cost + again_s
-        if best is None:
+        if best is not None:
+            plan = self.evaluate(self.wrapping_from_path(best[0], best[1]))
+            plan = self._with_whole_blocks(plan, budget_bytes)
+        elif np.isfinite(bound) and self.least_peak_bytes <= budget_bytes + _BYTE:
+            # Time ran out before a plan was found, but the one of least memory fits.
+            plan = self._least_peak(self._counts()[-1]).plan
+        else:
             return None
-        plan = self.evaluate(self.wrapping_from_path(best[0], best[1]))
         return Planned(
-            plan=self._with_whole_blocks(plan, budget_bytes),
+            plan=plan,
             budget_bytes=budget_bytes,
             bound_s=bound,
             elapsed_s=perf_counter() - began,
@@ -218,7 +241,7 @@ class Planner:
         low, high = 0, 0 if np.isinf(budget_bytes) else len(counts) - 1
         while low < high:
             middle = (low + high) // 2
-            fits = self._least_peak(counts[middle]) <= budget_bytes + _BYTE
+            fits = self._least_peak(counts[middle]).bytes <= budget_bytes + _BYTE
             low, high = (low, middle) if fits else (middle + 1, high)
         whole = float(self.profile.seconds.sum())
         for count in counts[low:]:

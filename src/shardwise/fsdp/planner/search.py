@@ -126,7 +126,8 @@ def shortest_path(
         `memory`: the cost is the peak itself, and time is ignored. `time`: peak and budget are
         ignored.
     until
-        From this moment of `perf_counter` on, only a few labels per position are extended [s].
+        From this moment of `perf_counter` on, only a few labels per position are extended, without
+        comparing many more [s].
     """
     nodes = len(rules.targets) + 1
     waiting: list[list[_Labels]] = [[] for _ in range(nodes)]
@@ -144,8 +145,10 @@ def shortest_path(
         here = _chosen(here, ((peaks <= budget) | (only == "time")) & (costs <= below))
         if only != "time":
             rules.clip_to_budget(position, here.labels, below if only else budget)
-        most = most_labels if perf_counter() < until else min(most_labels, _WIDTHS[0])
-        for limit in (_CANDIDATES * most, most):  # thinned before labels are compared
+        late = perf_counter() >= until
+        most = min(most_labels, _WIDTHS[0]) if late else most_labels
+        # Thinned before labels are compared.
+        for limit in (most,) if late else (_CANDIDATES * most, most):
             if here.labels.shape[1] > limit and position < nodes - 1:
                 costs = _costs(rules, position, here, only)
                 some = _best_by_cost_and_peak(costs, rules.peak(position, here.labels), limit)
@@ -187,10 +190,10 @@ def optimum(
     widths
         Labels per position of each round.
     seconds
-        No further round begins after this time; the bound says what is proved [s].
+        After this time only a path is completed; the bound says what is proved [s].
     """
     until = perf_counter() + seconds
-    best = shortest_path(rules, budget, most_labels=widths[0])
+    best = shortest_path(rules, budget, most_labels=widths[0], until=until)
     for width in widths[1:]:
         if best.proven or perf_counter() > until:
             break
@@ -200,14 +203,19 @@ def optimum(
     return best
 
 
-def least_peak(rules: Rules, *, widths: Sequence[int] = _WIDTHS[:2]) -> Path:
-    """A path of least peak; its cost is the peak [byte]."""
-    best = shortest_path(rules, np.inf, most_labels=widths[0], only="memory")
+def least_peak(
+    rules: Rules, *, widths: Sequence[int] = _WIDTHS[:2], seconds: float = np.inf
+) -> Path:
+    """A path of least peak; its cost is the peak [byte]. For `seconds` see `optimum`."""
+    until = perf_counter() + seconds
+    best = shortest_path(rules, np.inf, most_labels=widths[0], only="memory", until=until)
     for width in widths[1:]:
-        if best.proven:
+        if best.proven or perf_counter() > until:
             break
         below = best.cost * (1 + _EQUAL)
-        found = shortest_path(rules, np.inf, most_labels=width, below=below, only="memory")
+        found = shortest_path(
+            rules, np.inf, most_labels=width, below=below, only="memory", until=until
+        )
         best = _better(best, found)
     return best
 

@@ -28,6 +28,7 @@ from shardwise.fsdp.trace.torch_tools import (
     Tensor,
     Value,
     describe_error,
+    refuse_errors,
     tensors,
     torch_module,
 )
@@ -148,13 +149,8 @@ class LoadedModel:
     def build(self) -> Module:
         """Build the module under the current fake mode, in the default dtype, for training."""
         torch = torch_module()
-        try:
-            with without_numbers():
-                made = self.make()
-        except InputError:
-            raise
-        except Exception as error:  # a user's factory may raise anything
-            raise _refusal(self.source, f"cannot be built: {describe_error(error)}") from error
+        with refuse_errors(self.source, "cannot be built"), without_numbers():
+            made = self.make()
         paired = isinstance(made, tuple) and len(made) == _PAIR
         module, given = made if paired else (made, None)
         if not isinstance(module, torch.nn.Module):
@@ -269,11 +265,8 @@ def _imported_factory(text: str) -> Callable[..., Any]:
     if not colon or not place or not attribute:
         raise _refusal("model", f"no such file; must be {_ALLOWED}", text)
     torch_module()  # before the factory's own import fails for want of it
-    try:
-        with _working_folder():
-            found: Any = import_module(place)
-    except Exception as error:
-        raise _refusal("model", f"cannot be imported: {describe_error(error)}", text) from error
+    with refuse_errors("model", "cannot be imported", text), _working_folder():
+        found: Any = import_module(place)
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise _refusal("model", f"{place} has no {attribute}", text)

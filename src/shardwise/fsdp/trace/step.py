@@ -27,8 +27,8 @@ from shardwise.fsdp.trace.torch_tools import (
     Tensor,
     Value,
     default_dtype,
-    describe_error,
     no_garbage_collection,
+    refuse_errors,
     tensors,
     torch_dtype,
     torch_module,
@@ -167,13 +167,11 @@ class _Step:
         ]
         self.calls.install(self.module)
         try:
-            with _recording(self.ledger, self.log):
+            with (
+                refuse_errors(self.load.source, "does not run"),
+                _recording(self.ledger, self.log),
+            ):
                 self._run()
-        except InputError:
-            raise
-        except Exception as error:  # a user's model may raise anything
-            problem = f"does not run: {describe_error(error)}"
-            raise InputError(Fault(source=self.load.source, problem=problem)) from error
         finally:
             self.calls.remove()
             for handle in handles:

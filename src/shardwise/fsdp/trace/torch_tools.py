@@ -42,7 +42,29 @@ def torch_module(name: str = "torch") -> ModuleType:
         raise InputError(Fault(source="trace", problem=problem)) from None
 
 
-def describe_error(error: Exception) -> str:
+@contextmanager
+def refuse_errors(source: str, what: str, value: object = None) -> Iterator[None]:
+    """Refuse a model whose code raises anything or ends the process; interrupts pass.
+
+    Parameters
+    ----------
+    source, value
+        Of the fault.
+    what
+        What failed, such as "cannot be built".
+    """
+    try:
+        yield
+    except (InputError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        problem = f"{what}: {describe_error(error)}"
+        has_value = value is not None
+        fault = Fault(source=source, value=value, has_value=has_value, problem=problem)
+        raise InputError(fault) from error
+
+
+def describe_error(error: BaseException) -> str:
     """The class of an error and the first line of its message."""
     kind = type(error).__name__
     lines = str(error).strip().splitlines()
