@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from shardwise.config.base import ConfigBase, Whole
 from shardwise.units import ByteRate, Duration
 
+_MOST_SECONDS = 1e15
+"""Thirty million years: what lasts longer never happens."""
 _MOST_SPARES = 100_000
 
 
@@ -55,8 +57,8 @@ class Reliability(ConfigBase):
     def _times_are_of_use(self) -> Self:
         for name in ("accelerator_mtbf", "node_mtbf", "checkpoint_interval"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: {value:g} s must be at least 1 s")
+            if value is not None and not 1 <= value <= _MOST_SECONDS:
+                raise ValueError(f"{name}: {value:g} s must be from 1 s to {_MOST_SECONDS:g} s")
         return self
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """Columns of a table from what people give: lists, arrays, single values, words."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -52,15 +52,23 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_defaults(given: Mapping[str, object]) -> dict[str, object]:
     """Columns by the names of fields; those that are not given have the default of `Strategy`."""
+    if wrong := [name for name in given if not isinstance(name, str)]:
+        problem = "is not text; a column has the name of a field"
+        raise InputError([Fault(source="columns", field=str(n), problem=problem) for n in wrong])
     twice = [name for short, name in SHORT_NAMES.items() if short in given and name in given]
     if twice:
         raise InputError([Fault(field=n, problem="is given twice, by two names") for n in twice])
-    named = {SHORT_NAMES.get(n, n): column for n, column in given.items() if column is not None}
+    named = {SHORT_NAMES.get(n, n): _plain(c) for n, c in given.items() if c is not None}
     if unknown := [name for name in named if name not in FIELDS]:
         known = list(FIELDS)
         faults = [Fault(field=n, problem=f"unknown column{nearest(n, known)}") for n in unknown]
         raise InputError(faults)
     return _DEFAULTS | named
+
+
+def _plain(column: Any) -> Any:
+    """A column; an array without dimensions as the value in it."""
+    return column.item() if isinstance(column, np.ndarray) and column.ndim == 0 else column
 
 
 def _refuse_ambiguous(columns: Mapping[str, Any], rows: int) -> None:
@@ -99,7 +107,10 @@ def _common_length(columns: Mapping[str, Any]) -> int:
 
 
 def _broadcast(name: str, column: object, length: int) -> Any:
-    array = np.asarray(column)
+    try:
+        array = np.asarray(column)
+    except ValueError:  # lists of several lengths
+        array = np.empty((0, 0))
     if array.ndim > 1:
         raise InputError(Fault(field=name, problem="a column has one dimension"))
     if array.dtype.kind in "iuf" and isinstance(column, (list, tuple)):
@@ -163,7 +174,7 @@ def _is_one(value: Any, kind: type) -> bool:
         return False
     if value is None or isinstance(value, (str, int, np.integer, Mapping)):
         return True
-    return all(isinstance(v, kind) for v in value)
+    return not isinstance(value, Iterable) or all(isinstance(v, kind) for v in value)
 
 
 def _sets(field: StrategyField, column: Any, length: int) -> Ints:
@@ -199,7 +210,8 @@ def _stage_lists(column: Any, length: int) -> tuple[Ints, tuple[tuple[int, ...],
     """Positions of lists of layers by stage, -1 for None, and the lists."""
 
     def read(value: Any) -> Any:
-        return _validated("stage_layers", value if isinstance(value, str) else list(value))
+        is_list = isinstance(value, Iterable) and not isinstance(value, str)
+        return _validated("stage_layers", list(value) if is_list else value)
 
     return _listed(column, length, int, read)
 

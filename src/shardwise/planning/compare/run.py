@@ -95,12 +95,10 @@ def _all(scenarios: Sequence[ScenarioLike]) -> list[NamedEstimate]:
 def _named(loaded: Sequence[NamedEstimate], names: Sequence[str] | None) -> list[NamedEstimate]:
     """Name each uniquely: as requested, else by its file, with the folder if necessary."""
     if names is not None:
-        if len(names) != len(loaded) or len(set(names)) != len(names):
+        are_texts = isinstance(names, (list, tuple)) and all(isinstance(n, str) for n in names)
+        if not are_texts or len(names) != len(loaded) or len(set(names)) != len(names):
             problem = f"must be {len(loaded)} different names, one for each scenario"
-            value = list(names)
-            raise InputError(
-                Fault(source="compare", field="names", value=value, has_value=True, problem=problem)
-            )
+            raise InputError(Fault.of("names", names, problem, source="compare"))
         return [_renamed(one, name) for one, name in zip(loaded, names, strict=True)]
     for better in (lambda one: one.source or one.name, None):
         counts = Counter(one.name for one in loaded)

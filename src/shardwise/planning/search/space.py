@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import numpy as np
 from pydantic import (
     ConfigDict,
     Field,
@@ -241,6 +242,8 @@ def _has_end(field: StrategyField) -> bool:
 
 def _items(name: str, given: object) -> Sequence[object]:
     """The list of one value, several, or a range of numbers."""
+    if isinstance(given, np.ndarray) and given.ndim == 0:
+        given = given.item()
     if name in _TOGETHER and isinstance(given, (list, tuple)):
         several = any(isinstance(item, (list, tuple)) or "+" in str(item) for item in given)
         return list(given) if several else [given]

@@ -107,7 +107,7 @@ def varied_axes(vary: object, systems: Sequence[System]) -> tuple[VariedAxis, ..
     InputError
         If a name is not known, or a value cannot be read.
     """
-    if not isinstance(vary, Mapping):
+    if not isinstance(vary, Mapping) or not all(isinstance(name, str) for name in vary):
         problem = "must be values by name, as in {'nvlink.bandwidth': '1x,2x'}"
         raise InputError(Fault(source="vary", value=vary, has_value=True, problem=problem))
     axes = tuple(_axis(name, values, systems) for name, values in vary.items())

@@ -89,7 +89,7 @@ def sweep(
     """
     started = time.perf_counter()
     the_model = Model.load(model)
-    several = [system] if isinstance(system, (System, str, Path)) else list(system)
+    several: Any = system if isinstance(system, (list, tuple)) else [system]
     systems = [System.load(one) for one in several]
     if not systems:
         raise InputError(Fault(source="system", problem="is missing: name one or more"))
