@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from shardwise.cli.amped import Inputs
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.options import (
     JsonFlag,
@@ -14,9 +15,13 @@ from shardwise.cli.options import (
     SystemArgument,
 )
 from shardwise.cli.output import Stopwatch, log, show
+from shardwise.cli.reference import case_of
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
+from shardwise.interop.calculon import reference as calculon
+from shardwise.interop.calculon.translation import CalculonCase
+from shardwise.interop.translation import known_reference
 from shardwise.parallel.process_groups import peers_of
 
 
@@ -29,6 +34,14 @@ def command(
     rank: Annotated[
         str | None, typer.Option("--rank", metavar="N", help="Only this rank and its peers.")
     ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            metavar="calculon",
+            help="Number the ranks as Calculon does; --json and --output write its peers file.",
+        ),
+    ] = None,
     json: JsonFlag = False,
     output: OutputOption = None,
     flags: Mapping[str, object],
@@ -39,6 +52,11 @@ def command(
     accelerators of a node have consecutive ranks. In the JSON each rank refers to its groups by
     their positions in the lists of groups; with --rank it lists its peers.
     """
+    if reference is not None:
+        known_reference(reference, "reference", ("calculon",))
+        inputs = Inputs(model=model, system=system, strategy=strategy, flags=flags, run={})
+        _show_calculon(inputs, rank, json=json, output=output)
+        return 0
     watch = Stopwatch()
     the_model, the_system = Model.load(model), System.load(system)
     log.info("model %s, system %s", the_model.name, the_system.name)
@@ -56,6 +74,28 @@ def command(
 
     show(found.to_dict if one is None else one.to_dict, tables, json=json, output=output)
     return 0
+
+
+def _show_calculon(inputs: Inputs, rank: str | None, *, json: bool, output: str | None) -> None:
+    """Print Calculon's peers of all ranks or of one."""
+    case = case_of("calculon", inputs)
+    assert isinstance(case, CalculonCase)  # noqa: S101 - of that name
+    execution = case.execution
+    number = None if rank is None else _number(rank, execution.num_procs)
+    one = None if number is None else calculon.peers_of_rank(execution, number)
+
+    def tables() -> None:
+        from shardwise.report.tables.calculon import print_peers, print_rank  # noqa: PLC0415 - slow
+
+        if number is None or one is None:
+            print_peers(execution)
+        else:
+            print_rank(number, one)
+
+    def record() -> Mapping[str, object]:
+        return calculon.peers(execution) if one is None else {str(number): one}
+
+    show(record, tables, json=json, output=output)
 
 
 def _number(rank: str, ranks: int) -> int:

@@ -267,5 +267,6 @@ def strategy_fields(execution: CalculonExecution) -> dict[str, Any]:
         "tp_tier": execution.tensor_par_net,
         "pp_tier": execution.pipeline_par_net,
         "dp_tier": execution.data_par_net,
+        "placement": "tp-cp-pp-dp",  # the order of Calculon's ranks
         "stack": "calculon",
     }

@@ -6,9 +6,12 @@ from typing import Any
 from rich.text import Text
 
 from shardwise.analysis.results import Estimate
+from shardwise.interop.calculon import reference as calculon
 from shardwise.interop.calculon.counterparts import CALCULON
+from shardwise.interop.calculon.files import CalculonExecution
 from shardwise.interop.counterpart import Counterpart
 from shardwise.report.console import plain_table, show
+from shardwise.report.tables.process_groups import as_ranges, first_groups
 from shardwise.units import readable
 
 # Shown next to the estimate unless everything is requested.
@@ -38,6 +41,8 @@ _MAIN = (
     "total_efficiency",
     "sample_rate",
 )
+# One more than are shown, so that others are indicated.
+_SHOWN_GROUPS = 4
 _DEGREES = ("tensor_par", "pipeline_par", "data_par")
 _NETS = ("tensor_par_net", "pipeline_par_net", "data_par_net")
 _OFFLOADS = ("weight_offload", "activations_offload", "optimizer_offload")
@@ -81,6 +86,30 @@ def print_statistics(statistics: Mapping[str, float | None]) -> None:
 def print_refusal(message: str) -> None:
     """Say why Calculon gives no figures."""
     show(f"Calculon refuses this run: {message}")
+
+
+def print_peers(execution: CalculonExecution) -> None:
+    """Print the groups of each dimension in Calculon's numbering."""
+    table = plain_table("peers", "groups", "members", "first ranks", wraps=("first ranks",))
+    table.columns[-1].justify = "left"
+    for name, groups in calculon.groups(execution).items():
+        count, members = groups.shape
+        if members > 1:
+            first = first_groups(groups[:_SHOWN_GROUPS].tolist())
+            table.add_row(name, str(count), str(members), first)
+    show(Text(f"Calculon's numbering of {execution.num_procs:,} processors"))
+    if table.row_count:
+        show(table)
+
+
+def print_rank(rank: int, peers: Mapping[str, Sequence[int] | int]) -> None:
+    """Print the peers of one rank."""
+    table = plain_table(f"peers of rank {rank}", "ranks", wraps=("ranks",))
+    table.columns[-1].justify = "left"
+    for name, ranks in peers.items():
+        word = f"{name}, next stage" if isinstance(ranks, int) else name
+        table.add_row(word, str(ranks) if isinstance(ranks, int) else as_ranges(ranks))
+    show(table if peers else Text("one rank, no groups"))
 
 
 def print_float8() -> None:

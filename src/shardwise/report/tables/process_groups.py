@@ -42,11 +42,13 @@ def print_peers(peers: Peers) -> None:
         described = peers.axes[axis]
         extents = (str(extent) for extent in described.extents)
         count, members = str(len(described.groups)), str(described.degree)
-        table.add_row(_label(axis), count, members, *extents, _first(described.groups.tolist()))
+        table.add_row(
+            _label(axis), count, members, *extents, first_groups(described.groups.tolist())
+        )
     if peers.embedding_groups.size:
         pairs = peers.embedding_groups.tolist()
         blank = ("" for _ in peers.tiers)
-        table.add_row("embedding copies", str(len(pairs)), "2", *blank, _first(pairs))
+        table.add_row("embedding copies", str(len(pairs)), "2", *blank, first_groups(pairs))
     note = "in a network tier: members of a group that share one of its domains"
     show(table, Text(note, style="dim"))
 
@@ -91,7 +93,8 @@ def _runs(ranks: Sequence[int]) -> Iterator[str]:
         start = end
 
 
-def _first(groups: Sequence[Sequence[int]]) -> str:
+def first_groups(groups: Sequence[Sequence[int]]) -> str:
+    """Show the ranks of the first groups in a few words."""
     most = 1 if is_narrow(_WIDE) else _SHOWN_GROUPS
     shown = [as_ranges(group) for group in groups[:most]]
     return " | ".join([*shown, "..."] if len(groups) > most else shown)

@@ -22,6 +22,7 @@ from shardwise.interop.calculon.reference.optimum import (
     rows,
     search,
 )
+from shardwise.interop.calculon.reference.peers import groups, peers, peers_of_rank
 from shardwise.interop.calculon.reference.statistics import STAT_FIELDS
 
 __all__ = [
@@ -37,7 +38,10 @@ __all__ = [
     "Statistics",
     "count",
     "evaluate",
+    "groups",
     "layer_statistics",
+    "peers",
+    "peers_of_rank",
     "rows",
     "search",
     "statistics",
