@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import samples
 from profiles import examples
 from shardwise import distinct
 from shardwise.arrays import Bools, Ints, gather
@@ -145,7 +146,7 @@ BASES: list[dict[str, Any]] = [
         "recompute": "selective",
         "offload_activations": True,
     },
-    {"cp": 2, "ep": 4, "lora_rank": 4},
+    {"cp": 2, "ep": 4, "lora_rank": 4, "stack": samples.stack(flash_fp32=True)},
     {"tp_exchange": "summa", "tp2": 2},
 ]
 
@@ -235,7 +236,7 @@ def read_columns(record: Any, seen: set[str]) -> Iterator[np.ndarray]:
 # These follow from other columns of the same keys, or change nothing that others do not.
 REDUNDANT = {
     *("gpus", "tp", "tp2", "cp", "dp", "vpp", "etp", "summa"),
-    *("hidden", "panels"),
+    *("hidden", "panels", "fused_attention"),
 }
 
 

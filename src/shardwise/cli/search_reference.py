@@ -206,9 +206,6 @@ def _calculon_entry(found: calculon.Found) -> dict[str, Any]:
 def _calculon_axes(text: str | None, plot: str | None) -> list[str]:
     """Fields of executions to list the best by, from Calculon's names or ours."""
     if plot is not None:
-        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
-
-        check_chart_file(plot)
         text = text or "tp,pp"
     words = [] if text is None else [word.strip() for word in text.split(",")]
     axes = [_AXIS_OF.get(SHORT_NAMES.get(word, word), word) for word in words]
@@ -218,8 +215,12 @@ def _calculon_axes(text: str | None, plot: str | None) -> list[str]:
             raise flag_fault("axes", word, f"allowed: {', '.join(known)}{nearest(word, known)}")
         if axis in axes[:position]:
             raise flag_fault("axes", word, "is listed twice")
-    if plot is not None and len(axes) < _AXES_OF_A_MAP:
-        raise flag_fault("axes", text, "a heat map needs two fields, as in tp,pp")
+    if plot is not None:
+        if len(axes) < _AXES_OF_A_MAP:
+            raise flag_fault("axes", text, "a heat map needs two fields, as in tp,pp")
+        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
+
+        check_chart_file(plot)
     return axes
 
 
