@@ -37,8 +37,8 @@ def _alive(pid):
 
 
 def _ends(pids):
-    """Whether processes end within some seconds."""
-    for _ in range(200):
+    """Whether processes end, however busy the machine is."""
+    for _ in range(6000):
         if not any(map(_alive, pids)):
             return True
         time.sleep(0.05)
