@@ -337,6 +337,13 @@ def test_flags_need_the_search_that_they_are_for(shardwise):
     assert "count: '3': needs --largest-for SYSTEM" in err
 
 
+@each_row("shapes", ["calculom", 5, None, ["gpt"]])
+def test_shapes_are_one_of_the_families(shapes):
+    """Whatever the type."""
+    with pytest.raises(InputError, match=r"shapes: .*allowed: gpt, calculon"):
+        largest_model("h100-sxm", gpus=8, shapes=shapes)
+
+
 @each_row("count", [0, True, 2.5])
 def test_the_number_of_shapes_is_a_whole_number(count):
     """At least one."""

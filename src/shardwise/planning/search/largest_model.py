@@ -364,7 +364,7 @@ _FAMILIES = {
 
 
 def _family(name: str) -> _Family:
-    if name not in _FAMILIES:
+    if name not in tuple(_FAMILIES):  # whatever its type
         problem = f"allowed: {', '.join(_FAMILIES)}{nearest(str(name), _FAMILIES)}"
         raise InputError(Fault.of("shapes", name, problem))
     return _FAMILIES[name]
