@@ -89,6 +89,7 @@ OF_ANOTHER_FIELD = {
     "fsdp_reshard": "zero",
     "offload_parts": "offload_activations",
     "tp_regather": "tp_exchange",
+    "quantized_weights": "quantization",
 }
 """They do nothing without the other field, which is said or refused."""
 NOT_MODELLED = {
