@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.config.base import ConfigBase, Count, Number
-from shardwise.config.enums import FlashKernel
+from shardwise.config.enums import ExpertChoices, FlashKernel
 from shardwise.units import LEAST_SHARE, Duration
 
 Fraction = Annotated[Number, Field(ge=LEAST_SHARE, le=1)]
@@ -172,7 +172,7 @@ class BenchmarkedExperts(ConfigBase):
     choice_bytes: NonNegative
     """The same per token and expert."""
     throttle: Throttle
-    choices: Literal["spread", "repeated", "local"] = "spread"
+    choices: ExpertChoices = ExpertChoices.SPREAD
     """Experts that a rank computes for each of its tokens: topk / ep; min(topk, topk^2 / ep), as in
     the benchmark of SGLang's Triton kernel; min(topk, experts / ep), all of them on this rank, as
     in that of TensorRT-LLM's kernel of least latency."""

@@ -1,4 +1,4 @@
-"""Words that fields of a strategy and a stack may have."""
+"""Words that fields of a model, a system, a strategy and a stack may have."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -51,6 +51,63 @@ class Word(StrEnum):
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, object]:
         return {"type": "string", "enum": [word.value for word in cls]}
+
+
+class Activation(Word):
+    """Non-linearity of a feed-forward block; the `glu` kinds multiply it with a second product."""
+
+    GELU = "gelu"
+    RELU = "relu"
+    SILU = "silu"
+    RELU2 = "relu2"
+    XIELU = "xielu"
+    SWIGLU = "swiglu"
+    GEGLU = "geglu"
+    REGLU = "reglu"
+
+
+class Norm(Word):
+    """Kind of all norms of a model."""
+
+    LAYERNORM = "layernorm"
+    RMSNORM = "rmsnorm"
+
+
+class NormPlacement(Word):
+    """Norms of a layer: before its blocks, after them, or both."""
+
+    PRE = "pre"
+    POST = "post"
+    BOTH = "both"
+
+
+class Position(Word):
+    """How positions enter a model."""
+
+    LEARNED = "learned"
+    ROPE = "rope"
+    ALIBI = "alibi"
+    SINUSOIDAL = "sinusoidal"
+    RELATIVE_BIAS = "relative-bias"
+    RELATIVE_XL = "relative-xl"
+
+
+class AttentionBias(Word):
+    """Projections of attention that have a bias."""
+
+    NONE = "none"
+    QKV = "qkv"
+    OUTPUT = "output"
+    ALL = "all"
+
+
+class QkNorm(Word):
+    """What norms of queries and keys span."""
+
+    NONE = "none"
+    HEAD = "head"
+    WIDTH = "width"
+    UNWEIGHTED = "unweighted"
 
 
 class Dtype(Word):
@@ -196,6 +253,22 @@ class OffloadPart(Word):
     ACTIVATION = "activation"
     EXPERT_DOWN = "expert_down"
     OTHER = "other"
+
+
+class Processing(Word):
+    """How the compute and the memory time of a kernel combine."""
+
+    MEASURED = "measured"
+    ROOFLINE = "roofline"
+    NO_OVERLAP = "no_overlap"
+
+
+class ExpertChoices(Word):
+    """Which experts a benchmark computes for each token of a rank."""
+
+    SPREAD = "spread"
+    REPEATED = "repeated"
+    LOCAL = "local"
 
 
 class AttentionImplementation(Word):

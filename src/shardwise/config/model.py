@@ -1,17 +1,25 @@
 """`Model`: the architecture that is trained. No batch, no hardware."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from shardwise.config import readers
 from shardwise.config.base import MOST_LAYERS, ConfigBase, Count, Number, Sourced, Whole
+from shardwise.config.enums import (
+    Activation,
+    AttentionBias,
+    AttentionKind,
+    Norm,
+    NormPlacement,
+    Position,
+    QkNorm,
+)
 
-Activation = Literal["gelu", "relu", "silu", "relu2", "xielu", "swiglu", "geglu", "reglu"]
 OWN_KIND = "transformer"
 """The kind of layers that is described by the fields of `Layer`."""
-GATED = frozenset({"swiglu", "geglu", "reglu"})
+GATED = frozenset({Activation.SWIGLU, Activation.GEGLU, Activation.REGLU})
 
 
 def _qk_norm(value: object) -> object:
@@ -48,13 +56,11 @@ class Attention(ConfigBase):
     """Tokens a position sees, itself included (sliding window); None: all."""
     chunk: Count | None = None
     """Tokens of the chunks that attention stays inside (Llama 4); None: the whole sequence."""
-    bias: Literal["none", "qkv", "output", "all"] = "none"
+    bias: AttentionBias = AttentionBias.NONE
     """Which projections have a bias: none, query, key and value, the output, or all of them."""
     sinks: bool = False
     """Whether each head has a learned logit that takes a share of the softmax (gpt-oss)."""
-    qk_norm: Annotated[
-        Literal["none", "head", "width", "unweighted"], BeforeValidator(_qk_norm)
-    ] = "none"
+    qk_norm: Annotated[QkNorm, BeforeValidator(_qk_norm)] = QkNorm.NONE
     """Whether queries and keys are normalised: per head (`true`), over the whole width, or per head
     without weights."""
     rotary_dim: Whole | None = None
@@ -139,7 +145,7 @@ class Moe(ConfigBase):
 
     @model_validator(mode="after")
     def _enough_experts(self) -> Self:
-        if self.activation == "xielu":
+        if self.activation == Activation.XIELU:
             raise ValueError("activation: xielu has scalars of its own; not modelled for experts")
         if self.top_k > self.experts:
             raise ValueError(f"top_k {self.top_k} is more than the experts, {self.experts}")
@@ -170,7 +176,7 @@ class Layer(ConfigBase):
     may take from this description what it needs."""
     options: dict[str, Number | str] = Field(default_factory=dict)
     """Figures of a registered kind."""
-    norms: Literal["pre", "post", "both"] = "pre"
+    norms: NormPlacement = NormPlacement.PRE
     """Where the norms of attention and MLP stand: before them, after them (OLMo 2), or both."""
 
     @property
@@ -190,7 +196,7 @@ class Layer(ConfigBase):
             raise ValueError("second_norm: of parallel layers; others have two norms always")
         if self.options and self.kind == OWN_KIND:
             raise ValueError(f"options: {OWN_KIND} layers have none; name the kind they are for")
-        if self.parallel and self.norms != "pre":
+        if self.parallel and self.norms != NormPlacement.PRE:
             raise ValueError(f"parallel: blocks read one norm before them; norms is {self.norms}")
         return self
 
@@ -217,7 +223,7 @@ class Model(Sourced):
     mtp: Whole = 0
     """Modules of multi-token prediction, each one more layer of the last kind with a projection
     and norms (arXiv 2412.19437, section 2.2). Published counts of parameters leave them out."""
-    norm: Literal["layernorm", "rmsnorm"]
+    norm: Norm
     """LayerNorm has a weight and a bias, RMSNorm a weight."""
     norm_bias: bool | None = None
     """Whether a LayerNorm has a bias; None: it has if it has a weight."""
@@ -227,7 +233,7 @@ class Model(Sourced):
     """Whether the embedding is normalized before the first layer (BLOOM)."""
     final_norm: bool = True
     """Whether a norm stands before the head."""
-    position: Literal["learned", "rope", "alibi", "sinusoidal", "relative-bias", "relative-xl"]
+    position: Position
     """How positions enter. `relative-bias`: a learned bias per head and distance bucket (T5);
     `relative-xl`: a projection of sinusoids scored against the queries (Transformer-XL)."""
     max_positions: Count | None = None
@@ -257,13 +263,17 @@ class Model(Sourced):
 
     @model_validator(mode="after")
     def _positions_known(self) -> Self:
-        if self.position == "learned" and self.max_positions is None and self.seq_len is None:
+        if (
+            self.position == Position.LEARNED
+            and self.max_positions is None
+            and self.seq_len is None
+        ):
             raise ValueError("learned positions need max_positions or seq_len")
-        if self.position != "learned" and self.max_positions is not None:
+        if self.position != Position.LEARNED and self.max_positions is not None:
             raise ValueError(f"max_positions: {self.position} positions have no table")
-        if self.position != "rope" and any(layer.attention.latent for layer in self.layers):
+        if self.position != Position.ROPE and any(layer.attention.latent for layer in self.layers):
             raise ValueError("position: must be rope with latent attention")
-        if self.norm == "rmsnorm" and self.norm_bias:
+        if self.norm == Norm.RMSNORM and self.norm_bias:
             raise ValueError("norm_bias: an rmsnorm has no bias")
         if self.mtp and (self.embedding_norm or self.head_bias):
             what = "embedding_norm" if self.embedding_norm else "head_bias"
@@ -279,7 +289,7 @@ class Model(Sourced):
         if self.tied_embeddings or self.mtp:
             what = "tied_embeddings" if self.tied_embeddings else "mtp"
             raise ValueError(f"{what}: there is no embedding with vocab 0")
-        if self.position == "learned":
+        if self.position == Position.LEARNED:
             raise ValueError("position: learned ones are added to an embedding; vocab is 0")
         if self.embedding_norm or self.head_bias:
             what = "embedding_norm" if self.embedding_norm else "head_bias"
@@ -309,14 +319,14 @@ class Model(Sourced):
 
     def with_attention(self, kind: str) -> "Model":
         """Return the model with the key-value heads a strategy gives it: `AttentionKind`."""
-        if kind == "model":
+        if kind == AttentionKind.MODEL:
             return self
         layers = []
         for layer in self.layers:
             if layer.attention.latent is not None:  # has no key-value heads of its own
                 layers.append(layer)
                 continue
-            heads = layer.attention.heads if kind == "multihead" else 1
+            heads = layer.attention.heads if kind == AttentionKind.MULTIHEAD else 1
             attention = layer.attention.model_copy(update={"kv_heads": heads})
             layers.append(layer.model_copy(update={"attention": attention}))
         return self.model_copy(update={"layers": tuple(layers)})
@@ -336,5 +346,5 @@ class Model(Sourced):
         """Parameters of one norm over the hidden width."""
         if not self.norm_weight:
             return 0
-        has_bias = self.norm == "layernorm" and self.norm_bias is not False
+        has_bias = self.norm == Norm.LAYERNORM and self.norm_bias is not False
         return self.hidden * (2 if has_bias else 1)

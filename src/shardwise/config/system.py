@@ -16,11 +16,11 @@ from shardwise.config.accelerator import (
     Positive,
 )
 from shardwise.config.base import ConfigBase, Count, Number, Sourced
+from shardwise.config.enums import Processing
 from shardwise.config.network import Tier
 from shardwise.units import LEAST_SHARE, ByteRate, Bytes, CarbonIntensity, Duration, FlopRate, Power
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
-Processing = Literal["measured", "roofline", "no_overlap"]
 TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
 MemoryClass = Literal["permute", "permute_backward", "loss"]
 
@@ -146,7 +146,7 @@ class Accelerator(ConfigBase):
     speed: Annotated[Number, Field(gt=0)] = 1.0
     """Rate of products and attention on the machine at hand over that of the figures: its power
     limit, clocks and cooling. Declared by its owner or fitted to runs; 1 in the catalog."""
-    processing: Processing = "measured"
+    processing: Processing = Processing.MEASURED
     """How the compute and memory times of a kernel join: as fitted to measured kernels, the larger
     (roofline), or their sum (no_overlap)."""
     compute_latency: Duration = 0

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, interpolated
 from shardwise.config.accelerator import AttentionKernel
-from shardwise.config.system import Processing
+from shardwise.config.enums import Processing
 from shardwise.cost.curve import joined_times
 
 # Form and exponents fitted to 149,000 measured attention kernels on seven GPUs (A100 to GB300;
@@ -30,7 +30,7 @@ class AttentionRates:
     """Time of the stack's kernel over that of the best one."""
     kernel: AttentionKernel
     multiprocessors: int
-    processing: Processing = "measured"
+    processing: Processing = Processing.MEASURED
     compute_latency_s: float = 0.0
     """Least compute time of a kernel that runs [s]."""
 

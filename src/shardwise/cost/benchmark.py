@@ -17,6 +17,7 @@ from shardwise.config.accelerator import (
     ProductFigures,
     Throttle,
 )
+from shardwise.config.enums import ExpertChoices
 from shardwise.config.system import Accelerator
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.matmul import MatmulRates, matmul_times
@@ -212,7 +213,11 @@ def experts_benchmark(
         Inner width before division by tp.
     """
     width = inter / tp
-    chosen = {"spread": topk / ep, "repeated": topk**2 / ep, "local": experts / ep}
+    chosen = {
+        ExpertChoices.SPREAD: topk / ep,
+        ExpertChoices.REPEATED: topk**2 / ep,
+        ExpertChoices.LOCAL: experts / ep,
+    }
     pairs = tokens * np.minimum(topk, chosen[figures.choices])
     used = np.minimum(experts / ep, pairs)
     rows = np.ceil(pairs / used / figures.row_step) * figures.row_step

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.config.system import EfficiencyCurve, Processing
+from shardwise.config.enums import Processing
+from shardwise.config.system import EfficiencyCurve
 
 
 def share_at(curve: EfficiencyCurve | None, sizes: Floats) -> Floats:
@@ -66,9 +67,9 @@ def joined_times(
     exponent
         x as fitted to measured kernels of the kind.
     """
-    if processing == "no_overlap":
+    if processing == Processing.NO_OVERLAP:
         return compute_s + memory_s
-    if processing == "roofline" or np.isinf(exponent):
+    if processing == Processing.ROOFLINE or np.isinf(exponent):
         return np.maximum(compute_s, memory_s)
     joined: Floats = (compute_s**exponent + memory_s**exponent) ** (1 / exponent)
     return joined

@@ -8,9 +8,9 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, by_code
 from shardwise.config.accelerator import MatmulKernel
-from shardwise.config.enums import Dtype, GroupedProducts, Quantization
+from shardwise.config.enums import Dtype, GroupedProducts, Processing, Quantization
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import Accelerator, EfficiencyCurve, Processing, ShapeTable, System
+from shardwise.config.system import Accelerator, EfficiencyCurve, ShapeTable, System
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.curve import RowCurves, joined_times, share_at
 from shardwise.cost.matmul import MatmulRates, matmul_times, product_times, separate_matmul_times
@@ -29,7 +29,7 @@ def memory_bound_times(
     vector_rate: Floats | float,
     launch_s: float,
     compute_latency_s: float = 0.0,
-    processing: Processing = "measured",
+    processing: Processing = Processing.MEASURED,
 ) -> tuple[Floats, Floats, Floats]:
     """Return compute, memory and whole time [s]: t = t0 + max(t1 + flops / V, bytes / B).
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, interpolated
 from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
-from shardwise.config.system import Processing
+from shardwise.config.enums import Processing
 from shardwise.cost.curve import joined_times
 
 # Rows and columns of tiles that cuBLAS has kernels of, and parts of the reduction. More candidates
@@ -251,7 +251,7 @@ class MatmulRates:
     """Where waves of tiles count in place of that: rows, and what the tiles are like."""
     shaped: Bools | bool = True
     """Whether the shape counts: rows on the closed form; not on a curve over the FLOPs."""
-    processing: Processing = "measured"
+    processing: Processing = Processing.MEASURED
 
 
 def matmul_times(

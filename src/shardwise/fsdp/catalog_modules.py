@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from shardwise.config.enums import AttentionBias, Norm, NormPlacement, Position, QkNorm
 from shardwise.config.model import OWN_KIND, Attention, Layer, Model, Moe
 from shardwise.ops.operation import Matmul, Operation, Phase
 
@@ -92,7 +93,7 @@ def embedding_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
     if operation.parameters[0] == 0:
         return (Piece(path=()),)
     names = [(TABLE, model.vocab)]
-    if model.position == "learned":
+    if model.position == Position.LEARNED:
         names.append(("embed_positions", model.max_positions or model.seq_len or 0))
     return tuple(
         Piece(
@@ -167,7 +168,11 @@ def layer_pieces(
     if layer.kind != OWN_KIND:
         return (_by_its_name(operation, name, below),)
     if name == "mlp.norm":
-        last = "post_attention_layernorm" if layer.norms == "pre" else "pre_feedforward_layernorm"
+        last = (
+            "post_attention_layernorm"
+            if layer.norms == NormPlacement.PRE
+            else "pre_feedforward_layernorm"
+        )
         return (_norm(model, operation, (*below, last)),)
     if name in _SEVERAL:
         pieces = _SEVERAL[name](model, layer, operation)
@@ -202,7 +207,7 @@ def _single(model: Model, layer: Layer, operation: Operation, path: tuple[str, .
 def _core_weights(model: Model, attention: Attention) -> tuple[Weight, ...]:
     """Sinks of the softmax; the vectors u and v of Transformer-XL (arXiv 1901.02860, 3.3)."""
     weights = [Weight(name="sinks", shape=(attention.heads,))] if attention.sinks else []
-    if model.position == "relative-xl":
+    if model.position == Position.RELATIVE_XL:
         shape = (attention.heads, attention.head_dim)
         weights += [Weight(name=name, shape=shape) for name in ("r_w_bias", "r_r_bias")]
     return tuple(weights)
@@ -210,7 +215,7 @@ def _core_weights(model: Model, attention: Attention) -> tuple[Weight, ...]:
 
 def _relative(model: Model, attention: Attention, path: tuple[str, ...]) -> Piece:
     """Projection of sinusoids (Transformer-XL), or the one table of all layers (T5)."""
-    if model.position == "relative-xl":
+    if model.position == Position.RELATIVE_XL:
         width = attention.heads * attention.head_dim
         weight = Weight(name="weight", shape=(width, model.hidden))
         return Piece(path=path, kind="Linear", weights=(weight,), width=width)
@@ -232,7 +237,7 @@ def _norm_of(
     names = ("weight", "bias")[: model.norm_parameters // model.hidden]
     return Piece(
         path=path,
-        kind="LayerNorm" if model.norm == "layernorm" else "RMSNorm",
+        kind="LayerNorm" if model.norm == Norm.LAYERNORM else "RMSNorm",
         weights=tuple(Weight(name=name, shape=(weights,)) for name in names),
         share=share,
         width=width,
@@ -272,7 +277,7 @@ def _projections(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
         "k_proj": attention.kv_heads * attention.head_dim,
         "v_proj": attention.kv_heads * attention.value_dim,
     }
-    biased = attention.bias in ("qkv", "all")
+    biased = attention.bias in (AttentionBias.QKV, AttentionBias.ALL)
     return _side_by_side(_ATTENTION, rows, model.hidden, biased=biased)
 
 
@@ -301,12 +306,12 @@ def _qk_norms(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     attention = layer.attention
     heads = {"q_norm": attention.heads, "k_norm": attention.kv_heads}
     total = sum(heads.values())
-    if attention.qk_norm == "unweighted":
+    if attention.qk_norm == QkNorm.UNWEIGHTED:
         return (Piece(path=_ATTENTION),)
     pieces = []
     for name, count in heads.items():
         width = count * attention.head_dim
-        own = width if attention.qk_norm == "width" else attention.head_dim
+        own = width if attention.qk_norm == QkNorm.WIDTH else attention.head_dim
         pieces.append(_norm_of(model, (*_ATTENTION, name), own, width, count / total))
     return tuple(pieces)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from shardwise.config.enums import NormPlacement, QkNorm
 from shardwise.config.model import OWN_KIND, Attention, Layer, Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError, nearest
@@ -79,7 +80,7 @@ def layer_lacks(
         ("kind", layer.kind != OWN_KIND, layer.kind, "knows transformers only"),
         ("mlp.activation", mlp.gated, mlp.activation, "knows no gated MLP"),
         ("parallel", layer.parallel, True, "knows no parallel blocks"),
-        ("norms", layer.norms != "pre", layer.norms, "knows norms before blocks only"),
+        ("norms", layer.norms != NormPlacement.PRE, layer.norms, "knows norms before blocks only"),
     ):
         if lacks:
             yield f"{where}.{field}", value, problem
@@ -93,7 +94,7 @@ def _attention_lacks(
         value = getattr(attention, name)
         if value not in (None, False):
             yield f"{where}.{name}", value, "does not know it"
-    if attention.qk_norm != "none":
+    if attention.qk_norm != QkNorm.NONE:
         yield f"{where}.qk_norm", attention.qk_norm, "knows no norm of queries and keys"
     if attention.kv_heads != attention.heads:
         problem = f"has keys and values of its own for each head; allowed: {attention.heads}"

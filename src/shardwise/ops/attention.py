@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.config.enums import AttentionKind
+from shardwise.config.enums import AttentionBias, AttentionKind, Position, QkNorm
 from shardwise.config.model import Attention, Model
 from shardwise.ops.context import CoreWork, context_collectives, core_work, keys_met, swaps_heads
 from shardwise.ops.linear import linear
@@ -62,7 +62,7 @@ def attention_operations(
     norm_parts
         Recompute parts that rebuild the input of attention; none without a norm before it.
     """
-    if model.position == "relative-xl":
+    if model.position == Position.RELATIVE_XL:
         work = replace(work, flash=np.zeros_like(work.flash))
     heads = attention.heads / work.tp
     if attention.latent is not None:
@@ -71,7 +71,7 @@ def attention_operations(
     else:
         kv_heads = np.maximum(key_value_heads(attention, work.attention) / work.tp, 1.0)
         operations = [_projection(model, attention, work, heads, kv_heads, norm_parts)]
-    if attention.qk_norm != "none":
+    if attention.qk_norm != QkNorm.NONE:
         operations.append(_qk_norm(model, attention, work, heads, kv_heads))
     operations += _positions(model, attention, work, heads, kv_heads)
     operations += _core(model, attention, work, heads, kv_heads)
@@ -83,7 +83,9 @@ def attention_operations(
             tokens=work.tokens,
             inputs=split.inputs,
             outputs=split.outputs,
-            bias=split.outputs if attention.bias in ("output", "all") else 0.0,
+            bias=split.outputs
+            if attention.bias in (AttentionBias.OUTPUT, AttentionBias.ALL)
+            else 0.0,
             saved_tokens=split.saved_tokens,
             collectives=after_row_parallel(work, model.hidden),
             saved_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
@@ -110,7 +112,7 @@ def _projection(
         tokens=work.tokens,
         inputs=model.hidden,
         outputs=outputs,
-        bias=outputs if attention.bias in ("qkv", "all") else 0.0,
+        bias=outputs if attention.bias in (AttentionBias.QKV, AttentionBias.ALL) else 0.0,
         saved_tokens=work.saved_tokens,
         collectives=before_column_parallel(work, model.hidden),
         normed=bool(norm_parts),
@@ -129,7 +131,7 @@ def _qk_norm(
     """
     per_width = model.norm_parameters / model.hidden
     normed_heads = heads + kv_heads
-    full_width = attention.qk_norm == "width"
+    full_width = attention.qk_norm == QkNorm.WIDTH
     weighted = {"head": 2 * np.ones_like(heads), "width": normed_heads, "unweighted": zeros(work)}
     return norm(
         "attention.qk_norm",
@@ -149,7 +151,7 @@ def _positions(
 ) -> list[Operation]:
     """Rotate queries and keys, or project the relative positions."""
     none = zeros(work)
-    if model.position == "rope":
+    if model.position == Position.ROPE:
         if attention.latent is not None:
             return [latent_rope(attention, attention.latent, work)]
         turned = attention.head_dim if attention.rotary_dim is None else attention.rotary_dim
@@ -170,7 +172,7 @@ def _positions(
             reruns_with=_QKV | {"every_other"},
         )
         return [operation]
-    if model.position == "relative-xl":
+    if model.position == Position.RELATIVE_XL:
         # One projection of the sinusoids of all distances, plus the two learned vectors u and v.
         width = heads * attention.head_dim
         return [
@@ -186,7 +188,7 @@ def _positions(
                 dropped_with=_WHOLE,
             )
         ]
-    if model.position == "relative-bias":
+    if model.position == Position.RELATIVE_BIAS:
         # One table for all layers, spread over them; looked up once for each pair of positions.
         heads = attention.heads / work.tp / model.depth
         pairs = heads * work.seq_len**2 * work.cp
@@ -256,7 +258,7 @@ def _unfused_products(
     queries, keys = core.queries, core.sequence
     width, value_width = attention.head_dim * one, attention.value_dim * one
     size = work.element_bytes
-    scores = 2 if model.position == "relative-xl" else 1
+    scores = 2 if model.position == Position.RELATIVE_XL else 1
 
     def product(phase: Phase, m: Floats, n: Floats, k: Floats, count: int = 1) -> list[Matmul]:
         matmul = Matmul(

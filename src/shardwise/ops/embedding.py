@@ -3,6 +3,7 @@
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
+from shardwise.config.enums import Position
 from shardwise.config.model import Model
 from shardwise.ops.linear import linear
 from shardwise.ops.norm import norm
@@ -73,7 +74,7 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     size = work.tokens * model.hidden * work.element_bytes
     mask = work.split_tokens * model.hidden
     positions = zeros(work)
-    if model.position == "learned":
+    if model.position == Position.LEARNED:
         positions = np.ceil(tp_share(work, model.max_positions or model.seq_len or 0))
     scatters = work.sequence_parallel | work.summa
     collectives = tuple(

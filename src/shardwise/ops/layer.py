@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Bools
-from shardwise.config.enums import Dtype, GradientDtype
+from shardwise.config.enums import Dtype, GradientDtype, NormPlacement
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
@@ -178,15 +178,12 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
         return [first, *attention, *norms, *mlp, residual_here("residual", branches=2)]
 
     def with_norms(name: str, part: str, block: _Block) -> list[Operation]:
-        parts = frozenset({part, "every_other"}) if layer.norms != "post" else frozenset[str]()
+        normed_before = layer.norms != NormPlacement.POST
+        parts = frozenset({part, "every_other"}) if normed_before else frozenset[str]()
         inner = name == "mlp"
         rebuilt = frozenset({"attention_out"} if inner else ())
-        before = (
-            [norm_here(f"{name}.norm", parts, rebuilt, inner=inner)]
-            if layer.norms != "post"
-            else []
-        )
-        after = [norm_here(f"{name}.post_norm")] if layer.norms != "pre" else []
+        before = [norm_here(f"{name}.norm", parts, rebuilt, inner=inner)] if normed_before else []
+        after = [norm_here(f"{name}.post_norm")] if layer.norms != NormPlacement.PRE else []
         return [*before, *block(parts), *after, residual_here(f"{name}.residual")]
 
     def attention_block(parts: frozenset[str]) -> list[Operation]:

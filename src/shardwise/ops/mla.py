@@ -8,6 +8,7 @@ the up projections, which are split over heads (Megatron-LM core 0.12, multi_lat
 import numpy as np
 
 from shardwise.arrays import Floats
+from shardwise.config.enums import AttentionBias
 from shardwise.config.model import Attention, Latent, Model
 from shardwise.ops.linear import linear
 from shardwise.ops.norm import norm
@@ -47,7 +48,7 @@ def latent_projections(
     """
     heads = attention.heads / work.tp
     query_width = heads * attention.head_dim
-    biased = attention.bias in ("qkv", "all")
+    biased = attention.bias in (AttentionBias.QKV, AttentionBias.ALL)
     if latent.q_rank is None:
         queries = [
             linear(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Floats
+from shardwise.config.enums import Activation
 from shardwise.config.model import Mlp, Model
 from shardwise.ops.linear import linear
 from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
@@ -87,7 +88,7 @@ def mlp_operations(
         dropped_with=block | {"activation", "every_other"},
     )
     middle = activation(f"{name}activation", work, work.tokens * inner, gates, block=block)
-    if mlp.activation == "xielu":
+    if mlp.activation == Activation.XIELU:
         middle = replace(middle, parameters=np.full_like(inner, _XIELU_SCALARS))
     return [up, middle, down]
 

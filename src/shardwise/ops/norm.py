@@ -3,6 +3,7 @@
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
+from shardwise.config.enums import Norm
 from shardwise.config.model import Model
 from shardwise.ops.operation import FP32_BYTES, Collective, MemoryBound, Operation, Phase, RankWork
 
@@ -61,7 +62,7 @@ def norm(
     """
     elements = tokens * width
     size = elements * work.element_bytes
-    fused = work.fused_layer_norm if model.norm == "layernorm" else work.fused_norm
+    fused = work.fused_layer_norm if model.norm == Norm.LAYERNORM else work.fused_norm
     copies = np.where(fused, 0.0, elements * FP32_BYTES)
     return Operation(
         name=name,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Floats
+from shardwise.config.enums import Norm
 from shardwise.config.model import Model
 from shardwise.ops.operation import (
     FP32_BYTES,
@@ -142,7 +143,7 @@ def norm_statistics(model: Model, work: RankWork) -> tuple[Collective, ...]:
     """
     if not np.any(work.summa):
         return ()
-    sums = 1 if model.norm == "rmsnorm" else 2
+    sums = 1 if model.norm == Norm.RMSNORM else 2
     reduced = np.where(work.summa & (work.tp > 1), work.tokens * sums * FP32_BYTES, 0.0)
     return tuple(
         Collective(phase=phase, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=reduced)

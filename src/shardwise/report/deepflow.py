@@ -8,6 +8,7 @@ three in the rows. That gives the right FLOPs, but not the right shapes: those a
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from shardwise.config.enums import Position
 from shardwise.config.model import OWN_KIND, Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
@@ -94,7 +95,7 @@ def _of_model(model: Model) -> Iterator[Fault]:
         "layers.attention.latent": (attention.latent is not None, "latent attention"),
         "layers.attention.window": (attention.window is not None, "a window"),
         "layers.attention.chunk": (attention.chunk is not None, "chunks of attention"),
-        "position": (model.position == "relative-xl", "a product with relative positions"),
+        "position": (model.position == Position.RELATIVE_XL, "a product with relative positions"),
     }
     for field, (found, what) in lacks.items():
         if found:

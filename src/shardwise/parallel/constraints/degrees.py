@@ -5,11 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwise.arrays import Bools
-from shardwise.config.enums import (
-    CpExchange,
-    TpExchange,
-    TpOverlap,
-)
+from shardwise.config.enums import CpExchange, Position, TpExchange, TpOverlap
 from shardwise.config.model import OWN_KIND, Layer, Model, Moe
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -57,7 +53,7 @@ def _swapped_heads(model: Model, _: System, table: Table) -> Bools:
 
 def _unfused_context(model: Model, _: System, table: Table) -> Bools:
     fused = table.fused_attention
-    if model.position in ("relative-xl", "relative-bias"):
+    if model.position in (Position.RELATIVE_XL, Position.RELATIVE_BIAS):
         fused = np.zeros_like(fused)
     return (table.cp > 1) & ~fused
 

@@ -11,6 +11,7 @@ from shardwise.config.enums import (
     FrozenPart,
     LoraPart,
     OffloadPart,
+    Position,
     Quantization,
     Recompute,
     RecomputePart,
@@ -185,7 +186,7 @@ def _allowed_recipes(system: System) -> list[str]:
 
 
 def _positions(model: Model, _: System, table: Table) -> Bools:
-    if model.position != "learned":
+    if model.position != Position.LEARNED:
         return np.zeros(len(table), dtype=np.bool_)
     return table.seq_len > (model.max_positions or model.seq_len or 0)
 
