@@ -59,9 +59,23 @@ def ours(case: dict[str, Any], bias: str = "all") -> Estimate:
     return estimate(model_of(case, bias), system_of(case), case["execution"])
 
 
+Pair = tuple[dict[str, Any], dict[str, float | None], Estimate]
+"""A run: the case, Calculon's statistics, and ours."""
+
+
 @cache
-def pairs() -> list[tuple[dict[str, Any], dict[str, float | None], Estimate]]:
-    """Every feasible run that our model takes: the case, Calculon's statistics, and ours.
+def float8() -> list[Pair]:
+    """Every feasible run in float8."""
+    return [
+        (case, dict(zip(RUNS["stat_fields"], case["stats"], strict=True)), ours(case))
+        for case in FEASIBLE
+        if case["execution"]["datatype"] == "float8"
+    ]
+
+
+@cache
+def pairs() -> list[Pair]:
+    """Every feasible run that our model takes.
 
     Without float8, which has one byte for everything in Calculon and for products only here.
     """

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from calculon_runs import FEASIBLE, RUNS, model_of, ours, pairs, system_of
+from calculon_runs import FEASIBLE, RUNS, float8, model_of, ours, pairs, system_of
 from rows import each_row
 from shardwise import InputError, Strategy, estimate
 from shardwise.interop.calculon.counterparts import CALCULON
@@ -73,15 +73,12 @@ def test_most_runs_are_estimated_and_the_rest_refused_by_name():
 
 def test_float8_runs_the_same_products_in_eight_bits():
     """FLOPs of a step and states are equal; types of the products and of the rest are as stated."""
-    cases = [case for case in FEASIBLE if case["execution"]["datatype"] == "float8"]
-    assert len(cases) > 10
-    for case in cases:
+    assert len(float8()) > 10
+    for case, theirs, run in float8():
         layer = ours(case, bias="none").layers[0]
-        run = ours(case)
         strategy = run.strategy
         recipe = (strategy["dtype"], strategy["quantization"], strategy["quantized_weights"])
         assert recipe == ("fp16", "fp8_tensor", True)
-        theirs = dict(zip(RUNS["stat_fields"], case["stats"], strict=True))
         assert layer.optimizer_bytes == pytest.approx(theirs["block_optimizer_space"], **close)
         assert run.layers[0].forward.flops == pytest.approx(theirs["block_fw_flops"], rel=2e-3)
         orientations = 2 if case["execution"]["training"] else 1  # the other one is a copy

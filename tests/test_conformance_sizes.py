@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
-from calculon_runs import RUNS, calculon_model, calculon_system, pairs
+from calculon_runs import RUNS, calculon_model, calculon_system, float8, pairs
 from shardwise import InputError
 from shardwise.interop.calculon.files import CalculonExecution
 from shardwise.interop.calculon.reference import Infeasible, statistics
@@ -139,6 +139,10 @@ def sizes() -> dict[str, str]:
         "optimizer step": "here " + times(of("optim_step_time", lambda r: r.time_s["optimizer"])),
         "optimizer offload": f"there exposed {times(offload)}",
         "other offload": f"bandwidth to hide weights here {times(needed)}",
+        "float8": "steps here "
+        + times(
+            ratios((result.step_time_s, theirs["total_time"]) for _, theirs, result in float8())
+        ),
         "working sets": "here "
         + fewer(of("block_act_working_space", lambda r: r.layers[0].working_bytes))
         + " smaller",
