@@ -46,7 +46,7 @@ def swaps(model: Model, ep: int) -> tuple[list[float], Collective]:
     dispatch = next(o for o in operations if o.name == "moe.dispatch")
     found = next(
         e
-        for e in operation_cost(dispatch, machine).exchanges
+        for e in operation_cost(dispatch, machine).collectives
         if e.collective.phase is Phase.FORWARD and e.collective.kind is CollectiveKind.ALL_TO_ALL
     )
     return found.time_s.tolist(), found.collective

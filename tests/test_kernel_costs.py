@@ -173,7 +173,7 @@ def costs(machine: System, *, split: bool = False, **stack: Any) -> dict[str, Op
 
 
 def exposed(cost: OperationCost) -> list[float]:
-    return [float(e.exposed_s[0]) for e in cost.exchanges if e.time_s[0] > 0]
+    return [float(e.exposed_s[0]) for e in cost.collectives if e.time_s[0] > 0]
 
 
 def test_exchange_is_exposed_unless_behind_a_product() -> None:
@@ -213,7 +213,9 @@ def test_exchange_in_pieces_hides_a_share_and_at_most_its_product() -> None:
     # Between nodes there are no such pieces; nor where there is no product.
     apart = samples.system(memory=memory, network=[samples.tier(domain=2), samples.tier()])
     far = costs(apart, split=True, tp_hidden=0.5)
-    assert exposed(far["mlp.down"]) == [float(e.time_s[0]) for e in far["mlp.down"].exchanges[::2]]
+    assert exposed(far["mlp.down"]) == [
+        float(e.time_s[0]) for e in far["mlp.down"].collectives[::2]
+    ]
     assert exposed(part["embedding"]) == pytest.approx([alone] * 2)
 
 

@@ -299,7 +299,7 @@ def test_fullest_stage_is_the_fullest_of_all(
         every = samples.every_stage(result, table, row)
         assert len(every.total) == table.pp[row]
         assert result.memory.total[row] == every.total.max()
-        at = int(result.fullest_stage[row])
+        at = int(result.peak_memory_stage[row])
         assert every.total[at] == result.memory.total[row]
         assert every.activations[at] == result.memory.activations[row]
 

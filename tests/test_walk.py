@@ -1,4 +1,4 @@
-"""The fullest moment of operations, by hand and against a simulation that keeps a list of buffers.
+"""Peak memory of operations, by hand and against a simulation with a list of buffers.
 
 By hand: three operations that save 10, 20 and 30 bytes.
 """
@@ -32,112 +32,112 @@ CORE, MLP = (
 )
 
 
-def step(saved: float, ahead: float, back: float, **fields: Any) -> Step:
-    """One operation; what parts drop of it is all it saves, unless told."""
+def step(saved: float, forward: float, backward: float, **fields: Any) -> Step:
+    """One operation; its parts drop all it saves unless `rebuilt` says otherwise."""
     plain: dict[str, Any] = {"rebuilt": saved, "reruns": 0, "drops": 0, "part": 1} | fields
     plain["rebuilt"] = column(plain["rebuilt"] if plain["drops"] else 0)
     plain["half_rebuilt"] = column(plain.get("half_rebuilt", 0))
-    return Step(saved=column(saved), ahead=column(ahead), back=column(back), **plain)
+    return Step(saved=column(saved), forward=column(forward), backward=column(backward), **plain)
 
 
-def fullest(steps: Sequence[Step], parts: int = 0, checkpoint: float = 0) -> tuple[float, ...]:
-    """Kept, beyond it at the fullest moment, and which moment."""
+def peak(steps: Sequence[Step], parts: int = 0, checkpoint: float = 0) -> tuple[float, ...]:
+    """Saved bytes, additional bytes at the peak, and the position of the peak."""
     found = walk(steps, parts, column(checkpoint))
-    return float(found.kept[0]), float(found.over[0]), int(found.peak[0])
+    return float(found.saved[0]), float(found.over[0]), int(found.peak[0])
 
 
 def test_backward_releases_what_it_has_passed() -> None:
-    """60 are kept. Back: 60 + 5, 30 + 50, 10 + 40; forward at most 30 + 5."""
+    """60 are saved. Backward: 60 + 5, 30 + 50, 10 + 40; forward at most 30 + 5."""
     steps = [step(10, 0, 40), step(20, 0, 50), step(30, 5, 5)]
-    assert fullest(steps) == (60, 20, 1)
+    assert peak(steps) == (60, 20, 1)
 
 
-def test_forward_may_be_fullest() -> None:
-    """Before the last saves its 30 it needs 45 beside 30; back it needs nothing."""
+def test_the_peak_may_be_in_the_forward_pass() -> None:
+    """Before the last saves its 30 it needs 45 in addition to 30; backward it needs nothing."""
     steps = [step(10, 0, 0), step(20, 0, 0), step(30, 45, 0)]
-    assert fullest(steps) == (60, 15, 2 + 3)
+    assert peak(steps) == (60, 15, 2 + 3)
 
 
-def test_an_idle_walk_is_fullest_where_it_turns() -> None:
-    """All 60 and not a byte more, when the last operation goes backward."""
-    assert fullest([step(10, 0, 0), step(20, 0, 0), step(30, 0, 0)]) == (60, 0, 2)
+def test_without_transients_the_peak_is_the_start_of_backward() -> None:
+    """All 60 and no more, when the last operation goes backward."""
+    assert peak([step(10, 0, 0), step(20, 0, 0), step(30, 0, 0)]) == (60, 0, 2)
 
 
-def test_forward_only_keeps_nothing() -> None:
+def test_forward_only_saves_nothing() -> None:
     """The largest transient of the forward pass."""
     steps = [step(10, 7, 40), step(20, 9, 50), step(30, 8, 5)]
-    assert fullest(steps, FORWARD_ONLY) == (0, 9, 1 + 3)
+    assert peak(steps, FORWARD_ONLY) == (0, 9, 1 + 3)
 
 
-def test_full_recompute_keeps_its_checkpoint() -> None:
-    """Rebuilt 60 and 5 beside, less the 8 that are kept."""
+def test_full_recompute_saves_its_checkpoint() -> None:
+    """60 are rebuilt, and 5 in addition, less the 8 that are saved."""
     steps = [step(10, 0, 20), step(20, 0, 20), step(30, 0, 5)]
-    assert fullest(steps, FULL, checkpoint=8) == (8, 57, 2)
+    assert peak(steps, FULL, checkpoint=8) == (8, 57, 2)
 
 
-def test_what_a_part_drops_comes_back_for_its_own_operations() -> None:
-    """The middle drops its 20: 40 are kept. Last 40 + 5; middle 10 + 20 + 30; first 10 + 1."""
+def test_a_part_is_rebuilt_before_its_own_operations() -> None:
+    """The middle drops its 20: 40 are saved. Last 40 + 5; middle 10 + 20 + 30; first 10 + 1."""
     steps = [step(10, 0, 1), step(20, 0, 30, reruns=CORE, drops=CORE), step(30, 0, 5)]
-    assert fullest(steps, CORE) == (40, 20, 1)
-    assert fullest(steps, MLP) == fullest(steps, 0) == (60, 5, 2)
+    assert peak(steps, CORE) == (40, 20, 1)
+    assert peak(steps, MLP) == peak(steps, 0) == (60, 5, 2)
 
 
 def test_the_first_operation_that_runs_again_rebuilds_for_all() -> None:
-    """The last runs again too: what it shares a part with is back: 10 + 20 + 30 + 5."""
+    """The last runs again too, which rebuilds all of its part: 10 + 20 + 30 + 5."""
     steps = [
         step(10, 0, 1),
         step(20, 0, 30, reruns=MLP, drops=MLP),
         step(30, 0, 5, reruns=MLP),
     ]
-    assert fullest(steps, MLP) == (40, 25, 2)
-    # A part that only drops what the last saved, all but 12 of it: 28 kept, the same 65 in all.
+    assert peak(steps, MLP) == (40, 25, 2)
+    # A part that only drops what the last saved, all but 12 of it: 28 saved, the same 65 in all.
     steps[2] = step(30, 0, 5, drops=MLP, rebuilt=18)
-    assert fullest(steps, MLP) == (22, 43, 2)
+    assert peak(steps, MLP) == (22, 43, 2)
 
 
-def test_every_other_drops_a_part_of_what_others_drop_whole() -> None:
-    """Of the middle's 20 it rebuilds 15: 45 kept; with the other part, all: 40."""
+def test_every_other_drops_less_than_other_parts() -> None:
+    """Of the middle's 20 it rebuilds 15: 45 saved; with the other part, all: 40."""
     both = MLP | EVERY_OTHER
     steps = [step(10, 0, 1), step(20, 0, 30, reruns=both, drops=both, half_rebuilt=15)]
     steps.append(step(30, 0, 5))
-    assert fullest(steps, EVERY_OTHER) == (45, 15, 1)
-    assert fullest(steps, MLP) == fullest(steps, both) == (40, 20, 1)
+    assert peak(steps, EVERY_OTHER) == (45, 15, 1)
+    assert peak(steps, MLP) == peak(steps, both) == (40, 20, 1)
 
 
-def test_two_parts_come_back_one_by_one() -> None:
-    """The last rebuilds its own 30 when the middle's 20 are not back: 10 + 30 + 5, 10 + 20 + 30."""
+def test_two_parts_are_rebuilt_one_by_one() -> None:
+    """The last rebuilds its own 30 before the middle's 20: 10 + 30 + 5, 10 + 20 + 30."""
     steps = [
         step(10, 0, 1),
         step(20, 0, 30, reruns=CORE, drops=CORE),
         step(30, 0, 5, reruns=MLP, drops=MLP),
     ]
-    assert fullest(steps, CORE | MLP) == (10, 50, 1)
+    assert peak(steps, CORE | MLP) == (10, 50, 1)
     steps[1] = step(20, 0, 3, reruns=CORE, drops=CORE)
-    assert fullest(steps, CORE | MLP) == (10, 35, 2)
+    assert peak(steps, CORE | MLP) == (10, 35, 2)
 
 
-def test_rows_have_moments_of_their_own() -> None:
+def test_each_row_has_its_own_peak() -> None:
     """The same operations of other sizes: the middle decides in one row, the last in another."""
     many = [
         Step(
             saved=column(10, 10),
             rebuilt=column(0, 0),
             half_rebuilt=column(0, 0),
-            ahead=column(0, 0),
-            back=column(back, 5),
+            forward=column(0, 0),
+            backward=column(backward, 5),
             reruns=0,
             drops=0,
             part=1,
         )
-        for back in (0, 30, 5)
+        for backward in (0, 30, 5)
     ]
     found = walk(many, 0, column(0, 0))
     assert found.over.tolist() == [20, 5]
     assert found.peak.tolist() == [1, 2]
 
 
-def gone(operation: Operation, parts: frozenset[str]) -> float:
-    """What is not kept of an operation: of what every_other alone drops, its own figure."""
+def dropped_bytes(operation: Operation, parts: frozenset[str]) -> float:
+    """Bytes that parts drop of an operation; every_other alone has its own figure."""
     dropping = operation.dropped_with & parts
     half = operation.half_rebuilt_bytes
     if dropping == HALF and half is not None:
@@ -151,29 +151,29 @@ def simulated(operations: Sequence[Operation], parts: frozenset[str], checkpoint
     Parameters
     ----------
     parts
-        Run again; all parts and more for a whole layer.
+        Recompute parts that run again; "full" for the full layer.
     """
-    whole = "full" in parts
+    full = "full" in parts
 
-    def keeps(operation: Operation) -> float:
-        if whole:
+    def saved_by(operation: Operation) -> float:
+        if full:
             return 0.0
-        return float(operation.saved_bytes[0]) - gone(operation, parts)
+        return float(operation.saved_bytes[0]) - dropped_bytes(operation, parts)
 
-    buffers = {"checkpoint": checkpoint if whole else 0.0}
+    buffers = {"checkpoint": checkpoint if full else 0.0}
     most = sum(buffers.values())
     for operation in operations:
-        ahead = operation.forward_working_bytes
-        beside = operation.working_bytes if ahead is None else ahead
-        if not whole:
-            most = max(most, sum(buffers.values()) + float(beside[0]))
-        buffers[operation.name] = keeps(operation)
-    if whole:  # the input of the layer is its first operation's
+        forward = operation.forward_working_bytes
+        needed = operation.working_bytes if forward is None else forward
+        if not full:
+            most = max(most, sum(buffers.values()) + float(needed[0]))
+        buffers[operation.name] = saved_by(operation)
+    if full:  # the input of the layer is its first operation's
         buffers["checkpoint"] = 0.0
     for operation in reversed(operations):
-        again = {"full"} if whole else (operation.reruns_with | operation.dropped_with) & parts
+        again = {"full"} if full else (operation.reruns_with | operation.dropped_with) & parts
         for other in operations:
-            if other.name in buffers and (whole or other.dropped_with & again):
+            if other.name in buffers and (full or other.dropped_with & again):
                 buffers[other.name] = float(other.saved_bytes[0])
         most = max(most, sum(buffers.values()) + float(operation.working_bytes[0]))
         del buffers[operation.name]
@@ -198,8 +198,8 @@ WORK: list[dict[str, Any]] = [
 
 @each_row("kind", LAYERS)
 @each_row("work", WORK)
-def test_a_layer_under_sets_of_parts(kind: str, work: dict[str, Any]) -> None:
-    """Up to three, every part, and the whole layer: kept and fullest are the simulation's."""
+def test_a_layer_agrees_with_the_simulation(kind: str, work: dict[str, Any]) -> None:
+    """Up to three parts, all parts, and full recompute: saved bytes and peak."""
     model, which = LAYERS[kind]
     operations = layer_operations(model, model.layers[which], samples.rank_work(**work))
     steps = [step_of(operation) for operation in operations]
@@ -207,20 +207,20 @@ def test_a_layer_under_sets_of_parts(kind: str, work: dict[str, Any]) -> None:
     for parts in [*few[:: len(few) // drawn(len(few))], frozenset(RecomputePart)]:
         code = sum(1 << RecomputePart(part).code for part in parts)
         found = walk(steps, code, column(0))
-        kept = sum(float(o.saved_bytes[0]) - gone(o, parts) for o in operations)
-        assert found.kept[0] == pytest.approx(kept)
-        whole = float(found.kept[0] + found.over[0])
-        assert whole == pytest.approx(simulated(operations, parts, 0)), parts
+        saved = sum(float(o.saved_bytes[0]) - dropped_bytes(o, parts) for o in operations)
+        assert found.saved[0] == pytest.approx(saved)
+        most = float(found.saved[0] + found.over[0])
+        assert most == pytest.approx(simulated(operations, parts, 0)), parts
         assert 0 <= found.peak[0] < 2 * len(steps)
     checkpoint = float(operations[0].saved_bytes[0])
     found = walk(steps, FULL, column(checkpoint))
-    assert found.kept[0] == checkpoint
+    assert found.saved[0] == checkpoint
     most = simulated(operations, frozenset({"full"}), checkpoint)
-    assert found.kept[0] + found.over[0] == pytest.approx(most)
+    assert found.saved[0] + found.over[0] == pytest.approx(most)
 
 
-def test_embedding_head_and_modules_are_the_simulation() -> None:
-    """They too, without recompute; names of operations are their own."""
+def test_embedding_head_and_mtp_modules_agree_with_the_simulation() -> None:
+    """Without recompute; no two operations have the same name."""
     model, work = samples.deepseek(mtp=1), samples.rank_work()
     for operations in (
         embedding_operations(model, work),
@@ -230,7 +230,7 @@ def test_embedding_head_and_modules_are_the_simulation() -> None:
         assert len({operation.name for operation in operations}) == len(operations)
         found = walk([step_of(operation) for operation in operations], 0, column(0))
         most = simulated(operations, frozenset(), 0)
-        assert found.kept[0] + found.over[0] == pytest.approx(most)
+        assert found.saved[0] + found.over[0] == pytest.approx(most)
 
 
 sizes = st.integers(0, 50)
@@ -239,15 +239,15 @@ marks = st.sampled_from([0, CORE, MLP, CORE | MLP])
 
 @fast
 @given(st.lists(st.tuples(sizes, sizes, sizes, marks), min_size=1, max_size=8), marks)
-def test_more_recompute_keeps_less_and_needs_no_more_than_all(
+def test_more_recompute_saves_less_and_never_raises_the_peak(
     figures: list[tuple[int, int, int, int]], parts: int
 ) -> None:
-    """What is kept falls; the fullest moment in all is at most that without recompute."""
+    """Saved bytes fall; the peak is at most that without recompute."""
     steps = [step(s, a, b, reruns=m, drops=m) for s, a, b, m in figures]
-    none, some, whole = (walk(steps, code, column(0)) for code in (0, parts, FULL))
-    assert whole.kept <= some.kept <= none.kept
-    assert some.kept + some.over <= none.kept + none.over
-    assert whole.kept + whole.over <= none.kept + none.over
-    assert none.kept == sum(s for s, *_ in figures)
+    none, some, full = (walk(steps, code, column(0)) for code in (0, parts, FULL))
+    assert full.saved <= some.saved <= none.saved
+    assert some.saved + some.over <= none.saved + none.over
+    assert full.saved + full.over <= none.saved + none.over
+    assert none.saved == sum(s for s, *_ in figures)
     largest = max(b for *_, b, _ in figures)
-    assert some.kept + some.over >= largest
+    assert some.saved + some.over >= largest

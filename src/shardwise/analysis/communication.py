@@ -115,7 +115,7 @@ def _repetitions(
     for component in components:
         for cost in component.costs:
             repeats = repeats_collectives(cost, component.recomputed)
-            for timed in cost.exchanges:
+            for timed in cost.collectives:
                 is_forward = timed.collective.phase is Phase.FORWARD
                 if direction == "forward":
                     number = component.runs if is_forward else 0.0

@@ -202,7 +202,7 @@ def _communication(collectives: Sequence[CollectiveCost], *axes: str) -> Communi
 
 
 def _collectives(costs: Iterable[OperationCost], *phases: Phase) -> list[CollectiveCost]:
-    return [e for cost in costs for e in cost.exchanges if e.collective.phase in phases]
+    return [e for cost in costs for e in cost.collectives if e.collective.phase in phases]
 
 
 def _trained_shard(costs: Sequence[OperationCost], table: Table, stage: int) -> TrainedWeights:
@@ -278,12 +278,12 @@ def required_bandwidth(
     parts
         `operation_costs` of that row.
     """
-    blocks, boundary, slowest = evaluation.costs, evaluation.boundary, evaluation.critical
+    blocks, boundary, critical = evaluation.costs, evaluation.boundary, evaluation.critical
     window = windows(
         table,
         evaluation.extents,
-        pass_s=slowest.on(lambda t: t.backward_pass_s),
-        inside_s={axis: slowest.alone("backward", axis) for axis in COMM_AXES},
+        pass_s=critical.on(lambda t: t.backward_pass_s),
+        inside_s={axis: critical.alone("backward", axis) for axis in COMM_AXES},
         transfer_s=boundary.hidden * boundary.message_s,
     )
     replicated = (table.replicas > 1) & table.training
@@ -307,25 +307,25 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
     Optimizer state: of the stage that trains the most weights, together with what else comes in,
     over the last backward pass and what follows it. What moves out at the same time is not more.
     """
-    blocks, training, slowest = evaluation.costs, table.training, evaluation.critical
-    layers = np.maximum(np.sum(slowest.work[:-2], axis=0), 1.0)
+    blocks, training, critical = evaluation.costs, table.training, evaluation.critical
+    layers = np.maximum(np.sum(critical.work[:-2], axis=0), 1.0)
     forward = layer_times(
-        blocks, slowest.work, lambda t: t.forward_pass_s - t.offload_forward_exposed_s
+        blocks, critical.work, lambda t: t.forward_pass_s - t.offload_forward_exposed_s
     )
     backward = layer_times(
-        blocks, slowest.work, lambda t: t.backward_pass_s - t.offload_backward_exposed_s
+        blocks, critical.work, lambda t: t.backward_pass_s - t.offload_backward_exposed_s
     )
     forward, backward = forward / layers, backward / layers
     shorter = np.where(training, np.minimum(forward, backward), forward)
-    last = slowest.on(lambda t: t.backward_pass_s - t.offload_backward_exposed_s)
+    last = critical.on(lambda t: t.backward_pass_s - t.offload_backward_exposed_s)
     last = last + after_backward(table, evaluation.time_s)
     element = blocks.element_bytes
     weights = blocks.weight_sizes.resident(
-        layer_bytes(blocks, slowest.work, lambda held: held.all_parameters),
-        layer_bytes(blocks, slowest.work, lambda held: held.all_quantized_parameters),
+        layer_bytes(blocks, critical.work, lambda held: held.all_parameters),
+        layer_bytes(blocks, critical.work, lambda held: held.all_quantized_parameters),
     )
     weights = weights / layers
-    activations = layer_bytes(blocks, slowest.work, lambda held: held.movable_bytes) / layers
+    activations = layer_bytes(blocks, critical.work, lambda held: held.movable_bytes) / layers
     dense, expert = shards(table, 1)
     trained, expert_trained = trained_on(blocks, evaluation.largest.resident, layers=True)
     owned = trained.over(dense).plus(expert_trained.over(expert))
@@ -359,7 +359,7 @@ def _tp_overlap(table: Table, parts: Sequence[ComponentOperations]) -> float:
     phases = (Phase.FORWARD, *_BACKWARD) if table.training[0] else (Phase.FORWARD,)
     needed = [np.zeros(1)]
     for cost in (cost for part, _, costs in parts if part == "layer" for cost in costs):
-        collectives = [timed.collective for timed in cost.exchanges]
+        collectives = [timed.collective for timed in cost.collectives]
         for phase in phases:
             moved = [c.bytes for c in collectives if c.split_with is phase]
             panels = [c.bytes for c in collectives if c.panels is not None and c.phase is phase]

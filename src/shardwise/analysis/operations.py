@@ -104,7 +104,7 @@ def _rows(
     for kernel in cost.kernels:
         if kernel.time_s[0] > 0:
             yield _kernel_row(part, count, cost, kernel)
-    for collective in cost.exchanges:
+    for collective in cost.collectives:
         if collective.time_s[0] > 0:
             yield _collective_row(part, count, cost, collective, extents)
 

@@ -13,14 +13,14 @@ from shardwise.cost.curve import joined_times
 # ai-dynamo/aiconfigurator, commit 095f58a).
 _SPREAD_EXPONENT = 1.5
 _JOIN_EXPONENT = 1.2
-# What the longest causal tile weighs backward over forward: on SimuMax's measured kernels (commit
+# Weight of the longest causal tile backward over forward: on SimuMax's measured kernels (commit
 # 4dcaae5; 12 of A100, 32 of B200) 0.5 has the least mean error of the two GPUs.
 _LONGEST_BACKWARD = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRates:
-    """What an attention kernel runs on, as columns."""
+    """Rates that an attention kernel runs at, as columns."""
 
     peak: Floats
     """Peak of the matrix units [FLOP/s]."""
@@ -38,7 +38,17 @@ class AttentionRates:
 def head_efficiency(
     kernel: AttentionKernel, head_dim: float, v_head_dim: float | None = None
 ) -> Floats:
-    """Share of the peak at a head width: interpolated in its logarithm, constant outside."""
+    """Share of the peak at a head width: interpolated in its logarithm, constant outside.
+
+    Parameters
+    ----------
+    kernel
+        Measured shares by head width.
+    head_dim
+        Width of a head of queries and keys [elements].
+    v_head_dim
+        Width of a head of values [elements]; None: `head_dim`.
+    """
     narrower = v_head_dim is not None and v_head_dim < head_dim
     known = (kernel.latent_efficiency if narrower else None) or kernel.efficiency
     widths = sorted(known)
@@ -59,7 +69,7 @@ def attention_times(
     rates: AttentionRates,
     backward: bool,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return compute, memory and whole time [s] of a flash attention kernel.
+    """Return compute, memory and total time [s] of a flash attention kernel.
 
     Queries are handled in tiles of `tile`; a tile takes u = 4 tile w SM / (P e) seconds per key on
     one of SM multiprocessors, w the wider of d and v, for which kernels lay out both. The mean tile
@@ -73,22 +83,32 @@ def attention_times(
 
     Parameters
     ----------
+    sequences
+        Sequences of the micro-batch; shape (n,).
     seq_len
-        Queries of a sequence.
+        Queries of a sequence [tokens]; shape (n,).
     keys
-        k, as `FlashAttention.keys` counts them.
-    head_dim, v_head_dim
-        d, v: widths of a head of queries and keys, and of values (None: d).
+        k, keys per query as `FlashAttention.keys` counts them [tokens]; shape (n,).
+    heads
+        Heads on one rank; where zero, the kernel does not run; shape (n,).
+    head_dim
+        d, width of a head of queries and keys [elements].
+    v_head_dim
+        v, width of a head of values [elements]; None: d.
+    causal
+        Whether a query attends to earlier keys only.
     moved_bytes
-        Bytes of queries, keys, values, outputs (and their gradients) [byte].
+        Bytes of queries, keys, values, outputs (and their gradients) [byte]; shape (n,).
     rates
-        P, e by head width d, o, c, memory rate, t0.
+        P, e by head width d, o, c, memory rate, t0; columns of shape (n,).
+    backward
+        Whether the kernel is that of the backward pass.
 
     Notes
     -----
     Mean error on held-out forward kernels (s >= 1024, 8 or more heads) 3 to 7 % by GPU. The
     backward ratio is that of SimuMax's measured kernels, 2.9 to 3.3 at head width 128. On its 44
-    backward kernels (A100, B200) the mean error is 11 %; with the whole weight of the longest tile
+    backward kernels (A100, B200) the mean error is 11 %; with the full weight of the longest tile
     or the FLOPs of unequal widths 192 and 128 it is 17 to 25 %.
     """
     kernel = rates.kernel

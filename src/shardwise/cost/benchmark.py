@@ -1,6 +1,6 @@
-"""Times of single kernels as micro-benchmarks take them: the kernels' formulas, and what is beside.
+"""Times of single kernels as micro-benchmarks measure them, with casts and copies.
 
-A benchmark runs a kernel in a short burst at boost clocks, or over and over; it quantises a fresh
+A benchmark runs a kernel in a short burst at boost clocks, or over and over; it quantizes a fresh
 input before a product in fewer than 16 bits, and frameworks copy keys and values into a cache. All
 of that is in the figures of `kernels.Benchmarked`; the kernels themselves are timed by
 `matmul_times` and `attention_times`, as in an estimate.
@@ -39,7 +39,7 @@ def _operand_bytes(name: str) -> float:
 def _throttled(time: Floats, launch: float, throttle: Throttle, sustained: Bools | bool) -> Floats:
     """Time of a kernel whose clocks fall while it runs: (t - t0) (1 + d / (1 + (tc / (t - t0))^2)).
 
-    What is repeated for a second is slowed in its figures already.
+    Kernels repeated for a second have figures that include it.
     """
     running = np.maximum(time - launch, 1e-12)
     slower = 1 + throttle.slowdown / (1 + (throttle.after / running) ** 2)
@@ -93,8 +93,18 @@ def matmul_benchmark(
 
     Parameters
     ----------
+    chip
+        Accelerator with peaks and bandwidth.
     name
         Kind: bf16, fp8 (scaled per tensor), fp8_block or nvfp4.
+    figures
+        Fitted figures of such products.
+    m
+        Rows of the result [elements]; shape (n,).
+    n
+        Columns of the result [elements]; shape (n,).
+    k
+        Length of the reduction [elements]; shape (n,).
     sustained
         Whether the product is repeated for about a second: P e / (1 + s) and no other throttle.
     """
@@ -103,12 +113,12 @@ def matmul_benchmark(
     moved = size * (m + n) * k + _RESULT_BYTES * m * n
     slowdown = figures.throttle.sustained * np.where(sustained, one, 0.0)
     rates = _matmul_rates(chip, MATRIX_TYPES[name], figures, m, slowdown=slowdown)
-    whole = matmul_times(m, n, k, one, moved, rates)[2]
+    kernel_s = matmul_times(m, n, k, one, moved, rates)[2]
     cast = figures.cast_bytes * m * k / chip.memory[0].bandwidth
     if figures.cast_grouping:
         groups = np.gcd(np.ceil(m * k / _GROUP).astype(np.int64), _MOST_GROUPS)
         cast = cast * (1 + figures.cast_grouping * (_MOST_GROUPS / groups - 1))
-    return _throttled(whole, figures.launch, figures.throttle, sustained) + cast
+    return _throttled(kernel_s, figures.launch, figures.throttle, sustained) + cast
 
 
 def attention_benchmark(
@@ -124,14 +134,37 @@ def attention_benchmark(
     head_dim_v: Floats,
     causal: bool,
 ) -> Floats:
-    """Time of forward attention with what is copied and cast beside it [s].
+    """Time of forward attention with its copies and casts [s].
 
     `attention_times`, throttled, and (w kv_heads (d + v) + q heads d) batch seq / B.
+
+    Parameters
+    ----------
+    chip
+        Accelerator with peaks and bandwidth.
+    dtype
+        Type of queries, keys and values: bf16 or fp8.
+    figures
+        Fitted figures of such kernels, with w and q [byte].
+    batch
+        Sequences; shape (n,).
+    seq
+        Length of a sequence [tokens]; shape (n,).
+    heads
+        Heads of queries; shape (n,).
+    kv_heads
+        Heads of keys and values; shape (n,).
+    head_dim
+        d, width of a head of queries and keys [elements]; shape (n,).
+    head_dim_v
+        v, width of a head of values [elements]; shape (n,).
+    causal
+        Whether a query attends to earlier keys only.
     """
     size = 1.0 if dtype == "fp8" else _RESULT_BYTES
     moved = batch * seq * (heads * (head_dim * size + head_dim_v * _RESULT_BYTES))
     moved = moved + batch * seq * kv_heads * (head_dim + head_dim_v) * size
-    whole = _attention(
+    kernel_s = _attention(
         chip,
         dtype,
         figures,
@@ -140,10 +173,10 @@ def attention_benchmark(
         causal=causal,
         backward=False,
     )
-    beside = figures.copy_bytes * kv_heads * (head_dim + head_dim_v)
-    beside = (beside + figures.cast_bytes * heads * head_dim) * batch * seq
-    throttled = _throttled(whole, figures.launch, figures.throttle, sustained=False)
-    return throttled + beside / chip.memory[0].bandwidth
+    copied_bytes = figures.copy_bytes * kv_heads * (head_dim + head_dim_v)
+    copied_bytes = (copied_bytes + figures.cast_bytes * heads * head_dim) * batch * seq
+    throttled = _throttled(kernel_s, figures.launch, figures.throttle, sustained=False)
+    return throttled + copied_bytes / chip.memory[0].bandwidth
 
 
 def _attention(
@@ -156,7 +189,7 @@ def _attention(
     causal: bool,
     backward: bool,
 ) -> Floats:
-    """Whole time by `attention_times` [s]; head widths are few, and each is evaluated apart."""
+    """Total time by `attention_times` [s]; each of the few head widths separately."""
     peaks = {str(name): peak for name, peak in chip.matrix.items()}
     batch, seq, heads, head_dim, head_dim_v = shape
     assert chip.multiprocessors is not None  # noqa: S101 - validated: a closed form has them
@@ -202,15 +235,33 @@ def experts_benchmark(
     """Time of a block of experts on one rank, evenly loaded [s].
 
     Two grouped products by `matmul_times` over experts of equal, padded rows, t0 for all kernels,
-    and (q pairs h + r tokens h + i pairs f + c tokens experts) / B for what chooses, sorts,
-    quantises and adds up tokens, h and f the widths of a token and between the products.
+    and (q pairs h + r tokens h + i pairs f + c tokens experts) / B for kernels that choose,
+    sort, quantize and add up tokens, h and f the widths of a token and between the products.
 
     Parameters
     ----------
+    chip
+        Accelerator with peaks and bandwidth.
     name
         Kind of `kernels.Benchmarked.experts`; its first word is the type.
+    figures
+        Fitted figures of such blocks.
+    gated
+        Whether the activation is gated; shape (n,).
+    tokens
+        Tokens on the rank; shape (n,).
+    hidden
+        Width of a token [elements]; shape (n,).
     inter
-        Inner width before division by tp.
+        Inner width before division by tp [elements]; shape (n,).
+    topk
+        Experts per token; shape (n,).
+    experts
+        Routed experts of the layer; shape (n,).
+    tp
+        Ranks that split an expert; shape (n,).
+    ep
+        Ranks that the experts are divided among; shape (n,).
     """
     width = inter / tp
     chosen = {
@@ -252,8 +303,22 @@ def training_matmul(
 
     Parameters
     ----------
+    chip
+        Accelerator with peaks and bandwidth.
+    figures
+        Fitted figures of products in training.
+    groups
+        Products in one kernel; shape (n,).
+    m
+        Rows of the result [elements]; shape (n,).
+    n
+        Columns of the result [elements]; shape (n,).
+    k
+        Length of the reduction [elements]; shape (n,).
     result_bytes
-        Moved per element of the result.
+        Bytes moved per element of the result [byte]; shape (n,).
+    weight_grad
+        Whether the layout is that of a gradient of weights.
     """
     moved = groups * (_RESULT_BYTES * (m + n) * k + result_bytes * m * n)
     rates = _matmul_rates(chip, "bf16", figures, m)
@@ -275,6 +340,27 @@ def training_attention(
     """Time of causal attention in bf16 with the figures of training [s].
 
     Backward reads queries, keys, values, output and its gradient, and writes three gradients.
+
+    Parameters
+    ----------
+    chip
+        Accelerator with peaks and bandwidth.
+    figures
+        Fitted figures of attention in training.
+    batch
+        Sequences; shape (n,).
+    seq
+        Length of a sequence [tokens]; shape (n,).
+    heads
+        Heads of queries; shape (n,).
+    kv_heads
+        Heads of keys and values; shape (n,).
+    head_dim
+        Width of a head of queries and keys [elements]; shape (n,).
+    head_dim_v
+        Width of a head of values [elements]; shape (n,).
+    backward
+        Whether to time the backward pass.
     """
     moved = heads * (head_dim + head_dim_v) + kv_heads * (head_dim + head_dim_v)
     moved = _RESULT_BYTES * batch * seq * moved * (2 if backward else 1)

@@ -48,17 +48,17 @@ def collective_time(
     Parameters
     ----------
     buffer_bytes
-        S, the whole buffer [byte]; where zero, nothing is exchanged.
+        S, the full buffer [byte]; where zero, there is no communication; shape (n,).
     extents
         E_t, members within one domain of each tier; shape (tiers, rows).
     bandwidth_share
-        Part of the bandwidth that this collective gets.
+        Share of the bandwidth that this collective gets; a number or shape (n,).
     far_share
-        Part of what an all-to-all sends beyond the first tier that has to go there, where copies
-        for one domain travel once.
+        Share of an all-to-all's bytes beyond the first tier that are sent, where copies for one
+        domain travel once; a number or shape (n,).
     """
-    exchanged = buffer_bytes > 0
-    if not exchanged.any():
+    runs = buffer_bytes > 0
+    if not runs.any():
         return np.zeros(np.broadcast_shapes(buffer_bytes.shape, extents[-1].shape))
     members = extents[-1].astype(np.float64)
     latency = np.zeros_like(members * buffer_bytes)
@@ -93,7 +93,7 @@ def collective_time(
             small = _passing(kind, rates, members) * buffer_bytes / bandwidth_share
             two = _two_protocols(rates.bulk, latency, small, transfer, members)
             time = np.where(outermost == index, two, time)
-    return np.where(exchanged, time, 0.0)
+    return np.where(runs, time, 0.0)
 
 
 def _two_protocols(
@@ -115,7 +115,7 @@ def _two_protocols(
 def transfer_time(system: System, message_bytes: Floats, extents: Ints) -> Floats:
     """Time of one message to the next member of an axis, over the outermost tier it spans [s].
 
-    The slowest neighbour decides: if the members do not all share a domain of a tier, some message
+    The slowest neighbor decides: if the members do not all share a domain of a tier, some message
     crosses to the next one. t = (L^j + W^j)^(1/j) with W = c S / (b_t BW_t), c the scale of the
     tier's p2p (1 where it gives none) and j its join exponent.
     """

@@ -129,7 +129,7 @@ def trained_on(
 
     def summed(kind: str) -> TrainedWeights:
         def column(name: str) -> Floats:
-            return add(costs, counts, lambda held: getattr(getattr(held, kind), name))
+            return add(costs, counts, lambda one: getattr(getattr(one, kind), name))
 
         return TrainedWeights(**{f.name: column(f.name) for f in fields(TrainedWeights)})
 
@@ -160,9 +160,9 @@ class OperationInputs:
     subset: Subset
     machine: Machine
     head_copy: Bools
-    """Whether the rank of the head holds a table of its own."""
+    """Whether the rank of the head stores its own table."""
     mtp_copy: Bools
-    """Whether modules of multi-token prediction hold a copy of the embedding."""
+    """Whether modules of multi-token prediction store a copy of the embedding."""
 
     @classmethod
     def of(cls, model: Model, system: System, table: Table, extents: Extents) -> "OperationInputs":
@@ -327,7 +327,7 @@ def _component_costs(model: Model, totals: _Totals, choices: _Choices) -> Compon
 
     kinds = inner[: len(model.layers)]
     several = (*kinds, inner[-1] if model.mtp else None, embedding, head)
-    taken_by = partial(
+    memory_of = partial(
         weight_bytes,
         sizes=sizes,
         gradient_bytes=choices.resident_gradient_bytes,
@@ -341,8 +341,8 @@ def _component_costs(model: Model, totals: _Totals, choices: _Choices) -> Compon
         embedding=layer_cost(embedding, training=training),
         mtp=layer(inner[-1], recompute) if model.mtp else None,
         head=layer_cost(head, training=training),
-        weights=tuple(taken_by(part, expert=False) for part in several),
-        expert_weights=tuple(taken_by(part, expert=True) for part in several),
+        weights=tuple(memory_of(part, expert=False) for part in several),
+        expert_weights=tuple(memory_of(part, expert=True) for part in several),
         element_bytes=totals.element_bytes,
         weight_sizes=sizes,
         gradient_bytes=totals.gradient_bytes,

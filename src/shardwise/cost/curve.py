@@ -18,7 +18,8 @@ def share_at(curve: EfficiencyCurve | None, sizes: Floats) -> Floats:
     Parameters
     ----------
     sizes
-        Of whole operations, 0 or more, in the unit of the curve's points [byte or FLOP].
+        Sizes of full operations, 0 or more, in the unit of the curve's points [byte or FLOP]; shape
+        (n,).
 
     Notes
     -----

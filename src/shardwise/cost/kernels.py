@@ -31,22 +31,26 @@ def memory_bound_times(
     compute_latency_s: float = 0.0,
     processing: Processing = Processing.MEASURED,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return compute, memory and whole time [s]: t = t0 + max(t1 + flops / V, bytes / B).
+    """Return compute, memory and total time [s]: t = t0 + max(t1 + flops / V, bytes / B).
 
     Processing without overlap: t = t0 + t1 + flops / V + bytes / B.
 
     Parameters
     ----------
     moved_bytes
-        Bytes read and written [byte]; where zero, the kernel does not run.
+        Bytes read and written [byte]; where zero, the kernel does not run; shape (n,).
+    flops
+        FLOPs of the vector units; shape (n,).
     memory_rate
-        Bandwidth times the share of it that such kernels reach [byte/s].
+        B, bandwidth times the share of it that such kernels reach [byte/s]; shape (n,).
     vector_rate
-        Peak of the vector units times the share of it that these FLOPs reach [FLOP/s].
+        V, peak of the vector units times the share that these FLOPs reach [FLOP/s]; shape (n,).
     launch_s
         t0, time of a kernel without work [s].
     compute_latency_s
         t1, its compute time [s].
+    processing
+        How compute and memory time join: their maximum, or their sum without overlap.
     """
     compute = flops / vector_rate + compute_latency_s * (moved_bytes > 0)
     memory = moved_bytes / memory_rate
@@ -58,7 +62,15 @@ _MATRIX_TYPES = (*Dtype, "fp8", "fp4")
 
 
 def by_dtype(figures: Mapping[Any, float], table: Table) -> Floats:
-    """A figure told by type of input, for each row's type; NaN where there is none."""
+    """A figure listed by type of input, for each row's type; NaN where there is none.
+
+    Parameters
+    ----------
+    figures
+        Figure by name of the type.
+    table
+        Strategies of n rows.
+    """
     return by_code([figures.get(name, np.nan) for name in Dtype], table.dtype)
 
 
@@ -81,7 +93,7 @@ def _product_types(table: Table) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _LookedUp:
-    """What tables say of a kernel, by row."""
+    """Shares of a kernel in tables of measured shapes, by row."""
 
     present: Bools
     """Whether there is a table for it."""
@@ -91,7 +103,7 @@ class _LookedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProductRates:
-    """What products run on whose operands are of one type in each row."""
+    """Rates of products whose operands have one type in each row."""
 
     rates: MatmulRates
     curves: RowCurves
@@ -155,7 +167,7 @@ class _ProductRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRates:
-    """What kernels run on. Rates are those before the shares of curves, which depend on sizes."""
+    """Rates that kernels run at, before the shares of curves, which depend on sizes."""
 
     chip: Accelerator
     plain: _ProductRates
@@ -233,16 +245,21 @@ class KernelRates:
         return self.element_rate * self._memory_share(np.full_like(self.element_rate, np.inf))
 
     def times(self, kernel: Kernel) -> tuple[Floats, Floats, Floats]:
-        """Return compute, memory and whole time of a kernel [s].
+        """Return compute, memory and total time of a kernel [s].
 
-        Shares of curves are those at the FLOPs and least bytes of the whole kernel, of all its
-        products or heads; the kernel's own share of the bandwidth counts beside that of the bytes.
+        Shares of curves are those at the FLOPs and least bytes of the full kernel, of all its
+        products or heads; the kernel's own share of the bandwidth multiplies that of the bytes.
         Panels of a 2D product run one after the other.
+
+        Parameters
+        ----------
+        kernel
+            Sizes of one kernel; columns of shape (n,).
         """
         if isinstance(kernel, Matmul) and kernel.panels is not None:
             one = self.times(kernel.panel(kernel.panels))
-            compute, memory, whole = (kernel.panels.count * time for time in one)
-            return compute, memory, whole
+            compute, memory, total = (kernel.panels.count * time for time in one)
+            return compute, memory, total
         moved_bytes = kernel.bytes
         share = self._memory_share(moved_bytes)
         if isinstance(kernel, MemoryBound):
@@ -266,14 +283,14 @@ class KernelRates:
             return described
         looked_up = self._looked_up(kernel)
         measured = self._measured_times(kernel, looked_up.shares, moved_bytes, share)
-        compute, memory, whole = (
+        compute, memory, total = (
             np.where(looked_up.present, known, formed)
             for known, formed in zip(measured, described, strict=True)
         )
-        return compute, memory, whole
+        return compute, memory, total
 
     def launches(self, kernel: Kernel) -> Floats | float:
-        """Kernels that one stands for: of experts that run one by one, and of panels, each one."""
+        """Launches of one kernel: one for each expert that runs separately, and for each panel."""
         if isinstance(kernel, Matmul) and kernel.panels is not None:
             return kernel.panels.count
         if not isinstance(kernel, Matmul) or not kernel.grouped:

@@ -14,13 +14,12 @@ from shardwise.ops.operation import Matmul, MemoryBound, Phase
 from shardwise.ops.quantization import WeightSizes
 
 COMM_AXES = ("tp", "cp", "ep")
-"""Axes that exchange inside layers; exchanges of tp2 are counted with those of tp, of etp with
-those of ep."""
+"""Axes that communicate inside layers; tp2 is counted with tp, etp with ep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByAxis:
-    """A time of each axis that exchanges inside layers [s]."""
+    """A time of each axis that communicates inside layers [s]."""
 
     tp: Floats
     cp: Floats
@@ -37,15 +36,15 @@ class LayerTimes:
     """Times of one rank and one micro-batch, as columns [s], and FLOPs run again."""
 
     forward_s: Floats
-    """Kernels, exchanges not included."""
+    """Kernels, without communication."""
     backward_s: Floats
     weight_grad_s: Floats
-    """What of `backward_s` gives gradients of weights."""
+    """Part of `backward_s` that computes gradients of weights."""
     recompute_s: Floats
     alone_forward_s: ByAxis
-    """Exchanges, as if nothing hid them."""
+    """Communication alone, as if nothing hid it."""
     alone_backward_s: ByAxis
-    """With those that recompute repeats."""
+    """Including communication that recompute repeats."""
     exposed_forward_s: ByAxis
     exposed_backward_s: ByAxis
     offload_forward_s: Floats
@@ -58,23 +57,23 @@ class LayerTimes:
 
     @property
     def offload_exposed_s(self) -> Floats:
-        """Transfers to and from the second memory tier as far as they lengthen the step."""
+        """Exposed time of transfers to and from the second memory tier [s]."""
         return self.offload_forward_exposed_s + self.offload_backward_exposed_s
 
     @property
     def forward_pass_s(self) -> Floats:
-        """Forward with its exposed exchanges and transfers."""
+        """Forward with its exposed communication and transfers [s]."""
         return self.forward_s + self.exposed_forward_s.total + self.offload_forward_exposed_s
 
     @property
     def backward_pass_s(self) -> Floats:
-        """Backward with recompute, their exposed exchanges and transfers."""
+        """Backward with recompute, with their exposed communication and transfers [s]."""
         exposed = self.exposed_backward_s.total + self.offload_backward_exposed_s
         return self.backward_s + self.recompute_s + exposed
 
     @property
     def time_s(self) -> Floats:
-        """Forward and backward."""
+        """Forward and backward [s]."""
         return self.forward_pass_s + self.backward_pass_s
 
 
@@ -85,27 +84,27 @@ _COUNTED_WITH = {"tp": "tp", "tp2": "tp", "cp": "cp", "ep": "ep", "etp": "ep"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
-    """What one rank holds, as columns: weights in numbers, the rest in bytes of a micro-batch."""
+    """Weights of one rank [elements], and the memory of a micro-batch [byte], as columns."""
 
     parameters: Floats
-    """Without those of routed experts."""
+    """Without those of routed experts [elements]."""
     expert_parameters: Floats
     quantized_parameters: Floats
-    """What of `parameters` products read quantised."""
+    """Those of `parameters` that products read quantized [elements]."""
     quantized_expert_parameters: Floats
     trained: TrainedWeights
     """Those of `parameters` that have gradients."""
     expert_trained: TrainedWeights
     saved_bytes: Floats
-    """Kept for backward under the row's recompute."""
+    """Activations saved for backward under the row's recompute [byte]."""
     movable_bytes: Floats
-    """What of it moves where activations are offloaded: all, or that of the parts named."""
+    """The share of them that activation offload moves: all, or those of some parts [byte]."""
     over_bytes: Floats
-    """Live beyond what is kept at the fullest moment (see `cost.activation_walk`)."""
+    """Memory in addition to saved bytes at the peak (see `cost.activation_walk`) [byte]."""
     peak: Ints
-    """The operation that runs then: its position, plus their number if it runs forward."""
+    """Position of the operation at the peak; in a forward pass, plus the number of operations."""
     gradient_buffer_bytes: Floats
-    """One buffer for each distinct shape of weights, in the type of the weights."""
+    """One buffer for each distinct shape of weights, in the type of the weights [byte]."""
 
     @property
     def all_parameters(self) -> Floats:
@@ -120,15 +119,15 @@ class LayerBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCost:
-    """Times and bytes of a run of operations."""
+    """Times and bytes of a list of operations."""
 
     times: LayerTimes
     bytes: LayerBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Exchanged:
-    """Exchanges of one direction [s]."""
+class _Communication:
+    """Communication time of one direction, forward or backward [s]."""
 
     alone: ByAxis
     exposed: ByAxis
@@ -136,26 +135,25 @@ class _Exchanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
-    """Operations that the same parts of recompute run again."""
+    """Operations that the same recompute parts run again."""
 
     forward_s: Floats
-    exchanged: _Exchanged
+    communication: _Communication
     flops: Floats
     in_part: "_Segment | None" = None
-    """What of them every_other runs again: no exchanges."""
+    """The share of them that every_other runs again, without communication."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWork:
-    """What a run of operations adds up to, whatever is recomputed."""
+    """Totals of a list of operations, independent of recompute."""
 
     forward_s: Floats
-    """Kernels, exchanges not included, as in backward."""
+    """Kernels, without communication, as in `backward_s` [s]."""
     backward_s: Floats
     weight_grad_s: Floats
-    ahead: _Exchanged
-    """Exchanges of the forward pass."""
-    back: _Exchanged
+    forward: _Communication
+    backward: _Communication
     parameters: Floats
     expert_parameters: Floats
     quantized_parameters: Floats
@@ -163,32 +161,39 @@ class LayerWork:
     trained: TrainedWeights
     expert_trained: TrainedWeights
     steps: tuple[Step, ...]
-    """What each operation holds."""
+    """Memory of each operation."""
     gradient_buffer_bytes: Floats
     forward_flops: Floats
-    """Of matrix products and attention."""
+    """FLOPs of matrix products and attention in the forward pass."""
     segments: tuple[_Segment, ...]
     reruns: tuple[int, ...]
-    """For each segment, the bits of the parts that run it again."""
+    """For each segment, bits of the recompute parts that run it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputedRows:
-    """What each row runs again, in training."""
+    """Recompute of each row, in training."""
 
     full: Bools
-    """All of it."""
+    """Rows that run the full layer again."""
     parts: Ints
     """Bits of `RecomputePart`; 0 for none."""
     checkpoint_bytes: Floats
-    """What is kept where all is run again [byte]."""
+    """Checkpoint that full recompute saves [byte]."""
 
 
 def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
-    """Add up operations.
+    """Add up the times and bytes of operations.
 
     Time of a direction: kernels joined with the host's launches and waits (`with_host`); gradients
-    of weights take their kernels' share of the backward one.
+    of weights have their kernels' share of the backward one.
+
+    Parameters
+    ----------
+    costs
+        Costs of the operations, in forward order; columns of shape (n,).
+    machine
+        Rates of the n rows.
     """
     zero = np.zeros_like(machine.host_launch_s)
 
@@ -201,7 +206,7 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
         waits = total([result for result in results if result is not None], zero)
         return with_host(busy(phases), host_s, waits * machine.expert_wait_s)
 
-    def held(*, expert: bool) -> Floats:
+    def parameters(*, expert: bool) -> Floats:
         own = [c.operation.parameters for c in costs if c.operation.expert is expert]
         return total(own, zero)
 
@@ -212,18 +217,22 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     def trained(*, expert: bool) -> TrainedWeights:
         return trained_weights([c.operation for c in costs if c.operation.expert is expert], zero)
 
-    exchanges = [e for c in costs for e in c.exchanges]
-    backward, back_busy = kernels(_BACKWARD), busy(_BACKWARD)
-    weight_share = busy(_BACKWARD[1:]) / np.where(back_busy > 0, back_busy, 1.0)
+    collectives = [timed for c in costs for timed in c.collectives]
+    backward, backward_busy = kernels(_BACKWARD), busy(_BACKWARD)
+    weight_share = busy(_BACKWARD[1:]) / np.where(backward_busy > 0, backward_busy, 1.0)
     reruns = tuple(sorted({RecomputePart.bits(c.operation.reruns_with) for c in costs} - {0}))
     return LayerWork(
         forward_s=kernels((Phase.FORWARD,)),
         backward_s=backward,
         weight_grad_s=backward * weight_share,
-        ahead=_exchanged([e for e in exchanges if e.collective.phase is Phase.FORWARD], zero),
-        back=_exchanged([e for e in exchanges if e.collective.phase is not Phase.FORWARD], zero),
-        parameters=held(expert=False),
-        expert_parameters=held(expert=True),
+        forward=_communication(
+            [c for c in collectives if c.collective.phase is Phase.FORWARD], zero
+        ),
+        backward=_communication(
+            [c for c in collectives if c.collective.phase is not Phase.FORWARD], zero
+        ),
+        parameters=parameters(expert=False),
+        expert_parameters=parameters(expert=True),
         quantized_parameters=quantized(expert=False),
         quantized_expert_parameters=quantized(expert=True),
         trained=trained(expert=False),
@@ -236,36 +245,36 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     )
 
 
-def _exchanged(exchanges: Sequence[CollectiveCost], zero: Floats) -> _Exchanged:
+def _communication(collectives: Sequence[CollectiveCost], zero: Floats) -> _Communication:
     def by_axis(name: str) -> ByAxis:
         sums: Mapping[str, Floats] = {
             axis: total(
-                [getattr(e, name) for e in exchanges if _COUNTED_WITH[e.collective.axis] == axis],
+                [getattr(c, name) for c in collectives if _COUNTED_WITH[c.collective.axis] == axis],
                 zero,
             )
             for axis in COMM_AXES
         }
         return ByAxis(**sums)
 
-    return _Exchanged(alone=by_axis("time_s"), exposed=by_axis("exposed_s"))
+    return _Communication(alone=by_axis("time_s"), exposed=by_axis("exposed_s"))
 
 
 def _segment(costs: Sequence[OperationCost], parts: int, zero: Floats) -> _Segment:
-    """Add up the operations that exactly these parts of recompute run again."""
+    """Add up the operations that exactly these recompute parts run again."""
     group = [c for c in costs if RecomputePart.bits(c.operation.reruns_with) == parts]
-    ahead = [e for c in group for e in c.exchanges if e.collective.phase is Phase.FORWARD]
+    repeated = [e for c in group for e in c.collectives if e.collective.phase is Phase.FORWARD]
     in_part = None
     if parts & _EVERY_OTHER:
         shares = [(c.operation.rerun_share, c) for c in group]
         in_part = _Segment(
             forward_s=total([share * c.kernel_s(Phase.FORWARD) for share, c in shares], zero),
-            exchanged=_exchanged([], zero),
+            communication=_communication([], zero),
             flops=total([share * _forward_flops(c) for share, c in shares], zero),
         )
     return _Segment(
         in_part=in_part,
         forward_s=total([c.kernel_s(Phase.FORWARD) for c in group], zero),
-        exchanged=_exchanged(ahead, zero),
+        communication=_communication(repeated, zero),
         flops=total([_forward_flops(c) for c in group], zero),
     )
 
@@ -277,20 +286,22 @@ def layer_cost(
     recompute: RecomputedRows | None = None,
     movable: Ints | None = None,
 ) -> LayerCost:
-    """What a run of operations costs under each row's recompute.
+    """Cost of a list of operations under each row's recompute.
 
-    Where nothing is trained, only forward counts. With full recompute forward runs again,
-    exchanges included, and only a checkpoint is kept; else the operations of the parts named run
-    again, and what these rebuild is not kept.
+    Without training only the forward pass counts. Full recompute runs forward again, communication
+    included, and saves only a checkpoint; selective recompute runs the operations of its parts
+    again and does not save what they rebuild (arXiv 2205.05198, section 5).
 
     Parameters
     ----------
+    work
+        Totals of the operations (`layer_work`); columns of shape (n,).
     training
-        Rows that go backward too.
+        Rows with a backward pass; shape (n,).
     recompute
-        None: nothing runs again.
+        Recompute of each row; None: none.
     movable
-        Bits of `OffloadPart` that may be offloaded, 0 for all; None: all in all rows.
+        Bits of `OffloadPart` that may be offloaded, 0 for all; shape (n,). None: all in all rows.
     """
     zero = np.zeros_like(work.parameters)
     times = LayerTimes(
@@ -298,10 +309,10 @@ def layer_cost(
         backward_s=np.where(training, work.backward_s, 0.0),
         weight_grad_s=np.where(training, work.weight_grad_s, 0.0),
         recompute_s=zero,
-        alone_forward_s=work.ahead.alone,
-        alone_backward_s=_where(training, work.back.alone),
-        exposed_forward_s=work.ahead.exposed,
-        exposed_backward_s=_where(training, work.back.exposed),
+        alone_forward_s=work.forward.alone,
+        alone_backward_s=_where(training, work.backward.alone),
+        exposed_forward_s=work.forward.exposed,
+        exposed_backward_s=_where(training, work.backward.exposed),
         offload_forward_s=zero,
         offload_backward_s=zero,
         offload_forward_exposed_s=zero,
@@ -315,36 +326,41 @@ def layer_cost(
         checkpoint = recompute.checkpoint_bytes
         times = _with_recompute(times, work, np.where(training, again, 0))
     walked = _walked(work, np.where(training, again, FORWARD_ONLY), checkpoint, movable)
-    held = LayerBytes(
+    memory = LayerBytes(
         parameters=work.parameters,
         expert_parameters=work.expert_parameters,
         quantized_parameters=work.quantized_parameters,
         quantized_expert_parameters=work.quantized_expert_parameters,
         trained=work.trained,
         expert_trained=work.expert_trained,
-        saved_bytes=walked.kept,
+        saved_bytes=walked.saved,
         movable_bytes=walked.movable,
         over_bytes=walked.over,
         peak=walked.peak,
         gradient_buffer_bytes=work.gradient_buffer_bytes,
     )
-    return LayerCost(times=times, bytes=held)
+    return LayerCost(times=times, bytes=memory)
 
 
 def _with_recompute(times: LayerTimes, work: LayerWork, again: Ints) -> LayerTimes:
-    """Add what runs again: `FULL`, or the bits of parts."""
+    """Add the time of recompute: `FULL`, or the bits of recompute parts."""
     full = again == FULL
     runs = [
-        (full, _Segment(forward_s=work.forward_s, exchanged=work.ahead, flops=work.forward_flops))
+        (
+            full,
+            _Segment(
+                forward_s=work.forward_s, communication=work.forward, flops=work.forward_flops
+            ),
+        )
     ]
     for parts, segment in zip(work.reruns, work.segments, strict=True):
-        whole = ~full & (again & parts & ~_EVERY_OTHER > 0)
-        runs.append((whole, segment))
+        selected = ~full & (again & parts & ~_EVERY_OTHER > 0)
+        runs.append((selected, segment))
         if segment.in_part is not None:
-            runs.append((~full & ~whole & (again & parts > 0), segment.in_part))
+            runs.append((~full & ~selected & (again & parts > 0), segment.in_part))
     for rows, segment in runs:
         if np.any(rows):
-            repeated = segment.exchanged
+            repeated = segment.communication
             times = replace(
                 times,
                 recompute_s=times.recompute_s + np.where(rows, segment.forward_s, 0.0),
@@ -360,21 +376,21 @@ def _with_recompute(times: LayerTimes, work: LayerWork, again: Ints) -> LayerTim
 
 
 def _walked(work: LayerWork, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:
-    """Walk through the operations, with each kind of recompute that occurs on its rows."""
+    """Walk through the operations, once for each kind of recompute in the rows."""
     kinds = np.unique(again).tolist()
     if len(kinds) == 1:
         return walk(work.steps, kinds[0], checkpoint, movable)
     columns = [np.zeros_like(work.parameters) for _ in range(3)]
-    kept, over, moves = columns
-    peak = np.zeros(kept.shape, dtype=np.int64)
-    whole = Walk(kept=kept, movable=moves, over=over, peak=peak)
+    saved, over, moves = columns
+    peak = np.zeros(saved.shape, dtype=np.int64)
+    joined = Walk(saved=saved, movable=moves, over=over, peak=peak)
     for kind in kinds:
         rows = np.flatnonzero(again == kind)
         moved = None if movable is None else movable[rows]
         part = walk(gather(work.steps, rows), kind, checkpoint[rows], moved)
         for column in fields(Walk):
-            getattr(whole, column.name)[rows] = getattr(part, column.name)
-    return whole
+            getattr(joined, column.name)[rows] = getattr(part, column.name)
+    return joined
 
 
 def _where(rows: Bools, times: ByAxis) -> ByAxis:
@@ -384,7 +400,7 @@ def _where(rows: Bools, times: ByAxis) -> ByAxis:
 def _gradient_buffers(costs: Sequence[OperationCost], zero: Floats) -> Floats:
     """Bytes of one buffer for each distinct shape among the products that give weight gradients.
 
-    In the type that the forward product of the same weights gives.
+    Each is in the type of the forward product's result.
     """
     products: list[tuple[Matmul, Floats]] = []
     for cost in costs:
@@ -395,8 +411,8 @@ def _gradient_buffers(costs: Sequence[OperationCost], zero: Floats) -> Floats:
         seen = np.zeros(zero.shape, dtype=np.bool_)
         for earlier, _ in products[:index]:
             seen |= (earlier.batch > 0) & (earlier.m == product.m) & (earlier.n == product.n)
-        held = product.own_rows * product.n * size
-        buffers.append(np.where(seen | (product.batch == 0), 0.0, held))
+        buffer = product.own_rows * product.n * size
+        buffers.append(np.where(seen | (product.batch == 0), 0.0, buffer))
     return total(buffers, zero)
 
 
@@ -412,17 +428,17 @@ def _forward_flops(cost: OperationCost) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightBytes:
-    """Of the weights that a rank of a stage has, before replicas split them, as columns [byte]."""
+    """Memory of the weights of a stage on one rank, before sharding among replicas [byte]."""
 
     stored: Floats
-    """As they are held, and split where weights are."""
+    """Weights as they are stored, which ZeRO-3 shards."""
     copies: Floats
-    """Quantised, beside them."""
+    """Quantized copies stored in addition."""
     frozen: Floats
-    """What of the weights is not trained, in the type of the row."""
+    """Weights that are not trained, in the type of the row."""
     gradients: Floats
     state: Floats
-    """Of the optimizer, with its fp32 copy of weights in a smaller type."""
+    """Optimizer state, with the fp32 copy of weights in a smaller type."""
 
 
 def weight_bytes(
@@ -434,30 +450,38 @@ def weight_bytes(
     optimizer: Ints,
     training: Bools,
 ) -> WeightBytes | None:
-    """What the weights of a part take, without those of routed experts, or those.
+    """Memory of the weights of a component: of its routed experts, or of all others.
 
-    None without the part, or where it has no experts. Forward only there are neither gradients nor
-    state.
+    None without the component, or where it has no experts. Without training there are neither
+    gradients nor state.
 
     Parameters
     ----------
+    part
+        Totals of the component's operations (`layer_work`).
+    expert
+        Whether to count the weights of routed experts, or the others.
+    sizes
+        Bytes per weight [byte]; columns of shape (n,).
     gradient_bytes
-        Of one gradient.
+        Size of one gradient [byte]; shape (n,).
     optimizer
-        Codes of `Optimizer`.
+        Codes of `Optimizer`; shape (n,).
+    training
+        Rows with a backward pass; shape (n,).
     """
     if part is None or (expert and not np.any(part.expert_parameters)):
         return None
-    held, quantized, trained = (
+    weights, quantized, trained = (
         (part.expert_parameters, part.quantized_expert_parameters, part.expert_trained)
         if expert
         else (part.parameters, part.quantized_parameters, part.trained)
     )
     state = state_bytes(optimizer, sizes.plain, trained)
     return WeightBytes(
-        stored=sizes.total(held, quantized, sizes.stored),
+        stored=sizes.total(weights, quantized, sizes.stored),
         copies=quantized * sizes.copies,
-        frozen=(held - trained.weights) * sizes.plain,
+        frozen=(weights - trained.weights) * sizes.plain,
         gradients=np.where(training, trained.weights * gradient_bytes, 0.0),
         state=np.where(training, state, 0.0),
     )

@@ -4,7 +4,7 @@ Where a library hides waves, the closed form is as good as waves of tiles and mu
 waves show (mean error on products of training 4 % against 7 %).
 
 DeepGEMM on Hopper picks the block by what it loads: it weighs each block by the bytes that pass the
-caches of level 1 and 2, over the share of whole waves that its blocks fill. Two neighbors share
+caches of level 1 and 2, over the share of full waves that its blocks fill. Two neighbors share
 operands where there is more than one wave. Large blocks that all fit in a single wave run three to
 four times slower than the same blocks in several, so that a product may take three times as long as
 one of a row more.
@@ -33,7 +33,14 @@ _PARTIAL_BYTES = 4.0  # of an element of a partial result: fp32, written and rea
 def by_waves(tiles_per_unit: Floats, wave_share: float) -> Floats:
     """Waves that a number of tiles per multiprocessor takes: never less than one.
 
-    w' = max(w, 1) + a (ceil(w) - max(w, 1)); a = 1: whole waves; 0: tiles as a fluid.
+    w' = max(w, 1) + a (ceil(w) - max(w, 1)); a = 1: full waves; 0: tiles as a fluid.
+
+    Parameters
+    ----------
+    tiles_per_unit
+        w, tiles per multiprocessor; shape (n,).
+    wave_share
+        a, fitted by accelerator; 0 to 1.
     """
     least = np.maximum(tiles_per_unit, 1.0)
     waves: Floats = least + wave_share * (np.ceil(tiles_per_unit) - least)
@@ -41,7 +48,17 @@ def by_waves(tiles_per_unit: Floats, wave_share: float) -> Floats:
 
 
 def tile_speed(rows: Floats | float, columns: Floats | float, edge_weight: float) -> Floats | float:
-    """Speed of a tile over that of one of 128 x 256: (1 + a e0) / (1 + a e) with e = 1/r + 1/c."""
+    """Speed of a tile over that of one of 128 x 256: (1 + a e0) / (1 + a e) with e = 1/r + 1/c.
+
+    Parameters
+    ----------
+    rows
+        r, rows of the tile [elements]; a number or shape (n,).
+    columns
+        c, columns of the tile [elements]; a number or shape (n,).
+    edge_weight
+        a, fitted by accelerator.
+    """
     edge = 1 / rows + 1 / columns
     return (1 + edge_weight * _FULL_EDGE) / (1 + edge_weight * edge)
 
@@ -66,12 +83,24 @@ def tiled_times(
 
     Parameters
     ----------
+    m
+        Rows of the result [elements]; shape (n,).
+    n
+        Columns of the result [elements]; shape (n,).
+    k
+        Length of the reduction [elements]; shape (n,).
+    batch
+        Number of products; shape (n,).
     speed
-        P e, peak times the share that large products reach [FLOP/s].
+        P e, peak times the share that large products reach [FLOP/s]; shape (n,).
     fill_depth
-        k0 [elements].
+        k0, extra elements of the reduction [elements]; shape (n,).
     memory_rate
-        Bandwidth of the memory [byte/s].
+        B, bandwidth of the memory [byte/s]; a number or shape (n,).
+    multiprocessors
+        SM, multiprocessors of the chip.
+    tiles
+        a of waves and of edges, t_s, and the share of B for partial results.
 
     Notes
     -----
@@ -93,7 +122,7 @@ def tiled_times(
     return best
 
 
-# What the choice weighs, as DeepGEMM has it for Hopper (csrc/jit_kernels/heuristics/sm90.hpp, read
+# Figures of the choice in DeepGEMM for Hopper (csrc/jit_kernels/heuristics/sm90.hpp, read
 # in commit 10747d4): fp8 operands, bf16 result, scales of 1 x 128 and 128 x 128.
 _ROWS = (64, 128, 256)
 _COLUMNS = (*range(16, 129, 16), 144, 160, 192)
@@ -108,7 +137,7 @@ _LEAST_STEPS_SMALL = 4
 _MOST_STEPS = 16
 _LEVEL_1_RATE = 128  # bytes a clock of each multiprocessor
 _LEVEL_2_RATE = 64
-_LEVEL_2_MOST = int(8e6 / 1.3e3)  # of the whole chip
+_LEVEL_2_MOST = int(8e6 / 1.3e3)  # of the full chip
 _NARROW = 16  # columns of the result that are stored with the narrowest pattern
 _UNITS = 64  # least rows that the matrix units read
 
@@ -120,11 +149,11 @@ class Blocks:
     rows: Floats
     columns: Floats
     waves: Floats
-    """Whole ones."""
+    """Waves of blocks, rounded up."""
 
 
 def _steps_in_flight(rows: int, columns: int, k: Floats) -> Floats:
-    """Steps whose operands fit the shared memory beside the result."""
+    """Steps whose operands fit the shared memory together with the result."""
     result = np.ceil(rows * columns * 2 / 1024) * 1024
     scales = np.ceil(np.ceil(k / _STEP) * 4 * (1 if _STEP % columns == 0 else 2) / 8) * 8
     step = (rows + columns) * _STEP + np.ceil(rows * 4 / 128) * 128
@@ -142,10 +171,23 @@ def _candidates() -> Iterator[tuple[int, int, int, int]]:
 
 
 def chosen_blocks(m: Floats, n: Floats, k: Floats, batch: Floats, multiprocessors: int) -> Blocks:
-    """Block that the library takes for each product.
+    """Block that the library chooses for each product.
 
     The least max(l1, l2) / u, with l1 and l2 the clocks that the bytes of all blocks take to pass
     the caches of level 1 and 2, and u = blocks / (waves SM).
+
+    Parameters
+    ----------
+    m
+        Rows of the result [elements]; shape (n,).
+    n
+        Columns of the result [elements]; shape (n,).
+    k
+        Length of the reduction [elements]; shape (n,).
+    batch
+        Number of products; shape (n,).
+    multiprocessors
+        SM, multiprocessors of the chip.
     """
     level_2 = min(_LEVEL_2_RATE * multiprocessors, _LEVEL_2_MOST)
     level_1 = _LEVEL_1_RATE * multiprocessors
@@ -187,10 +229,20 @@ def block_times(
 
     Parameters
     ----------
+    k
+        Length of the reduction [elements]; shape (n,).
     count
-        Blocks of the product.
+        Blocks of the product; shape (n,).
+    chosen
+        Size of the blocks and number of waves; columns of shape (n,).
     speed
-        P e [FLOP/s].
+        P e, peak times the share that large products reach [FLOP/s]; shape (n,).
+    fill_depth
+        k0, extra elements of the reduction [elements]; shape (n,).
+    multiprocessors
+        SM, multiprocessors of the chip.
+    blocks
+        Shares of the speed that blocks reach, fitted by accelerator.
 
     Notes
     -----
@@ -222,12 +274,12 @@ WEIGHT_GRAD_EFFICIENCY = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulRates:
-    """What a product runs on, as columns: one value per row."""
+    """Rates that a product runs at, as columns: one value per row."""
 
     peak: Floats
     """Peak of the matrix units for the input type [FLOP/s]."""
     efficiency: Floats
-    """Share of the peak: what a large product reaches, or on a curve this one."""
+    """Share of the peak that a large product reaches; on a curve, that this one reaches."""
     fill_depth: Floats
     """Extra elements of the reduction for filling the pipeline."""
     fill_tiles: Floats
@@ -237,7 +289,7 @@ class MatmulRates:
     launch_s: Floats
     """Launch and drain [s]."""
     bandwidth: Floats | float = np.inf
-    """Full rate of the memory, which shares of partial results are told of [byte/s]."""
+    """Full rate of the memory, to which the shares for partial results refer [byte/s]."""
     compute_latency_s: float = 0.0
     """Least compute time of a kernel that runs [s]."""
     memory_latency_s: Floats | float = 0.0
@@ -246,9 +298,9 @@ class MatmulRates:
     fill_exponent: Floats | float = 2.5
     """How sharply the chip fills with tiles."""
     reduction_step: Floats | float = 1
-    """The reduction is computed in whole steps of so many elements."""
+    """The reduction is computed in steps of so many elements, rounded up."""
     tilings: tuple[tuple[Bools | bool, MatmulTiles | MatmulBlocks], ...] = ()
-    """Where waves of tiles count in place of that: rows, and what the tiles are like."""
+    """Rows that count waves of tiles instead of the closed form, and the figures of their tiles."""
     shaped: Bools | bool = True
     """Whether the shape counts: rows on the closed form; not on a curve over the FLOPs."""
     processing: Processing = Processing.MEASURED
@@ -264,7 +316,7 @@ def matmul_times(
     *,
     weight_grad: bool = False,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return compute, memory and whole time [s] of `batch` products (m, k) x (k, n).
+    """Return compute, memory and total time [s] of `batch` products (m, k) x (k, n).
 
     t_c = 2 batch [m] [n] (k + k0) / (P e) (1 + (o / w)^x)^(1/x), t_m = bytes / B,
     t = t0 + (t_c^2.3 + t_m^2.3)^(1/2.3), with [m] rounded up to 64, w tiles of 128 x 128 per
@@ -277,12 +329,18 @@ def matmul_times(
 
     Parameters
     ----------
-    m, n, k
-        Rows and columns of the result, length of the reduction.
+    m
+        Rows of the result [elements]; shape (n,).
+    n
+        Columns of the result [elements]; shape (n,).
+    k
+        Length of the reduction [elements]; shape (n,).
+    batch
+        Number of products in one kernel; shape (n,).
     moved_bytes
-        Operands and result [byte].
+        Operands and result [byte]; shape (n,).
     rates
-        P, e, k0, o, x, B, t0.
+        P, e, k0, o, x, B, t0; columns of shape (n,).
     weight_grad
         Whether the layout is that of a gradient of weights.
 
@@ -353,23 +411,37 @@ def separate_matmul_times(
     kernels: Floats,
     weight_grad: bool = False,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return compute, memory and whole time [s] of products that run in several kernels in turn.
+    """Return compute, memory and total time [s] of products that run in several kernels in turn.
 
     c times those of one kernel of batch / c products and bytes / c, by `matmul_times`: tiles of
     other kernels do not help to fill the chip, and each has a launch.
 
     Parameters
     ----------
+    m
+        Rows of the result [elements]; shape (n,).
+    n
+        Columns of the result [elements]; shape (n,).
+    k
+        Length of the reduction [elements]; shape (n,).
+    batch
+        Number of products in all kernels; shape (n,).
+    moved_bytes
+        Operands and results of all products [byte]; shape (n,).
+    rates
+        Rates of one kernel; columns of shape (n,).
     kernels
-        c, 1 or more. Batched and grouped kernels (CUTLASS) take all products: 1. One product of
-        the library for each expert (Transformer Engine): `batch`.
+        c, 1 or more; shape (n,). Batched and grouped kernels (CUTLASS) run all products: 1. One
+        product of the library for each expert (Transformer Engine): `batch`.
+    weight_grad
+        Whether the layout is that of a gradient of weights.
 
     Notes
     -----
     Nothing is fitted for products of experts. SimuMax's 120 (commit 4dcaae5), called as Transformer
     Engine's grouped product is, in a kernel each (in one): B200 -18 %, mean absolute error 19 %
     (-31, 31), where its plain products are -14, 17; A100 +7, 7 (+1, 5), plain -1, 4. Less each
-    GPU's median 9 and 5 % (13, 5). Whole expert blocks in CUTLASS's grouped kernels (H100 to GB200,
+    GPU's median 9 and 5 % (13, 5). Full expert blocks in CUTLASS's grouped kernels (H100 to GB200,
     64 or more tokens an expert; ai-dynamo/aiconfigurator, commit 095f58a; factors of products,
     bytes, tokens and a constant fitted by GPU) are 10 to 15 % off in one kernel, 19 to 26 % in a
     kernel each. Padding an expert's tokens to 128 gains those 0 to 0.7 points, and loses 0.3 to 0.8
@@ -384,9 +456,18 @@ def separate_matmul_times(
 def product_times(
     flops: Floats, moved_bytes: Floats, rates: MatmulRates
 ) -> tuple[Floats, Floats, Floats]:
-    """Return compute, memory and whole time [s] of a product of which only FLOPs are known.
+    """Return compute, memory and total time [s] of a product of which only FLOPs are known.
 
     t_c = FLOPs / (P e), t_m and t as in `matmul_times`.
+
+    Parameters
+    ----------
+    flops
+        FLOPs of the product; where zero, the kernel does not run; shape (n,).
+    moved_bytes
+        Operands and result [byte]; shape (n,).
+    rates
+        P, e, B, t0; columns of shape (n,).
     """
     compute = flops / (rates.peak * rates.efficiency)
     return _with_memory(compute, flops > 0, moved_bytes, rates)

@@ -1,6 +1,6 @@
-"""Transfers between the accelerator's memory and the second tier, and what hides them.
+"""Transfers between the accelerator's memory and the second tier, and how much of them is hidden.
 
-Weights, kept activations and optimizer state of the layers may wait in the second tier (host
+Weights, saved activations and optimizer state of the layers may be stored in the second tier (host
 memory behind a link, as in arXiv 2101.06840). The link works in both directions at once.
 """
 
@@ -20,6 +20,13 @@ def link_time(system: System, moved_bytes: Floats) -> Floats:
     """Time of moving bytes over the link to the second tier, one direction [s].
 
     t = S / (B e(S)), with the tier's bandwidth B and its efficiency e for transfers of S bytes.
+
+    Parameters
+    ----------
+    system
+        Its accelerator's second memory tier is the link; without one the time is 0.
+    moved_bytes
+        S, bytes of one transfer [byte]; shape (n,).
     """
     tiers = system.accelerator.memory
     if len(tiers) <= _SECOND:
@@ -38,34 +45,38 @@ def with_offload(
     weights: Bools,
     activations: Bools,
 ) -> LayerCost:
-    """One layer with the transfers that bring its weights and take its activations away.
+    """Cost of one layer with the transfers of its weights and activations.
 
-    While a layer computes, the weights of the next one come in and the activations of the one
-    before go out, both at once; in backward weights and activations come in. What takes longer
-    than the pass is exposed: max(0, t - pass).
+    While a layer computes, the weights of the next one come in and the activations of the previous
+    one go out concurrently; in backward weights and activations come in. Time beyond that of the
+    pass is exposed: max(0, t - pass).
 
     Parameters
     ----------
+    system
+        Its accelerator's second memory tier is the link.
     layer
-        Cost of one layer and one micro-batch.
+        Cost of one layer and one micro-batch; columns of shape (n,).
     weight_bytes
-        Weights of the layer on one rank [byte].
+        Weights of the layer on one rank [byte]; shape (n,).
     training
-        Rows that go backward; in others nothing comes back.
-    weights, activations
-        Rows that offload them; of activations what `LayerBytes.movable_bytes` says.
+        Rows with a backward pass; shape (n,).
+    weights
+        Rows that offload weights; shape (n,).
+    activations
+        Rows that offload activations, `LayerBytes.movable_bytes` of them; shape (n,).
     """
     fetched = np.where(weights, weight_bytes, 0.0)
-    kept = np.where(activations, layer.bytes.movable_bytes, 0.0)
-    ahead = np.maximum(link_time(system, fetched), link_time(system, kept))
-    back = np.where(training, link_time(system, fetched + kept), 0.0)
+    saved = np.where(activations, layer.bytes.movable_bytes, 0.0)
+    forward_s = np.maximum(link_time(system, fetched), link_time(system, saved))
+    backward_s = np.where(training, link_time(system, fetched + saved), 0.0)
     times = layer.times
     transfers = replace(
         times,
-        offload_forward_s=ahead,
-        offload_backward_s=back,
-        offload_forward_exposed_s=np.maximum(0.0, ahead - times.forward_pass_s),
-        offload_backward_exposed_s=np.maximum(0.0, back - times.backward_pass_s),
+        offload_forward_s=forward_s,
+        offload_backward_s=backward_s,
+        offload_forward_exposed_s=np.maximum(0.0, forward_s - times.forward_pass_s),
+        offload_backward_exposed_s=np.maximum(0.0, backward_s - times.backward_pass_s),
     )
     return replace(layer, times=transfers)
 
@@ -78,20 +89,26 @@ def optimizer_transfer(
     idle_in_s: Floats,
     idle_out_s: Floats,
 ) -> tuple[Floats, Floats]:
-    """Time of updating what waits in the second tier, alone and exposed [s].
+    """Time of the transfers of an offloaded optimizer update, alone and exposed [s].
 
-    Once a step the optimizer state of a stage comes in and goes back, layer by layer, and updated
-    weights that wait there go back too; alone that takes as long as the way back, the fuller one.
-    Both ways run behind the last backward pass, as far as it leaves them idle, and what follows it
-    (the exposed exchange among replicas, the update):
+    Once a step the optimizer state of a stage comes in and goes out again, layer by layer, and
+    updated offloaded weights go out too; alone this takes as long as the way out, which moves more
+    bytes. Both directions run while they are idle during the last backward pass and what follows it
+    (the exposed data-parallel communication, the update):
     exposed = max(0, t(state) - idle in, t(state + weights) - idle out).
 
     Parameters
     ----------
-    state_bytes, weight_bytes
-        Offloaded optimizer state, and offloaded weights, on one rank [byte].
-    idle_in_s, idle_out_s
-        Time for which each way of the link stands idle meanwhile [s].
+    system
+        Its accelerator's second memory tier is the link.
+    state_bytes
+        Offloaded optimizer state on one rank [byte]; shape (n,).
+    weight_bytes
+        Offloaded weights on one rank [byte]; shape (n,).
+    idle_in_s
+        Time for which the link to the accelerator is idle meanwhile [s]; shape (n,).
+    idle_out_s
+        Time for which the link to the second tier is idle meanwhile [s]; shape (n,).
     """
     alone = link_time(system, state_bytes + weight_bytes)
     late = np.maximum(link_time(system, state_bytes) - idle_in_s, alone - idle_out_s)

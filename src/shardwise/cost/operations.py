@@ -1,4 +1,4 @@
-"""Time of operations: their kernels on the accelerator, their exchanges, and what is exposed."""
+"""Time of operations: kernels, collectives, and the exposed communication."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from shardwise.parallel.placement import Extents
 # The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
 # they meet. Dense layers, grade-A published runs on NVIDIA GPUs.
 _HOST_EXPONENT = 4.0
-# Where the host waits for a result in between, its queue is empty after it: launches nearly add up.
+# Where the host waits for a result, its queue is empty afterwards: launches nearly add up.
 # Mixtures of experts that drop no tokens, the same runs.
 _WAITING_EXPONENT = 1.3
-# Launches that remain of those of kernels captured in graphs, the same runs.
+# Share of launches that remains where CUDA graphs capture kernels, the same runs.
 _UNCAPTURED = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 0.5, CudaGraphs.FULL: 0.1}
 _UNCAPTURED_EXPERTS = _UNCAPTURED | {CudaGraphs.PARTIAL: 1.0}
 # No host can wait inside a graph.
@@ -32,20 +32,22 @@ LAYER_AXES = ("tp", "tp2", "cp", *_OF_EXPERTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The system and stack as an operation meets them: rates by the row's dtype and stack."""
+    """What operations run on: rates of the system by each row's dtype and stack, as columns."""
 
     system: System
     extents: Mapping[str, Ints]
-    """Of each axis that communicates inside layers; shape (tiers, rows)."""
+    """Extents of each axis that communicates inside layers; shape (tiers, rows)."""
     kernels: KernelRates
     host_launch_s: Floats
-    """Of one kernel, with what of it graphs leave."""
+    """Launch time of one kernel that CUDA graphs leave [s]."""
     expert_launch_s: Floats
-    """Of one kernel of an expert, which partial graphs do not capture."""
+    """The same for a kernel of routed experts, which partial graphs do not capture [s]."""
     expert_wait_s: Floats
-    exchange_factor: Floats
-    """Time of exchanges inside layers over that alone."""
-    expert_exchange_factor: Floats
+    """Time for which the host waits for one result of the router [s]."""
+    communication_factor: Floats
+    """Time of collectives inside layers over their time alone."""
+    expert_communication_factor: Floats
+    """The same for collectives of experts."""
     tp_overlap: Ints
     """Code of `TpOverlap`."""
     tp_hidden: Floats
@@ -69,8 +71,8 @@ class Machine:
             expert_wait_s=table.by_stack(
                 lambda stack: stack.expert_wait * _WAITS[stack.cuda_graphs]
             ),
-            exchange_factor=table.by_stack(lambda stack: stack.exchange_time_factor),
-            expert_exchange_factor=table.by_stack(lambda stack: stack.expert_exchange_factor),
+            communication_factor=table.by_stack(lambda stack: stack.exchange_time_factor),
+            expert_communication_factor=table.by_stack(lambda stack: stack.expert_exchange_factor),
             tp_overlap=table.tp_overlap,
             tp_hidden=table.by_stack(lambda stack: stack.tp_hidden),
             tp_backward_async=table.by_stack(lambda stack: stack.tp_backward_async),
@@ -82,9 +84,11 @@ class Machine:
         """Rate at which element-wise kernels get through many bytes [byte/s]."""
         return self.kernels.memory_rate
 
-    def slower(self, axis: str) -> Floats:
-        """Time of exchanges of an axis in a step over their time alone."""
-        return self.expert_exchange_factor if axis in _OF_EXPERTS else self.exchange_factor
+    def factor_of(self, axis: str) -> Floats:
+        """Time of an axis's collectives in a step over their time alone."""
+        return (
+            self.expert_communication_factor if axis in _OF_EXPERTS else self.communication_factor
+        )
 
     def launching_s(self, cost: "OperationCost", phase: Phase) -> Floats:
         """Time of the host to launch an operation's kernels of a phase [s]."""
@@ -103,28 +107,28 @@ class KernelCost:
     missed: Bools
     """Whether there is a table of measured shapes, but none near this one."""
     launches: Floats
-    """Kernels that it is launched as; 0: it does not run."""
+    """How many kernels are launched for it; 0: it does not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCost:
-    """One collective and its time, alone and as far as it lengthens the step."""
+    """One collective and its time, alone and exposed."""
 
     collective: Collective
     time_s: Floats
     hidden_s: Floats
-    """What of it runs beside compute."""
+    """Part that runs concurrently with compute [s]."""
     exposed_s: Floats
-    """What is not hidden, and what the hidden part slows compute by."""
+    """Part that is not hidden, and the time by which the hidden part slows compute [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationCost:
-    """One operation with the times of its kernels and exchanges."""
+    """One operation with the times of its kernels and collectives."""
 
     operation: Operation
     kernels: tuple[KernelCost, ...]
-    exchanges: tuple[CollectiveCost, ...]
+    collectives: tuple[CollectiveCost, ...]
 
     def kernel_s(self, phase: Phase) -> Floats:
         """Time of the kernels of a phase [s]."""
@@ -132,7 +136,7 @@ class OperationCost:
         return total(times, self.operation.parameters)
 
     def launches(self, phase: Phase) -> Floats:
-        """Kernels that run in a phase."""
+        """Number of kernels launched in a phase."""
         launches = [cost.launches for cost in self.kernels if cost.kernel.phase is phase]
         return total(launches, self.operation.parameters)
 
@@ -140,8 +144,17 @@ class OperationCost:
 def with_host(kernels_s: Floats, host_s: Floats, waits_s: Floats | float = 0.0) -> Floats:
     """Time of kernels that the host launches one by one [s].
 
-    (kernels^4 + host^4)^(1/4); where the host waits for results in between, kernels and
-    host + waits join with exponent 1.3.
+    (kernels^4 + host^4)^(1/4); where the host waits for results, kernels and host + waits join with
+    exponent 1.3. Exponents fitted on published training runs (see `_HOST_EXPONENT`).
+
+    Parameters
+    ----------
+    kernels_s
+        Time of the kernels on the accelerator [s]; shape (n,).
+    host_s
+        Time of the host to launch them [s]; shape (n,).
+    waits_s
+        Time for which the host waits for results [s]; shape (n,).
     """
     exponent = np.where(waits_s > 0, _WAITING_EXPONENT, _HOST_EXPONENT)
     joined: Floats = (kernels_s**exponent + (host_s + waits_s) ** exponent) ** (1 / exponent)
@@ -149,20 +162,28 @@ def with_host(kernels_s: Floats, host_s: Floats, waits_s: Floats | float = 0.0) 
 
 
 def operation_cost(operation: Operation, machine: Machine) -> OperationCost:
-    """Time the kernels of an operation, then what of its exchanges they do not hide."""
+    """Time of an operation's kernels, and time and exposed part of its collectives.
+
+    Parameters
+    ----------
+    operation
+        Kernels and collectives of one micro-batch on one rank; sizes have shape (n,).
+    machine
+        Rates of the n rows.
+    """
     kernels = tuple(_kernel_cost(kernel, operation, machine) for kernel in operation.kernels)
-    partial = OperationCost(operation=operation, kernels=kernels, exchanges=())
-    whole = [c for c in operation.collectives if c.panels is None]
-    exchanges = [_exchange_cost(c, partial, machine) for c in whole]
-    if len(whole) < len(operation.collectives):
-        exchanges += [cost for phase in Phase for cost in _panel_costs(phase, partial, machine)]
-    return OperationCost(operation=operation, kernels=kernels, exchanges=tuple(exchanges))
+    partial = OperationCost(operation=operation, kernels=kernels, collectives=())
+    unsplit = [c for c in operation.collectives if c.panels is None]
+    costs = [_collective_cost(c, partial, machine) for c in unsplit]
+    if len(unsplit) < len(operation.collectives):
+        costs += [cost for phase in Phase for cost in _panel_costs(phase, partial, machine)]
+    return OperationCost(operation=operation, kernels=kernels, collectives=tuple(costs))
 
 
 def _kernel_cost(kernel: Kernel, operation: Operation, machine: Machine) -> KernelCost:
     compute, memory, time = machine.kernels.times(kernel)
     each = machine.kernels.launches(kernel)
-    if operation.expert and isinstance(kernel, MemoryBound):  # quantises for each expert apart
+    if operation.expert and isinstance(kernel, MemoryBound):  # quantizes for each expert separately
         product = next(k for k in operation.kernels if isinstance(k, Matmul))
         each = machine.kernels.launches(product)
     launches = np.where(time > 0, each, 0.0)
@@ -176,18 +197,17 @@ def _kernel_cost(kernel: Kernel, operation: Operation, machine: Machine) -> Kern
     )
 
 
-def _exchange_cost(
+def _collective_cost(
     collective: Collective, partial: OperationCost, machine: Machine
 ) -> CollectiveCost:
-    """Time an exchange alone; expose what neither splitting nor running behind a product hides.
+    """Time of a collective alone, and the part that no product hides.
 
-    With the overlap of the stack: cut in pieces with a product of time G, the share `tp_hidden` of
-    it is hidden, at most G; only among members of one domain of the innermost tier. Run behind a
+    With the overlap of the stack: split in pieces with a product of time G, the share `tp_hidden`
+    of it is hidden, at most G; only among members of one domain of the innermost tier. Run behind a
     product, at most G is hidden. With ring or pipe: see `hidden_by_pieces`; messages in a ring are
-    hidden like that whatever the stack does. What is hidden takes
-    the share u of the processor that the tier's exchanges need from the product: beside it G is
-    longer by 1 / (1 - u), and u of what is hidden counts as exposed. G includes the host that
-    launches the product.
+    hidden like that under every stack. Communication uses the share u of the processor: G takes
+    1 / (1 - u) times as long meanwhile, and u of the hidden time counts as exposed. G includes the
+    host that launches the product.
     """
     extents = machine.extents[collective.axis]
     if collective.in_ring:
@@ -196,40 +216,43 @@ def _exchange_cost(
     time = collective_time(
         machine.system, collective.kind, collective.bytes * sent, extents, far_share=far_share
     )
-    time = time * machine.slower(collective.axis)
-    if not time.any():  # as a rule: most rows of a space split few axes
+    time = time * machine.factor_of(collective.axis)
+    if not time.any():  # the usual case: most rows of a space split few axes
         return CollectiveCost(collective=collective, time_s=time, hidden_s=time, exposed_s=time)
-    taken = processor_share(machine.system, extents)
+    used_share = processor_share(machine.system, extents)
     hidden = np.zeros_like(time)
     by_stack = machine.tp_overlap == TpOverlap.STACK.code
     if collective.split_with is not None:
-        window = _window(collective.split_with, partial, machine) / (1 - taken)
+        window = _window(collective.split_with, partial, machine) / (1 - used_share)
         near = extents[0] == extents[-1]
         pieces = np.minimum(time * machine.tp_hidden, window)
         hidden = np.where(by_stack & near & collective.stack_splits, pieces, hidden)
         for overlap in ("ring", "pipe"):
-            asked = machine.tp_overlap == TpOverlap(overlap).code
-            if asked.any():
+            chosen = machine.tp_overlap == TpOverlap(overlap).code
+            if chosen.any():
                 cut = hidden_by_pieces(time, window, extents[-1], first_hides=overlap == "ring")
-                hidden = np.where(asked, cut, hidden)
+                hidden = np.where(chosen, cut, hidden)
     if collective.behind is not None:
-        window = _window(collective.behind, partial, machine) / (1 - taken)
+        window = _window(collective.behind, partial, machine) / (1 - used_share)
         covered = np.minimum(time, window)
         runs = by_stack & machine.tp_backward_async
         hidden = np.where(runs, np.maximum(hidden, covered), hidden)
     return CollectiveCost(
-        collective=collective, time_s=time, hidden_s=hidden, exposed_s=time - hidden * (1 - taken)
+        collective=collective,
+        time_s=time,
+        hidden_s=hidden,
+        exposed_s=time - hidden * (1 - used_share),
     )
 
 
 def _sent(
     collective: Collective, machine: Machine, extents: Ints
 ) -> tuple[Floats | float, Floats | float]:
-    """Part of the copies that are sent, and of these what crosses to other domains.
+    """Share of the copies of tokens that is sent, and the share of it that leaves the domain.
 
-    If each rank and domain gets a token once: k copies spread evenly over N domains of the first
-    tier, or those of them that routing allows a token, reach D = N (1 - (1 - 1/N)^k) of them on
-    average, and R of their ranks likewise: R / k and D / R.
+    If each rank and domain receives a token once: k copies spread evenly over the N domains of the
+    first tier that routing may choose reach D = N (1 - (1 - 1/N)^k) of them on average, and R of
+    their ranks likewise: R / k and D / R.
     """
     if collective.copies == 1:
         return 1.0, 1.0
@@ -249,27 +272,30 @@ def _sent(
 def _ring_cost(
     collective: Collective, partial: OperationCost, machine: Machine, extents: Ints
 ) -> CollectiveCost:
-    """Time n - 1 messages to the next member; hide each beside one of n pieces of the product."""
-    taken = processor_share(machine.system, extents)
+    """Time of n - 1 messages to the next member, each behind one of n pieces of the product."""
+    used_share = processor_share(machine.system, extents)
     others = np.maximum(extents[-1] - 1, 1)
     time = others * transfer_time(machine.system, collective.bytes / others, extents)
-    time = time * machine.slower(collective.axis)
+    time = time * machine.factor_of(collective.axis)
     hidden = np.zeros_like(time)
     if collective.behind is not None:
-        window = _window(collective.behind, partial, machine) / (1 - taken)
+        window = _window(collective.behind, partial, machine) / (1 - used_share)
         hidden = hidden_by_pieces(time, window, extents[-1], first_hides=True)
     return CollectiveCost(
-        collective=collective, time_s=time, hidden_s=hidden, exposed_s=time - hidden * (1 - taken)
+        collective=collective,
+        time_s=time,
+        hidden_s=hidden,
+        exposed_s=time - hidden * (1 - used_share),
     )
 
 
 def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list[CollectiveCost]:
-    """Time the exchanges of a 2D product in panels; hide all but those of one panel beside it.
+    """Time of a 2D product's collectives in panels; all but those of one panel may be hidden.
 
-    Those of one panel, one after the other, take s, of all n panels n s. Beside a product of time G
-    the first panel is waited for (or the last one's sum), each other has a panel of the product
-    beside it: exposed are s + (n - 1) max(s - G / n, 0); n s where nothing overlaps. The product is
-    slowed as by any exchange beside it.
+    Those of one panel, one after the other, take s, those of all n panels n s. The product of time
+    G waits for the first panel (or for the sum of the last one); each other panel is communicated
+    while the product computes one: exposed are s + (n - 1) max(s - G / n, 0); n s where nothing
+    overlaps. Communication slows the product as in `_collective_cost`.
     """
     cut = [
         (collective, collective.panels)
@@ -282,22 +308,22 @@ def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list
     extents = [machine.extents[collective.axis] for collective, _ in cut]
     times = [
         collective_time(machine.system, collective.kind, collective.bytes / count, extent)
-        * machine.slower(collective.axis)
+        * machine.factor_of(collective.axis)
         for (collective, count), extent in zip(cut, extents, strict=True)
     ]
     one = total(times, panels)
-    taken = np.max([processor_share(machine.system, extent) for extent in extents], axis=0)
-    window = _window(phase, partial, machine) / (panels * (1 - taken))
-    beside = np.where(
+    used_share = np.max([processor_share(machine.system, extent) for extent in extents], axis=0)
+    window = _window(phase, partial, machine) / (panels * (1 - used_share))
+    overlapped = np.where(
         machine.tp_overlap == TpOverlap.NONE.code, 0.0, (panels - 1) * np.minimum(one, window)
     )
-    share = beside / np.where(one > 0, panels * one, 1.0)
+    share = overlapped / np.where(one > 0, panels * one, 1.0)
     return [
         CollectiveCost(
             collective=collective,
             time_s=panels * time,
             hidden_s=panels * time * share,
-            exposed_s=panels * time * (1 - share * (1 - taken)),
+            exposed_s=panels * time * (1 - share * (1 - used_share)),
         )
         for (collective, _), time in zip(cut, times, strict=True)
     ]
@@ -306,29 +332,37 @@ def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list
 def hidden_by_pieces(
     time_s: Floats, window_s: Floats, members: Ints, *, first_hides: bool
 ) -> Floats:
-    """Part of an exchange hidden by cutting it and its product into one piece per member [s].
+    """Part of a collective hidden by splitting it and its product into one piece per member [s].
 
-    All but one of the n pieces of the product have a piece of the exchange beside them: the window
-    is (n - 1) / n of the product's time. In a ring the exchange itself takes n - 1 passes, one
-    beside each of them; a pipeline of n collectives exposes the first (or last) one, 1 / n of it.
+    A piece of the collective runs concurrently with all but one of the n pieces of the product: the
+    window is (n - 1) / n of the product's time. In a ring the collective takes n - 1 passes, one
+    during each of them; a pipeline of n collectives exposes the first (or last) one, 1 / n of it.
 
     Parameters
     ----------
     time_s
-        The exchange, alone [s].
+        Time of the collective alone [s]; shape (n,).
     window_s
-        The product, slowed by the exchange beside it [s].
+        Time of the product, slowed by the communication [s]; shape (n,).
     members
-        n.
+        Members of the axis; shape (n,).
     first_hides
-        Whether no piece of the exchange stands alone (ring).
+        Whether the first piece of the collective is hidden too (ring).
     """
     share = (members - 1) / members
     return np.minimum(time_s if first_hides else share * time_s, share * window_s)
 
 
 def processor_share(system: System, extents: Ints) -> Floats:
-    """Share of the processor that exchanges of an axis take: of the greediest tier it spans."""
+    """Share of the processor that communication of an axis uses: the largest of its tiers.
+
+    Parameters
+    ----------
+    system
+        Its network tiers have the shares.
+    extents
+        Extents of the axis; shape (tiers, n).
+    """
     shares = np.zeros(extents.shape[1])
     inner = np.ones(extents.shape[1], dtype=np.int64)
     for extent, tier in zip(extents, system.network, strict=True):
@@ -338,5 +372,5 @@ def processor_share(system: System, extents: Ints) -> Floats:
 
 
 def _window(phase: Phase, partial: OperationCost, machine: Machine) -> Floats:
-    """Time of an operation's kernels of a phase that something may run behind [s]."""
+    """Time of an operation's kernels of a phase, behind which communication may run [s]."""
     return with_host(partial.kernel_s(phase), machine.launching_s(partial, phase))

@@ -24,12 +24,12 @@ class TrainedWeights:
     matrices: Floats
     """Those of them in matrices of layers, which Muon updates; it leaves the rest to AdamW."""
     quantized: Floats
-    """Those of them that products read quantised."""
+    """Those of them that products read quantized."""
     newton_schulz_flops: Floats
     """Of Muon's iterations on these matrices, once [FLOP]."""
 
     def over(self, ranks: Floats) -> "TrainedWeights":
-        """What each of so many ranks has of them."""
+        """Share of one rank if so many ranks divide them."""
         return combined(lambda column: column / ranks, self)
 
     def plus(self, other: "TrainedWeights") -> "TrainedWeights":
@@ -42,6 +42,13 @@ def newton_schulz_flops(rows: Floats, columns: Floats) -> Floats:
 
     X of m x n, m <= n: five times A = X X^T, A A and (b A + c A A) X: 5 (4 m^2 n + 2 m^3)
     (arXiv 2502.16982, section 2.1; quintic iteration).
+
+    Parameters
+    ----------
+    rows
+        Rows of the matrix on one rank [elements]; shape (n,).
+    columns
+        Columns of the matrix on one rank [elements]; shape (n,).
     """
     m, n = np.minimum(rows, columns), np.maximum(rows, columns)
     return NEWTON_SCHULZ_STEPS * (4 * m**2 * n + 2 * m**3)
@@ -62,9 +69,16 @@ def trained_weights(operations: Sequence[Operation], zero: Floats) -> TrainedWei
     """Add up the trained weights of operations.
 
     Matrices are those of products with a gradient of their weights but the head's: norms, biases,
-    embedding and head are AdamW's (arXiv 2502.16982, section 2.2). Each rank takes its part of a
-    product split by tensor parallelism as a matrix of its own, and weights that one product reads
+    embedding and head are AdamW's (arXiv 2502.16982, section 2.2). Each rank treats its shard of a
+    product split by tensor parallelism as a separate matrix, and weights that one product reads
     together as one (queries, keys and values; up and gate).
+
+    Parameters
+    ----------
+    operations
+        Operations with their weights on one rank; columns of shape (n,).
+    zero
+        Zeros; shape (n,).
     """
     matrices, flops = [], []
     for operation in operations:
@@ -84,11 +98,11 @@ def trained_weights(operations: Sequence[Operation], zero: Floats) -> TrainedWei
     )
 
 
-# Bytes of state per weight beside the fp32 copy. Adam: two fp32 moments (arXiv 1412.6980, algorithm
-# 1); in 8 bits with an fp32 scale for each block (arXiv 2110.02861, section 2), blocks of 256 as in
-# bitsandbytes from 0.44 on (2048 in the paper); or in bf16 (arXiv 2412.19437, section 3.3.3).
-# Adafactor keeps sums of rows and columns only (arXiv 1804.04235, algorithm 4), Muon one moment of
-# its matrices (arXiv 2502.16982, section 2.1), SGD one or none.
+# Bytes of state per weight without the fp32 copy. Adam: two fp32 moments (arXiv 1412.6980,
+# algorithm 1); in 8 bits with an fp32 scale for each block (arXiv 2110.02861, section 2), blocks of
+# 256 as in bitsandbytes from 0.44 on (2048 in the paper); or in bf16 (arXiv 2412.19437, section
+# 3.3.3). Adafactor keeps sums of rows and columns only (arXiv 1804.04235, algorithm 4), Muon one
+# moment of its matrices (arXiv 2502.16982, section 2.1), SGD one or none.
 _MOMENTS = {
     "adamw": 8.0,
     "adamw-8bit": 2 * (1 + 4 / 256),
@@ -125,7 +139,9 @@ def least_state_bytes(optimizer: Ints, element_bytes: Floats) -> Floats:
     Parameters
     ----------
     optimizer
-        Codes of `Optimizer`.
+        Codes of `Optimizer`; shape (n,).
+    element_bytes
+        Size of a weight [byte]; shape (n,).
     """
     return _moments(optimizer) + _master(element_bytes)
 
@@ -140,12 +156,32 @@ def _moment_bytes(optimizer: Ints, trained: TrainedWeights) -> Floats:
 
 
 def state_bytes(optimizer: Ints, element_bytes: Floats, trained: TrainedWeights) -> Floats:
-    """State of so many weights [byte]: moments, and an fp32 copy of weights in a smaller type."""
+    """State of the weights [byte]: moments, and an fp32 copy of weights in a smaller type.
+
+    Parameters
+    ----------
+    optimizer
+        Codes of `Optimizer`; shape (n,).
+    element_bytes
+        Size of a weight [byte]; shape (n,).
+    trained
+        Weights with gradients [elements]; columns of shape (n,).
+    """
     return _moment_bytes(optimizer, trained) + _master(element_bytes) * trained.weights
 
 
 def newton_schulz_time(optimizer: Ints, owned: TrainedWeights, matrix_rate: Floats) -> Floats:
-    """Time of Muon's iterations on owned matrices [s]; 0 in rows of other optimizers."""
+    """Time of Muon's iterations on owned matrices [s]; 0 in rows of other optimizers.
+
+    Parameters
+    ----------
+    optimizer
+        Codes of `Optimizer`; shape (n,).
+    owned
+        Weights that the rank updates; columns of shape (n,).
+    matrix_rate
+        Rate of matrix products [FLOP/s]; shape (n,).
+    """
     return np.where(optimizer == MUON, owned.newton_schulz_flops, 0.0) / matrix_rate
 
 
@@ -164,16 +200,20 @@ def optimizer_time(
     Per owned weight: read the gradient, read and write the fp32 weight and the state, write the
     weight if its type is smaller. Per local one: 1.5 sweeps over its gradient (zeroing, norm,
     clipping). Muon also makes the updates of its matrices orthogonal, in matrix products; the
-    ranks that share the state each do their part (arXiv 2502.16982, section 2.3).
+    ranks that share the state each do their share (arXiv 2502.16982, section 2.3).
 
     Parameters
     ----------
+    table
+        Strategies of the rows, with their optimizers.
     reduced
         Weights whose reduced gradients the rank stores, after ZeRO shards them; shape (rows,).
     owned
         Weights that the rank updates; shape (rows,).
-    element_bytes, gradient_bytes
-        Size of a weight and of a gradient [byte]; shape (rows,).
+    element_bytes
+        Size of a weight [byte]; shape (rows,).
+    gradient_bytes
+        Size of a gradient [byte]; shape (rows,).
     memory_rate
         Rate of element-wise kernels [byte/s]; shape (rows,).
     matrix_rate
@@ -192,17 +232,23 @@ def optimizer_time(
 def quantizing_time(
     table: Table, *, quantized: Floats, trained: Floats, sizes: WeightSizes, memory_rate: Floats
 ) -> Floats:
-    """Time of quantising weights in a step of training [s].
+    """Time of quantizing weights in a step of training [s].
 
-    Once after the update, for all micro-batches, what is trained; where ZeRO 3 gathers weights
-    again, all of them after every gather.
+    Trained weights are quantized once after the update, for all micro-batches; where ZeRO-3 gathers
+    weights, all weights are quantized after every gather.
 
     Parameters
     ----------
+    table
+        Strategies of the rows, with micro-batches and ZeRO stages.
     quantized
-        Weights of the rank that products read quantised.
+        Weights of the rank that products read quantized [elements]; shape (rows,).
     trained
-        Those of them that are trained.
+        Those of them that are trained [elements]; shape (rows,).
+    sizes
+        Bytes that quantizing one weight moves [byte]; columns of shape (rows,).
+    memory_rate
+        Rate of element-wise kernels [byte/s]; shape (rows,).
     """
     gathers = table.micro_batches * np.where(table.fsdp_reshard, 2.0, 1.0)
     each_step = np.where(table.zero >= ZERO_WEIGHTS, gathers * quantized, trained)

@@ -1,4 +1,4 @@
-"""Gradient and weight communication among replicas: how long, and what of it compute hides."""
+"""Gradient and weight communication among replicas: its time, and how much compute hides."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,13 +29,15 @@ from shardwise.parallel.placement import Extents
 class Windows:
     """Time in which data-parallel communication can run behind compute [s].
 
-    With v interleaved chunks on p stages, what all chunks but one exchange (gradients of the last
-    micro-batch backward, weights of the first forward) runs behind p (v - 1) passes of a chunk,
-    what the remaining one exchanges behind a single pass.
+    With v interleaved chunks on p stages, communication of all chunks but one (gradients of the
+    last micro-batch backward, weights of the first forward) runs behind p (v - 1) passes of a
+    chunk, that of the remaining one behind a single pass.
     """
 
     chunks: Floats
+    """For all chunks but one; shape (n,)."""
     tail: Floats
+    """For the remaining chunk; shape (n,)."""
 
 
 def windows(
@@ -48,15 +50,22 @@ def windows(
 ) -> Windows:
     """Windows of one direction.
 
-    Exchanges inside layers, and transfers between stages that travel beside the compute, occupy
-    the outermost tier that the replicas span meanwhile, if they use it.
+    w = max(0, (pass - sum of inside) / v - transfer): communication inside layers, and transfers
+    between stages that run concurrently with compute, occupy the outermost tier that the replicas
+    span, if they use it. chunks = p (v - 1) w, tail = w.
 
     Parameters
     ----------
-    pass_s, inside_s
-        One micro-batch on the critical stage, and the communication of each axis in it [s].
+    table
+        Strategies of n rows, with p and v.
+    extents
+        Placement of each axis; shape (tiers, n).
+    pass_s
+        Time of one micro-batch's pass on the critical stage [s]; shape (n,).
+    inside_s
+        Communication of each axis in that pass [s]; shape (n,).
     transfer_s
-        What of one transfer to the next stage travels beside the compute [s].
+        Time of one transfer to the next stage that overlaps compute [s]; shape (n,).
     """
     members = extents.replicas
     chunk_s = pass_s
@@ -82,9 +91,9 @@ def _shares_tier(one: Ints, other: Ints) -> Bools:
 
 
 ReplicaCommunication = dict[str, tuple[Floats, Floats]]
-"""By what is exchanged, its time alone and what of it is exposed [s]: ``gradients``,
-``weights_forward`` (gathered before forward, or once a step), ``weights_backward`` (gathered
-again), and once a step ``momenta``, ``mirrors`` and ``embeddings``."""
+"""Time alone and exposed time of each communication [s]: ``gradients``, ``weights_forward``
+(gathered before forward, or once per step), ``weights_backward`` (gathered again), and once per
+step ``momenta``, ``mirrors`` and ``embeddings``."""
 
 _NEWTON_SCHULZ_BYTES = 2  # bf16 (arXiv 2502.16982, section 2.3)
 
@@ -98,12 +107,26 @@ def communication_times(
     critical: CriticalStage,
     transfer_s: Floats,
 ) -> tuple[Floats, Floats]:
-    """Time of the exchange among replicas, alone and exposed [s].
+    """Time of data-parallel communication in a step, alone and exposed [s].
+
+    The sum over `replica_communication`.
 
     Parameters
     ----------
+    model
+        Architecture.
+    system
+        Network tiers.
+    table
+        Strategies of n rows.
+    extents
+        Placement of each axis; shape (tiers, n).
+    largest
+        Weights of the stage that has most; columns of shape (n,).
+    critical
+        Passes of the stage that sets the pace; columns of shape (n,).
     transfer_s
-        What of one transfer to the next stage travels beside the compute [s].
+        Time of one transfer to the next stage that overlaps compute [s]; shape (n,).
     """
     parts = replica_communication(model, system, table, extents, largest, critical, transfer_s)
     zero = np.zeros_like(critical.costs.memory_rate)
@@ -120,22 +143,34 @@ def replica_communication(
     critical: CriticalStage,
     transfer_s: Floats,
 ) -> ReplicaCommunication:
-    """Time of what replicas exchange, alone and exposed [s]; parts that no row has are left out.
+    """Data-parallel communication in a step by kind, alone and exposed [s].
 
-    Overlapped, gradients run behind the backward pass of the last micro-batch, gathered weights
-    behind the forward pass of the first. Where ZeRO splits gradients or weights too, every
-    micro-batch exchanges them, behind its own passes.
+    With overlap, gradients are reduced behind the backward pass of the last micro-batch, and
+    weights gathered behind the forward pass of the first. Where ZeRO shards gradients or weights,
+    every micro-batch communicates them, behind its own passes. Kinds that no row has are absent.
 
     Parameters
     ----------
+    model
+        Architecture.
+    system
+        Network tiers.
+    table
+        Strategies of n rows.
+    extents
+        Placement of each axis; shape (tiers, n).
+    largest
+        Weights of the stage that has most; columns of shape (n,).
+    critical
+        Passes of the stage that sets the pace; columns of shape (n,).
     transfer_s
-        What of one transfer to the next stage travels beside the compute [s].
+        Time of one transfer to the next stage that overlaps compute [s]; shape (n,).
     """
     costs = critical.costs
     once = np.where(table.zero < ZERO_GRADIENTS, 1.0, 0.0)
     parts = {
         name: (once * alone, once * exposed)
-        for name, (alone, exposed) in _once_a_step(
+        for name, (alone, exposed) in _once_per_step(
             system, table, extents, largest, critical, transfer_s
         ).items()
     }
@@ -161,7 +196,7 @@ def replica_communication(
     return parts
 
 
-def _once_a_step(
+def _once_per_step(
     system: System,
     table: Table,
     extents: Extents,
@@ -169,10 +204,10 @@ def _once_a_step(
     critical: CriticalStage,
     transfer_s: Floats,
 ) -> ReplicaCommunication:
-    """Whole gradients and weights, of dense and expert replicas one after the other [s].
+    """Full gradients and weights, of dense and expert replicas one after the other [s].
 
-    Where a part of the replicas shares a set of shards, these exchange among themselves, and their
-    groups add up the shards, bucket by bucket after it.
+    With hybrid sharding the replicas of a shard group communicate among themselves; then the groups
+    add up their shards, bucket by bucket.
     """
     costs = critical.costs
     groups = [(largest.trained, extents.replicas)]
@@ -227,15 +262,15 @@ def _every_micro_batch(
     largest: LargestStage,
     critical: CriticalStage,
 ) -> ReplicaCommunication:
-    """What split gradients and weights exchange, layer by layer, in all micro-batches [s].
+    """Communication of sharded gradients and weights, layer by layer, in all micro-batches [s].
 
-    Gradients are reduce-scattered in every backward pass (ZeRO 2 and 3). With ZeRO 3 weights are
+    Gradients are reduce-scattered in every backward pass (ZeRO-2 and 3). With ZeRO-3 weights are
     gathered before every forward pass and, if they were released, again before backward; with
-    ZeRO 2 those that are trained once a step. What is gathered ahead runs behind the pass before: a
-    pass P hides at most P x contention of it; without prefetch nothing of it is hidden. A pipeline
-    that splits gradients with its last micro-batch exchanges them with that one alone, and where
-    weights are not released gathers them with the first. Hybrid sharding adds up the shards among
-    its groups once a step, in what the exchanges of the last backward pass leave of it.
+    ZeRO-2 trained weights are gathered once per step. Prefetched gathers run behind the previous
+    pass: a pass P hides at most P x contention; without prefetch nothing is hidden. A pipeline that
+    shards gradients in its last micro-batch communicates them in that one alone, and where weights
+    are not released gathers them in the first. Hybrid sharding adds up the shards among its groups
+    once per step, in the time that other communication of the last backward pass leaves free.
     (arXiv 2304.11277, sections 3.3 and 4.)
     """
     costs, training = critical.costs, table.training
@@ -281,29 +316,29 @@ def _every_micro_batch(
     forward, backward = np.where(split, gathered, 0.0), again + scattered
     contention = table.by_stack(lambda stack: stack.dp_contention)
     tail = table.by_stack(lambda stack: stack.dp_tail)
-    taken = processor_share(system, extents.replicas)
+    used_share = processor_share(system, extents.replicas)
 
     def exposed(time_s: Floats, window_s: Floats) -> Floats:
         return exposed_communication(
-            time_s, window_s, contention=contention, tail=tail, processor_share=taken
+            time_s, window_s, contention=contention, tail=tail, processor_share=used_share
         )
 
-    ahead_s, back_s = (
+    forward_s, backward_s = (
         critical.on(lambda t: t.forward_pass_s),
         critical.on(lambda t: t.backward_pass_s),
     )
     prefetches = table.fsdp_prefetch > 0
-    in_forward = np.where(prefetches, exposed(forward, ahead_s), forward)
-    together = exposed(backward, back_s)
-    share = again / np.where(backward > 0, backward, 1.0)  # of what runs behind the pass together
+    in_forward = np.where(prefetches, exposed(forward, forward_s), forward)
+    together = exposed(backward, backward_s)
+    share = again / np.where(backward > 0, backward, 1.0)  # of all communication behind the pass
     in_backward = np.where(prefetches, share * together, again)
-    in_gradients = np.where(prefetches, (1 - share) * together, exposed(scattered, back_s))
+    in_gradients = np.where(prefetches, (1 - share) * together, exposed(scattered, backward_s))
     groups = _between_shards(system, table, extents, largest, costs.gradient_bytes)
-    beside = np.where(prefetches, backward, scattered)
-    left_s = np.maximum(0.0, back_s - beside * (1 - taken) / contention)
+    concurrent = np.where(prefetches, backward, scattered)
+    left_s = np.maximum(0.0, backward_s - concurrent * (1 - used_share) / contention)
     return {
         "gradients": (m * scattered + groups, m * in_gradients + exposed(groups, left_s)),
-        "weights_forward": (m * forward + once, m * in_forward + exposed(once, ahead_s)),
+        "weights_forward": (m * forward + once, m * in_forward + exposed(once, forward_s)),
         "weights_backward": (m * again, m * in_backward),
     }
 
@@ -311,9 +346,20 @@ def _every_micro_batch(
 def replica_collectives(
     table: Table, extents: Extents, largest: LargestStage, costs: ComponentCosts
 ) -> dict[str, list[tuple[CollectiveKind, Floats, Ints]]]:
-    """Kind, buffer [byte] and extents of what replicas exchange of gradients and of weights.
+    """Kind, buffer [byte] and extents of the collectives of gradients and of weights.
 
-    Each as one exchange of all that the largest stage trains; of a table of one row.
+    Each is one collective of all weights that the largest stage trains.
+
+    Parameters
+    ----------
+    table
+        Strategies; a table of one row.
+    extents
+        Placement of each axis; shape (tiers, 1).
+    largest
+        Weights of the stage that has most; columns of shape (1,).
+    costs
+        Sizes of weights and gradients; columns of shape (1,).
     """
     sharded = table.zero[0] >= ZERO_OPTIMIZER
     kind = CollectiveKind.REDUCE_SCATTER if sharded else CollectiveKind.ALL_REDUCE
@@ -329,7 +375,7 @@ def replica_collectives(
 
 
 def _groups(largest: LargestStage, extents: Extents) -> tuple[tuple[TrainedWeights, Ints], ...]:
-    """What is trained without routed experts, and these, each with who trains the same."""
+    """Trained weights without routed experts, and those of routed experts, with their replicas."""
     return (largest.trained, extents.replicas), (largest.expert_trained, extents.edp)
 
 
@@ -342,7 +388,7 @@ def _shard_extents(table: Table, replicas: Ints) -> Ints:
 def _between_shards(
     system: System, table: Table, extents: Extents, largest: LargestStage, gradient_bytes: Floats
 ) -> Floats:
-    """Time of adding up gradient shards among the groups of hybrid sharding, once a step [s]."""
+    """Time of adding up gradient shards among the groups of hybrid sharding, once per step [s]."""
     spent = np.zeros_like(gradient_bytes)
     for trained, replicas in _groups(largest, extents):
         shard = _shard_extents(table, replicas)
@@ -355,10 +401,10 @@ def _between_shards(
 def _between_mirrors(
     system: System, table: Table, extents: Extents, largest: LargestStage, costs: ComponentCosts
 ) -> Floats:
-    """Time of adding up gradients with the mirrored rank, which does the same stages, once a step.
+    """Time of adding up gradients with the mirrored rank of DualPipe, once per step [s].
 
-    In DualPipe ranks i and p - 1 - i share both stages: an all-reduce, in pairs across the
-    pipeline, of what each of the replicas has added up before, behind nothing [s].
+    Ranks i and p - 1 - i share both stages: an all-reduce, in pairs across the pipeline, of the
+    gradients that the replicas have reduced before. Compute does not hide it.
     """
     spent = np.zeros_like(costs.gradient_bytes)
     pair = _ends_of_pipeline(table, extents)
@@ -380,12 +426,12 @@ def _ends_of_pipeline(table: Table, extents: Extents) -> Ints:
 def _completed_matrices(
     system: System, table: Table, extents: Extents, largest: LargestStage
 ) -> Floats:
-    """Time of gathering momenta for Muon's iterations, which need whole matrices, once a step [s].
+    """Time of gathering momenta for Muon's iterations, which need full matrices, once per step [s].
 
     All-gather of 2 bytes for each weight of a matrix among the ranks that share the optimizer
-    state, before the update, behind nothing: all that may be split, 1.25 times AdamW's bytes at
-    most where gradients and weights are exchanged in fp32 (arXiv 2502.16982, section 2.3). Ranks
-    whose share is many whole matrices need less.
+    state, before the update; compute does not hide it. An upper bound: all matrices count as split,
+    at most 1.25 times AdamW's bytes where gradients and weights are communicated in fp32 (arXiv
+    2502.16982, section 2.3). Ranks whose share is many full matrices need less.
     """
     splits = (table.optimizer == MUON) & (table.zero >= ZERO_OPTIMIZER) & table.training
     spent = np.zeros_like(largest.trained.weights)

@@ -35,7 +35,7 @@ class PeakMemory:
     memory: StageMemory
     """In the first memory tier; offloaded bytes are those of the stage that offloads the most."""
     reserved_bytes: Floats
-    fullest_stage: Ints
+    peak_memory_stage: Ints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ def peak_memory(table: Table, costs: ComponentCosts, groups: Sequence[StageGroup
             slack=table.by_stack(lambda stack: stack.allocator_slack),
             runtime_memory=table.by_stack(lambda stack: stack.runtime_memory),
         ),
-        fullest_stage=stage,
+        peak_memory_stage=stage,
     )
 
 

@@ -140,7 +140,7 @@ def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: 
     """Saved activations of all micro-batches in flight, by memory tier.
 
     Two of the layers with offloaded activations have theirs in the first tier: the layer that runs
-    and the next one. So the activations of a layer are back before its backward pass, as
+    and the next one. So the activations of a layer return before its backward pass, as
     `cost.activation_walk` assumes.
     """
     flight = _InFlight.of(table, costs, group, stage)

@@ -438,7 +438,7 @@ def _component(
         # A fresh gradient of the weights, which an estimate may count as transient, is not among
         # these bytes: gradients of weights are counted separately.
         step = step_of(cost.operation)
-        saved, transient = float(step.saved[0]), float(step.ahead[0])
+        saved, transient = float(step.saved[0]), float(step.forward[0])
         forward = forward_factor * _kernel_s(cost, (Phase.FORWARD,))
         backward = backward_factor * _kernel_s(cost, _BACKWARD)
         if not (forward or backward or saved or transient or any(p.weights for p in some)):

@@ -24,9 +24,9 @@ from shardwise.ops.operation import (
 from shardwise.ops.summa import row_split
 from shardwise.ops.tp_comm import after_row_parallel, all_reduced, before_column_parallel
 
-_WHOLE = frozenset({"attention"})
-_CORE = _WHOLE | {"core_attention"}
-_QKV = _WHOLE | {"qkv"}
+_FULL = frozenset({"attention"})
+_CORE = _FULL | {"core_attention"}
+_QKV = _FULL | {"qkv"}
 
 # T5 distance buckets per head (arXiv 1910.10683, section 2.1).
 _RELATIVE_BUCKETS = 32
@@ -89,8 +89,8 @@ def attention_operations(
             saved_tokens=split.saved_tokens,
             collectives=after_row_parallel(work, model.hidden),
             saved_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
-            reruns_with=_WHOLE | {"every_other", "attention_out"},
-            dropped_with=_WHOLE,
+            reruns_with=_FULL | {"every_other", "attention_out"},
+            dropped_with=_FULL,
         )
     )
     return operations
@@ -184,8 +184,8 @@ def _positions(
                 outputs=width,
                 parameters=model.hidden * width + 2 * width,
                 sixteen_bits=True,
-                reruns_with=_WHOLE,
-                dropped_with=_WHOLE,
+                reruns_with=_FULL,
+                dropped_with=_FULL,
             )
         ]
     if model.position == Position.RELATIVE_BIAS:

@@ -211,7 +211,7 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
     Parameters
     ----------
     model
-        Tells what is legal, and whether the last stage has a copy of the embedding.
+        Architecture: decides what is legal, and whether the last stage has a copy of the embedding.
     system
         Its network tiers and nodes are what the axes are laid over.
     strategy

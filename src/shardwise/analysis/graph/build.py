@@ -342,7 +342,7 @@ def _collectives_of(cost: OperationCost) -> Iterator[tuple[CollectiveCost, bool]
     """Collectives that take time, and whether each comes before the operation."""
     name, swaps = base_name(cost.operation.name), 0
     gathered: set[str] = set()
-    for exchange in cost.exchanges:
+    for exchange in cost.collectives:
         collective = exchange.collective
         kind, phase, axis = collective.kind, collective.phase, collective.axis
         joins = name == "projection" and f"{phase}{kind}" in gathered

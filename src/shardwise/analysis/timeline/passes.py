@@ -200,8 +200,8 @@ def _over(
     """
     steps = [step_of(one.operation) for one in operations]
     never = np.full_like(steps[0].saved, -np.inf)
-    forward = [replace(step, back=never) for step in steps]
-    backward = [replace(step, ahead=never) for step in steps]
+    forward = [replace(step, backward=never) for step in steps]
+    backward = [replace(step, forward=never) for step in steps]
     if not table.training[0]:
         return cost.bytes.over_bytes, np.zeros_like(never)
     recomputed = recomputed_parts(table, name)

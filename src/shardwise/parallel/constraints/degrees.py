@@ -307,7 +307,7 @@ def _of_layers(some: Callable[[Layer], bool]) -> Test:
 
 
 def _refusal(reason: str, field: str, violated: Test, problem: str) -> Constraint:
-    """A constraint that tells the same of every row."""
+    """A constraint with the same answer for every row."""
     return Constraint(reason=reason, field=field, violated=violated, problem=lambda *_: problem)
 
 

@@ -308,15 +308,15 @@ class _Waits:
         """
         one, base, p, between = self.one, self.one.base, self.p, self.between
         number = number - p
-        slowest, first = base.time.max(axis=0), base.time[0] + one.first_extra_s
-        pace = np.maximum(slowest, first)
-        gain = one.round_s - p * slowest
-        later = np.clip(number - p, 0, p - 1) * (first - slowest) + gain
+        longest_pass_s, first = base.time.max(axis=0), base.time[0] + one.first_extra_s
+        pace = np.maximum(longest_pass_s, first)
+        gain = one.round_s - p * longest_pass_s
+        later = np.clip(number - p, 0, p - 1) * (first - longest_pass_s) + gain
         gain = np.maximum(np.maximum(gain, gain * between), later)
         ways = (
-            (p - 1) * pace + (number - (p - 1)) * slowest,
+            (p - 1) * pace + (number - (p - 1)) * longest_pass_s,
             number * base.time[0] + (p - 1) * one.first_extra_s,
-            gain + number * slowest,
+            gain + number * longest_pass_s,
         )
         waited = np.where(between == 0, number * pace, np.maximum.reduce(ways))
         return waited + one.first_extra_s + one.round_s
@@ -330,15 +330,15 @@ class _Waits:
         v p - 1.
         """
         one, base, p, v = self.one, self.one.base, self.p, self.v
-        slowest = base.time.max(axis=0)
+        longest_pass_s = base.time.max(axis=0)
         ended = np.maximum(number + (1 - p * v) - self.ranks.first, 0.0)
         direct = self._group_s + (number - (p - 1)) * self._pace_s
         along = number * base.time[0] + (p + ended) * one.first_extra_s
         free = np.minimum(number, v * p - 1)
-        gain = one.round_s - p * slowest
-        later = (p - 1) * (base.time[0] + one.first_extra_s - slowest) + gain
+        gain = one.round_s - p * longest_pass_s
+        later = (p - 1) * (base.time[0] + one.first_extra_s - longest_pass_s) + gain
         best = np.maximum(np.maximum(gain, gain * rounds), later + NEVER * (free < 2 * p - 1))
-        around = one.first_extra_s + best + free * slowest + (number - free) * self._pace_s
+        around = one.first_extra_s + best + free * longest_pass_s + (number - free) * self._pace_s
         around += ended * (self.ranks.first * one.first_extra_s)
         return np.maximum(np.maximum(direct, along), around)
 

@@ -148,10 +148,10 @@ def _solve_block(
     busy = solution.occupied_s - (messages_s if blocking else 0.0)
     exposed_s = (1 - hidden) * messages_s
     busiest = busy >= busy.max(axis=0) * (1 - TOLERANCE)
-    slowest = np.argmax(np.where(busiest, exposed_s, -1.0), axis=0)[None]
+    critical = np.argmax(np.where(busiest, exposed_s, -1.0), axis=0)[None]
     result.step_s[rows] = sum(share * way.step_s for way, share, _ in ways)
-    result.busy_s[rows] = np.take_along_axis(busy, slowest, axis=0)[0]
-    result.transfer_s[rows] = np.take_along_axis(exposed_s, slowest, axis=0)[0]
+    result.busy_s[rows] = np.take_along_axis(busy, critical, axis=0)[0]
+    result.transfer_s[rows] = np.take_along_axis(exposed_s, critical, axis=0)[0]
 
 
 def _take(pipelines: Pipelines, rows: Ints) -> Pipelines:

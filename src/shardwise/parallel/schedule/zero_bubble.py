@@ -53,8 +53,8 @@ def zb_h1(pipelines: Pipelines) -> Solution:
     step = longest(heads, busy, tails)
     if not pipelines.blocking and pipelines.hop_s.any():
         turn = longest_round_trip(ranks.index, forward + backward, weights.time)
-        slowest = (forward.time + backward.time + weights.time).max(axis=0)
-        step = step + np.maximum(m - p, 0) * np.maximum(turn - slowest, 0.0)
+        longest_pass_s = (forward.time + backward.time + weights.time).max(axis=0)
+        step = step + np.maximum(m - p, 0) * np.maximum(turn - longest_pass_s, 0.0)
     return Solution(
         step_s=step,
         occupied_s=busy,
