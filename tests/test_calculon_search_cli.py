@@ -93,7 +93,7 @@ def test_a_stored_search_becomes_a_page_or_says_why_not(shardwise, record, tmp_p
     for name, content, expected in (
         ("own", own, "Calculon's search with its best executions only"),
         ("plain", plain, "--axes tp,pp"),
-        ("nersc", plain | {"reference": "nersc"}, "the result of a search by nersc"),
+        ("amped", plain | {"reference": "amped"}, "the result of a search by amped"),
     ):
         (tmp_path / name).with_suffix(".json").write_text(json.dumps(content))
         code, out, err = shardwise("convert", tmp_path / f"{name}.json", tmp_path / "no.html")

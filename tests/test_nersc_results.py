@@ -254,10 +254,6 @@ def test_convert_makes_a_table(shardwise: Any, tmp_path: Path) -> None:
     assert pl.read_parquet(tmp_path / "a.parquet").height == 3
     for words, told in (
         ([path, tmp_path / "a.json"], "a search result can be written as .csv"),
-        (
-            [path, tmp_path / "a.html"],
-            "only the results of shardwise's search and sweep",
-        ),
         ([path, "--rows", "pareto"], "rows: 'pareto': has no effect on a result of NERSC's search"),
         ([path, "--to", "calculon"], "has no effect on the table of a result"),
     ):

@@ -21,7 +21,7 @@ from shardwise.interop.calculon.translation import (
     model_for_calculon,
     system_for_calculon,
 )
-from shardwise.interop.nersc.results import is_results_file, read_results
+from shardwise.interop.nersc.results import is_results_file, read_results, rows_of
 from shardwise.interop.nersc.writer import nersc_model, nersc_system
 from shardwise.interop.registry import recognised
 from shardwise.interop.translation import known_reference
@@ -150,10 +150,13 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
     if stored or swept:
         refuse_options(_ALL_ROWS if stored else _NOT_OF_A_SWEEP, rows=part)
     if output is not None and output.lower().endswith(_CHARTS):
-        if stored:
-            raise InputError(Fault(source=file, problem=_NO_CHARTS))
         refuse_options(_NOT_FOR_CHARTS, rows=part)
-        _write_charts(data, file, output)
+        if stored:
+            from shardwise.report.charts import nersc as nersc_charts  # noqa: PLC0415 - slow
+
+            nersc_charts.write_charts(read_results(file), output)
+        else:
+            _write_charts(data, file, output)
     elif output is not None and not is_table_file(output):
         endings = ", ".join((*TABLE_ENDINGS, *_CHARTS))
         problem = f"a {'sweep' if swept else 'search'} result can be written as {endings}"
@@ -170,11 +173,11 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
 def _rows(data: Mapping[str, object], file: str, part: str | None) -> Any:
     """The table of a shardwise result, or of Calculon's search."""
     found = read_result(data, file)
-    return (
-        found.to_frame()
-        if isinstance(found, SweepResult)
-        else table(data, source=file, part=part or "best")
-    )
+    if isinstance(found, SweepResult):
+        return found.to_frame()
+    if foreign_search(data) == "nersc" and "searches" in data:
+        return frame(_nersc_rows(data, file)[0], source=file)
+    return table(data, source=file, part=part or "best")
 
 
 def _write_charts(data: Mapping[str, object], file: str, output: str) -> None:
@@ -200,11 +203,33 @@ def _write_foreign_charts(tool: str, data: Mapping[str, Any], file: str, output:
         check(data, file)
         write_charts(data, output)
         return
+    if tool == "nersc":
+        from shardwise.report.charts import nersc as nersc_charts  # noqa: PLC0415 - slow to import
+
+        rows, axes = _nersc_rows(data, file)
+        nersc_charts.write_charts(rows, output, axes=axes)
+        return
     problem = f"is the result of a search by {tool}, of which there are no charts; write it as .csv"
     if tool == "calculon":
         problem = "is the result of Calculon's search with its best executions only; no charts of "
         problem += "them: write it as .csv, or search with --axes tp,pp for a heat map"
     raise InputError(Fault(source=file, problem=problem))
+
+
+def _nersc_rows(
+    data: Mapping[str, Any], file: str
+) -> tuple[list[dict[str, Any]], dict[str, list[float]]]:
+    """Configurations of one or several searches of NERSC's model; values of varied figures."""
+    try:
+        searches, names = data.get("searches", [data]), data.get("axes", ())
+        rows = rows_of(searches)
+        axes = {name: [float(one[name]) for one in searches] for name in names}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"looks like a result, but an entry is incomplete: {error!r}"
+        raise InputError(Fault(source=file, problem=problem)) from None
+    if not rows:
+        raise InputError(Fault(source=file, problem="has no feasible configuration"))
+    return rows, axes
 
 
 def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -> dict[str, object]:

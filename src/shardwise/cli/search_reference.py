@@ -11,17 +11,16 @@ import typer
 
 from shardwise.arrays import Floats
 from shardwise.cli.amped import configuration_of
+from shardwise.cli.nersc import NerscQuery, print_nersc, search_nersc
 from shardwise.cli.options import (
     COMMAND_LINE,
     flag_fault,
     missing_flag,
-    one_of,
     refuse_options,
     whole_number,
 )
 from shardwise.cli.output import check_different_files, log, progress_bar, show
 from shardwise.cli.space import ReferenceOptions
-from shardwise.config.base import MOST
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.errors import InputError, nearest
@@ -33,9 +32,6 @@ from shardwise.interop.calculon.files import CalculonExecution
 from shardwise.interop.calculon.reader import DTYPES
 from shardwise.interop.calculon.reference import Columns
 from shardwise.interop.calculon.translation import model_for_calculon, system_for_calculon
-from shardwise.interop.nersc import reference as nersc
-from shardwise.interop.nersc.reference import NerscSystem, SearchResult
-from shardwise.interop.nersc.translation import model_for_nersc, system_for_nersc
 from shardwise.interop.translation import known_reference
 from shardwise.planning.search.store import check_file, streamed
 from shardwise.units import readable
@@ -57,7 +53,6 @@ _AXIS_OF = {
     "zero": "optimizer_sharding",
 }
 _AXES_OF_A_MAP = 2
-_NERSC_DTYPES = ("fp16", "bf16")
 _TOP = 10
 
 
@@ -103,7 +98,9 @@ def search_reference(
     """
     name = known_reference(reference, "reference")
     everything: dict[str, Any] = {"save": save, "axes": axes, "plot": plot}
-    if name != "calculon":
+    if name == "nersc":
+        refuse_options("NERSC's model has no such option; Calculon has", axes=axes)
+    elif name != "calculon":
         refuse_options(f"{_NAMES[name]} has no such option; Calculon has", **everything)
     check_different_files(output=output, plot=plot, save=save)
     for other, entered in options.entered().items():
@@ -122,13 +119,15 @@ def search_reference(
     )
     search, print_tables = {
         "calculon": (_search_calculon, _print_calculon),
-        "nersc": (_search_nersc, _print_nersc),
+        "nersc": (_search_nersc, print_nersc),
         "amped": (_search_amped, _print_amped),
     }[name]
     started = time.perf_counter()
     record = search(query)
     record |= {"reference": name, "elapsed_s": time.perf_counter() - started}
     show(lambda: record, lambda: print_tables(record), json=json, output=output)
+    if name == "nersc":
+        return record
     if plot is not None and not record["best"]:
         typer.echo(f"not written: {plot}: nothing is feasible", err=True)
     elif plot is not None:
@@ -284,76 +283,22 @@ def _print_calculon(record: Mapping[str, Any]) -> None:
 
 def _search_nersc(query: _Query) -> dict[str, Any]:
     options = query.options
-    if query.count:
-        refuse_options(_NEEDS_SEARCH, layers=options.layers)
-    dtype = query.dtype
-    if dtype is not None and Strategy.validated({"dtype": dtype}).dtype not in _NERSC_DTYPES:
-        problem = f"NERSC's model has 2 bytes per element; allowed: {', '.join(_NERSC_DTYPES)}"
-        raise flag_fault("dtype", dtype, problem)
-    model, system = model_for_nersc(query.model), system_for_nersc(query.system)
-    limits: dict[str, Any] = {
-        "method": one_of("method", _required("method", options.method), tuple(nersc.METHODS)),
-        "gpus": _nersc_number("gpus", _required("gpus", query.gpus)),
-        "global_batch": _nersc_number("gbs", _required("gbs", query.gbs)),
-        "domain": _nersc_number("domain", options.domain) or system.nvlink_size,
-    }
-    record: dict[str, Any] = {"method": limits["method"], "domain": limits["domain"]}
-    if query.count:
-        return {"candidates": nersc.count(model, **limits), **record}
-    with progress_bar("candidates") as bar:
-        progress = None if bar is None else lambda done, total: bar(done, total, "")
-        result = nersc.search(model, system, **limits, top_n=query.top or _TOP, progress=progress)
-    best = []
-    for found in result.best:
-        entry: dict[str, Any] = {
-            "throughput": found.throughput,
-            "memory": found.statistics["mem"],
-            "config": nersc.configuration_words(found.configuration),
-            "stats": found.statistics,
-        }
-        if options.layers:
-            placed = system.model_copy(update={"nvlink_size": limits["domain"]})
-            entry["layers"] = nersc.layer_statistics(model, placed, found.configuration)
-        best.append(entry)
-    record |= {"candidates": result.candidates, "feasible": result.feasible, "best": best}
-    return record if best else record | {"reason": _nersc_reason(result, system, limits)}
-
-
-def _nersc_number(flag: str, value: str | None) -> int | None:
-    number = whole_number(flag, value)
-    if number is not None and number > MOST:
-        raise flag_fault(flag, value, f"must be at most {MOST}")
-    return number
-
-
-def _nersc_reason(result: SearchResult, system: NerscSystem, limits: Mapping[str, object]) -> str:
-    """Why nothing is feasible."""
-    if result.least_memory is not None:
-        least, capacity = f"{result.least_memory:.4g} GB", f"{system.hbm_capacity:.4g} GB"
-        return f"every candidate needs at least {least} of memory; the GPU has {capacity}"
-    if result.layouts:
-        return (
-            f"no layout of the groups fills a domain of {limits['domain']}: it must divide "
-            f"{limits['gpus']} GPUs as the groups do"
+    return search_nersc(
+        NerscQuery(
+            model=query.model,
+            system=query.system,
+            gpus=query.gpus,
+            gbs=query.gbs,
+            dtype=query.dtype,
+            method=options.method,
+            domain=options.domain,
+            top=query.top,
+            save=query.save,
+            plot=query.plot,
+            layers=options.layers,
+            count=query.count,
         )
-    total = f"{limits['gpus']} GPUs and {limits['global_batch']} sequences"
-    return f"no degrees divide {total}, heads, embedding and depth with shards of 128 or more"
-
-
-def _print_nersc(record: Mapping[str, Any]) -> None:
-    from shardwise.report.tables.nersc import print_configurations, print_layers  # noqa: PLC0415 - slow
-
-    summary = f"NERSC's space of {record['method']}, domains of {record['domain']}: "
-    summary += f"{record['candidates']:,} candidates"
-    if "feasible" in record:
-        summary += f"; {record['feasible']:,} are feasible, found in {record['elapsed_s']:.2f} s"
-    if "reason" in record:
-        summary += f"\n{record['reason']}"
-    best = record.get("best", [])
-    print_configurations(best, summary)
-    for entry in best:
-        if "layers" in entry:
-            print_layers(entry["layers"])
+    )
 
 
 def _search_amped(query: _Query) -> dict[str, Any]:

@@ -41,6 +41,25 @@ ObjectiveOption = Annotated[
         "--objective", metavar="NAME", help=f"{', '.join(OBJECTIVES)}. Default: step_time."
     ),
 ]
+MethodOption = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        metavar="1d|2d|2d-seqp",
+        help="nersc: tensor parallelism as in Megatron, by SUMMA, or with context parallelism; "
+        "several are searched one by one.",
+        rich_help_panel=_REFERENCE,
+    ),
+]
+DomainOption = Annotated[
+    str | None,
+    typer.Option(
+        "--domain",
+        metavar="N,...",
+        help="nersc: GPUs of a domain of the fast network. Default: that of the system.",
+        rich_help_panel=_REFERENCE,
+    ),
+]
 OkIfNoneFlag = Annotated[
     bool, typer.Option("--ok-if-none", help="Exit with 0 even if nothing is feasible.")
 ]
@@ -87,24 +106,8 @@ class ReferenceOptions:
             rich_help_panel=_REFERENCE,
         ),
     ] = False
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            metavar="1d|2d|2d-seqp",
-            help="nersc: tensor parallelism as in Megatron, by SUMMA, or with context parallelism.",
-            rich_help_panel=_REFERENCE,
-        ),
-    ] = None
-    domain: Annotated[
-        str | None,
-        typer.Option(
-            "--domain",
-            metavar="N",
-            help="nersc: GPUs of a domain of the fast network. Default: that of the system.",
-            rich_help_panel=_REFERENCE,
-        ),
-    ] = None
+    method: MethodOption = None
+    domain: DomainOption = None
 
     def entered(self) -> dict[str, dict[str, object]]:
         """Options by the model that they are for, with switches that were turned off as words."""

@@ -1,12 +1,13 @@
 """`shardwise sweep`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import typer
 
 from shardwise.cli.flags import strategy_of, with_strategy_flags
+from shardwise.cli.nersc import NerscQuery, sweep_nersc
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
@@ -23,8 +24,10 @@ from shardwise.cli.options import (
 from shardwise.cli.output import INTERRUPTED, check_different_files, progress_bar, show
 from shardwise.cli.space import (
     AllowOption,
+    DomainOption,
     FixOption,
     MaxMemoryOption,
+    MethodOption,
     ObjectiveOption,
     OkIfNoneFlag,
     ReserveOption,
@@ -37,9 +40,12 @@ from shardwise.config import files
 from shardwise.config.strategy import explicit_fields
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
+from shardwise.interop.translation import known_reference
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
 
+_REFERENCE = "Search space of another model, with --reference"
+_NO_EFFECT = "has no effect with --reference, which searches the space of another model"
 _NEEDS_SEARCH = "has no effect with --strategy or --fixed, which evaluate one strategy"
 
 
@@ -62,6 +68,24 @@ class SearchOptions:
             "--reoptimise", help="With --sensitivity: search again for every change of a parameter."
         ),
     ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceOptions:
+    """Sweeps by another model's own formulas and search."""
+
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            metavar="NAME",
+            help="Search by another model: nersc. Its figures are varied under its own names "
+            "(hbm_capacity=0.5x,1x,2x).",
+            rich_help_panel=_REFERENCE,
+        ),
+    ] = None
+    method: MethodOption = None
+    domain: DomainOption = None
 
 
 @with_strategy_flags
@@ -114,6 +138,7 @@ def command(
     ok_if_none: OkIfNoneFlag = False,
     json: JsonFlag = False,
     output: OutputOption = None,
+    theirs: ReferenceOptions,
     flags: Mapping[str, Any],
 ) -> int:
     """What more bandwidth, more memory or a larger domain would gain.
@@ -126,11 +151,20 @@ def command(
         files.check_writable_ending(output)
     listed = ",".join(part for part in (system, more) if part)
     names = [name.strip() for name in listed.split(",") if name.strip()]
+    if theirs.reference is not None:
+        others = {"fixed": fixed, "sensitivity": sensitivity, "figures": figures, "tokens": tokens}
+        others |= asdict(options) | {"strategy": strategy, "fix": fix}
+        refuse_options(_NO_EFFECT, **{name: v for name, v in others.items() if name != "top"})
+        query = _reference_query(theirs, flags, model=model, system=listed, top=options.top)
+        query = replace(query, vary=_varied(vary or ()), together=together, plot=plot)
+        answer = sweep_nersc(query, json=json, output=output)
+        return 0 if answer["best"] or ok_if_none else 1
+    refuse_options("needs --reference nersc", method=theirs.method, domain=theirs.domain)
     if figures:
         return _list_figures([System.load(name) for name in names], json=json, output=output)
     check_different_files(output=output, plot=plot)
     chart_tokens = _chart_tokens(plot, tokens)
-    varied = _varied(vary or ())
+    flags, varied = _gpus_as_axis(flags, _varied(vary or ()))
     fixed_fields = field_pairs("fix", fix, values="one")
     arguments: dict[str, Any]
     if strategy is not None or fixed:
@@ -147,9 +181,7 @@ def command(
         arguments = used(options, "objective", "max_memory", "reserve", "reoptimise")
         arguments["space"] = read_space(options.space, fields)
         arguments["top"] = whole_number("top", options.top) or 1
-    for name in varied:
-        if SHORT_NAMES.get(name, name.replace("-", "_")) in fields:
-            raise flag_fault("vary", f"{name}={varied[name]}", f"{name} is set twice")
+    _refuse_twice(varied, fields)
     with progress_bar("points", counted=False) as bar:
         result = sweep(
             model,
@@ -177,6 +209,35 @@ def command(
     return 0 if found or ok_if_none else 1
 
 
+def _reference_query(
+    theirs: ReferenceOptions, flags: Mapping[str, Any], **case: str | None
+) -> NerscQuery:
+    """The searches of another model, of which NERSC's has sweeps."""
+    known_reference(theirs.reference or "", "reference", ("nersc",))
+    known = ("gpus", "global_batch_size", "dtype")
+    refuse_options(_NO_EFFECT, **{name: v for name, v in flags.items() if name not in known})
+    return NerscQuery(
+        model=case["model"] or "",
+        system=case["system"] or "",
+        gpus=flags.get("gpus"),
+        gbs=flags.get("global_batch_size"),
+        dtype=flags.get("dtype"),
+        method=theirs.method,
+        domain=theirs.domain,
+        top=whole_number("top", case["top"]),
+    )
+
+
+def _gpus_as_axis(
+    flags: Mapping[str, Any], varied: dict[str, str]
+) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Make several numbers of GPUs an axis: the best of all of them is no answer."""
+    text = str(flags.get("gpus", ""))
+    if ("," not in text and ".." not in text) or "gpus" in varied:
+        return flags, varied
+    return {n: v for n, v in flags.items() if n != "gpus"}, {"gpus": text} | varied
+
+
 def _varied(texts: Sequence[str]) -> dict[str, str]:
     """Names and values of ``--vary nvlink.bandwidth=0.5x,1x``."""
     found: dict[str, str] = {}
@@ -188,6 +249,12 @@ def _varied(texts: Sequence[str]) -> dict[str, str]:
             raise flag_fault("vary", text, f"{name} is set twice")
         found[name] = values
     return found
+
+
+def _refuse_twice(varied: Mapping[str, str], fields: Mapping[str, Any]) -> None:
+    for name in varied:
+        if SHORT_NAMES.get(name, name.replace("-", "_")) in fields:
+            raise flag_fault("vary", f"{name}={varied[name]}", f"{name} is set twice")
 
 
 def _chart_tokens(plot: str | None, tokens: str | None) -> float | None:

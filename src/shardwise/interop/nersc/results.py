@@ -8,7 +8,7 @@ import io
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from math import prod
 from pathlib import Path
@@ -70,6 +70,53 @@ def read_results(path: str | Path) -> list[dict[str, Any]]:
         return [row for searched in _searches(stored) for row in _rows(searched)]
     except _ShapeError as error:
         raise _fault(source, f"is no result of NERSC's search: {error}") from None
+
+
+def rows_of(searches: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return configurations of searches as rows, like those of a file (`read_results`)."""
+    outcome = ("candidates", "feasible", "best", "reason", "domain")
+    return [
+        {name: value for name, value in search.items() if name not in outcome}
+        | {"nvs": search["domain"], "rank": rank}
+        | {"throughput": entry["throughput"], "memory": entry["memory"]}
+        | {**entry["config"], **entry["stats"]}
+        for search in searches
+        for rank, entry in enumerate(search["best"], start=1)
+    ]
+
+
+def write_results(path: str | Path, searches: Sequence[Mapping[str, Any]]) -> None:
+    """Write searches of one system and method as NERSC's scripts do: a row for each domain.
+
+    A row has the size of the domain, the best and the last listed throughput of each number of GPUs
+    with a feasible configuration, the numbers of GPUs from the first of these on, and their
+    configurations.
+
+    Parameters
+    ----------
+    searches
+        Each with `domain`, `gpus` and `best`; those of one domain by ascending number of GPUs.
+    """
+    domains: dict[int, list[Mapping[str, Any]]] = {}
+    for search in searches:
+        domains.setdefault(search["domain"], []).append(search)
+    array = np.empty((len(domains), len(_COLUMNS)), dtype=object)
+    for row, (domain, every) in enumerate(domains.items()):
+        first = next((at for at, search in enumerate(every) if search["best"]), 0)
+        listed = [[tuple(one[name] for name in _ENTRY) for one in s["best"]] for s in every[first:]]
+        found = [entries for entries in listed if entries]
+        columns = (
+            domain,
+            [entries[0][0] for entries in found],
+            [entries[-1][0] for entries in found],
+            np.array([search["gpus"] for search in every[first:]]),
+            listed,
+        )
+        for column, value in enumerate(columns):
+            array[row, column] = value
+    content = io.BytesIO()
+    np.save(content, array, allow_pickle=True)
+    files.write_bytes(path, content.getvalue())
 
 
 class _ShapeError(Exception):

@@ -77,24 +77,73 @@ def print_configurations(found: Sequence[Mapping[str, Any]], summary: str) -> No
         optional=("pp comm", "dp comm", "bubble", "tp comm", "compute", "memory"),
     )
     for rank, entry in enumerate(found, start=1):
-        config, stats = entry["config"], entry["stats"]
-        degrees = [config[name] for name in ("tp1", "tp2") if name in config] or [config["tp"]]
-        inside = [stats[name] for name in stats if name.startswith("nv_")]
+        stats = entry["stats"]
         shares = ("comp", "tp_comm", "dp_comm", "pp_comm", "bubble")
         table.add_row(
             str(rank),
-            " x ".join(map(str, degrees)),
-            str(config["pp"]),
-            str(config["dp"]),
-            str(config["mbs"]),
-            str(config.get("nb", "-")),
-            " x ".join(map(str, inside)),
+            *_degrees(entry),
             f"{entry['throughput']:.6g}",
             _own("t", stats["t"]),
             *(f"{100 * stats[f'{share}_frac']:.1f} %" for share in shares),
             f"{entry['memory']:.4g} GB",
         )
     show(table)
+
+
+def print_searches(searches: Sequence[Mapping[str, Any]], elapsed_s: float) -> None:
+    """Print the best configuration of each search, or why it has none."""
+    candidates = sum(search["candidates"] for search in searches)
+    summary = f"NERSC's space: {candidates:,} candidates in {len(searches)} searches"
+    places = [_place(search) for search in searches]
+    if all("best" not in search for search in searches):
+        show(Text(summary))
+        table = plain_table(*places[0], "candidates")
+        for place, search in zip(places, searches, strict=True):
+            table.add_row(*place.values(), f"{search['candidates']:,}")
+        show(table)
+        return
+    feasible = sum(search["feasible"] for search in searches)
+    show(Text(f"{summary}; {feasible:,} are feasible, found in {elapsed_s:.2f} s"))
+    heads = ("tp", "pp", "dp", "micro", "panels", "in a domain", "sequences/s", "time", "memory")
+    table = plain_table(*places[0], *heads, optional=("panels", "in a domain", "memory", "micro"))
+    reasons = {}
+    for place, search in zip(places, searches, strict=True):
+        cells = ["-"] * len(heads)
+        if search["best"]:
+            best = search["best"][0]
+            cells = [*_degrees(best), f"{best['throughput']:.6g}", _own("t", best["stats"]["t"])]
+            cells.append(f"{best['memory']:.4g} GB")
+        else:
+            where = ", ".join(f"{name} {value}" for name, value in place.items())
+            reasons[where] = search["reason"]
+        table.add_row(*place.values(), *cells)
+    show(table)
+    for where, reason in reasons.items():
+        show(Text(f"{where}: {reason}"))
+
+
+_OUTCOME = ("candidates", "feasible", "best", "reason")
+
+
+def _place(search: Mapping[str, Any]) -> dict[str, str]:
+    """What tells a search from others, as text."""
+    place = {name: value for name, value in search.items() if name not in _OUTCOME}
+    return {name: v if isinstance(v, str) else f"{v:.6g}" for name, v in place.items()}
+
+
+def _degrees(entry: Mapping[str, Any]) -> list[str]:
+    """Degrees, micro-batch, panels and placement of a configuration."""
+    config, stats = entry["config"], entry["stats"]
+    degrees = [config[name] for name in ("tp1", "tp2") if name in config] or [config["tp"]]
+    inside = [stats[name] for name in stats if name.startswith("nv_")]
+    return [
+        " x ".join(map(str, degrees)),
+        str(config["pp"]),
+        str(config["dp"]),
+        str(config["mbs"]),
+        str(config.get("nb", "-")),
+        " x ".join(map(str, inside)),
+    ]
 
 
 def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
