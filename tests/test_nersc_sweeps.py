@@ -228,7 +228,7 @@ def test_searches_and_stored_files_have_the_same_charts(shardwise: Any, tmp_path
         out = tmp_path / f"{source.suffix[1:]}.html"
         assert shardwise("convert", source, out) == (0, "", "")
         assert "rates" in out.read_text()
-    cut = {"best": [{}], "candidates": 1, "reference": "nersc"}
+    cut = {"best": [{"config": {}, "stats": {}}], "candidates": 1, "reference": "nersc"}
     (tmp_path / "cut.json").write_text(json.dumps(cut))
     code, _, err = shardwise("convert", tmp_path / "cut.json", tmp_path / "cut.html")
     assert (code, "an entry is incomplete" in err) == (2, True)
