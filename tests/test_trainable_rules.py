@@ -124,11 +124,11 @@ def test_sets_of_words() -> None:
     [
         (
             {"frozen": "head", "lora_rank": 4},
-            "frozen: ('head',): lora_rank freezes all weights of the model; leave it out",
+            "frozen: ['head']: lora_rank freezes all weights of the model; leave it out",
         ),
         (
             {"frozen": "router,experts"},
-            "frozen: ('experts', 'router'): sample has no experts, router",
+            "frozen: ['experts', 'router']: sample has no experts, router",
         ),
         (
             {"frozen": (*BELOW_THE_HEAD, "head")},
@@ -136,7 +136,7 @@ def test_sets_of_words() -> None:
         ),
         (
             {"frozen": "mlp", "training": False},
-            "frozen: ('mlp',): has an effect in training only; leave it out",
+            "frozen: ['mlp']: has an effect in training only; leave it out",
         ),
         (
             {"lora_rank": 4, "training": False},
@@ -144,11 +144,11 @@ def test_sets_of_words() -> None:
         ),
         (
             {"lora_parts": "mlp"},
-            "lora_parts: ('mlp',): has an effect with lora_rank only; leave it out",
+            "lora_parts: ['mlp']: has an effect with lora_rank only; leave it out",
         ),
         (
             {"lora_rank": 4, "lora_parts": "mlp,experts"},
-            "lora_parts: ('mlp', 'experts'): sample has no experts",
+            "lora_parts: ['mlp', 'experts']: sample has no experts",
         ),
         (
             {"frozen": BELOW_THE_HEAD, "recompute": "full"},
@@ -168,7 +168,7 @@ def test_contradictions_are_refused(columns: dict[str, Any], problem: str) -> No
 
 def test_one_table_is_frozen_once() -> None:
     """Tied: with the embedding the head."""
-    problem = "strategy: frozen: ('head',): embedding and head of sample are tied; freeze both"
+    problem = "strategy: frozen: ['head']: embedding and head of sample are tied; freeze both"
     with pytest.raises(InputError, match="are tied") as refused:
         run(samples.model(), frozen="head")
     assert str(refused.value) == f"{problem} or none"

@@ -1,9 +1,9 @@
 """`Comparison`: the results of scenarios side by side."""
 
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import field_serializer
+from pydantic import AllowInfNan, field_serializer
 
 from shardwise.analysis import Result
 from shardwise.analysis.results import Memory
@@ -44,7 +44,7 @@ class Outcome(Result):
     """Of the peak-memory stage."""
     usd_per_billion_tokens: float | None
     kwh_per_billion_tokens: float | None
-    effective_days: float | None
+    effective_days: Annotated[float, AllowInfNan(allow_inf_nan=True)] | None
     """Of the training run, if there is one; infinite (null in JSON) if it never ends."""
     effective_usd: float | None
     time_s: dict[str, float]
