@@ -137,7 +137,7 @@ def _whole_numbers(field: StrategyField, column: Any, length: int) -> Ints:
         return np.full(length, column, dtype=np.int64)
     array: Any = _broadcast(name, column, length)
     if array.dtype.kind == "f":
-        wrong = ~np.isfinite(array) | (array % 1 != 0)
+        wrong = ~np.isfinite(array) | (np.trunc(array) != array)
         if np.any(wrong):
             raise _bad_value(name, array, wrong, "must be integers")
     elif array.dtype.kind not in "iu":
@@ -154,7 +154,7 @@ def _whole_numbers(field: StrategyField, column: Any, length: int) -> Ints:
 def _is_whole(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return math.isfinite(value) and value == int(value)
+    return isinstance(value, int) or (math.isfinite(value) and value == int(value))
 
 
 def _bad_value(name: str, array: Any, wrong: Bools, problem: str) -> InputError:
