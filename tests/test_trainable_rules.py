@@ -132,7 +132,7 @@ def test_sets_of_words() -> None:
         ),
         (
             {"frozen": (*BELOW_THE_HEAD, "head")},
-            f"frozen: {(*BELOW_THE_HEAD, 'head')}: {NOTHING_LEFT}",
+            f"frozen: {[*BELOW_THE_HEAD, 'head']}: {NOTHING_LEFT}",
         ),
         (
             {"frozen": "mlp", "training": False},
