@@ -136,7 +136,8 @@ def family(kind: str, architecture: str) -> dict[str, Any]:
     default |= {"architectures": [architecture]}
     row = made | {"parameters": _tried(lambda: parameters(CONFIG_MAPPING[kind]()))}
     try:
-        Model.load(default)
+        if Model.load(default).sources[""].text.endswith("modules of transformers"):
+            row["modules"] = True
     except InputError as error:
         problem = str(error).splitlines()[0].removeprefix("model: ")
         if architecture not in READERS:
@@ -159,6 +160,7 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     for kind, row in rows.items():
         size = f"{row['parameters']:,}" if row["parameters"] else ""
         note = row.get("refused", row.get("default_refused", ""))
+        note = "read from its modules" if row.get("modules") else note
         lines.append(f"| `{kind}` | `{row['architecture']}` | {size} | {note} |")
     return "\n".join(lines) + "\n"
 
@@ -178,7 +180,7 @@ def main() -> None:
         for which, count in (("default", "parameters"), ("small", "small_parameters")):
             if row.get(count) is None or which not in row or f"{which}_refused" in row:
                 continue
-            read = count_parameters(Model.load(row[which])).total
+            read = _tried(lambda data=row[which]: count_parameters(Model.load(data)).total)
             if read != row[count]:
                 print(f"{kind} {which}: {read} read, {row[count]} in transformers")
 

@@ -9,27 +9,11 @@ from typing import Any
 
 from shardwise.interop.huggingface.families import Experts, Family, When
 from shardwise.interop.huggingface.files import Config
+from shardwise.interop.huggingface.keys import GATED, PLAIN
 from shardwise.interop.huggingface.moe_families import FAMILIES
 
 Fields = dict[str, Any]
 
-_PLAIN = {
-    "gelu": "gelu",
-    "gelu_fast": "gelu",
-    "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "relu": "relu",
-    "relu2": "relu2",
-    "silu": "silu",
-}
-_GATED = {
-    "silu": "swiglu",
-    "swish": "swiglu",
-    "gelu": "geglu",
-    "gelu_new": "geglu",
-    "gelu_pytorch_tanh": "geglu",
-    "relu": "reglu",
-}
 _BIASES = {(False, False): "none", (True, False): "qkv", (False, True): "output"}
 # How DeepSeek balances experts: by a loss, or by a bias of the selection.
 _METHODS = {"greedy": "loss", "group_limited_greedy": "loss", "noaux_tc": "bias"}
@@ -176,27 +160,27 @@ def _inside_window(c: Config, family: Family, depth: int) -> list[bool]:
         return [False] * depth
     if family.window == "all":
         slides = c.value("sliding_window") is not None
-        return _named_layers(c, "sliding_attention", lambda _: slides)
+        return _named_layers(c, family.words, lambda _: slides)
     if family.window == "qwen":
         slides = c.flag("use_sliding_window")
         first = c.natural("max_window_layers", 28) if slides else 0
-        return _named_layers(c, "sliding_attention", lambda i: slides and i >= first)
+        return _named_layers(c, family.words, lambda i: slides and i >= first)
     every = family.full_every
     step = every if isinstance(every, int) else c.count(every, _USUAL_TURNS)
     full = step - 1 if family.full_last else 0
-    return _named_layers(c, "sliding_attention", lambda i: i % step != full)
+    return _named_layers(c, family.words, lambda i: i % step != full)
 
 
 # Layers of a turn where a file does not say: `sliding_window_pattern` of the first Gemma 3.
 _USUAL_TURNS = 6
 
 
-def _named_layers(c: Config, word: str, default: Callable[[int], bool]) -> list[bool]:
+def _named_layers(c: Config, words: tuple[str, str], default: Callable[[int], bool]) -> list[bool]:
     """Which layers attend inside a window or chunk, by a word; older files leave it to a rule."""
     depth, kinds = c.depth("num_hidden_layers"), c.value("layer_types")
     if kinds is None:
         return [default(i) for i in range(depth)]
-    return [kind == word for kind in _words(c, "layer_types", depth, ("full_attention", word))]
+    return [kind == words[1] for kind in _words(c, "layer_types", depth, words)]
 
 
 def _words(c: Config, key: str, depth: int, allowed: tuple[str, ...]) -> list[str]:
@@ -234,7 +218,7 @@ def _mlp(c: Config, family: Family, key: str = "intermediate_size") -> Fields:
     ratio = family.ffn_ratio
     wider = c.count(ratio) if isinstance(ratio, str) else ratio
     default = wider * c.count("hidden_size") if wider else None
-    words = _GATED if family.gated else _PLAIN | {"xielu": "xielu"}
+    words = GATED if family.gated else PLAIN | {"xielu": "xielu"}
     if family.activation != "xielu":
         words = {word: kind for word, kind in words.items() if kind != "xielu"}
     block: Fields = {
@@ -261,7 +245,7 @@ def _experts(c: Config, family: Family, experts: Experts) -> Fields:
         "experts": number,
         "top_k": c.count(experts.chosen),
         "ffn": c.count(experts.ffn),
-        "activation": c.one_of("hidden_act", _GATED, family.activation),
+        "activation": c.one_of("hidden_act", GATED, family.activation),
     }
     if experts.groups:
         block |= _groups(c, experts.number)
@@ -343,7 +327,7 @@ def _llama4(c: Config, family: Family) -> Fields:
     """
     depth = c.depth("num_hidden_layers")
     turned = _rope_layers(c, depth)
-    inside = _named_layers(c, "chunked_attention", lambda i: bool(turned[i]))
+    inside = _named_layers(c, ("full_attention", "chunked_attention"), lambda i: bool(turned[i]))
     chunk = {"chunk": c.count("attention_chunk_size", 8192)}
     norm = {"qk_norm": "unweighted"} if c.flag("use_qk_norm", default=True) else {}
     experts = _experts(c, family, Experts(number="num_local_experts", ffn="intermediate_size"))

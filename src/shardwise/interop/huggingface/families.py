@@ -77,6 +77,8 @@ class Family:
     """Of how many layers one is outside the window, or the key of that."""
     full_last: bool = True
     """Whether that is the last of them, or the first."""
+    words: tuple[str, str] = ("full_attention", "sliding_attention")
+    """Those of `layer_types`: outside and inside the window."""
     unrotated: Literal["none", "full", "listed"] = "none"
     """Layers without rotary positions: those outside the window, or those of `no_rope_layers`."""
     position: Literal["rope", "learned", "alibi", "sinusoidal"] = "rope"
@@ -147,6 +149,22 @@ _GPT2 = Family(
     ffn_ratio=4,
     norm="layernorm",
     position="learned",
+)
+_GPT_NEO = replace(
+    _GPT2,
+    kinds=("gpt_neo",),
+    names={
+        "num_hidden_layers": ("num_layers", "num_hidden_layers"),
+        "num_attention_heads": ("num_heads", "num_attention_heads"),
+        "hidden_act": ("activation_function",),
+        "layer_types": ("attention_layers",),
+        "sliding_window": ("window_size",),
+    },
+    qkv_bias=False,
+    window="turns",
+    full_every=2,
+    full_last=False,
+    words=("global", "local"),
 )
 _GPTJ = replace(
     _GPT2,
@@ -258,6 +276,7 @@ DENSE: dict[str, Family] = {
     "Ernie4_5ForCausalLM": Family(
         kinds=("ernie4_5",), qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"
     ),
+    "Emu3ForCausalLM": replace(LLAMA, kinds=("emu3_text_model",), mlp_bias="mlp_bias"),
     "Exaone4ForCausalLM": Family(
         kinds=("exaone4",),
         norms="post",
@@ -289,6 +308,7 @@ DENSE: dict[str, Family] = {
         _GPT2, kinds=("gpt_bigcode",), activation="gelu_pytorch_tanh", single="multi_query"
     ),
     "GPTJForCausalLM": _GPTJ,
+    "GPTNeoForCausalLM": _GPT_NEO,
     "GPTNeoXForCausalLM": _GPT_NEOX,
     "Gemma2ForCausalLM": replace(
         _GEMMA, kinds=("gemma2",), norms="both", window="turns", full_every=2
@@ -406,7 +426,7 @@ DENSE: dict[str, Family] = {
     "Qwen2ForCausalLM": Family(
         kinds=("qwen2", "qwen2_5_vl_text", "qwen2_vl_text"), qkv_bias=True, window="qwen"
     ),
-    "Qwen3ForCausalLM": replace(QWEN3, kinds=("qwen3",)),
+    "Qwen3ForCausalLM": replace(QWEN3, kinds=("qwen3", "qwen3_vl_text")),
     "SeedOssForCausalLM": Family(
         kinds=("seed_oss",),
         qkv_bias="attention_bias",

@@ -70,7 +70,13 @@ _WITHOUT_EFFECT = frozenset(
         *("scale_attn_by_inverse_layer_idx", "scale_attn_weights", "swiglu_limit", "torchscript"),
         *("use_bfloat16", "use_rmsnorm"),
         # positions: their scaling and base, and how long sequences may be
-        *("attn_temperature_tuning", "attn_scale", "floor_scale", "initial_context_length"),
+        *(
+            "attention_types",
+            "attn_temperature_tuning",
+            "attn_scale",
+            "floor_scale",
+            "initial_context_length",
+        ),
         *("max_position_embeddings", "max_sequence_length", "n_ctx"),
         *("original_max_position_embeddings", "rope_interleave", "rope_local_base_freq"),
         *("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "use_mrope"),
@@ -88,6 +94,26 @@ _WITHOUT_EFFECT = frozenset(
 # Token ids of every kind; switches of summaries and classifiers; what a program left for itself.
 _ENDS = ("_token_id", "_token_ids", "_token_index")
 _STARTS = ("_", "classifier_", "summary_")
+
+PLAIN = {
+    "gelu": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "silu": "silu",
+}
+"""Activations by the words of `hidden_act`."""
+GATED = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_new": "geglu",
+    "gelu_pytorch_tanh": "geglu",
+    "relu": "reglu",
+}
+"""And where a second projection multiplies them."""
 
 ROTARY_NAMES = {
     "partial_rotary_factor": ("partial_rotary_factor", "rope_parameters.partial_rotary_factor")
@@ -122,6 +148,18 @@ TEXT_TYPES = {
     "Qwen2VLForConditionalGeneration": "qwen2_vl_text",
 }
 """The `model_type` of language models that do not name theirs, by what they are inside."""
+
+WRAPPERS = {
+    "gemma3": "Gemma3ForConditionalGeneration",
+    "kimi_vl": "KimiVLForConditionalGeneration",
+    "llama4": "Llama4ForConditionalGeneration",
+    "llava": "LlavaForConditionalGeneration",
+    "llava_next": "LlavaNextForConditionalGeneration",
+    "mistral3": "Mistral3ForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "qwen2_vl": "Qwen2VLForConditionalGeneration",
+}
+"""Models that put a tower in front of a language model and change nothing inside it."""
 
 
 def is_without_effect(key: str) -> bool:

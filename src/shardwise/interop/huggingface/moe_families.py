@@ -199,7 +199,7 @@ _WITH_EXPERTS: dict[str, Family] = {
         ),
     ),
     "Qwen3MoeForCausalLM": replace(
-        QWEN3, kinds=("qwen3_moe",), names=_EXPERTS, experts=_QWEN_STEPS
+        QWEN3, kinds=("qwen3_moe", "qwen3_vl_moe_text"), names=_EXPERTS, experts=_QWEN_STEPS
     ),
     "SolarOpenForCausalLM": replace(
         LLAMA,

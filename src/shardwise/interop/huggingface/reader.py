@@ -5,97 +5,46 @@ and folds equal layers into runs. What cannot be described is refused by name; v
 towers are named in `left_out`.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import PurePath
 from typing import Any
 
 from shardwise.config.base import MOST
 from shardwise.errors import Fault, InputError
-from shardwise.interop.huggingface.decoders import MODEL_TYPES, READERS
+from shardwise.interop.huggingface import modules
+from shardwise.interop.huggingface.decoders import MODEL_TYPES, READERS, Fields
 from shardwise.interop.huggingface.files import Config
-from shardwise.interop.huggingface.keys import ROTARY_NAMES, SIZES, TEXT_TYPES, class_defaults
+from shardwise.interop.huggingface.keys import (
+    ROTARY_NAMES,
+    SIZES,
+    TEXT_TYPES,
+    WRAPPERS,
+    class_defaults,
+)
 from shardwise.interop.huggingface.moe_families import FAMILIES
+from shardwise.interop.huggingface.refusals import is_unheard_of, reason_of, refusal
 
 _TEXT = ("text_config", "language_config", "llm_config")
-# Models that put a tower in front of a language model and change nothing inside it.
-_WRAPPERS = {
-    "gemma3": "Gemma3ForConditionalGeneration",
-    "kimi_vl": "KimiVLForConditionalGeneration",
-    "llama4": "Llama4ForConditionalGeneration",
-    "llava": "LlavaForConditionalGeneration",
-    "llava_next": "LlavaNextForConditionalGeneration",
-    "mistral3": "Mistral3ForConditionalGeneration",
-    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
-    "qwen2_vl": "Qwen2VLForConditionalGeneration",
-}
 # Those whose language model is not nested in older files, and what it is.
 _FLAT = {
     "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
     "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
 }
 
-STATES = "Mamba layers are not modelled"
-ENCODER_DECODER = "encoder-decoder models are not modelled"
-# Architectures that are not modelled by how their names begin, without case and underscores; longer
-# ones first.
-REFUSED: dict[str, tuple[str, ...]] = {
-    "linear attention is not modelled": (
-        *("bailinghybrid", "bailingmoelinear", "kimilinear", "minimaxforcausallm", "minimaxm1"),
-        *("minimaxtext", "olmohybrid", "qwen35", "qwen3next", "qwen4exp", "rwkv"),
-    ),
-    STATES: (
-        *("bamba", "falconh1", "falconmamba", "granitemoehybrid", "hymba", "jamba", "mamba"),
-        *("nemotronh", "plamo2", "zamba"),
-    ),
-    ENCODER_DECODER: (
-        *("bart", "bigbirdpegasus", "blenderbot", "codet5", "longt5", "marian", "mbart", "mt5"),
-        *("musicgen", "mvp", "pegasus", "plbart", "prophetnet", "switchtransformers", "t5"),
-        *("trocr", "umt5", "whisper"),
-    ),
-    "encoders are not modelled": (
-        *("albert", "bert", "camembert", "clip", "data2vec", "deberta", "distilbert", "electra"),
-        *("ernieforcausallm", "ernieformaskedlm", "erniemodel", "megatronbert", "modernbert"),
-        *("rembert", "roberta", "rocbert", "roformer", "siglip", "vit", "xlmroberta", "xmod"),
-    ),
-    "sparse attention by an indexer is not modelled": (
-        *("axk2", "deepseekv32", "dots3note", "glmmoedsa", "hyv4"),
-    ),
-    "compressed keys and values are not modelled": ("deepseekv4",),
-    "sparse or hashed attention is not modelled": ("bigbird", "reformer"),
-    "permuted attention is not modelled": ("xlnet",),
-    "differential attention is not modelled": ("diffllama",),
-    "dynamic masks of attention are not modelled": ("doge",),
-    "gates of the attention's output are not modelled": ("afmoe", "beam", "hrmtext", "laguna"),
-    "experts of the attention are not modelled": ("jetmoe",),
-    "relative positions between layers' segments are not modelled": ("cpmant", "inkling"),
-    "experts in parallel layers are not modelled": ("cohere2moe",),
-    "an MLP beside the experts is not modelled": ("arctic", "snowflake"),
-    "two attentions in a layer, and experts that do nothing, are not modelled": ("longcatflash",),
-    "a norm of the experts' output is not modelled": ("axk1",),
-    "norms inside the blocks are not modelled": ("bitnet",),
-    "norms behind the residual additions are not modelled": ("openaigpt",),
-    "embeddings of every layer are not modelled": ("gemma3n", "gemma4"),
-    "encoders of bytes are not modelled": ("blt",),
-    "biases of single layers are not modelled": ("gptneoxjapanese",),
-    "an embedding of languages is not modelled": ("xlmwithlmhead",),
-    "local codebooks and depth decoders are not modelled": ("moshi",),
-    "convolutions between layers of attention are not modelled": ("lfm2", "lfm3", "zaya"),
-    "cross-attention to images is not modelled": ("mllama",),
-    "recurrent layers are not modelled": ("recurrentgemma", "xlstm"),
-}
-_UNDERSTOOD = {
-    "{} layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "hidden {}": ("hidden_size", "n_embd", "d_model"),
-    "{} heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-    "vocabulary {}": ("vocab_size",),
-}
-# Misspelt names are this alike, and so is what they begin with.
-_ALIKE = 0.9
-_ALIKE_FAMILY = 0.8
 _OF_DIFFUSERS = ("_class_name", "_diffusers_version")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Language:
+    """A language model in a file."""
+
+    config: Config
+    architecture: str
+    fields: Fields | None = None
+    """What the modules of `transformers` say; None: a record reads `config`."""
+    left_out: tuple[str, ...] = ()
 
 
 def looks_like(data: Mapping[str, Any]) -> bool:
@@ -116,15 +65,18 @@ def model_fields(data: Mapping[str, Any], name: str, source: str) -> dict[str, A
     """
     for key in _OF_DIFFUSERS:
         if key in data:
-            raise _refusal(source, key, data[key], "diffusion models are not modelled", data)
-    config, architecture = _language_model(data, source)
-    fields = READERS[architecture](config)
-    config.refuse_unread(architecture)
-    config.refuse_misspelt()
-    config.refuse()
+            raise refusal(source, key, data[key], "diffusion models are not modelled", data)
+    found = _language_model(data, source)
+    config, architecture = found.config, found.architecture
+    fields = found.fields
+    if fields is None:
+        fields = READERS[architecture](config)
+        config.refuse_unread(architecture)
+        config.refuse_misspelt()
+        config.refuse()
     runs, interleave = _runs(fields["layers"])
     called = _name(data, name, source)
-    left_out = [*fields.get("left_out", []), *_towers(data)]
+    left_out = [*fields.get("left_out", []), *_towers(data), *found.left_out]
     return fields | {
         "name": called,
         "description": f"Imported from a Hugging Face config.json ({architecture}).",
@@ -132,16 +84,21 @@ def model_fields(data: Mapping[str, Any], name: str, source: str) -> dict[str, A
         "interleave": interleave,
         "left_out": left_out,
         "sources": {
-            "": {"kind": "published", "text": _origin(config, called)},
+            "": {"kind": "published", "text": _origin(found, called)},
         },
     }
 
 
-def _origin(config: Config, called: str) -> str:
+def _origin(found: _Language, called: str) -> str:
     """Where the figures are from, and what the file had to be understood with or without."""
+    if found.fields is not None:
+        return f"Hugging Face's config.json of {called}; read from the modules of transformers"
     parts = [f"Hugging Face's config.json of {called}"]
-    told = {"defaults of its class": config.assumed(), "keys not used": config.unknown()}
-    parts += [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
+    listed = {
+        "defaults of its class": found.config.assumed(),
+        "keys not used": found.config.unknown(),
+    }
+    parts += [f"{what}: {', '.join(keys)}" for what, keys in listed.items() if keys]
     return "; ".join(parts)
 
 
@@ -153,31 +110,52 @@ def _name(data: Mapping[str, Any], name: str, source: str) -> str:
     return PurePath(known).name.lower().replace("_", "-").replace(" ", "-") or name
 
 
-def _language_model(data: Mapping[str, Any], source: str) -> tuple[Config, str]:
+def _language_model(data: Mapping[str, Any], source: str) -> _Language:
     """The keys of the language model, and which architecture it has."""
     field, named = _architecture(data, source)
     nested = next((key for key in _TEXT if isinstance(data.get(key), Mapping)), None)
     if nested is None:
         named = _FLAT.get(named, named)
     if named in READERS and (nested is None or "hidden_size" in data):
-        return _config(named, data, source=source), named
-    if named not in (*_WRAPPERS.values(), *READERS):
-        raise _refusal(source, field, named, _reason(named, data), data)
-    if nested is None:
+        return _Language(config=_config(named, data, source=source), architecture=named)
+    known = named in (*WRAPPERS.values(), *READERS)
+    if nested is None and known:
         problem = "is missing and has no default"
         raise InputError(Fault(source=source, field=_TEXT[0], problem=problem))
+    if nested is None or not (known or is_unheard_of(named, data)):
+        return _of_modules(data, source, field, named)
     usual = {"model_type": TEXT_TYPES[named]} if named in TEXT_TYPES else {}
-    whole = (
-        () if named in READERS else ("tie_word_embeddings",)
-    )  # what counts in a class of a whole
-    tied = {key: data[key] for key in whole if key in data}
-    text = usual | dict(data[nested]) | tied
+    # In a class of a language model the keys of the nested one hold, else those of the whole.
+    whole = () if named in READERS else ("tie_word_embeddings",)
+    text = usual | dict(data[nested]) | {key: data[key] for key in whole if key in data}
     prefix = f"{nested}."
     field, found = _architecture(text, source, prefix)
     inner = _FLAT.get(found, found)
-    if inner not in READERS:
-        raise _refusal(source, f"{prefix}{field}", inner, _reason(inner, text), text)
-    return _config(inner, text, source=source, prefix=prefix), inner
+    if inner in READERS:
+        config = _config(inner, text, source=source, prefix=prefix)
+        language = _Language(config=config, architecture=inner)
+    else:
+        language = _of_modules(text, source, f"{prefix}{field}", inner)
+    added = () if known else (f"what {named} adds to its language model",)
+    return replace(language, left_out=added)
+
+
+def _of_modules(data: Mapping[str, Any], source: str, field: str, named: str) -> _Language:
+    """A decoder without a record, by the modules of `transformers`.
+
+    Raises
+    ------
+    InputError
+        If it is not modelled or transformers is not installed.
+    """
+    kind = data.get("model_type")
+    if not (isinstance(kind, str) and is_unheard_of(named, data) and modules.is_installed()):
+        raise refusal(source, field, named, reason_of(named, data), data)
+    try:
+        fields = modules.decoder_of_modules(kind, data)
+    except modules.NotModelledError as error:
+        raise refusal(source, field, named, str(error), data) from None
+    return _Language(config=Config(data, source=source), architecture=named, fields=fields)
 
 
 def _config(named: str, data: Mapping[str, Any], *, source: str, prefix: str = "") -> Config:
@@ -217,7 +195,7 @@ def _architecture(data: Mapping[str, Any], source: str, prefix: str = "") -> tup
     if not named and not kind:
         raise wrong("architectures", "is missing, and so is model_type")
     if not named:
-        return "model_type", MODEL_TYPES.get(str(kind)) or _WRAPPERS.get(str(kind), str(kind))
+        return "model_type", MODEL_TYPES.get(str(kind)) or WRAPPERS.get(str(kind), str(kind))
     ours, theirs = (_FLAT.get(name, name) for name in (named[0], _implied(kind, named[0])))
     if ours != theirs:
         raise wrong("model_type", f"is the type of {theirs}; architectures says {named[0]}")
@@ -229,62 +207,9 @@ def _implied(kind: str | None, named: str) -> str:
 
     A language model alone may keep the type of the whole that it was taken from.
     """
-    of_wholes = _WRAPPERS if named in _WRAPPERS.values() else {}
+    of_wholes = WRAPPERS if named in WRAPPERS.values() else {}
     known = named in READERS or bool(of_wholes)
     return {**MODEL_TYPES, **of_wholes}.get(kind or "", named) if known else named
-
-
-def _reason(named: str, data: Mapping[str, Any]) -> str:
-    """Why an architecture is not read, by its name or else by its keys."""
-    bare = named.lower().replace("_", "")
-    begins = {
-        start: reason
-        for reason, starts in REFUSED.items()
-        for start in starts
-        if bare.startswith(start)
-    }
-    if begins:
-        return begins[max(begins, key=len)]
-    if data.get("is_encoder_decoder") is True:
-        return ENCODER_DECODER
-    if any(key.startswith(("mamba_", "ssm_")) for key in data):
-        return STATES
-    hint = _misspelt(named)
-    return f"is not read{hint or '; allowed: the architectures that docs/models.md lists'}"
-
-
-def _misspelt(named: str) -> str:
-    """A hint where a name is a known one with a typing error: figures agree, letters nearly do.
-
-    `GraniteForCausalLM` is no misspelt `GemmaForCausalLM`, and `Qwen9` no `Qwen3`.
-    """
-    known = {name.lower(): name for name in (*READERS, *_WRAPPERS.values())}
-    alike = {low: name for low, name in known.items() if _figures(low) == _figures(named)}
-    whole = get_close_matches(named.lower(), alike, n=1, cutoff=_ALIKE)
-    family = re.split("for(?=causal|conditional)|(?=lmhead)", named.lower(), maxsplit=1)[0]
-    for low in whole:
-        meant = re.split("for(?=causal|conditional)|(?=lmhead)", low, maxsplit=1)[0]
-        if get_close_matches(family, [meant], cutoff=_ALIKE_FAMILY):
-            return f"; did you mean {alike[low]!r}?"
-    return ""
-
-
-def _figures(name: str) -> list[str]:
-    return re.findall(r"\d+", name)
-
-
-def _refusal(
-    source: str, field: str, value: object, reason: str, data: Mapping[str, Any]
-) -> InputError:
-    """A refusal with what was understood of the model so far."""
-    found = [
-        words.format(data[key])
-        for words, keys in _UNDERSTOOD.items()
-        for key in keys
-        if isinstance(data.get(key), int)
-    ]
-    problem = f"{reason}; understood: {', '.join(found)}" if found else reason
-    return InputError(Fault.of(field, value, problem, source))
 
 
 def _towers(data: Mapping[str, Any]) -> list[str]:
