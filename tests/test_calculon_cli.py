@@ -98,7 +98,7 @@ def test_what_calculon_refuses_is_said_with_exit_code_1(shardwise, files):
     paths = files(system=lambda s: s["mem1"].update(GiB=60))
     code, out, err = shardwise(*_arguments(paths), "--reference", "calculon", "--json")
     answer = json.loads(out)
-    assert (code, err) == (1, "")
+    assert (code, err) == (1, f"{answer['message']}\n")
     assert answer["infeasible"] == "mem_tier1"
     assert "79.55" in answer["message"]
     assert "60" in answer["message"]

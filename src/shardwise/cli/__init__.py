@@ -3,17 +3,24 @@
 Exit codes: 0 done; 1 no feasible answer; 2 bad input, one line per fault.
 """
 
+import errno
 import inspect
+import io
 import logging
 import os
+import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shardwise._version import __version__
+from shardwise.config import files
 from shardwise.errors import Fault, InputError, ShardwiseError, one_line
 
 __all__ = ["main"]
@@ -46,11 +53,19 @@ logging.getLogger("shardwise").addHandler(logging.NullHandler())
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    _open_closed_streams()
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
+    with files.keeping_inputs():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     words = _global_options_first(list(arguments)) or ["--help"]
     try:
         app = _app(next((word for word in words if word in VERBS), None))
@@ -59,10 +74,15 @@ def run(arguments: Sequence[str]) -> int:
     except ShardwiseError as error:
         return _refuse(str(error).splitlines())
     except BrokenPipeError:  # the reader closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
+    except OSError as error:
+        if error.filename is not None or error.errno not in _STREAM_ERRORS:
+            raise
+        _discard_output()
+        return _refuse([f"standard output: cannot be written: {error.strerror}"])
     except (KeyboardInterrupt, typer.Abort):
-        return _INTERRUPTED
+        return _refuse(["interrupted"], code=_INTERRUPTED)
     except Exception as error:
         if not hasattr(error, "format_message"):  # errors of typer have it
             raise
@@ -73,11 +93,51 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _refuse(lines: Sequence[str]) -> int:
+# All files raise `InputError`; other errors of these kinds are those of standard output.
+_STREAM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+class _ClosedStream(io.TextIOBase):
+    """Standard output that was closed before the start; Python has None there."""
+
+    def write(self, text: str) -> int:
+        """Refuse any text."""
+        if not text:
+            return 0
+        raise OSError(errno.EBADF, "it is closed")
+
+    def fileno(self) -> int:
+        """Return its usual descriptor."""
+        return 1
+
+
+def _open_closed_streams() -> None:
+    """Keep closed standard streams from being None, and files from getting their descriptors."""
+    streams: tuple[object, ...] = (sys.stdin, sys.stdout, sys.stderr)
+    for descriptor, stream in enumerate(streams):
+        if stream is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+    if streams[1] is None:
+        sys.stdout = _ClosedStream()
+    if streams[2] is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
+def _discard_output() -> None:
+    """Send the rest of standard output nowhere, so that its end is no second error."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _refuse(lines: Sequence[str], *, code: int = 2) -> int:
     for line in lines:
-        print(f"error: {line}", file=sys.stderr)  # noqa: T201 - this is the command line
+        with suppress(OSError):
+            print(f"error: {line}", file=sys.stderr)  # noqa: T201 - this is the command line
         logging.getLogger("shardwise").error(line)
-    return 2
+    return code
 
 
 def _close_logs() -> None:
@@ -161,10 +221,25 @@ def _root(
         stream.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(stream)
     if log is not None:
-        try:
-            handler = logging.FileHandler(log, encoding="utf-8")
-        except OSError as error:
-            problem = f"cannot be written: {error.strerror}"
-            raise InputError(Fault(source=log, problem=problem)) from None
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(handler)
+        logger.addHandler(_log_file(log))
+
+
+_LOG_LINE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
+
+
+def _log_file(path: str) -> logging.Handler:
+    """Append to a log, and to no other file."""
+    files.check_output_path(path)
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8")
+        with Path(path).open("rb") as stream:
+            begin = stream.read(40)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+        raise InputError(Fault(source=path, problem=problem)) from None
+    if begin and not _LOG_LINE.match(begin):
+        handler.close()
+        raise InputError(Fault(source=path, problem="is not a log of shardwise; choose another"))
+    files.note_log(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    return handler

@@ -46,5 +46,6 @@ def command(
 
         print_comparison(found)
 
-    show(found.to_dict, tables, json=json, output=output)
-    return 0 if any(one.fits for one in found.scenarios) else 1
+    lacks = "" if any(one.fits for one in found.scenarios) else "none fits in memory"
+    show(found.to_dict, tables, json=json, output=output, lacks=lacks)
+    return 1 if lacks else 0

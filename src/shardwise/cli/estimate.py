@@ -22,7 +22,7 @@ from shardwise.cli.options import (
     refuse_options,
     with_options,
 )
-from shardwise.cli.output import Stopwatch, check_different_files, emit_json, log
+from shardwise.cli.output import Stopwatch, check_different_files, emit_json, log, note
 from shardwise.config import files
 from shardwise.config.expressions.records import Resolved
 from shardwise.config.model import Model
@@ -178,7 +178,7 @@ def _write_folder(folder: str, answer: Answer) -> None:
     )
     for file in written:
         failed = f"not written: {file.path.name}: {file.problem}"
-        sys.stderr.write(f"{failed if file.problem else f'wrote {file.path}'}\n")
+        note(failed if file.problem else f"wrote {file.path}")
 
 
 @with_strategy_flags
@@ -284,6 +284,10 @@ def command(
         if other is not None:
             other_models.show_comparison(case, result, answer.record["also"][other], all_=ops)
         inputs.show_imported()
+    elif not result.fits:
+        from shardwise.report.tables.estimate import verdict  # noqa: PLC0415 - slow to import
+
+        note(verdict(result.memory_bytes, fits=False))
     return 0 if result.fits else 1
 
 

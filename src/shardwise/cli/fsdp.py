@@ -15,7 +15,7 @@ from shardwise.cli.options import (
     whole_number,
     with_options,
 )
-from shardwise.cli.output import Bar, check_different_files, emit_json, log, progress_bar
+from shardwise.cli.output import Bar, check_different_files, emit_json, log, note, progress_bar
 from shardwise.config import files
 from shardwise.fsdp.api import Progress
 from shardwise.fsdp.result import FsdpPlan
@@ -342,9 +342,9 @@ def _plan(
         result = plan_fsdp(source, progress=_progress(bar), **words)
     if result.planned is not None:
         labels = f"{result.planned.labels:,} labels in {result.planned.elapsed_s:.2f} s"
-        typer.echo(f"{result.to_dict()['space']['modules']:,} modules, {labels}", err=True)
-    elif code_only:
-        typer.echo(result.reason, err=True)
+        note(f"{result.to_dict()['space']['modules']:,} modules, {labels}")
+    elif code_only or json or (output is not None and form is None):
+        note(result.reason)
     if form is not None and result.planned is not None:
         _show_code(result, form, json=json, output=output)
     elif json:
@@ -365,8 +365,8 @@ def _plan(
 def _show_code(result: FsdpPlan, form: str, *, json: bool, output: str | None) -> None:
     """Write code to a file, or print it; print what it cannot express to stderr."""
     code = result.emitted(form)
-    for note in code.notes:
-        typer.echo(f"note: {note}", err=True)
+    for line in code.notes:
+        note(f"note: {line}")
     if output is not None:
         files.write_text(output, code.text)
         log.info("wrote %s", output)

@@ -8,10 +8,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import typer
 
 from shardwise.cli.options import COMMAND_LINE, flag_fault, one_of
-from shardwise.cli.output import show
+from shardwise.cli.output import note, show
 from shardwise.config import files
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.planner.search import Path as Route
@@ -89,14 +88,15 @@ def plan_reference(
         limit = np.inf if seconds is None else seconds
         path = least_peak(_rules(info, times, gpus or 0, words["forbidden"]), seconds=limit)
         record |= {"least_memory_budget_bytes": path.peak} if path.edges else {}
-    typer.echo(f"{len(info.names):,} modules in {result.elapsed_s:.2f} s", err=True)
+    note(f"{len(info.names):,} modules in {result.elapsed_s:.2f} s")
 
     def tables() -> None:
         from shardwise.report.tables.fsdp import print_reference  # noqa: PLC0415 - slow
 
         print_reference(result, record)
 
-    show(lambda: record, tables, json=json, output=output)
+    lacks = "" if result.feasible else f"no plan: {result.status}"
+    show(lambda: record, tables, json=json, output=output, lacks=lacks)
     return 0 if result.feasible else 1
 
 
@@ -187,7 +187,7 @@ def _known(solver: str | None) -> str:
     for name, package in _INSTALLED.items():
         if find_spec(package):
             return name
-    typer.echo("neither highspy nor scipy is installed: solver exact", err=True)
+    note("neither highspy nor scipy is installed: solver exact")
     return EXACT
 
 

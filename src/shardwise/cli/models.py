@@ -17,7 +17,7 @@ from shardwise.cli.options import (
     whole_number,
     with_options,
 )
-from shardwise.cli.output import emit_json
+from shardwise.cli.output import emit_json, note
 from shardwise.config.files import SUFFIXES, check_writable_ending
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
@@ -136,6 +136,8 @@ def _show_largest(system: str, options: LargestOptions, *, json: bool, output: s
         from shardwise.report.tables.largest_model import print_largest  # noqa: PLC0415
 
         print_largest(found)
+    if json and found.largest is None:
+        note("none of these shapes fits")
     return 0 if found.largest is not None else 1
 
 

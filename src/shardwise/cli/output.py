@@ -5,8 +5,8 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from itertools import combinations
 
 from shardwise.cli.options import flag_fault
 from shardwise.config import files
@@ -36,9 +36,18 @@ def show(
     *,
     json: bool,
     output: str | None,
+    lacks: str = "",
 ) -> None:
-    """Write the record to a file, print it as JSON, or print tables."""
+    """Write the record to a file, print it as JSON, or print tables.
+
+    Parameters
+    ----------
+    lacks
+        Why there is no feasible answer; printed on stderr, unless tables say it.
+    """
     if json or output is not None:
+        if lacks:
+            note(lacks)
         data = record()
         if output is not None:
             emit_json(data, output)
@@ -48,14 +57,18 @@ def show(
         print_tables()
 
 
+def note(text: str) -> None:
+    """Print a line on stderr; nothing is lost if that is full."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)  # noqa: T201 - this is the command line
+
+
 def check_different_files(**paths: str | None) -> None:
     """Refuse one file for two purposes; files by the flag that names them."""
-    flags: dict[Path, str] = {}
-    for flag, name in paths.items():
-        if name is not None:
-            other = flags.setdefault(Path(name).absolute(), flag)
-            if other != flag:
-                raise flag_fault(flag, name, f"is also the file of {other}")
+    used = {flag: name for flag, name in paths.items() if name is not None}
+    for (one, first), (other, second) in combinations(used.items(), 2):
+        if files.is_same_file(first, second):
+            raise flag_fault(other, second, f"is also the file of {one}")
 
 
 class Stopwatch:

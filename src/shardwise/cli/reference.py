@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.analysis.results import Estimate
 from shardwise.cli.amped import Inputs
 from shardwise.cli.flags import strategy_of
-from shardwise.cli.output import emit_json
+from shardwise.cli.output import emit_json, note
 from shardwise.errors import InputError
 from shardwise.interop.amped.translation import (
     AmpedCase,
@@ -66,6 +66,8 @@ def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> 
     statistics = record.keys() - {"infeasible", "message"}
     if ops and statistics:
         record["layers"] = case.layers()
+    if "infeasible" in record and "message" in record and (json or output is not None):
+        note(record["message"])
     if output is not None:
         emit_json(record, output)
     if json:

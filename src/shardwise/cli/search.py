@@ -21,7 +21,7 @@ from shardwise.cli.options import (
     whole_number,
     with_options,
 )
-from shardwise.cli.output import INTERRUPTED, Bar, check_different_files, progress_bar, show
+from shardwise.cli.output import INTERRUPTED, Bar, check_different_files, note, progress_bar, show
 from shardwise.cli.space import (
     AllowOption,
     FixOption,
@@ -309,14 +309,21 @@ def _search(
     arguments = options.arguments()
     with progress_bar("strategies") as bar:
         result = search(model, system, space, run=training, progress=_progress(bar), **arguments)
-    typer.echo(f"{result.looked_at:,} strategies in {result.elapsed_s:.2f} s", err=True)
+    note(f"{result.looked_at:,} strategies in {result.elapsed_s:.2f} s")
+    if options.save is not None and not result.complete:
+        note(f"interrupted: parts of {options.save} stay in a folder; the same command resumes")
 
     def tables() -> None:
         from shardwise.report.tables.search import print_search  # noqa: PLC0415 - slow to import
 
         print_search(result)
 
-    show(result.to_dict, tables, json=json, output=output)
+    lacks = ""
+    if not result.best:
+        from shardwise.report.tables.search import closing  # noqa: PLC0415 - slow to import
+
+        lacks = "; ".join(closing(result))
+    show(result.to_dict, tables, json=json, output=output, lacks=lacks)
     if options.plot is not None:
         from shardwise.report.charts.search import write_charts  # noqa: PLC0415 - slow
 
@@ -352,7 +359,8 @@ def _explain(
 
         print_explanation(found)
 
-    show(found.to_dict, tables, json=json, output=output)
+    lacks = "" if found.better is not None else "nothing of the space is feasible"
+    show(found.to_dict, tables, json=json, output=output, lacks=lacks)
     if not found.complete:
         return INTERRUPTED
     return 0 if found.better is not None else 1

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import typer
-
 from shardwise.arrays import Floats
 from shardwise.cli.amped import configuration_of
 from shardwise.cli.nersc import NerscQuery, print_nersc, search_nersc
@@ -19,7 +17,7 @@ from shardwise.cli.options import (
     refuse_options,
     whole_number,
 )
-from shardwise.cli.output import check_different_files, log, progress_bar, show
+from shardwise.cli.output import check_different_files, log, note, progress_bar, show
 from shardwise.cli.space import ReferenceOptions
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
@@ -125,11 +123,12 @@ def search_reference(
     started = time.perf_counter()
     record = search(query)
     record |= {"reference": name, "elapsed_s": time.perf_counter() - started}
-    show(lambda: record, lambda: print_tables(record), json=json, output=output)
+    lacks = "nothing is feasible" if record.get("best") == [] else ""
+    show(lambda: record, lambda: print_tables(record), json=json, output=output, lacks=lacks)
     if name == "nersc":
         return record
     if plot is not None and not record["best"]:
-        typer.echo(f"not written: {plot}: nothing is feasible", err=True)
+        note(f"not written: {plot}: nothing is feasible")
     elif plot is not None:
         from shardwise.report.charts.calculon import write_charts  # noqa: PLC0415 - slow to import
 

@@ -21,7 +21,7 @@ from shardwise.cli.options import (
     whole_number,
     with_options,
 )
-from shardwise.cli.output import INTERRUPTED, check_different_files, progress_bar, show
+from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
 from shardwise.cli.space import (
     AllowOption,
     DomainOption,
@@ -193,19 +193,20 @@ def command(
             **arguments,
         )
     plural = "" if len(result.points) == 1 else "s"
-    typer.echo(f"{len(result.points):,} point{plural} in {result.elapsed_s:.2f} s", err=True)
+    note(f"{len(result.points):,} point{plural} in {result.elapsed_s:.2f} s")
 
     def tables() -> None:
         from shardwise.report.tables.sweep import print_sweep  # noqa: PLC0415 - slow to import
 
         print_sweep(result)
 
-    show(result.to_dict, tables, json=json, output=output)
+    found = any(plan.fits for point in result.points for plan in point.best)
+    lacks = "" if found or not result.complete else "nothing is feasible at any point"
+    show(result.to_dict, tables, json=json, output=output, lacks=lacks)
     if plot is not None:
         _draw(result, plot, chart_tokens, names)
     if not result.complete:
         return INTERRUPTED
-    found = any(plan.fits for point in result.points for plan in point.best)
     return 0 if found or ok_if_none else 1
 
 

@@ -14,7 +14,7 @@ from shardwise.cli.options import (
     refuse_options,
     whole_number,
 )
-from shardwise.cli.output import Stopwatch, emit_json, log
+from shardwise.cli.output import Stopwatch, emit_json, log, note
 from shardwise.report.trace import check_trace_file, is_snapshot_file, trace
 
 _NO_EFFECT = "has no effect without --output"
@@ -79,4 +79,6 @@ def command(
         from shardwise.report.tables.timeline import print_trace  # noqa: PLC0415 - slow to import
 
         print_trace(result)
+    if not result.timeline.fits and (json or output is not None):
+        note("does not fit in memory")
     return 0 if result.timeline.fits else 1

@@ -14,7 +14,7 @@ from shardwise.cli.options import (
     refuse_options,
     with_options,
 )
-from shardwise.cli.output import Stopwatch, log, show
+from shardwise.cli.output import Stopwatch, check_different_files, log, show
 from shardwise.errors import Fault, InputError
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
 from shardwise.validate.measured.predict import Prediction
@@ -136,13 +136,20 @@ def _validate_kernels(
     *, data: str | None, rows: bool, out: str | None, json: bool, output: str | None
 ) -> int:
     """Score the kernel tables of a folder."""
-    from shardwise.validate.kernels import kernel_scores, save_rows  # noqa: PLC0415
+    from shardwise.validate.kernels import (  # noqa: PLC0415
+        check_rows_file,
+        kernel_scores,
+        save_rows,
+    )
 
     if data is None:
         problem = "is missing: set it to a folder with gemm.parquet, collective.csv.gz, ..."
         raise missing_flag("data", problem)
     if rows and not json and output is None:
         raise missing_flag("rows", "needs --json or --output; for a table of rows use --out FILE")
+    check_different_files(output=output, out=out)
+    if out is not None:
+        check_rows_file(out)
     watch = Stopwatch()
     scores = kernel_scores(data)
     log.info("predicted %d rows in %s", sum(len(table) for table, _ in scores.tables), watch)

@@ -8,10 +8,14 @@ import io
 import json
 import math
 import os
+import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +148,7 @@ def _refuse_irregular(path: str | Path) -> None:
         raise _fault(path, "is a directory, not a file")
     if not stat.S_ISREG(mode):
         raise _fault(path, "is not a regular file")
+    note_input(path)
 
 
 def _fault(path: str | Path, problem: str) -> InputError:
@@ -171,17 +176,112 @@ def check_writable_ending(path: str | Path) -> None:
 
 
 def check_output_path(path: str | Path) -> None:
-    """Raise an `InputError` if a file cannot be where it is to be written."""
+    """Raise an `InputError` if a file cannot be where it is to be written.
+
+    Links are followed. Refused are folders, pipes and devices, read-only files, and what the
+    command reads (see `keeping_inputs`).
+    """
     try:
-        if Path(path).is_dir():
-            raise _fault(path, "is a directory, not a file")
-        folder = Path(path).resolve().parent
+        _check_target(path)
+    except (FileNotFoundError, NotADirectoryError):
+        _check_folder(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise _fault(path, f"cannot be written: {reason}") from None
+    if command := _command.get():
+        if role := command.inputs.get(_identity(path)):
+            raise _fault(path, f"is {role} of the same command; {_ANOTHER}")
+        command.outputs.add(_identity(path))
+
+
+def _check_target(path: str | Path) -> None:
+    """Check what is to be replaced; raises `FileNotFoundError` if nothing is there."""
+    place = os.path.abspath(path)  # noqa: PTH100 - without following links
+    mode = Path(path).stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise _fault(path, "is a directory, not a file")
+    if place.startswith(_STREAMS) or not stat.S_ISREG(mode):
+        problem = "is not a regular file; to print, omit the option or use --json"
+        raise _fault(path, problem)
+    if not os.access(path, os.W_OK) or not mode & _ANY_WRITE:
+        raise _fault(path, "cannot be written: it is read-only")
+    _check_folder(path)
+
+
+_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")
+_ANY_WRITE = 0o222  # the superuser may write without it
+_ANOTHER = "choose another file"
+
+
+def _check_folder(path: str | Path) -> None:
+    """Check the folder that a file, or what a link names, is in."""
+    try:
+        folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
             raise _fault(path, f"cannot be written: no such folder: {folder.name}")
         if not os.access(folder, os.W_OK):
             raise _fault(path, "cannot be written: its folder is read-only")
     except OSError as error:
         raise _fault(path, f"cannot be written: {error.strerror}") from None
+
+
+_Identity = tuple[int, int] | str
+"""Device and inode of a file, or the path of one that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """Files of a command by identity: equal for all links and relative paths."""
+
+    inputs: dict[_Identity, str] = field(default_factory=dict)
+    """What each is: an input, or the log."""
+    outputs: set[_Identity] = field(default_factory=set)
+
+
+_command: ContextVar[_Command | None] = ContextVar("_command", default=None)
+
+
+@contextmanager
+def keeping_inputs() -> Iterator[None]:
+    """Refuse an output that is read while the block runs, whichever comes first."""
+    token = _command.set(_Command())
+    try:
+        yield
+    finally:
+        _command.reset(token)
+
+
+def note_log(path: str | Path) -> None:
+    """Note that a command appends to a file, which no other option may write."""
+    if command := _command.get():
+        command.inputs[_identity(path)] = "the log"
+
+
+def note_input(path: str | Path) -> None:
+    """Note that a command reads a file.
+
+    Raises
+    ------
+    InputError
+        If it is to be written by the same command.
+    """
+    if command := _command.get():
+        if _identity(path) in command.outputs:
+            raise _fault(path, f"is an input and an output of the same command; {_ANOTHER}")
+        command.inputs[_identity(path)] = "an input"
+
+
+def is_same_file(one: str | Path, other: str | Path) -> bool:
+    """Whether two paths are of one file, which need not exist."""
+    return _identity(one) == _identity(other)
+
+
+def _identity(path: str | Path) -> _Identity:
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return os.path.realpath(path)
+    return status.st_dev, status.st_ino
 
 
 def as_yaml(data: Mapping[str, Any]) -> str:
@@ -193,27 +293,67 @@ def as_yaml(data: Mapping[str, Any]) -> str:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write text as `write_bytes` does."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file whole or not at all: a full disk or an interrupt leaves the old one intact."""
-    target = Path(path)
-    if target.name.endswith(".gz"):
+    """Write a file whole or not at all: a full disk or an interrupt leaves the old one intact.
+
+    Links are followed; a file that exists keeps its mode, owner and other names.
+
+    Raises
+    ------
+    InputError
+        If `check_output_path` refuses the file, or the disk is full.
+    """
+    check_output_path(path)
+    if Path(path).name.endswith(".gz"):
         content = gzip.compress(content, mtime=0)
+    target = target_of(path)
     temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(target)
-    except OSError as error:
+        put_in_place(temporary, target)
+    except BaseException as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise _fault(path, f"cannot be written: {error.strerror}") from None
+
+
+def target_of(path: str | Path) -> Path:
+    """Return the file that a path names, through links."""
+    return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
+
+
+def put_in_place(complete: str | Path, path: str | Path) -> None:
+    """Move a complete file of the same disk to where another is or is to be.
+
+    Raises
+    ------
+    OSError
+        If that fails; the other file is intact then.
+    """
+    new, target = Path(complete), target_of(path)
+    try:
+        old = target.stat()
+    except FileNotFoundError:
+        umask = os.umask(0)
+        os.umask(umask)
+        new.chmod(0o666 & ~umask)
+        new.replace(target)
+        return
+    with suppress(PermissionError, AttributeError):  # only the superuser may; not on Windows
+        os.chown(new, old.st_uid, old.st_gid)
+    new.chmod(stat.S_IMODE(old.st_mode))
+    if old.st_nlink > 1:
+        shutil.copyfile(new, target)
+        new.unlink()
+    else:
+        new.replace(target)
 
 
 def finite(value: Any) -> Any:

@@ -4,6 +4,7 @@ The tables are the user's: any of those in `calibrate.tables.KINDS`. Errors are 
 kind, over all rows and over rows of training sizes.
 """
 
+import io
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 
 from shardwise import catalog
 from shardwise.arrays import Bools, Floats
+from shardwise.config import files
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
 from shardwise.validate.calibrate.predictions import Predictions, predictions
@@ -124,6 +126,14 @@ def kernel_scores(folder: str | Path) -> KernelScores:
     )
 
 
+def check_rows_file(path: str | Path) -> None:
+    """Raise an `InputError` if rows cannot be written to a file, before anything is computed."""
+    if not str(path).endswith(_ENDINGS):
+        problem = f"cannot be written; allowed endings: {', '.join(_ENDINGS)}"
+        raise InputError(Fault(source=str(path), problem=problem))
+    files.check_output_path(path)
+
+
 def save_rows(scores: KernelScores, path: str | Path) -> None:
     """Write the measured and predicted time of every row as Parquet or CSV.
 
@@ -134,10 +144,7 @@ def save_rows(scores: KernelScores, path: str | Path) -> None:
     """
     import polars as pl  # noqa: PLC0415 - heavy; only where rows are saved
 
-    name = str(path)
-    if not name.endswith(_ENDINGS):
-        problem = f"cannot be written; allowed endings: {', '.join(_ENDINGS)}"
-        raise InputError(Fault(source=name, problem=problem))
+    check_rows_file(path)
     frames = []
     for table, result in scores.tables:
         large = np.ones(len(table), dtype=np.bool_) if table.large is None else table.large
@@ -157,14 +164,12 @@ def save_rows(scores: KernelScores, path: str | Path) -> None:
             )
         )
     frame = pl.concat(frames)
-    try:
-        if name.endswith(".parquet"):
-            frame.write_parquet(name)
-        else:
-            frame.write_csv(name, compression="gzip" if name.endswith(".gz") else "uncompressed")
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise InputError(Fault(source=name, problem=problem)) from None
+    if str(path).endswith(".parquet"):
+        content = io.BytesIO()
+        frame.write_parquet(content)
+        files.write_bytes(path, content.getvalue())
+    else:
+        files.write_text(path, frame.write_csv())
 
 
 def gpu_system(gpu: str) -> str:

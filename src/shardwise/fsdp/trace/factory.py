@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from shardwise.config import files
 from shardwise.errors import Fault, InputError, shorten
 from shardwise.fsdp.trace.stand_ins import stand_ins, without_numbers
 from shardwise.fsdp.trace.torch_tools import (
@@ -267,6 +268,8 @@ def _imported_factory(text: str) -> Callable[..., Any]:
     torch_module()  # before the factory's own import fails for want of it
     with refuse_errors("model", "cannot be imported", text), _working_folder():
         found: Any = import_module(place)
+    if file := getattr(found, "__file__", None):
+        files.note_input(file)
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise _refusal("model", f"{place} has no {attribute}", text)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardwise._version import __version__
+from shardwise.config import files
 from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box, Candidates
 from shardwise.planning.search.layouts import LAYOUT_FIELDS
 from shardwise.planning.search.query import SearchQuery
@@ -77,7 +78,8 @@ class Work:
             yield from self._scanned(None)
             return
         pieces = sum(1 for _ in self.pieces())
-        with Store(file=self.file, fingerprint=self.fingerprint(), pieces=pieces) as store:
+        file = files.target_of(self.file)
+        with Store(file=file, fingerprint=self.fingerprint(), pieces=pieces) as store:
             yield from self._scanned(store)
             store.finish(no_rows(self.query.model))
 

@@ -88,6 +88,10 @@ class Store:
         try:
             self._begin()
         except BaseException:
+            if not (self.folder / _MANIFEST).exists():
+                with contextlib.suppress(OSError):  # only an empty folder goes
+                    (self.folder / _LOCK).unlink()
+                    self.folder.rmdir()
             self._lock.close()
             raise
         return self
@@ -142,8 +146,9 @@ class Store:
     def add(self, number: int, findings: Findings, rows: bytes) -> None:
         """Write the part of a piece; with its rows it is finished."""
         record = _record(findings) | {"rows": hashlib.blake2b(rows).hexdigest()}
-        files.write_text(self._findings_file(number), json.dumps(record))
-        files.write_bytes(self._rows_file(number), rows)
+        with self._resumable():
+            files.write_text(self._findings_file(number), json.dumps(record))
+            files.write_bytes(self._rows_file(number), rows)
 
     def finish(self, head: bytes) -> None:
         """Join all parts into the file and remove them.
@@ -153,18 +158,28 @@ class Store:
         head
             A Parquet file of the same columns without a row.
         """
+        with self._resumable():
+            files.write_bytes(self.folder / _HEAD, head)
+            parts = [self.folder / _HEAD, *map(self._rows_file, range(self.pieces))]
+            joined = self.folder / _WHOLE
+            _join(parts, joined, self.file.name.lower())
+            files.put_in_place(joined, self.file)
+        self._remove()
+
+    @contextlib.contextmanager
+    def _resumable(self) -> Iterator[None]:
+        """Raise an `InputError` that says what remains if the disk is full."""
         import polars as pl  # noqa: PLC0415 - heavy; only where rows are saved
 
-        files.write_bytes(self.folder / _HEAD, head)
-        parts = [self.folder / _HEAD, *map(self._rows_file, range(self.pieces))]
-        joined = self.folder / _WHOLE
         try:
-            _join(parts, joined, self.file.name.lower())
-            joined.replace(self.file)
-        except (OSError, pl.exceptions.PolarsError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise _fault(self.file, f"cannot be written: {reason}") from None
-        self._remove()
+            yield
+        except (InputError, OSError, pl.exceptions.PolarsError) as error:
+            faults = getattr(error, "faults", ())
+            reason = faults[0].problem if faults else getattr(error, "strerror", None) or str(error)
+            (self.folder / _WHOLE).unlink(missing_ok=True)
+            problem = f"{reason.removeprefix(_CANNOT)}; finished parts stay in {self.folder.name}: "
+            problem += "the same command resumes"
+            raise _fault(self.file, f"{_CANNOT}{problem}") from None
 
     def _remove(self) -> None:
         """Remove the folder, its manifest last: until then a search recognizes the folder."""
@@ -184,6 +199,7 @@ class Store:
         return self.folder / f"{number:06}.json"
 
 
+_CANNOT = "cannot be written: "
 _WAY_OUT = "delete it, or choose another file"
 
 
@@ -255,7 +271,7 @@ def streamed(
     """
     import polars as pl  # noqa: PLC0415 - heavy; only where rows are saved
 
-    place, parts = Path(file), list[Path]()
+    place, parts = files.target_of(file), list[Path]()
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as folder:
 
         def add(columns: Mapping[str, Any]) -> None:
@@ -270,7 +286,7 @@ def streamed(
                 add({name: [] for name in names})
             joined = Path(folder) / _WHOLE
             _join(parts, joined, place.name.lower())
-            joined.replace(place)
+            files.put_in_place(joined, place)
         except (OSError, pl.exceptions.PolarsError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise _fault(place, f"cannot be written: {reason}") from None

@@ -191,11 +191,14 @@ def _done_by_child(task: Callable[[T], R], item: T) -> R:
 
 @cache
 def _end_with_parent() -> None:
-    """End this process soon after its parent.
+    """End this process soon after its parent, and not before.
 
-    If the parent is killed, nothing else shows it: the workers keep each other's pipes open.
+    If the parent is killed, nothing else shows it: the workers keep each other's pipes open. A
+    signal to all processes of a job ends the parent first, which then has what they found.
     """
     parent = os.getppid()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:

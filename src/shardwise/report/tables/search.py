@@ -110,7 +110,7 @@ def print_search(result: SearchResult) -> None:
         show(_pareto(result.pareto, result.pareto_against or "memory"))
     if result.cells:
         show(_cells(result.cells))
-    show(Text("\n".join(_closing(result)), style="dim" if result.best else ""))
+    show(Text("\n".join(closing(result)), style="dim" if result.best else ""))
 
 
 def print_count(candidates: int, rejected: Mapping[str, int]) -> None:
@@ -296,7 +296,8 @@ def _reasons(rejected: Mapping[str, int]) -> Table:
     return table
 
 
-def _closing(result: SearchResult) -> list[str]:
+def closing(result: SearchResult) -> list[str]:
+    """Why strategies were rejected, and what is nearest if all were."""
     rejected = ", ".join(
         f"{_REASONS.get(reason, reason)} {number:,}" for reason, number in result.rejected.items()
     )
