@@ -20,6 +20,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from shardwise import InputError, Model
 from shardwise.interop.huggingface.decoders import MODEL_TYPES, READERS
+from shardwise.interop.huggingface.encoder_families import ENCODERS
 from shardwise.interop.huggingface.files import Config, inside
 from shardwise.interop.huggingface.keys import ROTARY_NAMES
 from shardwise.interop.huggingface.moe_families import FAMILIES
@@ -85,7 +86,8 @@ def shrunken(kind: str) -> Any:
         sizes = {k: v for k, v in sizes.items() if k != "head_dim"} | _LATENT
     sizes |= {key: None for key in _LISTS if key in data} | _ADDED.get(kind, {})
     sizes["pad_token_id"] = 0
-    tied = {"tie_word_embeddings": not data.get("tie_word_embeddings")} if kind != "dbrx" else {}
+    is_fixed = kind == "dbrx" or MODEL_TYPES.get(kind) in ENCODERS
+    tied = {} if is_fixed else {"tie_word_embeddings": not data.get("tie_word_embeddings")}
     return CONFIG_MAPPING[kind](**sizes, **tied)
 
 

@@ -231,6 +231,9 @@ def test_one_table_of_relative_positions_serves_all_layers():
         ({}, {"embedding_norm": True}, "embedding_norm.weight"),
         ({}, {"head_bias": True}, "lm_head.bias"),
         ({}, {"norm_weight": False}, "lm_head.weight"),
+        ({"norms": "stream"}, {}, "layers.0.post_feedforward_layernorm.weight"),
+        ({}, {"head_transform": True}, "head_transform.bias"),
+        ({}, {"token_types": 2}, "embed_token_types.weight"),
     ],
 )
 def test_weights_of_other_architectures_are_those_of_the_model(layer, fields, name):

@@ -89,6 +89,12 @@ CHECKPOINTS = {
         {"model_type": "bloom", "hidden_size": 1024, "n_layer": 24, "n_head": 16}
         | {"vocab_size": 250_880},
     ),
+    "bert-base-uncased": (
+        109_514_298,
+        {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 768}
+        | {"num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+        | {"vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2},
+    ),
     "dbrx": (
         131_596_523_520,
         {
@@ -110,6 +116,12 @@ CHECKPOINTS = {
         {"model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "ffn_dim": 3072}
         | {"num_attention_heads": 12, "vocab_size": 50_272, "max_position_embeddings": 2048}
         | {"word_embed_proj_dim": 768},
+    ),
+    "roberta-large": (
+        355_412_057,
+        {"architectures": ["RobertaForMaskedLM"], "model_type": "roberta", "hidden_size": 1024}
+        | {"num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+        | {"vocab_size": 50_265, "max_position_embeddings": 514, "type_vocab_size": 1},
     ),
     "phi-2": (
         2_779_683_840,
@@ -169,6 +181,14 @@ def test_defaults_of_experts_are_filled_in():
     assert (first.count, first.moe) == (3, None)
 
 
+def test_an_encoder_sees_both_ways():
+    """Unless its file makes a decoder of it."""
+    data = CHECKPOINTS["bert-base-uncased"][1]
+    layer = Model.load(data).layers[0]
+    assert (layer.attention.causal, layer.norms) == (False, "stream")
+    assert Model.load(data | {"is_decoder": True}).layers[0].attention.causal
+
+
 @each_row(
     ("given", "meant"),
     [
@@ -207,6 +227,8 @@ def test_another_family_is_not_suggested(name):
         ("stablelm", "qk_layernorm", True, "norms of single heads"),
         ("mpt", "no_bias", False, "biases"),
         ("ernie4_5_moe", "use_bias", True, "biases"),
+        ("bert", "tie_word_embeddings", False, "an untied head"),
+        ("bert", "position_embedding_type", "relative_key", "relative positions"),
         ("dots1", "mlp_layer_types", ["dense"], "must be a list of 5 words"),
     ],
 )

@@ -135,7 +135,7 @@ def test_what_is_not_modelled_is_refused_by_name(data, told):
         "BartForConditionalGeneration",
         "T5ForConditionalGeneration",
         "WhisperForConditionalGeneration",
-        "BertForMaskedLM",
+        "BertForSequenceClassification",
         "Gemma3nForConditionalGeneration",
     ],
 )

@@ -322,6 +322,37 @@ def test_norms_without_weights_move_the_same_bytes() -> None:
     assert moved(norms[0], FORWARD) == moved(norms[1], FORWARD)
 
 
+def test_norms_of_the_stream_follow_the_additions() -> None:
+    """BERT: as many norms with the same bytes, in another order; none is run again with a block."""
+    before, stream = (samples.model(samples.layer(norms=norms)) for norms in ("pre", "stream"))
+    names = list(operations(stream))
+    assert names.index("attention.stream_norm") == names.index("attention.residual") + 1
+    assert names[-2:] == ["mlp.residual", "mlp.stream_norm"]
+    assert count_parameters(stream).total == count_parameters(before).total
+    sums = [saved(operations(model).values()) for model in (before, stream)]
+    assert sums[0] == sums[1]
+    assert not operations(stream)["mlp.stream_norm"].reruns_with
+
+
+def test_a_head_may_be_transformed_first() -> None:
+    """BERT: a linear layer of width 64 with a bias, GELU, and a norm, on each rank's tokens."""
+    plain, changed = samples.model(), samples.model(head_transform=True)
+    added = count_parameters(changed).total - count_parameters(plain).total
+    assert added == 64 * 64 + 64 + 2 * 64
+    ops = head(changed, tp=4, sequence_parallel=True)
+    assert (
+        flops(ops["head.transform"], FORWARD) == flops(head(changed)["head.transform"], FORWARD) / 4
+    )
+    assert held([ops["head.transform"]]) == 64 * 64 + 64
+    assert list(ops)[1:5] == ["head.transform", "head.activation", "head.norm", "head"]
+
+
+def test_types_of_tokens_have_a_table() -> None:
+    """One row for each."""
+    plain, typed = samples.model(), samples.model(token_types=3)
+    assert count_parameters(typed).embedding - count_parameters(plain).embedding == 3 * 64
+
+
 def test_xielu_has_two_scalars_in_each_layer() -> None:
     """Apertus; all else is as with GELU."""
     plain, learned = (

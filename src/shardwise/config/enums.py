@@ -74,11 +74,12 @@ class Norm(Word):
 
 
 class NormPlacement(Word):
-    """Norms of a layer: before its blocks, after them, or both."""
+    """Norms of a layer: before its blocks, after them, both, or of the stream after each sum."""
 
     PRE = "pre"
     POST = "post"
     BOTH = "both"
+    STREAM = "stream"
 
 
 class Position(Word):

@@ -177,7 +177,8 @@ class Layer(ConfigBase):
     options: dict[str, Number | str] = Field(default_factory=dict)
     """Figures of a registered kind."""
     norms: NormPlacement = NormPlacement.PRE
-    """Where the norms of attention and MLP stand: before them, after them (OLMo 2), or both."""
+    """Where the norms of attention and MLP stand: before them, after them (OLMo 2), both, or in the
+    residual stream, after each addition (BERT)."""
 
     @property
     def feed_forward(self) -> Mlp | Moe:
@@ -240,6 +241,10 @@ class Model(Sourced):
     """Rows of a learned position table; None: `seq_len`."""
     tied_embeddings: bool = False
     """Whether the head shares the weights of the embedding."""
+    token_types: Whole = 0
+    """Rows of a table of token types that is added to the embedding (BERT's segments)."""
+    head_transform: bool = False
+    """Whether a linear layer as wide as the model, GELU and a norm stand before the head (BERT)."""
     head_bias: bool = False
     """Whether the head has a bias (GPT-J, Phi-2)."""
     dropout: bool = False
@@ -275,8 +280,7 @@ class Model(Sourced):
             raise ValueError("position: must be rope with latent attention")
         if self.norm == Norm.RMSNORM and self.norm_bias:
             raise ValueError("norm_bias: an rmsnorm has no bias")
-        if self.mtp and (self.embedding_norm or self.head_bias):
-            what = "embedding_norm" if self.embedding_norm else "head_bias"
+        if self.mtp and (what := self._around_layers):
             raise ValueError(f"{what}: not modelled with multi-token prediction (mtp)")
         if self.norm_bias and not self.norm_weight:
             raise ValueError("norm_bias: a norm without a weight has no bias")
@@ -291,10 +295,15 @@ class Model(Sourced):
             raise ValueError(f"{what}: there is no embedding with vocab 0")
         if self.position == Position.LEARNED:
             raise ValueError("position: learned ones are added to an embedding; vocab is 0")
-        if self.embedding_norm or self.head_bias:
-            what = "embedding_norm" if self.embedding_norm else "head_bias"
+        if what := self._around_layers:
             raise ValueError(f"{what}: there is neither embedding nor head with vocab 0")
         return self
+
+    @property
+    def _around_layers(self) -> str:
+        """A field of the embedding or the head that few models have, if any."""
+        fields = ("embedding_norm", "head_bias", "head_transform", "token_types")
+        return next((field for field in fields if getattr(self, field)), "")
 
     @model_validator(mode="after")
     def _turns_for_all(self) -> Self:

@@ -25,6 +25,8 @@ _PATHS = {
     "attention.norm": ("input_layernorm",),
     "attention.post_norm": ("post_attention_layernorm",),
     "mlp.post_norm": ("post_feedforward_layernorm",),
+    "attention.stream_norm": ("post_attention_layernorm",),
+    "mlp.stream_norm": ("post_feedforward_layernorm",),
     "attention.q": (*_ATTENTION, "q_proj"),
     "attention.q_down": (*_ATTENTION, "q_a_proj"),
     "attention.q_norm": (*_ATTENTION, "q_a_layernorm"),
@@ -95,6 +97,8 @@ def embedding_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
     names = [(TABLE, model.vocab)]
     if model.position == Position.LEARNED:
         names.append(("embed_positions", model.max_positions or model.seq_len or 0))
+    if model.token_types:
+        names.append(("embed_token_types", model.token_types))
     return tuple(
         Piece(
             path=(name,),
@@ -109,8 +113,11 @@ def embedding_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
 
 def head_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
     """Final norm, head without padding of the vocabulary, and the loss, which the root computes."""
-    if operation.name == "final_norm":
-        return (_norm(model, operation, ("norm",)),)
+    norms = {"final_norm": "norm", "head.norm": "head_norm"}
+    if operation.name in norms:
+        return (_norm(model, operation, (norms[operation.name],)),)
+    if operation.name == "head.transform":
+        return (_linear(operation, ("head_transform",)),)
     is_head = operation.name == "head" and model.vocab > 0
     return (_head(model) if is_head else Piece(path=()),)
 

@@ -1,11 +1,14 @@
 """Before the first and after the last layer: embedding, head and loss."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import Position
 from shardwise.config.model import Model
 from shardwise.ops.linear import linear
+from shardwise.ops.mlp import activation
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
     FP32_BYTES,
@@ -73,9 +76,10 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     rows = vocabulary_share(model, work)
     size = work.tokens * model.hidden * work.element_bytes
     mask = work.split_tokens * model.hidden
-    positions = zeros(work)
+    more: int = model.token_types
     if model.position == Position.LEARNED:
-        positions = np.ceil(tp_share(work, model.max_positions or model.seq_len or 0))
+        more += model.max_positions or model.seq_len or 0
+    positions = np.ceil(tp_share(work, more))
     scatters = work.sequence_parallel | work.summa
     collectives = tuple(
         Collective(
@@ -109,6 +113,30 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     ]
 
 
+def _transform(model: Model, work: RankWork) -> list[Operation]:
+    """Linear layer, GELU and norm before the head, on every rank for its share of the tokens.
+
+    (The head of BERT, arXiv 1810.04805; tensor-parallel ranks hold copies, as in Megatron-LM core
+    0.13, bert_lm_head.py.)
+    """
+    product = linear(
+        "head.transform",
+        work,
+        tokens=work.split_tokens,
+        inputs=model.hidden,
+        outputs=model.hidden,
+        bias=model.hidden,
+        sixteen_bits=True,
+    )
+    elements = work.split_tokens * model.hidden
+    gelu = activation("head.activation", work, elements, 1, block=frozenset())
+    return [
+        product,
+        replace(gelu, reruns_with=frozenset(), dropped_with=frozenset()),
+        _norm(model, work, "head.norm"),
+    ]
+
+
 def _norm(model: Model, work: RankWork, name: str) -> Operation:
     return norm(
         name,
@@ -139,6 +167,8 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         operations.append(_norm(model, work, "final_norm"))
     if not model.vocab:
         return [*operations, _nothing("head", work)]
+    if model.head_transform:
+        operations += _transform(model, work)
     operations.append(
         linear(
             "head",

@@ -36,6 +36,7 @@ _OFFLOAD_PARTS = {
     "attention_norm": (
         "attention.norm",
         "attention.post_norm",
+        "attention.stream_norm",
         "attention.residual",
         "norm",
         "residual",
@@ -56,7 +57,7 @@ _OFFLOAD_PARTS = {
     ),
     "core_attention": ("attention.core", "attention.softmax"),
     "attention_out": ("attention.out",),
-    "mlp_norm": ("mlp.norm", "mlp.post_norm", "mlp.residual"),
+    "mlp_norm": ("mlp.norm", "mlp.post_norm", "mlp.stream_norm", "mlp.residual"),
     "mlp": ("mlp.up", "mlp.down", "moe.shared_up", "moe.shared_down"),
     # Router and shared experts read one input, which the router saves.
     "router": (
@@ -178,13 +179,16 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
         return [first, *attention, *norms, *mlp, residual_here("residual", branches=2)]
 
     def with_norms(name: str, part: str, block: _Block) -> list[Operation]:
-        normed_before = layer.norms != NormPlacement.POST
+        normed_before = layer.norms in (NormPlacement.PRE, NormPlacement.BOTH)
+        normed_after = layer.norms in (NormPlacement.POST, NormPlacement.BOTH)
+        in_stream = layer.norms == NormPlacement.STREAM
         parts = frozenset({part, "every_other"}) if normed_before else frozenset[str]()
         inner = name == "mlp"
         rebuilt = frozenset({"attention_out"} if inner else ())
         before = [norm_here(f"{name}.norm", parts, rebuilt, inner=inner)] if normed_before else []
-        after = [norm_here(f"{name}.post_norm")] if layer.norms != NormPlacement.PRE else []
-        return [*before, *block(parts), *after, residual_here(f"{name}.residual")]
+        after = [norm_here(f"{name}.post_norm")] if normed_after else []
+        last = [norm_here(f"{name}.stream_norm")] if in_stream else []
+        return [*before, *block(parts), *after, residual_here(f"{name}.residual"), *last]
 
     def attention_block(parts: frozenset[str]) -> list[Operation]:
         return attention_operations(model, layer.attention, work, norm_parts=parts)

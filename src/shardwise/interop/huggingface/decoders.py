@@ -40,7 +40,9 @@ def read(c: Config, family: Family) -> Fields:
         "norm_weight": family.norm_weight,
         "final_norm": _when(c, family.final_norm),
         "embedding_norm": family.embedding_norm,
+        "head_transform": family.head_transform,
         "head_bias": _when(c, family.head_bias),
+        "token_types": c.natural("type_vocab_size") if family.typed else 0,
         "position": family.position,
         "tied_embeddings": c.flag("tie_word_embeddings"),
         "dropout": c.has_dropout(),
@@ -66,10 +68,11 @@ def _when(c: Config, when: When) -> bool:
 
 
 def _must(c: Config, family: Family) -> None:
-    """Note keys whose value is not the one that is modelled; another key stands for its value."""
+    """Note keys whose value is not the one that is modelled; `=` stands before another key."""
     for key, allowed, problem in family.must:
         value = c.value(key)
-        wanted = c.value(allowed) if isinstance(allowed, str) else allowed
+        is_key = isinstance(allowed, str) and allowed.startswith("=")
+        wanted = c.value(str(allowed)[1:]) if is_key else allowed
         if value is not None and value != wanted:
             c.wrong(key, problem, value)
 
@@ -98,6 +101,8 @@ def _attention(c: Config, family: Family, depth: int) -> list[Fields]:
         one["sinks"] = True
     if family.qk_norm != "none" and _when(c, family.qk_normed):
         one["qk_norm"] = family.qk_norm
+    if not _when(c, family.causal):
+        one["causal"] = False
     inside = _inside_window(c, family, depth)
     if family.window != "none":
         c.value("sliding_window")  # may be there and used by no layer

@@ -62,6 +62,7 @@ class Family:
     """Whether `num_key_value_heads` is read."""
     single: When = False
     """Whether all heads share keys and values."""
+    causal: When = True
     floors: bool = False
     """Whether heads need not divide the width where `head_dim` is missing."""
     latent: bool = False
@@ -97,14 +98,17 @@ class Family:
     norm_bias: When = True
     """Of a LayerNorm."""
     norm_weight: bool = True
-    norms: Literal["pre", "post", "both"] = "pre"
+    norms: Literal["pre", "post", "both", "stream"] = "pre"
     post_norm: When = False
     """Whether there are norms behind the blocks, too."""
     final_norm: When = True
     embedding_norm: bool = False
     parallel: When = False
     second_norm: bool = False
+    head_transform: bool = False
     head_bias: When = False
+    typed: bool = False
+    """Whether `type_vocab_size` token types are added to the embedding."""
     mtp: str = ""
     """Key of the number of modules of multi-token prediction."""
 
@@ -208,7 +212,7 @@ _OPT = Family(
     must=(
         ("do_layer_norm_before", True, "norms behind the residual additions are not modelled"),
         ("layer_norm_elementwise_affine", True, "norms without weights are not modelled for OPT"),
-        ("word_embed_proj_dim", "hidden_size", "an embedding of another width is not modelled"),
+        ("word_embed_proj_dim", "=hidden_size", "an embedding of another width is not modelled"),
     ),
     grouped=False,
     qkv_bias="enable_bias",

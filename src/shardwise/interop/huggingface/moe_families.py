@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from shardwise.interop.huggingface.encoder_families import ENCODERS
 from shardwise.interop.huggingface.families import (
     DENSE,
     LATENT,
@@ -208,5 +209,5 @@ _WITH_EXPERTS: dict[str, Family] = {
         experts=replace(_DEEPSEEK, sparse="all", selection_bias=True),
     ),
 }
-FAMILIES = DENSE | _WITH_EXPERTS
+FAMILIES = DENSE | _WITH_EXPERTS | ENCODERS
 """The record of each architecture."""

@@ -207,6 +207,8 @@ def _implied(kind: str | None, named: str) -> str:
 
     A language model alone may keep the type of the whole that it was taken from.
     """
+    if named in READERS and kind in FAMILIES[named].kinds:
+        return named  # one of several classes of the type
     of_wholes = WRAPPERS if named in WRAPPERS.values() else {}
     known = named in READERS or bool(of_wholes)
     return {**MODEL_TYPES, **of_wholes}.get(kind or "", named) if known else named
