@@ -6,10 +6,11 @@ import pytest
 
 from nersc_runs import BATCH, RUNS, our_system
 from shardwise import estimate
-from shardwise.interop.nersc.counterparts import NERSC, in_our_units
+from shardwise.interop.nersc.counterparts import NERSC, ComparedRun, in_our_units
 from shardwise.interop.nersc.translation import nersc_case
 
 CASE = RUNS["layers"][0]
+BARE = {"base": "calculon", "tp_hidden": 0, "pp_hidden": 0, "gradient_dtype": "compute"}
 LINE = ["--gpus", 16384, "--tp", 8, "--pp", 64, "--gbs", BATCH, "--dtype", "fp16"]
 
 
@@ -77,6 +78,38 @@ def test_also_prints_both(shardwise, b200):
     (line,) = (line for line in out.splitlines() if line.split()[:1] == ["acts_mem"])
     assert "53.1 GiB" in line  # 57.06 GB
     assert "gathered inputs of products are saved unsplit there" in line
+
+
+def reasons(model, system, **fields):
+    """What a comparison says of each statistic."""
+    given = {"gbs": BATCH, "dtype": "fp16"} | fields
+    case, result = nersc_case(model, system, given), estimate(model, system, given)
+    run = ComparedRun(case=case, result=result, statistics=in_our_units(case.answer()))
+    return {row.name: row.reason for row in run.counterparts()}, result
+
+
+def test_reasons_are_those_of_the_run():
+    """Only what the model has, the stack does and the strategy splits."""
+    bare, result = reasons("nersc-gpt3-1t", "nersc-b200", gpus=16384, tp=8, pp=64)
+    assert not any("embedding" in reason or "causal" in reason for reason in bare.values())
+    assert "20 us for the full backward pass of a product" in bare["t_comp"]
+    assert (bare["wts_mem"], bare["wts_grad_mem"]) == (
+        "biases after a row split are not split there",
+        "gradients have 4 bytes per weight here, 2 there",
+    )
+    assert f"overhead and stragglers take {1e3 * result.time_s['other']:.0f} ms" in bare["t"]
+    full, _ = reasons("gpt3-1t", "h200-sxm", gpus=16384, tp=8, pp=64)
+    assert "embedding and head communicate too" in full["t_tp_comm"]
+    assert "embedding, head and loss are timed here" in full["t"]
+    assert "half of them here" in full["flops_per_gpu"]
+    assert full["t_comp"].startswith("0.8 of either peak there")
+    assert "query, key and value have no bias there" in full["wts_mem"]
+    alone, _ = reasons("gpt3-1t", "h200-sxm", gpus=64, pp=64)
+    assert "gathered" not in alone["acts_mem"] + alone["t_tp_comm"]
+    assert "row split" not in alone["wts_mem"]
+    plain, _ = reasons("gpt3-1t", "h200-sxm", gpus=64, tp=8, pp=8, tp_overlap="none", stack=BARE)
+    assert "the stack hides" not in plain["t_tp_comm"]
+    assert "gradients have" not in plain["wts_grad_mem"]
 
 
 def test_every_statistic_but_shares_and_placement_has_a_counterpart_in_our_units():

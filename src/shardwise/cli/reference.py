@@ -121,7 +121,8 @@ def show_comparison(case: Case, result: Estimate, answer: Mapping[str, Any], *, 
     """Print the estimate next to the answer of another model."""
     tables = _tables(_NAMES[type(case)])
     if set(answer) - {"infeasible", "message"}:
-        tables.print_comparison(result, answer, everything=all_)
+        of = (case,) if isinstance(case, NerscCase) else ()
+        tables.print_comparison(*of, result, answer, everything=all_)
     if "message" in answer:
         tables.print_refusal(answer["message"])
     if isinstance(case, CalculonCase) and case.execution.datatype == "float8":

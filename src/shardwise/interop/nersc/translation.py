@@ -47,6 +47,10 @@ class NerscCase:
     model: NerscModel
     system: NerscSystem
     configuration: NerscConfiguration
+    described: Model
+    """The model that was translated, with the attention of the run."""
+    machine: System
+    """The system that was translated."""
 
     def answer(self) -> dict[str, Any]:
         """Return its statistics of a step, and in a sentence if they do not fit."""
@@ -82,8 +86,11 @@ def nersc_case(
     """
     loaded, machine = Model.load(model), System.load(system)
     resolved = Strategy.load(strategy).resolved(loaded)
+    described = loaded.with_attention(resolved.attention)
     case = NerscCase(
-        model=model_for_nersc(loaded.with_attention(resolved.attention), seq_len=resolved.seq_len),
+        described=described,
+        machine=machine,
+        model=model_for_nersc(described, seq_len=resolved.seq_len),
         system=system_for_nersc(machine),
         configuration=_configuration(loaded, machine, resolved, source),
     )

@@ -6,7 +6,8 @@ from typing import Any
 from rich.text import Text
 
 from shardwise.analysis.results import Estimate
-from shardwise.interop.nersc.counterparts import NERSC, in_our_units
+from shardwise.interop.nersc.counterparts import ComparedRun, in_our_units
+from shardwise.interop.nersc.translation import NerscCase
 from shardwise.report.console import plain_table, show
 from shardwise.report.tables.calculon import print_pairs
 from shardwise.units import readable
@@ -59,10 +60,13 @@ def print_refusal(message: str) -> None:
     show(f"It does not fit by NERSC's model: {message}")
 
 
-def print_comparison(result: Estimate, statistics: Mapping[str, Any], *, everything: bool) -> None:
-    """Print NERSC's figures next to those of shardwise."""
-    shown = [row for row in NERSC if everything or row.name != "flops_per_gpu"]
-    print_pairs("NERSC", shown, result, in_our_units(statistics), _ours)
+def print_comparison(
+    case: NerscCase, result: Estimate, statistics: Mapping[str, Any], *, everything: bool
+) -> None:
+    """Print NERSC's figures next to those of shardwise, with what differs in this run."""
+    run = ComparedRun(case=case, result=result, statistics=in_our_units(statistics))
+    shown = [row for row in run.counterparts() if everything or row.name != "flops_per_gpu"]
+    print_pairs("NERSC", shown, result, run.statistics, _ours)
 
 
 def print_configurations(found: Sequence[Mapping[str, Any]], summary: str) -> None:
