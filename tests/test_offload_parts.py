@@ -276,8 +276,8 @@ def step(saved: float, part: int, **fields: Any) -> Step:
         saved=size,
         rebuilt=rebuilt,
         half_rebuilt=zero,
-        ahead=zero,
-        back=zero,
+        forward=zero,
+        backward=zero,
         part=part,
         **plain,
     )
